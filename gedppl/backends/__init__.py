@@ -1,0 +1,1 @@
+"""The rooms that import a probabilistic programming language."""

@@ -1,0 +1,150 @@
+"""The named errors.
+
+Every error a caller can cause is an `InputError`, and so a `ValueError`. Its message says what was wrong, the value that
+was given, and the fix. Raising one changes no state.
+"""
+
+from __future__ import annotations
+
+
+class GedError(Exception):
+    """Everything this library raises on purpose."""
+
+
+class InputError(GedError, ValueError):
+    """A value the caller gave cannot be used."""
+
+
+# declaring a model ----------------------------------------------------------------------------------------------------
+
+
+class ModelError(InputError):
+    """The probabilistic program cannot serve as a density class."""
+
+
+class BackendNotFoundError(ModelError):
+    """The function is neither a NumPyro nor a Pyro program, or that package is missing."""
+
+
+class NoObservedSiteError(ModelError):
+    """The program has no observed site."""
+
+
+class SeveralObservedSitesError(ModelError):
+    """The program has more than one observed site."""
+
+
+class RowLatentError(ModelError):
+    """The program draws a continuous latent for every row: its marginal has no closed form."""
+
+
+class SubsampledPlateError(ModelError):
+    """A plate subsamples its rows, which would rescale the likelihood."""
+
+
+class FactorError(ModelError):
+    """`factor` adds to the log-density without being one."""
+
+
+class SiteClashError(ModelError):
+    """Two models give one site name different meanings."""
+
+
+class NotANumberError(ModelError):
+    """The log-density is NaN at the initial parameters."""
+
+
+class ParameterError(InputError):
+    """A parameter has the wrong name or shape, or lies outside its constraint or bounds."""
+
+
+# passing data ---------------------------------------------------------------------------------------------------------
+
+
+class DataError(InputError):
+    """Rows of contexts, actions or outcomes cannot be used."""
+
+
+class ShapeError(DataError):
+    """An array has the wrong shape."""
+
+
+class NotFiniteError(DataError):
+    """A context or an outcome is NaN or infinite."""
+
+
+class ContextWidthError(DataError):
+    """A context has the wrong number of columns."""
+
+
+class ActionRangeError(DataError):
+    """An action is not one of 0, ..., K-1, or is not allowed here."""
+
+
+class OutOfSupportError(DataError):
+    """An outcome has density zero under every parameter."""
+
+
+# functionals and divergences ------------------------------------------------------------------------------------------
+
+
+class FunctionalError(InputError):
+    """A functional was declared wrongly or left its declared range."""
+
+
+class NoClosedFormError(InputError):
+    """`method="exact"` was asked for where no closed form is registered."""
+
+
+class FamilyError(InputError):
+    """The family is unknown, or the two densities cannot be compared."""
+
+
+# deciding -------------------------------------------------------------------------------------------------------------
+
+
+class ProblemError(InputError):
+    """A `Problem` was declared wrongly."""
+
+
+class SettingError(InputError):
+    """An option of the agent, a radius rule or an oracle is out of range."""
+
+
+class InfeasibleError(InputError):
+    """No policy meets every limit."""
+
+
+class UnknownDecisionError(InputError):
+    """Feedback names a decision that was never made."""
+
+
+class ConflictingOutcomeError(InputError):
+    """A decision was told twice, with different outcomes."""
+
+
+# the journal ----------------------------------------------------------------------------------------------------------
+
+
+class JournalError(GedError):
+    """The journal cannot be used."""
+
+
+class JournalLockedError(JournalError):
+    """Another process is writing to this journal."""
+
+
+class JournalMismatchError(JournalError, ValueError):
+    """The journal belongs to another problem or protocol."""
+
+
+class JournalVersionError(JournalError, ValueError):
+    """The journal was written in a format this version does not know."""
+
+
+class JournalCorruptError(JournalError):
+    """The journal's contents do not match their hashes."""
+
+
+class JournalFullError(JournalError, OSError):
+    """The record could not be made durable; nothing was acknowledged."""

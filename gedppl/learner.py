@@ -1,0 +1,83 @@
+"""What the algorithm asks of a learned model: take in rows, keep snapshots, bound a functional at today's contexts.
+
+Three learners answer this protocol: `linear_gaussian` (exact, closed form), `finite` (exact, member list) and `programs`
+(any differentiable program, by ascent). All are immutable: `absorb` and `refit` return a new learner and leave the old
+one valid, so that the algorithm around them stays pure.
+
+Axis letters: n contexts, K actions, B snapshots, D flat parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A functional's plausible range at n contexts for all K actions, over everything the data still allow."""
+
+    estimate: np.ndarray  # (n, K) at the current fit, clipped to the functional's range
+    lower: np.ndarray  # (n, K)
+    upper: np.ndarray  # (n, K)
+    method: str  # "exact", "ascent" or "sampled"
+    guaranteed: bool  # whether the radius rule AND the way the bound was computed are proved to cover
+    rule: str  # the radius rule in one sentence, with its delta
+    note: str = ""  # anything a reader of the certificate should know, "" if nothing
+    witness: np.ndarray | None = None  # (n, K, D) flat parameters (finite class: (n, K) member indices) at the upper value
+
+
+@dataclass(frozen=True)
+class Trail:
+    """The same functional under every snapshot in turn: what each past round would have seen at today's contexts."""
+
+    estimate: np.ndarray  # (n, B, K)
+    lower: np.ndarray  # (n, B, K), already the running intersection over snapshots 0..b where the set is exact
+    upper: np.ndarray  # (n, B, K)
+
+
+class Learner(Protocol):
+    """One model's data, fit, radius and snapshots. Immutable."""
+
+    @property
+    def n(self) -> int:
+        """Rows absorbed."""
+        ...
+
+    @property
+    def snapshot_sizes(self) -> np.ndarray:
+        """(B,) rows that each snapshot was fitted on. Snapshot 0 exists before any row (size 0)."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """The oracle's last word, one sentence."""
+        ...
+
+    def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Learner:
+        """Take in m rows told together. Predictives are fixed before the batch: R += sum log q(y_i), then the rows join.
+
+        The result does not depend on the order of rows inside the batch beyond floating-point-exact id order.
+        """
+        ...
+
+    def refit(self) -> Learner:
+        """Fit to all rows absorbed and append a snapshot. A failed fit keeps the last good one and says so in `status`."""
+        ...
+
+    def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+        """Today's bounds at contexts x (n, dx) for actions 0..K-1, under the newest snapshot (intersected with older)."""
+        ...
+
+    def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
+        """Every snapshot's estimate and bounds at x; cheap enough to be called at every decision."""
+        ...
+
+    def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
+        """sup over the confidence set of sum_i (T(theta)_i - T(theta_hat)_i)^2 over the rows absorbed (for the bonus weight)."""
+        ...
