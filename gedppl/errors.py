@@ -130,6 +130,18 @@ class JournalError(GedError):
     """The journal cannot be used."""
 
 
+class JournalExistsError(JournalError, FileExistsError):
+    """There is a journal at this path already."""
+
+
+class JournalNotFoundError(JournalError, FileNotFoundError):
+    """There is no journal at this path."""
+
+
+class RecordError(JournalError, InputError):
+    """A record or a snapshot cannot be stored as it was given."""
+
+
 class JournalLockedError(JournalError):
     """Another process is writing to this journal."""
 

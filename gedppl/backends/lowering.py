@@ -1,0 +1,233 @@
+"""From a PPL's distribution object to a `Density`: a family name and argument arrays.
+
+NumPyro, Pyro and torch name their classes and attributes almost alike, so one table by class name serves all three. A
+subclass that brings its own `log_prob` is not the family it derives from; it, and whatever else the table does not know,
+becomes family ``"External"``, whose log-density still works through the PPL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gedppl.arrays import namespace
+from gedppl.density import Density
+from gedppl.errors import ModelError
+
+Shape = tuple[int, ...]
+
+# class name -> (family, {argument: event dimensions of the argument}); the attribute has the argument's name
+_SAME_ATTRIBUTES: dict[str, tuple[str, dict[str, int]]] = {
+    "Normal": ("Normal", {"loc": 0, "scale": 0}),
+    "LogNormal": ("LogNormal", {"loc": 0, "scale": 0}),
+    "MultivariateNormal": ("MultivariateNormal", {"loc": 1, "scale_tril": 2}),
+    "Bernoulli": ("Bernoulli", {"probs": 0}),
+    "BernoulliProbs": ("Bernoulli", {"probs": 0}),
+    "BernoulliLogits": ("Bernoulli", {"probs": 0}),
+    "Binomial": ("Binomial", {"total_count": 0, "probs": 0}),
+    "BinomialProbs": ("Binomial", {"total_count": 0, "probs": 0}),
+    "BinomialLogits": ("Binomial", {"total_count": 0, "probs": 0}),
+    "Categorical": ("Categorical", {"probs": 1}),
+    "CategoricalProbs": ("Categorical", {"probs": 1}),
+    "CategoricalLogits": ("Categorical", {"probs": 1}),
+    "OrderedLogistic": ("Categorical", {"probs": 1}),
+    "Poisson": ("Poisson", {"rate": 0}),
+    "Geometric": ("Geometric", {"probs": 0}),
+    "GeometricProbs": ("Geometric", {"probs": 0}),
+    "GeometricLogits": ("Geometric", {"probs": 0}),
+    "Exponential": ("Exponential", {"rate": 0}),
+    "Gamma": ("Gamma", {"concentration": 0, "rate": 0}),
+    "InverseGamma": ("InverseGamma", {"concentration": 0, "rate": 0}),
+    "Beta": ("Beta", {"concentration1": 0, "concentration0": 0}),
+    "Dirichlet": ("Dirichlet", {"concentration": 1}),
+    "Laplace": ("Laplace", {"loc": 0, "scale": 0}),
+    "Weibull": ("Weibull", {"scale": 0, "concentration": 0}),
+    "VonMises": ("VonMises", {"loc": 0, "concentration": 0}),
+    "Uniform": ("Uniform", {"low": 0, "high": 0}),
+    "StudentT": ("StudentT", {"df": 0, "loc": 0, "scale": 0}),
+    "Cauchy": ("Cauchy", {"loc": 0, "scale": 0}),
+    "Logistic": ("Logistic", {"loc": 0, "scale": 0}),
+    "HalfNormal": ("HalfNormal", {"scale": 0}),
+    "HalfCauchy": ("HalfCauchy", {"scale": 0}),
+    "Gumbel": ("Gumbel", {"loc": 0, "scale": 0}),
+    "Pareto": ("Pareto", {"scale": 0, "alpha": 0}),
+    "BetaBinomial": ("BetaBinomial", {"concentration1": 0, "concentration0": 0, "total_count": 0}),
+}
+_LOCATION_SCALE = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic")
+
+
+def strip(distribution: Any) -> Any:
+    """The distribution without the wrappers of plates and trivial masks; a real mask is an error."""
+    while True:
+        name = type(distribution).__name__
+        if name == "ExpandedDistribution":
+            distribution = distribution.base_dist
+        elif name == "MaskedDistribution":
+            mask = getattr(distribution, "_mask", None)
+            if not (mask is True or mask is None):
+                raise ModelError(
+                    "the observed site is masked, so some rows would count for nothing: drop those rows instead of "
+                    "masking them"
+                )
+            distribution = distribution.base_dist
+        else:
+            return distribution
+
+
+def lower(distribution: Any, shape: Shape) -> Density:
+    """The distribution as a Density whose arguments are broadcast to the batch `shape`."""
+    distribution = strip(distribution)
+    for base in type(distribution).__mro__:
+        if type(distribution).log_prob is not getattr(base, "log_prob", None):
+            break
+        if base.__module__.partition(".")[0] not in ("numpyro", "pyro", "torch"):
+            continue
+        if base.__name__ in _SAME_ATTRIBUTES:
+            family, arguments = _SAME_ATTRIBUTES[base.__name__]
+            values = {key: _spread(getattr(distribution, key), shape, dims) for key, dims in arguments.items()}
+            return Density(family, values)
+        if base.__name__ in _SPECIAL:
+            density = _SPECIAL[base.__name__](distribution, shape)
+            if density is not None:
+                return density
+            break
+    return Density("External", {"distribution": distribution})
+
+
+def _spread(value: Any, shape: Shape, event_dims: int = 0) -> Any:
+    xp = namespace(value)
+    value = xp.asfloat(value)
+    return xp.broadcast_to(value, (*shape, *value.shape[value.ndim - event_dims :]))
+
+
+def _negative_binomial(d: Any, shape: Shape) -> Density:
+    probs = d.probs if hasattr(d, "probs") else namespace(d.logits).expit(d.logits)
+    return Density("NegativeBinomial", {"total_count": _spread(d.total_count, shape), "probs": _spread(probs, shape)})
+
+
+def _gamma_poisson(d: Any, shape: Shape) -> Density:
+    """A Poisson with Gamma(concentration, rate) rate: mean concentration / rate."""
+    xp = namespace(d.rate, d.concentration)
+    probs = 1.0 / (1.0 + xp.asfloat(d.rate))
+    return Density(
+        "NegativeBinomial", {"total_count": _spread(d.concentration, shape), "probs": _spread(probs, shape)}
+    )
+
+
+def _independent(d: Any, shape: Shape) -> Density:
+    n = d.reinterpreted_batch_ndims
+    inner = strip(d.base_dist)
+    if n == 0:
+        return lower(inner, shape)
+    event = tuple(d.event_shape)[:n]
+    return Density("Independent", {"base": lower(inner, (*shape, *event)), "event_ndim": n})
+
+
+def _mixture_same_family(d: Any, shape: Shape) -> Density:
+    mixing = getattr(d, "mixing_distribution", None)
+    component = getattr(d, "component_distribution", None)
+    if mixing is None:  # torch keeps them private-ish under the same public names; older releases differ
+        mixing, component = d._mixture_distribution, d._component_distribution
+    probs = _spread(strip(mixing).probs, shape, 1)
+    return Density("Mixture", {"probs": probs, "components": lower(component, (*shape, probs.shape[-1]))})
+
+
+def _mixture_general(d: Any, shape: Shape) -> Density:
+    probs = _spread(strip(d.mixing_distribution).probs, shape, 1)
+    return Density(
+        "Mixture", {"probs": probs, "components": tuple(lower(part, shape) for part in d.component_distributions)}
+    )
+
+
+def _zero_inflated(d: Any, shape: Shape) -> Density:
+    return Density("ZeroInflated", {"gate": _spread(d.gate, shape), "base": lower(d.base_dist, shape)})
+
+
+def _delta(d: Any, shape: Shape) -> Density | None:
+    return Density("Delta", {"v": _spread(d.v, shape)}) if d.event_dim == 0 else None
+
+
+def _low_rank(d: Any, shape: Shape) -> Density:
+    return Density("MultivariateNormal", {"loc": _spread(d.loc, shape, 1), "scale_tril": _spread(d.scale_tril, shape, 2)})
+
+
+def _truncated(d: Any, shape: Shape) -> Density | None:
+    base = strip(d.base_dist)
+    if type(base).__name__ != "Normal":
+        return None
+    xp = namespace(base.loc, base.scale)
+    edge = xp.asfloat(xp.full(shape, xp.inf))
+    return Density(
+        "TruncatedNormal",
+        {
+            "loc": _spread(base.loc, shape),
+            "scale": _spread(base.scale, shape),
+            "low": _spread(d.low, shape) if hasattr(d, "low") else -edge,
+            "high": _spread(d.high, shape) if hasattr(d, "high") else edge,
+        },
+    )
+
+
+def _transformed(d: Any, shape: Shape) -> Density | None:
+    """exp of a Normal, and shifted and scaled location-scale families; anything else is External."""
+    density = lower(d.base_dist, shape)
+    for transform in d.transforms:
+        kind = type(transform).__name__
+        if kind == "ExpTransform" and density.family == "Normal":
+            density = Density("LogNormal", density.args)
+        elif kind == "AffineTransform" and density.family in _LOCATION_SCALE:
+            shift, factor = _spread(transform.loc, shape), _spread(transform.scale, shape)
+            xp = namespace(density.args["loc"], factor)
+            moved = {"loc": shift + factor * density.args["loc"], "scale": xp.abs(factor) * density.args["scale"]}
+            density = Density(density.family, {**density.args, **moved})
+        else:
+            return None
+    return density
+
+
+_SPECIAL: dict[str, Callable[[Any, Shape], Density | None]] = {
+    "NegativeBinomial": _negative_binomial,
+    "NegativeBinomialProbs": _negative_binomial,
+    "NegativeBinomialLogits": _negative_binomial,
+    "GammaPoisson": _gamma_poisson,
+    "Independent": _independent,
+    "MixtureSameFamily": _mixture_same_family,
+    "MixtureGeneral": _mixture_general,
+    "ZeroInflatedProbs": _zero_inflated,
+    "ZeroInflatedLogits": _zero_inflated,
+    "ZeroInflatedDistribution": _zero_inflated,
+    "Delta": _delta,
+    "LowRankMultivariateNormal": _low_rank,
+    "LeftTruncatedDistribution": _truncated,
+    "RightTruncatedDistribution": _truncated,
+    "TwoSidedTruncatedDistribution": _truncated,
+    "TransformedDistribution": _transformed,
+}
+
+
+def leaves(density: Density) -> list[Any]:
+    """The argument arrays of a Density, nested ones included, in a fixed order."""
+    found = []
+    for value in density.args.values():
+        for part in value if isinstance(value, tuple) else (value,):
+            found += leaves(part) if isinstance(part, Density) else [] if isinstance(part, int) else [part]
+    return found
+
+
+def rebuild(skeleton: Density, arrays: list[Any]) -> Density:
+    """A Density of the skeleton's structure with these argument arrays, in the order of `leaves`. Empties `arrays`."""
+    args: dict[str, Any] = {}
+    for key, value in skeleton.args.items():
+        if isinstance(value, tuple):
+            args[key] = tuple(rebuild(part, arrays) for part in value)
+        elif isinstance(value, Density):
+            args[key] = rebuild(value, arrays)
+        else:
+            args[key] = value if isinstance(value, int) else arrays.pop(0)
+    return Density(skeleton.family, args)
+
+
+def is_external(density: Density) -> bool:
+    """Whether any part of it is a distribution that only the PPL knows."""
+    nested = [p for v in density.args.values() for p in (v if isinstance(v, tuple) else (v,)) if isinstance(p, Density)]
+    return density.family == "External" or any(is_external(part) for part in nested)

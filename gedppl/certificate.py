@@ -1,0 +1,269 @@
+"""What a decision rests on, for the record and for a reader.
+
+Axis letters: K actions, J constraints, D flat parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gedppl import ged_ucb
+from gedppl.learner import Bounds
+from gedppl.problem import Constraint
+
+
+@dataclass(frozen=True)
+class ConstraintCertificate:
+    """Why the policy keeps one limit."""
+
+    name: str
+    worst_case: float  # sum_a pi_a U_a, the largest value over everything the data still allow
+    at_most: float
+    method: str  # "exact", "ascent", "sampled" or "known"
+    guaranteed: bool
+    rule: str
+    note: str
+    witness: dict[int, Any]  # action -> the parameters under which its cost is largest
+
+    @property
+    def slack(self) -> float:
+        return self.at_most - self.worst_case
+
+    @property
+    def claim(self) -> str:
+        """One sentence, never stronger than what is proved."""
+        numbers = f"{self.name}: worst case {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
+        if self.method == "known":
+            return f"{numbers}; the cost is known"
+        if self.guaranteed:
+            kind = "guarantee, if the model class holds the truth"
+        elif self.method == "sampled":
+            kind = "inner approximation: the true worst case may be larger"
+        else:
+            kind = "approximation"
+        tail = f" ({self.note})" if self.note else ""
+        return f"{numbers}; {kind}; {self.method} bound, {self.rule}{tail}"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Per constraint the worst case and why it holds; the state of the fits; and anything unusual."""
+
+    round: int
+    mode: str
+    delta: float
+    constraints: tuple[ConstraintCertificate, ...]
+    oracle: dict[str, str]  # outcome -> the status of its fit, a sentence
+    engine: str
+    notes: tuple[str, ...] = ()
+    fallback: str | None = None  # why the safe action was taken instead of a computed policy
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether every limit is kept with probability at least 1 - delta by proof, given a well-specified model."""
+        return all(c.guaranteed for c in self.constraints)
+
+    def __str__(self) -> str:
+        lines = [f"round {self.round}, mode {self.mode}, delta {self.delta:g}"]
+        if self.fallback:
+            lines.append(f"safe action taken: {self.fallback}")
+        lines += [c.claim for c in self.constraints]
+        lines += [f"fit of {name}: {status}" for name, status in self.oracle.items()]
+        lines += list(self.notes)
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, for storage."""
+        return {
+            "round": self.round,
+            "mode": self.mode,
+            "delta": self.delta,
+            "engine": self.engine,
+            "fallback": self.fallback,
+            "notes": list(self.notes),
+            "oracle": dict(self.oracle),
+            "constraints": [
+                {
+                    "name": c.name,
+                    "worst_case": c.worst_case,
+                    "at_most": c.at_most,
+                    "method": c.method,
+                    "guaranteed": c.guaranteed,
+                    "rule": c.rule,
+                    "note": c.note,
+                    "witness": {str(a): plain(w) for a, w in c.witness.items()},
+                }
+                for c in self.constraints
+            ],
+        }
+
+
+def plain(value: Any) -> Any:
+    """Arrays as lists, NumPy numbers as Python's, all through dictionaries."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The terms behind a policy, action by action, and why one action and not another."""
+
+    action: int
+    policy: np.ndarray  # (K,)
+    utility: np.ndarray  # (K,)
+    bonus: np.ndarray  # (K,)
+    width: np.ndarray  # (K,)
+    cost_lower: np.ndarray  # (J, K)
+    cost_upper: np.ndarray  # (J, K)
+    limits: np.ndarray  # (J,)
+    names: tuple[str, ...]
+    certificate: Certificate
+
+    @property
+    def score(self) -> np.ndarray:
+        """What the policy maximises: utility + bonus + width, (K,)."""
+        return self.utility + self.bonus + self.width
+
+    def why_not(self, other: int) -> str:
+        """Why `other` was not played with more probability."""
+        if not 0 <= other < len(self.policy):
+            raise IndexError(f"action must be one of 0, ..., {len(self.policy) - 1}, got {other}")
+        if self.certificate.fallback:
+            return f"no policy was computed: {self.certificate.fallback}"
+        p = self.policy[other]
+        over = [j for j in range(len(self.limits)) if self.cost_upper[j, other] > self.limits[j]]
+        if p > 0 and over:
+            j = over[0]
+            return (
+                f"action {other} is played with probability {p:.3g}, and no more: its worst case on {self.names[j]!r} is "
+                f"{self.cost_upper[j, other]:.4g}, above the limit {self.limits[j]:.4g}, so it is mixed with a cheaper action"
+            )
+        if p > 0:
+            return f"action {other} is played with probability {p:.3g}"
+        if over:
+            j = over[0]
+            low = self.cost_lower[j, other]
+            reason = "and even at best it is" if low > self.limits[j] else "though at best it may be"
+            return (
+                f"action {other} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r} against a limit of "
+                f"{self.limits[j]:.4g}, {reason} {low:.4g}; mixing it in would win less than the actions played"
+            )
+        best = int(np.argmax(self.policy))
+        return (
+            f"action {other} keeps every limit but scores {self.score[other]:.4g} "
+            f"(utility {self.utility[other]:.4g} + exploration {self.bonus[other] + self.width[other]:.4g}), "
+            f"action {best} scores {self.score[best]:.4g}"
+        )
+
+    def __str__(self) -> str:
+        head = f"{'action':>6} {'policy':>8} {'utility':>9} {'bonus':>9} {'width':>9} {'score':>9}"
+        head += "".join(f" {name[:18] + ' ≤':>20}" for name in self.names)
+        rows = [head]
+        for k in range(len(self.policy)):
+            row = f"{k:>6} {self.policy[k]:>8.3f} {self.utility[k]:>9.4g} {self.bonus[k]:>9.4g} {self.width[k]:>9.4g}"
+            row += f" {self.score[k]:>9.4g}" + "".join(f" {u:>20.4g}" for u in self.cost_upper[:, k])
+            rows.append(row + ("  <- played" if k == self.action else ""))
+        return "\n".join([*rows, str(self.certificate)])
+
+
+def certify(
+    state: ged_ucb.State,
+    x: np.ndarray,
+    policy: np.ndarray,
+    action: int,
+    info: ged_ucb.Info | None,
+    i: int,
+    fallback: str | None,
+) -> tuple[Certificate, Explanation]:
+    """The certificate and the terms of context i of a selection. No `info`: the safe action alone, for reason `fallback`."""
+    problem = state.problem
+    parts = tuple(_certify_one(state, j, x, policy, info, i) for j in range(len(problem.constraints)))
+    certificate = Certificate(
+        round=state.t + i,
+        mode=state.settings.mode,
+        delta=state.settings.delta,
+        constraints=parts,
+        oracle={name: learner.status for name, learner in state.learners.items()},
+        engine="safe action" if info is None else info.engine,
+        notes=() if info is None else info.notes,
+        fallback=fallback,
+    )
+    unknown, unknown_costs = np.full(problem.n_actions, np.nan), np.full((len(parts), problem.n_actions), np.nan)
+    explanation = Explanation(
+        action=action,
+        policy=policy,
+        utility=unknown if info is None else info.utility[i],
+        bonus=unknown if info is None else info.bonus[i],
+        width=unknown if info is None else info.width[i],
+        cost_lower=unknown_costs if info is None else info.cost_lower[i],
+        cost_upper=unknown_costs if info is None else info.cost_upper[i],
+        limits=problem.limits,
+        names=tuple(problem.constraint_names),
+        certificate=certificate,
+    )
+    return certificate, explanation
+
+
+def _certify_one(
+    state: ged_ucb.State, j: int, x: np.ndarray, policy: np.ndarray, info: ged_ucb.Info | None, i: int
+) -> ConstraintCertificate:
+    problem, c = state.problem, state.problem.constraints[j]
+    if info is None:
+        safe = float(problem.safe_values(x[None])[0, j])
+        return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {})
+    worst = float(ged_ucb.worst_case(policy[None], info.cost_upper[i : i + 1])[0, j])
+    bounds = info.bounds[j]
+    if bounds is None:
+        part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {})
+    else:
+        assert isinstance(c, Constraint)
+        witness = _witness(problem.safe_action, c, bounds, policy, i)
+        part = ConstraintCertificate(
+            c.name, worst, c.at_most, bounds.method, bounds.guaranteed, bounds.rule, bounds.note, witness
+        )
+    if info.engine.startswith("warm-up (paper"):
+        return replace(part, guaranteed=False, note="warm-up round: played whatever the limits are")
+    return part
+
+
+def _witness(safe_action: int | None, c: Constraint, bounds: Bounds, policy: np.ndarray, i: int) -> dict[int, Any]:
+    """The worst-case parameters of the actions in play, but for the safe action, whose value is known."""
+    if bounds.witness is None:
+        return {}
+    actions = [int(a) for a in np.flatnonzero(policy > 0) if a != safe_action]
+    unflatten = getattr(c.model, "unflatten", None)
+    if unflatten is None:  # a finite class: the member's index
+        return {a: int(bounds.witness[i, a]) for a in actions}
+    return {a: unflatten(bounds.witness[i, a]) for a in actions}
+
+
+def what_holds_back(explanation: Explanation, safe: int, estimate: dict[int, Any] | None = None) -> str:
+    """Name what keeps the other actions out: the limit itself, or the width of their bounds."""
+    if not len(explanation.limits) or np.isnan(explanation.score).any():
+        return "No limit holds the other actions back: the model prefers it."
+    over = explanation.cost_upper - explanation.limits[:, None]
+    over[:, safe] = np.inf
+    j, a = np.unravel_index(np.argmin(over.max(axis=0, keepdims=True) + 0 * over), over.shape)
+    name, limit = explanation.names[j], explanation.limits[j]
+    low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
+    if high <= limit:
+        return (
+            f"Other actions keep every limit (action {a}: {name} at most {high:.3g}); the model estimates less utility for them."
+        )
+    where = f"The nearest action, {a}, may cost between {low:.3g} and {high:.3g} on {name!r} against a limit of {limit:.3g}."
+    if low > limit:
+        return f"{where} Even its lowest value is above the limit: only a higher at_most would let it in."
+    return (
+        f"{where} The confidence set is what is wide: more data near these contexts (observe), a larger delta, tighter "
+        f"parameter bounds or prior, or at_most of {high:.3g} or more would let it in."
+    )

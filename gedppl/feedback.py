@@ -1,0 +1,133 @@
+"""Outcomes on their way in: checked, kept apart by decision, and turned into rows for the fits.
+
+Nothing here changes a model. Feedback may come in any order and with any delay; what arrives between two decisions is
+taken in together, in the order of decision ids, so that its order of arrival does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gedppl.errors import ConflictingOutcomeError, DataError, NotFiniteError, ShapeError
+from gedppl.problem import UTILITY, Problem
+
+Outcomes = dict[str, np.ndarray]  # outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Outcomes of one decision that the models have not seen yet."""
+
+    id: int
+    x: np.ndarray  # (dx,)
+    action: int
+    outcomes: Outcomes
+    first: bool  # whether these are the first outcomes of this decision
+
+
+def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) -> Outcomes:
+    """Check what was told of one decision and sort it by outcome name. None and NaN mean "not observed"."""
+    told: dict[str, Any] = {UTILITY: y}
+    own = [name for name in problem.streams if name != UTILITY]
+    if isinstance(z, Mapping):
+        unknown = set(z) - set(own)
+        if unknown:
+            raise DataError(f"z names outcomes that no constraint learns from: {sorted(unknown)}; expected some of {own}")
+        told |= z
+    elif z is not None:
+        if len(own) != 1:
+            named = f"{{name: number}} for {own}" if own else "no z: no constraint has an outcome of its own"
+            raise DataError(f"z={z!r} is ambiguous; pass {named}")
+        told[own[0]] = z
+    out: Outcomes = {}
+    for name, value in told.items():
+        if value is None:
+            continue
+        array = _read(problem, name, action, value)
+        if array is None:
+            continue
+        check = getattr(problem.streams[name], "check_rows", None)
+        if check is not None:
+            xs, actions, ys = _rows_of_one(problem, name, x, action, array)
+            if len(actions):
+                check(xs, actions, ys)
+        out[name] = array
+    return out
+
+
+def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | None:
+    try:
+        array = np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise DataError(f"the outcome {name!r} must be a number, got {value!r}") from None
+    event_shape = tuple(getattr(problem.streams[name], "event_shape", ()))
+    full = problem.reveals is not None and array.shape == (problem.n_actions,) and not event_shape
+    if not full and array.shape != event_shape:
+        wanted = f"shape {event_shape}" if event_shape else "a single number"
+        more = f", or ({problem.n_actions},) with NaN for what was not revealed" if problem.reveals is not None else ""
+        raise ShapeError(f"the outcome {name!r} must be {wanted}{more}; got shape {array.shape}")
+    if np.isinf(array).any():
+        raise NotFiniteError(f"the outcome {name!r} is infinite: {value!r}; outcomes must be finite numbers")
+    if np.isnan(array).all():
+        if problem.reveals is None:
+            raise NotFiniteError(f"the outcome {name!r} is NaN; leave it out (None) if it was not observed")
+        return None
+    if problem.reveals is not None:
+        seen = ~np.isnan(array) if full else np.eye(problem.n_actions, dtype=bool)[action]
+        hidden = seen & ~problem.reveals[action]
+        if hidden.any():
+            raise DataError(
+                f"action {action} does not reveal the outcome of action {int(np.flatnonzero(hidden)[0])} (see Problem.reveals), "
+                f"but {name!r} was told for it; pass NaN there"
+            )
+    return array
+
+
+def _rows_of_one(
+    problem: Problem, name: str, x: np.ndarray, action: int, value: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows (x, a, y) that one outcome adds to a model."""
+    event_shape = tuple(getattr(problem.streams[name], "event_shape", ()))
+    if value.shape == event_shape:
+        actions, y = np.array([action]), value[None]
+    else:
+        actions = np.flatnonzero(~np.isnan(value))
+        y = value[actions]
+    if not problem.learn_safe:
+        keep = actions != problem.safe_action
+        actions, y = actions[keep], y[keep]
+    return np.repeat(x[None], len(actions), axis=0), actions, y
+
+
+def rows_by_stream(
+    problem: Problem, entries: Iterable[Entry]
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Rows for every model: stream -> (x (m, dx), a (m,), y (m,)), in the order of decision ids."""
+    parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
+    for entry in sorted(entries, key=lambda e: e.id):
+        for name, value in entry.outcomes.items():
+            rows = _rows_of_one(problem, name, entry.x, entry.action, value)
+            if len(rows[1]):
+                parts.setdefault(name, []).append(rows)
+    return {
+        name: (np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows]), np.concatenate([r[2] for r in rows]))
+        for name, rows in parts.items()
+    }
+
+
+def new_outcomes(decision_id: int, known: Outcomes, told: Outcomes) -> Outcomes:
+    """What `told` adds to what is `known`. The same value again is no news; another value is an error."""
+    news: Outcomes = {}
+    for name, value in told.items():
+        if name not in known:
+            news[name] = value
+        elif not np.array_equal(known[name], value, equal_nan=True):
+            raise ConflictingOutcomeError(
+                f"decision {decision_id} was already told {name!r} = {known[name].tolist()}, now {value.tolist()}; "
+                "use amend() if the first was a mistake"
+            )
+    return news

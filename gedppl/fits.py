@@ -1,0 +1,355 @@
+"""A fit, the weak prior it may lean on, and the checks it must pass before anybody believes it.
+
+No solver's word is taken. `assess` recomputes the log-likelihood, its gradient and its curvature at the parameters that
+came back, and asks a few plain questions (`CHECKS`). A fit that fails one says so in a sentence; `keep_good` then goes
+on with the last one that passed.
+
+Axis letters: n rows, D flat parameters, S draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gedppl.errors import SettingError
+
+if TYPE_CHECKING:
+    from gedppl.classes import DensityClass
+    from gedppl.rows import Rows
+
+WORKING_SCALE = 5.0  # of the working prior, in unconstrained units: a logit of 5 is a probability of 0.993
+TOLERANCE = 1e-4  # nats of log-likelihood a believed fit may still lack
+RANK_TOLERANCE = 1e-10  # an eigenvalue below this fraction of the largest counts as zero
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Parameters, how well they explain the rows, and how sharply the rows determine them.
+
+    ``information`` is minus the Hessian of the weighted log-likelihood at ``theta`` (the observed information, free of
+    any prior); ``precision`` adds the curvature of the priors and is made positive definite, for Laplace draws.
+    ``log_likelihood`` is that of the rows used, without prior.
+
+    ``eps_opt`` is how far the log-likelihood may lie below its maximum. It is a bound when ``eps_opt_proved`` (least
+    squares, score equations, enumeration); otherwise it is the Newton decrement, an estimate which knows nothing of
+    other local maxima.
+    """
+
+    theta: np.ndarray  # (D,)
+    log_likelihood: float
+    information: np.ndarray  # (D, D)
+    precision: np.ndarray  # (D, D), positive definite
+    ok: bool
+    status: str
+    n: int
+    rank: int = 0  # of the information: directions the rows say anything about
+    eps_opt: float = np.inf
+    eps_opt_proved: bool = False
+    at_bounds: bool = False  # the maximum lies outside the declared bounds; theta is on their boundary
+    kept: bool = False  # a later fit failed and this one, of fewer rows, stayed
+    draws: np.ndarray | None = None  # (S, D) from a guide, where one was fitted
+    guide: Mapping[str, Any] | None = field(default=None, repr=False)  # the guide's own state, for a warm start
+
+
+@dataclass(frozen=True)
+class WorkingPrior:
+    """Independent Gaussians for the coordinates that have no prior of their own.
+
+    log density(theta) = -1/2 sum_j precision_j (theta_j - mean_j)^2, up to a constant.
+
+    It keeps a fit finite before every action was tried (a separable logistic regression has no maximum likelihood
+    estimate). It enters fits and predictives only; a confidence set never sees it.
+
+    >>> WorkingPrior(np.zeros(2), np.array([0.04, 0.0])).log_density(np.array([5.0, 9.0]))
+    -0.5
+    """
+
+    mean: np.ndarray  # (D,)
+    precision: np.ndarray  # (D,), 0 where the class brings a prior
+
+    def __post_init__(self) -> None:
+        mean, precision = np.asarray(self.mean, float), np.asarray(self.precision, float)
+        if mean.ndim != 1 or mean.shape != precision.shape:
+            raise SettingError(
+                f"a working prior needs mean and precision of one shape (D,), got {mean.shape} and {precision.shape}"
+            )
+        if not (np.isfinite(mean).all() and np.isfinite(precision).all() and (precision >= 0).all()):
+            raise SettingError(
+                f"a working prior needs finite means and precisions >= 0, got mean {mean} and precision {precision}"
+            )
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "precision", precision)
+
+    @classmethod
+    def weak(cls, density: DensityClass, scale: float = WORKING_SCALE) -> WorkingPrior:
+        """N(initial, scale^2) on every `param` coordinate, in the unconstrained space.
+
+        The scale is in the model's own units: a coefficient of the order of thousands wants a larger one, or a `sample`
+        site with a prior that says so.
+        """
+        if not (np.isfinite(scale) and scale > 0):
+            raise SettingError(f"the working prior's scale must be a positive number, got {scale}")
+        return cls(np.asarray(density.initial, float), np.where(density.prior_free, scale**-2.0, 0.0))
+
+    def log_density(self, theta: np.ndarray) -> float:
+        """Up to a constant."""
+        return float(-0.5 * self.precision @ (theta - self.mean) ** 2)
+
+
+class Objective:
+    """What a fit maximises: weighted log-likelihood, plus, when a working prior is given, it and the class's own prior.
+
+    Without one (``prior=None``) this is plain maximum likelihood.
+    """
+
+    def __init__(
+        self, cls: DensityClass, rows: Rows, weights: np.ndarray | None = None, prior: WorkingPrior | None = None
+    ) -> None:
+        self.cls, self.rows, self.prior, self.dim = cls, rows, prior, cls.dim
+        self.weights = check_weights(weights, rows.n)
+        self.n = rows.n if self.weights is None else int(np.count_nonzero(self.weights))
+        self.own_prior = prior is not None and not bool(np.all(cls.prior_free))
+        if prior is not None and prior.mean.shape != (cls.dim,):
+            raise SettingError(f"the working prior has {len(prior.mean)} coordinates, the class has {cls.dim}")
+
+    def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient (D,)."""
+        if self.n == 0:
+            return 0.0, np.zeros(self.dim)
+        value, grad = self.cls.total_grad(theta[None], self.rows, self.weights)
+        return float(value[0]), np.asarray(grad[0], float)
+
+    def information(self, theta: np.ndarray) -> np.ndarray:
+        if self.n == 0:
+            return np.zeros((self.dim, self.dim))
+        return symmetric(-np.asarray(self.cls.total_hessian(theta, self.rows, self.weights), float))
+
+    def log_prior(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value, up to a constant, and gradient (D,)."""
+        if self.prior is None:
+            return 0.0, np.zeros(self.dim)
+        value, grad = self.prior.log_density(theta), -self.prior.precision * (theta - self.prior.mean)
+        if self.own_prior:
+            value += float(self.cls.log_prior(theta))
+            grad = grad + self.cls.log_prior_grad_hessian(theta)[0]
+        return value, grad
+
+    def prior_precision(self, theta: np.ndarray) -> np.ndarray:
+        if self.prior is None:
+            return np.zeros((self.dim, self.dim))
+        precision = np.diag(self.prior.precision)
+        if self.own_prior:
+            precision = precision - self.cls.log_prior_grad_hessian(theta)[1]
+        return symmetric(precision)
+
+    def value_grad(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, grad = self.log_likelihood(theta)
+        prior, prior_grad = self.log_prior(theta)
+        return value + prior, grad + prior_grad
+
+    def precision(self, theta: np.ndarray) -> np.ndarray:
+        return self.information(theta) + self.prior_precision(theta)
+
+    def deficit(self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray) -> tuple[float, bool]:
+        """How far the log-likelihood lies below its maximum, and whether that is proved. Here: the Newton decrement."""
+        return decrement(grad, information), False
+
+
+def check_weights(weights: np.ndarray | None, n: int) -> np.ndarray | None:
+    if weights is None:
+        return None
+    weights = np.asarray(weights, float)
+    if weights.shape != (n,):
+        raise SettingError(f"weights must have one number for each of the {n} rows, got shape {weights.shape}")
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise SettingError(f"weights must be finite and >= 0, got {weights[~(weights >= 0)][:3]} among them")
+    return weights
+
+
+def symmetric(matrix: np.ndarray) -> np.ndarray:
+    return 0.5 * (matrix + matrix.T)
+
+
+def decrement(grad: np.ndarray, precision: np.ndarray) -> float:
+    """Half the squared Newton decrement 1/2 g' P^-1 g: the gain in nats that a quadratic model still promises.
+
+    A direction with no curvature counts only if the gradient has a part in it; then nothing bounds the gain.
+    """
+    if not (np.isfinite(grad).all() and np.isfinite(precision).all()):
+        return np.inf
+    values, vectors = np.linalg.eigh(precision)
+    along = (vectors.T @ grad) ** 2
+    size = np.abs(values)
+    seen = size > RANK_TOLERANCE * max(size.max(initial=0.0), np.finfo(float).tiny)
+    unbounded = along[~seen].sum() > 1e-12 * max(1.0, along.sum())
+    return np.inf if unbounded else float(0.5 * np.sum(along[seen] / size[seen]))
+
+
+def positive_definite(matrix: np.ndarray, floor: float = RANK_TOLERANCE) -> np.ndarray:
+    """The matrix with eigenvalues below ``floor`` times the largest raised to it."""
+    values, vectors = np.linalg.eigh(matrix)
+    low = floor * max(values.max(initial=0.0), np.sqrt(np.finfo(float).tiny))
+    if values.size == 0 or values.min() > low:
+        return matrix
+    return symmetric((vectors * np.maximum(values, low)) @ vectors.T)
+
+
+def rank(information: np.ndarray) -> int:
+    values = np.linalg.eigvalsh(information)
+    return int(np.sum(values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)))
+
+
+# the checks -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything the checks look at, recomputed at the parameters that a solver returned."""
+
+    objective: Objective
+    theta: np.ndarray
+    value: float
+    grad: np.ndarray  # of the objective
+    precision: np.ndarray  # minus its Hessian, as it is
+    tolerance: float
+    at_bounds: bool
+
+
+def _finite(e: Evidence) -> str | None:
+    if np.isfinite(e.theta).all() and np.isfinite(e.value) and np.isfinite(e.grad).all() and np.isfinite(e.precision).all():
+        return None
+    return f"the parameters or the log-likelihood ({e.value}) are not finite"
+
+
+def _bounds(e: Evidence) -> str | None:
+    return None if bool(np.all(e.objective.cls.inside(e.theta))) else "the parameters lie outside the declared bounds"
+
+
+def _no_runaway(e: Evidence) -> str | None:
+    """Separable data: the curvature has died out along a direction which the rows do speak about elsewhere.
+
+    A direction that is flat at the starting parameters too is merely unseen, and no fault.
+    """
+    values, vectors = np.linalg.eigh(e.precision)
+    reference = e.objective.precision(np.asarray(e.objective.cls.initial, float))
+    if not np.isfinite(reference).all():
+        return None
+    at_start = np.linalg.norm(reference @ vectors, axis=0)
+    spoken = at_start > 1e-8 * max(at_start.max(initial=0.0), np.finfo(float).tiny)
+    ratio = np.where(spoken, np.abs(values) / np.where(spoken, at_start, 1.0), 1.0)
+    along = np.abs(vectors.T @ e.grad)
+    step = np.divide(along, np.abs(values), out=np.zeros_like(along), where=np.abs(values) > 0)
+    gone = spoken & ((ratio < 1e-14) | ((ratio < 1e-4) & (step > 0.1)))
+    if not gone.any():
+        return None
+    size = float(np.linalg.norm(e.theta))
+    return (
+        f"the data are separable: the log-likelihood rises without end along {int(gone.sum())} of {e.objective.dim} "
+        f"directions (|theta| = {size:.3g} and growing); more rows or a prior will fix it"
+    )
+
+
+def _curvature(e: Evidence) -> str | None:
+    values = np.linalg.eigvalsh(e.precision)
+    if e.at_bounds or values.size == 0 or values.min() >= -1e-6 * max(1e-6, values.max()):
+        return None
+    return f"the curvature is not that of a maximum (smallest eigenvalue {values.min():.3g})"
+
+
+def _gradient(e: Evidence) -> str | None:
+    if e.at_bounds:
+        return None
+    gain = decrement(e.grad, e.precision)
+    if gain <= e.tolerance:
+        return None
+    return f"not converged: gradient norm {np.linalg.norm(e.grad):.2g}, {gain:.2g} nats still to gain"
+
+
+Check = Callable[[Evidence], "str | None"]
+
+CHECKS: dict[str, Check] = {  # in this order: the later ones assume that the earlier ones passed
+    "finite": _finite,
+    "bounds": _bounds,
+    "runaway": _no_runaway,
+    "curvature": _curvature,
+    "gradient": _gradient,
+}
+
+
+def assess(
+    objective: Objective, theta: np.ndarray, how: str, *, tolerance: float = TOLERANCE, at_bounds: bool = False
+) -> Fit:
+    """The `Fit` at theta (D,), every number recomputed here; ``ok`` only if all of `CHECKS` pass.
+
+    ``how`` opens the status sentence, e.g. ``"converged in 7 Newton steps"``.
+    """
+    theta = np.array(theta, float)
+    finite = bool(np.isfinite(theta).all())
+    nothing = np.full((objective.dim, objective.dim), np.nan)
+    log_likelihood, grad_likelihood = objective.log_likelihood(theta) if finite else (np.nan, nothing[0])
+    log_prior, grad_prior = objective.log_prior(theta) if finite else (np.nan, nothing[0])
+    information = objective.information(theta) if finite else nothing
+    raw = information + (objective.prior_precision(theta) if finite else nothing)
+    grad = grad_likelihood + grad_prior
+    evidence = Evidence(objective, theta, log_likelihood + log_prior, grad, raw, tolerance, at_bounds)
+    complaint = next((text for check in CHECKS.values() if (text := check(evidence)) is not None), None)
+    usable = bool(np.isfinite(raw).all())
+    seen = rank(information) if usable else 0
+    parts = [how, f"gradient norm {np.linalg.norm(grad):.2g}"]
+    if usable and objective.n and seen < objective.dim:
+        parts.append(f"the rows determine {seen} of {objective.dim} directions")
+    if at_bounds:
+        parts.append("the maximum lies outside the declared bounds and the fit on their boundary")
+    eps_opt, proved = objective.deficit(theta, grad_likelihood, information) if usable else (np.inf, False)
+    return Fit(
+        theta=theta,
+        log_likelihood=float(log_likelihood),
+        information=information,
+        precision=positive_definite(raw) if usable else raw,
+        ok=complaint is None,
+        status=", ".join(parts) if complaint is None else complaint,
+        n=objective.n,
+        rank=seen,
+        eps_opt=float(eps_opt),
+        eps_opt_proved=bool(proved),
+        at_bounds=at_bounds,
+    )
+
+
+def believe(
+    cls: DensityClass,
+    fit: Fit,
+    rows: Rows,
+    *,
+    weights: np.ndarray | None = None,
+    prior: WorkingPrior | None = None,
+    tolerance: float = TOLERANCE,
+) -> Fit:
+    """The fit with everything but ``theta`` recomputed from the rows, and ``ok`` decided by our own `CHECKS`.
+
+    Parameters
+    ----------
+    fit
+        From any source; only ``theta``, ``at_bounds``, ``draws`` and ``guide`` are taken from it.
+    tolerance
+        Nats that the quadratic model at theta may still promise.
+    """
+    checked = assess(
+        Objective(cls, rows, weights, prior), fit.theta, "checked", tolerance=tolerance, at_bounds=fit.at_bounds
+    )
+    return replace(checked, draws=fit.draws, guide=fit.guide)
+
+
+def keep_good(new: Fit, old: Fit | None) -> Fit:
+    """The new fit if it is believed, else the old one with a status that says so.
+
+    The kept fit is unchanged (its log-likelihood is that of its own, fewer rows): a confidence set built on it was valid
+    then and still is.
+    """
+    if new.ok or old is None or not old.ok:
+        return new
+    return replace(old, kept=True, status=f"{new.status}; kept the last good fit, of {old.n} rows")

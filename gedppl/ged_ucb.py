@@ -1,0 +1,389 @@
+"""GED-UCB: `init`, `select`, `update`. Pure: the same state and context give the same policy.
+
+To be read beside Algorithm 1 of Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+Framework":
+
+    paper                      here
+    f^ (utility density)       state.learners["utility"], a fit for every snapshot
+    g^ (constraint density)    state.learners[name]
+    C~_G(t, delta)             the learner's confidence set
+    V~ (upper constraint)      cost_upper
+    tau, c_0, r_0              limits, safe value, safe utility
+    alpha_r                    width_weight
+    beta_t                     bonus_weight
+    pi~_{t,i}                  the counterfactual policy of round i at today's context
+
+One round. Every past round i is replayed at today's context: its snapshot of the models gives estimated utilities, cost
+bounds and widths; its policy maximises
+
+    utility + beta_i E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)      subject to  sum_a pi_a cost_upper_a <= tau
+
+where N counts how often the earlier counterfactual policies would have revealed the action. Today's policy is the last.
+Feasibility rests on `cost_upper` alone: the weights beta and alpha_r steer exploration and never touch it.
+
+Axis letters: C contexts asked together, B blocks of rounds, K actions, J constraints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gedppl import counterfactual
+from gedppl.confidence import learner_for
+from gedppl.errors import InfeasibleError
+from gedppl.learner import Bounds, Learner
+from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
+from gedppl.settings import Settings, warmup_rounds
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of rounds that share a snapshot, the limits and the actions on offer."""
+
+    start: int  # the first round it is in force for
+    snapshot: int
+    exploration: float  # Q of the bonus weight: squared utility error the data still allow, summed over rounds
+    limits: np.ndarray  # (J,)
+    available: np.ndarray  # (K,) bool
+
+
+@dataclass(frozen=True)
+class State:
+    """What the next round needs."""
+
+    problem: Problem
+    settings: Settings
+    learners: Mapping[str, Learner]
+    t: int  # rounds decided
+    told: int  # rounds whose outcome is known
+    refit_at: int  # refit once `told` reaches this
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a reader wants to know about a selection."""
+
+    utility: np.ndarray  # (C, K) estimated
+    bonus: np.ndarray  # (C, K) beta_t E[1/(N+1)]
+    width: np.ndarray  # (C, K) alpha_r times the width of the cost bounds
+    inverse_count: np.ndarray  # (C, K)
+    cost_lower: np.ndarray  # (C, J, K)
+    cost_upper: np.ndarray  # (C, J, K)
+    limits: np.ndarray  # (J,)
+    bounds: tuple[Bounds | None, ...]  # J; None where the cost is known
+    engine: str
+    notes: tuple[str, ...]
+
+
+def delta_shares(problem: Problem, delta: float) -> dict[str, float]:
+    """Half of delta for feasibility, shared by the outcomes that constraints learn from; half for the utility's error."""
+    constrained = {c.stream for c in problem.constraints if isinstance(c, Constraint)}
+    shares = {UTILITY: delta / 2}
+    for stream in constrained:
+        shares[stream] = delta / 2 / len(constrained)
+    return shares
+
+
+def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
+    """The state before the first round. x (n, dx): any contexts of the right width, to trace the models with."""
+    rows = np.asarray(x, float)
+    for model in problem.streams.values():
+        trace = getattr(model, "trace", None)
+        if trace is not None:
+            trace(rows[:1], np.zeros(1, np.int64))
+    shares = delta_shares(problem, chosen.delta)
+    learners = {
+        name: learner_for(model, delta=shares[name], radius=chosen.radius, oracle=chosen.oracle, seed=chosen.seed)
+        for name, model in problem.streams.items()
+    }
+    state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=())
+    return _open_block(state, np.ones(problem.n_actions, bool))
+
+
+def update(state: State, rows: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], rounds: int) -> State:
+    """Take in the outcomes of `rounds` rounds, told together: stream -> (x (m, dx), a (m,), y (m,)). Refit when due."""
+    learners = dict(state.learners)
+    for stream, (x, a, y) in rows.items():
+        if len(a):
+            learners[stream] = learners[stream].absorb(x, a, y)
+    state = replace(state, learners=learners, told=state.told + rounds)
+    return refit(state) if state.told >= state.refit_at else state
+
+
+def refit(state: State) -> State:
+    """Fit every model to all rows and open a block under the new snapshot."""
+    learners = {name: learner.refit() for name, learner in state.learners.items()}
+    due = max(state.told + 1, math.floor(state.settings.growth * state.told))
+    state = replace(state, learners=learners, refit_at=due)
+    return _open_block(state, state.blocks[-1].available)
+
+
+def advance(state: State, rounds: int) -> State:
+    """Count rounds as decided."""
+    return replace(state, t=state.t + rounds)
+
+
+def change(state: State, problem: Problem, available: np.ndarray) -> State:
+    """Go on with other limits, or with actions added or retired. Past rounds keep theirs."""
+    grown = problem.n_actions - state.problem.n_actions
+    if grown:
+        blocks = tuple(replace(b, available=np.append(b.available, np.zeros(grown, bool))) for b in state.blocks)
+        state = replace(state, blocks=blocks)
+    return _open_block(replace(state, problem=problem), np.asarray(available, bool))
+
+
+def _open_block(state: State, available: np.ndarray) -> State:
+    learner = state.learners[UTILITY]
+    block = Block(
+        start=state.t,
+        snapshot=len(learner.snapshot_sizes) - 1,
+        exploration=_exploration(state),
+        limits=state.problem.limits,
+        available=available,
+    )
+    kept = state.blocks if not state.blocks or state.blocks[-1].start < state.t else state.blocks[:-1]
+    return replace(state, blocks=(*kept, block))
+
+
+def _exploration(state: State) -> float:
+    """Q_t of beta_t = 1/2 sqrt(Q_t t / K), in squared utility units.
+
+    Finite class, T Lipschitz in Hellinger distance:  Q = L^2 log(|F|/delta) + B^2.
+    Otherwise:  Q = 2 sup_C sum_i (T_theta - T_theta_hat)^2 + 1.255 B^2 (complexity + log(1/delta)) + B^2,
+    with complexity log |F|, or D log(1+t) for D parameters (the supremum is linearised there).
+    """
+    functional = state.problem.utility.functional
+    learner, model = state.learners[UTILITY], state.problem.utility.model
+    spread = functional.high - functional.low
+    delta = delta_shares(state.problem, state.settings.delta)[UTILITY]
+    size = getattr(model, "size", None)
+    log_cover = math.log(size) if size is not None else model.dim * math.log1p(state.told)
+    deviation = learner.squared_deviation(functional)
+    q = 2 * deviation + 1.255 * spread**2 * (log_cover + math.log(1 / delta)) + spread**2
+    lipschitz = model.lipschitz(functional, "hellinger") if size is not None else None
+    if lipschitz is not None:
+        q = min(q, lipschitz**2 * (log_cover + math.log(1 / delta)) + spread**2)
+    return q
+
+
+def bonus_weights(state: State, rounds: np.ndarray, exploration: np.ndarray) -> np.ndarray:
+    """beta at the given rounds (counted from 0), for blocks with the given Q."""
+    i, n_actions = rounds + 1.0, state.problem.n_actions
+    if state.settings.mode == "paper":
+        weight = _paper_bonus_weight(state, i)
+    else:
+        weight = 0.5 * np.sqrt(exploration * i / n_actions)
+    return state.settings.bonus_scale * weight
+
+
+def _paper_bonus_weight(state: State, i: np.ndarray) -> np.ndarray:
+    """The printed beta_t, with L_1 the functional's Lipschitz constant in total variation.
+
+    Finite:  sqrt((34 log(2|F|t^3/delta) + 2 L_1^2 Est(F, t, delta/(2t^3))) t / K), Est = log(|F| 2t^3/delta).
+    Parametric (corollary):  sqrt((72 (d log(2+t) + log(2t^3/delta)) + L_D^2 + 2 L_1^2 Est) t / K).
+    """
+    problem, delta = state.problem, state.settings.delta
+    functional, model = problem.utility.functional, problem.utility.model
+    lipschitz = functional.high - functional.low
+    log_t = np.log(2 * i**3 / delta)
+    if getattr(model, "size", None) is not None:
+        log_class = math.log(model.size) + log_t
+        inside = 34 * log_class + 2 * lipschitz**2 * log_class
+    else:
+        d = model.dim
+        est = state.learners[UTILITY].paper_estimate(delta / (2 * i**3))  # type: ignore[attr-defined]
+        inside = 72 * (d * np.log(2 + i) + log_t) + 2 * lipschitz**2 + 2 * lipschitz**2 * est
+    return np.sqrt(inside * i / problem.n_actions)
+
+
+def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, Info]:
+    """Today's policies (C, K) at contexts x (C, dx), decided together, and what they rest on."""
+    problem, chosen = state.problem, state.settings
+    C, K, J = len(x), problem.n_actions, len(problem.constraints)
+    blocks = state.blocks
+    snapshots = np.array([b.snapshot for b in blocks])
+    mask = np.ones((C, K), bool) if allowed is None else np.asarray(allowed, bool)
+
+    estimate = state.learners[UTILITY].trail(problem.utility.functional, x, K).estimate[:, snapshots]
+    lower, upper, bounds = _cost_trail(state, x, snapshots)
+    limits = np.stack([b.limits for b in blocks])  # (B, J)
+    width, notes = _width_bonus(state, x, lower, upper, limits)
+    base = estimate + width
+    available = np.stack([b.available for b in blocks])[None] & mask[:, None]
+
+    # Ascended bounds are too dear to recompute for every past snapshot: they hold for today, the trail for the past.
+    today_lower, today_upper = lower[:, -1].copy(), upper[:, -1].copy()
+    ascended = [j for j, b in enumerate(bounds) if b is not None and b.method != "exact"]
+    for j in ascended:
+        today_lower[:, j], today_upper[:, j] = _pin_safe(problem, x, j, bounds[j].lower, bounds[j].upper)  # type: ignore[union-attr]
+    _check_bounds(today_lower, today_upper, estimate)
+
+    warmup = warmup_rounds(chosen.warmup, K)
+    starts = np.array([b.start for b in blocks])
+    exploration = np.array([b.exploration for b in blocks])
+    if state.t < warmup:
+        action = state.t if chosen.warmup == "paper" else problem.safe_action
+        policy = np.eye(K)[np.full(C, action)]
+        inverse = np.ones((C, K))
+        engine = f"warm-up ({chosen.warmup})"
+    else:
+        exact = state.t - warmup <= chosen.exact_rounds
+        if ascended:
+            today_width, _ = _width_bonus(state, x, today_lower[:, None], today_upper[:, None], limits[-1:])
+            today = (estimate[:, -1:] + today_width, today_upper[:, None], limits[-1:], available[:, -1:])
+            if exact:  # a block of its own for today
+                base, upper, limits, available = (
+                    np.concatenate([past, now], axis=0 if past is limits else 1)
+                    for past, now in zip((base, upper, limits, available), today)
+                )
+                starts, exploration = np.append(starts, state.t), np.append(exploration, exploration[-1])
+            else:
+                base[:, -1:], upper[:, -1:] = today[0], today[1]
+            width = np.concatenate([width[:, :-1], today_width], axis=1)
+        first = np.searchsorted(starts, warmup, side="right") - 1  # the block in force when the warm-up ended
+        rounds = np.arange(warmup, state.t + 1)
+        block_of = np.searchsorted(starts, rounds, side="right") - 1
+        weights = bonus_weights(state, rounds, exploration[block_of])
+        run = counterfactual.exact_pass if exact else counterfactual.block_pass
+        result = run(
+            base[:, first:],
+            upper[:, first:],
+            limits[first:],
+            weights,
+            np.maximum(starts[first:] - warmup, 0),
+            state.t - warmup,
+            available=available[:, first:],
+            reveals=problem.reveals,
+            safe_action=problem.safe_action,
+        )
+        policy, inverse = result.policy, result.inverse_count
+        engine = "every past round replayed" if exact else "past rounds replayed in blocks"
+        _check_feasible(policy, today_upper, problem.limits)
+    beta = bonus_weights(state, np.array([state.t]), exploration[-1:])[0]
+    info = Info(
+        utility=estimate[:, -1],
+        bonus=beta * inverse,
+        width=width[:, -1],
+        inverse_count=inverse,
+        cost_lower=today_lower,
+        cost_upper=today_upper,
+        limits=problem.limits,
+        bounds=tuple(bounds),
+        engine=engine,
+        notes=tuple(notes),
+    )
+    if J and state.told == 0 and problem.safe_action is not None:
+        _check_explorable(problem, x, today_upper, mask)
+    return policy, info
+
+
+def cost_bounds(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper values of every constraint at x: each (C, J, K)."""
+    problem = state.problem
+    lower = np.empty((len(x), len(problem.constraints), problem.n_actions))
+    upper = np.empty_like(lower)
+    snapshots = np.array([state.blocks[-1].snapshot])
+    trail_lower, trail_upper, bounds = _cost_trail(state, x, snapshots)
+    lower[:], upper[:] = trail_lower[:, -1], trail_upper[:, -1]
+    for j, b in enumerate(bounds):
+        if b is not None and b.method != "exact":
+            lower[:, j], upper[:, j] = _pin_safe(problem, x, j, b.lower, b.upper)
+    return lower, upper
+
+
+def _cost_trail(
+    state: State, x: np.ndarray, snapshots: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[Bounds | None]]:
+    """Cost bounds under every block: lower and upper (C, B, J, K); and today's bounds with how they were found."""
+    problem = state.problem
+    shape = (len(x), len(snapshots), len(problem.constraints), problem.n_actions)
+    lower, upper = np.empty(shape), np.empty(shape)
+    bounds: list[Bounds | None] = []
+    for j, c in enumerate(problem.constraints):
+        if isinstance(c, KnownCost):
+            lower[:, :, j] = upper[:, :, j] = problem.known_costs(j, x)[:, None]
+            bounds.append(None)
+            continue
+        learner = state.learners[c.stream]
+        trail = learner.trail(c.functional, x, problem.n_actions)
+        lower[:, :, j], upper[:, :, j] = _pin_safe(problem, x, j, trail.lower[:, snapshots], trail.upper[:, snapshots])
+        bounds.append(learner.bounds(c.functional, x, problem.n_actions))
+    return lower, upper, bounds
+
+
+def _pin_safe(
+    problem: Problem, x: np.ndarray, j: int, lower: np.ndarray, upper: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The safe action's bounds are its known value. lower, upper: (C, ..., K)."""
+    lower, upper = lower.copy(), upper.copy()
+    known = problem.safe_values(x)[:, j].reshape((-1,) + (1,) * (lower.ndim - 2))
+    lower[..., problem.safe_action] = known
+    upper[..., problem.safe_action] = known
+    return lower, upper
+
+
+def _width_bonus(
+    state: State, x: np.ndarray, lower: np.ndarray, upper: np.ndarray, limits: np.ndarray
+) -> tuple[np.ndarray, list[str]]:
+    """width_scale (u1 - r0) max_j (U_j - L_j) / (tau_j - c0_j): (C, B, K).
+
+    Where a limit equals the safe value no mixing is possible and the weight would be infinite: it is left out.
+    """
+    problem = state.problem
+    if not problem.constraints or problem.safe_action is None:
+        return np.zeros(lower.shape[:2] + lower.shape[3:]), []
+    room = limits[None] - problem.safe_values(x)[:, None]  # (C, B, J)
+    gain = problem.utility.functional.high - problem.safe_utilities(x)  # (C,)
+    tight = room <= TOLERANCE
+    weight = np.where(tight, 0.0, gain[:, None, None] / np.where(tight, 1.0, room))
+    bonus = (weight[..., None] * (upper - lower)).max(axis=2)
+    notes = []
+    for j in np.flatnonzero(tight[:, -1].any(axis=0)):
+        notes.append(
+            f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action: no mixing is possible, only "
+            "actions certified one by one can be played"
+        )
+    return state.settings.width_scale * bonus, notes
+
+
+def _check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> None:
+    if np.isnan(lower).any() or np.isnan(upper).any():
+        raise FloatingPointError("a cost bound is NaN")
+    if not np.isfinite(estimate).all():
+        raise FloatingPointError("an estimated utility is not finite")
+
+
+def _check_feasible(policy: np.ndarray, cost_upper: np.ndarray, limits: np.ndarray) -> None:
+    """The last look before a policy leaves: its worst case under today's bounds is at or under every limit."""
+    worst = worst_case(policy, cost_upper)
+    if np.any(worst > limits + TOLERANCE):
+        c, j = np.argwhere(worst > limits + TOLERANCE)[0]
+        raise FloatingPointError(f"the policy's worst case {worst[c, j]:.6g} exceeds the limit {limits[j]:.6g}")
+
+
+def worst_case(policy: np.ndarray, cost_upper: np.ndarray) -> np.ndarray:
+    """sum_a pi_a U_a for every constraint: (C, J). An action that is never played adds nothing, however dear."""
+    played = np.where(policy[:, None] > 0, cost_upper, 0.0)
+    return np.einsum("ck,cjk->cj", policy, played)
+
+
+def _check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: np.ndarray) -> None:
+    """With the limit at the safe value and nothing known, every round would play the safe action for ever: refuse."""
+    learned = np.array([isinstance(c, Constraint) for c in problem.constraints])
+    stuck = (problem.limits - problem.safe_values(x) <= TOLERANCE) & learned  # (C, J)
+    others = np.delete(np.where(mask[:, None], upper, np.inf), problem.safe_action, axis=2)
+    certified = (others <= problem.limits[:, None]).all(axis=1).any(axis=1)
+    if np.any(stuck.any(axis=1) & ~certified):
+        j = int(np.flatnonzero(stuck.any(axis=0))[0])
+        raise InfeasibleError(
+            f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action ({problem.limits[j]:g}) and no "
+            "other action is known to be under it, so nothing could ever be explored; raise at_most above the safe value, or "
+            "pass logged data to observe() first"
+        )

@@ -1,0 +1,342 @@
+"""The declaration: what is worth having, what must stay under a limit, and what is known to be safe.
+
+Axis letters: n contexts, K actions, J constraints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gedppl.errors import ProblemError, ShapeError
+
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
+
+NumberOrFunction = float | Callable[[np.ndarray], Any]
+UTILITY = "utility"
+
+
+@dataclass(frozen=True)
+class Utility:
+    """What to maximise: a functional of a learned density.
+
+    Parameters
+    ----------
+    model
+        A class from `density_class` or `finite_class`.
+    functional
+        What of the outcome matters, e.g. ``mean(0, 1)``; its ``low`` and ``high`` bound the utility.
+    """
+
+    model: Any
+    functional: Functional
+
+    def __post_init__(self) -> None:
+        _check_functional(self.functional, "utility")
+        if not (math.isfinite(self.functional.low) and math.isfinite(self.functional.high)):
+            raise ProblemError(
+                f"the utility's functional must have a finite range, got [{self.functional.low}, {self.functional.high}]; "
+                "give low and high, e.g. mean(0, 1)"
+            )
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A functional of a learned density that must stay at or under `at_most`, in expectation over the policy, each round.
+
+    The limit holds for the policy's average, sum_a pi_a T(g_{x,a}) <= at_most, for the context at hand. A single action
+    above the limit may still be drawn, with a probability small enough that the average stays under it.
+
+    Parameters
+    ----------
+    model, functional
+        As in `Utility`. ``functional.high`` is the worst case of an action about which nothing is known.
+    at_most
+        The limit, in the functional's units.
+    safe_value
+        The functional's value at the safe action: a number, or a function of contexts (n, dx) -> (n,). An upper bound
+        that is itself under the limit is as good.
+    name
+        Under which outcomes are told and certificates speak.
+    outcome
+        ``"utility"``, or the name of another constraint, to share that outcome and its fit: one density, two functionals.
+    """
+
+    model: Any
+    functional: Functional
+    at_most: float
+    safe_value: NumberOrFunction | None = None
+    name: str = "cost"
+    outcome: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_functional(self.functional, f"constraint {self.name!r}")
+        _check_limit(self.at_most, self.name)
+        low, high = self.functional.low, self.functional.high
+        if not low <= self.at_most <= high:
+            raise ProblemError(
+                f"at_most of constraint {self.name!r} must lie in the functional's range [{low}, {high}], got {self.at_most}"
+            )
+
+    @property
+    def stream(self) -> str:
+        """The outcome this constraint learns from."""
+        return self.outcome or self.name
+
+
+@dataclass(frozen=True)
+class KnownCost:
+    """A cost that is known for every action, and so needs no model. Made by `known_cost`."""
+
+    fn: Callable[[np.ndarray], Any]
+    at_most: float
+    name: str = "cost"
+
+    def __post_init__(self) -> None:
+        _check_limit(self.at_most, self.name)
+
+
+def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost") -> KnownCost:
+    """A constraint on a cost that is not learned: ``fn(x)`` gives the cost of all K actions at one context x (dx,).
+
+    >>> known_cost(lambda x: [0.0, 1.0], at_most=0.1, name="queries").name
+    'queries'
+    """
+    return KnownCost(fn, at_most, name)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A repeated decision: K actions, a utility, limits, and an action known to be safe.
+
+    Parameters
+    ----------
+    n_actions
+        K; actions are 0, ..., K-1.
+    utility
+        What to maximise.
+    constraints
+        `Constraint` and `known_cost` objects; may be empty (then nothing is limited).
+    safe_action
+        An action whose constrained values are known and under every limit. Needed when there is a learned constraint.
+    safe_utility
+        A lower bound on the safe action's utility, a number or a function of contexts; the utility's low if not given.
+        It only sharpens exploration and never touches feasibility.
+    learn_safe
+        Whether rows of the safe action enter the fits. False where its outcome is trivial (cost exactly 0, say).
+    reveals
+        Boolean (K, K): playing a reveals the outcome of b too. The identity (bandit feedback) if not given; all ones is
+        full information. Outcomes revealed together must be independent given the context, or be one shared outcome
+        told as a single number.
+    """
+
+    n_actions: int
+    utility: Utility
+    constraints: Sequence[Constraint | KnownCost] = ()
+    safe_action: int | None = None
+    safe_utility: NumberOrFunction | None = None
+    learn_safe: bool = True
+    reveals: np.ndarray | None = None
+    streams: dict[str, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "constraints", tuple(self.constraints))
+        self._check_actions()
+        set_(self, "streams", self._collect_streams())
+        if self.reveals is not None:
+            reveals = np.asarray(self.reveals)
+            if reveals.shape != (self.n_actions, self.n_actions) or reveals.dtype != bool:
+                raise ProblemError(
+                    f"reveals must be a boolean ({self.n_actions}, {self.n_actions}) array, got {reveals.dtype} "
+                    f"{reveals.shape}; numpy.eye({self.n_actions}, dtype=bool) is bandit feedback"
+                )
+            reveals = reveals.copy()
+            reveals.flags.writeable = False
+            set_(self, "reveals", reveals)
+
+    def _check_actions(self) -> None:
+        if not isinstance(self.n_actions, (int, np.integer)) or self.n_actions < 1:
+            raise ProblemError(f"n_actions must be a positive whole number, got {self.n_actions!r}")
+        safe = self.safe_action
+        if safe is not None and not 0 <= int(safe) < self.n_actions:
+            raise ProblemError(f"safe_action must be one of 0, ..., {self.n_actions - 1}, got {safe}")
+        learned = [c for c in self.constraints if isinstance(c, Constraint)]
+        if learned and safe is None:
+            raise ProblemError(
+                f"constraint {learned[0].name!r} is learned, so a safe_action is needed to act before anything is known; "
+                "name one, with its safe_value"
+            )
+        for c in learned:
+            if c.safe_value is None:
+                raise ProblemError(
+                    f"constraint {c.name!r} needs safe_value, its value at the safe action {safe}: a number or a function of x"
+                )
+            if not callable(c.safe_value):
+                _check_safe_value(np.asarray(c.safe_value, float), c)
+
+    def _collect_streams(self) -> dict[str, Any]:
+        """Outcome name -> model. Every model is fitted once for each outcome it explains."""
+        streams: dict[str, Any] = {UTILITY: self.utility.model}
+        names = [c.name for c in self.constraints]
+        for name in names:
+            if name == UTILITY or names.count(name) > 1:
+                raise ProblemError(
+                    f"every constraint needs a name of its own, other than {UTILITY!r}; {name!r} is taken: set name="
+                )
+        learned = [c for c in self.constraints if isinstance(c, Constraint)]
+        for c in learned:
+            if c.outcome is None:
+                streams[c.name] = c.model
+        for c in learned:
+            if c.stream not in streams:
+                raise ProblemError(
+                    f"constraint {c.name!r} shares the outcome {c.outcome!r}, which does not exist; choose from {list(streams)}"
+                )
+            if streams[c.stream] is not c.model:
+                raise ProblemError(
+                    f"constraint {c.name!r} shares the outcome and fit of {c.outcome!r}, so it must use the very same model; "
+                    "pass that model object, or leave outcome= out to learn from an outcome of its own"
+                )
+        return streams
+
+    # values at contexts x (n, dx) ------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> np.ndarray:
+        """The limits: (J,)."""
+        return np.array([c.at_most for c in self.constraints], float)
+
+    @property
+    def constraint_names(self) -> list[str]:
+        return [c.name for c in self.constraints]
+
+    def safe_values(self, x: np.ndarray) -> np.ndarray:
+        """Each constraint's known value at the safe action: (n, J). NaN where there is no safe action."""
+        out = np.full((len(x), len(self.constraints)), np.nan)
+        for j, c in enumerate(self.constraints):
+            if isinstance(c, KnownCost):
+                if self.safe_action is not None:
+                    out[:, j] = self.known_costs(j, x)[:, self.safe_action]
+            else:
+                out[:, j] = _check_safe_value(evaluate(c.safe_value, x, f"safe_value of {c.name!r}"), c)
+        return out
+
+    def safe_utilities(self, x: np.ndarray) -> np.ndarray:
+        """A lower bound on the safe action's utility: (n,), inside the utility's range."""
+        low, high = self.utility.functional.low, self.utility.functional.high
+        if self.safe_utility is None:
+            return np.full(len(x), low)
+        value = evaluate(self.safe_utility, x, "safe_utility")
+        if np.any(value < low) or np.any(value > high):
+            raise ProblemError(
+                f"safe_utility must lie in the utility's range [{low}, {high}], got {value.min()} to {value.max()}"
+            )
+        return value
+
+    def known_costs(self, j: int, x: np.ndarray) -> np.ndarray:
+        """The known cost j at contexts x: (n, K)."""
+        c = self.constraints[j]
+        assert isinstance(c, KnownCost)
+        out = np.array([np.asarray(c.fn(row), float) for row in x]).reshape(len(x), -1)
+        if out.shape != (len(x), self.n_actions):
+            raise ShapeError(
+                f"known_cost {c.name!r} must return one cost for each of {self.n_actions} actions, got {out.shape[1]}"
+            )
+        if np.isnan(out).any():
+            raise ProblemError(f"known_cost {c.name!r} returned NaN; return a number for every action")
+        return out
+
+    def with_actions(self, n_actions: int) -> Problem:
+        """The same problem with more actions at the end; a new action reveals its own outcome only."""
+        reveals = self.reveals
+        if reveals is not None:
+            grown = np.eye(n_actions, dtype=bool)
+            grown[: self.n_actions, : self.n_actions] = reveals
+            reveals = grown
+        return replace(self, n_actions=n_actions, reveals=reveals)
+
+    def with_limit(self, name: str, at_most: float) -> Problem:
+        """The same problem with another limit on one constraint."""
+        if name not in self.constraint_names:
+            raise ProblemError(f"there is no constraint {name!r}; the constraints are {self.constraint_names}")
+        constraints = [replace(c, at_most=float(at_most)) if c.name == name else c for c in self.constraints]
+        return replace(self, constraints=constraints)
+
+    def fingerprint(self) -> str:
+        """A hash of the declaration and of the models' source, to tell one problem's journal from another's."""
+        parts = [f"K={self.n_actions}", f"safe={self.safe_action}", f"learn_safe={self.learn_safe}"]
+        parts += [f"reveals={None if self.reveals is None else self.reveals.tolist()}"]
+        parts += [f"safe_utility={_describe(self.safe_utility)}"]
+        parts += [f"utility={_describe(self.utility.model)}|{_describe(self.utility.functional)}"]
+        for c in self.constraints:
+            if isinstance(c, KnownCost):
+                parts.append(f"known={c.name}|{c.at_most!r}|{_describe(c.fn)}")
+            else:
+                parts.append(
+                    f"constraint={c.name}|{c.at_most!r}|{c.stream}|{_describe(c.safe_value)}|{_describe(c.model)}|"
+                    f"{_describe(c.functional)}"
+                )
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def evaluate(value: NumberOrFunction | None, x: np.ndarray, what: str) -> np.ndarray:
+    """A number, or a function of contexts, as (n,) floats."""
+    out = np.asarray(value(x) if callable(value) else value, float)
+    try:
+        out = np.broadcast_to(out.reshape(-1) if out.ndim else out, (len(x),))
+    except ValueError:
+        raise ShapeError(f"{what} must give one number for each of {len(x)} contexts, got shape {out.shape}") from None
+    if not np.isfinite(out).all():
+        raise ProblemError(f"{what} must be finite, got {out[~np.isfinite(out)][0]}")
+    return out
+
+
+def _check_functional(functional: Any, what: str) -> None:
+    if not (callable(functional) and hasattr(functional, "low") and hasattr(functional, "high")):
+        raise ProblemError(f"the functional of the {what} must be one of mean(...), cvar(...), ..., got {functional!r}")
+
+
+def _check_limit(at_most: Any, name: str) -> None:
+    try:
+        ok = math.isfinite(at_most)
+    except TypeError:
+        ok = False
+    if not ok:
+        raise ProblemError(f"at_most of constraint {name!r} must be a finite number, got {at_most!r}")
+
+
+def _check_safe_value(value: np.ndarray, c: Constraint) -> np.ndarray:
+    low = c.functional.low
+    if not np.isfinite(value).all() or np.any(value < low):
+        raise ProblemError(f"safe_value of constraint {c.name!r} must be finite and at least {low}, got {np.min(value)}")
+    if np.any(value > c.at_most):
+        raise ProblemError(
+            f"safe_value of constraint {c.name!r} must not exceed its limit at_most={c.at_most}, got {np.max(value)}: "
+            "an action above the limit is not safe"
+        )
+    return value
+
+
+def _describe(thing: Any) -> str:
+    """Text that changes when the thing does: source for functions, repr without addresses for the rest."""
+    program = getattr(thing, "model", thing)
+    describe = getattr(thing, "describe", None)
+    if callable(describe):
+        return str(describe())
+    if callable(program) and hasattr(program, "__code__"):
+        try:
+            return inspect.getsource(program)
+        except (OSError, TypeError):
+            code = program.__code__
+            return f"{program.__qualname__}:{code.co_code.hex()}:{code.co_consts!r}"
+    if callable(thing) and not hasattr(thing, "low"):
+        return type(thing).__qualname__
+    return repr(thing)

@@ -1,0 +1,322 @@
+"""Radius rules: how much worse than the best fit a parameter may explain the data and still count as plausible.
+
+Two kinds of set come out of a rule. A likelihood set keeps every theta with ``loglik(theta) >= c``; a divergence ball keeps
+every theta with ``sum_i D^2(theta_hat, theta)_i <= r``. Each rule is a small frozen object: ``guaranteed`` says whether the
+set covers the truth at all times, on adaptively collected data, with probability 1 - delta, and ``describe(delta)`` says it
+in a sentence.
+
+References: Hu, Simchi-Levi, Azizan, "Constrained Contextual Online Decision Making: A Unified Framework" (Est);
+Wasserman, Ramdas, Balakrishnan, "Universal inference" (likelihood-ratio sets); Abbasi-Yadkori, Pal, Szepesvari, "Improved
+algorithms for linear stochastic bandits" (self-normalised bound).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import chi2
+
+from gedppl.errors import SettingError
+
+DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
+SMALLEST_COVERING_SCALE = 0.354  # the literal least-squares Est covers from about here up (8 sigma^2 >= 1)
+
+
+class CoverageWarning(UserWarning):
+    """The chosen radius is known not to cover here."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a rule may look at. `summed_divergence`, `posterior` and `refits` are called only by the rules that need them."""
+
+    n: int
+    delta: float
+    dim: int = 0
+    size: int | None = None  # |F| of a finite class
+    information: np.ndarray | None = None  # (D, D) observed information at the fit
+    scale: float | None = None  # known noise scale of a linear-Gaussian class
+    summed_divergence: Callable[[str, np.ndarray], np.ndarray] | None = None  # (name, theta (M, D)) -> (M,)
+    posterior: Callable[[int], np.ndarray] | None = None  # S -> draws (S, D)
+    refits: Callable[[int], np.ndarray] | None = None  # S -> fits (S, D) to outcomes simulated from the fit
+
+
+@dataclass(frozen=True)
+class LikelihoodRatio:
+    """Likelihood-ratio e-process: C_t = {theta : l_{s:t}(theta) >= (R_t - R_s) - log(1/delta_s)} for every start s.
+
+    R_t sums the log of predictive densities, each fixed before its outcome is seen, so exp(R_t - l_t(truth)) is a
+    nonnegative martingale and Ville's inequality covers all t at once. With restarts the k-th start has
+    delta_s = delta (6/pi^2) / (k+1)^2; they sum to delta.
+    """
+
+    restarts: bool = True
+    guaranteed: bool = True
+
+    def level(self, k: int, delta: float) -> float:
+        """delta_s of the k-th start, k = 0, 1, ...
+
+        >>> rule = LikelihoodRatio()
+        >>> sum(rule.level(k, 0.05) for k in range(100_000)) < 0.05
+        True
+        """
+        return delta * (6.0 / math.pi**2) / (k + 1) ** 2 if self.restarts else delta
+
+    def describe(self, delta: float) -> str:
+        how = "restarted at growing times, delta split as 6/(pi k)^2" if self.restarts else "from the first row"
+        return (
+            f"likelihood-ratio e-process ({how}): covers the truth at all times and for adaptive data with probability "
+            f"at least {1 - delta:g} if the model holds"
+        )
+
+
+@dataclass(frozen=True)
+class ChiSquare:
+    """Wilks: keep theta with l(theta_hat) - l(theta) <= chi2_{D, 1-delta'} / 2; delta' = delta, or delta / (2 t^3) with union.
+
+    A fixed-design, fixed-time, large-sample statement. It does not cover adaptive data and is here for comparison.
+    """
+
+    union: bool = False
+    guaranteed: bool = False
+    divergence: str = "log_likelihood"
+
+    def radius(self, view: View) -> float:
+        level = view.delta / (2 * (view.n + 1) ** 3) if self.union else view.delta
+        return float(chi2.isf(level, max(view.dim, 1))) / 2
+
+    def describe(self, delta: float) -> str:
+        which = f"{delta:g}/(2t^3)" if self.union else f"{delta:g}"
+        return f"chi-square likelihood drop at level {which}: asymptotic, for a fixed design only; NOT valid for adaptive data"
+
+
+@dataclass(frozen=True)
+class Est:
+    """An offline estimation bound: sum_i H^2(theta_hat, truth)_i <= Est with probability 1 - delta, H^2 = 1 - affinity."""
+
+    kind: str
+    diameter: float | None = None
+    log_lipschitz: float | None = None
+    prior_precision: float | None = None
+    norm_bound: float | None = None
+
+    def value(self, view: View) -> float:
+        log_inverse = math.log(1 / view.delta)
+        if self.kind == "finite":
+            if view.size is None:
+                raise SettingError(
+                    "est='finite' is log(|F|/delta) and needs a finite class; use bracketing(...) or the default "
+                    "likelihood_ratio() for a parametric one"
+                )
+            return math.log(view.size) + log_inverse
+        if self.kind == "bracketing":
+            assert self.diameter is not None and self.log_lipschitz is not None
+            return view.dim * math.log1p(self.diameter * self.log_lipschitz * view.n) + log_inverse + 1
+        if self.kind == "chi_square":
+            return float(chi2.isf(view.delta, max(view.dim, 1))) / 8
+        if view.information is None or view.scale is None:
+            raise SettingError(
+                f"est={self.kind!r} needs a linear-Gaussian class with known noise scale; use bracketing(...) or the default "
+                "likelihood_ratio() for this class"
+            )
+        assert self.prior_precision is not None and self.norm_bound is not None
+        # information = Phi'Phi / sigma^2, so Phi'Phi / lambda = information sigma^2 / lambda
+        logdet = float(
+            np.linalg.slogdet(np.eye(view.dim) + view.information * (view.scale**2 / self.prior_precision))[1]
+        )
+        bias = self.prior_precision * self.norm_bound**2 / view.scale**2
+        if self.kind == "self_normalised":
+            return (math.sqrt(2 * log_inverse + logdet) + math.sqrt(bias)) ** 2 / 8
+        return (2 * log_inverse + logdet + bias) / 8
+
+
+def mle_finite() -> Est:
+    """log(|F|/delta) for the maximum-likelihood member of a finite class; holds at all times, for adaptive data."""
+    return Est("finite")
+
+
+def bracketing(diameter: float, log_lipschitz: float) -> Est:
+    """D log(1 + diameter * B * n) + log(1/delta) + 1, where |d log p / d theta| <= B on a parameter set of that diameter."""
+    _positive(diameter=diameter, log_lipschitz=log_lipschitz)
+    return Est("bracketing", diameter=float(diameter), log_lipschitz=float(log_lipschitz))
+
+
+def self_normalised(prior_precision: float, norm_bound: float, sharper: bool = True) -> Est:
+    """Linear-Gaussian, known sigma, |theta| <= S: (2L + logdet(I + Phi'Phi/lambda) + lambda S^2/sigma^2) / 8, L = log(1/delta).
+
+    ``sharper=False`` gives (sqrt(2L + logdet(...)) + sqrt(lambda) S / sigma)^2 / 8, the older form. Both hold at all times.
+    """
+    _positive(prior_precision=prior_precision, norm_bound=norm_bound)
+    kind = "prior_posterior" if sharper else "self_normalised"
+    return Est(kind, prior_precision=float(prior_precision), norm_bound=float(norm_bound))
+
+
+@dataclass(frozen=True)
+class Ball:
+    """{theta : sum_i D^2(theta_hat, theta)_i <= factor * Est}; ``factor`` carries Est from H^2 to another divergence."""
+
+    divergence: str
+    est: Est
+    factor: float = 1.0
+
+    @property
+    def guaranteed(self) -> bool:
+        return self.est.kind != "chi_square"
+
+    def radius(self, view: View) -> float:
+        return self.factor * self.est.value(view)
+
+    def describe(self, delta: float) -> str:
+        held = (
+            f"covers at all times with probability at least {1 - delta:g} if the model and the stated constants hold"
+            if self.guaranteed
+            else "for a fixed design only; NOT valid for adaptive data"
+        )
+        return f"{self.divergence} ball around the maximum-likelihood fit, Est by {self.est.kind}: {held}"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The paper's literal Est at delta/(2 t^3): finite class log(|F|/delta), least squares sigma^2 (d + 2 sqrt(dL) + 2L).
+
+    The least-squares form carries a spurious sigma^2: the right one is (d + 2 sqrt(dL) + 2L)/8 without it, so below
+    sigma = 0.354 the literal set is too small (it covers about 9% at sigma = 0.1), and above it is too large.
+    """
+
+    divergence: str = "hellinger2"
+    guaranteed: bool = False
+
+    def radius(self, view: View) -> float:
+        t = view.n + 1
+        log_inverse = math.log(2 * t**3 / view.delta)
+        if view.size is not None:
+            return math.log(view.size) + log_inverse
+        if view.scale is None:
+            raise SettingError(
+                "paper_radius() prints Est for finite classes and for least squares with known scale only; "
+                "use likelihood_ratio() for this class"
+            )
+        if view.scale < SMALLEST_COVERING_SCALE:
+            warnings.warn(
+                f"the paper's least-squares radius does not cover at noise scale {view.scale:g} < "
+                f"{SMALLEST_COVERING_SCALE}; use likelihood_ratio() for a set that does",
+                CoverageWarning,
+                stacklevel=2,
+            )
+        d = view.dim
+        return view.scale**2 * (d + 2 * math.sqrt(d * log_inverse) + 2 * log_inverse)
+
+    def describe(self, delta: float) -> str:
+        return (
+            f"the paper's literal Est at {delta:g}/(2t^3): covers for finite classes; for least squares it is stated for a "
+            "fixed design and is too small when the noise scale is below 0.354"
+        )
+
+
+@dataclass(frozen=True)
+class PosteriorQuantile:
+    """r = the ceil((S+1)(1-delta))-th smallest of sum_i D^2(theta_hat, theta_s)_i over S Laplace-posterior draws."""
+
+    draws: int = 256
+    divergence: str = "neg_log_affinity"
+    guaranteed: bool = False
+
+    def radius(self, view: View) -> float:
+        if view.posterior is None or view.summed_divergence is None:
+            raise SettingError("posterior_quantile() needs a parametric class; use likelihood_ratio() for a finite one")
+        return _order_statistic(view.summed_divergence(self.divergence, view.posterior(self.draws)), view.delta)
+
+    def describe(self, delta: float) -> str:
+        return f"posterior quantile at {1 - delta:g} from {self.draws} draws: approximate, pointwise in time, trusts the prior"
+
+
+@dataclass(frozen=True)
+class ParametricBootstrap:
+    """The same order statistic over fits to outcomes simulated from theta_hat at the same contexts and actions."""
+
+    replicates: int = 199
+    divergence: str = "neg_log_affinity"
+    guaranteed: bool = False
+
+    def radius(self, view: View) -> float:
+        if view.refits is None or view.summed_divergence is None:
+            raise SettingError(
+                "parametric_bootstrap() needs a class with a linear predictor, from which outcomes can be simulated; "
+                "use posterior_quantile() or likelihood_ratio() for this class"
+            )
+        return _order_statistic(view.summed_divergence(self.divergence, view.refits(self.replicates)), view.delta)
+
+    def describe(self, delta: float) -> str:
+        return (
+            f"parametric bootstrap quantile at {1 - delta:g} from {self.replicates} replicates: approximate, ignores that "
+            "the data were collected adaptively"
+        )
+
+
+Rule = LikelihoodRatio | ChiSquare | Ball | Paper | PosteriorQuantile | ParametricBootstrap
+
+
+def likelihood_ratio(restarts: bool = True) -> LikelihoodRatio:
+    """The default rule: anytime, adaptive, for any model."""
+    return LikelihoodRatio(bool(restarts))
+
+
+def chi_square(union: bool = False) -> ChiSquare:
+    """The Wilks radius, for comparison only."""
+    return ChiSquare(bool(union))
+
+
+def hellinger_ball(est: Est | None = None) -> Ball:
+    """sum H^2 <= Est. H^2 saturates at 1, so this ball is unbounded in any direction seen fewer than Est times."""
+    return Ball("hellinger2", est or mle_finite())
+
+
+def neg_log_affinity_ball(est: Est | None = None) -> Ball:
+    """sum -log(affinity) <= Est: for finite-class maximum likelihood the same Est holds for this larger quantity."""
+    return Ball("neg_log_affinity", est or mle_finite())
+
+
+def total_variation_ball(est: Est | None = None) -> Ball:
+    """sum TV^2 <= 2 Est, because TV^2 <= 2 H^2."""
+    return Ball("total_variation2", est or mle_finite(), 2.0)
+
+
+def l2_ball(density_bound: float, est: Est | None = None) -> Ball:
+    """sum |p - q|^2_{L2} <= 8 B Est for densities bounded by B."""
+    _positive(density_bound=density_bound)
+    return Ball("l2", est or mle_finite(), 8.0 * density_bound)
+
+
+def paper_radius() -> Paper:
+    """The paper's literal Est."""
+    return Paper()
+
+
+def posterior_quantile(draws: int = 256) -> PosteriorQuantile:
+    """Approximate: a quantile over posterior draws."""
+    if draws < 20:
+        raise SettingError(f"draws must be at least 20, got {draws}; a .95 quantile needs that many")
+    return PosteriorQuantile(int(draws))
+
+
+def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
+    """Approximate: a quantile over refits to simulated outcomes."""
+    if replicates < 20:
+        raise SettingError(f"replicates must be at least 20, got {replicates}; a .95 quantile needs that many")
+    return ParametricBootstrap(int(replicates))
+
+
+def _order_statistic(sums: np.ndarray, delta: float) -> float:
+    """The ceil((S+1)(1-delta))-th smallest; the largest when S is too small for the level."""
+    ordered = np.sort(np.where(np.isnan(sums), np.inf, sums))
+    return float(ordered[min(math.ceil((len(ordered) + 1) * (1 - delta)), len(ordered)) - 1])
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise SettingError(f"{name} must be positive and finite, got {value}")

@@ -1,0 +1,404 @@
+"""Scores and cost bounds in, a policy on the simplex out.
+
+    maximise  Σ_a π_a score_a   over   π ≥ 0,  Σ_a π_a = 1,  Σ_a π_a cost_upper_{j,a} ≤ at_most_j  for j = 1..J.
+
+An optimum needs at most J + 1 actions. The feasible policies form a polytope that does not depend on the scores, so its
+vertices can be listed once and each round only picks one of them (`Polytope`); the counterfactual pass lives on that.
+Where a list would be long, one constraint is solved on the upper concave hull of (cost, score) and several by HiGHS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from gedppl.errors import ActionRangeError, InfeasibleError, NotFiniteError, ShapeError
+
+MOST_BASES = 10_000  # longest vertex list worth making: about 5 ms, and then a few microseconds a round
+MOST_PAIRS = 500  # the same with one limit, where the hull is fast as well
+NEAR_LIMIT = 1e-12  # a cost this close to its limit (relative) sits on it: rounding, not a violation
+SLACK = 1e-12  # how far a vertex may overshoot a limit it does not sit on, as a share of the largest distance to it
+
+
+def select_policy(
+    score: Any,
+    cost_upper: Any,
+    at_most: Any,
+    *,
+    allowed: Any = None,
+    played: Any = None,
+    safe_action: int | None = None,
+) -> np.ndarray:
+    """The policy of highest score whose cost bound keeps every limit.
+
+    ``argmax_π Σ_a π_a score_a  subject to  Σ_a π_a cost_upper_{j,a} ≤ at_most_j``, at most J + 1 actions in its support.
+
+    Parameters
+    ----------
+    score
+        (K,) finite.
+    cost_upper
+        (K,) or (J, K); ``+inf`` keeps an action out. J = 0 (shape (0, K)) means no constraint.
+    at_most
+        A number or (J,); ``+inf`` lifts that limit.
+    allowed
+        (K,) booleans, or None for every action.
+    played
+        (K,) how often each action was played (expected counts will do). Among equally good vertices the one with the least
+        ``Σ_a π_a played_a`` wins, then the one of lowest index.
+    safe_action
+        Where rounding would leave a limit exceeded (by some 1e-12), a trace of this action is mixed in.
+
+    Returns
+    -------
+    (K,) array, non-negative, summing to one.
+
+    Raises
+    ------
+    InfeasibleError
+        If no policy keeps every limit.
+
+    Notes
+    -----
+    The limit holds for the policy's average cost bound, not for each action it may play. Scores are tied when they differ
+    by less than 1e-10 of their range (plus 1e-12 of their size). Hu, Simchi-Levi and Azizan, Algorithm 1, with the bounds
+    taken action by action.
+
+    Examples
+    --------
+    >>> select_policy([0.2, 1.0, 0.6], [0.0, 1.0, 0.3], 0.4).round(4)
+    array([0.    , 0.1429, 0.8571])
+    >>> select_policy([0.2, 1.0, 1.0], [0.0, 0.1, 0.1], 0.4, played=[0, 3, 2])
+    array([0., 0., 1.])
+    """
+    score = np.asarray(score, float)
+    if score.ndim != 1 or not score.size:
+        raise ShapeError(f"`score` must have shape (K,), got {score.shape}; pass one number per action")
+    n_actions = len(score)
+    if not np.isfinite(score).all():
+        raise NotFiniteError(f"`score` must be finite, got {score}; leave an action out with `allowed` instead")
+    cost, limit = _costs_and_limits(cost_upper, at_most, n_actions)
+    allowed = _mask(allowed, n_actions)
+    counts = np.zeros(n_actions) if played is None else np.asarray(played, float)
+    if counts.shape != (n_actions,) or not np.isfinite(counts).all():
+        raise ShapeError(f"`played` must be {n_actions} finite counts, one per action, got {played}")
+    check_action(safe_action, n_actions)
+    return Polytope.of(cost, limit, allowed, safe_action).best(score, counts)
+
+
+def check_action(action: int | None, n_actions: int) -> None:
+    """Raise unless `action` is None or one of 0..K-1."""
+    if action is not None and not 0 <= action < n_actions:
+        raise ActionRangeError(f"`safe_action` must be one of 0..{n_actions - 1}, got {action}")
+
+
+@dataclass(frozen=True)
+class Polytope:
+    """The policies that keep every limit: fixed while the cost bounds are, whatever the scores.
+
+    Attributes
+    ----------
+    n_actions
+        K.
+    actions
+        (k,) those allowed, with finite bounds.
+    excess
+        (J, k) ``(cost_upper - at_most)``, each row scaled to at most 1 in size.
+    vertices
+        (n, K) every vertex, singletons first, or None where there may be more than `MOST_BASES`.
+    safe_action
+        See `select_policy`.
+    """
+
+    n_actions: int
+    actions: np.ndarray
+    excess: np.ndarray
+    vertices: np.ndarray | None
+    safe_action: int | None
+
+    @staticmethod
+    def of(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None) -> Polytope:
+        """From cost (J, K), limit (J,) and allowed (K,), already checked."""
+        bounded = limit < np.inf
+        cost, limit = cost[bounded], limit[bounded]
+        (actions,) = np.nonzero(allowed & (cost < np.inf).all(axis=0))
+        excess = _excess(cost[:, actions], limit)
+        n_rows, n_columns = excess.shape
+        bases = sum(comb(n_columns, s) * comb(n_rows, s - 1) for s in range(1, min(n_rows + 1, n_columns) + 1))
+        vertices = None
+        if bases <= (MOST_PAIRS if n_rows == 1 else MOST_BASES):
+            short = _vertices(excess)
+            if not len(short):
+                raise InfeasibleError(_why_infeasible(cost, limit, allowed))
+            short = _repaired(short, excess, _position(safe_action, actions))
+            vertices = np.zeros((len(short), len(allowed)))
+            vertices[:, actions] = short
+        elif not len(actions) or (n_rows == 1 and excess.min() > 0):
+            raise InfeasibleError(_why_infeasible(cost, limit, allowed))
+        return Polytope(len(allowed), actions, excess, vertices, safe_action)
+
+    def best(self, score: np.ndarray, played: np.ndarray) -> np.ndarray:
+        """The vertex of highest score (K,), ties to the least played (K,)."""
+        if self.vertices is not None:
+            return self.vertices[best_vertex(self.vertices, score, played, tie_tolerance(score[self.actions]))].copy()
+        score, played = score[self.actions], played[self.actions]
+        if len(self.excess) == 1:
+            short = _hull_policy(score, self.excess[0], played)
+        else:
+            short = _linear_program(score, self.excess, played)
+        policy = np.zeros(self.n_actions)
+        policy[self.actions] = _repaired(short[None], self.excess, _position(self.safe_action, self.actions))[0]
+        return policy
+
+
+def tie_tolerance(score: np.ndarray) -> float:
+    """How far apart two of these scores count as equal."""
+    high, low = float(score.max()), float(score.min())
+    return 1e-10 * (high - low) + 1e-12 * max(abs(high), abs(low))
+
+
+def best_vertex(vertices: np.ndarray, score: np.ndarray, played: np.ndarray, tolerance: float) -> int:
+    """Index of the vertex (n, K) of highest score; ties go to the least played, then to the first."""
+    value = vertices @ score
+    (tied,) = np.nonzero(value >= value.max() - tolerance)
+    if len(tied) == 1:
+        return int(tied[0])
+    load = vertices[tied] @ played
+    return int(tied[np.argmax(load <= load.min() + 1e-9 * (1.0 + np.abs(played).max()))])
+
+
+# several constraints, short lists ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _subsets(n: int, size: int) -> np.ndarray:
+    return np.array(list(combinations(range(n), size)), np.intp).reshape(comb(n, size), size)
+
+
+def _vertices(excess: np.ndarray) -> np.ndarray:
+    """(n, k): all vertices of {π ≥ 0, Σπ = 1, excess π ≤ 0} for excess (J, k).
+
+    A vertex with s actions has s - 1 tight limits E (s-1, s); Eπ = 0 has the solution π_i ∝ (-1)^i det(E without column i).
+    """
+    n_rows, n_columns = excess.shape
+    found = []
+    for size in range(1, min(n_rows + 1, n_columns) + 1):
+        support = _subsets(n_columns, size)
+        for tight in _subsets(n_rows, size - 1):
+            weight = _null_vectors(excess[tight][:, support]) if size > 1 else np.ones((len(support), 1))
+            total = weight.sum(axis=1)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                weight = weight / total[:, None]
+            inside = (weight > 1e-14).all(axis=1)  # NaN where the tight columns are dependent: no vertex of its own
+            weight, chosen = weight[inside], support[inside]
+            if n_rows:
+                keeps = (np.einsum("jns,ns->jn", excess[:, chosen], weight) <= SLACK).all(axis=0)
+                weight, chosen = weight[keeps], chosen[keeps]
+            rows = np.zeros((len(weight), n_columns))
+            np.put_along_axis(rows, chosen, weight, axis=1)
+            found.append(rows)
+    return np.concatenate(found) if found else np.zeros((0, n_columns))
+
+
+def _null_vectors(tight: np.ndarray) -> np.ndarray:
+    """(n, s) from tight (s-1, n, s): the null vector of each (s-1, s) matrix, by signed minors."""
+    size = tight.shape[2]
+    if size == 2:
+        return np.stack([tight[0, :, 1], -tight[0, :, 0]], axis=1)
+    minors = [np.linalg.det(np.moveaxis(np.delete(tight, i, axis=2), 0, 1)) for i in range(size)]
+    return np.stack([(-1.0) ** i * minor for i, minor in enumerate(minors)], axis=1)
+
+
+def _position(action: int | None, actions: np.ndarray) -> int | None:
+    """Where `action` stands among `actions`, or None."""
+    if action is None:
+        return None
+    (where,) = np.nonzero(actions == action)
+    return int(where[0]) if len(where) else None
+
+
+def _repaired(policies: np.ndarray, excess: np.ndarray, safe: int | None) -> np.ndarray:
+    """Policies (n, k) that rounding left just above a limit, pulled back towards one with room to spare."""
+    if not len(excess):
+        return policies
+    worst = (policies @ excess.T).max(axis=1)
+    over = worst > 0.1 * SLACK
+    if not over.any():
+        return policies
+    anchor = policies[np.argmin(worst)]
+    if safe is None or excess[:, safe].max() >= 0:
+        single = int(np.argmin(excess.max(axis=0)))
+        if excess[:, single].max() < worst.min():
+            anchor = np.eye(excess.shape[1])[single]
+    else:
+        anchor = np.eye(excess.shape[1])[safe]
+    room = -float((excess @ anchor).max())
+    if room <= 1e6 * SLACK:  # as good as no room: mixing would move the policy further than the rounding did
+        return policies
+    policies = policies.copy()
+    share = (worst[over] / (worst[over] + room))[:, None]
+    policies[over] = (1 - share) * policies[over] + share * anchor
+    return policies
+
+
+# one constraint, many actions ----------------------------------------------------------------------------------------
+
+
+def _hull_policy(score: np.ndarray, excess: np.ndarray, played: np.ndarray) -> np.ndarray:
+    """(k,): the optimum under one limit, and among optima the least played."""
+    tolerance = tie_tolerance(score)
+    left, right, slope = _hull_edge(score, excess, tolerance, equality=False)
+    (tied,) = np.nonzero(score - score[left] - slope * (excess - excess[left]) >= -tolerance)
+    if len(tied) > 1 + (left != right):
+        lazy, on_limit = -played[tied], slope * (excess.max() - excess.min()) > tolerance
+        left, right, _ = _hull_edge(lazy, excess[tied], tie_tolerance(lazy), equality=on_limit)
+        left, right = tied[left], tied[right]
+    policy = np.zeros(len(score))
+    policy[left] = 1.0
+    if left != right:
+        share = -excess[left] / (excess[right] - excess[left])
+        policy[left], policy[right] = 1.0 - share, share
+    return policy
+
+
+def _hull_edge(score: np.ndarray, excess: np.ndarray, tolerance: float, equality: bool) -> tuple[int, int, float]:
+    """(left, right, slope): the edge of the upper concave hull of (excess, score) above excess 0.
+
+    Starts from any chord across 0 and swaps one end for the point furthest above it until none is: O(k) a swap, and as in
+    the simplex method a handful of swaps. `equality` forbids staying strictly below the limit.
+    """
+    cheap = excess <= 0
+    top = int(np.argmax(score))
+    if cheap[top] and not equality:
+        return top, top, 0.0
+    left, right = int(np.argmax(np.where(cheap, score, -np.inf))), top
+    if cheap[right]:
+        right = int(np.argmax(np.where(cheap, -np.inf, score)))
+        if cheap[right]:  # nothing lies above the limit, so on it is as far as one can go
+            left = int(np.argmax(np.where(excess >= 0, score, -np.inf)))
+            return left, left, 0.0
+    while True:
+        slope = (score[right] - score[left]) / (excess[right] - excess[left])
+        above = score - score[left] - slope * (excess - excess[left])
+        above[[left, right]] = 0.0
+        top = int(np.argmax(above))
+        if above[top] <= 1e-3 * tolerance:
+            return left, right, float(slope)
+        if cheap[top]:
+            left = top
+        else:
+            right = top
+
+
+# several constraints, long lists -------------------------------------------------------------------------------------
+
+
+def _linear_program(score: np.ndarray, excess: np.ndarray, played: np.ndarray) -> np.ndarray:
+    """(k,): the optimum by HiGHS, and a second program over the optimal face where there is one."""
+    tolerance = tie_tolerance(score)
+    policy, price, level = _highs(score, excess, np.zeros(len(excess), bool))
+    reduced = score - level - price @ excess
+    (tied,) = np.nonzero(reduced >= -tolerance)
+    if len(tied) > np.count_nonzero(policy > 1e-12):
+        tight = price * np.ptp(excess, axis=1) > tolerance
+        try:
+            lazy, _, _ = _highs(-played[tied], excess[:, tied], tight)
+        except InfeasibleError:  # the face is thinner than the solver's tolerance: the first optimum stands
+            return _polished(policy, excess)
+        policy = np.zeros(len(score))
+        policy[tied] = lazy
+    return _polished(policy, excess)
+
+
+def _highs(score: np.ndarray, excess: np.ndarray, tight: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """(policy (k,), price of each limit (J,), value of the simplex row); `tight` limits hold with equality."""
+    from scipy.optimize import linprog
+
+    scale = max(float(np.ptp(score)), 1e-300)
+    rows = np.vstack([np.ones(len(score)), excess[tight]])
+    solved = linprog(
+        -(score - score.max()) / scale,
+        A_ub=excess[~tight] if (~tight).any() else None,
+        b_ub=np.zeros(int((~tight).sum())) if (~tight).any() else None,
+        A_eq=rows,
+        b_eq=np.eye(len(rows))[0],
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    if solved.status != 0:
+        raise InfeasibleError(f"no policy keeps all {len(excess)} limits together ({solved.message.strip()})")
+    price = np.zeros(len(excess))
+    if (~tight).any():
+        price[~tight] = -solved.ineqlin.marginals * scale
+    price[tight] = -solved.eqlin.marginals[1:] * scale
+    return np.clip(solved.x, 0.0, None), price, float(-solved.eqlin.marginals[0] * scale + score.max())
+
+
+def _polished(policy: np.ndarray, excess: np.ndarray) -> np.ndarray:
+    """The same vertex, solved for again from its support and tight limits: the solver stops at 1e-10."""
+    (support,) = np.nonzero(policy > 1e-11)
+    tight = np.abs(excess @ policy) <= 1e-8
+    rows = np.vstack([np.ones(len(support)), excess[tight][:, support]])
+    weight = np.linalg.lstsq(rows, np.eye(len(rows))[0], rcond=None)[0]
+    polished = np.zeros(len(policy))
+    if (weight >= 0).all() and abs(weight.sum() - 1) < 1e-9 and np.abs(weight - policy[support]).max() < 1e-6:
+        polished[support] = weight
+    else:
+        polished[support] = policy[support]
+    return polished / polished.sum()
+
+
+# checks ---------------------------------------------------------------------------------------------------------------
+
+
+def _excess(cost: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """(J, k): cost minus limit, each row scaled to at most 1, rounding around 0 removed."""
+    excess = cost - limit[:, None]
+    excess[np.abs(excess) <= NEAR_LIMIT * np.maximum(np.abs(cost), np.abs(limit)[:, None])] = 0.0
+    size = np.abs(excess).max(axis=1, initial=0.0)
+    return excess / np.where(size > 0, size, 1.0)[:, None]
+
+
+def _costs_and_limits(cost_upper: Any, at_most: Any, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
+    cost = np.asarray(cost_upper, float)
+    if cost.ndim == 1:
+        cost = cost[None]
+    if cost.ndim != 2 or cost.shape[1] != n_actions:
+        raise ShapeError(f"`cost_upper` must have shape (K,) or (J, K) with K = {n_actions}, got {cost.shape}")
+    limit = np.atleast_1d(np.asarray(at_most, float))
+    if len(cost) == 0:
+        limit = limit[:0]
+    if limit.shape != (len(cost),):
+        raise ShapeError(f"`at_most` must be one number per constraint, {len(cost)} here, got shape {limit.shape}")
+    if np.isnan(cost).any() or (cost == -np.inf).any():
+        raise NotFiniteError(f"`cost_upper` must be finite or +inf, got {cost}")
+    if np.isnan(limit).any() or (limit == -np.inf).any():
+        raise NotFiniteError(f"`at_most` must be finite or +inf, got {limit}")
+    return cost, limit
+
+
+def _mask(allowed: Any, n_actions: int) -> np.ndarray:
+    if allowed is None:
+        return np.ones(n_actions, bool)
+    mask = np.asarray(allowed)
+    if mask.shape != (n_actions,) or mask.dtype != bool:
+        raise ShapeError(f"`allowed` must be {n_actions} booleans, got {mask.dtype} of shape {mask.shape}")
+    return mask
+
+
+def _why_infeasible(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> str:
+    if not allowed.any():
+        return "no action is allowed: `allowed` is False everywhere; allow the safe action at least"
+    lowest = np.where(allowed, cost, np.inf).min(axis=1)
+    bad = [f"constraint {j}: lowest cost bound {lowest[j]:.6g} > limit {limit[j]:.6g}" for j in np.nonzero(lowest > limit)[0]]
+    if bad:
+        return "no policy keeps every limit (" + "; ".join(bad) + "); raise `at_most` or allow a cheaper action"
+    return (
+        f"no policy keeps all {len(limit)} limits together: each alone can be kept (lowest cost bounds {lowest}, limits "
+        f"{limit}), but not by one mixture; raise a limit or allow an action that keeps them all"
+    )

@@ -1,0 +1,91 @@
+"""What the algorithm may be told, and the three presets: default, theory, paper."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gedppl.errors import SettingError
+
+# Exploration weights of the default mode, chosen once on a spread of problems by `benchmarks/regret.py`.
+DEFAULT_BONUS_SCALE = 0.01
+DEFAULT_WIDTH_SCALE = 0.1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything the algorithm may be told, resolved from a mode."""
+
+    mode: str
+    delta: float
+    bonus_scale: float
+    width_scale: float
+    warmup: str  # "none", "paper" or "safe-m"
+    growth: float  # refit once the told rounds have grown by this factor; 1 refits at every round
+    exact_rounds: float  # up to this round every past round is replayed one by one, beyond it block by block
+    radius: Any = None
+    oracle: Any = None
+    seed: int = 0
+
+
+def settings(
+    mode: str = "default",
+    *,
+    delta: float = 0.05,
+    warmup: str | None = None,
+    bonus_scale: float | None = None,
+    width_scale: float | None = None,
+    growth: float | None = None,
+    exact_rounds: float | None = None,
+    oracle: Any = None,
+    radius: Any = None,
+    seed: int = 0,
+) -> Settings:
+    """Resolve a mode and the caller's own choices.
+
+    ``"default"``: corrected sets, practical exploration weights. ``"theory"``: the weights the corrected regret theorem
+    needs. ``"paper"``: every formula as printed, in the per-action form. `bonus_scale` and `width_scale` multiply the
+    theorem's weights and never touch feasibility.
+    """
+    presets: dict[str, dict[str, Any]] = {
+        "default": {
+            "bonus_scale": DEFAULT_BONUS_SCALE,
+            "width_scale": DEFAULT_WIDTH_SCALE,
+            "warmup": "none",
+            "growth": 1.1,
+            "exact_rounds": 128,
+        },
+        "theory": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "none", "growth": 1.02, "exact_rounds": 2000},
+        "paper": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "paper", "growth": 1.0, "exact_rounds": math.inf},
+    }
+    if mode not in presets:
+        raise SettingError(f"mode must be one of {sorted(presets)}, got {mode!r}")
+    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    given: dict[str, Any] = {"warmup": warmup, "bonus_scale": bonus_scale, "width_scale": width_scale}
+    given |= {"growth": growth, "exact_rounds": exact_rounds}
+    chosen = presets[mode] | {name: value for name, value in given.items() if value is not None}
+    for name in ("bonus_scale", "width_scale"):
+        if not (math.isfinite(chosen[name]) and chosen[name] >= 0):
+            raise SettingError(f"{name} must be a finite number of at least 0, got {chosen[name]!r}")
+    if not chosen["growth"] >= 1:
+        raise SettingError(f"growth must be at least 1, got {chosen['growth']!r}; 1 refits after every round")
+    warmup_rounds(chosen["warmup"], 1)
+    if mode == "paper" and radius is None:
+        from gedppl.radius import paper_radius
+
+        radius = paper_radius()
+    return Settings(mode=mode, delta=float(delta), radius=radius, oracle=oracle, seed=int(seed), **chosen)
+
+
+def warmup_rounds(warmup: str, n_actions: int) -> int:
+    """Rounds before the first policy is computed: 0, K, or m for ``"safe-m"``."""
+    if warmup == "none":
+        return 0
+    if warmup == "paper":
+        return n_actions
+    head, _, count = str(warmup).partition("-")
+    if head == "safe" and count.isdigit():
+        return int(count)
+    raise SettingError(f'warmup must be "none", "paper" or "safe-m" with a number m, e.g. "safe-10"; got {warmup!r}')
