@@ -23,9 +23,10 @@ _HOMES = {
     "functionals": ("cvar", "expected", "mean", "probability", "quantile", "second_moment", "variance"),
     "problem": ("Constraint", "Problem", "Utility", "known_cost"),
     "selection": ("select_policy",),
+    "simulation": ("Run", "simulate"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = ("baselines", "eluder", "errors", "guard", "oracles", "radius", "report", "simulate")
+_ROOMS = ("baselines", "eluder", "errors", "guard", "oracles", "radius", "report")
 
 __all__ = sorted([*_HOME, *_ROOMS])
 

@@ -210,8 +210,8 @@ class GEDUCB:
                 told = read_outcomes(self._problem, x, action, y, z)
                 known = self._told.get(key, {}) | fresh.get(key, {})
                 news = new_outcomes(key, known, told)
-                if news or (not known and not told):
-                    first = key not in self._told and key not in fresh
+                first = key not in self._told and key not in fresh
+                if news or first:
                     entries.append(Entry(key, x, action, news, first))
                     fresh[key] = fresh.get(key, {}) | news
             if not entries:

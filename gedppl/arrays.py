@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,12 @@ from gedppl import special
 from gedppl.errors import InputError
 
 _ELEMENTWISE = (
-    "exp log log1p expm1 sqrt abs floor ceil round sign sin cos tan arctan arctan2 sinh cosh tanh power maximum "
-    "minimum logaddexp isfinite isnan"
+    "exp log log1p expm1 sqrt abs floor ceil round sign sin cos tan arctan arctan2 arcsinh sinh cosh tanh power "
+    "maximum minimum logaddexp isfinite isnan"
 )
 _SPECIAL = (
     "gammaln digamma betaln erf erfc erfinv ndtr ndtri log_ndtr i0e i1e xlogy xlog1py expit logit gammainc gammaincc "
-    "betainc"
+    "betainc gammaincinv gammainccinv betaincinv stdtrit"
 )
 _SHAPE = (
     "where clip sum prod mean max min argmax any all cumsum sort argsort logsumexp stack concatenate take_along_axis "
@@ -96,6 +97,20 @@ def to_numpy(array: Any) -> np.ndarray:
     return namespace(array).to_numpy(array)
 
 
+def concrete(array: Any) -> np.ndarray | None:
+    """The array's numbers, or None while JAX or ``torch.func`` is tracing it and it has none yet."""
+    kind = library(array)
+    if kind == "jax":
+        import jax
+
+        return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
+    if kind == "torch":
+        import torch
+
+        return None if torch._C._functorch.is_functorch_wrapped_tensor(array) else array.detach().numpy()
+    return np.asarray(array)
+
+
 # NumPy and JAX share names; what follows lists the few that live elsewhere --------------------------------------------
 
 
@@ -139,6 +154,9 @@ def _jax() -> Namespace:
         x = jnp.asarray(x)
         return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
+    def betaln(a: Any, b: Any) -> Any:
+        return jsp.special.gammaln(a) + jsp.special.gammaln(b) - jsp.special.gammaln(a + b)
+
     def solve_triangular(lower: Any, b: Any) -> Any:
         batch = jnp.broadcast_shapes(lower.shape[:-2], b.shape[:-2])
         lower = jnp.broadcast_to(lower, (*batch, *lower.shape[-2:]))
@@ -153,10 +171,11 @@ def _jax() -> Namespace:
         "solve_triangular": solve_triangular,
         "diagonal": lambda x: jnp.diagonal(x, axis1=-2, axis2=-1),
         # jax's betaln errs by 1e-6, and its betainc has no derivative in the shapes
-        "betaln": lambda a, b: jsp.special.gammaln(a) + jsp.special.gammaln(b) - jsp.special.gammaln(a + b),
-        "betainc": lambda a, b, x: special.betainc(a, b, x, _jax()),
+        "betaln": betaln,
+        "betainc": special.jax_betainc(jax, betaln),
         "abs": _jax_abs(jax, jnp),
     }
+    functions |= special.jax_inverses(SimpleNamespace(**functions), jsp.special)
     return Namespace("jax", functions)
 
 

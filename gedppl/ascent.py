@@ -105,7 +105,11 @@ def extremes(
         u, v = g.copy(), h.copy()
         for i in np.flatnonzero(own[todo]):
             metric = _whitened(region, information(here[i]))
-            both = np.linalg.solve(metric + 1e-12 * np.trace(metric) * np.eye(D), np.stack([g[i], h[i]], axis=1))
+            lift = 1e-12 * np.trace(metric)
+            if not lift > 1e-30:  # no curvature left out here: the slack no longer falls
+                running[todo[i]] = False
+                continue
+            both = np.linalg.solve(metric + lift * np.eye(D), np.stack([g[i], h[i]], axis=1))
             u[i], v[i] = both[:, 0], both[:, 1]
         inside = 2 * slack + np.sum(g * u, axis=1)
         t = np.sqrt(np.maximum(inside, 0) / np.maximum(np.sum(h * v, axis=1), 1e-300))
@@ -182,8 +186,8 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
 
     Sequential quadratic programming in the region's own metric. At a point with slack f, slack gradient g and objective
     gradient h the step is the maximiser of the linearised objective over the quadratic model of the slack,
-    ``d = B^-1 g + t B^-1 h``, ``t^2 = (2f + g'B^-1 g) / h'B^-1 h``, with B a damped BFGS estimate of the Lagrangian's
-    negative Hessian over the multiplier. A step is kept if it raises objective - rho * violation; otherwise it is
+    ``d = B^-1 g + t B^-1 h``, ``t^2 = (2f + g'B^-1 g) / h'B^-1 h``, with B^-1 a damped BFGS estimate of the inverse of the
+    Lagrangian's negative Hessian over the multiplier. A step is kept if it raises objective - rho * violation; otherwise it is
     shortened. At the end every point is moved radially to the true boundary. The result is a member of the set, so its
     value never exceeds the supremum; that it reaches it is not guaranteed unless the problem is concave.
     """
@@ -200,27 +204,28 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
         return slack, region.whiten(slack_grad), value, region.whiten(value_grad)
 
     f, g, value, h = look(z)
-    B = np.broadcast_to(np.eye(D), (M, D, D)).copy()
+    inverse = np.broadcast_to(np.eye(D), (M, D, D)).copy()  # of B
     shrink = np.ones(M)
     best_z, best = z.copy(), np.where(np.isfinite(value), value, -np.inf)
     reach = np.sqrt(2 * region.kappa)
     for _ in range(steps):
-        both = np.linalg.solve(B, np.stack([g, h], axis=2))
-        u, v = both[:, :, 0], both[:, :, 1]
+        u, v = np.einsum("mij,mj->mi", inverse, g), np.einsum("mij,mj->mi", inverse, h)
         hv = np.maximum(np.sum(h * v, axis=1), 1e-300)
         t = np.sqrt(np.maximum(2 * f + np.sum(g * u, axis=1), 0) / hv)
         mu = 1 / np.maximum(t, 1e-12 / np.sqrt(hv))
         d = u + t[:, None] * v
-        d = np.where(np.isfinite(d), d, 0.0)
         longest = np.maximum(np.linalg.norm(z, axis=1), reach)
-        d *= (shrink * np.minimum(1.0, longest / np.maximum(np.linalg.norm(d, axis=1), 1e-300)))[:, None]
+        share = shrink * np.minimum(1.0, longest / np.maximum(np.linalg.norm(d, axis=1), 1e-300))
+        d *= share[:, None]
         f1, g1, value1, h1 = look(z + d)
         ok = np.isfinite(f1) & np.isfinite(value1) & np.isfinite(g1).all(axis=1) & np.isfinite(h1).all(axis=1)
         rho = 1.5 * mu
         merit, merit1 = value + rho * np.minimum(f, 0), value1 + rho * np.minimum(f1, 0)
         better = ok & (f1 > -region.kappa) & (merit1 > merit - 1e-12 * np.abs(merit))
         change = np.where(better, merit1 - merit, 0.0)
-        B = np.where(ok[:, None, None], _bfgs(B, d, -(h1 - h) / mu[:, None] - (g1 - g)), B)
+        bent = share[:, None] * (g + t[:, None] * h)  # B d, known without B
+        updated = _inverse_bfgs(inverse, d, bent, -(h1 - h) / mu[:, None] - (g1 - g))
+        inverse = np.where(ok[:, None, None], updated, inverse)
         record = better & (f1 >= 0) & (value1 > best)
         best, best_z = np.where(record, value1, best), np.where(record[:, None], z + d, best_z)
         keep = better[:, None]
@@ -237,18 +242,15 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
     return Ascent(region.theta(z), np.where(win, final, best), gradients, calls + more)
 
 
-def _bfgs(B: np.ndarray, s: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Powell's damped update of every B (M, D, D): stays positive definite whatever the curvature."""
-    Bs = np.einsum("mij,mj->mi", B, s)
-    sBs = np.sum(s * Bs, axis=1)
-    sy = np.sum(s * y, axis=1)
-    usable = np.isfinite(sy) & np.isfinite(y).all(axis=1) & (sBs > 1e-20)
+def _inverse_bfgs(inverse: np.ndarray, s: np.ndarray, Bs: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Powell's damped update of every inverse (M, D, D): stays positive definite whatever the curvature."""
+    sBs, sy = np.sum(s * Bs, axis=1), np.sum(s * y, axis=1)
+    usable = np.isfinite(sy) & (sBs > 1e-20)
     mix = np.where(sy >= 0.1 * sBs, 1.0, 0.9 * sBs / np.where(usable, np.maximum(sBs - sy, 1e-300), 1.0))
     r = mix[:, None] * y + (1 - mix)[:, None] * Bs
-    with np.errstate(divide="ignore", invalid="ignore"):
-        new = (
-            B
-            - Bs[:, :, None] * Bs[:, None, :] / sBs[:, None, None]
-            + r[:, :, None] * r[:, None, :] / np.sum(r * s, axis=1)[:, None, None]
-        )
-    return np.where(usable[:, None, None] & np.isfinite(new), new, B)
+    with np.errstate(all="ignore"):
+        rho = (1 / np.sum(r * s, axis=1))[:, None, None]
+        left = np.eye(s.shape[1]) - rho * s[:, :, None] * r[:, None, :]
+        new = left @ inverse @ left.transpose(0, 2, 1) + rho * s[:, :, None] * s[:, None, :]
+    healthy = np.isfinite(new).all(axis=(1, 2)) & (np.abs(new).max(axis=(1, 2)) < 1e10)
+    return np.where((usable & healthy)[:, None, None], new, inverse)

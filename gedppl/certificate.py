@@ -247,13 +247,14 @@ def _witness(safe_action: int | None, c: Constraint, bounds: Bounds, policy: np.
     return {a: unflatten(bounds.witness[i, a]) for a in actions}
 
 
-def what_holds_back(explanation: Explanation, safe: int, estimate: dict[int, Any] | None = None) -> str:
+def what_holds_back(explanation: Explanation, safe: int) -> str:
     """Name what keeps the other actions out: the limit itself, or the width of their bounds."""
     if not len(explanation.limits) or np.isnan(explanation.score).any():
         return "No limit holds the other actions back: the model prefers it."
     over = explanation.cost_upper - explanation.limits[:, None]
     over[:, safe] = np.inf
-    j, a = np.unravel_index(np.argmin(over.max(axis=0, keepdims=True) + 0 * over), over.shape)
+    a = int(np.argmin(over.max(axis=0)))
+    j = int(np.argmax(over[:, a]))
     name, limit = explanation.names[j], explanation.limits[j]
     low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
     if high <= limit:

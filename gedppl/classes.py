@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gedppl.density import Density
+from gedppl.errors import FamilyError
 
 if TYPE_CHECKING:
+    from gedppl.backends.program import ProgramClass
+    from gedppl.finite_class import FiniteClass
     from gedppl.functionals import Functional
     from gedppl.rows import Rows
 
@@ -109,17 +112,90 @@ class DensityClass(Protocol):
         ...
 
 
-def density_class(model: Any, *, init: Params | None = None, bounds: Mapping[str, Any] | None = None,
-                  example: tuple[Array, Array] | None = None) -> DensityClass:
-    """Placeholder until the backends land."""
-    raise NotImplementedError
+def density_class(
+    model: Any,
+    *,
+    init: Params | None = None,
+    bounds: Mapping[str, Any] | None = None,
+    example: tuple[Array, Array] | None = None,
+) -> ProgramClass:
+    """The class of conditional densities {p(y | x, a, theta)} that a NumPyro or Pyro program describes.
+
+    Parameters
+    ----------
+    model
+        A program ``model(x, a, y=None)`` with x (n, dx) floats, a (n,) action numbers, y (n,) outcomes (or (n, e)), rows
+        independent given the parameters, and exactly one observed site, ``obs=y``. Its `param` sites, its `sample` sites
+        that all rows share (they bring a prior) and its modules are the parameters. A discrete latent drawn once a row is
+        summed out; a continuous one is refused. Which PPL it is written in is found out by running it.
+    init
+        Where fits start, by site, in the model's own units. Default: a `param` site's initial value, the prior's median.
+    bounds
+        By site: a number S for Euclidean norm <= S, or ``(low, high)`` for a box; in the model's own units.
+    example
+        Rows ``(x, a)`` to run the model on, one is enough. Without it the first rows that come by are used, and what
+        depends on the parameters (``dim``, ``initial``, ``flatten``) is not known before.
+
+    Notes
+    -----
+    All is float64. A Pyro program runs in a scope of the parameter store; its modules are not written to.
+    Rows are assumed independent given the parameters: a model that mixes rows (batch statistics) is not a density class.
+
+    >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+    >>> def linear(x, a, y=None):
+    ...     w = numpyro.param("w", jnp.zeros((3, 2)))
+    ...     numpyro.sample("y", dist.Normal((w[a] * x).sum(-1), 0.5), obs=y)
+    >>> cls = density_class(linear, bounds={"w": 2.0})
+    >>> x, a = np.ones((4, 2)), np.array([0, 1, 2, 0])
+    >>> cls.density({"w": np.ones((3, 2))}, x, a)
+    Normal(loc (4,), scale (4,)) with batch shape (4,)
+    >>> cls
+    density_class(linear, numpyro, Normal; w[3, 2])
+    >>> cls.log_likelihood(np.zeros((5, 6)), x, a, np.zeros(4)).shape
+    (5, 4)
+    """
+    from gedppl.backends.program import ProgramClass
+
+    return ProgramClass(model, init=init, bounds=bounds, example=example)
 
 
-def finite_class(model: Any, settings: Sequence[Params] | None = None) -> Any:
-    """Placeholder until the backends land."""
-    raise NotImplementedError
+def finite_class(
+    model: Any, settings: Sequence[Params] | None = None, *, example: tuple[Array, Array] | None = None
+) -> FiniteClass:
+    """A class of M densities: M settings of one model, ``finite_class(model, [params, ...])``, or members of several
+    models, ``finite_class([(model, params), ...])``.
+
+    Different models may use one site name for different things; each keeps its own parameters.
+
+    >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+    >>> def coin(x, a, y=None):
+    ...     p = numpyro.param("p", 0.5 * jnp.ones(2))
+    ...     numpyro.sample("y", dist.Bernoulli(p[a]), obs=y)
+    >>> cls = finite_class(coin, [{"p": [0.2, 0.6]}, {"p": [0.5, 0.5]}, {"p": [0.9, 0.1]}])
+    >>> cls.size, cls.log_likelihood(np.zeros((4, 1)), [0, 1, 0, 1], [0, 1, 1, 0]).shape
+    (3, (3, 4))
+    """
+    from gedppl.finite_class import FiniteClass
+
+    return FiniteClass(model, settings, example=example)
 
 
 def as_density(distribution: Any) -> Density:
-    """A Density, or a NumPyro / Pyro / torch distribution lowered to one. Placeholder until the backends land."""
-    raise NotImplementedError
+    """A Density, or a NumPyro, Pyro or torch distribution lowered to one.
+
+    >>> import numpyro.distributions as dist
+    >>> as_density(dist.Gamma(2.0, 3.0))
+    Gamma(concentration (), rate ()) with batch shape ()
+
+    A distribution that is none of the families known here becomes family ``"External"``, which goes through the PPL.
+    """
+    if isinstance(distribution, Density):
+        return distribution
+    roots = {base.__module__.partition(".")[0] for base in type(distribution).__mro__}
+    if not roots & {"numpyro", "pyro", "torch"} or not hasattr(distribution, "log_prob"):
+        raise FamilyError(
+            f"a density is a gedppl Density or a NumPyro, Pyro or torch distribution, got {type(distribution).__name__}"
+        )
+    from gedppl.backends.lowering import lower_as_given
+
+    return lower_as_given(distribution)

@@ -6,11 +6,22 @@ probabilistic programming language the model was written in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-@dataclass(frozen=True)
+import numpy as np
+
+from gedppl import families_bounded, families_composite, families_discrete, families_positive  # noqa: F401 (register)
+from gedppl.arrays import Namespace, library, namespace
+from gedppl.errors import FamilyError
+from gedppl.families import Family, get_family
+from gedppl.integrate import lattice
+
+Array = Any
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Density:
     """A batch of densities of one family.
 
@@ -19,9 +30,297 @@ class Density:
     family
         A name registered in `gedppl.families`, e.g. ``"Normal"``.
     args
-        Argument arrays (NumPy, JAX or torch) that broadcast to the batch shape, ``(n,)`` or ``(M, n)``, or nested densities
-        (``"Mixture"``, ``"ZeroInflated"``, ``"Independent"``).
+        Argument arrays (NumPy, JAX or torch) that broadcast to the batch shape, ``(n,)`` or ``(M, n)``, or nested
+        densities (``"Mixture"``, ``"ZeroInflated"``, ``"Independent"``).
+
+    Notes
+    -----
+    Every method is written against the namespace of the arguments, so it traces and differentiates where they do.
+
+    >>> p = Density("Normal", {"loc": np.zeros(3), "scale": 2.0})
+    >>> p
+    Normal(loc (3,), scale ()) with batch shape (3,)
+    >>> p.log_prob(1.0).round(4)
+    array([-1.7371, -1.7371, -1.7371])
     """
 
     family: str
     args: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        expected = set(get_family(self.family).args)
+        if set(self.args) != expected:
+            raise FamilyError(
+                f"{self.family} takes the arguments {', '.join(get_family(self.family).args)}; got "
+                f"{', '.join(self.args) or 'none'}"
+            )
+
+    # the parts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Family:
+        """The registered `Family`."""
+        return get_family(self.family)
+
+    @property
+    def xp(self) -> Namespace:
+        """The array namespace that the arguments share."""
+        if self.family == "External":
+            return _namespace_of_distribution(self.args["distribution"])
+        return namespace(*self.leaves())
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arguments as float arrays of one library; nested densities and static arguments as they are."""
+        xp = self.xp
+        return {name: xp.asfloat(value) if self._is_array(name) else value for name, value in self.args.items()}
+
+    def _is_array(self, name: str) -> bool:
+        value = self.args[name]
+        return name not in self.spec.static and not isinstance(value, Density | tuple)
+
+    @property
+    def kind(self) -> str:
+        """``"continuous"``, ``"discrete"``, ``"mixed"``, ``"vector"`` or ``"external"``."""
+        return self.spec.kind_of(self.args)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        if self.family == "External":
+            return tuple(self.args["distribution"].batch_shape)
+        if self.family == "Independent":
+            full = self.args["base"].batch_shape
+            return full[: len(full) - self.args["event_ndim"]]
+        shapes: list[tuple[int, ...]] = []
+        for name, value in self.args.items():
+            if isinstance(value, Density):
+                shapes.append(value.batch_shape[:-1] if name == "components" else value.batch_shape)
+            elif isinstance(value, tuple) and name == "components":
+                shapes += [part.batch_shape for part in value]
+            else:
+                shape = tuple(np.shape(value))
+                shapes.append(shape[: len(shape) - self.spec.arg_ndim.get(name, 0)])
+        return tuple(np.broadcast_shapes(*shapes))
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one outcome: () for numbers."""
+        if self.family == "External":
+            return tuple(self.args["distribution"].event_shape)
+        if self.family == "Independent":
+            base = self.args["base"]
+            return base.batch_shape[len(base.batch_shape) - self.args["event_ndim"] :] + base.event_shape
+        if self.family == "Mixture":
+            components = self.args["components"]
+            return (components[0] if isinstance(components, tuple) else components).event_shape
+        first = self.args[self.spec.args[0]]
+        return tuple(np.shape(first))[np.ndim(first) - 1 :] if self.spec.event_ndim else ()
+
+    # what it says of an outcome ---------------------------------------------------------------------------------------
+
+    def _known(self, name: str) -> Callable[..., Any]:
+        function = getattr(self.spec, name)
+        if function is None:
+            raise FamilyError(
+                f"the family {self.family} has no {name}; give it one: register_family(dataclasses.replace("
+                f"get_family({self.family!r}), {name}=lambda args, ..., xp: ...))"
+            )
+        return function
+
+    def log_prob(self, y: Array) -> Array:
+        """Log-density (or log-mass) at y, which broadcasts against the batch shape; minus infinity off the support."""
+        xp = self.xp
+        y = xp.asarray(y) if self.family == "External" else xp.asfloat(y)
+        return self.spec.log_prob(self.arrays, y, xp)
+
+    def cdf(self, y: Array) -> Array:
+        """P(Y <= y)."""
+        if self.spec.cdf is None and self.kind == "discrete":
+            return self._summed_up_to(self.xp.asfloat(y))
+        return self._known("cdf")(self.arrays, self.xp.asfloat(y), self.xp)
+
+    def sf(self, y: Array) -> Array:
+        """P(Y > y)."""
+        if self.spec.sf is None:
+            return 1 - self.cdf(y)
+        return self.spec.sf(self.arrays, self.xp.asfloat(y), self.xp)
+
+    def _summed_up_to(self, y: Array) -> Array:
+        k, mass = lattice(self)
+        # the integers' axis goes in front of any axes that y has beyond the batch
+        extra = (1,) * max(y.ndim - len(self.batch_shape), 0)
+        k, mass = (self.xp.reshape(part, (part.shape[0], *extra, *part.shape[1:])) for part in (k, mass))
+        return self.xp.sum(self.xp.where(k <= y, mass, 0.0), axis=0)
+
+    def icdf(self, p: Array) -> Array:
+        """The smallest y with P(Y <= y) >= p; p broadcasts against the batch shape."""
+        from gedppl.expectation import quantile
+
+        return quantile(self, p)
+
+    @property
+    def mean(self) -> Array:
+        """E Y, of the batch shape and the event shape; NaN or infinite where there is none."""
+        return self._moment("mean")
+
+    @property
+    def variance(self) -> Array:
+        """Var Y, elementwise for vectors."""
+        return self._moment("variance")
+
+    def _moment(self, name: str) -> Array:
+        value = self._known(name)(self.arrays, self.xp)
+        return self.xp.broadcast_to(value, self.batch_shape + self.event_shape)
+
+    # where its mass lies ----------------------------------------------------------------------------------------------
+
+    @property
+    def support(self) -> tuple[Array, Array]:
+        """The ends (low, high) of the support, of the batch shape."""
+        return self._interval(self._known("support")(self.arrays, self.xp))
+
+    def bulk(self, tail: float) -> tuple[Array, Array]:
+        """An interval that holds all but at most ``tail`` of the mass, of the batch shape."""
+        return self._interval(self._known("bulk")(self.arrays, tail, self.xp))
+
+    def _interval(self, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = (self.xp.broadcast_to(end, self.batch_shape) for end in ends)
+        return low, high
+
+    @property
+    def breakpoints(self) -> tuple[Array, ...]:
+        """Kinks and jumps of the density inside its support."""
+        points = self.spec.breakpoints(self.arrays, self.xp)
+        return tuple(self.xp.broadcast_to(point, self.batch_shape) for point in points)
+
+    # draws ------------------------------------------------------------------------------------------------------------
+
+    def sample(self, seed: int, size: int) -> np.ndarray:
+        """NumPy draws, (size, *batch, *event); the same seed and arguments give the same draws."""
+        if self.family == "External":
+            from gedppl.expectation import external_draws
+
+            return self.xp.to_numpy(external_draws(self, size, seed))
+        numeric = self.map_args(namespace(*self.leaves()).to_numpy)
+        return numeric.draw_samples(np.random.default_rng(seed), (size, *self.batch_shape))
+
+    def draw_samples(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """NumPy draws of this shape (whose last axes are the batch) from a generator; the arguments must be NumPy's."""
+        if self.family == "Independent":
+            base = self.args["base"]
+            return base.draw_samples(rng, shape + base.batch_shape[len(self.batch_shape) :])
+        if self.spec.sample is not None:
+            return np.asarray(self.spec.sample(self.arrays, rng, shape), dtype=float)
+        return np.asarray(self.icdf(rng.uniform(size=shape)), dtype=float)
+
+    # taking it apart --------------------------------------------------------------------------------------------------
+
+    def leaves(self) -> list[Any]:
+        """Every argument array, nested densities included, in a fixed order."""
+        found: list[Any] = []
+        for name in self.spec.args:
+            value = self.args[name]
+            if isinstance(value, Density):
+                found += value.leaves()
+            elif isinstance(value, tuple) and name == "components":
+                found += [leaf for part in value for leaf in part.leaves()]
+            elif name not in self.spec.static:
+                found.append(value)
+        return found
+
+    def rebuild(self, leaves: Sequence[Any]) -> Density:
+        """The same structure around other arrays, in the order of `leaves`."""
+        queue = iter(leaves)
+        return self.map_args(lambda _: next(queue))
+
+    def map_args(self, fn: Callable[[Any], Any]) -> Density:
+        """The same structure with fn applied to every argument array."""
+        changed: dict[str, Any] = {}
+        for name in self.spec.args:
+            value = self.args[name]
+            if isinstance(value, Density):
+                changed[name] = value.map_args(fn)
+            elif isinstance(value, tuple) and name == "components":
+                changed[name] = tuple(part.map_args(fn) for part in value)
+            else:
+                changed[name] = value if name in self.spec.static else fn(value)
+        return Density(self.family, changed)
+
+    def __getitem__(self, index: Any) -> Density:
+        """Some of the batch: the index applies to the batch axes."""
+        if self.family == "External":
+            raise FamilyError(
+                f"{type(self.args['distribution']).__name__} is known only as an object and cannot be indexed; "
+                "register its family to take rows of it"
+            )
+        index = _full_index(index, len(self.batch_shape))
+        return self._indexed(index, self.batch_shape)
+
+    def _indexed(self, index: tuple[Any, ...], batch: tuple[int, ...]) -> Density:
+        xp = self.xp
+        changed: dict[str, Any] = {}
+        for name, value in self.args.items():
+            if isinstance(value, Density):
+                extra = value.batch_shape[len(value.batch_shape) - self._own_axes(name) :] if self._own_axes(name) else ()
+                changed[name] = value._indexed(index, batch + extra)
+            elif isinstance(value, tuple) and name == "components":
+                changed[name] = tuple(part._indexed(index, batch) for part in value)
+            elif name in self.spec.static:
+                changed[name] = value
+            else:
+                array = xp.asarray(value)
+                own = tuple(array.shape)[array.ndim - self.spec.arg_ndim.get(name, 0) :]
+                changed[name] = xp.broadcast_to(array, batch + own)[index]
+        return Density(self.family, changed)
+
+    def _own_axes(self, name: str) -> int:
+        """Batch axes of a nested density that belong to one outer density."""
+        return {"components": 1, "base": self.args.get("event_ndim", 0)}[name]
+
+    def row(self, i: int) -> Density:
+        """Row i: the last batch axis at i."""
+        return self[..., i]
+
+    def __repr__(self) -> str:
+        return f"{self._describe()} with batch shape {self.batch_shape}"
+
+    def _describe(self) -> str:
+        parts = []
+        for name, value in self.args.items():
+            if isinstance(value, Density):
+                parts.append(f"{name} {value._describe()}")
+            elif isinstance(value, tuple) and name == "components":
+                parts.append(f"{name} ({', '.join(part._describe() for part in value)})")
+            elif name in self.spec.static:
+                shown = value if isinstance(value, int) else type(value).__name__
+                parts.append(f"{name}={shown}")
+            else:
+                parts.append(f"{name} {tuple(np.shape(value))}")
+        return f"{self.family}({', '.join(parts)})"
+
+
+def _full_index(index: Any, ndim: int) -> tuple[Any, ...]:
+    """The index as a tuple over the batch axes, with the ellipsis written out."""
+    index = index if isinstance(index, tuple) else (index,)
+    where = [i for i, part in enumerate(index) if part is Ellipsis]
+    if where:
+        i = where[0]
+        index = (*index[:i], *([slice(None)] * (ndim - len(index) + 1)), *index[i + 1 :])
+    if len(index) > ndim:
+        raise FamilyError(f"the density has {ndim} batch axes and cannot take {len(index)} indices")
+    return index
+
+
+def _namespace_of_distribution(distribution: Any) -> Namespace:
+    for base in type(distribution).__mro__:
+        root = base.__module__.partition(".")[0]
+        if root in ("numpyro", "jax"):
+            import jax.numpy as jnp
+
+            return namespace(jnp.zeros(()))
+        if root in ("torch", "pyro"):
+            import torch
+
+            return namespace(torch.zeros(()))
+    some = getattr(distribution, "mean", 0.0)
+    return namespace(some if library(some) else 0.0)

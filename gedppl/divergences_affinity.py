@@ -55,29 +55,41 @@ def gammaln_gap(xp: Namespace, a: Array, b: Array) -> Array:
     log Γ(x) = log Γ(x + 10) − Σ_{i<10} log(x + i), and Stirling's series beyond 10; the gap of each piece has a form
     without cancellation, and all of them have one sign.
     """
-    gap: Array = 0.0
-    for i in range(SHIFT):
-        gap = gap + log_mean_gap(xp, a + i, b + i)
+    steps = _in_front(xp, np.arange(SHIFT), a + b)  # one array operation, because unrolled loops are slow to compile
+    gap = xp.sum(log_mean_gap(xp, a + steps, b + steps), axis=0)
     x, y = a + SHIFT, b + SHIFT
     m, h = (x + y) / 2, (y - x) / 2
     # gap of (x − ½) log x; of 1/x, exactly; the later terms are too small for their rounding to matter
     gap = gap + (m - 0.5) * -log_mean_gap(xp, x, y) - h * half_log_ratio(xp, x, y) - STIRLING[0] * h * h / (m * x * y)
-    for k, coefficient in enumerate(STIRLING[1:], start=1):
-        power = 2 * k + 1
-        gap = gap + coefficient * (m**-power - (x**-power + y**-power) / 2)
-    return gap
+    return gap + _stirling_rest(m) - (_stirling_rest(x) + _stirling_rest(y)) / 2
 
 
-def segment_gap(curvature: Callable[[Array, Array], Array], middle: Array, half: Array) -> Array:
+def _stirling_rest(x: Array) -> Array:
+    """Stirling's series from its term in x⁻³ on."""
+    w = 1 / (x * x)
+    total: Array = 0.0
+    for coefficient in reversed(STIRLING[1:]):
+        total = (total + coefficient) * w
+    return total / x
+
+
+def _in_front(xp: Namespace, values: np.ndarray, like: Array) -> Array:
+    """The values along a new first axis, before the axes of `like`."""
+    return xp.asfloat(values.reshape((-1,) + (1,) * like.ndim))
+
+
+def segment_gap(
+    xp: Namespace, curvature: Callable[[Array, Array], Array], middle: Array, half: Array
+) -> Array:
     """A(middle) − ½A(middle + half) − ½A(middle − half) from A's second derivative along the segment.
 
     −½ ∫₀¹ (1 − u) [c(middle + u half) + c(middle − u half)] du with c(η) = half' ∇²A(η) half, by 16 Gauss–Legendre nodes:
     a sum of terms of one sign. For short segments (16 nodes are then good to rounding).
     """
-    total: Array = 0.0
-    for u, weight in zip(_NODES.tolist(), _WEIGHTS.tolist()):
-        total = total + weight * (1 - u) * (curvature(middle + u * half, half) + curvature(middle - u * half, half))
-    return -total / 2
+    u = np.concatenate([_NODES, -_NODES])
+    values = curvature(middle + _in_front(xp, u, middle + half) * half, half)
+    weights = np.tile(_WEIGHTS * (1 - _NODES), 2).reshape((-1,) + (1,) * (values.ndim - 1))
+    return -xp.sum(xp.asfloat(weights) * values, axis=0) / 2
 
 
 def _log(xp: Namespace, x: Array) -> Array:
@@ -242,17 +254,14 @@ def truncated_normal(xp: Namespace, p: Args, q: Args) -> Array:
     reach = 80 / (slope + xp.sqrt(slope**2 + 160 / spread**2)) * 1.25
     start, end = xp.maximum(low, peak - reach), xp.minimum(high, peak + reach)
     centre, half = (start + end) / 2, (end - start) / 2
-    h2: Array = 0.0
-    for node, weight in zip(_FAR_NODES.tolist(), _FAR_WEIGHTS.tolist()):
-        y = centre + half * node
-        log_p = -(((y - m) / s) ** 2) / 2 - xp.log(s) - mass_p
-        # the log-ratio from differences of the arguments, so that it is small when they are close
-        a, b = (y - m) / s, (y - n) / r
-        log_ratio = (a - b) * (a + b) / 2 + 2 * half_log_ratio(xp, r, s) + (mass_p - mass_q)
-        near = xp.abs(log_ratio) < 1
-        step = xp.expm1(xp.where(near, log_ratio, 0.0) / 2)
-        h2 = h2 + weight * half * xp.exp(xp.minimum(log_p, 700.0)) * step**2
-    h2 = h2 / (2 * math.sqrt(2 * math.pi))
+    y = centre + half * _in_front(xp, _FAR_NODES, centre)
+    weights = _in_front(xp, _FAR_WEIGHTS, centre)
+    log_p = -(((y - m) / s) ** 2) / 2 - xp.log(s) - mass_p
+    # the log-ratio from differences of the arguments, so that it is small when they are close
+    a, b = (y - m) / s, (y - n) / r
+    log_ratio = (a - b) * (a + b) / 2 + 2 * half_log_ratio(xp, r, s) + (mass_p - mass_q)
+    step = xp.expm1(xp.where(xp.abs(log_ratio) < 1, log_ratio, 0.0) / 2)
+    h2 = xp.sum(weights * xp.exp(xp.minimum(log_p, 700.0)) * step**2, axis=0) * half / (2 * math.sqrt(2 * math.pi))
     close = (direct > -1e-4) & (p["low"] == q["low"]) & (p["high"] == q["high"])
     return xp.where(close, xp.log1p(-xp.where(close, h2, 0.0)), direct)
 
@@ -341,7 +350,7 @@ def exponential_family(
         if curvature is not None:
             close = gap > -1e-3
             short = xp.where(close[..., None], half, 0.0 * half)
-            gap = xp.where(close, segment_gap(lambda eta, h: curvature(xp, eta, h), middle, short), gap)
+            gap = xp.where(close, segment_gap(xp, lambda eta, h: curvature(xp, eta, h), middle, short), gap)
         if log_mass is not None:
             low, high = xp.maximum(p["low"], q["low"]), xp.minimum(p["high"], q["high"])
             ends = (log_mass(xp, eta_p, p["low"], p["high"]) + log_mass(xp, eta_q, q["low"], q["high"])) / 2

@@ -327,7 +327,7 @@ def _poisson_parts(xp: Namespace, p: Args, q: Args) -> Parts:
         return h * h * x * x * (1 - rho) * (1 + rho)
 
     close = (np.abs(half) < 0.5) & (log_cosine > -1e-3)
-    short = segment_gap(curvature, np.log(np.where(root > 0, root, 1.0)), np.where(close, half, 0.0))
+    short = segment_gap(xp, curvature, np.log(np.where(root > 0, root, 1.0)), np.where(close, half, 0.0))
     return np.log(special.i0e(2 * a)), np.log(special.i0e(2 * b)), np.where(close, short, log_cosine)
 
 
@@ -342,14 +342,16 @@ def _weibull_parts(xp: Namespace, p: Args, q: Args) -> Parts:
     return log_norm2(p), log_norm2(q), shape * AFFINITIES["Weibull"](xp, p, q)
 
 
-def l2_parts(family: str, xp: Namespace, p: Args, q: Args) -> Parts | None:
-    """log‖p‖², log‖q‖² and the log-cosine, or None if the family has no closed form. They add over independent parts."""
+def has_l2_parts(family: str) -> bool:
+    return family in _SQUARES or family in ("Poisson", "Weibull")
+
+
+def l2_parts(family: str, xp: Namespace, p: Args, q: Args) -> Parts:
+    """log‖p‖², log‖q‖² and the log-cosine, for families that have them closed. They add over independent parts."""
     if family == "Poisson":
         return _poisson_parts(xp, p, q)
     if family == "Weibull":
         return _weibull_parts(xp, p, q)
-    if family not in _SQUARES:
-        return None
     log_norm2, square = _SQUARES[family]
     return log_norm2(xp, p), log_norm2(xp, q), AFFINITIES[family](xp, square(p), square(q))
 

@@ -47,8 +47,12 @@ class Family:
         Outcomes as a differentiable function of uniforms whose last axes are the event's (vector families).
     sample : (args, rng, shape) -> numpy array, optional
         Independent draws in NumPy; by `icdf` where this is missing.
+    terms : (args) -> int, optional
+        How many integers the support has, where the arguments' shapes tell (so that it is known while tracing).
     arg_ndim
         How many trailing axes of an argument belong to one density, where not 0.
+    static
+        Arguments that are no arrays.
     event_ndim
         Axes of one outcome.
     """
@@ -69,7 +73,9 @@ class Family:
     core: Callable[..., tuple[Array, Array]] | None = None
     draw: Callable[..., Array] | None = None
     sample: Callable[..., Array] | None = None
+    terms: Callable[[Args], int] | None = None
     arg_ndim: Mapping[str, int] = field(default_factory=dict)
+    static: tuple[str, ...] = ()
     event_ndim: int = 0
 
     def kind_of(self, args: Args) -> str:

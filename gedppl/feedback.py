@@ -50,7 +50,7 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
         array = _read(problem, name, action, value)
         if array is None:
             continue
-        check = getattr(problem.streams[name], "check_rows", None)
+        check = getattr(problem.streams[name], "check_outcomes", None)
         if check is not None:
             xs, actions, ys = _rows_of_one(problem, name, x, action, array)
             if len(actions):

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 WORKING_SCALE = 5.0  # of the working prior, in unconstrained units: a logit of 5 is a probability of 0.993
 TOLERANCE = 1e-4  # nats of log-likelihood a believed fit may still lack
-RANK_TOLERANCE = 1e-10  # an eigenvalue below this fraction of the largest counts as zero
+RANK_TOLERANCE = 1e-10  # an eigenvalue of the information below this fraction of the largest counts as unseen
+NOISE = 1e-14  # an eigenvalue below this fraction of the largest is rounding
 
 
 @dataclass(frozen=True)
@@ -181,12 +182,22 @@ def decrement(grad: np.ndarray, precision: np.ndarray) -> float:
     """
     if not (np.isfinite(grad).all() and np.isfinite(precision).all()):
         return np.inf
+    along, size, _ = curved(grad, precision)
+    if np.any((size == 0) & (along != 0)):
+        return np.inf
+    return float(0.5 * np.sum(along[size > 0] ** 2 / size[size > 0]))
+
+
+def curved(grad: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The gradient in the eigenbasis (D,), the absolute eigenvalues (D,), the basis (D, D); rounding set to zero.
+
+    An unseen direction has a curvature and a gradient of rounding size, whose ratio means nothing.
+    """
     values, vectors = np.linalg.eigh(precision)
-    along = (vectors.T @ grad) ** 2
-    size = np.abs(values)
-    seen = size > RANK_TOLERANCE * max(size.max(initial=0.0), np.finfo(float).tiny)
-    unbounded = along[~seen].sum() > 1e-12 * max(1.0, along.sum())
-    return np.inf if unbounded else float(0.5 * np.sum(along[seen] / size[seen]))
+    along, size = vectors.T @ grad, np.abs(values)
+    top = size.max(initial=0.0)
+    unseen = (size <= RANK_TOLERANCE * top) & (along**2 <= 1e-24 * max(1.0, float(grad @ grad)))
+    return np.where(unseen, 0.0, along), np.where(size <= NOISE * top, 0.0, size), vectors
 
 
 def positive_definite(matrix: np.ndarray, floor: float = RANK_TOLERANCE) -> np.ndarray:

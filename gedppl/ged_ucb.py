@@ -64,6 +64,7 @@ class State:
     told: int  # rounds whose outcome is known
     refit_at: int  # refit once `told` reaches this
     blocks: tuple[Block, ...]
+    lipschitz: float | None  # of the utility in Hellinger distance, for a finite class and where there is such a constant
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,14 @@ class Info:
     notes: tuple[str, ...]
 
 
-def delta_shares(problem: Problem, delta: float) -> dict[str, float]:
-    """Half of delta for feasibility, shared by the outcomes that constraints learn from; half for the utility's error."""
+def delta_shares(problem: Problem, chosen: Settings) -> dict[str, float]:
+    """Half of delta for feasibility, shared by the outcomes that constraints learn from; half for the utility's error.
+
+    The paper's formulas split delta inside (delta / (2 t^3)), so its mode passes it on whole.
+    """
+    delta = chosen.delta
+    if chosen.mode == "paper":
+        return dict.fromkeys(problem.streams, delta)
     constrained = {c.stream for c in problem.constraints if isinstance(c, Constraint)}
     shares = {UTILITY: delta / 2}
     for stream in constrained:
@@ -98,12 +105,16 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
         trace = getattr(model, "trace", None)
         if trace is not None:
             trace(rows[:1], np.zeros(1, np.int64))
-    shares = delta_shares(problem, chosen.delta)
+    shares = delta_shares(problem, chosen)
     learners = {
         name: learner_for(model, delta=shares[name], radius=chosen.radius, oracle=chosen.oracle, seed=chosen.seed)
         for name, model in problem.streams.items()
     }
-    state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=())
+    lipschitz = None
+    if getattr(problem.utility.model, "size", None) is not None:
+        member = problem.utility.model.density(0, rows[:1], np.zeros(1, np.int64))
+        lipschitz = problem.utility.functional.lipschitz("hellinger", member)
+    state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz)
     return _open_block(state, np.ones(problem.n_actions, bool))
 
 
@@ -162,14 +173,13 @@ def _exploration(state: State) -> float:
     functional = state.problem.utility.functional
     learner, model = state.learners[UTILITY], state.problem.utility.model
     spread = functional.high - functional.low
-    delta = delta_shares(state.problem, state.settings.delta)[UTILITY]
+    delta = delta_shares(state.problem, state.settings)[UTILITY]
     size = getattr(model, "size", None)
     log_cover = math.log(size) if size is not None else model.dim * math.log1p(state.told)
     deviation = learner.squared_deviation(functional)
     q = 2 * deviation + 1.255 * spread**2 * (log_cover + math.log(1 / delta)) + spread**2
-    lipschitz = model.lipschitz(functional, "hellinger") if size is not None else None
-    if lipschitz is not None:
-        q = min(q, lipschitz**2 * (log_cover + math.log(1 / delta)) + spread**2)
+    if size is not None and state.lipschitz is not None:
+        q = min(q, state.lipschitz**2 * (log_cover + math.log(1 / delta)) + spread**2)
     return q
 
 
@@ -238,7 +248,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         if ascended:
             today_width, _ = _width_bonus(state, x, today_lower[:, None], today_upper[:, None], limits[-1:])
             today = (estimate[:, -1:] + today_width, today_upper[:, None], limits[-1:], available[:, -1:])
-            if exact:  # a block of its own for today
+            if exact and starts[-1] < state.t:  # a block of its own for today
                 base, upper, limits, available = (
                     np.concatenate([past, now], axis=0 if past is limits else 1)
                     for past, now in zip((base, upper, limits, available), today)

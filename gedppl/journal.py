@@ -21,7 +21,6 @@ import hashlib
 import os
 import secrets
 import sqlite3
-import sys
 import threading
 import time
 import warnings
@@ -29,25 +28,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
 from gedppl import journal_export
+from gedppl import journal_files as files
 from gedppl.errors import (
     JournalCorruptError,
     JournalError,
     JournalExistsError,
     JournalFullError,
-    JournalLockedError,
     JournalMismatchError,
     JournalNotFoundError,
-    JournalVersionError,
     RecordError,
 )
 from gedppl.journal_export import Blinding
 from gedppl.journal_format import (
-    APPLICATION_ID,
     FORMAT,
     GENESIS,
     HEAD_BYTES,
@@ -66,20 +62,7 @@ from gedppl.journal_format import (
 )
 from gedppl.journal_snapshot import MAX_SNAPSHOT_BYTES, pack, unpack
 
-_SCHEMA = {
-    b"records": b"CREATE TABLE records (sequence INTEGER PRIMARY KEY, batch INTEGER, time_ns INTEGER, kind TEXT, "
-    b"payload TEXT, arrays BLOB, hash BLOB)",
-    b"snapshots": b"CREATE TABLE snapshots (sequence INTEGER PRIMARY KEY, data BLOB)",
-}
-_INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)"
-_SELECT = (
-    "SELECT sequence, batch, time_ns, kind, payload, arrays, hash FROM records "
-    "WHERE sequence >= ? AND sequence < ? ORDER BY sequence LIMIT ?"
-)
-_ROW_OVERHEAD = 65536
-_CHUNK = 256
 _KEPT_SNAPSHOTS = 2
-_FOREVER = 2**62
 
 
 @dataclass(frozen=True)
@@ -107,9 +90,7 @@ class Journal:
     # called with a label between the steps of an append; a crash test replaces it to die at a chosen step
     _reached: Callable[[str], None] = staticmethod(lambda label: None)
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, head_file: int | None, head: Head, first: RawRecord
-    ) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, head_file: int | None, head: Head, first: RawRecord) -> None:
         self.path = path
         self._connection = connection
         self._head_file = head_file  # None: opened for reading
@@ -136,12 +117,12 @@ class Journal:
         if path.exists():
             raise JournalExistsError(f"{path} exists already: open it with Journal.open, or choose another path")
         try:
-            head_file = _locked(_head_path(path), path, create=True)
+            head_file = files.locked(files.head_path(path), path, create=True)
         except OSError as error:
-            raise JournalFullError(f"{_head_path(path)} could not be created: {error}") from error
+            raise JournalFullError(f"{files.head_path(path)} could not be created: {error}") from error
         try:
             with contextlib.suppress(JournalCorruptError):
-                found, _ = read_head(_head_path(path).read_bytes()[:HEAD_BYTES])
+                found, _ = read_head(files.head_path(path).read_bytes()[:HEAD_BYTES])
                 if found.count > 1:
                     raise JournalExistsError(
                         f"{path} is gone but its head file says it held {found.count} records: "
@@ -153,14 +134,14 @@ class Journal:
             building = path.with_name(path.name + ".new")
             for leftover in (building, *(Path(f"{building}{end}") for end in ("-wal", "-shm", "-journal"))):
                 leftover.unlink(missing_ok=True)
-            _build(building, row)
+            files.build(building, row)
             head = Head(1, 1, row.hash)
             os.ftruncate(head_file, 0)
             os.ftruncate(head_file, HEAD_BYTES)
-            _write_head(head_file, head)
+            files.write_head(head_file, head)
             os.replace(building, path)
-            _sync_folder(path.parent)
-            return cls(path, _connect(path, writable=True), head_file, head, row)
+            files.sync_folder(path.parent)
+            return cls(path, files.connect(path, writable=True), head_file, head, row)
         except (sqlite3.Error, OSError) as error:
             os.close(head_file)
             if isinstance(error, JournalError):
@@ -171,29 +152,26 @@ class Journal:
             raise
 
     @classmethod
-    def open(
-        cls, path: str | os.PathLike[str], *, protocol: Mapping[str, Any] | None = None, read_only: bool = False
-    ) -> Journal:
+    def open(cls, path: str | os.PathLike[str], *, protocol: Mapping[str, Any] | None = None, read_only: bool = False) -> Journal:
         """An existing journal, after every record was checked against the hash chain and the head.
 
         One process (and one `Journal` in it) may write; `read_only=True` reads beside a writer. With `protocol` the
         journal's own must be the same, `versions` apart (see `require_protocol`).
         """
         path = Path(path).resolve()
-        head_path = _head_path(path)
+        head_path = files.head_path(path)
         if not path.exists():
             if not head_path.exists() or head_path.stat().st_size < HEAD_BYTES:
                 raise JournalNotFoundError(f"there is no journal at {path}: begin one with Journal.create")
             raise JournalCorruptError(f"{path} is missing although its head file is there: restore it from a backup")
         if not path.is_file() or not head_path.is_file():
             raise JournalCorruptError(f"{path} is not a journal, or its head file {head_path.name} was lost")
-        head_file = None if read_only else _locked(head_path, path, create=False)
+        head_file = None if read_only else files.locked(head_path, path, create=False)
         try:
-            head, first = _verify(path, head_file is not None)
-            connection = _connect(path, writable=not read_only)
-            journal = cls(path, connection, head_file, head, first)
-            if head_file is not None and head.generation > journal._synced_generation():
-                _write_head(head_file, head)
+            head, first, ahead = files.verify(path, writer=not read_only)
+            journal = cls(path, files.connect(path, writable=not read_only), head_file, head, first)
+            if head_file is not None and ahead:
+                files.write_head(head_file, head)
             if protocol is not None:
                 journal.require_protocol(protocol)
             return journal
@@ -201,11 +179,8 @@ class Journal:
             if head_file is not None:
                 os.close(head_file)
             if isinstance(error, sqlite3.Error):
-                raise _named(error, f"{path} could not be opened") from error
+                raise files.named(error, f"{path} could not be opened") from error
             raise
-
-    def _synced_generation(self) -> int:
-        return read_head(_head_path(self.path).read_bytes()[:HEAD_BYTES])[0].generation
 
     def close(self) -> None:
         """Release the files and the writer's lock. Nothing is lost without it."""
@@ -264,12 +239,12 @@ class Journal:
         wanted = None if kind is None else kind.encode()
         stop = len(self)
         previous = GENESIS if start <= 0 else self._raw(start - 1).hash if start <= stop else b""
-        for raw in _scan(self._connection, max(start, 0), stop, previous, self._lock):
+        for raw in files.scan(self._connection, max(start, 0), stop, previous, self._lock):
             if wanted is None or raw.kind == wanted:
-                yield _decoded(raw)
+                yield files.decoded(raw)
 
     def _raw(self, sequence: int) -> RawRecord:
-        rows = _fetch(self._connection, sequence, sequence + 1, self._lock)
+        rows = files.fetch(self._connection, sequence, sequence + 1, self._lock)
         if not rows:
             raise JournalCorruptError(f"record {sequence} is missing")
         return RawRecord(*rows[0])
@@ -317,8 +292,8 @@ class Journal:
         return None
 
     def _snapshot(self, sequence: int) -> Snapshot:
-        record = _decoded(checked(self._raw(sequence), sequence, self._raw(sequence - 1).hash))
-        with self._lock, _length_limit(self._connection, 2 * MAX_SNAPSHOT_BYTES):
+        record = files.decoded(checked(self._raw(sequence), sequence, self._raw(sequence - 1).hash))
+        with self._lock, files.length_limit(self._connection, 2 * MAX_SNAPSHOT_BYTES):
             query = "SELECT data FROM snapshots WHERE sequence = ?"
             row = self._connection.execute(query, (sequence,)).fetchone()
         data = row[0] if row and isinstance(row[0], bytes) else b""
@@ -343,7 +318,7 @@ class Journal:
             self._commit(rows, snapshot)
             head = Head(self._head.generation + 1, batch + len(rows), previous)
             try:
-                _write_head(self._head_file, head)
+                files.write_head(self._head_file, head)
             except OSError as error:
                 self._unusable = "the head file could not be written"
                 raise JournalFullError(f"{self.path}: {self._unusable} ({error}); nothing was acknowledged") from error
@@ -354,10 +329,10 @@ class Journal:
     def _commit(self, rows: list[tuple[Any, ...]], snapshot: bytes | None) -> None:
         db = self._connection
         try:
-            with _length_limit(db, 2 * MAX_SNAPSHOT_BYTES if snapshot is not None else MAX_RECORD_BYTES):
+            with files.length_limit(db, 2 * MAX_SNAPSHOT_BYTES if snapshot is not None else MAX_RECORD_BYTES):
                 db.execute("BEGIN IMMEDIATE")
                 self._reached("begun")
-                db.executemany(_INSERT, rows)
+                db.executemany(files.INSERT, rows)
                 if snapshot is not None:
                     db.execute("INSERT INTO snapshots VALUES (?, ?)", (rows[0][0], snapshot))
                     keep = "(SELECT sequence FROM snapshots ORDER BY sequence DESC LIMIT ?)"
@@ -366,7 +341,7 @@ class Journal:
                 db.execute("COMMIT")
                 self._reached("committed")
         except sqlite3.Error as error:
-            named = _named(error, f"{self.path}: the record could not be stored")
+            named = files.named(error, f"{self.path}: the record could not be stored")
             with contextlib.suppress(sqlite3.Error):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
@@ -395,208 +370,3 @@ class Journal:
         if target.name.startswith(self.path.name) and target.parent == self.path.parent:
             raise RecordError(f"{target} could overwrite the journal itself: export to another name")
         return target
-
-
-# files ----------------------------------------------------------------------------------------------------------------
-
-
-def _head_path(path: Path) -> Path:
-    return path.with_name(path.name + ".head")
-
-
-def _connect(path: Path, *, writable: bool, create: bool = False) -> sqlite3.Connection:
-    mode = "rwc" if create else "rw" if writable else "ro"
-    db = sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=5.0
-    )
-    try:
-        db.text_factory = bytes
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES + _ROW_OVERHEAD)
-        if hasattr(db, "setconfig"):  # Python 3.12
-            db.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
-        pragmas = ["trusted_schema=OFF", "cell_size_check=ON"]
-        if writable:
-            pragmas += ["journal_mode=WAL", "synchronous=FULL", "fullfsync=ON", "journal_size_limit=67108864"]
-        for pragma in pragmas:
-            db.execute(f"PRAGMA {pragma}").fetchall()
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-@contextlib.contextmanager
-def _length_limit(db: sqlite3.Connection, size: int) -> Iterator[None]:
-    before = db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, size + _ROW_OVERHEAD)
-    try:
-        yield
-    finally:
-        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
-
-
-def _build(path: Path, first: RawRecord) -> None:
-    with contextlib.closing(_connect(path, writable=True, create=True)) as db:
-        db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version={FORMAT}")
-        for statement in _SCHEMA.values():
-            db.execute(statement.decode())
-        db.execute(_INSERT, (*first[:3], first.kind.decode(), first.payload.decode(), *first[5:]))
-    with open(path, "rb+") as file:
-        _sync(file.fileno())
-
-
-def _locked(head_path: Path, path: Path, *, create: bool) -> int:
-    """The head file, open and locked for this process; the system drops the lock when the process ends, however it ends."""
-    file = os.open(head_path, os.O_RDWR | (os.O_CREAT if create else 0) | getattr(os, "O_BINARY", 0), 0o644)
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(file, HEAD_BYTES, os.SEEK_SET)  # a byte beyond the slots: there a lock also stops readers
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        raise JournalLockedError(
-            f"{path} is being written by another process or another agent: close that one, or open with read_only=True"
-        ) from None
-    return file
-
-
-def _sync(file: int) -> None:
-    if sys.platform == "darwin":
-        import fcntl
-
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)  # there fsync leaves the data in the drive's cache
-    else:
-        os.fsync(file)
-
-
-def _sync_folder(folder: Path) -> None:
-    if sys.platform != "win32":  # a folder cannot be opened there
-        file = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
-
-
-def _write_head(file: int, head: Head) -> None:
-    offset, data = head.slot()
-    os.lseek(file, offset, os.SEEK_SET)
-    if os.write(file, data) != len(data):
-        raise OSError("short write")
-    _sync(file)
-
-
-def _named(error: sqlite3.Error, doing: str) -> JournalError:
-    """SQLite's error as one of ours. Only what cannot be blamed on the disk or on another program is called corruption."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        return JournalFullError(f"{doing}: {error}. Nothing was acknowledged; make room on the disk")
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return JournalLockedError(f"{doing}: another program holds the database ({error})")
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH):
-        return JournalError(f"{doing}: {error}. Check the permissions of the file and its folder")
-    return JournalCorruptError(f"{doing}: {error}")
-
-
-# checking -------------------------------------------------------------------------------------------------------------
-
-
-def _verify(path: Path, writer: bool) -> tuple[Head, RawRecord]:
-    """Check everything on a read-only connection, which leaves a damaged log as it is; the head to go on from."""
-    stray = Path(f"{path}-journal")
-    if stray.exists():
-        raise JournalCorruptError(f"{stray.name} lies beside {path}: SQLite would play it back, and no journal writes one")
-    head, damaged_slot = read_head(_head_path(path).read_bytes()[:HEAD_BYTES])
-    try:
-        with contextlib.closing(_connect(path, writable=False)) as db:
-            _check_schema(db, path)
-            first, last, at_head = None, None, None
-            for raw in _scan(db, 0, _FOREVER, GENESIS, contextlib.nullcontext()):
-                first = first or raw
-                last = raw
-                if raw.sequence == head.count - 1:
-                    at_head = raw
-    except sqlite3.Error as error:
-        raise _named(error, f"{path} could not be read") from error
-    count = 0 if last is None else last.sequence + 1
-    if first is None or last is None or first.kind != b"protocol":
-        raise JournalCorruptError(f"{path} does not begin with a protocol")
-    _check_first(path, decode(first.payload, first.arrays))
-    if at_head is None:
-        raise JournalCorruptError(
-            f"{path} lost records: {head.count} were acknowledged, {count} are left. Restore both files from a backup"
-        )
-    if at_head.hash != head.hash:
-        raise JournalCorruptError(f"record {head.count - 1} of {path} is not the one whose hash the head file holds")
-    ahead = count - head.count
-    if damaged_slot and not ahead:
-        raise JournalCorruptError(
-            f"a slot of {path.name}.head is damaged although no write was under way, so the last records may be lost"
-        )
-    if writer and ahead and last.batch != head.count:
-        raise JournalCorruptError(
-            f"{path} has {ahead} records that its head file does not know, in more than one transaction: "
-            "the head file is older than the database"
-        )
-    return (Head(head.generation + 1, count, last.hash) if ahead else head), first
-
-
-def _check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Before any table is read: it must be our tables, word for word, and nothing else (no views, no triggers)."""
-    application = db.execute("PRAGMA application_id").fetchone()[0]
-    if application != APPLICATION_ID:
-        raise JournalCorruptError(f"{path} is a database but not a gedppl journal (application id {application:#x})")
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version != FORMAT:
-        raise JournalVersionError(f"{path} has format {version}, this version of gedppl knows {FORMAT}: upgrade gedppl")
-    found = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
-    expected = {(b"table", name, name, sql) for name, sql in _SCHEMA.items()}
-    for row in set(found) ^ expected:
-        state = "lacks" if row in expected else "has an unexpected"
-        raise JournalCorruptError(f"{path} {state} {row[0]!r} {row[1]!r} in its schema")
-
-
-def _check_first(path: Path, payload: dict[str, Any]) -> None:
-    protocol, key = payload.get("protocol"), payload.get("blinding_key")
-    if payload.get("format") != FORMAT:
-        raise JournalVersionError(f"{path} says format {payload.get('format')!r}, this version of gedppl knows {FORMAT}")
-    if not isinstance(protocol, dict) or fingerprint(protocol) != payload.get("fingerprint"):
-        raise JournalCorruptError(f"the protocol of {path} does not match its fingerprint")
-    if not isinstance(key, str) or len(key) != 64 or not set(key) <= set("0123456789abcdef"):
-        raise JournalCorruptError(f"the protocol of {path} has no blinding key")
-
-
-def _fetch(db: sqlite3.Connection, start: int, stop: int, lock: Any) -> list[tuple[Any, ...]]:
-    try:
-        with lock:  # by chunks: no cursor stays open while somebody writes
-            return db.execute(_SELECT, (start, stop, _CHUNK)).fetchall()
-    except sqlite3.ProgrammingError:
-        raise JournalError("the journal was closed; open it again with Journal.open") from None
-    except (sqlite3.Error, OverflowError) as error:
-        if isinstance(error, sqlite3.Error):
-            raise _named(error, f"the records from {start} on could not be read") from error
-        raise JournalCorruptError(f"the records from {start} on could not be read: {error}") from error
-
-
-def _scan(db: sqlite3.Connection, start: int, stop: int, previous: bytes, lock: Any) -> Iterator[RawRecord]:
-    """Rows start, start + 1, ... below stop, each checked to follow the one before."""
-    while start < stop:
-        rows = _fetch(db, start, stop, lock)
-        for row in rows:
-            raw = checked(row, start, previous)
-            yield raw
-            start, previous = start + 1, raw.hash
-        if len(rows) < _CHUNK:
-            if stop != _FOREVER and start < stop:
-                raise JournalCorruptError(f"record {start} is missing")
-            return
-
-
-def _decoded(raw: RawRecord) -> Record:
-    return Record(raw.sequence, raw.time_ns, raw.kind.decode("ascii", "replace"), decode(raw.payload, raw.arrays))

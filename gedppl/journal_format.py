@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import math
 import platform
 import struct
 from collections.abc import Mapping
@@ -38,7 +37,8 @@ MAX_DEPTH = 32
 GENESIS = hashlib.sha256(b"gedppl journal").digest()
 
 _ARRAY = "$array"
-_DTYPES = ("<f8", "<f4", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1")
+_NAMES = ("<f8", "<f4", "<i8", "<i4", "<i2", "|i1", "<u8", "<u4", "<u2", "|u1", "|b1")
+_DTYPES = {name: np.dtype(name) for name in _NAMES}
 _MAX_INT_BITS = 4096  # a generator's state is a 128-bit integer; thousands of digits are an attack
 
 
@@ -116,8 +116,7 @@ def encode(payload: Mapping[str, Any]) -> tuple[bytes, bytes]:
                 out[key] = plain(v, f"{where}.{key}", depth + 1)
             return out
         raise RecordError(
-            f"{where} is a {type(value).__name__}, which cannot be stored: "
-            "use numbers, strings, lists, dicts and NumPy arrays"
+            f"{where} is a {type(value).__name__}, which cannot be stored: use numbers, strings, lists, dicts and NumPy arrays"
         )
 
     if not isinstance(payload, Mapping):
@@ -138,14 +137,19 @@ def decode(text: bytes, blob: bytes) -> dict[str, Any]:
     def revive(node: dict[str, Any]) -> Any:
         if _ARRAY not in node:
             return node
-        dtype, shape, start = node[_ARRAY]
-        sizes_ok = isinstance(shape, list) and all(type(n) is int and 0 <= n <= len(blob) for n in shape)
-        if len(node) != 1 or dtype not in _DTYPES or not sizes_ok or type(start) is not int or len(shape) > MAX_DEPTH:
+        name, shape, start = node[_ARRAY]
+        dtype = _DTYPES.get(name)
+        if len(node) != 1 or dtype is None or type(shape) is not list or type(start) is not int or len(shape) > MAX_DEPTH:
             raise ValueError(f"bad array {node[_ARRAY]!r}")
-        count = math.prod(shape)
-        if start < 0 or start % 8 or start + count * np.dtype(dtype).itemsize > len(blob):
+        count = 1
+        for n in shape:
+            if type(n) is not int or not 0 <= n < 2**31:
+                raise ValueError(f"bad array shape {shape!r}")
+            count *= n
+        if start < 0 or start % 8 or start + count * dtype.itemsize > len(blob):
             raise ValueError(f"array {node[_ARRAY]!r} lies outside its {len(blob)} bytes")
-        return np.frombuffer(blob, dtype, count, start if count else 0).reshape(shape)
+        flat = np.frombuffer(blob, dtype, count, start) if count else np.empty(0, dtype)
+        return flat if shape == [count] else flat.reshape(shape)
 
     try:
         payload = json.loads(text, object_hook=revive)
@@ -274,5 +278,3 @@ def running_versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return versions
-
-

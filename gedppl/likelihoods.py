@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gedppl.classes import DensityClass, LinearPredictor
 
 
+TOP = 1e-4  # nats still to gain at which a climb ends; on separable data a smaller number would run far off
+
+
 class Data(Protocol):
     """Rows and their log-likelihood."""
 
@@ -114,6 +117,10 @@ class PredictorData:
         flat = [np.broadcast_to(np.asarray(part, float), len(a))[:, None] for part in parts]
         return np.hstack([np.asarray(self.predictor.features(x, a), float), *flat])[:n], tuple(fixed)
 
+    def fixed_names(self, x: np.ndarray, a: np.ndarray) -> tuple[str, ...]:
+        """Names of the family's other arguments, in the order of the columns."""
+        return self.names if self.table is not None else tuple(self.predictor.fixed(x[:1], a[:1]))
+
     def between(self, start: int, stop: int) -> PredictorData:
         if self.table is None or (start == 0 and stop == self.n):
             return self
@@ -170,7 +177,7 @@ def climb(data: Data, theta: np.ndarray, precision: np.ndarray | None = None, st
         along = vectors.T @ grad
         step = vectors @ np.where(np.abs(values) > floor, along / np.maximum(np.abs(values), floor), 0.0)
         gain = float(grad @ step)
-        if not np.isfinite(gain) or gain < 1e-8:
+        if not np.isfinite(gain) or gain < TOP:
             return theta
         for shrink in (1.0, 0.5, 0.1, 0.01):
             trial = theta + shrink * step

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize
 
-from gedppl.fits import RANK_TOLERANCE, Objective
+from gedppl.fits import NOISE, Objective, curved
 
 GAIN = 1e-12  # nats: below this promised gain Newton stops
 
@@ -28,12 +28,9 @@ def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tup
         precision = objective.precision(theta)
         if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
             return theta, f"stopped after {done} Newton steps at a value that is not finite"
-        values, vectors = np.linalg.eigh(precision)
-        size = np.abs(values)
+        along, size, vectors = curved(grad, precision)
         top = max(size.max(initial=0.0), np.finfo(float).tiny)
-        along = vectors.T @ grad
-        size = np.maximum(size, RANK_TOLERANCE * top)
-        along = np.where((size <= RANK_TOLERANCE * top) & (along**2 <= 1e-24 * max(1.0, grad @ grad)), 0.0, along)
+        size = np.maximum(size, NOISE * top)
         if 0.5 * np.sum(along**2 / size) <= GAIN:
             return theta, f"converged in {done} Newton steps"
         farthest = 10.0 * (1.0 + float(np.linalg.norm(theta)))

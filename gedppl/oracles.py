@@ -10,7 +10,7 @@ Axis letters: M members of a finite class, n rows, D flat parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -215,10 +215,10 @@ class Oracle:
         try:
             return self.solve(cls, rows, weights=weights, start=start, prior=prior, **self.options)
         except (ArithmeticError, np.linalg.LinAlgError) as error:
-            return _failed(cls, rows, f"{self.name} broke off: {error}")
+            return failed(cls, rows, f"{self.name} broke off: {error}")
 
 
-def _failed(cls: DensityClass, rows: Rows, status: str) -> Fit:
+def failed(cls: DensityClass, rows: Rows, status: str) -> Fit:
     nothing = np.full((cls.dim, cls.dim), np.nan)
     return Fit(np.full(cls.dim, np.nan), np.nan, nothing, nothing, ok=False, status=status, n=rows.n)
 

@@ -82,7 +82,7 @@ class Constraint:
         low, high = self.functional.low, self.functional.high
         if not low <= self.at_most <= high:
             raise ProblemError(
-                f"at_most of constraint {self.name!r} must lie in the functional's range [{low}, {high}], got {self.at_most}"
+                f"at_most of constraint {self.name!r} must lie in the functional's range [{low:g}, {high:g}], got {self.at_most}"
             )
 
     @property

@@ -114,7 +114,8 @@ class Est:
                 )
             return math.log(view.size) + log_inverse
         if self.kind == "bracketing":
-            assert self.diameter is not None and self.log_lipschitz is not None
+            assert self.diameter is not None
+            assert self.log_lipschitz is not None
             return view.dim * math.log1p(self.diameter * self.log_lipschitz * view.n) + log_inverse + 1
         if self.kind == "chi_square":
             return float(chi2.isf(view.delta, max(view.dim, 1))) / 8
@@ -123,7 +124,8 @@ class Est:
                 f"est={self.kind!r} needs a linear-Gaussian class with known noise scale; use bracketing(...) or the default "
                 "likelihood_ratio() for this class"
             )
-        assert self.prior_precision is not None and self.norm_bound is not None
+        assert self.prior_precision is not None
+        assert self.norm_bound is not None
         # information = Phi'Phi / sigma^2, so Phi'Phi / lambda = information sigma^2 / lambda
         logdet = float(
             np.linalg.slogdet(np.eye(view.dim) + view.information * (view.scale**2 / self.prior_precision))[1]
@@ -184,30 +186,32 @@ class Paper:
     """The paper's literal Est at delta/(2 t^3): finite class log(|F|/delta), least squares sigma^2 (d + 2 sqrt(dL) + 2L).
 
     The least-squares form carries a spurious sigma^2: the right one is (d + 2 sqrt(dL) + 2L)/8 without it, so below
-    sigma = 0.354 the literal set is too small (it covers about 9% at sigma = 0.1), and above it is too large.
+    sigma = 0.354 the literal set is too small (it covers about 9% at sigma = 0.1), and above it is too large. For other
+    parametric classes the paper prints no Est; log|F| is then replaced by the log covering number d log(2 + t) of its
+    corollary, with unit constants.
     """
 
     divergence: str = "hellinger2"
     guaranteed: bool = False
 
     def radius(self, view: View) -> float:
-        t = view.n + 1
-        log_inverse = math.log(2 * t**3 / view.delta)
-        if view.size is not None:
-            return math.log(view.size) + log_inverse
-        if view.scale is None:
-            raise SettingError(
-                "paper_radius() prints Est for finite classes and for least squares with known scale only; "
-                "use likelihood_ratio() for this class"
-            )
-        if view.scale < SMALLEST_COVERING_SCALE:
+        if view.size is None and view.scale is not None and view.scale < SMALLEST_COVERING_SCALE:
             warnings.warn(
                 f"the paper's least-squares radius does not cover at noise scale {view.scale:g} < "
                 f"{SMALLEST_COVERING_SCALE}; use likelihood_ratio() for a set that does",
                 CoverageWarning,
                 stacklevel=2,
             )
+        return self.at(view, view.delta / (2 * (view.n + 1) ** 3))
+
+    def at(self, view: View, level: float) -> float:
+        """Est at this level of delta, taken as it is."""
+        log_inverse = math.log(1 / level)
+        if view.size is not None:
+            return math.log(view.size) + log_inverse
         d = view.dim
+        if view.scale is None:
+            return d * math.log(2 + view.n) + log_inverse
         return view.scale**2 * (d + 2 * math.sqrt(d * log_inverse) + 2 * log_inverse)
 
     def describe(self, delta: float) -> str:

@@ -103,57 +103,64 @@ class Polytope:
 
     Attributes
     ----------
-    n_actions
-        K.
-    actions
-        (k,) those allowed, with finite bounds.
     excess
-        (J, k) ``(cost_upper - at_most)``, each row scaled to at most 1 in size.
+        (J, K) ``cost_upper - at_most``, each row scaled to at most 1 in size.
+    usable
+        (K,) the actions that are allowed and have finite bounds.
     vertices
-        (n, K) every vertex, singletons first, or None where there may be more than `MOST_BASES`.
+        (n, K) every vertex, singletons first, or None where there may be too many to list.
     safe_action
         See `select_policy`.
     """
 
-    n_actions: int
-    actions: np.ndarray
     excess: np.ndarray
+    usable: np.ndarray
     vertices: np.ndarray | None
     safe_action: int | None
 
     @staticmethod
     def of(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None) -> Polytope:
         """From cost (J, K), limit (J,) and allowed (K,), already checked."""
-        bounded = limit < np.inf
-        cost, limit = cost[bounded], limit[bounded]
-        (actions,) = np.nonzero(allowed & (cost < np.inf).all(axis=0))
-        excess = _excess(cost[:, actions], limit)
-        n_rows, n_columns = excess.shape
-        bases = sum(comb(n_columns, s) * comb(n_rows, s - 1) for s in range(1, min(n_rows + 1, n_columns) + 1))
-        vertices = None
-        if bases <= (MOST_PAIRS if n_rows == 1 else MOST_BASES):
-            short = _vertices(excess)
-            if not len(short):
-                raise InfeasibleError(_why_infeasible(cost, limit, allowed))
-            short = _repaired(short, excess, _position(safe_action, actions))
-            vertices = np.zeros((len(short), len(allowed)))
-            vertices[:, actions] = short
-        elif not len(actions) or (n_rows == 1 and excess.min() > 0):
-            raise InfeasibleError(_why_infeasible(cost, limit, allowed))
-        return Polytope(len(allowed), actions, excess, vertices, safe_action)
+        found = Polytope.batch(cost[None], limit[None], allowed[None], safe_action)[0]
+        if found is None:
+            raise InfeasibleError(why_infeasible(cost, limit, allowed))
+        return found
+
+    @staticmethod
+    def batch(
+        cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None
+    ) -> list[Polytope | None]:
+        """One for each of B cost (B, J, K), limit (B, J) and allowed (B, K); None where no policy keeps the limits."""
+        n_snapshots, n_rows, n_actions = cost.shape
+        excess, usable = scaled_excess(cost, limit, allowed)
+        bases = sum(comb(n_actions, s) * comb(n_rows, s - 1) for s in range(1, min(n_rows + 1, n_actions) + 1))
+        found: list[Polytope | None] = []
+        if bases > (MOST_PAIRS if n_rows == 1 else MOST_BASES):
+            for one, can in zip(excess, usable):
+                empty = not can.any() or (n_rows == 1 and one[0, can].min() > 0)
+                found.append(None if empty else Polytope(one, can, None, safe_action))
+            return found
+        chunk = max(1, 4_000_000 // (bases * n_actions))
+        for start in range(0, n_snapshots, chunk):
+            some = slice(start, start + chunk)
+            listed, valid = _vertices(excess[some], usable[some])
+            over = valid & (np.einsum("bnk,bjk->bnj", listed, excess[some]).max(axis=2, initial=-1) > 0.1 * SLACK)
+            for i, (one, can) in enumerate(zip(excess[some], usable[some])):
+                vertices = listed[i][valid[i]]
+                if over[i].any():
+                    vertices = pulled_back(vertices, one, can, safe_action)
+                found.append(Polytope(one, can, vertices, safe_action) if len(vertices) else None)
+        return found
 
     def best(self, score: np.ndarray, played: np.ndarray) -> np.ndarray:
         """The vertex of highest score (K,), ties to the least played (K,)."""
+        usable = self.usable
         if self.vertices is not None:
-            return self.vertices[best_vertex(self.vertices, score, played, tie_tolerance(score[self.actions]))].copy()
-        score, played = score[self.actions], played[self.actions]
-        if len(self.excess) == 1:
-            short = _hull_policy(score, self.excess[0], played)
-        else:
-            short = _linear_program(score, self.excess, played)
-        policy = np.zeros(self.n_actions)
-        policy[self.actions] = _repaired(short[None], self.excess, _position(self.safe_action, self.actions))[0]
-        return policy
+            return self.vertices[best_vertex(self.vertices, score, played, tie_tolerance(score[usable]))].copy()
+        solve = _hull_policy if len(self.excess) == 1 else _linear_program
+        policy = np.zeros(len(score))
+        policy[usable] = solve(score[usable], self.excess[:, usable], played[usable])
+        return pulled_back(policy[None], self.excess, usable, self.safe_action)[0]
 
 
 def tie_tolerance(score: np.ndarray) -> float:
@@ -180,63 +187,62 @@ def _subsets(n: int, size: int) -> np.ndarray:
     return np.array(list(combinations(range(n), size)), np.intp).reshape(comb(n, size), size)
 
 
-def _vertices(excess: np.ndarray) -> np.ndarray:
-    """(n, k): all vertices of {π ≥ 0, Σπ = 1, excess π ≤ 0} for excess (J, k).
+def _vertices(excess: np.ndarray, usable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(policies (B, n, K), which of them are vertices (B, n)) of {π ≥ 0, Σπ = 1, excess π ≤ 0}, excess (B, J, K).
 
     A vertex with s actions has s - 1 tight limits E (s-1, s); Eπ = 0 has the solution π_i ∝ (-1)^i det(E without column i).
     """
-    n_rows, n_columns = excess.shape
-    found = []
-    for size in range(1, min(n_rows + 1, n_columns) + 1):
-        support = _subsets(n_columns, size)
+    n_snapshots, n_rows, n_actions = excess.shape
+    policies, valid = [], []
+    for size in range(1, min(n_rows + 1, n_actions) + 1):
+        support = _subsets(n_actions, size)
+        columns = excess[:, :, support]
+        can = usable[:, support].all(axis=2)
         for tight in _subsets(n_rows, size - 1):
-            weight = _null_vectors(excess[tight][:, support]) if size > 1 else np.ones((len(support), 1))
-            total = weight.sum(axis=1)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                weight = weight / total[:, None]
-            inside = (weight > 1e-14).all(axis=1)  # NaN where the tight columns are dependent: no vertex of its own
-            weight, chosen = weight[inside], support[inside]
-            if n_rows:
-                keeps = (np.einsum("jns,ns->jn", excess[:, chosen], weight) <= SLACK).all(axis=0)
-                weight, chosen = weight[keeps], chosen[keeps]
-            rows = np.zeros((len(weight), n_columns))
-            np.put_along_axis(rows, chosen, weight, axis=1)
-            found.append(rows)
-    return np.concatenate(found) if found else np.zeros((0, n_columns))
+            if size == 1:
+                weight = np.ones((n_snapshots, n_actions, 1))
+            else:
+                weight = _null_vectors(columns[:, tight])
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    weight = weight / weight.sum(axis=2, keepdims=True)
+            # not a number where the tight columns are dependent: such a vertex has a smaller support
+            inside = np.asarray(can & (weight > 1e-14).all(axis=2))
+            weight = np.where(inside[:, :, None], weight, 0.0)
+            if n_rows > size - 1:
+                inside &= ((columns * weight[:, None]).sum(axis=3) <= SLACK).all(axis=1)
+            rows = np.zeros((n_snapshots, len(support), n_actions))
+            np.put_along_axis(rows, np.broadcast_to(support, weight.shape), weight, axis=2)
+            policies.append(rows)
+            valid.append(inside)
+    return np.concatenate(policies, axis=1), np.concatenate(valid, axis=1)
 
 
 def _null_vectors(tight: np.ndarray) -> np.ndarray:
-    """(n, s) from tight (s-1, n, s): the null vector of each (s-1, s) matrix, by signed minors."""
-    size = tight.shape[2]
+    """(B, n, s) from tight (B, s-1, n, s): the null vector of each (s-1, s) matrix, by signed minors."""
+    size = tight.shape[3]
     if size == 2:
-        return np.stack([tight[0, :, 1], -tight[0, :, 0]], axis=1)
-    minors = [np.linalg.det(np.moveaxis(np.delete(tight, i, axis=2), 0, 1)) for i in range(size)]
-    return np.stack([(-1.0) ** i * minor for i, minor in enumerate(minors)], axis=1)
+        return np.stack([tight[:, 0, :, 1], -tight[:, 0, :, 0]], axis=2)
+    matrices = np.moveaxis(tight, 1, 2)
+    minors = [(-1.0) ** i * np.linalg.det(np.delete(matrices, i, axis=3)) for i in range(size)]
+    return np.stack(minors, axis=2)
 
 
-def _position(action: int | None, actions: np.ndarray) -> int | None:
-    """Where `action` stands among `actions`, or None."""
-    if action is None:
-        return None
-    (where,) = np.nonzero(actions == action)
-    return int(where[0]) if len(where) else None
-
-
-def _repaired(policies: np.ndarray, excess: np.ndarray, safe: int | None) -> np.ndarray:
-    """Policies (n, k) that rounding left just above a limit, pulled back towards one with room to spare."""
+def pulled_back(policies: np.ndarray, excess: np.ndarray, usable: np.ndarray, safe_action: int | None) -> np.ndarray:
+    """Policies (n, K) that rounding left just above a limit, pulled back towards one with room to spare."""
     if not len(excess):
         return policies
     worst = (policies @ excess.T).max(axis=1)
     over = worst > 0.1 * SLACK
     if not over.any():
         return policies
-    anchor = policies[np.argmin(worst)]
-    if safe is None or excess[:, safe].max() >= 0:
-        single = int(np.argmin(excess.max(axis=0)))
-        if excess[:, single].max() < worst.min():
-            anchor = np.eye(excess.shape[1])[single]
+    single = np.where(usable, excess.max(axis=0), np.inf)
+    anchor = np.zeros(len(usable))
+    if safe_action is not None and single[safe_action] < 0:
+        anchor[safe_action] = 1.0
+    elif single.min() < worst.min():
+        anchor[np.argmin(single)] = 1.0
     else:
-        anchor = np.eye(excess.shape[1])[safe]
+        anchor = policies[np.argmin(worst)]
     room = -float((excess @ anchor).max())
     if room <= 1e6 * SLACK:  # as good as no room: mixing would move the policy further than the rounding did
         return policies
@@ -249,13 +255,15 @@ def _repaired(policies: np.ndarray, excess: np.ndarray, safe: int | None) -> np.
 # one constraint, many actions ----------------------------------------------------------------------------------------
 
 
-def _hull_policy(score: np.ndarray, excess: np.ndarray, played: np.ndarray) -> np.ndarray:
-    """(k,): the optimum under one limit, and among optima the least played."""
+def _hull_policy(score: np.ndarray, excesses: np.ndarray, played: np.ndarray) -> np.ndarray:
+    """(k,): the optimum under one limit, excesses (1, k), and among optima the least played."""
+    excess = excesses[0]
     tolerance = tie_tolerance(score)
     left, right, slope = _hull_edge(score, excess, tolerance, equality=False)
     (tied,) = np.nonzero(score - score[left] - slope * (excess - excess[left]) >= -tolerance)
-    if len(tied) > 1 + (left != right):
-        lazy, on_limit = -played[tied], slope * (excess.max() - excess.min()) > tolerance
+    on_limit = slope * (excess.max() - excess.min()) > tolerance
+    if len(tied) > 1 + on_limit:  # more actions than the simplex and a priced limit pin down
+        lazy = -played[tied]
         left, right, _ = _hull_edge(lazy, excess[tied], tie_tolerance(lazy), equality=on_limit)
         left, right = tied[left], tied[right]
     policy = np.zeros(len(score))
@@ -304,8 +312,8 @@ def _linear_program(score: np.ndarray, excess: np.ndarray, played: np.ndarray) -
     policy, price, level = _highs(score, excess, np.zeros(len(excess), bool))
     reduced = score - level - price @ excess
     (tied,) = np.nonzero(reduced >= -tolerance)
-    if len(tied) > np.count_nonzero(policy > 1e-12):
-        tight = price * np.ptp(excess, axis=1) > tolerance
+    tight = price * np.ptp(excess, axis=1) > tolerance
+    if len(tied) > 1 + tight.sum():  # more actions than the simplex and the priced limits pin down
         try:
             lazy, _, _ = _highs(-played[tied], excess[:, tied], tight)
         except InfeasibleError:  # the face is thinner than the solver's tolerance: the first optimum stands
@@ -356,12 +364,19 @@ def _polished(policy: np.ndarray, excess: np.ndarray) -> np.ndarray:
 # checks ---------------------------------------------------------------------------------------------------------------
 
 
-def _excess(cost: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """(J, k): cost minus limit, each row scaled to at most 1, rounding around 0 removed."""
-    excess = cost - limit[:, None]
-    excess[np.abs(excess) <= NEAR_LIMIT * np.maximum(np.abs(cost), np.abs(limit)[:, None])] = 0.0
-    size = np.abs(excess).max(axis=1, initial=0.0)
-    return excess / np.where(size > 0, size, 1.0)[:, None]
+def scaled_excess(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cost minus limit (B, J, K), each row scaled to at most 1 and freed of rounding around 0, and who is usable (B, K).
+
+    A lifted limit (+inf) leaves a row of -1: kept by every policy, tight for none.
+    """
+    lifted = limit == np.inf
+    limit, cost = np.where(lifted, 0.0, limit)[:, :, None], np.where(lifted[:, :, None], -1.0, cost)
+    usable = allowed & (cost < np.inf).all(axis=1)
+    cost = np.where(usable[:, None], cost, limit)
+    excess = cost - limit
+    excess[np.abs(excess) <= NEAR_LIMIT * np.maximum(np.abs(cost), np.abs(limit))] = 0.0
+    size = np.abs(excess).max(axis=2, keepdims=True)
+    return excess / np.where(size > 0, size, 1.0), usable
 
 
 def _costs_and_limits(cost_upper: Any, at_most: Any, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -391,7 +406,7 @@ def _mask(allowed: Any, n_actions: int) -> np.ndarray:
     return mask
 
 
-def _why_infeasible(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> str:
+def why_infeasible(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> str:
     if not allowed.any():
         return "no action is allowed: `allowed` is False everywhere; allow the safe action at least"
     lowest = np.where(allowed, cost, np.inf).min(axis=1)

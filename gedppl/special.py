@@ -1,6 +1,7 @@
 """Special functions that JAX and torch lack, or lack the derivatives of.
 
-* `betainc` for JAX, whose own has no derivative in the shapes: a continued fraction with a fixed number of terms.
+* For JAX the derivatives of `betainc` in its shapes, and the inverses of both incomplete functions, by bisection
+  (values only).
 * `torch_functions` for torch, which has no `betainc`, no inverses and no derivative of `gammainc` in the shape: values
   from scipy, first derivatives from scipy values too, wrapped so that ``torch.func`` can batch and differentiate them.
 
@@ -16,94 +17,130 @@ from typing import Any
 import numpy as np
 import scipy.special as sp
 
-TERMS = 300  # enough for rounding error up to shapes of about 3,000; the error at 30,000 is about 1e-4
-_TINY = 1e-300
+# Seven-point central differences; the step is small beside the scale on which an incomplete function bends in its shape
+# (its sqrt), so that the error is about 1e-11 of that scale
+_OFFSETS = (-3, -2, -1, 1, 2, 3)
+_WEIGHTS = (-1 / 60, 9 / 60, -45 / 60, 45 / 60, -9 / 60, 1 / 60)
 
 
-def betainc(a: Any, b: Any, x: Any, xp: Any) -> Any:
-    """Regularised incomplete beta I_x(a, b), by its continued fraction on the side where that converges fast."""
-    a, b, x = xp.broadcast_arrays(xp.asfloat(a), xp.asfloat(b), xp.asfloat(x))
+def _shape_slope(function: Callable[..., Any], args: tuple[Any, ...], which: int, xp: Any) -> Any:
+    """d function / d args[which] for a positive shape argument; the arguments have one shape."""
+    shape = args[which]
+    step = 0.01 * shape / xp.sqrt(1 + shape)
+    moved = xp.stack([shape + k * step for k in _OFFSETS])
+    weights = xp.asarray(_WEIGHTS).reshape((-1,) + (1,) * len(shape.shape))
+    others = [xp.stack([x] * len(_OFFSETS)) for x in args]
+    return (weights * function(*others[:which], moved, *others[which + 1 :])).sum(0) / step
+
+
+def _beta_pdf(a: Any, b: Any, x: Any, xp: Any, betaln: Any) -> Any:
     inside = (x > 0) & (x < 1)
     z = xp.where(inside, x, 0.5)
-    flip = z >= (a + 1) / (a + b + 2)
-    p, q = xp.where(flip, b, a), xp.where(flip, a, b)
-    u = xp.where(flip, 1 - z, z)
-    front = xp.exp(p * xp.log(u) + q * xp.log1p(-u) - xp.betaln(p, q)) / p
-    tail = front * _beta_fraction(p, q, u, xp)
-    value = xp.where(flip, 1 - tail, tail)
-    return xp.where(inside, value, xp.where(x >= 1, 1.0, 0.0))
+    return xp.where(inside, xp.exp((a - 1) * xp.log(z) + (b - 1) * xp.log1p(-z) - betaln(a, b)), 0.0)
 
 
-def _beta_fraction(a: Any, b: Any, x: Any, xp: Any) -> Any:
-    """The continued fraction of I_x(a, b) by Lentz's method, two terms a step."""
+def jax_betainc(jax: Any, betaln: Any) -> Callable[[Any, Any, Any], Any]:
+    """JAX's own incomplete beta, with derivatives in all three arguments (first derivatives only)."""
+    jnp, native = jax.numpy, jax.scipy.special.betainc
 
-    def step(i: Any, state: Any) -> Any:
-        c, d, h = state
-        m = i + 1.0
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        d = 1 / _off_zero(1 + even * d, xp)
-        c = _off_zero(1 + even / c, xp)
-        h = h * d * c
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        d = 1 / _off_zero(1 + odd * d, xp)
-        c = _off_zero(1 + odd / c, xp)
-        return c, d, h * d * c
+    @jax.custom_jvp
+    def betainc(a: Any, b: Any, x: Any) -> Any:
+        return native(a, b, x)
 
-    d = 1 / _off_zero(1 - (a + b) * x / (a + 1), xp)
-    return xp.repeat(TERMS, step, (xp.ones_like(x), d, d))[2]
+    @betainc.defjvp
+    def tangent(primals: Any, tangents: Any) -> Any:
+        a, b, x = primals
+        slopes = (
+            _shape_slope(native, primals, 0, jnp), _shape_slope(native, primals, 1, jnp), _beta_pdf(a, b, x, jnp, betaln),
+        )  # fmt: skip
+        return native(a, b, x), sum(slope * move for slope, move in zip(slopes, tangents, strict=True))
+
+    def call(a: Any, b: Any, x: Any) -> Any:
+        a, b, x = jnp.broadcast_arrays(*(jnp.asarray(arg, jnp.result_type(float)) for arg in (a, b, x)))
+        return betainc(a, b, jnp.clip(x, 0.0, 1.0))
+
+    return call
 
 
-def _off_zero(value: Any, xp: Any) -> Any:
-    return xp.where(xp.abs(value) < _TINY, _TINY, value)
+# inverses for JAX, values only: callers attach the derivative ---------------------------------------------------------
+
+_HALVINGS = 64  # of an interval of length 1,400 on the log or logit scale: 1e-16 relative
+
+
+def jax_inverses(xp: Any, native: Any) -> dict[str, Any]:
+    """`gammaincinv`, `gammainccinv`, `betaincinv` and `stdtrit`; ``native`` is jax.scipy.special."""
+
+    def bisect(is_below: Callable[[Any], Any], low: Any, high: Any) -> Any:
+        def step(i: Any, ends: Any) -> Any:
+            low, high = ends
+            mid = 0.5 * (low + high)
+            below = is_below(mid)
+            return xp.where(below, mid, low), xp.where(below, high, mid)
+
+        low, high = xp.repeat(_HALVINGS, step, (low, high))
+        return 0.5 * (low + high)
+
+    def ends(*args: Any) -> tuple[Any, ...]:
+        args = xp.broadcast_arrays(*(xp.stop_gradient(xp.asfloat(x)) for x in args))
+        return *args, xp.full_like(args[0], -700.0), xp.full_like(args[0], 700.0)
+
+    def gammaincinv(a: Any, p: Any) -> Any:
+        a, p, low, high = ends(a, p)
+        return xp.exp(bisect(lambda t: native.gammainc(a, xp.exp(t)) < p, low, high))
+
+    def gammainccinv(a: Any, p: Any) -> Any:
+        a, p, low, high = ends(a, p)
+        return xp.exp(bisect(lambda t: native.gammaincc(a, xp.exp(t)) > p, low, high))
+
+    def betaincinv(a: Any, b: Any, p: Any) -> Any:
+        a, b, p, low, high = ends(a, b, p)
+        return xp.expit(bisect(lambda t: native.betainc(a, b, xp.expit(t)) < p, low, high))
+
+    def stdtrit(df: Any, p: Any) -> Any:
+        df, p, _, _ = ends(df, p)
+        near = xp.abs(p - 0.5) < 0.25
+        tail = 2 * xp.minimum(p, 1 - p)
+        # t^2 = df (1 - x) / x with x the beta's quantile; near the centre 1 - x is found instead, to keep its digits
+        x = betaincinv(0.5 * df, 0.5, xp.where(near, 0.5, tail))
+        y = betaincinv(0.5, 0.5 * df, xp.where(near, 1 - tail, 0.5))
+        size = xp.where(near, xp.sqrt(df * y / (1 - y)), xp.sqrt(df * (1 - x) / x))
+        return xp.sign(p - 0.5) * size
+
+    return {
+        "gammaincinv": gammaincinv, "gammainccinv": gammainccinv, "betaincinv": betaincinv, "stdtrit": stdtrit,
+    }  # fmt: skip
 
 
 # torch: values and first derivatives by scipy -------------------------------------------------------------------------
-
-# Seven-point central differences; the step is small beside the scale on which the function bends, so that the error is
-# about 1e-11 of that scale
-_WEIGHTS = np.array([-1, 9, -45, 0, 45, -9, 1]) / 60.0
-
-
-def _shape_slope(function: Callable[..., Any], args: tuple[np.ndarray, ...], which: int) -> np.ndarray:
-    """d function / d args[which] for a positive shape argument on whose sqrt the function bends."""
-    shape = args[which]
-    h = 0.01 * shape / np.sqrt(1 + shape)
-    total = np.zeros(np.broadcast_shapes(*(x.shape for x in args)))
-    for weight, k in zip(_WEIGHTS, range(-3, 4), strict=True):
-        if weight:
-            total += weight * function(*args[:which], shape + k * h, *args[which + 1 :])
-    return total / h
-
 
 def _gamma_pdf(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     z = np.where((x > 0) & np.isfinite(x), x, 1.0)
     return np.where((x > 0) & np.isfinite(x), np.exp((a - 1) * np.log(z) - z - sp.gammaln(a)), 0.0)
 
 
-def _beta_pdf(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
-    z = np.where((x > 0) & (x < 1), x, 0.5)
-    return np.where((x > 0) & (x < 1), np.exp((a - 1) * np.log(z) + (b - 1) * np.log1p(-z) - sp.betaln(a, b)), 0.0)
-
-
 def _gammainc(a: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, ...]:
     x = np.maximum(x, 0.0)
-    return sp.gammainc(a, x), _shape_slope(sp.gammainc, (a, x), 0), _gamma_pdf(a, x)
+    return sp.gammainc(a, x), _shape_slope(sp.gammainc, (a, x), 0, np), _gamma_pdf(a, x)
 
 
 def _gammaincc(a: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, ...]:
     x = np.maximum(x, 0.0)
-    return sp.gammaincc(a, x), _shape_slope(sp.gammaincc, (a, x), 0), -_gamma_pdf(a, x)
+    return sp.gammaincc(a, x), _shape_slope(sp.gammaincc, (a, x), 0, np), -_gamma_pdf(a, x)
 
 
 def _betainc(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, ...]:
     x = np.clip(x, 0.0, 1.0)
-    slopes = (_shape_slope(sp.betainc, (a, b, x), which) for which in (0, 1))
-    return sp.betainc(a, b, x), *slopes, _beta_pdf(a, b, x)
+    slopes = (_shape_slope(sp.betainc, (a, b, x), which, np) for which in (0, 1))
+    return sp.betainc(a, b, x), *slopes, _beta_pdf(a, b, x, np, sp.betaln)
+
+
+def _value_only(function: Callable[..., np.ndarray]) -> Callable[..., tuple[np.ndarray, ...]]:
+    return lambda *args: (function(*args), *(np.zeros(args[0].shape) for _ in args))
 
 
 @cache
 def torch_functions() -> dict[str, Any]:
-    """`gammainc`, `gammaincc` and `betainc` on float64 CPU tensors; first derivatives only."""
+    """Incomplete functions with first derivatives, and their inverses without, on float64 CPU tensors."""
     import torch
 
     class FromScipy(torch.autograd.Function):
@@ -138,4 +175,10 @@ def torch_functions() -> dict[str, Any]:
 
         return call
 
-    return {"gammainc": lifted(_gammainc), "gammaincc": lifted(_gammaincc), "betainc": lifted(_betainc)}
+    inverses = ("gammaincinv", "gammainccinv", "betaincinv", "stdtrit")
+    return {
+        "gammainc": lifted(_gammainc),
+        "gammaincc": lifted(_gammaincc),
+        "betainc": lifted(_betainc),
+        **{name: lifted(_value_only(getattr(sp, name))) for name in inverses},
+    }

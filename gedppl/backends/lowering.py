@@ -205,29 +205,32 @@ _SPECIAL: dict[str, Callable[[Any, Shape], Density | None]] = {
 }
 
 
-def leaves(density: Density) -> list[Any]:
-    """The argument arrays of a Density, nested ones included, in a fixed order."""
-    found = []
-    for value in density.args.values():
-        for part in value if isinstance(value, tuple) else (value,):
-            found += leaves(part) if isinstance(part, Density) else [] if isinstance(part, int) else [part]
-    return found
-
-
-def rebuild(skeleton: Density, arrays: list[Any]) -> Density:
-    """A Density of the skeleton's structure with these argument arrays, in the order of `leaves`. Empties `arrays`."""
-    args: dict[str, Any] = {}
-    for key, value in skeleton.args.items():
-        if isinstance(value, tuple):
-            args[key] = tuple(rebuild(part, arrays) for part in value)
-        elif isinstance(value, Density):
-            args[key] = rebuild(value, arrays)
-        else:
-            args[key] = value if isinstance(value, int) else arrays.pop(0)
-    return Density(skeleton.family, args)
-
-
 def is_external(density: Density) -> bool:
     """Whether any part of it is a distribution that only the PPL knows."""
     nested = [p for v in density.args.values() for p in (v if isinstance(v, tuple) else (v,)) if isinstance(p, Density)]
     return density.family == "External" or any(is_external(part) for part in nested)
+
+
+def external_density(row_density: Callable[[Any], Density], theta: Any, single: bool) -> Density:
+    """The density of a program whose outcome's distribution only the PPL knows: the object itself, one setting at a time."""
+    if not single:
+        raise ModelError(
+            f"the outcome's distribution is known only to the PPL, so {len(theta)} settings cannot be one Density: ask for "
+            "one setting at a time, or use log_likelihood and values, which take many"
+        )
+    return row_density(theta[0])
+
+
+def lower_as_given(distribution: Any) -> Density:
+    """The distribution as a Density with the batch shape it has: NumPy float64, or its own arrays while they are traced."""
+    shape = tuple(distribution.batch_shape)
+    if any(base.__module__.partition(".")[0] == "numpyro" for base in type(distribution).__mro__):
+        import jax
+
+        with jax.enable_x64(True):  # what is derived from float32 arguments is at least derived in float64
+            density = lower(distribution, shape)
+            traced = any(isinstance(leaf, jax.core.Tracer) for leaf in density.leaves())
+            return density if traced or is_external(density) else density.map_args(namespace(*density.leaves()).to_numpy)
+    density = lower(distribution, shape)
+    traced = any(getattr(leaf, "requires_grad", False) for leaf in density.leaves())
+    return density if traced or is_external(density) else density.map_args(namespace(*density.leaves()).to_numpy)

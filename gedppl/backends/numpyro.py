@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -13,18 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax.experimental import checkify
 from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import seed
 from numpyro.primitives import Messenger
 
 from gedppl.backends import LOCK
-from gedppl.backends.checks import Record, analyse, name_sites
+from gedppl.backends.checks import Record, analyse, is_discrete, name_sites
 from gedppl.backends.jax_kernels import JaxKernels
-from gedppl.backends.lowering import lower, strip
-from gedppl.backends.program import Site, check_finite_initial
+from gedppl.backends.lowering import lower
+from gedppl.backends.program import Site
 from gedppl.density import Density
-from gedppl.errors import ModelError
+from gedppl.errors import ModelError, ParameterError
 
 
 class _Recorder(Messenger):
@@ -41,24 +38,28 @@ class _Recorder(Messenger):
             self.records.append(Record(msg["name"], "plate", subsampled=subsample not in (None, size)))
         elif kind == "control_flow":
             self.records.append(Record(str(msg.get("name", "scan")), "control_flow"))
-        elif kind in ("param", "sample"):
-            if kind == "sample" and isinstance(fn, numpyro.distributions.Unit):
-                self.records.append(Record(msg["name"], "factor"))
-                return
+        elif kind == "param" and value is not None:  # flax_module first asks whether a value is there
+            shapes = tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(value))
+            constraint = msg["kwargs"].get("constraint", constraints.real)
+            self.records.append(Record(msg["name"], "param", value=value, shapes=shapes, constraint=constraint))
+        elif kind == "sample" and isinstance(fn, numpyro.distributions.Unit):
+            self.records.append(Record(msg["name"], "factor"))
+        elif kind == "sample":
             self.records.append(
                 Record(
-                    msg["name"], kind, value=value, fn=fn if kind == "sample" else None,
-                    observed=bool(msg.get("is_observed")), scaled=msg.get("scale") not in (None, 1, 1.0),
-                    discrete=kind == "sample" and bool(getattr(fn.support, "is_discrete", False)),
-                    enumerable=kind == "sample" and bool(fn.has_enumerate_support),
-                    shapes=_leaf_shapes(value),
-                    constraint=msg["kwargs"].get("constraint", constraints.real) if kind == "param" else fn.support,
+                    msg["name"], "sample", value=value, fn=fn, observed=bool(msg["is_observed"]),
+                    scaled=msg["scale"] not in (None, 1, 1.0), discrete=is_discrete(fn), outcomes=_outcomes(fn),
+                    shapes=(jnp.shape(value),), constraint=fn.support,
                 )
             )  # fmt: skip
 
 
-def _leaf_shapes(value: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(value))
+def _outcomes(fn: Any) -> np.ndarray | None:
+    """The values a discrete distribution can take, if they are finitely many."""
+    if not fn.has_enumerate_support or not is_discrete(fn):
+        return None
+    with jax.ensure_compile_time_eval():
+        return np.unique(np.asarray(fn.enumerate_support(expand=False)))
 
 
 @contextmanager
@@ -68,23 +69,29 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def record(model: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray | None = None) -> tuple[list[Record], Exception | None]:
-    """The sites of one seeded run, and what the program raised, if it did."""
-    y = np.zeros(len(a)) if y is None else y
+def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
+    """The sites of one run, and what the program raised, if it did. Shapes only: no number is computed."""
+    recorder = _Recorder(seed(model, jax.random.key(0)))
+
+    def run(x: Any, a: Any, y: Any) -> None:
+        recorder(x, a, y)
+        for site in recorder.records:
+            site.sees_y = site.value is y
+
     with _quiet():
-        recorder = _Recorder(seed(model, jax.random.key(0)))
-        placeholder = jnp.asarray(y)
         try:
-            recorder(jnp.asarray(x), jnp.asarray(a), placeholder)
+            jax.eval_shape(run, x, a, np.zeros(len(a)))
         except Exception as failure:  # whatever a user's program raises; the caller decides what it means
             return recorder.records, failure
-        for site in recorder.records:
-            site.sees_y = site.value is placeholder
-        return recorder.records, None
+    return recorder.records, None
 
 
 class _Fill(Messenger):
-    """Fills parameters from a flat vector and discrete row latents from an assignment; keeps priors and the outcome."""
+    """Fills parameters from a flat vector and discrete row latents from an assignment; keeps priors and the outcome.
+
+    `given` says otherwise: constrained values by name, "draw" (sample sites from their priors) or "start" (the same, and
+    `param` sites at their initial values).
+    """
 
     def __init__(self, fn: Any, program: TracedProgram, theta: Any, assignment: Mapping[str, Any], given: Any) -> None:
         super().__init__(fn)
@@ -97,46 +104,40 @@ class _Fill(Messenger):
 
     def process_message(self, msg: Any) -> None:
         name, kind = msg.get("name"), msg["type"]
-        if kind == "param":
-            msg["value"] = self._param(name, msg["kwargs"].get("constraint", constraints.real))
+        if kind == "param" and self.given != "start":
+            transform = biject_to(msg["kwargs"].get("constraint", constraints.real))
+            leaves = [self._place(site, transform) for site in self.program.groups[name]]
+            msg["value"] = jax.tree.unflatten(self.program.trees[name], leaves)
         elif kind == "sample" and name == self.program.observed:
             self.observed = msg["fn"]
         elif kind == "sample" and name in self.assignment:
-            fn = msg["fn"]
-            value = jnp.full(jnp.shape(fn.mean) if not fn.event_shape else fn.shape(), self.assignment[name])
-            value = value.astype(jnp.int64)
-            self.log_weight = self.log_weight + fn.log_prob(value)
-            msg["value"] = value
+            msg["value"] = jnp.full(msg["fn"].shape(), self.assignment[name], jnp.int64)
+            self.log_weight = self.log_weight + msg["fn"].log_prob(msg["value"])
         elif kind == "sample" and not msg["is_observed"]:
-            msg["value"] = self._sample(name, msg)
+            (site,) = self.program.groups[name]
+            fn, transform = msg["fn"], biject_to(msg["fn"].support)
+            drawn = fn.sample(msg["kwargs"]["rng_key"]) if self.given in ("draw", "start") else None
+            msg["value"] = value = self._place(site, transform, drawn)
+            jacobian = transform.log_abs_det_jacobian(self.free[name], value)
+            self.log_prior = self.log_prior + jnp.sum(fn.log_prob(value)) + jnp.sum(jacobian)
 
-    def _param(self, name: str, constraint: Any) -> Any:
-        transform = biject_to(constraint)
-        leaves = [self._leaf(site, transform, None)[0] for site in self.program.groups[name]]
-        return jax.tree.unflatten(self.program.trees[name], leaves)
+    def postprocess_message(self, msg: Any) -> None:
+        if msg["type"] == "param" and self.given == "start" and msg["value"] is not None:
+            transform = biject_to(msg["kwargs"].get("constraint", constraints.real))
+            for site, leaf in zip(self.program.groups[msg["name"]], jax.tree.leaves(msg["value"])):
+                self._place(site, transform, jnp.asarray(leaf, float))
 
-    def _sample(self, name: str, msg: Any) -> Any:
-        (site,) = self.program.groups[name]
-        fn = msg["fn"]
-        key = msg["kwargs"].get("rng_key") if self.given == "draw" else None
-        value, free = self._leaf(site, biject_to(fn.support), None if key is None else fn.sample(key))
-        jacobian = biject_to(fn.support).log_abs_det_jacobian(free, value)
-        self.log_prior = self.log_prior + jnp.sum(fn.log_prob(value)) + jnp.sum(jacobian)
-        return value
-
-    def _leaf(self, site: Site, transform: Any, drawn: Any) -> tuple[Any, Any]:
-        """The constrained and unconstrained value of one array: from theta, given by name, or drawn."""
-        if isinstance(self.given, Mapping):
+    def _place(self, site: Site, transform: Any, value: Any = None) -> Any:
+        """One array's constrained value: the one passed, given by name, or from theta. Both its forms are kept."""
+        if value is None and isinstance(self.given, Mapping):
             value = self.given[site.name]
-        else:
-            value = drawn
         if value is None:
             free = self.theta[site.start : site.stop].reshape(site.free_shape)
             value = transform(free)
         else:
             free = transform.inv(value)
         self.values[site.name], self.free[site.name] = value, free
-        return value, free
+        return value
 
 
 class Pass(NamedTuple):
@@ -158,17 +159,22 @@ class TracedProgram(JaxKernels):
         super().__init__()
         self.model = model
         self.x, self.a = x[:1], a[:1]
-        with _quiet():
-            outline = analyse(lambda x, a, y=None: record(model, x, a, y)[0], x, a)
-            self.observed, self.event_shape = outline.observed, outline.event_shape
-            self.sites, self.groups, self.trees = self._lay_out(outline.parameters)
-            self.dim = self.sites[-1].stop if self.sites else 0
-            self._constraints = {record.name: record.constraint for record in outline.parameters}
-            self._start = {record.name: record.value for record in outline.parameters if record.kind == "param"}
-            self.assignments = self._assignments(outline.enumerated)
-            fn = strip(outline.observed_fn)
-            self.discrete = bool(fn.support.is_discrete)
-            self.support_name = str(fn.support)
+        outline = analyse(self._sites_of, x, a)
+        self.observed, self.event_shape = outline.observed, outline.event_shape
+        self.sites, self.groups, self.trees = self._lay_out(outline.parameters)
+        self.dim = self.sites[-1].stop if self.sites else 0
+        self._constraints = {record.name: str(record.constraint) for record in outline.parameters}
+        names = [site.name for site in outline.enumerated]
+        # every combination of values of the discrete row latents; one empty combination if there are none
+        self.assignments = [dict(zip(names, v)) for v in product(*(site.outcomes for site in outline.enumerated))]
+        self.discrete = is_discrete(outline.observed_fn)
+        self.support_name = str(outline.observed_fn.support)
+
+    def _sites_of(self, x: np.ndarray, a: np.ndarray) -> list[Record]:
+        records, failure = record(self.model, x, a)
+        if failure is not None:
+            raise ModelError(f"the model raised {type(failure).__name__} when it was run with {len(a)} rows: {failure}") from failure
+        return records
 
     @staticmethod
     def _lay_out(parameters: list[Record]) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:
@@ -182,12 +188,6 @@ class TracedProgram(JaxKernels):
                 shape = jnp.shape(leaf)
                 arrays.append((site.name, suffix, site.kind == "sample", shape, tuple(transform.inverse_shape(shape))))
         return (*name_sites(arrays), trees)
-
-    @staticmethod
-    def _assignments(enumerated: list[Record]) -> list[dict[str, Any]]:
-        """Every combination of values of the discrete row latents; one empty combination if there are none."""
-        values = [np.unique(np.asarray(site.fn.enumerate_support(expand=False))) for site in enumerated]
-        return [dict(zip([site.name for site in enumerated], combination)) for combination in product(*values)]
 
     # one pass through the program -------------------------------------------------------------------------------------
 
@@ -225,11 +225,7 @@ class TracedProgram(JaxKernels):
         weights = jnp.stack([jnp.broadcast_to(jnp.exp(one.log_weight), shape) for one in passes], axis=-1)
         return Density("Mixture", {"probs": weights, "components": parts})
 
-    # what needs no compilation or little ------------------------------------------------------------------------------
-
-    @property
-    def family(self) -> str:
-        return self.outline_density.family
+    # names ------------------------------------------------------------------------------------------------------------
 
     def named_leaves(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters by array name; a module's tree given under its site's name is taken apart."""
@@ -239,48 +235,12 @@ class TracedProgram(JaxKernels):
             if group is not None and [site.name for site in group] != [name]:
                 leaves, tree = jax.tree.flatten(value)
                 if tree != self.trees[name]:
-                    raise ModelError(f"parameter {name!r} must be a tree like the model's own, {self.trees[name]}, got {tree}")
+                    raise ParameterError(f"parameter {name!r} must be a tree like the model's, {self.trees[name]}, got {tree}")
                 named |= {site.name: leaf for site, leaf in zip(group, leaves)}
             else:
                 named[name] = value
         return named
 
-    def constraint_of(self, name: str) -> Any:
-        owner = next(owner for owner, group in self.groups.items() if name in [site.name for site in group])
-        return self._constraints[owner]
-
-    def default_initial(self) -> np.ndarray:
-        """Where fits start: `param` sites at their own initial value, sample sites at the median of 99 prior draws."""
-        start = np.zeros(self.dim)
-        with jax.enable_x64(True):
-            for name, value in self._start.items():
-                inverse = biject_to(self._constraints[name]).inv
-                for site, leaf in zip(self.groups[name], jax.tree.leaves(value)):
-                    start[site.start : site.stop] = np.ravel(inverse(jnp.asarray(leaf, float)))
-        has_prior = [np.arange(site.start, site.stop) for site in self.sites if site.prior]
-        if has_prior:
-            index = np.concatenate(has_prior)
-            start[index] = np.median(self.draw_prior(99, 0, start, jitter=0.0)[:, index], axis=0)
-        return start
-
-    def check_initial(self, initial: np.ndarray) -> None:
-        """Raise if the log-density of an outcome the model itself draws is NaN at the initial parameters."""
-        values = {name: value[0] for name, value in self.constrain(initial[None]).items()}
-        with _quiet():
-            observed = self.run(jnp.asarray(initial), jnp.asarray(self.x), jnp.asarray(self.a)).observed
-            drawn = np.asarray(observed.expand((1,)).sample(jax.random.key(0)), float)
-        check_finite_initial(self.log_likelihood(initial[None], self.x, self.a, drawn), "log-density", values)
-        check_finite_initial(self.log_prior(initial[None]), "log prior", values)
-
-    def action_problem(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
-        """What an index past the end of an array says, or None; plain JAX clamps such an index without a word."""
-        with _quiet():
-            probe = checkify.checkify(
-                lambda theta, x, a: self.run(theta, x, a).observed.log_prob(jnp.zeros((1, *self.event_shape), int)),
-                errors=checkify.index_checks,
-            )
-            error, _ = probe(jnp.asarray(theta), jnp.asarray(x), jnp.asarray(a))
-            message = error.get()
-        return message and message.strip().splitlines()[0]
-
-
+    def constraint_of(self, name: str) -> str:
+        """What the program says of a parameter's range."""
+        return next(self._constraints[owner] for owner, group in self.groups.items() if name in [s.name for s in group])

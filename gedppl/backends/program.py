@@ -118,7 +118,7 @@ class ProgramClass:
         if self._init:
             values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
             initial = self._flatten(program, values | self._named_leaves(program, self._init))
-        program.check_initial(initial)
+        _check_initial(program, initial)
         self._program, self._initial = program, initial
 
     @property
@@ -314,6 +314,18 @@ class ProgramClass:
 
     def check_outcomes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
+        x, a, y = self.check_shapes(x, a, y)
+        ok = self.supports(x, a, y)
+        if not ok.all():
+            row = int(np.argmin(ok))
+            raise OutOfSupportError(
+                f"outcome {y[row]} in row {row} is outside the support of {self.program.family} "
+                f"({self.program.support_name}): no parameter gives it a positive density"
+            )
+        return x, a, y
+
+    def check_shapes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same without looking at the support."""
         x, a = self._ready(x, a)
         y = np.asarray(y, float)
         if y.shape != (len(a), *self.event_shape):
@@ -324,15 +336,11 @@ class ProgramClass:
         if not np.isfinite(y).all():
             row = int(np.argmax(~np.isfinite(y.reshape(len(y), -1)).all(axis=1)))
             raise NotFiniteError(f"y must be finite, got {y[row]} in row {row}: drop the row or wait for its outcome")
-        if len(a):
-            ok = self.program.in_support(self._initial, x, a, y)
-            if not ok.all():
-                row = int(np.argmin(ok))
-                raise OutOfSupportError(
-                    f"outcome {y[row]} in row {row} is outside the support of {self.program.family} "
-                    f"({self.program.support_name}): no parameter gives it a positive density"
-                )
         return x, a, y
+
+    def supports(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(n,) bool: whether some parameter may give each outcome a positive density; rows as `check_shapes` leaves them."""
+        return self.program.in_support(self._initial, x, a, y) if len(a) else np.ones(0, bool)
 
     def _on_rows(self, rows: Rows) -> Rows:
         """The rows, checked once."""
@@ -441,10 +449,25 @@ def _parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[
     return parsed
 
 
-def check_finite_initial(value: np.ndarray, what: str, initial: Mapping[str, Any]) -> None:
-    """Raise if the log-density at the initial parameters is NaN."""
-    if np.isnan(value).any():
+def _check_initial(program: Any, initial: np.ndarray) -> None:
+    """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on the rows beside it.
+
+    In the second case padding and histories would change it. Tried on rows near the example's, away from zeros.
+    """
+    x = program.x * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]]
+    a = np.repeat(program.a, 3)
+    y = program.feasible(initial, x, a)
+    theta = np.stack([initial, initial + 0.3 * np.cos(1 + np.arange(program.dim))])
+    together = program.log_likelihood(theta, x, a, y)
+    if np.isnan(together[0, 0]) or np.isnan(program.log_prior(initial[None])).any():
+        values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
         raise NotANumberError(
-            f"the {what} is NaN at the initial parameters {dict(initial)}: pass init={{site: value}} where it is finite, "
-            "or mend the model (a negative scale, a log of a negative number, 0/0)"
+            f"the log-density is NaN at the initial parameters {values}: pass init={{site: value}} where it is finite, or "
+            "mend the model (a negative scale, a log of a negative number, 0/0)"
+        )
+    alone = [program.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)]
+    if not np.allclose(together, np.concatenate(alone, axis=1), rtol=1e-9, atol=1e-12, equal_nan=True):
+        raise ModelError(
+            "a row's density depends on the other rows (batch statistics, a sum or mean over rows): compute such numbers "
+            "once, outside the model, and use them as constants"
         )

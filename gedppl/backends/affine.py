@@ -1,0 +1,67 @@
+"""Proof by data flow that a program's predictor is affine in theta, or the exponential of something affine.
+
+A backend lists the operations of a function of theta. Every value is FREE of theta, AFFINE in theta, EXP (the exponential
+of an affine value, times something free of theta) or OTHER. An operation without a rule gives OTHER, so nothing is ever
+claimed that was not seen: comparisons, rounding and stopped gradients, whose derivative alone would look constant, have
+no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+
+class Level(IntEnum):
+    """How a value depends on theta."""
+
+    FREE = 0
+    AFFINE = 1
+    EXP = 2
+    OTHER = 3
+
+
+def combine(rule: str | None, operands: Sequence[Level]) -> Level:
+    """The level of an operation's result.
+
+    >>> combine("sum", [Level.FREE, Level.AFFINE]).name, combine("multiply", [Level.AFFINE, Level.AFFINE]).name
+    ('AFFINE', 'OTHER')
+    """
+    highest = max(operands)
+    if highest is Level.FREE or rule == "move":
+        return highest
+    match rule:
+        case "sum":
+            return Level.AFFINE if highest is Level.AFFINE else Level.OTHER
+        case "index":  # the first operand's elements, at positions that the others give
+            return operands[0] if max(operands[1:], default=Level.FREE) is Level.FREE else Level.OTHER
+        case "select":  # the first operand chooses among the others
+            return Level.AFFINE if operands[0] is Level.FREE and highest is Level.AFFINE else Level.OTHER
+        case "multiply" | "contract":
+            low, high = sorted(operands)
+            if low is Level.FREE and high is Level.AFFINE:
+                return Level.AFFINE
+            if rule == "multiply" and high is Level.EXP and low is not Level.AFFINE:
+                return Level.EXP
+        case "divide":
+            above, below = operands
+            if below is Level.FREE:
+                return above
+            if below is Level.EXP and above in (Level.FREE, Level.EXP):
+                return Level.EXP
+        case "exp":
+            return Level.EXP if highest is Level.AFFINE else Level.OTHER
+        case "log":
+            return Level.AFFINE if highest is Level.EXP else Level.OTHER
+    return Level.OTHER
+
+
+# the one-predictor families: class name -> (family, link, the argument that carries the predictor, the other arguments)
+FAMILIES = {
+    "Normal": ("Normal", "identity", "loc", ("scale",)),
+    "BernoulliLogits": ("Bernoulli", "logit", "logits", ()),
+    "BinomialLogits": ("Binomial", "logit", "logits", ("total_count",)),
+    "Poisson": ("Poisson", "log", "rate", ()),
+    "Exponential": ("Exponential", "log", "rate", ()),
+    "Gamma": ("Gamma", "log", "rate", ("concentration",)),
+}

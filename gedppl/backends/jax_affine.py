@@ -1,0 +1,98 @@
+"""The proof of `gedppl.backends.affine` for JAX: the function's jaxpr is read operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gedppl.backends.affine import FAMILIES, Level, combine
+from gedppl.backends.lowering import strip
+from gedppl.classes import LinearPredictor
+
+# JAX primitive -> the name of its rule in `gedppl.backends.affine`
+_RULES = (
+    dict.fromkeys("reshape broadcast_in_dim squeeze transpose slice rev copy copy_p expand_dims".split(), "move")
+    | dict.fromkeys("add sub neg add_any reduce_sum concatenate pad cumsum".split(), "sum")
+    | {"gather": "index", "dynamic_slice": "index", "select_n": "select", "mul": "multiply", "dot_general": "contract"}
+    | {"div": "divide", "exp": "exp", "log": "log"}
+)
+_CALLS = ("pjit", "jit", "closed_call", "core_call", "remat")
+
+
+def levels(function: Callable[..., Any], theta: Any, *rows: Any) -> list[Level]:
+    """How each array that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold."""
+    closed = jax.make_jaxpr(function)(theta, *rows)
+    return _walk(closed.jaxpr, [Level.AFFINE] + [Level.FREE] * len(rows))
+
+
+def _walk(jaxpr: Any, inputs: list[Level]) -> list[Level]:
+    known = dict(zip(jaxpr.invars, inputs))
+
+    def level(atom: Any) -> Level:
+        return known.get(atom, Level.FREE) if not hasattr(atom, "val") else Level.FREE
+
+    for equation in jaxpr.eqns:
+        operands = [level(atom) for atom in equation.invars]
+        if all(operand is Level.FREE for operand in operands):
+            results = [Level.FREE] * len(equation.outvars)
+        else:
+            results = _step(equation, operands)
+        known.update(zip(equation.outvars, results))
+    return [level(atom) for atom in jaxpr.outvars]
+
+
+def _step(equation: Any, operands: list[Level]) -> list[Level]:
+    name = equation.primitive.name
+    if name in _CALLS:
+        inner = equation.params["jaxpr"]
+        return _walk(getattr(inner, "jaxpr", inner), operands)
+    if name == "convert_element_type":
+        before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+        exact = before.kind == after.kind == "f" and after.itemsize >= before.itemsize
+        result = operands[0] if exact else Level.OTHER
+    else:
+        result = combine(_RULES.get(name), operands)
+    return [result] * len(equation.outvars)
+
+
+def linear_predictor(program: Any) -> LinearPredictor | None:
+    """The class as a one-predictor family, if that can be proved; None otherwise."""
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+        return None
+    known = FAMILIES.get(program.abstractly(lambda *args: type(strip(program.run(*args).observed)).__name__))
+    if known is None:
+        return None
+    family, link, argument, others = known
+
+    def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
+        observed = strip(program.run(theta, x, a).observed)
+        return [jnp.broadcast_to(getattr(observed, name), a.shape).astype(float) for name in (argument, *others)]
+
+    needed = Level.EXP if link == "log" else Level.AFFINE
+    found = levels(arguments, jnp.zeros(program.dim), program.x, program.a)
+    if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
+        return None
+
+    def eta(theta: Any, x: Any, a: Any) -> Any:
+        value = arguments(theta, x, a)[0]
+        return jnp.log(value) if link == "log" else value
+
+    def everything(x: Any, a: Any) -> list[Any]:
+        zero = jnp.zeros(program.dim)
+        offset, jacobian = eta(zero, x, a), jax.jacfwd(eta)(zero, x, a)
+        return [jacobian, offset, *arguments(zero, x, a)[1:]]
+
+    def parts(x: Any, a: Any) -> list[np.ndarray]:
+        return program.by_row("predictor", everything, (np.asarray(x, float), np.asarray(a, np.int64)))
+
+    return LinearPredictor(
+        family,
+        link,
+        features=lambda x, a: parts(x, a)[0],
+        offset=lambda x, a: parts(x, a)[1],
+        fixed=lambda x, a: dict(zip(others, parts(x, a)[2:])),
+    )

@@ -1,0 +1,413 @@
+"""A traced program's compiled functions: one per kind of question and shape bucket.
+
+Histories are padded to the buckets of `gedppl.rows` and weighted; smaller questions (a few actions at many settings) are
+padded to 8, 64, 512 or 4096 rows, larger ones cut into such pieces. Padding repeats a real row, because a NaN or an
+out-of-support value gives NaN gradients even under weight 0. Axis letters: M parameter settings, n rows, D parameters.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import checkify
+
+from gedppl.backends import LOCK
+from gedppl.backends.affine import Level
+from gedppl.backends.jax_affine import levels, linear_predictor
+from gedppl.backends.lowering import external_density, is_external
+from gedppl.classes import LinearPredictor
+from gedppl.density import Density
+from gedppl.rows import Rows
+
+PIECES = (8, 64, 512, 4096)  # rows of a query
+MAX_CELLS = 1 << 22  # settings times rows evaluated at once
+DRAWS = 128  # prior draws at once
+KEEP_ROWS = 8  # histories kept on the device
+KEEP_COMPILED = 512
+
+
+def _settings(m: int) -> int:
+    """To how many parameter settings m are padded in a query: 4, 16, 64, ..."""
+    size = 4
+    while size < m:
+        size *= 4
+    return size
+
+
+def _power_of_two(m: int) -> int:
+    return 1 << max(m - 1, 0).bit_length()
+
+
+def _pad(array: np.ndarray, size: int) -> np.ndarray:
+    """The array with its first row repeated at the end, up to `size` rows."""
+    short = size - len(array)
+    return array if short == 0 else np.concatenate([array, np.broadcast_to(array[:1], (short, *array.shape[1:]))])
+
+
+def pieces(n: int) -> Iterator[tuple[slice, int]]:
+    """Cut n rows into slices and say to how many rows each is padded, wasting little and using few sizes."""
+    start = 0
+    while start < n:
+        left = n - start
+        size = next((piece for piece in PIECES if left <= piece), PIECES[-1])
+        smaller = PIECES[max(PIECES.index(size) - 1, 0)]
+        if left <= size // 2 and size != smaller:  # half empty: take a full smaller piece and go on
+            size = smaller
+        yield slice(start, min(start + size, n)), size
+        start += size
+
+
+class JaxKernels:
+    """Compiled functions over `run`, `row_log_likelihood` and `row_density`, which the traced program provides."""
+
+    run: Callable[..., Any]
+    row_log_likelihood: Callable[..., Any]
+    row_density: Callable[..., Density]
+    sites: tuple[Any, ...]
+    dim: int
+    x: np.ndarray
+    a: np.ndarray
+    event_shape: tuple[int, ...]
+
+    def __init__(self) -> None:
+        self._compiled: OrderedDict[Any, Any] = OrderedDict()
+        self._rows: OrderedDict[Any, Any] = OrderedDict()
+        self._guard = threading.Lock()
+        self._facts: dict[str, Any] = {}
+        self.compilations: dict[str, int] = {}  # how often each function was compiled
+
+    def call(self, name: str, function: Callable[..., Any], *args: Any, static: Any = None) -> Any:
+        """Run `function` compiled for these shapes; results are JAX arrays."""
+        key = (name, static, tuple(np.shape(arg) for arg in args))
+        with jax.enable_x64(True):
+            compiled = self._compiled.get(key)
+            if compiled is None:
+                with LOCK:  # compiling runs the user's program
+                    compiled = jax.jit(function).lower(*args).compile()
+                with self._guard:
+                    self._compiled[key] = compiled
+                    self.compilations[name] = self.compilations.get(name, 0) + 1
+                    while len(self._compiled) > KEEP_COMPILED:
+                        self._compiled.popitem(last=False)
+            return compiled(*args)
+
+    def _fact(self, name: str, find: Callable[[], Any]) -> Any:
+        """Something about the program that is found out once."""
+        if name not in self._facts:
+            with LOCK, jax.enable_x64(True):
+                self._facts[name] = find()
+        return self._facts[name]
+
+    # what kind of program it is ---------------------------------------------------------------------------------------
+
+    @property
+    def moving_support(self) -> bool:
+        """Whether the support depends on the parameters; its edges are then part of the log-likelihood."""
+
+        def find() -> bool:
+            def edges(theta: Any, x: Any, a: Any) -> list[Any]:
+                return jax.tree.leaves(self.run(theta, x, a).observed.support)
+
+            return any(level is not Level.FREE for level in levels(edges, jnp.zeros(self.dim), self.x, self.a))
+
+        return self._fact("moving_support", find)
+
+    @property
+    def outline_density(self) -> Density:
+        """The structure of the density, without arrays."""
+
+        def find() -> Density:
+            return self.abstractly(self.row_density).map_args(lambda _: None)
+
+        return self._fact("outline", find)
+
+    def abstractly(self, function: Callable[..., Any]) -> Any:
+        """What function(theta, x, a) returns, with arrays that have shapes only."""
+        found = []
+
+        def note(theta: Any, x: Any, a: Any) -> None:
+            found.append(function(theta, x, a))
+
+        jax.eval_shape(note, np.zeros(self.dim), self.x, self.a)
+        return found[0]
+
+    @property
+    def family(self) -> str:
+        return self.outline_density.family
+
+    @property
+    def predictor(self) -> LinearPredictor | None:
+        return self._fact("predictor", lambda: linear_predictor(self))
+
+    # parameters -------------------------------------------------------------------------------------------------------
+
+    def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Named constrained values, each with the leading axis M."""
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            return jax.vmap(lambda one: self.run(one, x, a).values)(theta)
+
+        out = self.call("constrain", function, _pad(theta, _settings(len(theta))), self.x, self.a)
+        return {site.name: np.array(out[site.name])[: len(theta)].reshape(-1, *site.shape) for site in self.sites}
+
+    def unconstrain(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The flat vectors (M, D) of named constrained values; not finite where a value is outside its constraint."""
+        if not values:
+            return np.zeros((1, 0))
+        m = len(next(iter(values.values())))
+
+        def function(x: Any, a: Any, *arrays: Any) -> Any:
+            def one(*arrays: Any) -> Any:
+                given = dict(zip((site.name for site in self.sites), arrays))
+                free = self.run(None, x, a, given=given).free
+                theta = jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
+                back = self.run(theta, x, a).values
+                # a transform's inverse may return a number even for a value outside: then it does not come back
+                return jnp.concatenate(
+                    [
+                        jnp.where(
+                            jnp.all(jnp.abs(back[site.name] - given[site.name]) <= 1e-8 * (1 + jnp.abs(given[site.name]))),
+                            jnp.ravel(free[site.name]),
+                            jnp.nan,
+                        )
+                        for site in self.sites
+                    ]
+                )
+
+            return jax.vmap(one)(*arrays)
+
+        padded = [_pad(values[site.name], _settings(m)) for site in self.sites]
+        return np.array(self.call("unconstrain", function, self.x, self.a, *padded))[:m]
+
+    def log_prior(self, theta: np.ndarray) -> np.ndarray:
+        if not any(site.prior for site in self.sites):
+            return np.zeros(len(theta))
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            return jax.vmap(lambda one: self.run(one, x, a).log_prior)(theta)
+
+        return np.array(self.call("log_prior", function, _pad(theta, _settings(len(theta))), self.x, self.a))[: len(theta)]
+
+    def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not any(site.prior for site in self.sites):
+            return np.zeros(self.dim), np.zeros((self.dim, self.dim))
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            def prior(one: Any) -> Any:
+                return self.run(one, x, a).log_prior
+
+            return jax.grad(prior)(theta), jax.hessian(prior)(theta)
+
+        grad, hessian = self.call("log_prior_grad_hessian", function, theta, self.x, self.a)
+        return np.array(grad), np.array(hessian)
+
+    def default_initial(self) -> np.ndarray:
+        """Where fits start: `param` sites at their own initial value, sample sites at the median of 99 prior draws."""
+
+        def function(x: Any, a: Any) -> Any:
+            free = self.run(None, x, a, given="start").free
+            return {site.name: free[site.name] for site in self.sites if not site.prior}
+
+        start = np.zeros(self.dim)
+        values = self.call("start", function, self.x, self.a)
+        for site in self.sites:
+            if not site.prior:
+                start[site.start : site.stop] = np.ravel(values[site.name])
+        has_prior = [np.arange(site.start, site.stop) for site in self.sites if site.prior]
+        if has_prior:
+            index = np.concatenate(has_prior)
+            start[index] = np.median(self.draw_prior(99, 0, start, jitter=0.0)[:, index], axis=0)
+        return start
+
+    def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
+        """n draws (n, D): sample sites from their priors, `param` coordinates standard normal around `initial`."""
+        noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
+        if not any(site.prior for site in self.sites):
+            return initial + noise
+
+        def function(theta: Any, words: Any, x: Any, a: Any) -> Any:
+            def one(theta: Any, words: Any) -> Any:
+                free = self.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
+                return jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
+
+            return jax.vmap(one)(theta, words)
+
+        words = np.random.default_rng([seed, 2]).integers(0, 2**32, (n, 2), dtype=np.uint32)
+        out = np.empty((n, self.dim))
+        for first in range(0, n, DRAWS):  # always the same shape: random number generators are slow to compile
+            cut = slice(first, min(first + DRAWS, n))
+            args = _pad((initial + noise)[cut], DRAWS), _pad(words[cut], DRAWS)
+            out[cut] = np.asarray(self.call("draw_prior", function, *args, self.x, self.a))[: cut.stop - first]
+        return out
+
+    # questions about a batch of rows ----------------------------------------------------------------------------------
+
+    def _over_pieces(self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any = None) -> np.ndarray:
+        """function(theta (M, D), rows) -> (M, n), asked in padded pieces."""
+        out = np.empty((len(theta), len(rows[0])))
+        for cut, size in pieces(len(rows[0])):
+            part = [_pad(array[cut], size) for array in rows]
+            step = _settings(MAX_CELLS // size)
+            for first in range(0, len(theta), step):
+                some = theta[first : first + step]
+                answer = self.call(name, function, _pad(some, _settings(len(some))), *part, static=static)
+                out[first : first + step, cut] = np.asarray(answer)[: len(some), : cut.stop - cut.start]
+        return out
+
+    def by_row(self, name: str, function: Any, rows: tuple[np.ndarray, ...], *, first: tuple[Any, ...] = (),
+               static: Any = None, axis: int = 0) -> list[np.ndarray]:  # fmt: skip
+        """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces."""
+        parts = []
+        for cut, size in pieces(len(rows[0])):
+            answer = self.call(name, function, *first, *(_pad(array[cut], size) for array in rows), static=static)
+            take = (slice(None),) * axis + (slice(cut.stop - cut.start),)
+            parts.append([np.asarray(leaf)[take] for leaf in answer])
+        return [np.concatenate(column, axis=axis) for column in zip(*parts)]
+
+    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+            return jax.vmap(lambda one: self.row_log_likelihood(one, x, a, y))(theta)
+
+        return self._over_pieces("log_likelihood", function, theta, (x, a, y))
+
+    def score(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+            def row(one: Any, x: Any, a: Any, y: Any) -> Any:
+                return self.row_log_likelihood(one, x[None], a[None], y[None])[0]
+
+            return [jax.vmap(jax.grad(row), (None, 0, 0, 0))(theta, x, a, y)]
+
+        return self.by_row("score", function, (x, a, y), first=(theta,))[0]
+
+    def in_support(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(n,) bool: inside a support that no parameter moves, and of finite log-density at one of three settings.
+
+        The second part catches the edges of closed supports (a Beta outcome of exactly 0).
+        """
+        if self.moving_support:
+            return np.ones(len(a), bool)
+
+        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+            return [jnp.broadcast_to(self.run(theta, x, a).observed.support(y), (x.shape[0],))]
+
+        inside = self.by_row("in_support", function, (x, a, y), first=(theta,))[0]
+        near = theta + np.array([[0.0], [0.1], [-0.1]]) * np.cos(np.arange(self.dim))
+        logs = self.log_likelihood(near, x, a, y)
+        return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
+
+    def feasible(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """Some outcome a row inside the support at theta, to try the log-density on."""
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            support = self.run(theta, x, a).observed.support
+            return [support.feasible_like(jnp.zeros((x.shape[0], *self.event_shape)))]
+
+        return np.array(self.by_row("feasible", function, (x, a), first=(theta,))[0], float)
+
+    def action_problem(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
+        """What an index past the end of an array says at one row, or None; plain JAX clamps such an index silently."""
+
+        def visit(theta: Any, x: Any, a: Any) -> None:
+            self.run(theta, x, a)
+
+        error, _ = self.call("index_check", checkify.checkify(visit, errors=checkify.index_checks), theta, x, a)
+        message = error.get()
+        return message and message.strip().splitlines()[0]
+
+    def values(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            def one(one: Any) -> Any:
+                return jnp.broadcast_to(functional(self.row_density(one, x, a), x=x, a=a), (x.shape[0],))
+
+            return jax.vmap(one)(theta)
+
+        return self._over_pieces("values", function, theta, (x, a), static=functional)
+
+    def values_grad(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            def row(one: Any, x: Any, a: Any) -> Any:
+                x, a = x[None], a[None]
+                return jnp.reshape(functional(self.row_density(one, x, a), x=x, a=a), ())
+
+            return jax.vmap(jax.value_and_grad(row))(theta, x, a)
+
+        value, grad = self.by_row("values_grad", function, (theta, x, a), static=functional)
+        return value, grad
+
+    def density(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, single: bool) -> Density:
+        """The density with NumPy arguments, batch (M, n), or (n,) for a single setting."""
+        if is_external(self.outline_density):
+            with jax.enable_x64(True):
+                return external_density(lambda one: self.row_density(one, jnp.asarray(x), jnp.asarray(a)), theta, single)
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            return jax.vmap(lambda one: self.row_density(one, x, a).leaves())(theta)
+
+        padded = _pad(theta, _settings(len(theta)))
+        arrays = [array[: len(theta)] for array in self.by_row("density", function, (x, a), first=(padded,), axis=1)]
+        return self.outline_density.rebuild([array[0] for array in arrays] if single else arrays)
+
+    # sums over a history ----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _key(rows: Rows) -> tuple[int, int]:
+        return id(rows._buffer), rows.n  # the entry keeps `rows`, so its buffer's id stays taken
+
+    def knows(self, rows: Rows) -> bool:
+        return self._key(rows) in self._rows
+
+    def remember(self, rows: Rows) -> tuple[Any, ...]:
+        """The padded history on the device; the last few are kept, so asking again about the same rows copies nothing."""
+        key = self._key(rows)
+        with self._guard:
+            entry = self._rows.get(key)
+            if entry is None:
+                with jax.enable_x64(True):
+                    entry = (rows, tuple(jax.device_put(array) for array in rows.padded()))
+                self._rows[key] = entry
+                while len(self._rows) > KEEP_ROWS:
+                    self._rows.popitem(last=False)
+            else:
+                self._rows.move_to_end(key)
+        return entry[1]
+
+    def _history(self, rows: Rows, weights: np.ndarray | None) -> tuple[Any, ...]:
+        x, a, y, w = self.remember(rows)
+        if weights is not None:
+            w = np.zeros(w.shape)
+            w[: rows.n] = weights
+        return x, a, y, w
+
+    def _sum(self, theta: Any, x: Any, a: Any, y: Any, w: Any) -> Any:
+        logs = self.row_log_likelihood(theta, x, a, y)
+        return jnp.sum(jnp.where(w == 0.0, 0.0, w * logs))
+
+    def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+        function = jax.vmap(self._sum, (0, None, None, None, None))
+        out = self.call("total", function, _pad(theta, _power_of_two(len(theta))), *self._history(rows, weights))
+        return np.array(out)[: len(theta)]
+
+    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        function = jax.vmap(jax.value_and_grad(self._sum), (0, None, None, None, None))
+        out = self.call("total_grad", function, _pad(theta, _power_of_two(len(theta))), *self._history(rows, weights))
+        return np.array(out[0])[: len(theta)], np.array(out[1])[: len(theta)]
+
+    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+        def function(theta: Any, *history: Any) -> Any:
+            grad = jax.grad(self._sum)
+
+            def column(direction: Any) -> Any:
+                return jax.jvp(lambda one: grad(one, *history), (theta,), (direction,))[1]
+
+            if self.dim <= 64:
+                return jax.vmap(column)(jnp.eye(self.dim))
+            return jax.lax.map(column, jnp.eye(self.dim), batch_size=32)  # bounds the memory of a large network
+
+        hessian = np.array(self.call("total_hessian", function, theta, *self._history(rows, weights)))
+        return (hessian + hessian.T) / 2

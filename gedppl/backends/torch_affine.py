@@ -1,0 +1,110 @@
+"""The proof of `gedppl.backends.affine` for torch: the function's graph of basic operations is read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import jacrev
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gedppl.backends.affine import FAMILIES, Level, combine
+from gedppl.backends.lowering import strip
+from gedppl.classes import LinearPredictor
+
+# aten operation -> the name of its rule in `gedppl.backends.affine`
+_RULES = (
+    dict.fromkeys(
+        "view _unsafe_view reshape expand unsqueeze squeeze permute t transpose slice select clone alias lift_fresh_copy "
+        "split unbind numpy_T".split(),
+        "move",
+    )
+    | dict.fromkeys("add sub rsub neg sum cat stack cumsum".split(), "sum")
+    | dict.fromkeys("index index_select gather".split(), "index")
+    | dict.fromkeys("mm mv bmm dot".split(), "contract")
+    | {"where": "select", "mul": "multiply", "div": "divide", "exp": "exp", "log": "log"}
+)
+
+
+def levels(function: Callable[..., Any], theta: torch.Tensor, *rows: torch.Tensor) -> list[Level]:
+    """How each tensor that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold."""
+    graph = make_fx(function)(theta, *rows).graph
+    known: dict[Any, Level] = {}
+    inputs = iter([Level.AFFINE] + [Level.FREE] * len(rows))
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            known[node] = next(inputs)
+        elif node.op == "get_attr":
+            known[node] = Level.FREE
+        elif node.op == "call_function":
+            known[node] = _step(node, known)
+        elif node.op == "output":
+            return [known[part] for part in node.args[0]]
+    raise AssertionError("a graph without output")
+
+
+def _step(node: Any, known: dict[Any, Level]) -> Level:
+    operands = [known[part] if isinstance(part, torch.fx.Node) else Level.FREE for part in _flat(node.args)]
+    operands += [known[part] for part in _flat(node.kwargs.values()) if isinstance(part, torch.fx.Node)]
+    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    if name == "getitem":
+        return operands[0]
+    if name == "addmm":  # bias + left @ right
+        return combine("sum", [operands[0], combine("contract", operands[1:3])]) if len(operands) == 3 else Level.OTHER
+    if name == "div" and node.kwargs.get("rounding_mode") is not None:
+        return Level.OTHER
+    return combine(_RULES.get(name), operands or [Level.FREE])
+
+
+def _flat(args: Any) -> list[Any]:
+    return [leaf for part in args for leaf in (_flat(part) if isinstance(part, list | tuple) else [part])]
+
+
+def linear_predictor(program: Any) -> LinearPredictor | None:
+    """The class as a one-predictor family, if that can be proved; None otherwise."""
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+        return None
+    zero = torch.zeros(program.dim, dtype=torch.float64)
+    x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
+    observed = strip(program.run(zero, x0, a0).observed)
+    name = type(observed).__name__
+    if name in ("Bernoulli", "Binomial"):  # torch keeps what it was given in the instance and derives the other lazily
+        name += "Logits" if "logits" in vars(observed) else "Probs"
+    known = FAMILIES.get(name)
+    if known is None:
+        return None
+    family, link, argument, others = known
+
+    def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
+        observed = strip(program.run(theta, x, a).observed)
+        return [
+            torch.as_tensor(getattr(observed, name), dtype=torch.float64).expand(a.shape) for name in (argument, *others)
+        ]
+
+    needed = Level.EXP if link == "log" else Level.AFFINE
+    try:
+        found = levels(arguments, zero, x0, a0)
+    except RuntimeError:  # the program looks at values while it runs, so it has no fixed graph
+        return None
+    if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
+        return None
+
+    def eta(theta: Any, x: Any, a: Any) -> Any:
+        value = arguments(theta, x, a)[0]
+        return torch.log(value) if link == "log" else value
+
+    def parts(x: Any, a: Any) -> list[np.ndarray]:
+        x = torch.as_tensor(np.array(x, float))
+        a = torch.as_tensor(np.array(a, np.int64))
+        fixed = [value.detach().numpy().copy() for value in arguments(zero, x, a)[1:]]
+        return [jacrev(eta)(zero, x, a).detach().numpy(), eta(zero, x, a).detach().numpy(), *fixed]
+
+    return LinearPredictor(
+        family,
+        link,
+        features=lambda x, a: parts(x, a)[0],
+        offset=lambda x, a: parts(x, a)[1],
+        fixed=lambda x, a: dict(zip(others, parts(x, a)[2:])),
+    )

@@ -1,0 +1,224 @@
+"""Bets against a model's predictions: what each bet pays, and how the wealth of many bets is kept.
+
+If a model's predictive distribution F_t was fixed before the outcome y_t, then u_t = F_t(y_t) is uniform on [0, 1]
+whatever happened before. A bet on a function g with mean 0 under the uniform law multiplies a gambler's wealth by
+1 + eps g(u_t) s_t, where s_t in [-1, 1] depends only on what was known before y_t: context, action, earlier rounds. Its
+mean is 1, so each wealth, and any mixture of them, is a nonnegative martingale: under a right model it ever exceeds
+1/delta with probability at most delta (Ville). A wrong model loses money to some bet, exponentially fast.
+
+All functions broadcast over leading axes, so that R parallel runs are one call. Axis letters: R runs (any leading axes),
+C context columns, A action groups, G shapes, E bets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+SHAPES = ("location", "spread", "skewness", "peak and shoulders", "lower tail", "upper tail", "extreme values")
+AMOUNTS = np.array([0.15, 0.4, 0.9, -0.15, -0.4, -0.9])
+MAX_COLUMNS = 16
+MAX_ACTION_GROUPS = 16
+MAX_INTERACTIONS = 128
+MIN_CONTEXTS = 10
+WINDOWS = np.array([100.0, 400.0])
+STAKES = np.array([0.5, 1.0])
+RIDGE = 10.0
+
+
+def shapes(u: np.ndarray) -> np.ndarray:
+    """What is bet on: functions of u with mean 0 under the uniform law and values in [-1, 1]. (...) -> (..., G).
+
+    Legendre polynomials of degree 1 to 4 in 2u - 1, then how often u falls into the lower 5%, the upper 5% and the
+    outermost 0.5%: the coverage of the usual predictive intervals.
+    """
+    v = 2.0 * np.asarray(u, float) - 1.0
+    squared = v * v
+    columns = [
+        v,
+        1.5 * squared - 0.5,
+        v * (2.5 * squared - 1.5),
+        (35.0 * squared * squared - 30.0 * squared + 3.0) / 8.0,
+        ((v < -0.9) - 0.05) / 0.95,
+        ((v > 0.9) - 0.05) / 0.95,
+        ((abs(v) > 0.995) - 0.005) / 0.995,
+    ]
+    return np.stack(columns, -1)
+
+
+@dataclass(frozen=True)
+class Bets:
+    """The set of bets for contexts of `dx` columns and `n_actions` actions.
+
+    Wide contexts are projected on `MAX_COLUMNS` fixed random directions and many actions are grouped by their number
+    modulo `MAX_ACTION_GROUPS`: fewer bets, so weaker against a flaw confined to one column or one action.
+    """
+
+    dx: int
+    n_actions: int
+
+    @property
+    def columns(self) -> int:
+        return min(self.dx, MAX_COLUMNS)
+
+    @property
+    def groups(self) -> int:
+        return min(self.n_actions, MAX_ACTION_GROUPS)
+
+    @property
+    def interactions(self) -> int:
+        pairs = 2 * self.columns * self.groups
+        return pairs if self.groups > 1 and pairs <= MAX_INTERACTIONS else 0
+
+    def projected(self, x: np.ndarray) -> np.ndarray:
+        """(..., dx) -> (..., C)."""
+        if self.dx <= MAX_COLUMNS:
+            return np.asarray(x, float)
+        directions = np.random.default_rng(0).normal(size=(self.dx, MAX_COLUMNS)) / np.sqrt(self.dx)
+        return np.asarray(x, float) @ directions
+
+    def sizes(self) -> list[int]:
+        """Bets on u alone, with a column, with an action, with a column within one action, along a learned direction."""
+        both = 2 * len(AMOUNTS)
+        on_action = both * self.groups if self.groups > 1 else 0
+        single = [len(SHAPES) * len(AMOUNTS), both * 2 * self.columns, on_action, len(AMOUNTS) * self.interactions]
+        return [*single, len(WINDOWS) * len(STAKES)]
+
+    def log_weights(self) -> np.ndarray:
+        """(E,): each kind of bet gets the same share of the initial wealth 1."""
+        sizes = self.sizes()
+        kinds = sum(size > 0 for size in sizes)
+        return np.concatenate([np.full(size, -np.log(kinds * size)) for size in sizes if size])
+
+    def features(self, z: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Columns and their squares (..., 2C), and the action's group (..., A), all in [-1, 1]; z (..., C) standardised."""
+        column = np.concatenate([np.clip(z / 2.0, -1.0, 1.0), np.clip((z * z - 1.0) / 2.0, -1.0, 1.0)], -1)
+        group = np.asarray(action)[..., None] % self.groups == np.arange(self.groups)
+        return np.where(np.isfinite(column), column, 0.0), group.astype(float)
+
+    def payoffs(self, u: np.ndarray, column: np.ndarray, group: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """eps g(u) s for every bet, (..., E). u (...), `features` of the round, `Trend.expected` before it (..., W)."""
+        g = shapes(u)
+        pieces = [g[..., :, None], (column[..., :, None] * g[..., None, :2])[..., None]]
+        if self.groups > 1:
+            pieces.append((group[..., :, None] * g[..., None, :2])[..., None])
+            if self.interactions:
+                pieces.append((group[..., :, None] * column[..., None, :] * g[..., None, None, 0])[..., None])
+        lead = g.shape[:-1]
+        fixed = [(piece * AMOUNTS).reshape(*lead, -1) for piece in pieces]
+        # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
+        stakes = np.clip(3.0 * expected[..., None] * STAKES, -0.9, 0.9).reshape(*lead, -1)
+        return np.concatenate([*fixed, stakes * g[..., :1]], -1)
+
+    def describe(self, index: int) -> str:
+        """Bet number `index` in words: what about the outcomes differed from the predictions, and where."""
+        sizes = self.sizes()
+        kind = int(np.searchsorted(np.cumsum(sizes), index, side="right"))
+        cell, amount = divmod(index - sum(sizes[:kind]), len(AMOUNTS))
+        if kind == 4:
+            return "outcomes are larger or smaller than predicted, depending on context and action"
+        up = AMOUNTS[amount] > 0
+        if kind == 0:
+            return _MARGINAL[cell][0 if up else 1]
+        if kind == 3:
+            group, cell = divmod(cell, 2 * self.columns)
+            return f"{_LOCATION[0 if up else 1]} {self._where(cell)}{self._on_action(group)}"
+        cell, shape = divmod(cell, 2)
+        what = (_LOCATION if shape == 0 else _SPREAD)[0 if up else 1]
+        return f"{what} {self._where(cell)}" if kind == 1 else f"{what}{self._on_action(cell)}"
+
+    def _where(self, cell: int) -> str:
+        name = "a projection of the context" if self.dx > MAX_COLUMNS else f"x[{cell % self.columns}]"
+        return f"where {name} is " + ("large" if cell < self.columns else "far from its mean")
+
+    def _on_action(self, group: int) -> str:
+        return f" on action {group}" if self.n_actions <= MAX_ACTION_GROUPS else f" on actions {group} mod {self.groups}"
+
+
+_LOCATION = ("outcomes are larger than predicted", "outcomes are smaller than predicted")
+_SPREAD = ("outcomes vary more than predicted", "outcomes vary less than predicted")
+_MARGINAL = (
+    _LOCATION,
+    _SPREAD,
+    ("outcomes are more skewed to the right than predicted", "outcomes are more skewed to the left than predicted"),
+    ("outcomes lie more in the middle and the tails than predicted", "outcomes lie more in the shoulders than predicted"),
+    ("more outcomes than predicted lie in the lower tail", "fewer outcomes than predicted lie in the lower tail"),
+    ("more outcomes than predicted lie in the upper tail", "fewer outcomes than predicted lie in the upper tail"),
+    ("more extreme outcomes than predicted", "fewer extreme outcomes than predicted"),
+)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Running mean and squared deviations of context columns (Welford). n contexts seen; mean, m2 (..., C)."""
+
+    n: int
+    mean: np.ndarray
+    m2: np.ndarray
+
+    @classmethod
+    def empty(cls, columns: int) -> Moments:
+        return cls(0, np.zeros(columns), np.zeros(columns))
+
+    def include(self, x: np.ndarray) -> Moments:
+        gap = x - self.mean
+        mean = self.mean + gap / (self.n + 1)
+        return Moments(self.n + 1, mean, self.m2 + gap * (x - mean))
+
+    def standardised(self, x: np.ndarray) -> np.ndarray:
+        """(x - mean) / sd; NaN (no bet) while too few contexts were seen, and in a column that never varied."""
+        if self.n < MIN_CONTEXTS:
+            return np.full(np.shape(x), np.nan)
+        sd = np.sqrt(self.m2 / (self.n - 1))
+        return np.divide(x - self.mean, sd, out=np.full(np.shape(x), np.nan), where=sd > 0)
+
+
+@dataclass(frozen=True)
+class Trend:
+    """In which direction 2u - 1 has lately been off zero: one regression a feature, over windows of W lengths.
+
+    Features are 1, the columns and their squares, each within an action group: F = A (1 + 2C). A flaw spread thinly over
+    many of them is invisible to each single bet but adds up here.
+    """
+
+    products: np.ndarray  # (..., W, F) discounted sums of (2u - 1) f
+    squares: np.ndarray  # (..., W, F) discounted sums of f^2
+
+    @classmethod
+    def empty(cls, bets: Bets) -> Trend:
+        zeros = np.zeros((len(WINDOWS), bets.groups * (1 + 2 * bets.columns)))
+        return cls(zeros, zeros)
+
+    @staticmethod
+    def within_action(column: np.ndarray, group: np.ndarray) -> np.ndarray:
+        """(..., 2C), (..., A) -> (..., F)."""
+        with_one = np.concatenate([np.ones((*column.shape[:-1], 1)), column], -1)
+        return (group[..., :, None] * with_one[..., None, :]).reshape(*column.shape[:-1], -1)
+
+    def expected(self, f: np.ndarray) -> np.ndarray:
+        """The mean of 2u - 1 that the past suggests for features f (..., F) -> (..., W)."""
+        return np.sum(self.products / (self.squares + RIDGE) * f[..., None, :], -1)
+
+    def include(self, u: np.ndarray, f: np.ndarray) -> Trend:
+        kept = (1.0 - 1.0 / WINDOWS)[:, None]
+        row = f[..., None, :]
+        v = (2.0 * np.asarray(u, float) - 1.0)[..., None, None]
+        return Trend(kept * self.products + v * row, kept * self.squares + row * row)
+
+
+def log_total(log_wealth: np.ndarray) -> np.ndarray:
+    """log of the summed wealth, (..., E) -> (...)."""
+    top = log_wealth.max(-1)
+    return top + np.log(np.exp(log_wealth - top[..., None]).sum(-1))
+
+
+def shared(log_wealth: np.ndarray, log_weights: np.ndarray, rate: float) -> np.ndarray:
+    """Every bet gives up a fraction `rate` of its wealth, and the pot is dealt out anew by the initial weights.
+
+    The total stays the same, so it is still a martingale; but a bet that begins to pay only after a change starts from
+    the wealth of today and not from what it lost before. This is the mixture over all times at which a bet may begin
+    (fixed share; Herbster and Warmuth, "Tracking the best expert", 1998).
+    """
+    pot = np.log(rate) + log_total(log_wealth)[..., None]
+    return np.logaddexp(np.log1p(-rate) + log_wealth, pot + log_weights)

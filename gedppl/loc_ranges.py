@@ -1,0 +1,99 @@
+"""The range of a functional of Normal(loc, scale) while loc runs over an interval and the scale is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gedppl.density import Density
+
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
+
+SEARCHED = (
+    "the functional is not monotone in the Normal's loc: its range was searched on a grid of at least 16 points per "
+    "noise scale, so the bound is an approximation"
+)
+GRID, WIDEST = 16, 64  # points per scale; intervals beyond this many scales get the functional's whole range
+
+
+def is_searched(functional: Functional) -> bool:
+    """Whether the range over an interval of loc is found by search, not in closed form."""
+    return functional.name == "expected"
+
+
+def direction(functional: Functional) -> int:
+    """+1 or -1 if the functional grows or falls with loc, 0 if neither."""
+    if functional.name in ("mean", "quantile", "cvar"):
+        return 1
+    if functional.name == "probability" and (functional.above is None or functional.below is None):
+        return 1 if functional.below is None else -1
+    return 0
+
+
+def slope(functional: Functional, scale: float) -> float:
+    """The largest absolute derivative in loc, for noise of at least this scale; inf where none is known."""
+    if functional.name in ("mean", "quantile", "cvar"):
+        return 1.0
+    if functional.name == "variance":
+        return 0.0
+    if functional.name == "second_moment":
+        return 2 * float(np.sqrt(functional.high))  # loc^2 <= E Y^2 <= high
+    if functional.name == "probability":
+        return float(1 / (np.sqrt(2 * np.pi) * scale))
+    return np.inf
+
+
+def value_at(functional: Functional, loc: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The functional at loc (M, n) with scale (n,) and rows x (n, dx), a (n,); clipped to its range."""
+    if functional.name == "mean":
+        return functional.clip(loc)
+    density = Density("Normal", {"loc": loc, "scale": np.broadcast_to(scale, loc.shape)})
+    return functional.clip(np.asarray(functional(density, x, a), float))
+
+
+def value_range(
+    functional: Functional, low: np.ndarray, high: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least and greatest value for loc in [low, high], each (M, n); scale (n,), rows x (n, dx), a (n,)."""
+    sign = direction(functional)
+    if sign:
+        ends = low, high
+        lower, upper = (value_at(functional, end, scale, x, a) for end in ends[::sign])
+        return lower, upper
+    if is_searched(functional):
+        return _search(functional, low, high, scale, x, a)
+    ends_value = [value_at(functional, end, scale, x, a) for end in (low, high)]
+    turn = np.clip(_turning_point(functional, x, a), low, high)
+    inside = value_at(functional, turn, scale, x, a)
+    return np.minimum.reduce([*ends_value, inside]), np.maximum.reduce([*ends_value, inside])
+
+
+def _turning_point(functional: Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray | float:
+    """Where variance (nowhere), second moment (0) and P(above < Y < below) (its middle) turn; they have no other extremum."""
+    if functional.name != "probability":
+        return 0.0
+    limits = []
+    for limit in (functional.above, functional.below):
+        if callable(limit):
+            limits.append(np.asarray(limit(x, a), float))
+        else:
+            limits.append(np.asarray(limit, float)[a] if np.ndim(limit) else np.asarray(limit, float))
+    return 0.5 * (limits[0] + limits[1])
+
+
+def _search(
+    functional: Functional, low: np.ndarray, high: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Grid search: fn smoothed by noise of this scale has no bump narrower than it, so 16 points per scale see them all."""
+    width = (high - low) / scale
+    narrow = np.where(width <= WIDEST, width, 0.0)
+    points = int(np.ceil(narrow.max(initial=0.0) * GRID)) + 2
+    grid = np.linspace(0.0, 1.0, points)[:, None, None]
+    reach = np.where(width <= WIDEST, high - low, 0.0)
+    loc = low + grid * reach
+    values = value_at(functional, loc.reshape(-1, low.shape[-1]), scale, x, a).reshape(loc.shape)
+    wide = width > WIDEST
+    lower, upper = values.min(axis=0), values.max(axis=0)
+    return np.where(wide, functional.low, lower), np.where(wide, functional.high, upper)

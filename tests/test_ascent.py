@@ -1,0 +1,212 @@
+"""The supremum over a set: ascent and the exact convex solver against brute force (SLSQP from many starts)."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.program_doubles import Glm, Heteroscedastic, TanhNet, some_rows
+from scipy.optimize import minimize
+
+from gedppl.ascent import ascend, extremes, project
+from gedppl.functionals import mean, variance
+from gedppl.likelihoods import PredictorData, ProgramData
+from gedppl.predictive import laplace
+from gedppl.program_bounds import by_ascent
+from gedppl.program_sets import plausible
+
+KAPPA = 15.0
+
+
+def problem(cls, theta, n, dx, seed, n_actions):
+    """A region, K actions at one context, and the 2K objectives (up, then down)."""
+    rows = some_rows(cls, theta, n, dx, seed)
+    region = plausible(ProgramData(cls, rows), 0, np.asarray(theta, float), 0.0, drop=KAPPA).region
+    x = np.repeat(np.random.default_rng(seed + 1).standard_normal((1, dx)), 2 * n_actions, axis=0)
+    a = np.tile(np.arange(n_actions), 2)
+    sign = np.repeat([1.0, -1.0], n_actions)
+    return rows, region, x, a, sign
+
+
+def objective_of(cls, functional, x, a, sign):
+    def objective(theta):
+        value, grad = cls.values_grad(functional, theta, x, a)
+        return sign * value, sign[:, None] * grad
+
+    return objective
+
+
+def delta_start(region, objective, count):
+    centre = np.broadcast_to(region.centre, (count, len(region.centre)))
+    value, grad = objective(centre)
+    white = region.whiten(grad)
+    return value, region.theta(np.sqrt(2 * KAPPA) * white / np.linalg.norm(white, axis=1)[:, None])
+
+
+def brute_force(region, objective, starts):
+    """The best feasible end of SLSQP over starts, in whitened coordinates."""
+    best = -np.inf
+    for start in starts:
+
+        def loss(z):
+            value, grad = objective(region.theta(z[None]))
+            return -value[0], -region.whiten(grad)[0]
+
+        limit = {
+            "type": "ineq",
+            "fun": lambda z: region.slack(region.theta(z[None]))[0],
+            "jac": lambda z: region.whiten(region.slack_grad(region.theta(z[None]))[1])[0],
+        }
+        end = minimize(loss, region.z(start[None])[0], jac=True, constraints=[limit], method="SLSQP",
+                       options={"maxiter": 200, "ftol": 1e-11})  # fmt: skip
+        if limit["fun"](end.x) >= -1e-6 and -end.fun > best:
+            best = -end.fun
+    return best
+
+
+def fractions(cls, functional, theta, n, dx, seed, n_actions, extra_starts, steps):
+    """Half-width that ascent reached over the best known one, for every action and side; gradients spent."""
+    _, region, x, a, sign = problem(cls, theta, n, dx, seed, n_actions)
+    objective = objective_of(cls, functional, x, a, sign)
+    centre, start = delta_start(region, objective, len(a))
+    found = ascend(region, objective, start, steps=steps)
+    assert (region.slack(found.theta) >= 0).all()  # every point is a member, so no value exceeds the supremum
+    rng = np.random.default_rng(seed + 2)
+    reached = []
+    for i in range(len(a)):
+        away = rng.standard_normal((extra_starts, len(region.centre)))
+        away *= np.sqrt(2 * KAPPA) / np.linalg.norm(away, axis=1)[:, None]
+        one = objective_of(cls, functional, x[i : i + 1], a[i : i + 1], sign[i : i + 1])
+        with np.errstate(all="ignore"):
+            best = brute_force(region, one, [start[i], found.theta[i], *region.theta(away)])
+        reached.append((found.value[i] - centre[i]) / (max(best, found.value[i]) - centre[i]))
+    return np.array(reached), found
+
+
+@pytest.mark.parametrize(("d", "n", "seed"), [(5, 200, 0), (5, 200, 1), (20, 1000, 2)])
+def test_ascent_reaches_brute_force_on_logistic(d, n, seed) -> None:
+    theta = 0.5 * np.random.default_rng(d).standard_normal(d)
+    reached, found = fractions(Glm("Bernoulli", d, exact=False), mean(0, 1), theta, n, d, seed, 2, 1, 9)
+    assert reached.min() >= 0.999
+    assert found.gradients <= 40
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_ascent_reaches_brute_force_on_heteroscedastic_variance(seed) -> None:
+    reached, found = fractions(Heteroscedastic(2), variance(50), [0.5, -0.3, 0.1, 0.2], 60, 2, seed, 2, 3, 9)
+    assert reached.min() >= 0.999
+    assert found.gradients <= 40
+
+
+def test_delta_alone_is_not_safe() -> None:
+    """On the same problem the delta method's upper value covers under 0.7 of the way: why ascent exists."""
+    cls = Heteroscedastic(2)
+    _, region, x, a, sign = problem(cls, [0.5, -0.3, 0.1, 0.2], 60, 2, 0, 2)
+    objective = objective_of(cls, variance(50), x, a, sign)
+    centre, start = delta_start(region, objective, 4)
+    found = ascend(region, objective, start)
+    half = region.half_width(objective(np.broadcast_to(region.centre, (4, 4)))[1])
+    assert (half[:2] < 0.7 * (found.value - centre)[:2]).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
+    """Two hidden units, identified: 0.9 of the best known half-width, within 200 gradients for both actions together.
+
+    A net with a spare unit has spikes between the data that no local search finds: there is no certificate for nets.
+    """
+    cls, theta = TanhNet(2, 0.1), np.array([1.5, -1.0, 0.5, 1.0, 1.0, 0.8, 0.2])
+    rows, region, x, a, sign = problem(cls, theta, 80, 1, seed, 2)
+    members = laplace(cls, region.centre, region.chol @ region.chol.T, 0).theta
+    members = members[region.slack(members) >= 0]
+    learner = SimpleNamespace(
+        cls=cls, sets=(plausible(ProgramData(cls, rows), 0, theta, 0.0, drop=KAPPA),), candidates=members[:32]
+    )
+    lower, upper, witness, note = by_ascent(learner, mean(-50, 50), x[:2], a[:2])
+    reached = np.concatenate([upper, -lower])
+    assert (region.slack(witness) >= 0).all()
+    assert int(re.search(r"(\d+) gradient", note)[1]) <= 200
+    objective = objective_of(cls, mean(-50, 50), x, a, sign)
+    centre, start = delta_start(region, objective, 4)
+    rng = np.random.default_rng(seed)
+    for i in range(4):
+        one = objective_of(cls, mean(-50, 50), x[i : i + 1], a[i : i + 1], sign[i : i + 1])
+        away = rng.standard_normal((4, 7))
+        away *= np.sqrt(2 * KAPPA) / np.linalg.norm(away, axis=1)[:, None]
+        with np.errstate(all="ignore"):
+            best = brute_force(region, one, [start[i], *region.theta(away)])
+        assert reached[i] - centre[i] >= 0.9 * (best - centre[i])
+
+
+@pytest.mark.parametrize(("family", "extra"), [("Normal", {"scale": 0.5}), ("Bernoulli", {}), ("Poisson", {}),
+                                               ("Gamma", {"concentration": 2.0})])  # fmt: skip
+@pytest.mark.parametrize("cheap", [True, False])
+def test_extremes_solve_the_convex_problem(family, extra, cheap) -> None:
+    cls = Glm(family, 4, extra=extra)
+    rows = some_rows(cls, [0.4, -0.3, 0.2, 0.1], 120, 4, 3)
+    data = PredictorData.empty(cls.predictor, 4).append(rows.x, rows.a, rows.y)
+    region = plausible(data, 0, np.zeros(4), 0.0, drop=KAPPA).region
+    phi = np.random.default_rng(0).standard_normal((6, 4))
+    found = extremes(region, phi, data.information, cheap_information=cheap)
+    assert found.settled.all()
+    assert np.abs(region.slack(found.theta)).max() < 1e-4  # on the boundary
+    for i in range(len(phi)):
+
+        def objective(theta, i=i):
+            return theta @ phi[i], np.broadcast_to(phi[i], theta.shape)
+
+        _, start = delta_start(region, objective, 1)
+        best = brute_force(region, objective, start)
+        half = best - phi[i] @ region.centre
+        assert -1e-5 * half <= found.value[i] - best <= 1e-4 * half  # an upper bound, and a tight one
+
+
+def test_extremes_report_unbounded_directions() -> None:
+    """Separable logistic data bound nothing in the separating direction: not settled, value infinite."""
+    cls = Glm("Bernoulli", 1)
+    x = np.linspace(-2, 2, 40)[:, None]
+    data = PredictorData.empty(cls.predictor, 1).append(x, np.zeros(40, int), (x[:, 0] > 0).astype(float))
+    region = plausible(data, 0, np.ones(1), -10.0).region
+    found = extremes(region, np.array([[1.0], [-1.0]]), data.information)
+    assert found.settled.tolist() == [False, True]
+    assert found.value[0] == np.inf
+    assert data.value(found.theta[1:])[0] == pytest.approx(-10.0, abs=1e-5)
+
+
+def test_zero_objective_is_settled_at_once() -> None:
+    cls = Glm("Bernoulli", 2)
+    rows = some_rows(cls, [0.4, -0.3], 50, 2, 3)
+    data = PredictorData.empty(cls.predictor, 2).append(rows.x, rows.a, rows.y)
+    region = plausible(data, 0, np.zeros(2), 0.0, drop=KAPPA).region
+    found = extremes(region, np.zeros((1, 2)), data.information)
+    assert found.settled.all()
+    assert found.value[0] == 0.0
+
+
+def test_projection_lands_inside_next_to_the_boundary() -> None:
+    cls = Heteroscedastic(2)
+    _, region, *_ = problem(cls, [0.5, -0.3, 0.1, 0.2], 60, 2, 0, 2)
+    z = 20 * np.random.default_rng(0).standard_normal((50, 4))
+    inside, _ = project(region, z, rounds=10)
+    slack = region.slack(region.theta(inside))
+    assert (slack >= 0).all()
+    assert np.median(slack) < 0.02 * KAPPA
+
+
+def test_ascent_survives_nan_beyond_an_edge() -> None:
+    """A log-likelihood that turns NaN far out counts as outside."""
+
+    class Edge(Heteroscedastic):
+        def row_terms(self, theta, x, a, y):
+            value, score = super().row_terms(theta, x, a, y)
+            broken = theta[:, 2] > 0.3
+            value[broken], score[broken] = np.nan, np.nan
+            return value, score
+
+    cls = Edge(2)
+    reached, found = fractions(cls, variance(50), [0.5, -0.3, 0.1, 0.2], 60, 2, 0, 1, 0, 9)
+    assert np.isfinite(found.value).all()
+    assert (found.theta[:, 2] <= 0.3).all()
+    assert reached.shape == (2,)

@@ -1,0 +1,146 @@
+"""One contract for every program in both PPLs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gedppl.classes import density_class
+from gedppl.rows import Rows
+from tests.programs import DX, PROGRAMS, K, Program
+
+N, M = 6, 3
+BOTH = ("numpyro", "pyro")
+
+
+@dataclass(frozen=True)
+class MeanOf:
+    """The plainest functional: the first coordinate of the density's mean."""
+
+    def __call__(self, density: Any, x: Any = None, a: Any = None) -> Any:
+        mean = density.mean
+        return mean[..., 0] if density.event_shape else mean
+
+
+@cache
+def case(program: Program) -> dict[str, Any]:
+    """Classes of both PPLs, and rows and settings shared by both; built once a session, as compiling is slow."""
+    rng = np.random.default_rng(7)
+    x, a, y = rng.normal(size=(N, DX)), np.arange(N) % K, program.outcomes(rng, N)
+    classes = {backend: density_class(getattr(program, backend), example=(x, a)) for backend in BOTH}
+    theta = 0.5 * rng.normal(size=(M, classes["numpyro"].dim))
+    if program.name == "moving_edge":
+        theta = np.abs(theta)  # keep every outcome below the edge
+    # the same parameters by name: Pyro's flat vector may order the sites otherwise
+    params = classes["numpyro"].unflatten(theta)
+    renamed = {program.rename.get(name, name): value for name, value in params.items()}
+    return {
+        "x": x, "a": a, "y": y, "rows": Rows.of(x, a, y), "classes": classes,
+        "theta": {"numpyro": theta, "pyro": classes["pyro"].flatten(renamed)},
+        "params": {"numpyro": params, "pyro": renamed},
+    }  # fmt: skip
+
+
+def order(c: dict[str, Any], program: Program) -> np.ndarray:
+    """Pyro's flat coordinate for each of NumPyro's."""
+    starts = {site.name: site for site in c["classes"]["pyro"].sites}
+    pick = [starts[program.rename.get(site.name, site.name)] for site in c["classes"]["numpyro"].sites]
+    return np.concatenate([np.arange(site.start, site.stop) for site in pick])
+
+
+@pytest.fixture(params=PROGRAMS, ids=repr)
+def program(request: pytest.FixtureRequest) -> Program:
+    return request.param
+
+
+def test_both_ppls_agree(program: Program) -> None:
+    c = case(program)
+    n, p = c["classes"]["numpyro"], c["classes"]["pyro"]
+    tn, tp = c["theta"]["numpyro"], c["theta"]["pyro"]
+    rows = c["x"], c["a"], c["y"]
+    same = order(c, program)
+    assert (n.backend, p.backend) == BOTH
+    assert n.dim == p.dim
+    assert (n.prior_free == p.prior_free[same]).all()
+
+    def close(left: Any, right: Any) -> None:
+        np.testing.assert_allclose(left, right, rtol=1e-9, atol=1e-9)
+
+    close(n.log_likelihood(tn, *rows), p.log_likelihood(tp, *rows))
+    close(n.score(tn[0], *rows), p.score(tp[0], *rows)[:, same])
+    close(n.total_hessian(tn[0], c["rows"]), p.total_hessian(tp[0], c["rows"])[np.ix_(same, same)])
+    close(n.log_prior(tn), p.log_prior(tp))
+    grad_n, hess_n = n.log_prior_grad_hessian(tn[0])
+    grad_p, hess_p = p.log_prior_grad_hessian(tp[0])
+    close(grad_n, grad_p[same])
+    close(hess_n, hess_p[np.ix_(same, same)])
+    close(n.values(MeanOf(), tn, *rows[:2]), p.values(MeanOf(), tp, *rows[:2]))
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_contract(program: Program, backend: str) -> None:
+    c = case(program)
+    cls, theta, x, a, y = c["classes"][backend], c["theta"][backend], c["x"], c["a"], c["y"]
+    rows, D = c["rows"], cls.dim
+    assert cls.initial.shape == (D,)
+    assert np.isfinite(cls.initial).all()
+
+    logs = cls.log_likelihood(theta, x, a, y)
+    assert logs.shape == (M, N)
+    assert logs.dtype == np.float64
+    np.testing.assert_allclose(cls.log_likelihood(theta[1], x, a, y), logs[1], rtol=1e-12)
+    # the PPL's own log_prob against the family's formula on the lowered arguments
+    density = cls.density(c["params"][backend], x, a)
+    assert density.batch_shape == (M, N)
+    np.testing.assert_allclose(density.log_prob(y), logs, rtol=1e-9, atol=1e-9)
+
+    weights = np.linspace(0.0, 2.0, N)
+    value, gradient = cls.total_grad(theta, rows, weights)
+    np.testing.assert_allclose(value, logs @ weights, rtol=1e-10)
+    np.testing.assert_allclose(cls.total(theta, rows, weights), value, rtol=1e-12)
+    score = cls.score(theta[0], x, a, y)
+    assert score.shape == (N, D)
+    np.testing.assert_allclose(weights @ score, gradient[0], rtol=1e-9, atol=1e-10)
+    information = cls.information(theta[0], x, a, y)
+    np.testing.assert_allclose(information, -cls.total_hessian(theta[0], rows), atol=1e-9)
+
+    means, slopes = cls.values_grad(MeanOf(), theta[np.arange(N) % M], x, a)
+    np.testing.assert_allclose(means, cls.values(MeanOf(), theta, x, a)[np.arange(N) % M, np.arange(N)], rtol=1e-10)
+
+    step = 1e-6 * np.cos(np.arange(D))
+    differences = (cls.log_likelihood(theta[0] + step, x, a, y) - cls.log_likelihood(theta[0] - step, x, a, y)) / 2
+    np.testing.assert_allclose(score @ step, differences, rtol=1e-4, atol=1e-11)
+    curved = (cls.total_grad(theta[0] + step, rows)[1] - cls.total_grad(theta[0] - step, rows)[1]) / 2
+    np.testing.assert_allclose(-information @ step, curved, rtol=1e-4, atol=1e-10)
+    up, down = (cls.values(MeanOf(), theta + sign * step, x, a) for sign in (1, -1))
+    moved = ((up - down) / 2)[np.arange(N) % M, np.arange(N)]
+    np.testing.assert_allclose(slopes @ step, moved, rtol=1e-4, atol=1e-11)
+
+    np.testing.assert_allclose(cls.flatten(cls.unflatten(theta)), theta, atol=1e-8)
+    assert cls.inside(theta).all()
+    draws = cls.draw_prior(4, seed=3)
+    assert draws.shape == (4, D)
+    np.testing.assert_array_equal(draws, cls.draw_prior(4, seed=3))
+    assert np.isfinite(cls.log_prior(draws)).all()
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_the_predictor_is_found_where_it_can_be_proved(program: Program, backend: str) -> None:
+    c = case(program)
+    cls, theta = c["classes"][backend], c["theta"][backend]
+    predictor = cls.predictor
+    assert (predictor and predictor.link) == program.link
+    if predictor is None:
+        return
+    features, offset = predictor.features(c["x"], c["a"]), predictor.offset(c["x"], c["a"])
+    assert features.shape == (N, cls.dim)
+    args = cls.density_at(theta, c["x"], c["a"]).args
+    undo = {"identity": lambda: args["loc"], "log": lambda: np.log(args["rate"]),
+            "logit": lambda: np.log(args["probs"]) - np.log1p(-args["probs"])}[predictor.link]  # fmt: skip
+    np.testing.assert_allclose(theta @ features.T + offset, undo(), rtol=1e-9, atol=1e-9)
+    for name, value in predictor.fixed(c["x"], c["a"]).items():
+        np.testing.assert_allclose(np.broadcast_to(value, (M, N)), args[name])
