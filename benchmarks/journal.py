@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -84,23 +83,24 @@ def main() -> None:
             start_time = time.perf_counter()
             journal.save_snapshot(len(journal) - 1, rows, {})
             print(f"{'save snapshot':26s} {time.perf_counter() - start_time:7.2f} s")
-        opening, reading, snapshot = [], [], []
+        steps: dict[str, list[tuple[float, float]]] = {"open (verify everything)": [], "load newest snapshot": []}
+        steps["read and decode all"] = []
         for _ in range(3):
-            start_time = time.perf_counter()
+            clocks = [(time.perf_counter(), time.process_time())]
             journal = Journal.open(path)
-            opened = time.perf_counter()
+            clocks.append((time.perf_counter(), time.process_time()))
             journal.latest_snapshot()
-            loaded = time.perf_counter()
+            clocks.append((time.perf_counter(), time.process_time()))
             count = sum(1 for _ in journal.records())
-            reading.append(time.perf_counter() - loaded)
-            opening.append(opened - start_time)
-            snapshot.append(loaded - opened)
+            clocks.append((time.perf_counter(), time.process_time()))
             journal.close()
+            for name, before, after in zip(steps, clocks, clocks[1:]):
+                steps[name].append((after[0] - before[0], after[1] - before[1]))
         size = path.stat().st_size / 2**20
         print(f"{count:,} records, {size:.0f} MB")
-        print(f"{'open (verify everything)':26s} {statistics.median(opening):7.2f} s")
-        print(f"{'load newest snapshot':26s} {statistics.median(snapshot):7.2f} s")
-        print(f"{'read and decode all':26s} {statistics.median(reading):7.2f} s")
+        for name, times in steps.items():
+            wall, processor = np.median(times, 0)
+            print(f"{name:26s} {wall:7.2f} s, of which processor {processor:.2f} s")
 
 
 if __name__ == "__main__":

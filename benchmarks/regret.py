@@ -293,9 +293,7 @@ VARIANTS: dict[str, dict[str, Options]] = {
     },
     "weights": {
         f"bonus {b}, width {w}": replace(BASE, bonus=b, width=w)
-        for b, w in (
-            (1.0, 1.0), (0.1, 1.0), (0.1, 0.1), (0.03, 0.1), (0.01, 0.3), (0.01, 0.1), (0.01, 0.03), (0.003, 0.1), (0.0, 0.1),
-        )
+        for b, w in ((1.0, 1.0), (0.1, 0.1), (0.03, 0.1), (0.01, 0.3), (0.01, 0.1), (0.01, 0.03), (0.003, 0.1), (0.0, 0.1))
     },
     "refits": {f"growth {g}": replace(BASE, growth=g) for g in (1.0, 1.02, 1.05, 1.1, 1.2)},
 }  # fmt: skip

@@ -51,8 +51,9 @@ def learner_for(
     if getattr(cls, "size", None) is not None:
         return FiniteLearner.start(cls, delta=delta, radius=radius)
     closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
-    likelihood = radius is None or isinstance(radius, LikelihoodRatio)
-    if closed and likelihood and prior is None and cls.predictor is not None and cls.predictor.family == "Normal":
+    ratio = LikelihoodRatio() if radius is None else radius
+    gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
+    if closed and prior is None and gaussian_outcome and isinstance(ratio, LikelihoodRatio):
         gaussian = _gaussian_prior(cls)
         if gaussian is not None:
             from gedppl.linear_gaussian import LinearGaussianLearner
@@ -65,7 +66,7 @@ def learner_for(
                 prior_mean=mean,
                 prior_precision=precision,
                 norm_bound=_norm_bounds(cls),
-                restarts=True if radius is None else radius.restarts,
+                restarts=ratio.restarts,
             )
     return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed)
 
@@ -89,7 +90,8 @@ def _gaussian_prior(cls: Any) -> tuple[np.ndarray | None, np.ndarray | None] | N
 
 def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:
     """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its farthest corner."""
-    declared, sites = getattr(cls, "bounds", None), getattr(cls, "sites", None)
+    declared: Any = getattr(cls, "bounds", None)
+    sites: Any = getattr(cls, "sites", None)
     found = []
     for site in sites if declared and sites else ():
         if site.name in declared:

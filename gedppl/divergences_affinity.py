@@ -78,9 +78,7 @@ def _in_front(xp: Namespace, values: np.ndarray, like: Array) -> Array:
     return xp.asfloat(values.reshape((-1,) + (1,) * like.ndim))
 
 
-def segment_gap(
-    xp: Namespace, curvature: Callable[[Array, Array], Array], middle: Array, half: Array
-) -> Array:
+def segment_gap(xp: Namespace, curvature: Callable[[Array, Array], Array], middle: Array, half: Array) -> Array:
     """A(middle) − ½A(middle + half) − ½A(middle − half) from A's second derivative along the segment.
 
     −½ ∫₀¹ (1 − u) [c(middle + u half) + c(middle − u half)] du with c(η) = half' ∇²A(η) half, by 16 Gauss–Legendre nodes:
@@ -260,7 +258,7 @@ def truncated_normal(xp: Namespace, p: Args, q: Args) -> Array:
     # the log-ratio from differences of the arguments, so that it is small when they are close
     a, b = (y - m) / s, (y - n) / r
     log_ratio = (a - b) * (a + b) / 2 + 2 * half_log_ratio(xp, r, s) + (mass_p - mass_q)
-    step = xp.expm1(xp.where(xp.abs(log_ratio) < 1, log_ratio, 0.0) / 2)
+    step = xp.expm1(xp.clip(log_ratio, -100.0, 100.0) / 2)  # far apart pairs overflow here, and are not taken from here
     h2 = xp.sum(weights * xp.exp(xp.minimum(log_p, 700.0)) * step**2, axis=0) * half / (2 * math.sqrt(2 * math.pi))
     close = (direct > -1e-4) & (p["low"] == q["low"]) & (p["high"] == q["high"])
     return xp.where(close, xp.log1p(-xp.where(close, h2, 0.0)), direct)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,20 +32,23 @@ _TAILS = (1e-2, 1e-5, 1e-8, 1e-12, 1e-18)
 _CUT = 1e-18  # mass left out of a sum or an integral, per leaf
 _MOST_CROSSINGS = 64
 _MOST_HALVINGS = 6
-_BLOCK = 1 << 22  # numbers held at once
+_BLOCK = 1 << 19  # numbers held at once
 
 
-def integrand(kind: str, log_p: np.ndarray, log_q: np.ndarray) -> np.ndarray:
-    """What is summed over atoms or integrated over the line for this divergence."""
+def integrand(kind: str, log_p: np.ndarray, log_q: np.ndarray, log_measure: Any = 0.0) -> np.ndarray:
+    """What is summed over atoms or integrated over the line for this divergence, times the measure.
+
+    The measure joins in the exponent: next to a singular end the density alone may overflow.
+    """
     top = np.maximum(log_p, log_q)
     same = log_p == log_q  # no mass in either, too
     top = np.where(same, 0.0, top)
     gap = np.where(same, 0.0, np.minimum(log_p, log_q) - top)  # −inf where only one of them has mass
     if kind == "hellinger2":
-        return np.exp(top) * np.expm1(gap / 2) ** 2 / 2
+        return np.exp(top + log_measure) * np.expm1(gap / 2) ** 2 / 2
     if kind == "total_variation":
-        return -np.exp(top) * np.expm1(gap) / 2
-    return np.exp(2 * top) * np.expm1(gap) ** 2
+        return -np.exp(top + log_measure) * np.expm1(gap) / 2
+    return np.exp(2 * top + log_measure) * np.expm1(gap) ** 2
 
 
 def numerically(kind: str, p: Density, q: Density, *, order: int, tol: float) -> np.ndarray:
@@ -162,7 +166,7 @@ def _converged(
     kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, order: int, tol: float, limit: float
 ) -> np.ndarray:
     batch = len(endless)
-    points, anchor = _points(kind, p + q, batch, limit)
+    points, anchor = _points(p + q, batch, limit)
     if kind == "total_variation":
         points = _with_crossings(points, anchor, p, q, order)
     value = _integrate(kind, points, anchor, p, q, order)
@@ -174,7 +178,7 @@ def _converged(
         value = finer
         if np.all(gap <= 1e-300):
             return value
-    worst = int(np.nanargmax(gap))
+    worst = int(np.argmax(gap))
     warnings.warn(
         f"quadrature of {kind} did not settle to a relative {tol:g}: it still changed by {gap[worst]:.1e} at "
         f"{value[worst]:.6g} ({(p + q)[0].density.family}); raise `order` or use monte_carlo",
@@ -184,7 +188,7 @@ def _converged(
     return value
 
 
-def _points(kind: str, parts: Sequence[Leaf], batch: int, limit: float) -> tuple[np.ndarray, np.ndarray]:
+def _points(parts: Sequence[Leaf], batch: int, limit: float) -> tuple[np.ndarray, np.ndarray]:
     """Panel ends (P, B), ascending, and the point (B,) from which distances are measured in logarithms."""
     found: list[np.ndarray] = []
     for leaf in parts:
@@ -200,12 +204,13 @@ def _points(kind: str, parts: Sequence[Leaf], batch: int, limit: float) -> tuple
     centre = np.sort(np.where(finite, points, np.nan), axis=0)[finite.sum(axis=0) // 2, np.arange(batch)]
     anchor = np.where(np.isfinite(start), start, centre)
     points = np.clip(np.where(finite, points, anchor), start, end)
-    if kind == "l2_squared":
-        # p² may be far more singular at the start of the support than p is: go down to where floating point ends
-        nearest = np.where(points > anchor, points, np.inf).min(axis=0)
-        reach = np.where(np.isfinite(nearest), nearest, anchor + 1) - anchor
-        ladder = [anchor + reach * 10.0 ** (-20 * k) for k in range(1, 15)]
-        points = np.concatenate([points, np.where(np.isfinite(start), np.stack(ladder), anchor)])
+    nearest = np.where(points > anchor, points, np.inf).min(axis=0)
+    reach = np.where(np.isfinite(start) & np.isfinite(nearest), nearest - anchor, 0.0)
+    rise = log_sum(parts, anchor + 1e-20 * reach) - log_sum(parts, anchor + reach)
+    if np.any(rise > 1):
+        # singular at the start of the support, and for L2 p² more so than p: go down to where floating point ends
+        ladder = [anchor + reach * 10.0 ** (-20 * k) for k in range(1, 16)]
+        points = np.concatenate([points, np.stack(ladder)])
     return np.sort(points, axis=0), anchor
 
 
@@ -234,8 +239,9 @@ def _integrate(
 ) -> np.ndarray:
     x, weights = gauss_legendre(order)
     y, slope = _nodes(points, anchor, x)
-    terms = integrand(kind, log_sum(p, y), log_sum(q, y)) * slope
-    return np.einsum("k,kpb->b", weights, np.where(slope > 0, terms, 0.0))
+    terms = integrand(kind, log_sum(p, y), log_sum(q, y), np.log(slope))
+    # next to a singular end nodes may round to the end itself, where the density is infinite
+    return np.einsum("k,kpb->b", weights, np.where((slope > 0) & (y != anchor), terms, 0.0))
 
 
 def _with_crossings(

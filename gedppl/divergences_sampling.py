@@ -17,7 +17,7 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.divergences_leaves import Leaf, Shape, leaves, log_sum
 
-_BLOCK = 1 << 21  # numbers drawn at once
+_BLOCK = 1 << 18  # numbers drawn at once
 
 
 def weight(kind: str, log_p: np.ndarray, log_q: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ import numpy as np
 
 EVIDENCE_SHARE = 0.05  # weight of the prior-posterior ratio: pays if the prior is informative and right, costs 0.05 if not
 UNSEEN = 1e-12  # share of a direction's precision that comes from data, below which the data say nothing about it
+MOST_TURNS = 30
 BEYOND = 1e9  # half-width of an unseen direction, in working-prior standard deviations: wider than any functional's range
 
 
@@ -143,28 +144,44 @@ def enclose(
     a feature does not matter. The ball {ball(u) <= 0} is added with three multipliers; each sum is an outer ellipsoid.
     """
     limit = math.log(1 / delta)
-    q = len(whitener)
     base = np.log(share) + processes.level
     curvature = whitener @ processes.curvature @ whitener.T
-    growth = np.einsum("kii->k", curvature) / q
+    slope = processes.slope @ whitener.T
+    growth = np.einsum("kii->k", curvature) / len(whitener)
     lam = jensen_weights(base, growth, limit)
-    used = lam > 1e-12
-    lam = lam[used] / lam[used].sum()
-    B = np.tensordot(lam, curvature[used], 1)[None]
-    h = (whitener @ (lam @ processes.slope[used]))[None]
-    room = np.array([2 * (limit - float(lam @ (base[used] - np.log(lam))))])
+    for _ in range(MOST_TURNS):
+        B, h, room = np.tensordot(lam, curvature, 1), lam @ slope, 2 * (limit - _average(lam, base))
+        middle, factor, seen, square = _ellipsoid(B[None], h[None], np.array([room]))
+        u = middle[0]
+        logs = base - slope @ u + 0.5 * np.einsum("i,kij,j->k", u, curvature, u)
+        top = logs.max()
+        if square[0] <= 0 or top + math.log(np.exp(logs - top).sum()) <= limit:
+            break
+        # The middle itself is excluded: the processes disagree. Turn towards those that exclude it; if no parameter is
+        # left at all, some lambda shows it.
+        lam = 0.5 * lam + 0.5 * np.exp(logs - top) / np.exp(logs - top).sum()
     if ball is not None:
-        multiplier = max(room[0], 1.0) * np.array([0.0, 0.05, 0.5, 5.0])
-        B = B + multiplier[:, None, None] * (whitener @ ball.curvature[0] @ whitener.T)
-        h = h + multiplier[:, None] * (whitener @ ball.slope[0])
-        room = room - 2 * multiplier * ball.level[0]
+        multiplier = max(room, 1.0) * np.array([0.0, 0.05, 0.5, 5.0])
+        middle, factor, seen, square = _ellipsoid(
+            B + multiplier[:, None, None] * (whitener @ ball.curvature[0] @ whitener.T),
+            h + multiplier[:, None] * (whitener @ ball.slope[0]),
+            room - 2 * multiplier * ball.level[0],
+        )
+    return Region(middle @ whitener, factor @ whitener, seen, bool((square <= 0).any()))
+
+
+def _average(lam: np.ndarray, base: np.ndarray) -> float:
+    """sum_k lambda_k (base_k - log lambda_k), with 0 log 0 = 0."""
+    used = lam > 0
+    return float(lam[used] @ (base[used] - np.log(lam[used])))
+
+
+def _ellipsoid(B: np.ndarray, h: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """{u : u'Bu - 2h'u <= room} for E of them: middle (E, q), factor (E, q, q), seen (E, q) and squared radius (E,)."""
     value, axes = np.linalg.eigh(B)
     seen = value > UNSEEN
     inverse = np.where(seen, 1 / np.where(seen, value, 1.0), 0.0)
     along = np.einsum("eij,ei->ej", axes, h)
     square = room + (along**2 * inverse).sum(1)
-    empty = bool((square <= 0).any())
     half = np.where(seen, np.sqrt(np.maximum(square, 0)[:, None] * inverse), BEYOND)
-    middle = np.einsum("eij,ej->ei", axes, along * inverse) @ whitener
-    factor = half[:, :, None] * (np.swapaxes(axes, 1, 2) @ whitener)
-    return Region(middle, factor, seen, empty)
+    return np.einsum("eij,ej->ei", axes, along * inverse), half[:, :, None] * np.swapaxes(axes, 1, 2), seen, square

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from gedppl.family import Family, implicit_inverse, masked, register_family
-from gedppl.integrate import integrate_panels
+from gedppl.integrate import panels
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -112,15 +112,23 @@ def _log_ndtr_between(a: Any, b: Any, xp: Any) -> Any:
     """log(Phi(b) - Phi(a)) for a < b, on the side where the tails are small."""
     flip = a > 0
     low, high = xp.where(flip, -b, a), xp.where(flip, -a, b)
-    top, bottom = xp.log_ndtr(high), xp.log_ndtr(xp.where(xp.isfinite(low), low, 0.0))
-    # low < high always; the guard only keeps the unused branch of an empty interval finite
-    gap = xp.where(xp.isfinite(low), xp.minimum(bottom - top, -1e-300), -xp.inf)
-    return top + xp.log1p(-xp.exp(gap))
+    top, bottom = _log_ndtr_finite(high, 0.0, xp), _log_ndtr_finite(low, -xp.inf, xp)
+    return top + xp.log1p(-xp.exp(bottom - top))
+
+
+def _log_ndtr_finite(z: Any, otherwise: float, xp: Any) -> Any:
+    """log Phi(z), or this value at an infinite end (where the derivative would be 0 times infinity)."""
+    finite = xp.isfinite(z)
+    return xp.where(finite, xp.log_ndtr(xp.where(finite, z, 0.0)), otherwise)
 
 
 def _standard_ends(args: Any, xp: Any) -> Any:
-    a, b = ((args[end] - args["loc"]) / args["scale"] for end in ("low", "high"))
-    return a, b
+    """(low - loc)/scale and (high - loc)/scale; infinite ends stay so, without a derivative."""
+    ends = []
+    for name in ("low", "high"):
+        finite = xp.isfinite(args[name])
+        ends.append(xp.where(finite, (xp.where(finite, args[name], 0.0) - args["loc"]) / args["scale"], args[name]))
+    return ends
 
 
 def _truncated_log_prob(args: Any, y: Any, xp: Any) -> Any:
@@ -141,7 +149,8 @@ def _hazards(args: Any, xp: Any) -> Any:
     for end in (a, b):
         finite = xp.isfinite(end)
         safe = xp.where(finite, end, 0.0)
-        out.append((safe, xp.where(finite, xp.exp(-0.5 * safe**2 - 0.5 * _LOG_2PI - log_z), 0.0)))
+        log_hazard = xp.where(finite, -0.5 * safe**2 - 0.5 * _LOG_2PI - log_z, -xp.inf)
+        out.append((safe, xp.exp(log_hazard)))
     return out
 
 
@@ -222,9 +231,9 @@ def _von_mises_log_prob(args: Any, y: Any, xp: Any) -> Any:
 
 
 def _von_mises_breakpoints(args: Any, xp: Any) -> Any:
-    """Round the peak, which may wrap over the ends: edges that grow geometrically on both sides."""
+    """Ascending edges that grow away from the peak, and from its images one turn below and above."""
     loc = args["loc"] - 2 * math.pi * xp.floor((xp.stop_gradient(args["loc"]) + math.pi) / (2 * math.pi))
-    width = 1 / xp.sqrt(1 + args["concentration"])
+    width = xp.minimum(1 / xp.sqrt(1 + args["concentration"]), math.pi / 9.01)  # so that the images do not overlap
     around = [loc + k * width for k in (-9.0, -6.0, -4.0, -2.5, -1.0, 0.0, 1.0, 2.5, 4.0, 6.0, 9.0)]
     return tuple(edge + turn for turn in (-2 * math.pi, 0.0, 2 * math.pi) for edge in around)
 
@@ -232,11 +241,9 @@ def _von_mises_breakpoints(args: Any, xp: Any) -> Any:
 def _von_mises_integral(args: Any, fn: Any, upper: Any, xp: Any) -> Any:
     """The integral of fn(y) p(y) over [-pi, upper]."""
     start = 0.0 * upper - math.pi
-    edges = [start, *(start + (upper - start) * k / 8 for k in range(1, 8)), upper]
     inner = [xp.clip(point + 0.0 * upper, start, upper) for point in _von_mises_breakpoints(args, xp)]
-    return integrate_panels(
-        lambda y: fn(y) * xp.exp(_von_mises_log_prob(args, y, xp)), [*edges, *inner], order=12, xp=xp
-    )
+    y, weights = panels(xp.stack([start, *inner, upper]), order=12, xp=xp)
+    return xp.sum(weights * fn(y) * xp.exp(_von_mises_log_prob(args, y, xp)), axis=0)
 
 
 def _von_mises_moment(args: Any, fn: Any, xp: Any) -> Any:

@@ -310,7 +310,7 @@ register_family(
 def _geometric_tail(args: Any, y: Any, xp: Any) -> Any:
     """log P(Y > k) = (k + 1) log(1 - p)."""
     k, _ = _whole(y, xp)
-    return x_log_1mp(k + 1 + 0.0 * args["probs"], args["probs"] + 0.0 * k, xp)
+    return x_log_1mp(k + 1, args["probs"], xp)
 
 
 register_family(

@@ -37,7 +37,7 @@ class Family:
     bulk : (args, tail, xp) -> (low, high)
         An interval that holds all but at most ``tail`` of the mass: where integrals and sums run.
     breakpoints : (args, xp) -> tuple of arrays
-        Kinks and jumps of the density, besides the ends of its support.
+        Kinks and jumps of the density, besides the ends of its support; ascending, if more than four.
     chart
         The coordinate t in which integrals are taken: ``"sinh"`` (y = centre + width sinh t), ``"log"`` (y = exp t),
         ``"logit"`` (y = expit t) or ``"linear"``.

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from scipy.special import ndtri
+
 from gedppl.density import Density
 from gedppl.errors import FunctionalError
 from gedppl.expectation import excess, expectation, probability_between, quantile
@@ -64,7 +66,7 @@ def _second_moment(functional: Functional, density: Density, x: Array, a: Array)
 
 def _cvar(functional: Functional, density: Density, x: Array, a: Array) -> Array:
     """q + E (Y - q)+ / tail; q is held fixed, because the derivative in q is 0 at the quantile."""
-    level = functional.level or 0.0
+    level = functional.level
     if level == 0:
         return _mean(functional, density, x, a)
     q = density.xp.stop_gradient(quantile(density, level))
@@ -114,22 +116,12 @@ _GENERAL: dict[str, Callable[..., Array]] = {
 
 
 def _normal_cvar(args: Any, f: Functional, xp: Any) -> Array:
-    t = 1 - f.level  # type: ignore[operator]
-    return args["loc"] + args["scale"] * _normal_hazard(f.level, xp) / t
-
-
-def _normal_hazard(level: Any, xp: Any) -> float:
-    """The standard normal density at its quantile."""
-    import scipy.special
-
-    z = float(scipy.special.ndtri(level))
-    return math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    z = float(ndtri(f.level))
+    return args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (1 - f.level)
 
 
 def _lognormal_cvar(args: Any, f: Functional, xp: Any) -> Array:
-    import scipy.special
-
-    z = float(scipy.special.ndtri(f.level))
+    z = float(ndtri(f.level))
     return xp.exp(args["loc"] + 0.5 * args["scale"] ** 2) * xp.ndtr(args["scale"] - z) / (1 - f.level)
 
 
@@ -173,9 +165,7 @@ def _weibull_cvar(args: Any, f: Functional, xp: Any) -> Array:
 
 
 def _half_normal_cvar(args: Any, f: Functional, xp: Any) -> Array:
-    import scipy.special
-
-    z = float(scipy.special.ndtri(0.5 * (1 + f.level)))
+    z = float(ndtri(0.5 * (1 + f.level)))
     return args["scale"] * math.sqrt(2 / math.pi) * math.exp(-0.5 * z * z) / (1 - f.level)
 
 

@@ -47,7 +47,7 @@ class Functional:
     name: str
     low: float
     high: float
-    level: float | None = None
+    level: Any = None  # a float for cvar and quantile
     above: Any = None
     below: Any = None
     fn: Callable[..., Any] | None = None

@@ -94,6 +94,7 @@ class PredictorObjective(Objective):
             raise SettingError(f"score equations need one of {sorted(TERMS)}, got a class with {what}; use ged.mle()")
         self.terms = TERMS[predictor.family, predictor.link]
         self.identity = predictor.link == "identity"
+        self._last: tuple[np.ndarray, Terms] | None = None
         if self.n == 0:
             return
         n, (x, a, _, _) = rows.n, rows.padded()  # padded: a backend compiles its features once a bucket
@@ -108,12 +109,15 @@ class PredictorObjective(Objective):
         self.row_weights = None if self.weights is None else self.weights[chosen]
 
     def _rows(self, theta: np.ndarray) -> Terms:
+        """The rows' terms at theta; the last ones are kept, because value and curvature are asked one after the other."""
+        if self._last is not None and np.array_equal(self._last[0], theta):
+            return self._last[1]
         with np.errstate(over="ignore", invalid="ignore"):
-            terms = self.terms(self.features @ theta + self.offset, self.y, self.fixed)
-        if self.row_weights is None:
-            return terms
-        log_p, score, curvature = (term * self.row_weights for term in terms)
-        return log_p, score, curvature
+            log_p, score, curvature = self.terms(self.features @ theta + self.offset, self.y, self.fixed)
+        if self.row_weights is not None:
+            log_p, score, curvature = (term * self.row_weights for term in (log_p, score, curvature))
+        self._last = (np.array(theta), (log_p, score, curvature))
+        return self._last[1]
 
     def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         if self.n == 0:

@@ -4,11 +4,12 @@ Each monitor is a value: `update` returns the next one and leaves the old as it 
 their false-alarm probability is at most `delta` over the whole run, however long, whenever it is looked at.
 
 What is not guaranteed. The limit's monitor assumes nothing but bounded costs. The model's monitors need predictive
-distributions that were fixed before the outcome and whose parameters are known; with a Bayesian predictive the bound
-holds on average over the prior, and for one fixed truth it holds in simulations after `burn_in` rounds (see the tests),
-unless the truth lies many prior standard deviations out or the predictive is stale. And a monitor cannot see what the
-data do not show: a wrong link function, or a missing term that moves outcomes by less than about a fifth of their noise,
-goes unnoticed for a thousand rounds.
+distributions that were fixed before the outcome and whose parameters are known. With a Bayesian predictive the bound
+holds on average over the prior; for one fixed truth it held in simulations after `burn_in` rounds, with these exceptions:
+a truth some ten prior standard deviations out, a learned scale inflated by a conflicting prior, and a stale predictive
+(refitted each time the data grew by a fifth: about the nominal rate; by a half or more: two to six times that rate). And
+a monitor cannot see what the data do not show: a wrong link, or a missing term that moves outcomes by less than about a
+fifth of their noise, mostly goes unnoticed for a thousand rounds.
 """
 
 from __future__ import annotations

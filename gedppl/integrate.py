@@ -53,12 +53,6 @@ def panels(points: Any, order: int = 16, xp: Any = None) -> tuple[Any, Any]:
     return xp.reshape(start + length * x, shape), xp.reshape(length * w, shape)
 
 
-def integrate_panels(fn: Callable[[Any], Any], points: Sequence[Any], order: int = 16, xp: Any = None) -> Any:
-    """The integral of fn over the panels between the points."""
-    nodes, weights = panels(list(points), order, xp)
-    return (weights * fn(nodes)).sum(0)
-
-
 # the panels and the integers that carry a density's mass --------------------------------------------------------------
 
 TAIL = 1e-14  # mass that sums may leave out
@@ -70,8 +64,8 @@ MOST_TERMS = 1_000_000
 def nodes(density: Any, points: Sequence[Any] = (), order: int = 16) -> tuple[Any, Any]:
     """Nodes y and weights w (Q, *batch) with ``sum(w * g(y) * p(y), axis=0)`` close to the integral of g p dy.
 
-    The panels lie between the ends of the density's bulk, evenly in the family's own coordinate and once more round its
-    core, and break at its kinks and at ``points``.
+    The panels lie between the ends of the density's bulk, evenly in the family's own coordinate and closer round its core,
+    and break at its kinks and at ``points``.
     """
     xp, family, args = density.xp, density.spec, density.arrays
     low, high = density.bulk(FAR_TAIL)
@@ -80,10 +74,15 @@ def nodes(density: Any, points: Sequence[Any] = (), order: int = 16) -> tuple[An
     t_low, t_high = to_t(low), to_t(high)
     if family.chart == "sinh":
         centre, width = 0.0 * centre, 0.5 + 0.0 * width
-    left, right = (xp.clip(centre + sign * 8 * width, t_low, t_high) for sign in (-1.0, 1.0))
-    edges = _ladder((t_low, left, right, t_high), (6, 16, 6), xp)
-    inner = [to_t(xp.clip(xp.asfloat(point) + 0.0 * low, low, high)) for point in (*density.breakpoints, *points)]
-    edges = _merged(edges, inner, xp)
+    kinks, inner = (
+        [to_t(xp.clip(xp.asfloat(point) + 0.0 * low, low, high)) for point in some] for some in (density.breakpoints, points)
+    )
+    if len(kinks) > 4:  # so many are panels already
+        edges = xp.stack([t_low, *kinks, t_high])
+    else:
+        left, right = (xp.clip(centre + sign * 8 * width, t_low, t_high) for sign in (-1.0, 1.0))
+        edges = _inserted(_ladder((t_low, left, right, t_high), (6, 16, 6), xp), kinks, xp)
+    edges = _inserted(edges, inner, xp)
     t, weights = panels(edges, order, xp)
     y, slope = from_t(t)
     return y, weights * slope
@@ -98,14 +97,10 @@ def _ladder(ends: tuple[Any, ...], steps: tuple[int, ...], xp: Any) -> Any:
     return xp.concatenate([*pieces, xp.expand_dims(ends[-1], 0)], axis=0)
 
 
-def _merged(edges: Any, inner: list[Any], xp: Any) -> Any:
-    """The ascending edges with the inner points put in their places."""
-    if xp.name == "numpy" or len(inner) > 4:
-        return xp.sort(xp.concatenate([edges, *(xp.expand_dims(point, 0) for point in inner)], axis=0), axis=0)
-    # clipping a point between each pair of neighbours inserts it, and compiles much faster than a sort
-    for point in inner:
-        point = xp.expand_dims(point, 0)
-        middle = xp.maximum(edges[:-1], xp.minimum(edges[1:], point))
+def _inserted(edges: Any, points: list[Any], xp: Any) -> Any:
+    """The ascending edges with the points put in their places: clipping one between each pair of neighbours does it."""
+    for point in points:
+        middle = xp.maximum(edges[:-1], xp.minimum(edges[1:], xp.expand_dims(point, 0)))
         edges = xp.concatenate([edges[:1], middle, edges[-1:]], axis=0)
     return edges
 
@@ -136,9 +131,8 @@ def lattice(density: Any) -> tuple[Any, Any]:
     if family.terms is not None:
         count = family.terms(density.args)
     else:
-        ends = [concrete(end) for end in (low, high)]
-        known = all(end is not None for end in ends)
-        count = int(np.max(ends[1] - ends[0], initial=0)) + 1 if known else TERMS
+        first, last = concrete(low), concrete(high)
+        count = TERMS if first is None or last is None else int(np.max(last - first, initial=0)) + 1
         if count > MOST_TERMS:
             raise FunctionalError(
                 f"{density.family} spreads over {count} integers, more than the {MOST_TERMS} that are summed; rescale the "

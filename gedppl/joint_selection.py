@@ -61,8 +61,8 @@ def select_joint(
 
     Examples
     --------
-    >>> select_joint([0.0, 1.0, 1.0], [0.0, 0.3, 0.3], [[0, 0], [0.2, 0], [0, 0.2]], 0.45).round(3)
-    array([0. , 0.5, 0.5])
+    >>> select_joint([0.0, 1.0, 1.0], [0.0, 0.3, 0.3], [[0, 0], [0.2, 0], [0, 0.2]], 0.4).round(3)
+    array([0.094, 0.453, 0.453])
     """
     score, mean, R = np.asarray(score, float), np.asarray(mean, float), np.asarray(R, float)
     if score.ndim != 1 or mean.shape != score.shape or R.ndim != 2 or len(R) != len(score):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from scipy.special import expit
 
 from gedppl.glm import TERMS
 from gedppl.rows import Rows, bucket
@@ -140,9 +139,6 @@ class PredictorData:
         eta = theta @ self.features.T + self.table.x[:, self.dim]
         y = self.table.y
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            if self.predictor.family == "Bernoulli":  # the general form calls logaddexp, three times slower
-                tail = np.exp(-np.abs(eta))
-                return y * eta - np.maximum(eta, 0) - np.log1p(tail), y - expit(eta), tail / (1 + tail) ** 2
             return self.terms(eta, y, self.fixed())
 
     def row_values(self, theta: np.ndarray) -> np.ndarray:
@@ -154,8 +150,30 @@ class PredictorData:
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.n:
             return np.zeros(len(theta)), np.zeros(theta.shape)
+        if self.predictor.family == "Bernoulli":
+            return self._bernoulli_value_grad(theta)
         value, score, _ = self._terms(theta)
         return value.sum(axis=-1), score @ self.features
+
+    def _bernoulli_value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same sums in one pass, block by block so that they stay in the cache: about five times as fast."""
+        assert self.table is not None
+        table, y, D = self.table.x, self.table.y, self.dim
+        value = theta @ (y @ table[:, :D]) + y @ table[:, D]
+        grad = np.tile(y @ table[:, :D], (len(theta), 1))
+        size = max(64, 40_000 // len(theta))
+        for first in range(0, self.n, size):
+            block = table[first : first + size]
+            phi = np.ascontiguousarray(block[:, :D])
+            eta = theta @ phi.T
+            eta += block[:, D]
+            tail = np.abs(eta)
+            np.exp(np.negative(tail, out=tail), out=tail)  # exp(-|eta|), never overflows
+            total = 1.0 + tail
+            value -= np.maximum(eta, 0.0).sum(axis=1) + np.log(total).sum(axis=1)
+            np.divide(np.where(eta >= 0, 1.0, tail), total, out=total)  # the probability
+            grad -= total @ phi
+        return value, grad
 
     def information(self, theta: np.ndarray) -> np.ndarray:
         if not self.n:

@@ -100,9 +100,8 @@ class Snapshots:
         """Parameters (m, D) at which ellipsoid which[i] attains its upper (side 1) or lower (side -1) value along phi_i."""
         B, E, q, D = self.factor.shape
         column = np.arange(len(which))
-        unit = along[which, :, column] / np.maximum(extent[which, column], 1e-300)[:, None]
-        step = unit[:, None] @ self.factor.reshape(B * E, q, D)[which]
-        return self.middle.reshape(B * E, D)[which] + side * step[:, 0]
+        unit = along[which, :, column] * (side / np.maximum(extent[which, column], 1e-300))[:, None]
+        return self.middle.reshape(B * E, D)[which] + (unit[:, None] @ self.factor.reshape(B * E, q, D)[which])[:, 0]
 
     @property
     def sizes(self) -> np.ndarray:

@@ -62,7 +62,7 @@ def constant(functional: Functional, divergence: str, support: Any) -> tuple[flo
     half_root = 0.5 * math.sqrt(_size(low, high, whole))  # TV <= half_root * L2, by Cauchy-Schwarz
     if name == "variance":
         return {"tv": width**2, "hellinger": _ARC * width**2 / math.sqrt(2), "l2": half_root * width**2}[divergence], ""
-    tail = 1 - (functional.level or 0.0)
+    tail = 1 - functional.level
     by_tv = math.sqrt(2) / tail
     local = _ARC * math.sqrt(8 * (1 - tail) / tail) if tail <= 0.5 else math.inf
     values = {"tv": width / tail, "hellinger": min(by_tv, local) * width, "l2": half_root * width / tail}
@@ -111,7 +111,7 @@ def _expected(functional: Functional, divergence: str, low: float, high: float, 
         return None, "the L2 norm of a user's function is not known; use tv or hellinger"
     grid = _support_grid(low, high, whole)
     try:
-        values = np.asarray(functional.fn(grid, None, None), dtype=float)  # type: ignore[misc]
+        values = np.asarray(functional.fn(grid, None, None), dtype=np.float64)  # type: ignore[misc]
     except Exception:  # a function of the context cannot be tried without one: any failure means just that
         return None, f"{functional} depends on the context or action, so its oscillation is not known"
     slack = 1e-9 * max(1.0, abs(functional.low), abs(functional.high))

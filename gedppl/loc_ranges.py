@@ -48,7 +48,7 @@ def slope(functional: Functional, scale: float) -> float:
 def value_at(functional: Functional, loc: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The functional at loc (M, n) with scale (n,) and rows x (n, dx), a (n,); clipped to its range."""
     if functional.name == "mean":
-        return functional.clip(loc)
+        return np.minimum(np.maximum(loc, functional.low), functional.high)  # np.clip costs several times more on few numbers
     density = Density("Normal", {"loc": loc, "scale": np.broadcast_to(scale, loc.shape)})
     return functional.clip(np.asarray(functional(density, x, a), float))
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MISSPECIFIED = "no parameter of the class explains the data as well as the predictions did: the model is misspecified"
 NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
+SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
 FAR = {"identity": 1e8, "logit": 60.0, "log": 60.0}  # stands for an infinite linear predictor
 ARGUMENT = {  # the family's argument that the linear predictor sets, and how
     "Normal": ("loc", np.asarray),
@@ -47,7 +48,7 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
     exact = isinstance(learner.data, PredictorData) and all(s.convex for s in learner.sets)
     if exact and not empty:
         lower, upper, witness, note = _exact(learner, functional, xs, actions)
-        guaranteed = learner.rule.guaranteed
+        guaranteed = learner.rule.guaranteed and functional.fn is None
     elif empty or not learner.sets:
         lower, upper, witness = np.full(n * K, low), np.full(n * K, high), None
         note, guaranteed = (MISSPECIFIED, False) if empty else ("", learner.rule.guaranteed)
@@ -58,7 +59,7 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(lower, low, high).reshape(shape),
         upper=np.clip(upper, low, high).reshape(shape),
-        method="ascent" if learner.sets and not exact else "exact",
+        method="ascent" if learner.sets and not (exact and functional.fn is None) else "exact",
         guaranteed=guaranteed,
         rule=rule,
         note=note,
@@ -115,14 +116,13 @@ def _exact(
             theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
     m = len(phi)
     far = FAR[data.predictor.link]
+    open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)  # (m, 2): below, above
     eta_high = np.minimum(value[:m], far) + offset
     eta_low = np.maximum(-value[m:], -far) + offset
-    lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, x, a)
-    lower = np.where(np.isnan(lower), functional.low, lower)
-    upper = np.where(np.isnan(upper), functional.high, upper)
-    unbounded = int(np.sum(~np.isfinite(value)))
-    note = f"{unbounded} of {2 * m} directions are not yet bounded by the data" if unbounded else ""
-    return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), note
+    lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, open_end, x, a)
+    notes = [f"{int(open_end.sum())} of {2 * m} directions are not yet bounded by the data"] if open_end.any() else []
+    notes += [SEARCHED] if functional.fn is not None else []
+    return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes)
 
 
 def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
@@ -159,12 +159,13 @@ def declared_reach(cls: Any, phi: np.ndarray) -> np.ndarray:
 
 def _over_interval(
     learner: ProgramLearner, functional: Functional, columns: np.ndarray, eta_low: np.ndarray, eta_high: np.ndarray,
-    x: np.ndarray, a: np.ndarray,
+    open_end: np.ndarray, x: np.ndarray, a: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Smallest and largest value over eta in [eta_low, eta_high] (m,), and whether the largest is nearer to eta_low.
 
-    A grid with both ends, then the cells around the best point again and again: exact where the functional is monotone
-    in eta, to about (cell / 8)^2 where it has one hump.
+    A grid with both ends, then the cells around the best point again and again: this finds the extremes of a functional that
+    is monotone in eta or has one hump, as all but `expected` are in these families. Where an end is open, (m, 2) bool, and
+    the functional moves towards it, what lies beyond is unknown: the functional's own range.
     """
     m = len(columns)
 
@@ -191,8 +192,12 @@ def _over_interval(
                 found = sign * at(grid)
                 where = np.argmax(np.where(np.isnan(found), -np.inf, found), axis=1)
                 best = np.maximum(best, np.nanmax(np.where(np.isnan(found), -np.inf, found), axis=1))
-        out.append(sign * np.where(np.isinf(best), np.nan, best))
-        at_low = np.argmax(np.where(np.isnan(values), np.inf, sign * values), axis=1) < GRID // 2
+        first = np.where(np.isnan(values), np.inf, sign * values)
+        peak = first.max(axis=1, keepdims=True)
+        flat = np.all(first == first[:, :1], axis=1)
+        beyond = np.any(open_end & (first[:, [0, -1]] == peak), axis=1) & ~flat
+        out.append(np.where(beyond | np.isinf(best), functional.high if sign > 0 else functional.low, sign * best))
+        at_low = np.argmax(first, axis=1) < GRID // 2
     return out[0], out[1], at_low
 
 

@@ -138,9 +138,14 @@ class Glm(Double):
         eta = np.sum(phi * theta, axis=1)
         if functional.name == "mean":
             value, slope = self.mean_slope(eta)
-        elif self.family == "Bernoulli":
+        elif functional.fn is None and self.family == "Bernoulli":
             p = expit(eta)
             value, slope = p * expit(-eta), p * expit(-eta) * (1 - 2 * p)
+        elif functional.fn is None and self.family == "Normal":
+            value, slope = np.full(len(a), self.extra["scale"] ** 2), np.zeros(len(a))
+        elif self.family == "Bernoulli":
+            one, zero = (functional.fn(np.full(len(a), y), x, a) for y in (1.0, 0.0))
+            value, slope = zero + (one - zero) * expit(eta), (one - zero) * expit(eta) * expit(-eta)
         else:
             raise NotImplementedError
         return value, slope[:, None] * phi

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.program_doubles import Glm, Heteroscedastic, TanhNet, some_rows
 from scipy.optimize import minimize
 
 from gedppl.ascent import ascend, extremes, project
@@ -16,6 +15,7 @@ from gedppl.likelihoods import PredictorData, ProgramData
 from gedppl.predictive import laplace
 from gedppl.program_bounds import by_ascent
 from gedppl.program_sets import plausible
+from tests.program_doubles import Glm, Heteroscedastic, TanhNet, some_rows
 
 KAPPA = 15.0
 

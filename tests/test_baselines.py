@@ -163,9 +163,9 @@ def test_the_same_seed_draws_the_same_actions_in_the_policys_proportions():
     draws = []
     for seed in (4, 4, 5):
         agent = ConstrainedOracle(lambda x: [0.0, 1.0], lambda x: [0.0, 0.8], 0.4, seed=seed)
-        draws.append([agent.ask([0.0]).action for _ in range(600)])
+        draws.append([agent.ask([0.0]).action for _ in range(300)])
     assert draws[0] == draws[1] != draws[2]
-    assert abs(np.mean(draws[0]) - 0.5) < 4 * 0.5 / math.sqrt(600)
+    assert abs(np.mean(draws[0]) - 0.5) < 4 * 0.5 / math.sqrt(300)
 
 
 def test_feedback_rules():

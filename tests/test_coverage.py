@@ -12,7 +12,6 @@ import warnings
 import numpy as np
 import pytest
 from scipy.stats import binom
-from tests.program_doubles import Glm, Heteroscedastic, arm_features
 
 from gedppl import radius
 from gedppl.confidence import feed
@@ -20,6 +19,7 @@ from gedppl.functionals import mean
 from gedppl.program_sets import view_of
 from gedppl.programs import ProgramLearner
 from gedppl.sampled_sets import members, sampled_bounds
+from tests.program_doubles import Glm, Heteroscedastic, arm_features
 
 DELTA = 0.05
 K = 3
@@ -29,7 +29,10 @@ def table():
     """name -> (class, how to draw the truth): shared and per-arm coefficients, a scale known, unknown, or varying."""
     return {
         "gaussian": (Glm("Normal", 2, extra={"scale": 0.5}), lambda rng: rng.standard_normal(2)),
-        "gaussian, unknown scale": (Heteroscedastic(2, shared=True), lambda rng: np.append(rng.standard_normal(2), rng.normal() / 2)),
+        "gaussian, unknown scale": (
+            Heteroscedastic(2, shared=True),
+            lambda rng: np.append(rng.standard_normal(2), 0.5 * rng.normal()),
+        ),
         "logistic": (Glm("Bernoulli", 2 * K, arm_features(K)), lambda rng: rng.standard_normal(2 * K)),
         "poisson": (Glm("Poisson", 2), lambda rng: 0.4 * rng.standard_normal(2)),
         "gamma": (Glm("Gamma", 2, extra={"concentration": 2.0}), lambda rng: 0.5 * rng.standard_normal(2)),

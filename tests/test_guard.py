@@ -229,9 +229,7 @@ def test_a_right_model_raises_few_alarms(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [{}, {"truth": 0.01}, {"truth": -3.0}, {"learn_scale": True}, {"learn_scale": True, "truth": -3.0}]
-)
+@pytest.mark.parametrize("options", [{}, {"truth": 0.01}, {"truth": -3.0}, {"learn_scale": True}])
 def test_a_right_model_raises_an_alarm_in_at_most_one_run_of_twenty(options):
     calibration, drift = model_alarms(regression_pits("right", 400, 1000, 12, **options))
     assert np.mean(calibration | drift) <= 0.05
@@ -253,6 +251,17 @@ def test_uniform_pits_keep_the_rate():
     calibration, drift = model_alarms(rows, delta=0.1, burn_in=0)
     assert calibration.sum() <= most_by_chance(200, 0.1)
     assert drift.sum() <= most_by_chance(200, 0.1)
+
+
+def test_a_conflicting_prior_under_a_learned_scale_is_reported_as_too_wide_predictions():
+    """Not guaranteed: with a normal-inverse-gamma prior a truth three standard deviations out inflates the learned scale
+    for hundreds of rounds. The class is right but its predictions are not, and that is what the alarm says."""
+    monitor = PitMonitor.calibration(dx=2, n_actions=3, delta=0.025)
+    for row in regression_pits("right", 30, 600, 12, truth=-3.0, learn_scale=True):
+        monitor = monitor.update(*row)
+    assert monitor.alarmed.mean() > 0.5
+    alone = dataclasses.replace(monitor, log_wealth=monitor.log_wealth[np.argmax(monitor.log_peak)])
+    assert alone.finding.startswith("outcomes vary less than predicted")
 
 
 def test_the_burn_in_is_needed():

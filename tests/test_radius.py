@@ -96,7 +96,7 @@ def test_every_rule_says_what_it_guarantees(rule, guaranteed, word) -> None:
         (lambda: radius.posterior_quantile(5), "draws must be at least 20, got 5"),
         (lambda: radius.parametric_bootstrap(5), "replicates must be at least 20, got 5"),
         (lambda: radius.hellinger_ball().radius(View(n=3, delta=0.1, dim=2)), "needs a finite class"),
-        (lambda: radius.Ball("hellinger2", radius.self_normalised(1, 1)).radius(View(n=3, delta=0.1, dim=2)), "known noise scale"),
+        (lambda: radius.Ball("hellinger2", radius.self_normalised(1, 1)).radius(View(n=3, delta=0.1)), "known noise scale"),
         (lambda: radius.posterior_quantile().radius(View(n=3, delta=0.1, size=4)), "needs a parametric class"),
         (lambda: radius.parametric_bootstrap().radius(View(n=3, delta=0.1, dim=4)), "linear predictor"),
     ],

@@ -28,6 +28,7 @@ from gedppl.rows import Rows
 PIECES = (8, 64, 512, 4096)  # rows of a query
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
+RARE = ("draw_prior", "start")  # asked so seldom that compiling them well would cost more than it saves
 KEEP_ROWS = 8  # histories kept on the device
 KEEP_COMPILED = 512
 
@@ -88,8 +89,9 @@ class JaxKernels:
         with jax.enable_x64(True):
             compiled = self._compiled.get(key)
             if compiled is None:
+                options = {"xla_backend_optimization_level": 0} if name in RARE else None
                 with LOCK:  # compiling runs the user's program
-                    compiled = jax.jit(function).lower(*args).compile()
+                    compiled = jax.jit(function).lower(*args).compile(compiler_options=options)
                 with self._guard:
                     self._compiled[key] = compiled
                     self.compilations[name] = self.compilations.get(name, 0) + 1

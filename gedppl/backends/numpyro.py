@@ -69,6 +69,12 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def untouched() -> Iterator[None]:
+    """A program that runs inside leaves no trace; NumPyro keeps nothing between runs."""
+    yield
+
+
 def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
     """The sites of one run, and what the program raised, if it did. Shapes only: no number is computed."""
     recorder = _Recorder(seed(model, jax.random.key(0)))

@@ -7,7 +7,9 @@ does the arithmetic. Axis letters: M parameter settings, n rows, D flat paramete
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -56,10 +58,15 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
             "neither numpyro nor pyro is imported, so the model cannot be a program of either: "
             "import the one it is written in before calling density_class"
         )
+    backends = {name: import_module(f"gedppl.backends.{name}") for name in loaded}
     attempts = []
-    for name in loaded:
-        backend = import_module(f"gedppl.backends.{name}")
-        records, failure = backend.record(model, x, a)
+    for name, backend in backends.items():
+        with ExitStack() as stack:  # run under the wrong PPL, a program may warn, draw or store parameters in the other
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            for other in backends.values():
+                stack.enter_context(other.untouched())
+            records, failure = backend.record(model, x, a)
         if failure is None and any(record.observed for record in records):
             return backend.TracedProgram(model, x, a)
         attempts.append((len(records), failure, name))

@@ -18,7 +18,8 @@ import pyro.distributions as dist
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch.distributions import biject_to, constraints
+from torch.distributions import biject_to as torch_biject_to
+from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
 from gedppl.backends import LOCK
@@ -34,6 +35,52 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     return torch.as_tensor(np.array(array))  # a copy: torch warns about read-only views
 
 
+class LowerCholeskyTransform(transforms.Transform):
+    """A vector as a lower triangular matrix with positive diagonal, in NumPyro's order; torch has no bijection for it."""
+
+    domain = constraints.real_vector
+    codomain = constraints.lower_cholesky
+    bijective = True
+
+    def _call(self, x: torch.Tensor) -> torch.Tensor:
+        d = _matrix_size(x.shape[-1])
+        rows, columns = torch.tril_indices(d, d, -1)
+        place = torch.zeros(x.shape[-1] - d, d, d, dtype=x.dtype)
+        place[torch.arange(len(rows)), rows, columns] = 1.0
+        return torch.einsum("...k,kij->...ij", x[..., :-d], place) + torch.diag_embed(torch.exp(x[..., -d:]))
+
+    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
+        d = y.shape[-1]
+        rows, columns = torch.tril_indices(d, d, -1)
+        return torch.cat([y[..., rows, columns], torch.log(torch.diagonal(y, dim1=-2, dim2=-1))], dim=-1)
+
+    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[..., -y.shape[-1] :].sum(-1)
+
+    def forward_shape(self, shape: Any) -> Any:
+        return (*shape[:-1], _matrix_size(shape[-1]), _matrix_size(shape[-1]))
+
+    def inverse_shape(self, shape: Any) -> Any:
+        return (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2)
+
+
+def _matrix_size(k: int) -> int:
+    return round((np.sqrt(1 + 8 * k) - 1) / 2)
+
+
+def biject_to(constraint: Any) -> Any:
+    """The bijection from the real line (or vectors) to what the constraint allows."""
+    if constraint is constraints.lower_cholesky:
+        return LowerCholeskyTransform()
+    try:
+        return torch_biject_to(constraint)
+    except NotImplementedError:
+        raise ModelError(
+            f"torch knows no bijection from the real numbers to the constraint {constraint}: write the parameter as a "
+            "function of one with a simpler constraint (real, positive, interval, simplex, lower_cholesky)"
+        ) from None
+
+
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -43,6 +90,12 @@ class _Swap(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.values: dict[int, torch.Tensor] = {}
+
+    def put(self, msg: Any, value: torch.Tensor) -> None:
+        """A module registers its parameters as initial values of `param` sites: from now on they mean our value."""
+        for part in msg["args"]:
+            if isinstance(part, torch.nn.Parameter):
+                self.values[id(part)] = value
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -94,8 +147,7 @@ class _Recorder(Messenger):
     def _pyro_post_param(self, msg: Any) -> None:
         name = msg["name"]
         value = msg["value"].detach().double()
-        if msg["args"] and isinstance(msg["args"][0], torch.Tensor):
-            self.swap.values[id(msg["args"][0])] = value
+        self.swap.put(msg, value)
         msg["value"] = value
         constraint = pyro.get_param_store().get_state()["constraints"].get(name, constraints.real)
         self.records.append(Record(name, "param", value=value, shapes=(tuple(value.shape),), constraint=constraint))
@@ -123,6 +175,13 @@ def _outcomes(fn: Any) -> np.ndarray | None:
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
     return np.unique(fn.enumerate_support(expand=False).numpy())
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """A program that runs inside leaves no trace in the parameter store or the random state."""
+    with LOCK, pyro.get_param_store().scope(), torch.random.fork_rng(devices=[]):
+        yield
 
 
 def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
@@ -158,8 +217,7 @@ class _Fill(Messenger):
         name = msg["name"]
         (site,) = self.program.groups[name]
         value, _ = self._leaf(site, biject_to(self.program.constraint_of(name)), None)
-        if msg["args"] and isinstance(msg["args"][0], torch.Tensor):
-            self.swap.values[id(msg["args"][0])] = value
+        self.swap.put(msg, value)
         msg["value"], msg["done"] = value, True
 
     def _pyro_sample(self, msg: Any) -> None:

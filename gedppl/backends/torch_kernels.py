@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.func import grad, grad_and_value, hessian, vmap
+from torch.func import grad, grad_and_value, jacrev, vmap
 
 from gedppl.backends import LOCK
 from gedppl.backends.lowering import external_density, is_external
@@ -143,7 +143,7 @@ class TorchKernels:
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not any(site.prior for site in self.sites):
             return np.zeros(self.dim), np.zeros((self.dim, self.dim))
-        return _numpy(_gradient(self._prior, _tensor(theta))), self._hessian("prior", self._prior, theta)
+        return _numpy(grad(self._prior)(_tensor(theta))), self._hessian("prior", self._prior, theta)
 
     def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
         """n draws (n, D): sample sites from their priors, `param` coordinates standard normal around `initial`."""
@@ -172,7 +172,7 @@ class TorchKernels:
         one = _tensor(theta)
 
         def function(x: Any, a: Any, y: Any) -> tuple[Any, ...]:
-            return (_gradient(lambda one: self.row_log_likelihood(one, x[None], a[None], y[None])[0], one),)
+            return (grad(lambda one: self.row_log_likelihood(one, x[None], a[None], y[None])[0])(one),)
 
         return _numpy(self._map("score", function, _tensor(x), _tensor(a), _tensor(y), cells=self.dim)[0])
 
@@ -268,21 +268,17 @@ class TorchKernels:
         return self._hessian("total", self._sum(rows, weights), theta)
 
     def _hessian(self, kind: str, function: Callable[[Any], Any], theta: np.ndarray) -> np.ndarray:
-        """Forward over reverse where the program's operations allow it, twice backward otherwise."""
+        """Backward twice: all rows of the Hessian at once where the program allows it, one by one otherwise."""
         one = _tensor(theta)
         with LOCK:
             if ("hessian", kind) not in self.vectorised:
-                self.vectorised["hessian", kind] = _runs(lambda: hessian(function)(one))
+                self.vectorised["hessian", kind] = _runs(lambda: jacrev(grad(function))(one))
             if self.vectorised["hessian", kind]:
-                out = hessian(function)(one)
+                out = jacrev(grad(function))(one)
             else:
                 out = torch.autograd.functional.hessian(function, one)
-        out = _numpy(out)
-        return (out + out.T) / 2
-
-
-def _gradient(function: Callable[[Any], Any], theta: Any) -> Any:
-    return grad(function)(theta)
+        hessian = _numpy(out)
+        return (hessian + hessian.T) / 2
 
 
 def _two(array: torch.Tensor) -> torch.Tensor:
