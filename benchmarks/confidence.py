@@ -23,7 +23,6 @@ import numpyro.distributions as dist
 import gedppl as ged
 from gedppl.confidence import feed, learner_for
 
-
 CLOCK = time.process_time if "--cpu" in sys.argv else time.perf_counter
 
 

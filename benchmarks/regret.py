@@ -2,7 +2,9 @@
 
     python benchmarks/regret.py                              the defaults on every problem, 5 seeds, a few minutes
     python benchmarks/regret.py --seeds 20 --vary sets       20 seeds; what each part of the confidence set is worth
+    python benchmarks/regret.py --seeds 20 --vary known      with and without the safe action's known cost in the set
     python benchmarks/regret.py --vary weights               bonus and width weights, through the counterfactual pass
+    python benchmarks/regret.py --vary noise                 a bonus weight that follows the noise
     python benchmarks/regret.py --vary refits                how often to refit
     python benchmarks/regret.py --oplb all                   OPLB in both forms, and with its radius scaled by 0.3
 
@@ -180,6 +182,7 @@ class Options:
     norm_bound: float | None = None
     joint: bool = False
     exact_rounds: int = 128
+    noise_aware: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,7 @@ def play(world: World, options: Options, seed: int) -> Played:
         world.predictor, world.dim, delta=DELTA / 2, known_direction=known, norm_bound=options.norm_bound,
         restarts=options.restarts,
     )  # fmt: skip
-    starts, exploration, due = [0], [_exploration(utility)], 1
+    starts, exploration, due = [0], [_exploration(utility, options)], 1
     regret = pessimism = 0.0
     infeasible = 0
     for t in range(T):
@@ -238,15 +241,16 @@ def play(world: World, options: Options, seed: int) -> Played:
         if t + 1 >= due:
             utility, cost = utility.refit(), cost.refit()
             starts.append(t + 1)
-            exploration.append(_exploration(utility))
+            exploration.append(_exploration(utility, options))
             due = max(t + 2, int(options.growth * (t + 1)))
     return Played(regret, pessimism, infeasible, time.perf_counter() - begun)
 
 
-def _exploration(utility: LinearGaussianLearner) -> float:
-    """Q of the bonus weight 1/2 sqrt(Q t / K)."""
+def _exploration(utility: LinearGaussianLearner, options: Options) -> float:
+    """Q of the bonus weight 1/2 sqrt(Q t / K): the theorem's, or only its part that follows the noise."""
     cover = len(utility.theta) * np.log1p(utility.n) + np.log(2 / DELTA)
-    return 2 * utility.squared_deviation(UNIT) + 1.255 * cover + 1
+    deviation = 2 * utility.squared_deviation(UNIT)
+    return deviation if options.noise_aware else deviation + 1.255 * cover + 1
 
 
 def _joint(policy: np.ndarray, score: np.ndarray, world: World, cost: LinearGaussianLearner, t: int, c0: float) -> np.ndarray:
@@ -283,6 +287,10 @@ def play_oplb(world: World, seed: int, **how: Any) -> Played:
 BASE = Options()
 VARIANTS: dict[str, dict[str, Options]] = {
     "none": {"defaults": replace(BASE, bonus=0.01)},
+    "known": {
+        "c0 direction unknown": replace(BASE, known_direction=False),
+        "c0 direction known": BASE,
+    },
     "sets": {
         "one start only": replace(BASE, restarts=False, known_direction=False),
         "restarts": replace(BASE, known_direction=False),
@@ -295,6 +303,7 @@ VARIANTS: dict[str, dict[str, Options]] = {
         f"bonus {b}, width {w}": replace(BASE, bonus=b, width=w)
         for b, w in ((1.0, 1.0), (0.1, 0.1), (0.03, 0.1), (0.01, 0.3), (0.01, 0.1), (0.01, 0.03), (0.003, 0.1), (0.0, 0.1))
     },
+    "noise": {f"noise-aware bonus {b}": replace(BASE, bonus=b, noise_aware=True) for b in (0.05, 0.1, 0.2, 0.4)},
     "refits": {f"growth {g}": replace(BASE, growth=g) for g in (1.0, 1.02, 1.05, 1.1, 1.2)},
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "agent": ("Decision", "FallbackWarning", "GEDUCB", "SafeActionWarning"),
+    "agent": ("AlarmWarning", "Decision", "FallbackWarning", "GEDUCB", "SafeActionWarning", "resume"),
     "certificate": ("Certificate", "Explanation"),
     "classes": ("density_class", "finite_class"),
     "confidence": ("ConfidenceSet", "confidence_set", "shrinkage"),
@@ -21,12 +21,14 @@ _HOMES = {
     "divergences": ("hellinger2", "l2_squared", "register_divergence", "total_variation"),
     "families": ("register_family",),
     "functionals": ("cvar", "expected", "mean", "probability", "quantile", "second_moment", "variance"),
+    "plots": ("plot_cost_bounds", "plot_policy_map", "plot_regret", "plot_shrinkage", "plot_tradeoff", "plot_width"),
     "problem": ("Constraint", "Problem", "Utility", "known_cost"),
+    "replay": ("Replay",),
     "selection": ("select_policy",),
     "simulation": ("Run", "simulate"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = ("baselines", "eluder", "errors", "guard", "oracles", "radius", "report")
+_ROOMS = ("baselines", "eluder", "errors", "guard", "offpolicy", "oracles", "radius", "report")
 
 __all__ = sorted([*_HOME, *_ROOMS])
 

@@ -1,27 +1,37 @@
 """GEDUCB: ask, tell, and everything with a side effect: ids, randomness, the lock, the journal.
 
-The algorithm itself is `ged_ucb`, which is pure. An agent holds its state, and replaces it only once a step has been
-computed in full and written down, so that an error or an interrupt leaves the agent as it was.
+The algorithm itself is `ged_ucb`, which is pure; `memory` holds its state and the steps that change it, `keeper` makes
+them durable. A step takes the place of the memory before it only once it was computed in full and written down, so that
+an error or an interrupt leaves either the old memory or the new one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from gedppl import ged_ucb
-from gedppl.certificate import Certificate, Explanation, certify, what_holds_back
-from gedppl.errors import ActionRangeError, InputError, UnknownDecisionError
-from gedppl.feedback import Entry, Outcomes, new_outcomes, read_outcomes, rows_by_stream
+from gedppl import ged_ucb, monitoring, recorder, state_store
+from gedppl import memory as steps
+from gedppl.certificate import Explanation, what_holds_back
+from gedppl.deciding import Decision, FallbackWarning, choose, decide
+from gedppl.errors import ActionRangeError, DataError, InputError, SettingError, UnknownDecisionError
+from gedppl.feedback import Entry, Outcomes, amended_outcomes, new_outcomes, read_outcomes
+from gedppl.guard import Alarm
 from gedppl.inputs import read_action, read_contexts, read_logged, read_mask
+from gedppl.journal import Journal
+from gedppl.keeper import Keeper, Resumed
+from gedppl.memory import Inbox, Memory
 from gedppl.problem import Problem
 from gedppl.settings import settings
+
+__all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionWarning", "resume"]
 
 KEPT_EXPLANATIONS = 1000  # full terms are kept for the latest decisions only
 SAFE_WINDOW, SAFE_SHARE = 200, 0.8
@@ -31,24 +41,8 @@ class SafeActionWarning(UserWarning):
     """The safe action takes nearly every round: the limit, the radius or the model leaves no room."""
 
 
-class FallbackWarning(UserWarning):
-    """No policy could be computed and the safe action was taken instead."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One decision: play `action`, which was drawn from `policy`."""
-
-    id: int
-    action: int
-    policy: np.ndarray  # (K,)
-    certificate: Certificate
-    x: np.ndarray  # (dx,)
-
-    @property
-    def propensity(self) -> float:
-        """The probability with which this action was drawn, for off-policy evaluation."""
-        return float(self.policy[self.action])
+class AlarmWarning(UserWarning):
+    """A monitor found that an assumption does not hold."""
 
 
 class GEDUCB:
@@ -72,7 +66,11 @@ class GEDUCB:
     seed
         The one source of randomness; the same seed, data and versions give the same run.
     journal
-        A path: every decision and outcome is durable before the call returns.
+        A path, where a new journal begins: every decision and outcome is durable before the call returns. An agent whose
+        process ended goes on with `resume`.
+    guard
+        ``"fallback"``: after an alarm the safe action alone is played, until `acknowledge`. ``"warn"``: alarms are said and
+        recorded. None: nothing is watched. Which alarms stop a run: see `gedppl.monitoring`.
     """
 
     def __init__(
@@ -87,11 +85,12 @@ class GEDUCB:
         oracle: Any = None,
         radius: Any = None,
         seed: int = 0,
-        journal: Any = None,
+        journal: str | os.PathLike[str] | None = None,
+        guard: str | None = "fallback",
         growth: float | None = None,
         exact_rounds: float | None = None,
     ) -> None:
-        self.settings = settings(
+        chosen = settings(
             mode,
             delta=delta,
             warmup=warmup,
@@ -103,36 +102,56 @@ class GEDUCB:
             growth=growth,
             exact_rounds=exact_rounds,
         )
-        self._problem = problem
+        if guard not in recorder.GUARDS:
+            raise SettingError(f"guard must be one of {recorder.GUARDS}, got {guard!r}")
+        self._begin(Keeper.begin(problem, chosen, guard, journal))
+
+    def _begin(self, keeper: Keeper, resumed: Resumed | None = None) -> None:
+        self._keeper = keeper
+        self.settings = keeper.first.settings
+        self.resumed = resumed
         self._lock = threading.RLock()
-        self._state: ged_ucb.State | None = None  # made when the first context shows its width
-        self._width: int | None = None
-        self._inbox: list[Entry] = []
-        self._absorbed: ged_ucb.State | None = None  # the state with the inbox taken in, until either changes
-        self._told: dict[int, Outcomes] = {}
-        self._asked: dict[int, tuple[np.ndarray, int]] = {}  # id -> (x, action)
         self._explanations: OrderedDict[int, Explanation] = OrderedDict()
-        self._recent: deque[int] = deque(maxlen=SAFE_WINDOW)
+        latest = range(max(0, keeper.rounds - SAFE_WINDOW), keeper.rounds)
+        self._recent: deque[int] = deque((keeper.ledger.asked[i][1] for i in latest), maxlen=SAFE_WINDOW)
         self._warned_at = -SAFE_WINDOW
-        self.journal = journal
+        self._versions = recorder.versions_hash()
 
     # what is known --------------------------------------------------------------------------------------------------
 
     @property
     def problem(self) -> Problem:
         """The problem as it stands, with the limits and actions in force."""
-        return self._problem
+        return self._memory.problem
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where decisions and outcomes are kept."""
+        return self._keeper.journal
 
     @property
     def rounds(self) -> int:
         """Decisions made."""
-        return 0 if self._state is None else self._state.t
+        return self._keeper.rounds
 
     @property
     def open_decisions(self) -> list[int]:
         """Decisions that were never told an outcome."""
-        with self._lock:
+        with self._step():
             return [i for i in self._asked if i not in self._told]
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """Alarms not acknowledged, from everything told so far."""
+        with self._step():
+            memory = self._memory if self._state is None else self._keeper.learned(None)[0]
+            newest = {alarm.name: alarm for alarm in memory.alarms}
+            return [newest[name] for name in memory.active]
+
+    def state_hash(self) -> str:
+        """SHA-256 of all that decides the next policy and of every decision and outcome; the same again after `resume`."""
+        with self._step():
+            return state_store.state_hash(self._memory, self._keeper.ledger)
 
     # deciding -------------------------------------------------------------------------------------------------------
 
@@ -144,42 +163,49 @@ class GEDUCB:
         allowed
             Boolean (K,), or (n, K): actions that may be played here.
         """
-        with self._lock:
-            contexts, single = self._contexts(x)
-            mask = read_mask(allowed, len(contexts), self._available())
-            state = self._current(contexts)
-            policy, info, fallback = self._select(state, contexts, mask)
-            decisions = [self._decide(state, contexts[i], policy[i], info, i, fallback) for i in range(len(contexts))]
-            self._write("decision", decisions)
-            self._state, self._absorbed, self._inbox = ged_ucb.advance(state, len(decisions)), None, []
-            for d, explanation in decisions:
-                self._asked[d.id] = (d.x, d.action)
+        with self._step():
+            contexts, single = read_contexts(x, self._width)
+            mask = read_mask(allowed, len(contexts), self._memory.available)
+            memory, broken = self._keeper.learned(contexts[0])
+            policy, info, fallback = choose(memory, contexts, mask, broken)
+            made = [decide(memory, contexts[i], policy[i], info, i, fallback) for i in range(len(contexts))]
+            after = memory
+            records: list[recorder.Step] = []
+            for i, (d, _) in enumerate(made):
+                after = steps.decided(after, d.x, learned=broken is None)
+                records.append(("decision", self._payload(d, None if mask is None else mask[i], broken is None)))
+            raised = self._keeper.commit(records, after, asked={d.id: (d.x, d.action) for d, _ in made})
+            for d, explanation in made:
                 self._recent.append(d.action)
                 self._explanations[d.id] = explanation
                 while len(self._explanations) > KEPT_EXPLANATIONS:
                     self._explanations.popitem(last=False)
-            self._warn_if_stuck(state, [e for _, e in decisions])
-            return decisions[0][0] if single else [d for d, _ in decisions]
+            if self._keeper.snapshot_due:
+                self._keeper.save()
+            self._warn(raised)
+            self._warn_if_stuck(made[-1][1])
+            return made[0][0] if single else [d for d, _ in made]
 
     def policy(self, x: Any, allowed: Any = None) -> np.ndarray:
         """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded."""
-        with self._lock:
-            contexts, single = self._contexts(x)
-            mask = read_mask(allowed, len(contexts), self._available())
-            policy, _, _ = self._select(self._current(contexts), contexts, mask)
+        with self._step():
+            contexts, single = read_contexts(x, self._width)
+            mask = read_mask(allowed, len(contexts), self._memory.available)
+            memory, broken = self._keeper.learned(contexts[0])
+            policy, _, _ = choose(memory, contexts, mask, broken)
             return policy[0] if single else policy
 
     def cost_bounds(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper value of every constraint and action at x: each (J, K), or (n, J, K); the constraint's units."""
-        with self._lock:
-            contexts, single = self._contexts(x)
+        with self._step():
+            contexts, single = read_contexts(x, self._width)
             lower, upper = ged_ucb.cost_bounds(self._current(contexts), contexts)
             return (lower[0], upper[0]) if single else (lower, upper)
 
     def explain(self, decision: Decision | int) -> Explanation:
         """The terms behind a decision; ``print`` it, or ask ``.why_not(action)``."""
         key = decision.id if isinstance(decision, Decision) else int(decision)
-        with self._lock:
+        with self._step():
             if key in self._explanations:
                 return self._explanations[key]
             if key in self._asked:
@@ -201,168 +227,209 @@ class GEDUCB:
 
     def tell_many(self, outcomes: Sequence[tuple[int, Any, Any]]) -> None:
         """Several (id, y, z) at once: all are taken in, or, if one is wrong, none."""
-        with self._lock:
+        with self._step():
             fresh: dict[int, Outcomes] = {}
             entries = []
             for decision_id, y, z in outcomes:
                 key = self._known_id(decision_id)
                 x, action = self._asked[key]
-                told = read_outcomes(self._problem, x, action, y, z)
+                told = read_outcomes(self.problem, x, action, y, z)
                 known = self._told.get(key, {}) | fresh.get(key, {})
                 news = new_outcomes(key, known, told)
                 first = key not in self._told and key not in fresh
                 if news or first:
                     entries.append(Entry(key, x, action, news, first))
                     fresh[key] = fresh.get(key, {}) | news
-            if not entries:
-                return
-            self._write("outcome", entries)
-            for key, news in fresh.items():
-                self._told[key] = self._told.get(key, {}) | news
-            self._inbox, self._absorbed = [*self._inbox, *entries], None
+            if entries:
+                records: list[recorder.Step] = [("outcome", recorder.outcome_payload(e.id, e.outcomes)) for e in entries]
+                now = {key: self._told.get(key, {}) | news for key, news in fresh.items()}
+                self._keeper.commit(records, steps.told(self._memory, entries), told=now)
+
+    def amend(self, decision_id: int, y: Any = None, z: Any = None) -> None:
+        """Correct what was told of a decision. The models are rebuilt from all data, in the batches in which they came.
+
+        Decisions made meanwhile stay as they were made. Every outcome is predicted anew from those before it, so the
+        confidence sets stay valid if what is corrected does not depend on later outcomes. It costs a replay of the run.
+        """
+        with self._step():
+            key = self._known_id(decision_id)
+            told = read_outcomes(self.problem, *self._asked[key], y, z)
+            if not told:
+                raise DataError(f"amend() was given no outcome of decision {key}; pass y=, z= or both")
+            known = self._told.get(key, {})
+            news = amended_outcomes(key, known, told)
+            if news:
+                memory, ledger = self._keeper.amended(key, news)
+                was = recorder.outcome_payload(key, {name: known[name] for name in news})
+                self._keeper.commit([("amend", recorder.outcome_payload(key, news) | {"was": was})], memory, ledger=ledger)
 
     def observe(self, x: Any, a: Any, y: Any, z: Any = None) -> None:
         """Learn from logged rows, before or between decisions: x (n, dx), a (n,), y (n,), z (n,) or {name: (n,)}.
 
         The rows are taken in the order given, with refits in between, so that each is predicted from those before it.
         """
-        with self._lock:
-            contexts, single = self._contexts(x)
-            entries = read_logged(self._problem, contexts, a, y, z, single)
-            state = self._current(contexts)
-            for chunk in _chunks(entries, state):
-                state = ged_ucb.update(state, rows_by_stream(self._problem, chunk), len(chunk))
-            self._write("observe", entries)
-            self._state, self._absorbed, self._inbox = state, None, []
+        with self._step():
+            contexts, single = read_contexts(x, self._width)
+            payloads = recorder.observe_payloads(self.problem, read_logged(self.problem, contexts, a, y, z, single))
+            after = steps.observed(self._memory, recorder.logged_entries(self.problem, payloads, self._width))
+            self._warn(self._keeper.commit([("observe", payload) for payload in payloads], after))
 
     # changing the problem -------------------------------------------------------------------------------------------
 
     def set_limit(self, name: str, at_most: float) -> None:
         """From now on another limit for one constraint. Past rounds keep theirs."""
-        with self._lock:
-            self._change(self._problem.with_limit(name, at_most), self._available(), f"limit of {name!r} set to {at_most!r}")
+        self._change(lambda: recorder.limit_payload(name, at_most))
 
     def retire_action(self, action: int) -> None:
         """From now on this action is not on offer. The safe action cannot be retired."""
-        with self._lock:
-            key = read_action(action, self._problem.n_actions)
-            if key == self._problem.safe_action:
-                raise ActionRangeError(f"action {key} is the safe action and cannot be retired; retire another")
-            available = self._available()
-            available[key] = False
-            self._change(self._problem, available, f"action {key} retired")
+        self._change(lambda: self._offer(action, False))
 
     def restore_action(self, action: int) -> None:
         """Offer a retired action again."""
-        with self._lock:
-            key = read_action(action, self._problem.n_actions)
-            available = self._available()
-            available[key] = True
-            self._change(self._problem, available, f"action {key} restored")
+        self._change(lambda: self._offer(action, True))
 
     def add_action(self) -> int:
         """Offer one more action, K, and return it. The models must already know what to make of it (`a` may reach K)."""
-        with self._lock:
-            new = self._problem.n_actions
-            self._change(self._problem.with_actions(new + 1), np.append(self._available(), True), f"action {new} added")
+        with self._step():
+            new = self.problem.n_actions
+            grown = np.append(self._memory.available, True)
+            self._change(lambda: recorder.actions_payload(f"action {new} added", grown))
             return new
+
+    def acknowledge(self, alarm: Alarm | str) -> None:
+        """Go on after an alarm was looked into. Its monitor begins anew, with its share of delta once more."""
+        name = alarm.name if isinstance(alarm, Alarm) else alarm
+        with self._step():
+            active = [a.name for a in self.alarms]
+            if name not in active:
+                raise InputError(f"there is no alarm {name!r} to acknowledge; there are {active}")
+            self._change(lambda: recorder.acknowledge_payload(name))
+
+    # keeping --------------------------------------------------------------------------------------------------------
+
+    def save(self) -> bool:
+        """Store a snapshot, so that resuming replays only what comes after it; this happens by itself now and then.
+
+        False where there is no journal, or nothing that could be stored (a divergence ball around a program).
+        """
+        with self._step():
+            return self._keeper.save()
+
+    def close(self) -> None:
+        """Store a snapshot and release the journal. Nothing is lost without it."""
+        with self._step():
+            self._keeper.close()
+
+    def __enter__(self) -> GEDUCB:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # inside ---------------------------------------------------------------------------------------------------------
 
-    def _available(self) -> np.ndarray:
-        if self._state is None:
-            return np.ones(self._problem.n_actions, bool)
-        return self._state.blocks[-1].available.copy()
+    @property
+    def _memory(self) -> Memory:
+        return self._keeper.memory
 
-    def _change(self, problem: Problem, available: np.ndarray, what: str) -> None:
-        if self._state is None:
-            raise InputError(f"{what}: nothing has been decided or observed yet; declare the Problem that way instead")
-        state = ged_ucb.change(self._current(None), problem, available)
-        self._write("change", what)
-        self._problem, self._state, self._absorbed, self._inbox = problem, state, None, []
+    @property
+    def _state(self) -> ged_ucb.State | None:
+        return self._memory.state
+
+    @property
+    def _inbox(self) -> Inbox:
+        return self._memory.inbox
+
+    @property
+    def _asked(self) -> dict[int, tuple[np.ndarray, int]]:
+        return self._keeper.ledger.asked
+
+    @property
+    def _told(self) -> dict[int, Outcomes]:
+        return self._keeper.ledger.told
+
+    @property
+    def _width(self) -> int | None:
+        return None if self._memory.origin is None else len(self._memory.origin)
+
+    @contextlib.contextmanager
+    def _step(self) -> Iterator[None]:
+        """One caller at a time, and whatever an interrupt left behind comes first."""
+        with self._lock:
+            self._keeper.settle()
+            yield
 
     def _current(self, contexts: np.ndarray | None) -> ged_ucb.State:
-        """The state with everything told so far taken in. Kept until something else is told, so that it is computed once."""
-        if self._absorbed is None:
-            state = self._state
-            if state is None:
-                assert contexts is not None
-                state = self._state = ged_ucb.init(self._problem, self.settings, contexts)
-                self._width = contexts.shape[1]
-            if self._inbox:
-                rounds = sum(e.first for e in self._inbox)
-                state = ged_ucb.update(state, rows_by_stream(self._problem, self._inbox), rounds)
-            self._absorbed = state
-        return self._absorbed
+        """The state with everything told so far learned, or, where that fails, without."""
+        state = self._keeper.learned(None if contexts is None else contexts[0])[0].state
+        assert state is not None
+        return state
 
-    def _select(
-        self, state: ged_ucb.State, contexts: np.ndarray, mask: np.ndarray | None
-    ) -> tuple[np.ndarray, ged_ucb.Info | None, str | None]:
-        """The policy; or, if it cannot be computed, the safe action and why."""
-        try:
-            policy, info = ged_ucb.select(state, contexts, mask)
-            return policy, info, None
-        except InputError:
-            raise
-        except Exception as error:
-            safe = self._problem.safe_action
-            if safe is None:
-                raise
-            reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"no policy could be computed ({reason}); taking the safe action {safe}", FallbackWarning, stacklevel=3)
-            policy = np.zeros((len(contexts), self._problem.n_actions))
-            policy[:, safe] = 1.0
-            return policy, None, reason
+    def _payload(self, d: Decision, allowed: np.ndarray | None, learned: bool) -> dict[str, Any]:
+        if self.journal is None:
+            return {"id": d.id, "x": d.x, "action": d.action, "learned": learned}
+        return recorder.decision_payload(d, allowed, self.settings.seed, learned, self._versions)
 
-    def _decide(
-        self,
-        state: ged_ucb.State,
-        x: np.ndarray,
-        policy: np.ndarray,
-        info: ged_ucb.Info | None,
-        i: int,
-        fallback: str | None,
-    ) -> tuple[Decision, Explanation]:
-        key = state.t + i
-        # one stream for every decision id: the draw does not depend on what else was drawn
-        uniform = np.random.default_rng([self.settings.seed, key]).random()
-        support = np.flatnonzero(policy > 0)
-        action = int(support[np.searchsorted(np.cumsum(policy[support])[:-1], uniform, side="right")])
-        certificate, explanation = certify(state, x, policy, action, info, i, fallback)
-        decision = Decision(key, action, policy, certificate, x)
-        return decision, explanation
+    def _change(self, payload: Callable[[], dict[str, Any]]) -> None:
+        with self._step():
+            change = payload()
+            self._warn(self._keeper.commit([("change", change)], recorder.changed(self._memory, change)))
 
-    def _warn_if_stuck(self, state: ged_ucb.State, latest: list[Explanation]) -> None:
-        safe = self._problem.safe_action
-        if safe is None or len(self._recent) < SAFE_WINDOW or state.t - self._warned_at < SAFE_WINDOW:
-            return
-        share = np.mean(np.array(self._recent) == safe)
-        if share <= SAFE_SHARE:
-            return
-        self._warned_at = state.t
-        warnings.warn(
-            f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {what_holds_back(latest[-1], safe)}",
-            SafeActionWarning,
-            stacklevel=3,
-        )
-
-    def _contexts(self, x: Any) -> tuple[np.ndarray, bool]:
-        return read_contexts(x, self._width)
+    def _offer(self, action: Any, on_offer: bool) -> dict[str, Any]:
+        key = read_action(action, self.problem.n_actions)
+        if key == self.problem.safe_action and not on_offer:
+            raise ActionRangeError(f"action {key} is the safe action and cannot be retired; retire another")
+        available = self._memory.available
+        available[key] = on_offer
+        return recorder.actions_payload(f"action {key} {'restored' if on_offer else 'retired'}", available)
 
     def _known_id(self, decision_id: Any) -> int:
-        if not isinstance(decision_id, (int, np.integer)) or int(decision_id) not in self._asked:
+        known = isinstance(decision_id, (int, np.integer)) and not isinstance(decision_id, bool)
+        if not known or int(decision_id) not in self._asked:
             raise UnknownDecisionError(f"there is no decision {decision_id!r}; decisions so far: {len(self._asked)}")
         return int(decision_id)
 
-    def _write(self, kind: str, what: Any) -> None:
-        """Make a step durable before it is acknowledged."""
+    def _warn(self, raised: list[Alarm]) -> None:
+        for alarm in raised:
+            assert self._state is not None
+            stops = self._memory.guard == "fallback" and monitoring.stops(alarm.name, self._state)
+            then = f"The safe action alone is played until acknowledge({alarm.name!r})." if stops else "The run goes on."
+            warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
+
+    def _warn_if_stuck(self, latest: Explanation) -> None:
+        safe, rounds = self.problem.safe_action, self.rounds
+        if safe is None or len(self._recent) < SAFE_WINDOW or rounds - self._warned_at < SAFE_WINDOW:
+            return
+        share = np.mean(np.array(self._recent) == safe)
+        if share <= SAFE_SHARE or latest.certificate.fallback:
+            return
+        self._warned_at = rounds
+        warnings.warn(
+            f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {what_holds_back(latest, safe)}",
+            SafeActionWarning,
+            stacklevel=4,
+        )
 
 
-def _chunks(entries: list[Entry], state: ged_ucb.State) -> list[list[Entry]]:
-    """Cut logged rows where a refit falls due."""
-    chunks, told, i = [], state.told, 0
-    while i < len(entries):
-        size = max(1, int((state.settings.growth - 1.0) * told))
-        chunks.append(entries[i : i + size])
-        told, i = told + size, i + size
-    return chunks
+def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = None, radius: Any = None) -> GEDUCB:
+    """The agent whose run a journal holds, as it was when its process ended.
+
+    Parameters
+    ----------
+    journal
+        The path given to `GEDUCB`. One process at a time may write to it.
+    problem
+        The problem as it was first declared; limits and actions changed since are in the journal. Another is refused.
+    oracle, radius
+        As given to `GEDUCB`, if they were: objects are not stored.
+
+    Notes
+    -----
+    With the same versions of Python and of the numerical packages the next policy is the same bit for bit, otherwise
+    within about 1e-9: ``agent.resumed`` says which. A damaged journal, one of another problem or of a newer format, and
+    one that is in use are refused with a named error. Reading a journal runs nothing that it contains.
+    """
+    keeper, resumed = Keeper.reopen(journal, problem, oracle, radius)
+    agent = GEDUCB.__new__(GEDUCB)
+    agent._begin(keeper, resumed)
+    return agent

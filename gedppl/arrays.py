@@ -173,15 +173,11 @@ def _jax() -> Namespace:
         # jax's betaln errs by 1e-6, and its betainc has no derivative in the shapes
         "betaln": betaln,
         "betainc": special.jax_betainc(jax, betaln),
-        "abs": _jax_abs(jax, jnp),
+        # |x| with derivative 0 at 0, as torch has it (jax.numpy gives 1 there)
+        "abs": lambda x: jnp.where(jnp.asarray(x) == 0, 0.0 * jnp.asarray(x), jnp.abs(x)),
     }
     functions |= special.jax_inverses(SimpleNamespace(**functions), jsp.special)
     return Namespace("jax", functions)
-
-
-def _jax_abs(jax: Any, jnp: Any) -> Any:
-    """|x| with derivative 0 at 0, as NumPy's sign says and as torch has it (jax.numpy gives 1 there)."""
-    return lambda x: jnp.where(jnp.asarray(x) == 0, 0.0 * jnp.asarray(x), jnp.abs(x))
 
 
 @cache

@@ -210,7 +210,7 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
     reach = np.sqrt(2 * region.kappa)
     for _ in range(steps):
         u, v = np.einsum("mij,mj->mi", inverse, g), np.einsum("mij,mj->mi", inverse, h)
-        hv = np.maximum(np.sum(h * v, axis=1), 1e-300)
+        hv = np.maximum(np.sum(h * v, axis=1), 1e-200)  # a constant objective: any step will do, but no overflow
         t = np.sqrt(np.maximum(2 * f + np.sum(g * u, axis=1), 0) / hv)
         mu = 1 / np.maximum(t, 1e-12 / np.sqrt(hv))
         d = u + t[:, None] * v

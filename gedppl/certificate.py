@@ -184,8 +184,12 @@ def certify(
     info: ged_ucb.Info | None,
     i: int,
     fallback: str | None,
+    remarks: tuple[str, ...] = (),
 ) -> tuple[Certificate, Explanation]:
-    """The certificate and the terms of context i of a selection. No `info`: the safe action alone, for reason `fallback`."""
+    """The certificate and the terms of context i of a selection. No `info`: the safe action alone, for reason `fallback`.
+
+    `remarks` (alarms, a context far outside of what was seen) are added to the notes.
+    """
     problem = state.problem
     parts = tuple(_certify_one(state, j, x, policy, info, i) for j in range(len(problem.constraints)))
     certificate = Certificate(
@@ -195,7 +199,7 @@ def certify(
         constraints=parts,
         oracle={name: learner.status for name, learner in state.learners.items()},
         engine="safe action" if info is None else info.engine,
-        notes=() if info is None else info.notes,
+        notes=(*(() if info is None else info.notes), *remarks),
         fallback=fallback,
     )
     unknown, unknown_costs = np.full(problem.n_actions, np.nan), np.full((len(parts), problem.n_actions), np.nan)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gedppl.density import Density
-from gedppl.errors import FamilyError
+from gedppl.errors import FamilyError, SiteClashError
 
 if TYPE_CHECKING:
     from gedppl.backends.program import ProgramClass
-    from gedppl.finite_class import FiniteClass
+    from gedppl.member_class import FiniteClass
     from gedppl.functionals import Functional
     from gedppl.rows import Rows
 
@@ -175,9 +175,25 @@ def finite_class(
     >>> cls.size, cls.log_likelihood(np.zeros((4, 1)), [0, 1, 0, 1], [0, 1, 1, 0]).shape
     (3, (3, 4))
     """
-    from gedppl.finite_class import FiniteClass
+    from gedppl.member_class import FiniteClass
 
     return FiniteClass(model, settings, example=example)
+
+
+def check_site_names(classes: Sequence[ProgramClass]) -> None:
+    """Raise `SiteClashError` if different models give one site name different shapes.
+
+    Classes keep their parameters apart, so models may reuse names freely; this is for whoever puts the parameters of
+    several models under one roof, by name.
+    """
+    first: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    for cls in classes:
+        for site in cls.sites:
+            model, shape = first.setdefault(site.name, (cls.model, site.shape))
+            if model is not cls.model and shape != site.shape:
+                raise SiteClashError(
+                    f"site {site.name!r} has shape {shape} in one model and {site.shape} in another: rename it in one of them"
+                )
 
 
 def as_density(distribution: Any) -> Density:

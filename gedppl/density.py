@@ -17,6 +17,7 @@ from gedppl.arrays import Namespace, library, namespace
 from gedppl.errors import FamilyError
 from gedppl.families import Family, get_family
 from gedppl.integrate import lattice
+from gedppl.quantiles import external_draws, quantile
 
 Array = Any
 
@@ -154,8 +155,6 @@ class Density:
 
     def icdf(self, p: Array) -> Array:
         """The smallest y with P(Y <= y) >= p; p broadcasts against the batch shape."""
-        from gedppl.expectation import quantile
-
         return quantile(self, p)
 
     @property
@@ -198,8 +197,6 @@ class Density:
     def sample(self, seed: int, size: int) -> np.ndarray:
         """NumPy draws, (size, *batch, *event); the same seed and arguments give the same draws."""
         if self.family == "External":
-            from gedppl.expectation import external_draws
-
             return self.xp.to_numpy(external_draws(self, size, seed))
         numeric = self.map_args(namespace(*self.leaves()).to_numpy)
         return numeric.draw_samples(np.random.default_rng(seed), (size, *self.batch_shape))

@@ -128,7 +128,7 @@ def linear_l2(d: int, theta_norm: float, feature_norm: float, eps: float, alpha:
     The printed bound holds for 1/2 < alpha < 1 but grows without limit as alpha -> 1, the best case.
 
     >>> linear_l2(3, 1.0, 1.0, 0.05, alpha=1.0).dimension
-    18
+    19
     """
     _positive(d=d, theta_norm=theta_norm, feature_norm=feature_norm, eps=eps)
     ratio = 4 * theta_norm**2 * feature_norm**2 / eps**2
@@ -160,7 +160,7 @@ def gaussian_linear(d: int, theta_norm: float, feature_norm: float, scale: float
     with the gaps filled by c q <= 1 - exp(-q) <= q, makes C of the order of 1 / scale^2: that is `gaussian_from_proof`.
 
     >>> gaussian_linear(1, 1.0, 1.0, scale=0.1, eps=0.3).dimension
-    19
+    17
     """
     _positive(d=d, theta_norm=theta_norm, feature_norm=feature_norm, scale=scale, eps=eps)
     theorem = "Gaussian, linear mean, known scale, under Hellinger distance"
@@ -201,7 +201,7 @@ def exponential_family(d: int, param_norm: float, curvature: tuple[float, float]
 
     >>> bound = exponential_family(1, 0.1, (1e6, 1e6), 0.5)
     >>> round(bound.printed, 2), bound.printed_ok, bound.dimension
-    (3.17, False, 26)
+    (3.17, False, 23)
     """
     _positive(d=d, param_norm=param_norm, eps=eps)
     low, high = curvature

@@ -117,9 +117,10 @@ def draw_members(cls: Any, n: int, seed: int) -> np.ndarray:
         if len(kept) >= n:
             return kept[:n]
     outside = theta[~cls.inside(theta)][: n - len(kept)]
-    centre = np.asarray(cls.initial, float)
-    if not cls.inside(centre):
+    centres = [c for c in (np.asarray(cls.initial, float), np.zeros(cls.dim)) if cls.inside(c)]
+    if not centres:
         raise ParameterError("the initial parameters lie outside the declared bounds; give init= inside them")
+    centre = centres[0]
     low, high = np.zeros(len(outside)), np.ones(len(outside))
     for _ in range(PULLS):
         middle = 0.5 * (low + high)

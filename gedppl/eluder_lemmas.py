@@ -22,7 +22,7 @@ from gedppl.eluder_classes import class_divergences
 from gedppl.errors import SettingError
 
 # With lambda / (1 - exp(-lambda)) = 2:  sum E[Y | past] <= 2 sum Y + log(1/delta) / (1 - exp(-lambda)) for Y in [0, 1].
-FROM_REALISED = 1.2550
+FROM_REALISED = 1.255001
 
 
 def rounds_above_bound(radius: float, eps: float, dim: float, *, metric_constant: float = 1.0) -> float:

@@ -77,11 +77,11 @@ def exact(d2: np.ndarray, least: float) -> Chain:
 def _children(table: np.ndarray, key: int, used: np.ndarray, allowed: Spans) -> dict[int, Spans]:
     """The points that can follow this subset, each with the thresholds at which it can."""
     rows = np.flatnonzero(used < min(allowed[-1][1], table.max(initial=0.0)))
-    free = [z for z in range(table.shape[1]) if not key >> z & 1]
-    if not len(rows) or not free:
+    free = np.array([z for z in range(table.shape[1]) if not key >> z & 1], np.int64)
+    if not len(rows) or not len(free):
         return {}
     rows = rows[np.argsort(used[rows], kind="stable")]
-    low, high = used[rows], table[np.ix_(rows, free)]
+    low, high = used[rows], table[rows[:, None], free]
     # the union of the intervals [low, high) of each column: `reach` is how far those so far extend
     full = high > low[:, None]
     reach = np.maximum.accumulate(np.where(full, high, -math.inf), axis=0)
@@ -94,7 +94,7 @@ def _children(table: np.ndarray, key: int, used: np.ndarray, allowed: Spans) -> 
         for a, b in allowed:
             lower, upper = max(a, start), min(b, end)
             if lower < upper:
-                found.setdefault(free[j], []).append((lower, upper))
+                found.setdefault(int(free[j]), []).append((lower, upper))
     return found
 
 
@@ -163,7 +163,7 @@ class _Search:
         n_pairs, n = self.d2.shape
         used, alive, free = np.zeros(n_pairs), np.ones(n_pairs, bool), np.ones(n, bool)
         use, witnesses = self.use.copy(), self.witnesses.copy()
-        noise = np.ones(n) if attempt < 2 else rng.uniform(0.5, 1.5, n)
+        noise = np.ones(n) if attempt < 2 else rng.uniform(0.5, 1.5, (n,))
         chain: list[int] = []
         while True:
             candidates = np.flatnonzero(free & (witnesses > 0))

@@ -123,6 +123,33 @@ class ConflictingOutcomeError(InputError):
     """A decision was told twice, with different outcomes."""
 
 
+# runs, replays and logs -----------------------------------------------------------------------------------------------
+
+
+class UnknownTruthError(DataError):
+    """The environment knows no true values, so there is nothing to measure this against."""
+
+
+class ReplayExhaustedError(DataError):
+    """Every row of a replay has been used."""
+
+
+class PropensityError(DataError):
+    """A logged propensity or a policy to be evaluated is no probability, or the log never plays what the policy plays."""
+
+
+class RunNotFoundError(GedError, FileNotFoundError):
+    """There is no saved run in this folder."""
+
+
+class RunFileError(GedError, ValueError):
+    """A saved run cannot be read, or does not belong to this problem or environment."""
+
+
+class ScriptError(GedError, ValueError):
+    """A model script cannot be loaded."""
+
+
 # the journal ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
-"""Expectations, event probabilities, quantiles and expected excesses of a density.
+"""Expectations, event probabilities and expected excesses of a density.
 
-Mixtures and zero inflation are taken apart first (all but the quantile are linear in the density); then a closed form by
-family, or panels (continuous), a sum (discrete), or draws from fixed uniforms (vectors, unknown distributions). Written
-against the array namespace: everything traces, and has the right first derivative in the density's arguments.
+Mixtures and zero inflation are taken apart first (all of these are linear in the density); then a closed form by family,
+or panels (continuous), a sum (discrete), or draws from fixed uniforms (vectors, unknown distributions). Written against
+the array namespace: everything traces, and has the right first derivative in the density's arguments.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from gedppl.density import Density
-from gedppl.errors import FunctionalError
 from gedppl.families_composite import mixture_parts
 from gedppl.integrate import lattice, nodes
+from gedppl.quantiles import external_draws, quantile
+
+__all__ = ["excess", "expectation", "probability_between", "quantile"]
 
 Array = Any
 DRAWS = 4096  # fixed base draws for vectors and unknown distributions
@@ -83,44 +85,6 @@ def probability_between(density: Density, above: Array | None, below: Array | No
     by_upper = density.sf(above) - density.sf(limit)
     by_lower = density.cdf(limit) - density.cdf(above)
     return xp.maximum(xp.where(above > centre, by_upper, by_lower), 0.0)
-
-
-# quantiles ------------------------------------------------------------------------------------------------------------
-
-_HALVINGS = 120  # from 1e15 wide to 1e-21
-_SLACK = 1e-12  # rounding in a distribution function that steps
-
-
-def quantile(density: Density, p: Array) -> Array:
-    """The smallest y with P(Y <= y) >= p. Its derivative is -dF/f, and 0 where the outcome is an integer or an atom."""
-    xp = density.xp
-    p = xp.asfloat(p)
-    if density.kind in ("vector", "external"):
-        raise FunctionalError(
-            f"{density.family} has no quantile here: its distribution function is not known; use expected(fn, low, high)"
-        )
-    if density.spec.icdf is not None:
-        return density.spec.icdf(density.arrays, p, xp)
-    low, high = (xp.stop_gradient(end + 0.0 * p) for end in density.bulk(1e-15))
-    whole = density.kind == "discrete"
-    frozen = density.map_args(xp.stop_gradient)
-    slack = _SLACK if density.kind != "continuous" else 0.0
-
-    def step(i: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = 0.5 * (low + high)
-        middle = xp.floor(middle) if whole else middle
-        short = frozen.cdf(middle) < p - slack
-        return xp.where(short, middle, low), xp.where(short, high, middle)
-
-    # the lower end must lie below every outcome, or an atom there could never be the answer
-    _, q = xp.repeat(48 if whole else _HALVINGS, step, (low - 1.0, high))
-    if whole or xp.name == "numpy":
-        return q
-    F, f = density.cdf(q), xp.stop_gradient(xp.exp(density.log_prob(q)))
-    smooth = (xp.abs(xp.stop_gradient(F) - p) < 1e-9) & (f > 0) & xp.isfinite(f)
-    change = (F - xp.stop_gradient(F)) / xp.where(smooth, f, 1.0)
-    return q - xp.where(smooth, change, 0.0)
 
 
 # expected excess E (Y - q)+, from which the conditional value at risk follows ------------------------------------------
@@ -193,9 +157,7 @@ def _uniforms(width: int) -> np.ndarray:
     """(DRAWS, width) scrambled Sobol points, the same in every call."""
     from scipy.stats import qmc
 
-    sobol = qmc.Sobol(width, seed=20240229) if width else None
-    assert sobol is not None
-    return np.clip(sobol.random(DRAWS), 1e-12, 1 - 1e-12)
+    return np.clip(qmc.Sobol(width, seed=20240229).random(DRAWS), 1e-12, 1 - 1e-12)
 
 
 def draws(density: Density) -> tuple[Array, Array]:
@@ -222,19 +184,3 @@ def _weighted(density: Density, y: Array) -> tuple[Array, Array]:
     y = xp.stop_gradient(y)
     log_p = density.log_prob(y)
     return y, xp.exp(log_p - xp.stop_gradient(log_p))
-
-
-def external_draws(density: Density, size: int, seed: int) -> Array:
-    """Draws of an unknown distribution through its own sampler, under a fixed seed."""
-    distribution, name = density.args["distribution"], density.xp.name
-    if name == "jax":
-        import jax
-
-        return distribution.sample(jax.random.PRNGKey(seed), (size,))
-    if name == "torch":
-        import torch
-
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
-            return distribution.sample((size,))
-    return np.asarray(distribution.sample(np.random.default_rng(seed), (size,)))

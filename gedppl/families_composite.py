@@ -259,7 +259,7 @@ def _inflated_sample(args: Any, rng: Any, shape: Any) -> Any:
 
 def _with_zero(interval: Any, xp: Any) -> Any:
     low, high = interval
-    return xp.minimum(low, 0.0 * low), xp.maximum(high, 0.0 * high)
+    return xp.minimum(low, xp.zeros_like(low)), xp.maximum(high, xp.zeros_like(high))
 
 
 register_family(
@@ -268,7 +268,7 @@ register_family(
         args=("gate", "base"),
         kind=lambda args: "discrete" if args["base"].kind == "discrete" else "mixed",
         log_prob=_inflated_log_prob,
-        support=lambda args, xp: _support_with_zero(args, xp),
+        support=lambda args, xp: _with_zero(args["base"].support, xp),
         mean=lambda args, xp: (1 - args["gate"]) * args["base"].mean,
         variance=_inflated_variance,
         cdf=lambda args, y, xp: args["gate"] * xp.where(y >= 0, 1.0, 0.0) + (1 - args["gate"]) * args["base"].cdf(y),
@@ -278,11 +278,6 @@ register_family(
         sample=_inflated_sample,
     )
 )
-
-
-def _support_with_zero(args: Any, xp: Any) -> Any:
-    low, high = args["base"].support
-    return xp.minimum(low, xp.zeros_like(low)), xp.maximum(high, xp.zeros_like(high))
 
 
 # anything else a PPL offers -------------------------------------------------------------------------------------------

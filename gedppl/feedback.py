@@ -59,6 +59,15 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
     return out
 
 
+def check_told(problem: Problem, action: int, outcomes: Mapping[str, Any]) -> None:
+    """Refuse outcomes that `read_outcomes` would not have let in, the support of the models apart."""
+    for name, value in outcomes.items():
+        if name not in problem.streams:
+            raise DataError(f"there is no outcome {name!r}; the outcomes are {list(problem.streams)}")
+        if _read(problem, name, action, value) is None:
+            raise DataError(f"the outcome {name!r} reveals nothing")
+
+
 def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | None:
     try:
         array = np.asarray(value, float)
@@ -131,3 +140,11 @@ def new_outcomes(decision_id: int, known: Outcomes, told: Outcomes) -> Outcomes:
                 "use amend() if the first was a mistake"
             )
     return news
+
+
+def amended_outcomes(decision_id: int, known: Outcomes, told: Outcomes) -> Outcomes:
+    """What `told` changes of what is `known`. Only what was told before can be amended."""
+    missing = sorted(set(told) - set(known))
+    if missing:
+        raise DataError(f"decision {decision_id} was never told {missing}, so there is nothing to amend; use tell()")
+    return {name: value for name, value in told.items() if not np.array_equal(known[name], value, equal_nan=True)}

@@ -86,19 +86,28 @@ def _limit(functional: Functional, name: str, density: Density, x: Array, a: Arr
     limit = getattr(functional, name)
     if limit is None or isinstance(limit, float):
         return limit
-    if a is None or (callable(limit) and x is None):
-        raise FunctionalError(
-            f"{functional} depends on the row; call it with its contexts and actions: functional(density, x, a)"
-        )
     if callable(limit):
+        _need_rows(functional, x, a)
         return limit(x, a)
+    _need_rows(functional, (), a)
     return density.xp.asfloat(limit)[density.xp.asarray(a)]
 
 
+def _need_rows(functional: Functional, x: Array, a: Array) -> None:
+    if x is None or a is None:
+        raise FunctionalError(
+            f"{functional} depends on the row; call it with its contexts and actions: functional(density, x, a)"
+        )
+
+
 def _expected(functional: Functional, density: Density, x: Array, a: Array) -> Array:
-    fn = functional.fn
+    fn, kinks = functional.fn, functional.kinks
     assert fn is not None
-    return expectation(density, lambda y: fn(y, x, a))
+    if callable(kinks):
+        _need_rows(functional, x, a)
+        kinks = kinks(x, a)
+    points = kinks if isinstance(kinks, tuple) else (kinks,)
+    return expectation(density, lambda y: fn(y, x, a), points)
 
 
 _GENERAL: dict[str, Callable[..., Array]] = {

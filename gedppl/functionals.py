@@ -51,6 +51,7 @@ class Functional:
     above: Any = None
     below: Any = None
     fn: Callable[..., Any] | None = None
+    kinks: Any = ()
 
     def __call__(self, density: Density, x: Array | None = None, a: Array | None = None) -> Array:
         if not isinstance(density, Density):
@@ -176,17 +177,33 @@ def probability(above: Any = None, below: Any = None) -> Functional:
     return Functional("probability", 0.0, 1.0, **limits)
 
 
-def expected(fn: Callable[..., Any], low: float, high: float) -> Functional:
+def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()) -> Functional:
     """E fn(Y, x, a), between ``low`` and ``high``.
 
-    ``fn`` sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the end, and x (n, dx), a (n,)
-    as the call gave them; it must be elementwise in the outcome, and work on the density's own arrays to be traced.
-    Integrals and sums leave out 1e-14 of the mass and know no kink of ``fn`` (an error of about 1e-4 of the jump);
-    vectors use 4,096 fixed quasi-random draws.
+    ``fn`` sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the end, and x (n, dx),
+    a (n,) as the call gave them; it must be elementwise in the outcome, and work on the density's own arrays to be traced.
+
+    ``kinks`` says where fn jumps or bends: a number, several, or a function of the rows' (x, a) that returns one array
+    (n,) or a tuple of them. Continuous densities are integrated on fixed panels, which are then split there. A kink that is
+    not declared costs accuracy: over the families here, a jump errs by up to 0.03 of its height, and a bend such as
+    max(y - q, 0) by up to 2e-4 of the outcome's 16%-84% range. Smooth functions and integer outcomes need none.
+
+    Sums leave out 1e-14 of the mass, integrals 1e-24; vectors use 4,096 fixed quasi-random draws.
+
+    >>> from gedppl.density import Density
+    >>> demand = Density("Gamma", {"concentration": 4.0, "rate": 2.0})
+    >>> shortage = expected(lambda y, x, a: np.maximum(y - 3.0, 0.0), 0, 10, kinks=3.0)
+    >>> float(shortage(demand).round(6))
+    0.116501
     """
     if not callable(fn):
         raise FunctionalError(f"expected takes a function fn(y, x, a), got {fn!r}")
-    return Functional("expected", *_range("expected", low, high), fn=fn)
+    if not callable(kinks):
+        places = np.ravel(kinks)
+        if not (places.dtype.kind in "if" and np.isfinite(places).all()) and places.size:
+            raise FunctionalError(f"kinks= takes finite numbers or a function of (x, a), got {kinks!r}")
+        kinks = tuple(float(place) for place in places)
+    return Functional("expected", *_range("expected", low, high), fn=fn, kinks=kinks)
 
 
 def _range(name: str, low: float, high: float) -> tuple[float, float]:

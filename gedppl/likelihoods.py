@@ -182,21 +182,30 @@ class PredictorData:
         return (self.features * curvature[:, None]).T @ self.features
 
 
-def climb(data: Data, theta: np.ndarray, precision: np.ndarray | None = None, steps: int = 25) -> np.ndarray:
+def climb(
+    data: Data, theta: np.ndarray, precision: np.ndarray | None = None, steps: int = 25, enough: float = TOP, far: float = np.inf
+) -> np.ndarray:
     """The top of the log-likelihood near theta (D,), by damped Newton steps; where it has no top, a point high up.
 
-    Directions without curvature are left alone. Nothing rests on this being a maximum: a confidence set is defined by
-    log-likelihood and threshold, this is only where the search inside it starts.
+    Directions without curvature are left alone. A step that promises less than `enough` nats is not taken, and none is
+    longer than `far` (1 + |theta|). Nothing rests on this being a maximum: a confidence set is defined by log-likelihood and
+    threshold, this is only where the search inside it starts.
     """
     value, grad = (part[0] for part in data.value_grad(theta[None]))
+    before = theta
     for _ in range(steps):
-        values, vectors = np.linalg.eigh(data.information(theta) if precision is None else precision)
+        information = data.information(theta) if precision is None else precision
+        if not np.isfinite(information).all():  # too high up: a likelihood without a top ran out of numbers
+            return before
+        values, vectors = np.linalg.eigh(information)
         floor = 1e-9 * max(float(np.abs(values).max(initial=0.0)), 1e-300)
         along = vectors.T @ grad
         step = vectors @ np.where(np.abs(values) > floor, along / np.maximum(np.abs(values), floor), 0.0)
         gain = float(grad @ step)
-        if not np.isfinite(gain) or gain < TOP:
+        if not np.isfinite(gain) or gain < enough:
             return theta
+        length = float(np.linalg.norm(step))
+        step = step * min(1.0, far * (1 + float(np.linalg.norm(theta))) / max(length, 1e-300))
         for shrink in (1.0, 0.5, 0.1, 0.01):
             trial = theta + shrink * step
             new_value, new_grad = (part[0] for part in data.value_grad(trial[None]))
@@ -204,5 +213,5 @@ def climb(data: Data, theta: np.ndarray, precision: np.ndarray | None = None, st
                 break
         else:
             return theta
-        theta, value, grad, precision = trial, new_value, new_grad, None
-    return theta
+        before, theta, value, grad, precision = theta, trial, new_value, new_grad, None
+    return theta if np.isfinite(data.information(theta)).all() else before

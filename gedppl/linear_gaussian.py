@@ -53,6 +53,7 @@ class LinearGaussianLearner:
     delta: float
     space: Space
     restarts: bool
+    intersect: bool
     next_start: int  # rows at which the next e-process begins
     information: np.ndarray  # (q, q) A = sum phi phi' / scale^2
     moment: np.ndarray  # (q,) b = sum phi r / scale^2, r = y - offset - phi'origin
@@ -80,6 +81,7 @@ class LinearGaussianLearner:
         known_direction: tuple[Any, Any] | None = None,
         restarts: bool = True,
         first_start: int | None = None,
+        intersect: bool = False,
     ) -> LinearGaussianLearner:
         """Before any row.
 
@@ -101,6 +103,10 @@ class LinearGaussianLearner:
             safe action's cost where its features do not change). It is believed.
         restarts
             Begin further e-processes at `first_start` (default max(16, 4 D)) rows and ever fourfold.
+        intersect
+            Intersect each snapshot's set with all earlier ones. Valid on the same event and about 2% narrower in effect, but
+            where the unlucky delta happens a passing miss becomes a lasting one (in 600 simulated runs of 1,000 rounds:
+            3 with infeasible rounds instead of none), so it is off by default.
         """
         if predictor.family != "Normal" or predictor.link != "identity":
             raise FamilyError(
@@ -121,6 +127,7 @@ class LinearGaussianLearner:
             delta=float(delta),
             space=space,
             restarts=restarts,
+            intersect=intersect,
             next_start=max(16, 4 * dim) if first_start is None else int(first_start),
             information=nothing[0],
             moment=nothing[1],
@@ -289,10 +296,10 @@ class LinearGaussianLearner:
     # bounds -----------------------------------------------------------------------------------------------------------
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        """Bounds at x (n, dx) for all K actions over the intersection of every snapshot's set, and where it is attained."""
+        """Bounds at x (n, dx) for all K actions over the newest snapshot's set, and where the upper one is attained."""
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
-        s = self.snapshots
+        s = self.snapshots if self.intersect else self.snapshots.newest()
         along, extent, middle = s.project(phi)
         low, high = (middle - extent).max(axis=0), (middle + extent).min(axis=0)
         low, high = _ordered(low + offset, high + offset)
@@ -316,14 +323,15 @@ class LinearGaussianLearner:
         )
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
-        """Estimate and bounds under every snapshot, each intersected with those before it."""
+        """Estimate and bounds under every snapshot (with `intersect`, each intersected with those before it)."""
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
         s = self.snapshots
         _, extent, middle = s.project(phi)
         each = (s.count, -1, len(a))
-        low = np.maximum.accumulate((middle - extent).reshape(each).max(axis=1), axis=0)
-        high = np.minimum.accumulate((middle + extent).reshape(each).min(axis=1), axis=0)
+        low, high = (middle - extent).reshape(each).max(axis=1), (middle + extent).reshape(each).min(axis=1)
+        if self.intersect:
+            low, high = np.maximum.accumulate(low, axis=0), np.minimum.accumulate(high, axis=0)
         low, high = _ordered(low + offset, high + offset)
         if s.empty.any():
             low[s.empty], high[s.empty] = -BEYOND, BEYOND
@@ -353,6 +361,6 @@ class LinearGaussianLearner:
 
 
 def _ordered(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the intersection; where sets of different times do not meet, the whole gap between them."""
+    """Ends of the intersection; where the sets do not meet, the whole gap between them."""
     crossed = low > high
     return (np.where(crossed, high, low), np.where(crossed, low, high)) if crossed.any() else (low, high)

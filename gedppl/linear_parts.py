@@ -89,6 +89,11 @@ class Snapshots:
         buffer["used"] = count + 1
         return Snapshots(buffer, count + 1)
 
+    def newest(self) -> Snapshots:
+        """The last one alone."""
+        part = {name: array[self.count - 1 : self.count] for name, array in self._buffer.items() if name != "used"}
+        return Snapshots(part, 1)
+
     def project(self, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """factor phi (BE, q, m), and along phi (m, D) the half-width and the middle of every ellipsoid, each (BE, m)."""
         B, E, q, D = self.factor.shape

@@ -231,15 +231,18 @@ def by_ascent(
 
     budget = GRADIENT_BUDGET * m // int(a.max() + 1)
     found = [ascend(region, objective, start, steps=max(6, budget // (2 * m) - 1))]
-    left = (budget - found[0].gradients) // (2 * m) - 1
-    if len(learner.candidates) and left >= 4:  # what is left goes to a second start: the known member with the best value
+    known = np.full((2, m), -np.inf)  # what members of the set are known to reach, up and down
+    if len(learner.candidates):  # what is left goes to a second start: the known member with the best value
         seen = np.asarray(cls.values(functional, learner.candidates, x, a), float)
-        top = learner.candidates[np.argmax(np.where(np.isnan(seen), -np.inf, seen), axis=0)]
-        bottom = learner.candidates[np.argmin(np.where(np.isnan(seen), np.inf, seen), axis=0)]
-        found.append(ascend(region, objective, np.vstack([top, bottom]), steps=left))
+        seen = np.where(np.isnan(seen), -np.inf, np.stack([seen, -seen]))
+        known = seen.max(axis=1)
+        left = (budget - found[0].gradients) // (2 * m) - 1
+        if left >= 4 or np.any(known > found[0].value.reshape(2, m)):  # a climb that ends below a member was lost
+            second = learner.candidates[np.argmax(seen, axis=1)].reshape(2 * m, -1)
+            found.append(ascend(region, objective, second, steps=max(8, left)))
     reached = np.array([f.value for f in found]).reshape(-1, 2, m)  # starts x {up, down} x problems
     winner = np.argmax(reached, axis=0)  # (2, m)
-    ends = np.take_along_axis(reached, winner[None], 0)[0]
+    ends = np.maximum(np.take_along_axis(reached, winner[None], 0)[0], known)
     upper = np.maximum(value + half, ends[0])
     lower = np.minimum(value - half, -ends[1])
     witness = np.array([f.theta for f in found]).reshape(-1, 2, m, cls.dim)[winner[0], 0, np.arange(m)]

@@ -17,7 +17,7 @@ from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_variation
 from gedppl.errors import NoClosedFormError
 from gedppl.fits import RANK_TOLERANCE, Fit
-from gedppl.likelihoods import Data, PredictorData, climb
+from gedppl.likelihoods import TOP, Data, PredictorData, climb
 from gedppl.predictive import draws
 from gedppl.radius import LikelihoodRatio, Rule, View
 
@@ -108,7 +108,12 @@ def likelihood_sets(
 
 def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: float | None = None) -> Plausible:
     """{theta : log-likelihood of data >= threshold}, centred at its top; with `drop`, threshold = top - drop."""
-    centre = climb(data, near)
+    spare = float(data.value(near[None])[0]) - threshold
+    if drop is None and spare > 0 and not isinstance(data, PredictorData):
+        # On separable data a likelihood has no top, and far out every functional is flat: an ascent from there sees nothing.
+        centre = climb(data, near, enough=max(TOP, 0.02 * spare), far=1.0)
+    else:
+        centre = climb(data, near)
     top = float(data.value(centre[None])[0])
     if drop is not None:
         threshold = top - drop

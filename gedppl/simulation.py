@@ -1,4 +1,4 @@
-"""Runs against a world whose truth is known: regret, infeasible rounds, realised violations.
+"""Runs against a world: the loop of ask and tell, with a progress bar, interrupts that wait, and a record of the truth.
 
 An environment is any object with the methods of `Environment`. Axis letters: T rounds, K actions, J constraints.
 """
@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
-from gedppl.errors import ShapeError
+from gedppl.errors import RunFileError, SettingError, ShapeError
 from gedppl.problem import Problem
+from gedppl.realised import realised_values
+from gedppl.runs import Outline, Round, Run
 from gedppl.selection import select_policy
 
-if TYPE_CHECKING:
-    import arviz
+__all__ = ["Environment", "FixedPolicy", "Outline", "Round", "Run", "catch_up", "constrained_best", "draw_members", "simulate"]
 
-TOLERANCE = 1e-9
+CONTEXTS, OUTCOMES = 7, 8  # streams of the world's seed: agents that act differently still meet the same contexts
 
 
 class Environment(Protocol):
@@ -35,74 +36,53 @@ class Environment(Protocol):
         """What `tell` will be told: (y, z)."""
         ...
 
-    def utilities(self, x: np.ndarray) -> np.ndarray:
-        """The true utility of every action, (K,)."""
+    def utilities(self, x: np.ndarray) -> np.ndarray | None:
+        """The true utility of every action, (K,); None or NaN where it is not known."""
         ...
 
-    def costs(self, x: np.ndarray) -> np.ndarray:
-        """The true value of every constraint and action, (J, K)."""
+    def costs(self, x: np.ndarray) -> np.ndarray | None:
+        """The true value of every constraint and action, (J, K); None or NaN where it is not known."""
         ...
 
 
-@dataclass
-class Run:
-    """What happened, round by round. Grows while it runs; an interrupted run can be continued."""
+@dataclass(frozen=True)
+class FixedDecision:
+    id: int
+    action: int
+    policy: np.ndarray
+    certificate: None = None
 
-    problem: Problem
-    seed: int
-    x: list[np.ndarray] = field(default_factory=list)
-    action: list[int] = field(default_factory=list)
-    policy: list[np.ndarray] = field(default_factory=list)
-    y: list[Any] = field(default_factory=list)
-    z: list[Any] = field(default_factory=list)
-    utility: list[float] = field(default_factory=list)  # true utility of the policy
-    best: list[float] = field(default_factory=list)  # of the constrained oracle
-    cost: list[np.ndarray] = field(default_factory=list)  # true cost of the policy, (J,)
-    worst_case: list[np.ndarray] = field(default_factory=list)  # certified, (J,); NaN for agents without certificates
-    limit: list[np.ndarray] = field(default_factory=list)
-    environment_state: dict[str, Any] | None = None
 
-    def __len__(self) -> int:
-        return len(self.action)
+class FixedPolicy:
+    """A policy that learns nothing, as an agent: what a learner is compared with.
 
-    @property
-    def regret(self) -> np.ndarray:
-        """Cumulative regret against the constrained oracle, (T,): the best policy that keeps every limit each round."""
-        return np.cumsum(np.array(self.best) - np.array(self.utility))
+    Parameters
+    ----------
+    policy
+        x (dx,) -> (K,).
 
-    @property
-    def infeasible(self) -> np.ndarray:
-        """Rounds whose policy truly exceeds a limit, (T,) bool."""
-        if not self.problem.constraints:
-            return np.zeros(len(self), bool)
-        return (np.array(self.cost) > np.array(self.limit) + TOLERANCE).any(axis=1)
+    Examples
+    --------
+    >>> FixedPolicy(lambda x: [0.0, 1.0]).ask([0.5]).action
+    1
+    """
 
-    @property
-    def safe_share(self) -> float:
-        """The share of rounds in which the safe action was played."""
-        return float(np.mean(np.array(self.action) == self.problem.safe_action)) if self.action else 0.0
+    def __init__(self, policy: Callable[[np.ndarray], Any], seed: int = 0) -> None:
+        self._policy, self._rng, self._asked = policy, np.random.default_rng(seed), 0
 
-    def summary(self) -> dict[str, float]:
-        """A few numbers to print."""
-        return {
-            "rounds": len(self),
-            "regret": float(self.regret[-1]),
-            "mean_utility": float(np.mean(self.utility)),
-            "oracle_utility": float(np.mean(self.best)),
-            "infeasible_rounds": int(self.infeasible.sum()),
-            "safe_share": self.safe_share,
-        }
+    def ask(self, x: Any) -> FixedDecision:
+        policy = np.asarray(self._policy(np.asarray(x, float)), float)
+        action = int(min(np.searchsorted(np.cumsum(policy), self._rng.random(), side="right"), np.flatnonzero(policy)[-1]))
+        self._asked += 1
+        return FixedDecision(self._asked - 1, action, policy)
 
-    def to_arviz(self) -> arviz.InferenceData:
-        """The run as ArviZ InferenceData, with policies, bounds and outcomes in groups of their own."""
-        from gedppl.report import to_arviz
-
-        return to_arviz(self)
+    def tell(self, decision_id: int, y: Any = None, z: Any = None) -> None:
+        """Nothing is learned."""
 
 
 def constrained_best(problem: Problem, utilities: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, float]:
     """The best policy that keeps every limit when the truth is known, and its utility."""
-    policy = select_policy(utilities, costs, problem.limits)
+    policy = select_policy(utilities, costs, problem.limits, safe_action=problem.safe_action)
     return policy, float(policy @ utilities)
 
 
@@ -123,67 +103,168 @@ def simulate(
     agent
         Anything with ``ask`` and ``tell``.
     seed
-        Of the world; the agent has its own.
+        Of the world; the agent has its own. The same seed gives the same contexts to every agent.
     progress
-        Show a bar with the running utility, regret and share of safe rounds.
+        Show a bar with the running utility, the worst-case cost against its limit, and the share of the safe action.
     run
-        An earlier run to continue. Ctrl-C stops between rounds and returns what there is, to be continued that way.
+        An earlier run to go on with, together with the agent and environment it was made with (`catch_up` brings a new
+        environment to where the run ended). Ctrl-C ends after the round at hand, and the run returned says ``interrupted``;
+        a second Ctrl-C stops at once, and `run`, if it was given, holds the rounds that were complete.
     """
-    rng = np.random.default_rng([seed, 7])
+    if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 0:
+        raise SettingError(f"rounds must be a whole number of at least 0, got {rounds!r}")
     if run is None:
         run = Run(problem, seed)
-    elif run.environment_state is not None:
-        rng.bit_generator.state = run.environment_state
-    for _ in _rounds(rounds, run, progress):
-        x = np.asarray(environment.context(rng), float)
-        if x.ndim != 1:
-            raise ShapeError(f"environment.context must return one context (dx,), got shape {x.shape}")
-        decision = agent.ask(x)
-        y, z = environment.outcome(x, decision.action, rng)
-        agent.tell(decision.id, y, z)
-        _record(run, getattr(agent, "problem", problem), environment, decision, x, y, z)
-        run.environment_state = rng.bit_generator.state
+    streams = _streams(run.seed)
+    if run.environment_state is not None:
+        for name, rng in streams.items():
+            rng.bit_generator.state = run.environment_state[name]
+    run.interrupted = False
+    with _interrupts_wait() as interrupted, _Progress(rounds, progress) as bar:
+        for i in range(rounds):
+            x = np.asarray(environment.context(streams["contexts"]), float)
+            if x.ndim != 1:
+                raise ShapeError(f"environment.context must return one context (dx,), got shape {x.shape}")
+            decision = agent.ask(x)
+            y, z = environment.outcome(x, decision.action, streams["outcomes"])
+            agent.tell(decision.id, y, z)
+            new = _observed(getattr(agent, "problem", problem), environment, agent, decision, x, y, z)
+            run.rounds.append(new)
+            run.environment_state = {name: rng.bit_generator.state for name, rng in streams.items()}
+            bar.update(new, problem.safe_action)
+            if interrupted:
+                run.interrupted = i + 1 < rounds
+                break
     return run
 
 
-def _record(run: Run, problem: Problem, environment: Environment, decision: Any, x: np.ndarray, y: Any, z: Any) -> None:
-    utilities = np.asarray(environment.utilities(x), float)
-    costs = np.asarray(environment.costs(x), float).reshape(len(problem.constraints), -1)
-    _, best = constrained_best(problem, utilities, costs)
-    parts = getattr(getattr(decision, "certificate", None), "constraints", None)
-    worst = [np.nan] * len(problem.constraints) if parts is None else [p.worst_case for p in parts]
-    run.x.append(x)
-    run.action.append(decision.action)
-    run.policy.append(decision.policy)
-    run.y.append(y)
-    run.z.append(z)
-    run.utility.append(float(decision.policy @ utilities))
-    run.best.append(best)
-    run.cost.append(costs @ decision.policy)
-    run.worst_case.append(np.array(worst))
-    run.limit.append(problem.limits)
+def catch_up(environment: Environment, run: Run) -> None:
+    """Bring a new environment to where a saved run ended, by drawing the run's contexts and outcomes again.
+
+    Raises `RunFileError` if the environment does not draw what the run has: it or its script has changed.
+    """
+    streams = _streams(run.seed)
+    for i, r in enumerate(run.rounds):
+        x = np.asarray(environment.context(streams["contexts"]), float)
+        if not np.array_equal(x, r.x):
+            raise RunFileError(
+                f"the environment's context of round {i} is {x}, the run has {r.x}: this is another environment or seed"
+            )
+        environment.outcome(x, r.action, streams["outcomes"])
+    run.environment_state = {name: rng.bit_generator.state for name, rng in streams.items()}
 
 
-def _rounds(rounds: int, run: Run, progress: bool) -> Iterator[int]:
-    """Count rounds, with a bar if asked for. Ctrl-C ends the count once the round at hand is complete."""
-    bar = None
-    if progress:
-        from tqdm import tqdm
+def draw_members(agent: Any, n: int = 128, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
+    """Members of an agent's confidence sets, outcome -> site -> (M, ...): to look at, an inner picture and never a bound.
 
-        bar = tqdm(total=rounds, unit="round")
-    try:
-        with _interrupts_wait() as interrupted:
-            for i in range(rounds):
-                yield i
-                if bar is not None:
-                    bar.update()
-                    if i % 10 == 0:
-                        bar.set_postfix(utility=f"{np.mean(run.utility):.3f}", safe=f"{run.safe_share:.0%}", refresh=False)
-                if interrupted:
-                    break
-    finally:
-        if bar is not None:
-            bar.close()
+    A finite class gives the numbers of its plausible members under the site name ``member``. Empty for agents without sets.
+    """
+    from gedppl.confidence import ConfidenceSet
+
+    state = getattr(agent, "_state", None)
+    drawn: dict[str, dict[str, np.ndarray]] = {}
+    for name, learner in getattr(state, "learners", {}).items():
+        members = ConfidenceSet(agent.problem.streams[name], learner).members(n, seed)
+        if members and isinstance(members[0], int):
+            drawn[name] = {"member": np.array(members)}
+        elif members:
+            drawn[name] = {str(site): np.stack([np.asarray(m[site], float) for m in members]) for site in members[0]}
+    return drawn
+
+
+def _streams(seed: int) -> dict[str, np.random.Generator]:
+    return {"contexts": np.random.default_rng([seed, CONTEXTS]), "outcomes": np.random.default_rng([seed, OUTCOMES])}
+
+
+def _observed(problem: Problem, environment: Environment, agent: Any, decision: Any, x: np.ndarray, y: Any, z: Any) -> Round:
+    """Everything there is to record of one round."""
+    J, K = len(problem.constraints), problem.n_actions
+    utilities = _truth(environment, "utilities", x, (K,))
+    costs = _truth(environment, "costs", x, (J, K))
+    best = np.nan
+    if np.isfinite(utilities).all() and np.isfinite(costs).all():
+        best = constrained_best(problem, utilities, costs)[1]
+    certificate = getattr(decision, "certificate", None)
+    stored, worst = None, np.full(J, np.nan)
+    if certificate is not None:
+        worst = np.array([part.worst_case for part in certificate.constraints], float)
+        stored = certificate.to_dict() | {
+            "guaranteed": certificate.guaranteed,
+            "claims": [part.claim for part in certificate.constraints],
+        }
+    terms = agent.explain(decision) if hasattr(agent, "explain") else None
+    unknown, unknown_costs = np.full(K, np.nan), np.full((J, K), np.nan)
+    return Round(
+        x=x,
+        action=int(decision.action),
+        policy=np.asarray(decision.policy, float),
+        y=y,
+        z=z,
+        utilities=utilities,
+        costs=costs,
+        best=best,
+        limit=problem.limits,
+        worst_case=worst,
+        realised=realised_values(problem, x, int(decision.action), y, z),
+        estimate=unknown if terms is None else terms.utility,
+        bonus=unknown if terms is None else terms.bonus,
+        width=unknown if terms is None else terms.width,
+        cost_lower=unknown_costs if terms is None else terms.cost_lower,
+        cost_upper=unknown_costs if terms is None else terms.cost_upper,
+        certificate=stored,
+    )
+
+
+def _truth(environment: Environment, name: str, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    method = getattr(environment, name, None)
+    values = None if method is None else method(x)
+    if values is None:
+        return np.full(shape, np.nan)
+    array = np.asarray(values, float)
+    if array.size != np.prod(shape):
+        raise ShapeError(f"environment.{name} must return shape {shape}, got {array.shape}")
+    return array.reshape(shape)
+
+
+class _Progress:
+    """A bar on stderr, or nothing."""
+
+    def __init__(self, rounds: int, shown: bool) -> None:
+        self._bar: Any = None
+        if shown:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=rounds, unit="round", dynamic_ncols=True)
+        self._n, self._utility, self._safe = 0, 0.0, 0
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, r: Round, safe_action: int | None) -> None:
+        if self._bar is None:
+            return
+        self._n += 1
+        value = float(r.policy @ np.nan_to_num(r.utilities)) if np.isfinite(r.utilities).all() else _number(r.y)
+        self._utility += value
+        self._safe += r.action == safe_action
+        shown = {"utility": f"{self._utility / self._n:.3f}"}
+        if np.isfinite(r.worst_case).any():
+            j = int(np.nanargmax(r.worst_case - r.limit))
+            shown["worst case"] = f"{r.worst_case[j]:.3g}≤{r.limit[j]:.3g}"
+        if safe_action is not None:
+            shown["safe"] = f"{self._safe / self._n:.0%}"
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update()
+
+
+def _number(y: Any) -> float:
+    array = np.asarray(np.nan if y is None else y, float)
+    known = array[np.isfinite(array)]
+    return float(known.mean()) if known.size else 0.0
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import numpyro
 import numpyro.distributions as dist
 
 import gedppl as ged
-from gedppl.classes import finite_class
 
 
 def linear_program(n_actions: int, dim: int, scale: float, gain: float = 1.0, shift: float = 0.0):
@@ -133,8 +132,8 @@ class TableWorld:
     @cached_property
     def _problem(self) -> ged.Problem:
         program = table_program(self.n_contexts, self.n_actions)
-        F = finite_class(program, [{"table": t} for t in self.F])
-        G = finite_class(program, [{"table": t} for t in self.G])
+        F = ged.finite_class(program, [{"table": t} for t in self.F])
+        G = ged.finite_class(program, [{"table": t} for t in self.G])
         return ged.Problem(
             n_actions=self.n_actions,
             utility=ged.Utility(F, ged.mean(0, 1)),

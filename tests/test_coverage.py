@@ -16,6 +16,7 @@ from scipy.stats import binom
 from gedppl import radius
 from gedppl.confidence import feed
 from gedppl.functionals import mean
+from gedppl.oracles import auto, mle
 from gedppl.program_sets import view_of
 from gedppl.programs import ProgramLearner
 from gedppl.sampled_sets import members, sampled_bounds
@@ -43,7 +44,8 @@ def table():
 def greedy_run(cls, truth, rounds, seed, growth=1.3):
     """Play the action whose estimated mean is largest; the largest excess of a log ratio over its limit, and the learner."""
     rng = np.random.default_rng(seed)
-    learner = ProgramLearner.start(cls, delta=DELTA)
+    # few steps a fit: a likelihood with a free scale is unbounded on its first rows, and coverage needs no good fit
+    learner = ProgramLearner.start(cls, delta=DELTA, oracle=auto() if cls.predictor else mle(max_steps=15))
     rule, functional = learner.rule, mean(-1e9, 1e9)
     since = np.zeros(1)  # log-likelihood of the truth after each start
     worst, due, actions = -np.inf, 1, np.arange(K)

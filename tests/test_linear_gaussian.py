@@ -200,7 +200,7 @@ def test_covers_at_all_times_under_an_adaptive_design_and_not_with_understated_n
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"restarts": False}])
 def test_covers_in_400_runs(settings):
-    assert misses(settings, 400, 400, seed=1, delta=0.05) <= 38
+    assert misses(settings, 400, 200, seed=1, delta=0.05) <= 38
 
 
 def test_narrower_than_the_chi_square_union_and_than_one_start():
@@ -292,7 +292,7 @@ def test_a_jump_empties_the_set_and_is_said():
 def test_sets_of_different_times_that_do_not_meet_leave_the_gap_between_them():
     """With one start only no set is empty after a jump, but the old and the new one are apart."""
     model = line(features=lambda x, a: np.ones((len(a), 1)))
-    learner = LinearGaussianLearner.start(model, 1, delta=0.05, restarts=False, prior_precision=1e-3)
+    learner = LinearGaussianLearner.start(model, 1, delta=0.05, restarts=False, prior_precision=1e-3, intersect=True)
     x = np.zeros((1000, 1))
     learner = learner.absorb(x, np.zeros(1000, int), np.full(1000, 0.9)).refit()
     learner = learner.absorb(x, np.zeros(1000, int), np.full(1000, 0.1)).refit()
@@ -305,9 +305,10 @@ def test_sets_of_different_times_that_do_not_meet_leave_the_gap_between_them():
 # snapshots ----------------------------------------------------------------------------------------------------------------
 
 
-def test_trail_replays_what_each_snapshot_said():
+@pytest.mark.parametrize("intersect", [False, True])
+def test_trail_replays_what_each_snapshot_said(intersect):
     x = np.array([[0.1], [0.8]])
-    learner = LinearGaussianLearner.start(line(), 3, delta=0.05, norm_bound=1.0)
+    learner = LinearGaussianLearner.start(line(), 3, delta=0.05, norm_bound=1.0, intersect=intersect)
     said = [learner.bounds(mean(0, 1), x, K)]
     for seed in range(40):
         learner = learner.absorb(*rows(7, THETA, seed)).refit()
@@ -316,8 +317,8 @@ def test_trail_replays_what_each_snapshot_said():
     assert trail.upper.shape == (2, 41, K)
     for part in ("estimate", "lower", "upper"):
         np.testing.assert_allclose(getattr(trail, part), np.stack([getattr(s, part) for s in said], 1), atol=1e-12)
-    assert (np.diff(trail.upper, axis=1) <= 1e-12).all()
-    assert (np.diff(trail.lower, axis=1) >= -1e-12).all()
+    falling = (np.diff(trail.upper, axis=1) <= 1e-12).all() and (np.diff(trail.lower, axis=1) >= -1e-12).all()
+    assert falling == intersect
     np.testing.assert_array_equal(learner.snapshot_sizes, 7 * np.arange(41))
 
 

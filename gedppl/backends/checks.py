@@ -33,10 +33,12 @@ class Record:
     fn: Any = None  # a sample site's distribution
     observed: bool = False
     scaled: bool = False
+    masked: bool = False
     discrete: bool = False
     outcomes: np.ndarray | None = None  # the values a discrete latent can take, if they are finitely many
     subsampled: bool = False
     shapes: tuple[Shape, ...] = ()  # of the value, or of each array in a module's value
+    free_shapes: tuple[Shape, ...] = ()  # the same unconstrained
     constraint: Any = None
     sees_y: bool = False  # whether the value is the very y that the program was called with
 
@@ -56,8 +58,13 @@ def is_discrete(fn: Any) -> bool:
     return bool(getattr(fn.support, "is_discrete", False))
 
 
-def analyse(run: Callable[..., list[Record]], x: np.ndarray, a: np.ndarray) -> Outline:
-    """Run the program on two and on three rows, and sort its sites: what follows n belongs to a row, the rest is shared."""
+def analyse(
+    run: Callable[..., list[Record]], x: np.ndarray, a: np.ndarray, *, params_may_repeat: bool = False
+) -> Outline:
+    """Run the program on two and on three rows, and sort its sites: what follows n belongs to a row, the rest is shared.
+
+    `params_may_repeat`: Pyro reads a parameter from its store as often as a module asks; NumPyro's names are unique.
+    """
     take2, take3 = np.arange(2) % len(a), np.arange(3) % len(a)
     two, three = run(x[take2], a[take2]), run(x[take3], a[take3])
     _refuse_structure(two)
@@ -66,7 +73,7 @@ def analyse(run: Callable[..., list[Record]], x: np.ndarray, a: np.ndarray) -> O
     if observed.name != wider.name:
         raise ModelError(f"the observed site's name depends on the rows: {observed.name!r} and {wider.name!r}; give it one name")
     event_shape = _event_shape(observed, wider)
-    others = _unique([site for site in two if site.kind in ("param", "sample") and not site.observed])
+    others = _unique([s for s in two if s.kind in ("param", "sample") and not s.observed], params_may_repeat)
     shapes3 = {site.name: site.shapes for site in three}
     parameters, enumerated = [], []
     for site in others:
@@ -102,6 +109,11 @@ def _refuse_structure(sites: list[Record]) -> None:
             )
         if site.scaled:
             raise ModelError(f"site {site.name!r} is scaled by a handler, so its log-density is not one: drop the scale handler")
+        if site.masked:
+            raise ModelError(
+                f"site {site.name!r} is masked, so some of its log-density would count for nothing: drop the mask, and drop "
+                "rows that should not count"
+            )
 
 
 def _the_observed(sites: list[Record]) -> Record:
@@ -140,15 +152,16 @@ def _event_shape(two: Record, three: Record) -> Shape:
     return event
 
 
-def _unique(sites: list[Record]) -> list[Record]:
-    """A param may be read twice under one name; two meanings of one name clash."""
+def _unique(sites: list[Record], params_may_repeat: bool) -> list[Record]:
+    """Each site once; a name with two meanings is an error."""
     first: dict[str, Record] = {}
     for site in sites:
         before = first.setdefault(site.name, site)
-        if before is not site and (site.kind != "param" or before.kind != "param" or before.shapes != site.shapes):
+        again = params_may_repeat and before.kind == site.kind == "param" and before.shapes == site.shapes
+        if before is not site and not again:
             raise SiteClashError(
-                f"site {site.name!r} stands for a {before.kind} of shape {before.shapes} and for a {site.kind} of shape "
-                f"{site.shapes}: give each its own name"
+                f"the name {site.name!r} stands for two sites, a {before.kind} of shape {before.shapes} and a {site.kind} of "
+                f"shape {site.shapes}: give each its own name (handlers.scope prefixes those of a submodel)"
             )
     return list(first.values())
 

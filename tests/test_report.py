@@ -1,0 +1,308 @@
+"""ArviZ, pictures and the page of a run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gedppl as ged
+from gedppl import page, plots, report
+from gedppl.errors import SettingError, UnknownTruthError
+from gedppl.references import frontier, references
+from gedppl.runs import Run
+from gedppl.simulation import FixedPolicy, draw_members, simulate
+from tests.problems import TableWorld
+
+K = 3
+
+
+@pytest.fixture(scope="module")
+def world():
+    return TableWorld(n_contexts=2, n_actions=K, members=12, seed=1)
+
+
+@pytest.fixture(scope="module")
+def run(world):
+    agent = ged.GEDUCB(world.problem(), seed=0)
+    run = simulate(world.problem(), world, agent, 60, seed=5)
+    run.add_segments(lambda x: {"ward": "<north> & co" if x[0] else "south", "round": "all"})
+    run.members = draw_members(agent)
+    run.meta = {"title": 'A <script>alert("x")</script> run', "action_names": ["none", "half", "full"], "gedppl": "0"}
+    return run
+
+
+@pytest.fixture(scope="module")
+def blind(world):
+    """A run whose truth nobody knows, by an agent without certificates."""
+    run = simulate(world.problem(), world, FixedPolicy(lambda x: [0.5, 0.5, 0.0]), 20)
+    nothing = {"utilities": np.full(K, np.nan), "costs": np.full((1, K), np.nan), "best": np.nan}
+    return Run(run.problem, 0, [replace(r, **nothing) for r in run.rounds])
+
+
+@pytest.fixture(scope="module")
+def written(run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    report.write_report(run, folder)
+    return folder
+
+
+# ArviZ --------------------------------------------------------------------------------------------------------------------
+
+
+def test_arviz_groups_hold_the_run(run):
+    data = run.to_arviz()
+    assert set(data.groups()) == {"observed_data", "constant_data", "policies", "bounds", "truth", "members"}
+    np.testing.assert_array_equal(data.policies.policy, run.policy)
+    assert data.policies.policy.dims == ("round", "action")
+    assert data.policies.action.values.tolist() == ["none", "half", "full"]
+    np.testing.assert_array_equal(data.bounds.cost_upper, run.cost_upper)
+    assert data.bounds.cost_upper.dims == ("round", "constraint", "action")
+    np.testing.assert_array_equal(data.truth.regret, run.regret)
+    np.testing.assert_array_equal(data.observed_data.utility, np.array(run.y))
+    np.testing.assert_array_equal(data.members["cost: member"], run.members["cost"]["member"])
+    assert data.constant_data["round (given name)"].values.tolist() == ["all"] * 60
+
+
+def test_arviz_opens_the_file(run, written):
+    arviz = report._arviz()
+    back = arviz.from_netcdf(written / "run.nc")
+    np.testing.assert_array_equal(back.policies.policy, run.policy)
+    assert back.constant_data.ward.values.tolist() == run.segments["ward"]
+    assert back.bounds.attrs["safe_action"] == 0
+
+
+def test_revealed_outcomes_and_no_constraints(run):
+    free = ged.Problem(K, run.problem.utility)
+    nothing = {"limit": [], "worst_case": [], "realised": [], "costs": np.zeros((0, K)), "z": None}
+    nothing |= {"cost_lower": np.zeros((0, K)), "cost_upper": np.zeros((0, K))}
+    rounds = [replace(r, y=np.array([0.0, np.nan, 1.0]), **nothing) for r in run.rounds[:3]]
+    data = Run(free, 0, rounds).to_arviz()
+    assert data.observed_data.utility.dims == ("round", "action_dim")
+    assert "worst_case" not in data.bounds
+    assert set(report.pictures(Run(free, 0, rounds))) == {"regret", "policy_map"}
+
+
+def test_arviz_future_warning_stays_inside(tmp_path):
+    """In a fresh process with warnings as errors. ArviZ 0.23 warns once a day, and notes the day in the cache folder.
+
+    The bare import before ours is the control: it does warn, and so fails.
+    """
+    code = """
+try:
+    import arviz
+    print("did not warn", arviz.__version__)
+except FutureWarning:
+    print("warned")
+from gedppl.report import _arviz
+_arviz()
+"""
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-W", "error::FutureWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("warned" if report._arviz().__version__.startswith("0.23") else ("warned", "did not warn"))
+
+
+# pictures -----------------------------------------------------------------------------------------------------------------
+
+PICTURES = [plots.plot_regret, plots.plot_cost_bounds, plots.plot_policy_map, plots.plot_width, plots.plot_tradeoff]
+
+
+@pytest.mark.parametrize("plot", PICTURES)
+def test_pictures_take_and_return_axes_and_leave_pyplot_alone(plot, run):
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    ax = plot(run)
+    assert plot(run, ax=ax) is ax
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    assert plt.get_fignums() == before
+    assert getattr(ged, plot.__name__) is plot
+
+
+def test_the_pyplot_check_can_fail():
+    import matplotlib.pyplot as plt
+
+    before = plt.get_fignums()
+    figure, _ = plt.subplots()
+    assert plt.get_fignums() != before
+    plt.close(figure)
+
+
+def test_regret_lines_are_the_regret(run, world):
+    ax = plots.plot_regret({"ours": run, "safe": simulate(world.problem(), world, FixedPolicy(lambda x: [1, 0, 0]), 60, seed=5)})
+    lines = {line.get_label(): line.get_ydata() for line in ax.lines}
+    np.testing.assert_array_equal(lines["ours"], run.regret)
+    np.testing.assert_allclose(lines["safe"], lines["always the safe action"])
+
+
+def test_every_infeasible_round_has_a_cross(run):
+    rounds = [replace(r, costs=r.costs + (0.9 if i in (7, 40) else 0.0)) for i, r in enumerate(run.rounds)]
+    ax = plots.plot_cost_bounds(Run(run.problem, 0, rounds))
+    crosses = next(c for c in ax.collections if c.get_label().startswith("above the limit"))
+    assert sorted(crosses.get_offsets()[:, 0]) == [8, 41]
+    assert not any(c.get_label().startswith("above") for c in plots.plot_cost_bounds(run).collections)
+
+
+def test_policy_map_shows_the_mean_policies(run):
+    ax = plots.plot_policy_map(run, rounds=slice(None))
+    shown = np.zeros((2, K))
+    names = [t.get_text() for t in ax.get_legend().get_texts()]
+    for container, name in zip(ax.containers, names):
+        shown[:, ["none (safe)", "half", "full"].index(name)] = [bar.get_height() for bar in container]
+    for value in (0, 1):
+        np.testing.assert_allclose(shown[value], run.policy[run.x[:, 0] == value].mean(axis=0), atol=1e-12)
+    with pytest.raises(SettingError, match="feature must be one of 0"):
+        plots.plot_policy_map(run, feature=4)
+
+
+def test_policy_map_finds_the_column_that_matters_and_bins_many_values(run):
+    rng = np.random.default_rng(0)
+    rounds = []
+    for r in run.rounds:
+        x = rng.random(3)
+        rounds.append(replace(r, x=x, policy=np.eye(K)[int(x[1] > 0.5)]))
+    ax = plots.plot_policy_map(Run(run.problem, 0, rounds))
+    assert ax.get_xlabel() == "x[1]"
+    assert len(ax.get_xticks()) == 6
+
+
+def test_references_by_hand(run, world):
+    found = {r.name: r for r in references(run)}
+    truth = np.stack([world.utilities(x) for x in run.x]), np.stack([world.costs(x)[0] for x in run.x])
+    assert found["greedy"].utility == pytest.approx(truth[0].max(axis=1).mean())
+    assert found["always half"].costs[0] == pytest.approx(truth[1][:, 1].mean())
+    assert found["always half"].infeasible == pytest.approx((truth[1][:, 1] > 0.5).mean())
+    assert found["constrained oracle"].utility == pytest.approx(run.best.mean())
+    assert found["constrained oracle"].infeasible == 0
+    assert found["this run"].utility == pytest.approx(run.utility.mean())
+
+
+def test_the_frontier_rises_and_ends_at_greedy(run):
+    cost, utility = frontier(run, 0)
+    assert (np.diff(utility) >= -1e-9).all()
+    assert (np.diff(cost) >= -1e-9).all()
+    assert utility[-1] == pytest.approx(run.utilities.max(axis=1).mean())
+
+
+def test_what_is_not_known_is_not_drawn(blind, run):
+    assert set(report.pictures(blind)) == {"policy_map", "cost_bounds"}
+    with pytest.raises(UnknownTruthError, match="has no regret"):
+        plots.plot_regret(blind)
+    with pytest.raises(UnknownTruthError, match="trade-off needs true"):
+        plots.plot_tradeoff(blind)
+    with pytest.raises(UnknownTruthError, match="comparing policies needs"):
+        references(blind)
+    with pytest.raises(SettingError, match="kept no cost bounds"):
+        plots.plot_width(blind)
+    with pytest.raises(SettingError, match=r"there is no constraint 'fee'; the constraints are \['cost'\]"):
+        plots.plot_width(run, "fee")
+    with pytest.raises(SettingError, match="needs at least one round"):
+        plots.plot_policy_map(Run(run.problem, 0))
+
+
+def test_shrinkage_leaves_pyplot_alone_too():
+    import matplotlib.pyplot as plt
+
+    from gedppl.confidence import Shrinkage, ShrinkageRow
+
+    before = plt.get_fignums()
+    rows = (ShrinkageRow(8, 0.5, 3.0, 96.0, "curvature"), ShrinkageRow(16, 0.4, 3.2, 160.0, "radius"))
+    assert plots.plot_shrinkage(Shrinkage(rows)).get_xscale() == "log"
+    assert plt.get_fignums() == before
+
+
+# the page -----------------------------------------------------------------------------------------------------------------
+
+
+def parse(text):
+    """The page as XML: fails on an unclosed or crossed tag and on an unescaped character."""
+    return ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+
+
+def test_the_page_is_well_formed_self_contained_and_complete(written, run):
+    text = (written / "report.html").read_text(encoding="utf-8")
+    root = parse(text)
+    assert not re.findall(r"(?:src|href)=\"(?!data:)", text)
+    assert "<script" not in text
+    assert root.find(".//meta[@name='viewport']") is not None
+    images = root.findall(".//img")
+    assert [i.get("alt") for i in images] == [c[0] for c in page.CAPTIONS.values()]
+    headings = [h.text for h in root.iter("h2")]
+    assert headings[:3] == ["Pictures", "Compared with other policies", "Results by segment"]
+    words = " ".join(root.itertext())
+    assert "<north> & co" in words
+    assert "worst case" in words
+    assert "guarantee, if the model class holds the truth" in words
+    for name in ("regret", "cost_bounds", "policy_map", "width", "tradeoff"):
+        assert (written / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_well_formedness_check_can_fail():
+    with pytest.raises(ElementTree.ParseError):
+        parse("<!DOCTYPE html>\n<html><p>unclosed</html>")
+
+
+def test_a_chosen_decision_is_shown(run):
+    text = page.render(run, {}, 17)
+    assert "Decision 17 in full" in text
+    assert run.certificates[17]["claims"][0].split(";")[0] in " ".join(parse(text).itertext())
+    assert report.certificate_round(run, -1) == 59
+    shown = report.certificate_round(run)
+    assert (run.policy[shown] > 0).sum() > 1
+    with pytest.raises(SettingError, match=r"there is no decision 60; the run has decisions 0, \.\.\., 59"):
+        report.certificate_round(run, 60)
+
+
+def test_pages_of_runs_that_know_less(blind, tmp_path):
+    words = " ".join(parse(report.write_report(blind, tmp_path).read_text(encoding="utf-8")).itertext())
+    assert "not known" in words
+    assert "knows no true utilities" in words
+    assert "gives no certificates" in words
+    with pytest.raises(SettingError, match="nothing to report"):
+        report.write_report(Run(blind.problem, 0), tmp_path)
+
+
+def test_what_is_no_guarantee_is_not_called_one(run):
+    r = run.rounds[5]
+    weak = Run(run.problem, 0, [replace(r, certificate=r.certificate | {"guaranteed": False})])
+    words = " ".join(parse(page.render(weak, {}, 0)).itertext())
+    assert "not a guarantee" in words
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on PATH")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_in_a_browser(width, written, tmp_path):
+    """No console message, and nothing wider than the window. Windows cannot be narrower than 500, so a frame is measured.
+
+    The frame's own script reports to the console, which also shows that console messages would be seen.
+    """
+    wrapper = tmp_path / "wrapper.html"
+    wrapper.write_text(
+        f"<!DOCTYPE html><html><body style='margin:0'><iframe id='f' src='{(written / 'report.html').as_uri()}' "
+        f"style='width:{width}px;height:900px;border:0'></iframe><script>document.getElementById('f').onload = "
+        "e => console.log('measured', e.target.contentDocument.documentElement.scrollWidth, "
+        "e.target.contentDocument.images.length)</script></body></html>"
+    )
+    flags = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--allow-file-access-from-files", "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={max(width, 500)},900", "--virtual-time-budget=3000",
+        f"--screenshot={tmp_path / 'page.png'}",
+    ]  # fmt: skip
+    done = subprocess.run(["chromium", *flags, wrapper.as_uri()], capture_output=True, text=True, timeout=120)
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert len(console) == 1
+    measured = re.search(r"measured (\d+) (\d+)", console[0])
+    assert measured is not None
+    assert int(measured[1]) <= width
+    assert int(measured[2]) == 5
