@@ -16,8 +16,8 @@ from gedppl.errors import FamilyError, SiteClashError
 
 if TYPE_CHECKING:
     from gedppl.backends.program import ProgramClass
-    from gedppl.member_class import FiniteClass
     from gedppl.functionals import Functional
+    from gedppl.member_class import FiniteClass
     from gedppl.rows import Rows
 
 Array = Any  # numpy, jax or torch

@@ -166,20 +166,24 @@ def _open_block(state: State, available: np.ndarray) -> State:
 def _exploration(state: State) -> float:
     """Q_t of beta_t = 1/2 sqrt(Q_t t / K), in squared utility units.
 
-    Finite class, T Lipschitz in Hellinger distance:  Q = L^2 log(|F|/delta) + B^2.
-    Otherwise:  Q = 2 sup_C sum_i (T_theta - T_theta_hat)^2 + 1.255 B^2 (complexity + log(1/delta)) + B^2,
-    with complexity log |F|, or D log(1+t) for D parameters (the supremum is linearised there).
+    The theorem's Q, for the regret bound:
+        finite class, T Lipschitz in Hellinger distance:  L^2 log(|F|/delta) + B^2,
+        otherwise:  2 sup_C sum_i (T_theta - T_theta_hat)^2 + 1.255 B^2 (complexity + log(1/delta)) + B^2,
+    with complexity log |F|, or D log(1+t) for D parameters (the supremum is linearised there). The default mode leaves out the
+    middle term, which pays for a union bound and does not shrink with the noise.
     """
     functional = state.problem.utility.functional
     learner, model = state.learners[UTILITY], state.problem.utility.model
     spread = functional.high - functional.low
-    delta = delta_shares(state.problem, state.settings)[UTILITY]
+    q = 2 * learner.squared_deviation(functional) + spread**2
+    if state.settings.mode == "default":
+        return q
+    log_delta = math.log(1 / delta_shares(state.problem, state.settings)[UTILITY])
     size = getattr(model, "size", None)
-    log_cover = math.log(size) if size is not None else model.dim * math.log1p(state.told)
-    deviation = learner.squared_deviation(functional)
-    q = 2 * deviation + 1.255 * spread**2 * (log_cover + math.log(1 / delta)) + spread**2
+    complexity = math.log(size) if size is not None else model.dim * math.log1p(state.told)
+    q += 1.255 * spread**2 * (complexity + log_delta)
     if size is not None and state.lipschitz is not None:
-        q = min(q, state.lipschitz**2 * (log_cover + math.log(1 / delta)) + spread**2)
+        q = min(q, state.lipschitz**2 * (complexity + log_delta) + spread**2)
     return q
 
 
@@ -388,9 +392,9 @@ def _check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: 
     """With the limit at the safe value and nothing known, every round would play the safe action for ever: refuse."""
     learned = np.array([isinstance(c, Constraint) for c in problem.constraints])
     stuck = (problem.limits - problem.safe_values(x) <= TOLERANCE) & learned  # (C, J)
-    others = np.delete(np.where(mask[:, None], upper, np.inf), problem.safe_action, axis=2)
-    certified = (others <= problem.limits[:, None]).all(axis=1).any(axis=1)
-    if np.any(stuck.any(axis=1) & ~certified):
+    certified = (upper <= problem.limits[:, None]).all(axis=1) & mask
+    certified[:, problem.safe_action] = False
+    if np.any(stuck.any(axis=1) & ~certified.any(axis=1)):
         j = int(np.flatnonzero(stuck.any(axis=0))[0])
         raise InfeasibleError(
             f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action ({problem.limits[j]:g}) and no "

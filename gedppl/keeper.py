@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,8 +100,7 @@ class Keeper:
             chosen, guard = recorder.read_protocol(journal.protocol, oracle, radius)
             differ = journal.require_protocol(recorder.protocol(problem, chosen, guard))
             keeper = cls(Memory(problem, chosen, guard), journal)
-            count, snapshot = len(journal), keeper._catch_up()
-            replayed = count - 1 - (snapshot or 0)
+            replayed, snapshot = keeper._catch_up()
             resumed = Resumed(keeper.rounds, replayed, snapshot, differ)
             if differ:
                 keeper.commit([("change", recorder.versions_payload(differ))], keeper.memory)
@@ -129,9 +128,18 @@ class Keeper:
         ledger = Ledger()
         return recorder.replayed(self.first, ledger, self.records(), amendments), ledger
 
-    def _catch_up(self) -> int | None:
-        """Bring the memory to the journal's end; from which record's snapshot, if there was one."""
+    def _catch_up(self) -> tuple[int, int | None]:
+        """Bring the memory to the journal's end: records replayed, and from which record's snapshot, if there was one."""
         assert self.journal is not None
+        count = 0
+
+        def counted(records: Iterable[Record]) -> Iterator[Record]:
+            nonlocal count
+            for record in records:
+                if record.kind not in ("protocol", "snapshot"):
+                    count += 1
+                    yield record
+
         snapshot = self.journal.latest_snapshot()
         if snapshot is not None:
             after = snapshot.sequence + 1
@@ -139,14 +147,14 @@ class Keeper:
                 if not any(True for _ in self.journal.records("amend", start=after)):  # else what it holds was amended
                     self.memory, self.ledger = state_store.restored(self.first, snapshot.arrays, snapshot.meta)
                     self._saved_at = self.rounds
-                    self.memory = recorder.replayed(self.memory, self.ledger, self.journal.records(start=after))
-                    return snapshot.sequence
+                    self.memory = recorder.replayed(self.memory, self.ledger, counted(self.journal.records(start=after)))
+                    return count, snapshot.sequence
             except JournalCorruptError as error:
                 warnings.warn(f"{error}; replaying all of {self.journal.path} instead", RuntimeWarning, stacklevel=5)
-        self.ledger = Ledger()
+        self.ledger, count = Ledger(), 0
         amendments = recorder.amendments(self.records("amend"))
-        self.memory = recorder.replayed(self.first, self.ledger, self.records(), amendments)
-        return None
+        self.memory = recorder.replayed(self.first, self.ledger, counted(self.records()), amendments)
+        return count, None
 
     # changing -----------------------------------------------------------------------------------------------------------
 

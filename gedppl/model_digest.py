@@ -57,6 +57,8 @@ def _feed(h: Any, value: Any, depth: int) -> None:
                 _feed(h, cell.cell_contents, depth + 1)
             except ValueError:  # not filled yet
                 say("empty")
+    elif callable(getattr(value, "describe", None)) and not isinstance(value, type):
+        say("described", value.describe())
     elif hasattr(value, "members"):  # a finite class
         say("members")
         _feed(h, value.members, depth + 1)

@@ -242,6 +242,8 @@ def _mixed(parts: list[tuple[np.ndarray, Density]], y: np.ndarray) -> np.ndarray
 
 def _members(cls: Any, x: np.ndarray, a: np.ndarray) -> list[tuple[np.ndarray, Density]]:
     """Members of a finite class and their densities (members, n), one pair for each program it is made of."""
+    if not hasattr(cls, "_programs"):  # a finite class of somebody's own
+        return [(np.array([m]), cls.density_of(m, x, a)) for m in range(cls.size)]
     return [(cls._of(p), program.density_at(cls._thetas[p], x, a)) for p, program in enumerate(cls._programs)]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl.certificate import ConstraintCertificate
 from gedppl.errors import UnknownTruthError
 from gedppl.references import references
 
@@ -213,9 +214,10 @@ def _certificate(run: Run, decision: int) -> str:
     if c is None:
         return f'{title}{told}<p class="soft">This agent gives no certificates.</p>'
     kind, verdict = ("bad", "not a guarantee: see below")
-    if c.get("guaranteed"):
+    parts = [ConstraintCertificate(**{k: np.nan if v is None else v for k, v in part.items()}) for part in c["constraints"]]
+    if all(part.guaranteed for part in parts):
         kind, verdict = ("good", "guarantee, if the model class holds the truth")
-    lines = [*c.get("claims", ()), *(f"fit of {name}: {status}" for name, status in c["oracle"].items()), *c["notes"]]
+    lines = [*(part.claim for part in parts), *(f"fit of {name}: {status}" for name, status in c["oracle"].items()), *c["notes"]]
     if c.get("fallback"):
         lines.insert(0, f"safe action taken: {c['fallback']}")
     witness = _witness(c, names)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.agent import GEDUCB, SafeActionWarning
+from gedppl.agent import GEDUCB, AlarmWarning, SafeActionWarning
 from gedppl.errors import SettingError, ShapeError
 from gedppl.planning_rules import StoppingRules
 from gedppl.planning_tables import Plan, Trial
@@ -212,7 +212,8 @@ def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str
     run, stopped = Run(problem, seed), ""
     watched = agent if design.rules is None else _Watched(agent, design.rules, run, design.contexts)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SafeActionWarning)  # the table counts safe rounds
+        for counted in (SafeActionWarning, AlarmWarning):  # the table counts safe rounds and alarms
+            warnings.simplefilter("ignore", counted)
         try:
             simulate(problem, world, watched, design.rounds, seed, run=run)
         except _Stopped as why:
@@ -228,6 +229,7 @@ def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str
         safe=run.action == problem.safe_action,
         infeasible=int(run.infeasible.sum()),
         stopped=stopped,
+        alarmed=bool(getattr(agent, "alarms", ())),
     )
 
 

@@ -30,6 +30,7 @@ class Trial:
     safe: np.ndarray  # (T,) bool: the safe action was played
     infeasible: int  # rounds whose policy truly exceeded a limit
     stopped: str  # which rule ended it, "" if none
+    alarmed: bool = False  # the agent's own monitors raised an alarm
 
     @property
     def rounds(self) -> int:
@@ -89,6 +90,7 @@ class Plan:
             "oracle utility": float(np.mean([t.best.mean() for t in trials])),
             "safe share": float(np.mean([t.safe.mean() for t in trials])),
             "infeasible trials": float(np.mean([t.infeasible > 0 for t in trials])),
+            "alarmed trials": float(np.mean([t.alarmed for t in trials])),
         }
         if self.goal is not None:
             until = np.array([t.rounds_until(self.goal, self.window) for t in trials])
@@ -148,7 +150,8 @@ class Plan:
             self.to_markdown(),
             "Regret is against the best policy that keeps every limit and knows the truth, up to the end of the trial (se: its "
             "standard error over trials). Infeasible trials: the share in which the true cost of some round's policy exceeded a "
-            "limit; the method promises at most delta/2 if the model holds.",
+            "limit; the method promises at most delta/2 if the model holds. Alarmed trials: those in which a monitor of the "
+            "agent found the model or a limit violated.",
         ]
         if self.goal is not None:
             lines.append(
@@ -161,7 +164,7 @@ class Plan:
 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, float):
-        shares = ("share", "reached", "stopped", "infeasible")
+        shares = ("share", "reached", "stopped", "infeasible", "alarmed")
         return f"{value:.0%}" if any(word in name for word in shares) else f"{value:.4g}"
     return str(value)
 

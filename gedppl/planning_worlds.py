@@ -114,10 +114,14 @@ def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed:
         drawn = {name: _prior(problem.streams[name], seed + 104_729 * attempt + k) for k, name in enumerate(missing)}
         try:
             return ModelWorld(problem, given | drawn, contexts, scenario.noise)
-        except FunctionalError:
-            if not missing or attempt == REDRAWS - 1:
+        except FunctionalError as error:
+            if not missing:
                 raise
-    raise AssertionError("unreachable")
+            latest = error
+    raise FunctionalError(
+        f"{REDRAWS} draws from the prior of {missing} all left a functional's range ({latest}); describe the truth in scenarios=, "
+        "or declare bounds= and ranges that fit the prior"
+    )
 
 
 def _settled(cls: Any, value: Any) -> Any:

@@ -283,11 +283,11 @@ class Run:
         self.segments = found
 
     def check_guarantee(self, delta: float = 0.05, **options: Any) -> Any:
-        """Compare the run with what the theorem promises; see `gedppl.guarantee.check_guarantee` for the options."""
-        from gedppl.guarantee import check_guarantee
-
+        """Compare the run with what the theorem promises; see `gedppl.guarantees.check_guarantee` for the options."""
         if not isinstance(self.problem, Problem):
             raise RunFileError("a run read from disk has no models to compute a guarantee from: Run.load(folder, problem)")
+        from gedppl.guarantees import check_guarantee
+
         return check_guarantee(self, delta, **options)
 
     def to_arviz(self) -> arviz.InferenceData:

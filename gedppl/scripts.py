@@ -33,13 +33,22 @@ PIP_NAMES = {
 # who decides ----------------------------------------------------------------------------------------------------------
 
 
-def make_agent(name: str, problem: Problem, world: Any, *, seed: int, delta: float = 0.05, mode: str = "default") -> Any:
+def make_agent(
+    name: str,
+    problem: Problem,
+    world: Any,
+    *,
+    seed: int,
+    delta: float = 0.05,
+    mode: str = "default",
+    journal: Path | None = None,
+) -> Any:
     """An agent by its name on the command line."""
     base, _, kind = name.partition("-")
     if base == "gedppl" and (not kind or kind in MODES):
         from gedppl.agent import GEDUCB
 
-        return GEDUCB(problem, delta=delta, mode=kind or mode, seed=seed)
+        return GEDUCB(problem, delta=delta, mode=kind or mode, seed=seed, journal=journal)
     K = problem.n_actions
     if name == "oracle":
         return FixedPolicy(lambda x: constrained_best(problem, *_truth(world, x, problem))[0], seed)

@@ -14,13 +14,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gedppl.certificate import plain
 from gedppl.errors import RunFileError, SettingError, ShapeError
 from gedppl.problem import Problem
 from gedppl.realised import realised_values
 from gedppl.runs import Outline, Round, Run
 from gedppl.selection import select_policy
 
-__all__ = ["Environment", "FixedPolicy", "Outline", "Round", "Run", "catch_up", "constrained_best", "draw_members", "simulate"]
+__all__ = [
+    "Environment", "FixedPolicy", "Outline", "Round", "Run", "catch_up", "constrained_best", "draw_members", "recover", "simulate",
+]  # fmt: skip
 
 CONTEXTS, OUTCOMES = 7, 8  # streams of the world's seed: agents that act differently still meet the same contexts
 
@@ -128,7 +131,12 @@ def simulate(
             decision = agent.ask(x)
             y, z = environment.outcome(x, decision.action, streams["outcomes"])
             agent.tell(decision.id, y, z)
-            new = _observed(getattr(agent, "problem", problem), environment, agent, decision, x, y, z)
+            certificate = getattr(decision, "certificate", None)
+            new = observed_round(
+                getattr(agent, "problem", problem), environment, x, decision.action, decision.policy, y, z,
+                None if certificate is None else certificate.to_dict(),
+                agent.explain(decision) if hasattr(agent, "explain") else None,
+            )  # fmt: skip
             run.rounds.append(new)
             run.environment_state = {name: rng.bit_generator.state for name, rng in streams.items()}
             bar.update(new, problem.safe_action)
@@ -145,13 +153,43 @@ def catch_up(environment: Environment, run: Run) -> None:
     """
     streams = _streams(run.seed)
     for i, r in enumerate(run.rounds):
-        x = np.asarray(environment.context(streams["contexts"]), float)
-        if not np.array_equal(x, r.x):
-            raise RunFileError(
-                f"the environment's context of round {i} is {x}, the run has {r.x}: this is another environment or seed"
-            )
-        environment.outcome(x, r.action, streams["outcomes"])
+        _draw_again(environment, streams, i, r.x, r.action)
     run.environment_state = {name: rng.bit_generator.state for name, rng in streams.items()}
+
+
+def recover(agent: Any, environment: Environment, run: Run) -> int:
+    """Bring a new environment, and the run, to where a resumed agent's journal ends; returns the rounds that were added.
+
+    A process that was killed leaves a journal that knows more than the saved run. Its decisions are taken over with their
+    certificates (cost bounds of actions and estimates are not in a journal, and stay unknown for them). A decision that was
+    never told its outcome is told now what the environment draws for it.
+    """
+    streams, known = _streams(run.seed), len(run)
+    decisions = [record.payload for record in agent.journal.records("decision")]
+    if len(decisions) < known:
+        raise RunFileError(f"the run has {known} rounds, its journal {len(decisions)}: they do not belong together")
+    open_ids = set(agent.open_decisions)
+    for i, past in enumerate(decisions):
+        x, action = np.asarray(past["x"], float), int(past["action"])
+        y, z = _draw_again(environment, streams, i, x, action)
+        if i in open_ids:
+            agent.tell(i, y, z)
+        if i >= known:
+            new = observed_round(agent.problem, environment, x, action, past["policy"], y, z, plain(past["certificate"]))
+            run.rounds.append(new)
+    run.environment_state = {name: rng.bit_generator.state for name, rng in streams.items()}
+    return len(run) - known
+
+
+def _draw_again(
+    environment: Environment, streams: dict[str, np.random.Generator], i: int, x: np.ndarray, action: int
+) -> tuple[Any, Any]:
+    drawn = np.asarray(environment.context(streams["contexts"]), float)
+    if not np.array_equal(drawn, x):
+        raise RunFileError(
+            f"the environment's context of round {i} is {drawn}, the run has {x}: this is another environment or seed"
+        )
+    return environment.outcome(drawn, action, streams["outcomes"])
 
 
 def draw_members(agent: Any, n: int = 128, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
@@ -176,28 +214,32 @@ def _streams(seed: int) -> dict[str, np.random.Generator]:
     return {"contexts": np.random.default_rng([seed, CONTEXTS]), "outcomes": np.random.default_rng([seed, OUTCOMES])}
 
 
-def _observed(problem: Problem, environment: Environment, agent: Any, decision: Any, x: np.ndarray, y: Any, z: Any) -> Round:
-    """Everything there is to record of one round."""
+def observed_round(
+    problem: Problem,
+    environment: Environment,
+    x: np.ndarray,
+    action: int,
+    policy: Any,
+    y: Any,
+    z: Any,
+    certificate: dict[str, Any] | None = None,
+    terms: Any = None,
+) -> Round:
+    """Everything there is to record of one round. `terms` are the agent's `Explanation`, if it has one."""
     J, K = len(problem.constraints), problem.n_actions
     utilities = _truth(environment, "utilities", x, (K,))
     costs = _truth(environment, "costs", x, (J, K))
     best = np.nan
     if np.isfinite(utilities).all() and np.isfinite(costs).all():
         best = constrained_best(problem, utilities, costs)[1]
-    certificate = getattr(decision, "certificate", None)
-    stored, worst = None, np.full(J, np.nan)
+    worst = np.full(J, np.nan)
     if certificate is not None:
-        worst = np.array([part.worst_case for part in certificate.constraints], float)
-        stored = certificate.to_dict() | {
-            "guaranteed": certificate.guaranteed,
-            "claims": [part.claim for part in certificate.constraints],
-        }
-    terms = agent.explain(decision) if hasattr(agent, "explain") else None
+        worst = np.array([part["worst_case"] for part in certificate["constraints"]], float)
     unknown, unknown_costs = np.full(K, np.nan), np.full((J, K), np.nan)
     return Round(
         x=x,
-        action=int(decision.action),
-        policy=np.asarray(decision.policy, float),
+        action=int(action),
+        policy=np.asarray(policy, float),
         y=y,
         z=z,
         utilities=utilities,
@@ -205,13 +247,13 @@ def _observed(problem: Problem, environment: Environment, agent: Any, decision: 
         best=best,
         limit=problem.limits,
         worst_case=worst,
-        realised=realised_values(problem, x, int(decision.action), y, z),
+        realised=realised_values(problem, x, int(action), y, z),
         estimate=unknown if terms is None else terms.utility,
         bonus=unknown if terms is None else terms.bonus,
         width=unknown if terms is None else terms.width,
         cost_lower=unknown_costs if terms is None else terms.cost_lower,
         cost_upper=unknown_costs if terms is None else terms.cost_upper,
-        certificate=stored,
+        certificate=certificate,
     )
 
 

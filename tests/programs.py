@@ -144,10 +144,7 @@ def student_n(x, a, y=None):
 
 
 def student_p(x, a, y=None):
-    eta = p_eta
-    df = p_positive("df", 4.0)
-    loc = eta(x, a)
-    pyro.sample("y", pd.StudentT(df, loc, p_positive("scale")), obs=y)
+    pyro.sample("y", pd.StudentT(p_positive("df", 4.0), p_eta(x, a), p_positive("scale")), obs=y)
 
 
 def heteroscedastic_n(x, a, y=None):
@@ -306,20 +303,20 @@ def hidden_state_p(x, a, y=None):
 
 
 def two_hidden_states_n(x, a, y=None):
-    p = numpyro.sample("p", nd.Dirichlet(jnp.array([2.0, 1.0, 3.0])))
-    levels = numpyro.param("levels", jnp.array([0.5, 1.0, 3.0]))
+    p = numpyro.sample("p", nd.Dirichlet(jnp.array([2.0, 3.0])))
+    levels = numpyro.param("levels", jnp.array([0.5, 3.0]))
     with numpyro.plate("rows", x.shape[0]):
         which = numpyro.sample("which", nd.Categorical(probs=p))
-        bonus = numpyro.sample("bonus", nd.Bernoulli(jnp.array([0.1, 0.5, 0.8])[which]))
+        bonus = numpyro.sample("bonus", nd.Bernoulli(jnp.array([0.1, 0.8])[which]))
         numpyro.sample("y", nd.Poisson(jnp.exp(0.1 * x[:, 0]) * (jnp.abs(levels)[which] + bonus)), obs=y)
 
 
 def two_hidden_states_p(x, a, y=None):
-    p = pyro.sample("p", pd.Dirichlet(torch.tensor([2.0, 1.0, 3.0])))
-    levels = pyro.param("levels", torch.tensor([0.5, 1.0, 3.0]))
+    p = pyro.sample("p", pd.Dirichlet(torch.tensor([2.0, 3.0])))
+    levels = pyro.param("levels", torch.tensor([0.5, 3.0]))
     with pyro.plate("rows", x.shape[0]):
         which = pyro.sample("which", pd.Categorical(probs=p))
-        bonus = pyro.sample("bonus", pd.Bernoulli(torch.tensor([0.1, 0.5, 0.8], dtype=torch.float64)[which]))
+        bonus = pyro.sample("bonus", pd.Bernoulli(torch.tensor([0.1, 0.8], dtype=torch.float64)[which]))
         pyro.sample("y", pd.Poisson(torch.exp(0.1 * x[:, 0]) * (torch.abs(levels)[which] + bonus)), obs=y)
 
 

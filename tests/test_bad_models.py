@@ -242,7 +242,7 @@ def test_a_model_is_refused(error, message, numpyro_model, pyro_model, backend) 
         cls.trace(X, A)
     assert not cls.traced
     assert dict(pyro.get_param_store().items()) == before
-    with pytest.raises(errors.ModelError, match="not been run yet.*example"):
+    with pytest.raises(errors.ModelError, match=r"not been run yet.*example"):
         cls.dim  # noqa: B018
 
 

@@ -513,12 +513,9 @@ def test_shrinkage_table_and_plot() -> None:
         assert row.width == pytest.approx(2 * np.sqrt(2 * row.radius / row.curvature))
         assert row.limited_by in ("radius", "curvature")
     assert "limited by" in str(table)
-    import matplotlib
-
-    matplotlib.use("Agg")
     axes = plot_shrinkage(table)
-    assert axes.get_xlabel() == "rows"
-    matplotlib.pyplot.close("all")
+    assert axes.get_xlabel()
+    assert any(len(line.get_xdata()) == 3 for line in axes.get_lines())
 
 
 def test_shrinkage_names_the_cause() -> None:

@@ -23,7 +23,7 @@ from numpyro.distributions import constraints as nc
 from gedppl import errors
 from gedppl.backends.affine import Level
 from gedppl.backends.jax_affine import levels as jax_levels
-from gedppl.backends.jax_kernels import pieces
+from gedppl.backends.padding import pieces
 from gedppl.backends.torch_affine import levels as torch_levels
 from gedppl.classes import as_density, density_class, finite_class
 from gedppl.density import Density
@@ -213,10 +213,10 @@ def test_a_moving_support_gives_minus_infinity(backend) -> None:
 @BOTH
 def test_hidden_states_are_summed_out_exactly(backend) -> None:
     cls = compiled("two_hidden_states", backend)
-    p, level, hit = np.array([0.2, 0.5, 0.3]), np.array([0.4, 1.1, 2.5]), np.array([0.1, 0.5, 0.8])
+    p, level, hit = np.array([0.3, 0.7]), np.array([0.4, 2.5]), np.array([0.1, 0.8])
     theta, y = cls.flatten({"p": p, "levels": level}), np.array([0.0, 1.0, 2.0, 3.0, 4.0])
     expected = np.zeros(5)
-    for k in range(3):
+    for k in range(2):
         for bonus, weight in ((0, 1 - hit[k]), (1, hit[k])):
             expected += p[k] * weight * scipy.stats.poisson.pmf(y, np.exp(0.1 * X[:, 0]) * (level[k] + bonus))
     np.testing.assert_allclose(cls.log_likelihood(theta, X, A, y), np.log(expected), rtol=1e-10)
@@ -340,7 +340,7 @@ def test_a_growing_history_compiles_each_function_at_most_four_times() -> None:
         np.testing.assert_allclose(cls.log_likelihood(theta, x[:size], a[:size], y[:size]).sum(), total[0], rtol=1e-10)
         np.testing.assert_allclose(cls.values(MeanOf(), theta, x[:size], a[:size]), 1.0)
     assert max(cls.program.compilations.values()) <= 4
-    assert len(cls.program._rows) <= 8
+    assert len(cls.program.histories) <= 8
 
 
 def test_many_settings_over_many_rows_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,6 +349,25 @@ def test_many_settings_over_many_rows_in_pieces(monkeypatch: pytest.MonkeyPatch)
     theta = np.random.default_rng(0).normal(size=(37, cls.dim))
     loc = np.stack([cls.density_at(one, X, A).args["loc"] for one in theta[[0, 17, 36]]])
     np.testing.assert_allclose(cls.log_likelihood(theta, X, A, Y)[[0, 17, 36]], scipy.stats.norm.logpdf(Y, loc, 0.5))
+
+
+@BOTH
+def test_a_history_is_checked_once_and_its_new_rows_always(backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = compiled("linear", backend)
+    looked_at: list[int] = []
+    check = cls.check_outcomes
+    monkeypatch.setattr(cls, "check_outcomes", lambda x, a, y: looked_at.append(len(a)) or check(x, a, y))
+    first = Rows.of(X, A, Y)
+    theta = np.zeros((1, cls.dim))
+    cls.total(theta, first)
+    cls.total_grad(theta, first)
+    second = first.append(X[:2], A[:2], Y[:2])
+    np.testing.assert_allclose(cls.total(theta, second), cls.log_likelihood(theta, second.x, second.a, second.y).sum(1))
+    assert looked_at == [5, 2, 7]
+    with pytest.raises(errors.ActionRangeError, match="action 9"):
+        cls.total(theta, second.append(X[:1], np.array([9]), Y[:1]))
+    branch = first.append(X[3:], A[3:], Y[3:] + 1.0)  # another future of the same past
+    np.testing.assert_allclose(cls.total(theta, branch), cls.log_likelihood(theta, branch.x, branch.a, branch.y).sum(1))
 
 
 @BOTH

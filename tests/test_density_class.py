@@ -15,6 +15,11 @@ from tests.programs import DX, PROGRAMS, K, Program
 
 N, M = 6, 3
 BOTH = ("numpyro", "pyro")
+# compiling is slow: the default run takes 20 programs through the contract and four of them through the derivatives
+LATER = ("gamma_poisson", "lognormal", "weibull", "independent")
+QUICK = ("linear", "logistic", "hierarchical", "network")
+ALL = [pytest.param(p, marks=pytest.mark.slow) if p.name in LATER else p for p in PROGRAMS]
+WITH_DERIVATIVES = [p if p.name in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PROGRAMS]
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ def close(left: Any, right: Any, tolerance: float = 1e-9) -> None:
     np.testing.assert_allclose(left, right, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@pytest.mark.parametrize("program", ALL, ids=repr)
 def test_both_ppls_agree(program: Program) -> None:
     c = case(program)
     n, p = c["classes"]["numpyro"], c["classes"]["pyro"]
@@ -70,7 +75,7 @@ def test_both_ppls_agree(program: Program) -> None:
 
 
 @pytest.mark.parametrize("backend", BOTH)
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@pytest.mark.parametrize("program", ALL, ids=repr)
 def test_contract(program: Program, backend: str) -> None:
     c = case(program)
     cls, theta, x, a, y = c["classes"][backend], c["theta"][backend], c["x"], c["a"], c["y"]
@@ -93,8 +98,6 @@ def test_contract(program: Program, backend: str) -> None:
     assert np.isfinite(cls.log_prior(draws)).all()
 
 
-QUICK = ("linear", "logistic", "hierarchical", "network", "hidden_state")
-WITH_DERIVATIVES = [p if p.name in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PROGRAMS]
 
 
 @pytest.mark.parametrize("backend", BOTH)
@@ -143,7 +146,7 @@ def test_derivatives_agree_between_ppls(program: Program) -> None:
 
 
 @pytest.mark.parametrize("backend", BOTH)
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@pytest.mark.parametrize("program", ALL, ids=repr)
 def test_the_predictor_is_found_where_it_can_be_proved(program: Program, backend: str) -> None:
     c = case(program)
     cls, theta = c["classes"][backend], c["theta"][backend]

@@ -180,6 +180,8 @@ def test_limit_at_the_safe_value_with_nothing_known_is_refused() -> None:
 def test_limit_at_the_safe_value_after_logged_data_plays_what_is_certified() -> None:
     world = TableWorld(2, 3, 5, seed=0, at_most=0.1)
     world.G[:, :, 1] = np.linspace(0.01, 0.9, 5)[:, None]
+    world.F[:, :, 1] = 0.94
+    world.F[:, :, [0, 2]] *= 0.5
     agent = ged.GEDUCB(world.problem())
     rng = np.random.default_rng(0)
     rows = [(world.context(rng), 1) for _ in range(300)]

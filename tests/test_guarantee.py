@@ -16,7 +16,7 @@ from gedppl import eluder, errors
 from gedppl.class_constants import ClassConstants, class_constants
 from gedppl.density import Density
 from gedppl.eluder import lemmas
-from gedppl.guarantee import check_guarantee, guarantee
+from gedppl.guarantees import check_guarantee, guarantee
 from gedppl.lemma_checks import check_lemmas
 from gedppl.simulation import FixedPolicy
 from tests.eluder_worlds import CoinTables, CoinWorld
@@ -94,7 +94,7 @@ def test_amplitude_of_a_set() -> None:
 def lemma_violations(seeds: range, rounds: int) -> list[str]:
     found: list[str] = []
     for seed in seeds:
-        run = CoinWorld(seed, at_most=0.3 + 0.4 * (seed % 2)).run(rounds)
+        run = CoinWorld(seed, at_most=0.3 + 0.4 * (seed % 2)).run(rounds, guard=None)
         for stream in ("utility", "cost"):
             found += check_lemmas(run, stream).violations
             found += check_lemmas(run, stream, sets="likelihood_ratio").violations
@@ -102,12 +102,12 @@ def lemma_violations(seeds: range, rounds: int) -> list[str]:
 
 
 def test_lemmas_hold_on_25_runs() -> None:
-    assert lemma_violations(range(25), rounds=30) == []
+    assert lemma_violations(range(25), rounds=25) == []
 
 
 @pytest.mark.slow
 def test_lemmas_hold_on_200_runs() -> None:
-    assert lemma_violations(range(200), rounds=150) == []
+    assert lemma_violations(range(200), rounds=60) == []
 
 
 class OneCoin:
@@ -207,7 +207,7 @@ def test_terms_by_hand() -> None:
     assert promised.regret == pytest.approx(bonus + slack + width)
     assert promised.dominant.name == "width of 'cost'"
     assert promised.feasibility_probability == pytest.approx(0.975)
-    assert promised.regret_probability == pytest.approx(0.9)
+    assert promised.regret_probability == pytest.approx(0.85)
 
 
 def test_slack_is_the_sum_it_bounds() -> None:
@@ -345,7 +345,7 @@ def test_a_run_beside_its_guarantee() -> None:
     assert broken.infeasible_rounds == 1
     assert "BROKEN in 1 rounds, by up to 0.25" in str(broken)
     run.rounds[4] = replace(run.rounds[4], best=1e5)
-    assert not run.check_guarantee().regret_within
+    assert not check_guarantee(run).regret_within
     run.rounds[4] = replace(run.rounds[4], best=math.nan)
     with pytest.raises(errors.UnknownTruthError, match="cannot be compared"):
         check_guarantee(run)

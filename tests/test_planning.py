@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import math
 import signal
+import subprocess
+import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +96,8 @@ def test_a_guess_outside_the_functional_range_is_an_error() -> None:
     narrow = replace(WORLD.problem, utility=ged.Utility(CoinTables(WORLD.F), ged.mean(0, 0.06)))
     with pytest.raises(errors.FunctionalError, match="outside its declared range"):
         make_world(narrow, Scenario(TRUTH), WORLD.contexts, 0)
+    with pytest.raises(errors.FunctionalError, match=r"200 draws from the prior of \['utility'\] all left"):
+        make_world(narrow, Scenario({"cost": 0}), WORLD.contexts, 0)
 
 
 # rules -------------------------------------------------------------------------------------------------------------------
@@ -242,8 +247,21 @@ def test_agent_options_and_agents_of_ones_own() -> None:
     assert result.rows[0]["safe share"] == 1.0
     assert [delta for delta, _ in made] == [0.2, 0.2]
     assert len({seed for _, seed in made}) == 2
+    assert result.rows[0]["alarmed trials"] == 0.0
     result = plan(WORLD.problem, WORLD.contexts, 3, replicates=1, agent={"mode": "theory", "warmup": "safe-3"})
     assert result.rows[0]["safe share"] == 1.0
+
+
+def test_alarms_are_counted_and_not_shouted() -> None:
+    class Alarmed(ged.simulation.FixedPolicy):
+        alarms = ("the cost is above its limit",)
+
+        def ask(self, x: np.ndarray) -> object:
+            warnings.warn("the cost is above its limit", ged.AlarmWarning, stacklevel=1)
+            return super().ask(x)
+
+    result = plan(WORLD.problem, WORLD.contexts, 2, replicates=1, agent=lambda *_: Alarmed(lambda x: np.eye(4)[0]))
+    assert result.rows[0]["alarmed trials"] == 1.0
 
 
 def test_any_map_will_do() -> None:
@@ -313,6 +331,13 @@ def test_a_linear_gaussian_program_is_planned() -> None:
 
 
 # pictures and input ------------------------------------------------------------------------------------------------------
+
+
+def test_rooms_load_nothing_heavy() -> None:
+    code = "import sys, gedppl.planning, gedppl.guarantees, gedppl.lemma_checks, gedppl.planning_plots, gedppl.eluder_plots; "
+    check = "print(*[m for m in ('jax', 'torch', 'numpyro', 'pyro', 'arviz', 'matplotlib') if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True).stdout
+    assert loaded.split() == []
 
 
 def test_pictures(sweep: Plan) -> None:

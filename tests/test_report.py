@@ -255,7 +255,8 @@ def test_the_well_formedness_check_can_fail():
 def test_a_chosen_decision_is_shown(run):
     text = page.render(run, {}, 17)
     assert "Decision 17 in full" in text
-    assert run.certificates[17]["claims"][0].split(";")[0] in " ".join(parse(text).itertext())
+    part = run.certificates[17]["constraints"][0]
+    assert f"cost: worst case {part['worst_case']:.4g} against a limit of 0.5" in " ".join(parse(text).itertext())
     assert report.certificate_round(run, -1) == 59
     shown = report.certificate_round(run)
     assert (run.policy[shown] > 0).sum() > 1
@@ -274,9 +275,11 @@ def test_pages_of_runs_that_know_less(blind, tmp_path):
 
 def test_what_is_no_guarantee_is_not_called_one(run):
     r = run.rounds[5]
-    weak = Run(run.problem, 0, [replace(r, certificate=r.certificate | {"guaranteed": False})])
+    part = r.certificate["constraints"][0] | {"guaranteed": False, "method": "sampled"}
+    weak = Run(run.problem, 0, [replace(r, certificate=r.certificate | {"constraints": [part]})])
     words = " ".join(parse(page.render(weak, {}, 0)).itertext())
     assert "not a guarantee" in words
+    assert "inner approximation" in words
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on PATH")

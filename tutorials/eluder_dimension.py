@@ -32,7 +32,7 @@ import numpyro.distributions as dist
 import gedppl as ged
 from gedppl import eluder
 from gedppl.eluder_plots import plot_dimension
-from gedppl.guarantee import guarantee
+from gedppl.guarantees import guarantee
 
 # %% [markdown]
 # ## Four classes
@@ -104,8 +104,8 @@ for ax, name in zip(axes, MODELS):
     ax.set_title(name)
 
 # %% [markdown]
-# **The dimension grows like log(1/eps) under all three, and for all four classes.** Each halving of the scale adds about one
-# surprise for each parameter, until the shells run out.
+# **The dimension grows like log(1/eps) under all three, and for all four classes.** Every time the scale shrinks by a factor,
+# some points are added, much the same number each time, until the shells run out.
 #
 # **At a large scale the divergences part ways.** Hellinger distance of two coins is small (their largest here is 0.57), so at
 # `eps = 0.6` a logistic class has no chain at all under it and still has one under L2. L2 has the outcome's units: with little

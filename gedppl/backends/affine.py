@@ -8,8 +8,13 @@ no rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from gedppl.classes import LinearPredictor
 
 
 class Level(IntEnum):
@@ -65,3 +70,33 @@ FAMILIES = {
     "Exponential": ("Exponential", "log", "rate", ()),
     "Gamma": ("Gamma", "log", "rate", ("concentration",)),
 }
+
+
+def predictor_from(
+    family: str, link: str, others: Sequence[str], parts: Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
+) -> LinearPredictor:
+    """A `LinearPredictor` over one function parts(x, a) -> [features, offset, *others].
+
+    Features, offset and the other arguments are asked for one after the other at the same rows, so the last answer is kept.
+    The memo is replaced in one assignment and may be shared by threads.
+    """
+    last: list[tuple[Any, list[np.ndarray]]] = [(None, [])]
+
+    def remembered(x: Any, a: Any) -> list[np.ndarray]:
+        x, a = np.asarray(x, float), np.asarray(a, np.int64)
+        key = (x.shape, x.tobytes(), a.tobytes())
+        known, answer = last[0]
+        if known != key:
+            answer = parts(x, a)
+            for array in answer:
+                array.flags.writeable = False
+            last[0] = (key, answer)
+        return answer
+
+    return LinearPredictor(
+        family,
+        link,
+        features=lambda x, a: remembered(x, a)[0],
+        offset=lambda x, a: remembered(x, a)[1],
+        fixed=lambda x, a: dict(zip(others, remembered(x, a)[2:])),
+    )

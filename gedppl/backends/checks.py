@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from gedppl.backends.program import Site
+from gedppl.backends.tracing import Site
 from gedppl.errors import (
     FactorError,
     ModelError,
@@ -58,15 +59,20 @@ def is_discrete(fn: Any) -> bool:
     return bool(getattr(fn.support, "is_discrete", False))
 
 
+def assignments(enumerated: list[Record]) -> list[dict[str, Any]]:
+    """Every combination of values of the discrete row latents; one empty combination if there are none."""
+    values = [() if site.outcomes is None else site.outcomes for site in enumerated]
+    return [dict(zip((site.name for site in enumerated), combination)) for combination in product(*values)]
+
+
 def analyse(
-    run: Callable[..., list[Record]], x: np.ndarray, a: np.ndarray, *, params_may_repeat: bool = False
+    run: Callable[..., tuple[list[Record], Exception | None]], x: np.ndarray, a: np.ndarray, *, params_may_repeat: bool = False
 ) -> Outline:
     """Run the program on two and on three rows, and sort its sites: what follows n belongs to a row, the rest is shared.
 
     `params_may_repeat`: Pyro reads a parameter from its store as often as a module asks; NumPyro's names are unique.
     """
-    take2, take3 = np.arange(2) % len(a), np.arange(3) % len(a)
-    two, three = run(x[take2], a[take2]), run(x[take3], a[take3])
+    two, three = _sites_of(run, x, a, 2), _sites_of(run, x, a, 3)
     _refuse_structure(two)
     observed = _the_observed(two)
     wider = _the_observed(three)
@@ -94,6 +100,14 @@ def analyse(
     return Outline(observed.name, observed.fn, event_shape, parameters, enumerated)
 
 
+def _sites_of(run: Callable[..., Any], x: np.ndarray, a: np.ndarray, n: int) -> list[Record]:
+    take = np.arange(n) % len(a)
+    records, failure = run(x[take], a[take])
+    if failure is not None:
+        raise ModelError(f"the model raised {type(failure).__name__} when it was run with {n} rows: {failure}") from failure
+    return records
+
+
 def _refuse_structure(sites: list[Record]) -> None:
     for site in sites:
         if site.kind == "factor":
@@ -102,7 +116,9 @@ def _refuse_structure(sites: list[Record]) -> None:
                 "in the observed site instead (or register a distribution with its own log_prob)"
             )
         if site.kind == "control_flow":
-            raise ModelError(f"site {site.name!r} is a control-flow primitive: rows are independent here, so write the model without scan")
+            raise ModelError(
+                f"site {site.name!r} is a control-flow primitive: rows are independent here, so write the model without scan"
+            )
         if site.subsampled:
             raise SubsampledPlateError(
                 f"plate {site.name!r} subsamples its rows, which would rescale the likelihood: drop subsample_size"

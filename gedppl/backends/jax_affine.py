@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gedppl.backends.affine import FAMILIES, Level, combine
+from gedppl.backends.affine import FAMILIES, Level, combine, predictor_from
 from gedppl.backends.lowering import strip
 from gedppl.classes import LinearPredictor
 
 # JAX primitive -> the name of its rule in `gedppl.backends.affine`
-_RULES = (
-    dict.fromkeys("reshape broadcast_in_dim squeeze transpose slice rev copy copy_p expand_dims".split(), "move")
-    | dict.fromkeys("add sub neg add_any reduce_sum concatenate pad cumsum".split(), "sum")
-    | {"gather": "index", "dynamic_slice": "index", "select_n": "select", "mul": "multiply", "dot_general": "contract"}
-    | {"div": "divide", "exp": "exp", "log": "log"}
-)
+_RULES = {
+    **dict.fromkeys(("reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev", "copy", "copy_p"), "move"),
+    **dict.fromkeys(("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "pad", "cumsum"), "sum"),
+    **dict.fromkeys(("gather", "dynamic_slice"), "index"),
+    **{"select_n": "select", "mul": "multiply", "dot_general": "contract", "div": "divide", "exp": "exp", "log": "log"},
+}
 _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat")
 
 
@@ -87,12 +87,6 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return [jacobian, offset, *arguments(zero, x, a)[1:]]
 
     def parts(x: Any, a: Any) -> list[np.ndarray]:
-        return program.by_row("predictor", everything, (np.asarray(x, float), np.asarray(a, np.int64)))
+        return program.by_row("predictor", everything, (x, a))
 
-    return LinearPredictor(
-        family,
-        link,
-        features=lambda x, a: parts(x, a)[0],
-        offset=lambda x, a: parts(x, a)[1],
-        fixed=lambda x, a: dict(zip(others, parts(x, a)[2:])),
-    )
+    return predictor_from(family, link, others, parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,49 +19,18 @@ from jax.experimental import checkify
 
 from gedppl.backends import LOCK
 from gedppl.backends.affine import Level
+from gedppl.backends.histories import Histories
 from gedppl.backends.jax_affine import levels, linear_predictor
 from gedppl.backends.lowering import external_density, is_external
+from gedppl.backends.padding import PIECES, pad, pieces, power_of_two, settings_size
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.rows import Rows
 
-PIECES = (8, 64, 512, 4096)  # rows of a query
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
 RARE = ("draw_prior", "start")  # asked so seldom that compiling them well would cost more than it saves
-KEEP_ROWS = 8  # histories kept on the device
 KEEP_COMPILED = 512
-
-
-def _settings(m: int) -> int:
-    """To how many parameter settings m are padded in a query: 4, 16, 64, ..."""
-    size = 4
-    while size < m:
-        size *= 4
-    return size
-
-
-def _power_of_two(m: int) -> int:
-    return 1 << max(m - 1, 0).bit_length()
-
-
-def _pad(array: np.ndarray, size: int) -> np.ndarray:
-    """The array with its first row repeated at the end, up to `size` rows."""
-    short = size - len(array)
-    return array if short == 0 else np.concatenate([array, np.broadcast_to(array[:1], (short, *array.shape[1:]))])
-
-
-def pieces(n: int) -> Iterator[tuple[slice, int]]:
-    """Cut n rows into slices and say to how many rows each is padded, wasting little and using few sizes."""
-    start = 0
-    while start < n:
-        left = n - start
-        size = next((piece for piece in PIECES if left <= piece), PIECES[-1])
-        smaller = PIECES[max(PIECES.index(size) - 1, 0)]
-        if left <= size // 2 and size != smaller:  # half empty: take a full smaller piece and go on
-            size = smaller
-        yield slice(start, min(start + size, n)), size
-        start += size
 
 
 class JaxKernels:
@@ -78,7 +47,7 @@ class JaxKernels:
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
-        self._rows: OrderedDict[Any, Any] = OrderedDict()
+        self.histories = Histories()
         self._guard = threading.Lock()
         self._facts: dict[str, Any] = {}
         self.compilations: dict[str, int] = {}  # how often each function was compiled
@@ -155,7 +124,7 @@ class JaxKernels:
         def function(theta: Any, x: Any, a: Any) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).values)(theta)
 
-        out = self.call("constrain", function, _pad(theta, _settings(len(theta))), self.x, self.a)
+        out = self.call("constrain", function, pad(theta, settings_size(len(theta))), self.x, self.a)
         return {site.name: np.array(out[site.name])[: len(theta)].reshape(-1, *site.shape) for site in self.sites}
 
     def unconstrain(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -184,7 +153,7 @@ class JaxKernels:
 
             return jax.vmap(one)(*arrays)
 
-        padded = [_pad(values[site.name], _settings(m)) for site in self.sites]
+        padded = [pad(values[site.name], settings_size(m)) for site in self.sites]
         return np.array(self.call("unconstrain", function, self.x, self.a, *padded))[:m]
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
@@ -194,7 +163,7 @@ class JaxKernels:
         def function(theta: Any, x: Any, a: Any) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).log_prior)(theta)
 
-        return np.array(self.call("log_prior", function, _pad(theta, _settings(len(theta))), self.x, self.a))[: len(theta)]
+        return np.array(self.call("log_prior", function, pad(theta, settings_size(len(theta))), self.x, self.a))[: len(theta)]
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not any(site.prior for site in self.sites):
@@ -244,21 +213,23 @@ class JaxKernels:
         out = np.empty((n, self.dim))
         for first in range(0, n, DRAWS):  # always the same shape: random number generators are slow to compile
             cut = slice(first, min(first + DRAWS, n))
-            args = _pad((initial + noise)[cut], DRAWS), _pad(words[cut], DRAWS)
+            args = pad((initial + noise)[cut], DRAWS), pad(words[cut], DRAWS)
             out[cut] = np.asarray(self.call("draw_prior", function, *args, self.x, self.a))[: cut.stop - first]
         return out
 
     # questions about a batch of rows ----------------------------------------------------------------------------------
 
-    def _over_pieces(self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any = None) -> np.ndarray:
+    def _over_pieces(
+        self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any = None
+    ) -> np.ndarray:
         """function(theta (M, D), rows) -> (M, n), asked in padded pieces."""
         out = np.empty((len(theta), len(rows[0])))
         for cut, size in pieces(len(rows[0])):
-            part = [_pad(array[cut], size) for array in rows]
-            step = _settings(MAX_CELLS // size)
+            part = [pad(array[cut], size) for array in rows]
+            step = settings_size(MAX_CELLS // size)
             for first in range(0, len(theta), step):
                 some = theta[first : first + step]
-                answer = self.call(name, function, _pad(some, _settings(len(some))), *part, static=static)
+                answer = self.call(name, function, pad(some, settings_size(len(some))), *part, static=static)
                 out[first : first + step, cut] = np.asarray(answer)[: len(some), : cut.stop - cut.start]
         return out
 
@@ -267,7 +238,7 @@ class JaxKernels:
         """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces."""
         parts = []
         for cut, size in pieces(len(rows[0])) if len(rows[0]) else [(slice(0, 0), PIECES[0])]:
-            some = [_pad(array[cut], size) if len(array) else np.zeros((size, *array.shape[1:]), array.dtype) for array in rows]
+            some = [pad(array[cut], size) if len(array) else np.zeros((size, *array.shape[1:]), array.dtype) for array in rows]
             answer = self.call(name, function, *first, *some, static=static)
             take = (slice(None),) * axis + (slice(cut.stop - cut.start),)
             parts.append([np.asarray(leaf)[take] for leaf in answer])
@@ -357,33 +328,22 @@ class JaxKernels:
         def function(theta: Any, x: Any, a: Any) -> Any:
             return jax.vmap(lambda one: self.row_density(one, x, a).leaves())(theta)
 
-        padded = _pad(theta, _settings(len(theta)))
+        padded = pad(theta, settings_size(len(theta)))
         arrays = [array[: len(theta)] for array in self.by_row("density", function, (x, a), first=(padded,), axis=1)]
         return self.outline_density.rebuild([array[0] for array in arrays] if single else arrays)
 
     # sums over a history ----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _key(rows: Rows) -> tuple[int, int]:
-        return id(rows._buffer), rows.n  # the entry keeps `rows`, so its buffer's id stays taken
-
     def knows(self, rows: Rows) -> bool:
-        return self._key(rows) in self._rows
+        return rows in self.histories
+
+    def known_part(self, rows: Rows) -> int:
+        return self.histories.known_part(rows)
 
     def remember(self, rows: Rows) -> tuple[Any, ...]:
-        """The padded history on the device; the last few are kept, so asking again about the same rows copies nothing."""
-        key = self._key(rows)
-        with self._guard:
-            entry = self._rows.get(key)
-            if entry is None:
-                with jax.enable_x64(True):
-                    entry = (rows, tuple(jax.device_put(array) for array in rows.padded()))
-                self._rows[key] = entry
-                while len(self._rows) > KEEP_ROWS:
-                    self._rows.popitem(last=False)
-            else:
-                self._rows.move_to_end(key)
-        return entry[1]
+        """The padded history on the device: x, a, y and weights."""
+        with jax.enable_x64(True):
+            return self.histories.get(rows, lambda: tuple(jax.device_put(array) for array in rows.padded()))
 
     def _history(self, rows: Rows, weights: np.ndarray | None) -> tuple[Any, ...]:
         x, a, y, w = self.remember(rows)
@@ -398,12 +358,12 @@ class JaxKernels:
 
     def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
         function = jax.vmap(self._sum, (0, None, None, None, None))
-        out = self.call("total", function, _pad(theta, _power_of_two(len(theta))), *self._history(rows, weights))
+        out = self.call("total", function, pad(theta, power_of_two(len(theta))), *self._history(rows, weights))
         return np.array(out)[: len(theta)]
 
     def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         function = jax.vmap(jax.value_and_grad(self._sum), (0, None, None, None, None))
-        out = self.call("total_grad", function, _pad(theta, _power_of_two(len(theta))), *self._history(rows, weights))
+        out = self.call("total_grad", function, pad(theta, power_of_two(len(theta))), *self._history(rows, weights))
         return np.array(out[0])[: len(theta)], np.array(out[1])[: len(theta)]
 
     def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +15,10 @@ from numpyro.handlers import seed
 from numpyro.primitives import Messenger
 
 from gedppl.backends import LOCK
-from gedppl.backends.checks import Record, analyse, is_discrete, name_sites
+from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
 from gedppl.backends.jax_kernels import JaxKernels
 from gedppl.backends.lowering import is_masked, lower
-from gedppl.backends.program import Site
+from gedppl.backends.tracing import Site
 from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
 
@@ -49,12 +48,12 @@ class _Recorder(Messenger):
             self.records.append(Record(msg["name"], "factor"))
         elif kind == "sample":
             latent = not msg["is_observed"] and not is_discrete(fn)
-            free = tuple(biject_to(fn.support).inverse_shape(jnp.shape(value))) if latent else ()
+            free_shape = tuple(biject_to(fn.support).inverse_shape(jnp.shape(value))) if latent else ()
             self.records.append(
                 Record(
                     msg["name"], "sample", value=value, fn=fn, observed=bool(msg["is_observed"]),
-                    scaled=msg["scale"] not in (None, 1, 1.0), masked=is_masked(fn), discrete=is_discrete(fn), outcomes=_outcomes(fn),
-                    shapes=(jnp.shape(value),), free_shapes=(free,), constraint=str(fn.support),
+                    scaled=msg["scale"] not in (None, 1, 1.0), masked=is_masked(fn), discrete=is_discrete(fn),
+                    outcomes=_outcomes(fn), shapes=(jnp.shape(value),), free_shapes=(free_shape,), constraint=str(fn.support),
                 )
             )  # fmt: skip
 
@@ -170,22 +169,14 @@ class TracedProgram(JaxKernels):
         super().__init__()
         self.model = model
         self.x, self.a = x[:1], a[:1]
-        outline = analyse(self._sites_of, x, a)
+        outline = analyse(lambda x, a: record(model, x, a), x, a)
         self.observed, self.event_shape = outline.observed, outline.event_shape
         self.sites, self.groups, self.trees = self._lay_out(outline.parameters)
         self.dim = self.sites[-1].stop if self.sites else 0
         self._constraints = {record.name: record.constraint for record in outline.parameters}
-        names = [site.name for site in outline.enumerated]
-        # every combination of values of the discrete row latents; one empty combination if there are none
-        self.assignments = [dict(zip(names, v)) for v in product(*(site.outcomes for site in outline.enumerated))]
+        self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
-
-    def _sites_of(self, x: np.ndarray, a: np.ndarray) -> list[Record]:
-        records, failure = record(self.model, x, a)
-        if failure is not None:
-            raise ModelError(f"the model raised {type(failure).__name__} when it was run with {len(a)} rows: {failure}") from failure
-        return records
 
     @staticmethod
     def _lay_out(parameters: list[Record]) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:
@@ -209,7 +200,7 @@ class TracedProgram(JaxKernels):
             fill = _Fill(model, self, theta, self.assignments[0] if assignment is None else assignment, given)
             fill(x, a, y)
         if fill.observed is None:
-            raise ModelError(f"the observed site {self.observed!r} was not reached: a program's sites must not depend on x, a or y")
+            raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
         return Pass(fill.observed, jnp.asarray(fill.log_prior, float), fill.log_weight, fill.values, fill.free)
 
     def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:

@@ -6,84 +6,25 @@ does the arithmetic. Axis letters: M parameter settings, n rows, D flat paramete
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from gedppl.backends import LOCK
+from gedppl.backends.tracing import Site, check_initial, find_program, parse_bounds
 from gedppl.classes import LinearPredictor, Params
 from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
-    BackendNotFoundError,
     ContextWidthError,
     ModelError,
-    NoObservedSiteError,
-    NotANumberError,
     NotFiniteError,
     OutOfSupportError,
     ParameterError,
     ShapeError,
 )
 from gedppl.rows import Rows
-
-BACKENDS = ("numpyro", "pyro")
-
-
-@dataclass(frozen=True)
-class Site:
-    """One array of parameters and its place in the flat vector: theta[start:stop], reshaped to `free_shape`."""
-
-    name: str
-    prior: bool  # a sample site, which brings a prior; False: a `param` site or a module's parameter
-    shape: tuple[int, ...]  # of the constrained value
-    free_shape: tuple[int, ...]  # of the unconstrained value
-    start: int
-    stop: int
-
-
-def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
-    """Run the model under each PPL that is loaded; the one that records the observed site is its backend."""
-    if not callable(model):
-        raise ModelError(f"a model is a function (x, a, y=None), got {type(model).__name__}")
-    loaded = [name for name in BACKENDS if name in sys.modules]
-    if not loaded:
-        raise BackendNotFoundError(
-            "neither numpyro nor pyro is imported, so the model cannot be a program of either: "
-            "import the one it is written in before calling density_class"
-        )
-    backends = {name: import_module(f"gedppl.backends.{name}") for name in loaded}
-    attempts = []
-    for name, backend in backends.items():
-        with ExitStack() as stack:  # run under the wrong PPL, a program may warn, draw or store parameters in the other
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")
-            for other in backends.values():
-                stack.enter_context(other.untouched())
-            records, failure = backend.record(model, x, a)
-        if failure is None and any(record.observed for record in records):
-            return backend.TracedProgram(model, x, a)
-        attempts.append((len(records), failure, name))
-    seen, failure, name = max(attempts, key=lambda attempt: attempt[0])
-    if failure is not None:
-        raise ModelError(
-            f"the model raised {type(failure).__name__} when it was run with x of shape {x.shape}, a of shape {a.shape} "
-            f"and y of shape {a.shape}: {failure}. A model is called as model(x, a, y)"
-        ) from failure
-    if seen:
-        raise NoObservedSiteError(
-            f"the {name} model has no observed site: pass obs=y to the sample statement of the outcome, and give the "
-            "model the signature (x, a, y=None)"
-        )
-    raise BackendNotFoundError(
-        f"the model recorded no site under {' or '.join(loaded)}: it needs a sample statement with obs=y"
-    )
 
 
 class ProgramClass:
@@ -119,13 +60,13 @@ class ProgramClass:
         return self
 
     def _adopt(self, program: Any) -> None:
-        self._bounds = _parse_bounds(self._declared_bounds, program.sites)
+        self._bounds = parse_bounds(self._declared_bounds, program.sites)
         self._width = program.x.shape[1]
         initial = program.default_initial()
         if self._init:
             values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
             initial = self._flatten(program, values | self._named_leaves(program, self._init))
-        _check_initial(program, initial)
+        check_initial(program, initial)
         self._program, self._initial = program, initial
 
     @property
@@ -350,14 +291,12 @@ class ProgramClass:
         return self.program.in_support(self._initial, x, a, y) if len(a) else np.ones(0, bool)
 
     def _on_rows(self, rows: Rows) -> Rows:
-        """The rows, checked once."""
-        if rows.n and not self._seen(rows):
-            self.check_outcomes(rows.x, rows.a, rows.y)
+        """The rows, each checked once: a history only grows, so what was checked in a shorter one stays checked."""
+        if rows.n and not (self.traced and self.program.knows(rows)):
+            done = self.program.known_part(rows) if self.traced else 0
+            self.check_outcomes(rows.x[done:], rows.a[done:], rows.y[done:])
             self.program.remember(rows)
         return rows
-
-    def _seen(self, rows: Rows) -> bool:
-        return self._program is not None and self._program.knows(rows)
 
     # the density ------------------------------------------------------------------------------------------------------
 
@@ -430,51 +369,3 @@ class ProgramClass:
         if single or len(settings) != len(a):
             raise ParameterError(f"values_grad needs one setting a row: theta ({len(a)}, {self.dim}), got {np.shape(theta)}")
         return self.program.values_grad(functional, settings, x, a)
-
-
-def _parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[str, Any]:
-    shapes = {site.name: site.shape for site in sites}
-    parsed: dict[str, Any] = {}
-    for name, bound in declared.items():
-        if name not in shapes:
-            raise ParameterError(f"bounds name {name!r}, but the model's parameters are {sorted(shapes)}")
-        try:
-            if isinstance(bound, tuple):
-                low, high = (np.broadcast_to(np.asarray(side, float), shapes[name]) for side in bound)
-                valid = bool((low < high).all())
-                parsed[name] = (low, high)
-            else:
-                parsed[name] = float(bound)
-                valid = parsed[name] > 0
-        except (TypeError, ValueError):
-            valid = False
-        if not valid:
-            raise ParameterError(
-                f"bounds[{name!r}] must be a positive number (largest Euclidean norm) or (low, high) with low < high, "
-                f"that broadcast to the site's shape {shapes[name]}; got {bound!r}"
-            )
-    return parsed
-
-
-def _check_initial(program: Any, initial: np.ndarray) -> None:
-    """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on the rows beside it.
-
-    In the second case padding and histories would change it. Tried on rows near the example's, away from zeros.
-    """
-    x = program.x * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]]
-    a = np.repeat(program.a, 3)
-    y = program.feasible(initial, x, a)
-    theta = np.stack([initial, initial + 0.3 * np.cos(1 + np.arange(program.dim))])
-    together = program.log_likelihood(theta, x, a, y)
-    if np.isnan(together[0, 0]) or np.isnan(program.log_prior(initial[None])).any():
-        values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
-        raise NotANumberError(
-            f"the log-density is NaN at the initial parameters {values}: pass init={{site: value}} where it is finite, or "
-            "mend the model (a negative scale, a log of a negative number, 0/0)"
-        )
-    alone = [program.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)]
-    if not np.allclose(together, np.concatenate(alone, axis=1), rtol=1e-9, atol=1e-12, equal_nan=True):
-        raise ModelError(
-            "a row's density depends on the other rows (batch statistics, a sum or mean over rows): compute such numbers "
-            "once, outside the model, and use them as constants"
-        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +22,10 @@ from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
 from gedppl.backends import LOCK
-from gedppl.backends.checks import Record, analyse, is_discrete, name_sites
+from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
 from gedppl.backends.lowering import is_masked, lower, strip
-from gedppl.backends.program import Site
 from gedppl.backends.torch_kernels import TorchKernels
+from gedppl.backends.tracing import Site
 from gedppl.density import Density
 from gedppl.errors import ModelError
 
@@ -271,7 +270,7 @@ class TracedProgram(TorchKernels):
         super().__init__()
         self.model = model
         self.x, self.a = x[:1], a[:1]
-        outline = analyse(self._sites_of, x, a, params_may_repeat=True)
+        outline = analyse(lambda x, a: record(model, x, a), x, a, params_may_repeat=True)
         self.observed, self.event_shape = outline.observed, outline.event_shape
         arrays = []
         for site in outline.parameters:
@@ -282,17 +281,9 @@ class TracedProgram(TorchKernels):
         self.dim = self.sites[-1].stop if self.sites else 0
         self._constraints = {site.name: site.constraint for site in outline.parameters}
         self._start = {site.name: site.value for site in outline.parameters if site.kind == "param"}
-        names = [site.name for site in outline.enumerated]
-        # every combination of values of the discrete row latents; one empty combination if there are none
-        self.assignments = [dict(zip(names, v)) for v in product(*(site.outcomes for site in outline.enumerated))]
+        self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
-
-    def _sites_of(self, x: np.ndarray, a: np.ndarray) -> list[Record]:
-        records, failure = record(self.model, x, a)
-        if failure is not None:
-            raise ModelError(f"the model raised {type(failure).__name__} when it was run with {len(a)} rows: {failure}") from failure
-        return records
 
     # one pass through the program -------------------------------------------------------------------------------------
 
@@ -304,7 +295,7 @@ class TracedProgram(TorchKernels):
             with fill:
                 self.model(x, a, y)
         if fill.observed is None:
-            raise ModelError(f"the observed site {self.observed!r} was not reached: a program's sites must not depend on x, a or y")
+            raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
         log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
         return Pass(fill.observed, log_prior, fill.log_weight, fill.values, fill.free)
 

@@ -10,22 +10,19 @@ import torch
 from torch.func import jacrev
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.backends.affine import FAMILIES, Level, combine
+from gedppl.backends.affine import FAMILIES, Level, combine, predictor_from
 from gedppl.backends.lowering import strip
 from gedppl.classes import LinearPredictor
 
 # aten operation -> the name of its rule in `gedppl.backends.affine`
-_RULES = (
-    dict.fromkeys(
-        "view _unsafe_view reshape expand unsqueeze squeeze permute t transpose slice select clone alias lift_fresh_copy "
-        "split unbind numpy_T".split(),
-        "move",
-    )
-    | dict.fromkeys("add sub rsub neg sum cat stack cumsum".split(), "sum")
-    | dict.fromkeys("index index_select gather".split(), "index")
-    | dict.fromkeys("mm mv bmm dot".split(), "contract")
-    | {"where": "select", "mul": "multiply", "div": "divide", "exp": "exp", "log": "log"}
-)
+_RULES = {
+    **dict.fromkeys(("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "permute", "t"), "move"),
+    **dict.fromkeys(("transpose", "slice", "select", "clone", "alias", "split", "unbind", "numpy_T"), "move"),
+    **dict.fromkeys(("add", "sub", "rsub", "neg", "sum", "cat", "stack", "cumsum"), "sum"),
+    **dict.fromkeys(("index", "index_select", "gather"), "index"),
+    **dict.fromkeys(("mm", "mv", "bmm", "dot"), "contract"),
+    **{"where": "select", "mul": "multiply", "div": "divide", "exp": "exp", "log": "log"},
+}
 
 
 def levels(function: Callable[..., Any], theta: torch.Tensor, *rows: torch.Tensor) -> list[Level]:
@@ -103,10 +100,4 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         fixed = [value.detach().numpy().copy() for value in arguments(zero, x, a)[1:]]
         return [jacrev(eta)(zero, x, a).detach().numpy(), eta(zero, x, a).detach().numpy(), *fixed]
 
-    return LinearPredictor(
-        family,
-        link,
-        features=lambda x, a: parts(x, a)[0],
-        offset=lambda x, a: parts(x, a)[1],
-        fixed=lambda x, a: dict(zip(others, parts(x, a)[2:])),
-    )
+    return predictor_from(family, link, others, parts)

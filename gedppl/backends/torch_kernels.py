@@ -7,8 +7,6 @@ Axis letters: M parameter settings, n rows, D parameters.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ import torch
 from torch.func import grad, grad_and_value, jacrev, vmap
 
 from gedppl.backends import LOCK
+from gedppl.backends.histories import Histories
 from gedppl.backends.lowering import external_density, is_external
 from gedppl.backends.torch_affine import linear_predictor
 from gedppl.classes import LinearPredictor
@@ -24,7 +23,6 @@ from gedppl.density import Density
 from gedppl.rows import Rows
 
 MAX_CELLS = 1 << 20  # settings times rows evaluated at once
-KEEP_ROWS = 8
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
@@ -50,8 +48,7 @@ class TorchKernels:
 
     def __init__(self) -> None:
         self.vectorised: dict[Any, bool] = {}
-        self._rows: OrderedDict[Any, Any] = OrderedDict()
-        self._guard = threading.Lock()
+        self.histories = Histories()
         self._facts: dict[str, Any] = {}
 
     def _map(self, kind: Any, function: Callable[..., Any], *batched: torch.Tensor, cells: int = 1) -> tuple[torch.Tensor, ...]:
@@ -226,24 +223,15 @@ class TorchKernels:
 
     # sums over a history ----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _key(rows: Rows) -> tuple[int, int]:
-        return id(rows._buffer), rows.n  # the entry keeps `rows`, so its buffer's id stays taken
-
     def knows(self, rows: Rows) -> bool:
-        return self._key(rows) in self._rows
+        return rows in self.histories
+
+    def known_part(self, rows: Rows) -> int:
+        return self.histories.known_part(rows)
 
     def remember(self, rows: Rows) -> tuple[torch.Tensor, ...]:
-        """The history as tensors; the last few are kept. Nothing is compiled here, so nothing is padded."""
-        key = self._key(rows)
-        with self._guard:
-            entry = self._rows.pop(key, None)
-            if entry is None:
-                entry = (rows, (_tensor(rows.x), _tensor(rows.a), _tensor(rows.y)))
-            self._rows[key] = entry
-            while len(self._rows) > KEEP_ROWS:
-                self._rows.popitem(last=False)
-        return entry[1]
+        """The history as tensors x, a, y. Nothing is compiled here, so nothing is padded."""
+        return self.histories.get(rows, lambda: (_tensor(rows.x), _tensor(rows.a), _tensor(rows.y)))
 
     def _sum(self, rows: Rows, weights: np.ndarray | None) -> Callable[[Any], Any]:
         x, a, y = self.remember(rows)

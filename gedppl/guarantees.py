@@ -94,6 +94,8 @@ class Guarantee:
             )
         else:
             lines.append(f"  against {self.trivial:.4g} that {self.rounds} rounds can lose at most")
+        if not self.proved:
+            lines.append("not every constant is proved for the sets that the agent uses: see below")
         lines += [f"assumes {note}" for note in self.assumptions]
         return "\n".join(lines)
 
@@ -123,9 +125,9 @@ def guarantee(
 
     Notes
     -----
-    The regret bound is for ``GEDUCB(mode="theory", growth=1)``: every past round replayed, a fit in every round and the
-    theorem's exploration weights. Other modes explore less or refit less often, which usually lowers the regret and has no
-    such proof. Feasibility holds in every mode but ``"paper"``.
+    The regret bound is for ``GEDUCB(mode="theory", growth=1, exact_rounds=T)``: a fit in every round, every past round
+    replayed and the theorem's exploration weights. Other modes explore less or refit less often, which usually lowers the
+    regret and has no such proof. Feasibility holds in every mode but ``"paper"``.
     """
     if not (isinstance(rounds, (int, np.integer)) and rounds >= 1):
         raise SettingError(f"rounds must be a positive whole number, got {rounds!r}")
@@ -158,12 +160,13 @@ def guarantee(
         trivial=rounds * spread,
         feasibility=_feasibility(list(learned.values()), delta, of_sets),
         feasibility_probability=1 - of_sets,
-        # the utility's error; and for each constraint coverage, the members' deviation and the step to expected widths
-        regret_probability=max(0.0, 1 - shares[UTILITY] - 3 * of_sets),
+        # The utility's error, either way the agent bounds it (deviation of the fit; coverage and the step to expectations);
+        # for the constraints coverage, the members' deviation and the step to expected widths.
+        regret_probability=max(0.0, 1 - 3 * shares[UTILITY] - 3 * of_sets),
         informative_from=_first_informative(lambda T: sum(t.value for t in terms(T)), spread),
         assumptions=(
             "contexts are independent draws from one distribution, and every model holds the truth",
-            'the agent runs with mode="theory" and growth=1; other modes have the feasibility, not the regret bound',
+            'the agent runs with mode="theory", growth=1 and exact_rounds of at least T; others have the feasibility only',
             *(note for name in known for note in known[name].notes),
         ),
         proved=all(c.proved for c in known.values()),

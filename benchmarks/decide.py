@@ -1,0 +1,195 @@
+"""How good and how fast a decision is, end to end through `GEDUCB`.
+
+    python benchmarks/decide.py regret --seeds 20     regret against OPLB on the same seeds, linear-Gaussian, T = 2000
+    python benchmarks/decide.py rounds                2,000 rounds of a linear-Gaussian problem, with compilation
+    python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
+    python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000
+
+Ratios are taken within one run; absolute times depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
+
+import gedppl as ged
+from gedppl import ged_ucb
+
+
+def linear_problem(world: World) -> ged.Problem:
+    """The worlds of `regret.py` as declared problems: contexts carry the features of every action."""
+    d = world.phi.shape[2]
+
+    def model(x: Any, a: Any, y: Any = None) -> None:
+        theta = numpyro.sample("theta", dist.Normal(0, 1 / jnp.sqrt(d)).expand([d]).to_event(1))
+        phi = x.reshape(-1, K, d)[jnp.arange(x.shape[0]), a]
+        numpyro.sample("y", dist.Normal(phi @ theta, world.sigma), obs=y)
+
+    example = world.phi[:3].reshape(3, -1), np.zeros(3, np.int64)
+    utility, cost = (ged.density_class(model, example=example) for _ in range(2))
+    limit = ged.Constraint(cost, ged.mean(0, 1), at_most=world.tau, safe_value=float(world.cost[0, 0]))
+    return ged.Problem(n_actions=K, utility=ged.Utility(utility, ged.mean(0, 1)), constraints=[limit], safe_action=0)
+
+
+def play(world: World, problem: ged.Problem, seed: int) -> tuple[np.ndarray, int]:
+    """Per-round regret, and the number of infeasible rounds."""
+    agent = ged.GEDUCB(problem, delta=DELTA, seed=seed, guard=None)
+    lost, infeasible = [], 0
+    for t, phi in enumerate(world.phi):
+        decision = agent.ask(phi.ravel())
+        a = decision.action
+        agent.tell(decision.id, world.utility[t, a] + world.noise[t, 0], world.cost[t, a] + world.noise[t, 1])
+        lost.append(world.best[t] - decision.policy @ world.utility[t])
+        infeasible += bool(decision.policy @ world.cost[t] > world.tau + 1e-9)
+    return np.array(lost), infeasible
+
+
+def regret(seeds: int, rounds: int, only: list[str]) -> None:
+    print(f"K={K}, sigma={SIGMA}, T={rounds}, delta={DELTA}, {seeds} seeds; regret against the constrained oracle")
+    for name in only:
+        ours, theirs, bad, doubling = [], [], 0, []
+        for seed in range(seeds):
+            world = PROBLEMS[name](np.random.default_rng([seed, 0]), rounds)
+            lost, infeasible = play(world, linear_problem(world), seed)
+            oplb = play_oplb(world, seed, form="per_action")
+            ours.append(lost.sum())
+            theirs.append(oplb.regret)
+            doubling.append(lost.sum() / lost[: rounds // 2].sum())
+            bad += infeasible
+        ratio = np.median(ours) / np.median(theirs)
+        print(
+            f"{name:12s} GED-UCB median {np.median(ours):6.1f} mean {np.mean(ours):6.1f} | OPLB median {np.median(theirs):6.1f}"
+            f" | ratio {ratio:.3f} | infeasible rounds {bad} | doubling ratio {np.median(doubling):.2f}",
+            flush=True,
+        )
+
+
+@contextlib.contextmanager
+def counted_compilations() -> Iterator[list[str]]:
+    """Names of the functions XLA compiles while this is open."""
+    names: list[str] = []
+
+    class Count(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            if text.startswith("Finished XLA compilation"):
+                names.append(text.split("jit(")[-1].split(")")[0])
+
+    handler, logger = Count(), logging.getLogger("jax._src.dispatch")
+    logger.addHandler(handler)
+    before, propagate = jax.config.jax_log_compiles, logger.propagate
+    logger.propagate = False
+    jax.config.update("jax_log_compiles", True)
+    try:
+        yield names
+    finally:
+        jax.config.update("jax_log_compiles", before)
+        logger.propagate = propagate
+        logger.removeHandler(handler)
+
+
+def rounds(n: int) -> None:
+    world = PROBLEMS["shared"](np.random.default_rng(0), n)
+    with counted_compilations() as names:
+        start, cpu = time.perf_counter(), time.process_time()
+        play(world, linear_problem(world), 0)
+        wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    print(f"linear-Gaussian, {n} rounds: {wall:.1f} s ({cpu:.1f} s of processor time), {len(names)} compilations: {count(names)}")
+
+
+def program(n: int) -> None:
+    """Heteroscedastic normal: mean and log-scale linear in ten features each, so neither closed form nor log-concave."""
+
+    def model(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([10]).to_event(1))
+        v = numpyro.sample("v", dist.Normal(0, 0.3).expand([10]).to_event(1))
+        phi = x.reshape(-1, K, 10)[jnp.arange(x.shape[0]), a]
+        numpyro.sample("y", dist.Normal(phi @ w, jnp.exp(-1.5 + phi @ v)), obs=y)
+
+    rng = np.random.default_rng(0)
+    phi = rng.normal(size=(n, K, 10)) / np.sqrt(10)
+    w, v = 0.5 * rng.normal(size=10), 0.2 * rng.normal(size=10)
+    cls = ged.density_class(model, example=(phi[:3].reshape(3, -1), np.zeros(3, np.int64)))
+    safe = lambda x: np.exp(2 * (-1.5 + x.reshape(-1, K, 10)[:, 0] @ v))  # noqa: E731
+    limit = ged.Constraint(cls, ged.variance(4.0), at_most=0.6, safe_value=lambda x: np.minimum(safe(x), 0.6), outcome="utility")
+    problem = ged.Problem(n_actions=K, utility=ged.Utility(cls, ged.mean(-4, 4)), constraints=[limit], safe_action=0)
+    agent = ged.GEDUCB(problem, guard=None)
+    with counted_compilations() as names:
+        start, cpu = time.perf_counter(), time.process_time()
+        for t in range(n):
+            decision = agent.ask(phi[t].ravel())
+            f = phi[t, decision.action]
+            agent.tell(decision.id, f @ w + np.exp(-1.5 + f @ v) * rng.normal())
+        wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    print(f"generic program, 20 parameters, {n} rounds: {wall:.1f} s ({cpu:.1f} s of processor time)")
+    print(f"compilations: {count(names)}")
+
+
+def growth(short: int, long: int) -> None:
+    """The same snapshots with ever more rounds behind them: what an ask costs must not follow t."""
+    world = PROBLEMS["shared"](np.random.default_rng(0), 1000)
+    agent = ged.GEDUCB(linear_problem(world), guard=None)
+    for t in range(short):
+        decision = agent.ask(world.phi[t % 1000].ravel())
+        agent.tell(decision.id, world.utility[t % 1000, decision.action], world.cost[t % 1000, decision.action])
+    state = agent._current(world.phi[:1].reshape(1, -1))
+    far = state
+    while far.told < long:  # go on refitting at the same pace, with rows made up
+        rows = np.arange(max(1, int(0.05 * far.told))) % 1000
+        x, a = world.phi[rows].reshape(len(rows), -1), rows % K
+        told = {"utility": (x, a, world.utility[rows, a]), "cost": (x, a, world.cost[rows, a])}
+        far = ged_ucb.update(ged_ucb.advance(far, len(rows)), told, len(rows))
+    times = {}
+    for name, s in {"short": state, "long": far}.items():
+        ged_ucb.select(s, world.phi[:1].reshape(1, -1))
+        start = time.process_time()
+        for t in range(100):
+            ged_ucb.select(s, world.phi[t : t + 1].reshape(1, -1))
+        times[name] = (time.process_time() - start) / 100
+    near_ms, far_ms = 1e3 * times["short"], 1e3 * times["long"]
+    print(f"ask at t={state.t}: {near_ms:.2f} ms, at t={far.t}: {far_ms:.2f} ms, ratio {far_ms / near_ms:.2f}")
+    exact = replace(state, settings=replace(state.settings, exact_rounds=np.inf))
+    x = world.phi[:200].reshape(200, -1)
+    (blocks, info), (walked, _) = ged_ucb.select(state, x), ged_ucb.select(exact, x)
+    utility = [float(np.mean(np.sum(p * info.utility, axis=1))) for p in (blocks, walked)]
+    print(f"estimated utility at t={state.t}, 200 contexts: blocks {utility[0]:.4f}, every round {utility[1]:.4f}")
+
+
+def count(names: list[str]) -> dict[str, int]:
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["regret", "rounds", "program", "growth"])
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--only", nargs="+", default=["shared", "intercept", "rotated"], choices=sorted(PROBLEMS))
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", ged.SafeActionWarning)
+    if given.what == "regret":
+        regret(given.seeds, given.rounds, given.only)
+    elif given.what == "rounds":
+        rounds(given.rounds)
+    elif given.what == "program":
+        program(given.rounds)
+    else:
+        growth(1000, 100_000)
+
+
+if __name__ == "__main__":
+    main()
