@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -30,19 +31,23 @@ import gedppl as ged
 from gedppl import ged_ucb
 
 
-def linear_problem(world: World) -> ged.Problem:
-    """The worlds of `regret.py` as declared problems: contexts carry the features of every action."""
-    d = world.phi.shape[2]
+@lru_cache
+def linear_class(d: int, sigma: float) -> Any:
+    """Normal outcomes with known noise, linear in the features that contexts carry for every action; compiled once."""
 
     def model(x: Any, a: Any, y: Any = None) -> None:
         theta = numpyro.sample("theta", dist.Normal(0, 1 / jnp.sqrt(d)).expand([d]).to_event(1))
         phi = x.reshape(-1, K, d)[jnp.arange(x.shape[0]), a]
-        numpyro.sample("y", dist.Normal(phi @ theta, world.sigma), obs=y)
+        numpyro.sample("y", dist.Normal(phi @ theta, sigma), obs=y)
 
-    example = world.phi[:3].reshape(3, -1), np.zeros(3, np.int64)
-    utility, cost = (ged.density_class(model, example=example) for _ in range(2))
-    limit = ged.Constraint(cost, ged.mean(0, 1), at_most=world.tau, safe_value=float(world.cost[0, 0]))
-    return ged.Problem(n_actions=K, utility=ged.Utility(utility, ged.mean(0, 1)), constraints=[limit], safe_action=0)
+    return ged.density_class(model)
+
+
+def linear_problem(world: World) -> ged.Problem:
+    """A world of `regret.py` as a declared problem. One class serves both outcomes, each with a fit of its own."""
+    cls = linear_class(world.phi.shape[2], world.sigma)
+    limit = ged.Constraint(cls, ged.mean(0, 1), at_most=world.tau, safe_value=float(world.cost[0, 0]))
+    return ged.Problem(n_actions=K, utility=ged.Utility(cls, ged.mean(0, 1)), constraints=[limit], safe_action=0)
 
 
 def play(world: World, problem: ged.Problem, seed: int) -> tuple[np.ndarray, int]:

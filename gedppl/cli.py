@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--agent", default="gedppl", help="who decides; the same names as in compare (%(default)s)")
     run.add_argument("--overwrite", action="store_true", help="replace a run that is already in the folder, and its journal")
     run.add_argument("--decision", type=int, help="decision whose certificate the page shows (one that mixes actions)")
+    _add_report_option(run)
     run.add_argument(
         "--journal", action=argparse.BooleanOptionalAction, default=True,
         help="keep every decision and outcome durably, so that the run can be resumed",
@@ -124,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     resume = command("resume", "go on with a run from its journal", RESUME_HELP, commands.resume)
     resume.add_argument("folder", type=Path, help="what --out was")
     resume.add_argument("--rounds", type=_positive, help="how many more decisions (those the run still lacks)")
+    _add_report_option(resume)
     resume.add_argument("--script", type=Path, help="where the script is now, if it has moved")
 
     journal = command("journal", "what a journal holds, or its records as a table", JOURNAL_HELP, commands.journal)
@@ -145,6 +147,13 @@ def _add_run_options(parser: argparse.ArgumentParser, rounds: int) -> None:
     parser.add_argument("--seed", type=_whole, default=0, help="of the world and of the agent (%(default)s)")
     parser.add_argument("--delta", type=float, default=0.05, help="limits hold with probability 1 - delta (%(default)s)")
     parser.add_argument("--mode", choices=MODES, default="default", help="of the gedppl agent (%(default)s)")
+
+
+def _add_report_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--report", action=argparse.BooleanOptionalAction, default=True,
+        help="write the page, the pictures and run.nc; `gedppl report` does so later",
+    )  # fmt: skip
 
 
 def _positive(text: str) -> int:

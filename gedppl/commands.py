@@ -13,8 +13,8 @@ from typing import Any
 import gedppl
 from gedppl import recorder
 from gedppl.agent import resume as resume_agent
-from gedppl.errors import GedError, JournalNotFoundError, RunFileError, ScriptError, SettingError
-from gedppl.run_files import META
+from gedppl.errors import GedError, JournalNotFoundError, RunFileError, RunNotFoundError, ScriptError, SettingError
+from gedppl.run_files import ARRAYS, CERTIFICATES, META
 from gedppl.runs import Run
 from gedppl.scripts import Script, loaded, make_agent
 from gedppl.simulation import draw_members, recover, simulate
@@ -29,18 +29,18 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or Path("runs") / options.script.stem
     if ((out / META).exists() or (out / JOURNAL).exists()) and not options.overwrite:
         raise SettingError(
-            f"there is a run in {out} already; choose another --out, replace it with --overwrite, or go on with `gedppl resume {out}`"
+            f"there is a run in {out} already; choose another --out, replace it with --overwrite, or go on with it: "
+            f"gedppl resume {out}"
         )
     if options.decision is not None and not -options.rounds <= options.decision < options.rounds:
         raise SettingError(f"--decision {options.decision} is not one of the {options.rounds} rounds, 0 to {options.rounds - 1}")
     _check_folder(out)
     with loaded(options.script) as script:
+        chosen: dict[str, Any] = {"seed": options.seed, "delta": options.delta, "mode": options.mode}
+        make_agent(options.agent, script.problem, script.environment, **chosen)  # wrong options spare the older run
         _remove_run(out)
         journal = out / JOURNAL if options.journal and options.agent.partition("-")[0] == "gedppl" else None
-        agent = make_agent(
-            options.agent, script.problem, script.environment,
-            seed=options.seed, delta=options.delta, mode=options.mode, journal=journal,
-        )  # fmt: skip
+        agent = make_agent(options.agent, script.problem, script.environment, journal=journal, **chosen)
         new = Run(script.problem, options.seed, meta=_describe(options, script))
         if journal is not None:
             new.save(out)  # so that a process that is killed leaves what `resume` needs beside its journal
@@ -54,7 +54,8 @@ def resume(options: argparse.Namespace) -> int:
     path = out / JOURNAL
     if not path.exists():
         raise JournalNotFoundError(
-            f"there is no {JOURNAL} in {out}, so its agent cannot be brought back; only runs of gedppl without --no-journal have one"
+            f"there is no {JOURNAL} in {out}, so its agent cannot be brought back: only runs of the gedppl agent "
+            "have one, and none with --no-journal"
         )
     script_path = options.script or Path(str(past.meta.get("script", "")))
     options.decision = None
@@ -160,7 +161,8 @@ def _decide(options: argparse.Namespace, script: Script, agent: Any, new: Run, r
         new.members = draw_members(agent)
         new.save(out)
         shown = options.decision if options.decision is None or options.decision < len(new) else None
-        print_run(new, out, _write_report(new, out, shown), as_json=options.json)
+        page = _write_report(new, out, shown) if options.report else None
+        print_run(new, out, page, as_json=options.json)
     if hasattr(agent, "close"):
         agent.close()
     if failure is not None:
@@ -200,7 +202,7 @@ def _check_folder(out: Path) -> None:
 
 def _remove_run(out: Path) -> None:
     """Remove an earlier run's files, which --overwrite allows: a journal must not be continued by another run."""
-    for path in [out / META, *out.glob(f"{JOURNAL}*"), *out.glob("*.png"), out / "report.html", out / "run.nc"]:
+    for path in [out / META, out / ARRAYS, out / CERTIFICATES, *out.glob(f"{JOURNAL}*")]:
         path.unlink(missing_ok=True)
 
 
@@ -218,9 +220,12 @@ def failed(error: Exception, options: argparse.Namespace, code: int) -> int:
     """Say what went wrong, in one line if it is an error of ours."""
     if options.traceback:
         traceback.print_exception(error)
-    ours = isinstance(error, GedError)
-    say(f"error: {'' if ours else type(error).__name__ + ': '}{error}" + ("" if ours or options.traceback else " (--traceback shows where)"))
+    if isinstance(error, GedError):
+        say(f"error: {error}")
+    else:
+        hint = "" if options.traceback else " (--traceback shows where)"
+        say(f"error: {type(error).__name__}: {error}{hint}")
     return code
 
 
-USAGE_ERRORS = (ScriptError, SettingError, FileNotFoundError)
+USAGE_ERRORS = (ScriptError, SettingError, RunNotFoundError, JournalNotFoundError)

@@ -214,7 +214,7 @@ def _certificate(run: Run, decision: int) -> str:
     if c is None:
         return f'{title}{told}<p class="soft">This agent gives no certificates.</p>'
     kind, verdict = ("bad", "not a guarantee: see below")
-    parts = [ConstraintCertificate(**{k: np.nan if v is None else v for k, v in part.items()}) for part in c["constraints"]]
+    parts = [_part(part) for part in c["constraints"]]
     if all(part.guaranteed for part in parts):
         kind, verdict = ("good", "guarantee, if the model class holds the truth")
     lines = [*(part.claim for part in parts), *(f"fit of {name}: {status}" for name, status in c["oracle"].items()), *c["notes"]]
@@ -226,6 +226,12 @@ def _certificate(run: Run, decision: int) -> str:
         f'<b class="{kind}">{escape(verdict)}</b></p>'
         f"<ul>{''.join(f'<li>{escape(str(line))}</li>' for line in lines)}</ul>{witness}"
     )
+
+
+def _part(stored: dict[str, Any]) -> ConstraintCertificate:
+    """A constraint's part again, as an object that can word its claim; JSON has null for a NaN."""
+    worst = stored["worst_case"]
+    return ConstraintCertificate(**{**stored, "worst_case": np.nan if worst is None else worst})
 
 
 def _witness(certificate: dict[str, Any], names: Sequence[str]) -> str:

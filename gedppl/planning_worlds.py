@@ -119,8 +119,8 @@ def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed:
                 raise
             latest = error
     raise FunctionalError(
-        f"{REDRAWS} draws from the prior of {missing} all left a functional's range ({latest}); describe the truth in scenarios=, "
-        "or declare bounds= and ranges that fit the prior"
+        f"{REDRAWS} draws from the prior of {missing} all left a functional's range ({latest}); describe the truth in "
+        "scenarios=, or declare bounds= and ranges that fit the prior"
     )
 
 

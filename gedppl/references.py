@@ -39,7 +39,7 @@ def references(run: Run) -> list[Reference]:
         raise UnknownTruthError("comparing policies needs true utilities and costs, which this run's environment does not know")
     utilities, costs, limit = run.utilities, run.costs, run.limit
     K, last = utilities.shape[1], slice(-max(1, len(run) // 4), None)
-    oracle = _oracle(run, limit)
+    oracle = np.nan_to_num(run._stack("oracle"), nan=0.0)
     found = [
         _average("this run", run.policy, utilities, costs, limit),
         _average("last quarter", run.policy[last], utilities[last], costs[last], limit[last]),
@@ -70,11 +70,6 @@ def frontier(run: Run, j: int) -> tuple[np.ndarray, np.ndarray]:
         points.append(((policies * costs[:, j]).sum(axis=1).mean(), (policies * utilities).sum(axis=1).mean()))
     curve = np.array(points).reshape(-1, 2)
     return curve[:, 0], curve[:, 1]
-
-
-def _oracle(run: Run, limit: np.ndarray) -> np.ndarray:
-    rows = zip(run.utilities, run.costs, limit)
-    return np.stack([select_policy(u, c, m, safe_action=run.problem.safe_action) for u, c, m in rows])
 
 
 def _average(name: str, policy: np.ndarray, utilities: np.ndarray, costs: np.ndarray, limit: np.ndarray) -> Reference:

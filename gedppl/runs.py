@@ -46,7 +46,8 @@ class Round:
     z: Any
     utilities: np.ndarray  # (K,) true
     costs: np.ndarray  # (J, K) true
-    best: float  # utility of the best policy that keeps every limit
+    oracle: np.ndarray  # (K,) the best policy that keeps every limit, by someone who knows the truth
+    best: float  # its utility
     limit: np.ndarray  # (J,)
     worst_case: np.ndarray  # (J,) certified; NaN for agents without certificates
     realised: np.ndarray  # (J,) what the outcome said of each constraint

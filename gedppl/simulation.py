@@ -22,7 +22,8 @@ from gedppl.runs import Outline, Round, Run
 from gedppl.selection import select_policy
 
 __all__ = [
-    "Environment", "FixedPolicy", "Outline", "Round", "Run", "catch_up", "constrained_best", "draw_members", "recover", "simulate",
+    "Environment", "FixedPolicy", "Outline", "Round", "Run", "catch_up", "constrained_best", "draw_members",
+    "recover", "simulate",
 ]  # fmt: skip
 
 CONTEXTS, OUTCOMES = 7, 8  # streams of the world's seed: agents that act differently still meet the same contexts
@@ -229,9 +230,9 @@ def observed_round(
     J, K = len(problem.constraints), problem.n_actions
     utilities = _truth(environment, "utilities", x, (K,))
     costs = _truth(environment, "costs", x, (J, K))
-    best = np.nan
+    oracle, best = np.full(K, np.nan), np.nan
     if np.isfinite(utilities).all() and np.isfinite(costs).all():
-        best = constrained_best(problem, utilities, costs)[1]
+        oracle, best = constrained_best(problem, utilities, costs)
     worst = np.full(J, np.nan)
     if certificate is not None:
         worst = np.array([part["worst_case"] for part in certificate["constraints"]], float)
@@ -244,6 +245,7 @@ def observed_round(
         z=z,
         utilities=utilities,
         costs=costs,
+        oracle=oracle,
         best=best,
         limit=problem.limits,
         worst_case=worst,

@@ -32,11 +32,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(strict(plain(value)), allow_nan=False))
 
 
-def print_run(run: Run, folder: Path, page: Path, *, as_json: bool) -> None:
+def print_run(run: Run, folder: Path, page: Path | None, *, as_json: bool) -> None:
     """A run's summary."""
     summary = run.summary()
     if as_json:
-        where = {"folder": str(folder), "report": str(page), "interrupted": run.interrupted}
+        where = {"folder": str(folder), "report": page and str(page), "interrupted": run.interrupted}
         print_json(where | {"summary": summary, "segments": run.by_segment(), "meta": run.meta})
         return
     limits = dict(zip(run.problem.constraint_names, run.limit[-1]))
@@ -52,7 +52,7 @@ def print_run(run: Run, folder: Path, page: Path, *, as_json: bool) -> None:
     ]
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
-    print(f"\npage: {page}")
+    print(f"\nrun: {folder}" if page is None else f"\npage: {page}")
 
 
 def print_comparison(rows: list[dict[str, Any]]) -> None:

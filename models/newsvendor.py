@@ -29,25 +29,23 @@ SAFE = len(STOCKS) - 1
 PRICE_OF_A_BIKE = 0.3
 AT_MOST = 0.1
 HARMONICS = 5  # of the day, on working days and others apart
-COLUMNS = ("hour", "working day", "temperature", "humidity", "rain or snow", "season sine", "season cosine")
-N_WEIGHTS = 7 + 4 * HARMONICS + 1
+
+# The context: two columns to read reports by, then the features that the model weighs.
+WAVES = [f"{wave} {k}" for k in range(1, HARMONICS + 1) for wave in ("sine", "cosine")]
+FEATURES = [
+    "one", "temperature", "temperature squared", "humidity", "wet", "season sine", "season cosine", "working day",
+    *WAVES, *(f"{wave}, working day" for wave in WAVES),
+]  # fmt: skip
+COLUMNS = ["hour", "month", *FEATURES]
 
 
 # the problem -------------------------------------------------------------------------------------------------------------
 
 
-def features(x, np=np):
-    """(n, N_WEIGHTS): weather, season, and the course of the day as a Fourier series."""
-    hour, working = 2 * np.pi * x[:, 0] / 24, x[:, 1]
-    day = [wave(k * hour) for k in range(1, HARMONICS + 1) for wave in (np.sin, np.cos)]
-    weather = [np.ones_like(hour), x[:, 2], x[:, 2] ** 2, x[:, 3], x[:, 4], x[:, 5], x[:, 6], working]
-    return np.stack([*weather, *day, *(wave * working for wave in day)], axis=1)
-
-
 def demand_model(x, a, y=None):
-    w = numpyro.sample("w", dist.Normal(jnp.zeros(N_WEIGHTS).at[0].set(4.0), 1.0).to_event(1))
+    w = numpyro.sample("w", dist.Normal(jnp.zeros(len(FEATURES)).at[0].set(4.0), 1.0).to_event(1))
     s = numpyro.sample("s", dist.LogNormal(jnp.log(0.5), 0.5))
-    numpyro.sample("log_demand", dist.Normal(features(x, jnp) @ w, s), obs=y)
+    numpyro.sample("log_demand", dist.Normal(x[:, 2:] @ w, s), obs=y)
 
 
 def profit(log_demand, x, a):
@@ -77,10 +75,9 @@ def environment(shuffle=True):
 
     Utilities and costs are those of cross-fitted regressions with a coefficient for every hour of the day and month.
     """
-    x, month, demand = hours()
-    hour, working = x[:, 0].astype(int), x[:, 1]
-    dummies = np.eye(24)[hour]
-    rich = np.column_stack([dummies, dummies * working[:, None], np.eye(12)[month], x[:, 2:5], x[:, 2] ** 2])
+    x, demand = hours()
+    hour, working = np.eye(24)[x[:, 0].astype(int)], x[:, 9:10]
+    rich = np.column_stack([hour, hour * working, np.eye(12)[x[:, 1].astype(int)], x[:, 3:7]])
     fold = folds_of(x)
     runs_out = np.column_stack([cross_fit(fold, rich, demand > stock, "logistic") for stock in STOCKS[:-1]] + [np.zeros(len(x))])
     rented = [stock * cross_fit(fold, rich, np.minimum(demand, stock) / stock, "logistic") for stock in STOCKS]
@@ -90,11 +87,11 @@ def environment(shuffle=True):
 
 def segments(x):
     part = ("night", "morning", "afternoon", "evening")[int(x[0]) // 6]
-    return {"time of day": part, "day": "working" if x[1] else "free", "weather": "wet" if x[4] else "dry"}
+    return {"time of day": part, "day": "working" if x[9] else "free", "weather": "wet" if x[6] else "dry"}
 
 
 def hours():
-    """x (8645, 7), month (8645,) from 0, demand (8645,)."""
+    """x (8645, 30) and demand (8645,)."""
     package = importlib.util.find_spec("ISLP")
     if package is None:
         raise ModuleNotFoundError("newsvendor.py needs the bikes' table: pip install --no-deps ISLP", name="ISLP")
@@ -104,12 +101,14 @@ def hours():
     def numbers(name):
         return np.array([float(row[name]) for row in table])
 
-    wet = np.array([row["weathersit"] in ("light rain/snow", "heavy rain/snow") for row in table])
-    season = 2 * np.pi * numbers("day") / 365
     months = ["Jan", "Feb", "March", "April", "May", "June", "July", "Aug", "Sept", "Oct", "Nov", "Dec"]
     month = np.array([months.index(row["mnth"]) for row in table])
+    wet = np.array([row["weathersit"] in ("light rain/snow", "heavy rain/snow") for row in table])
+    hour, season = 2 * np.pi * numbers("hr") / 24, 2 * np.pi * numbers("day") / 365
+    working, temperature = numbers("workingday"), 2 * numbers("temp") - 1
+    waves = np.column_stack([wave(k * hour) for k in range(1, HARMONICS + 1) for wave in (np.sin, np.cos)])
     x = np.column_stack([
-        numbers("hr"), numbers("workingday"), 2 * numbers("temp") - 1, 2 * numbers("hum") - 1, wet,
-        np.sin(season), np.cos(season),
-    ]).astype(float)  # fmt: skip
-    return x, month, numbers("bikers")
+        numbers("hr"), month, np.ones(len(table)), temperature, temperature**2, 2 * numbers("hum") - 1, wet,
+        np.sin(season), np.cos(season), working, waves, waves * working[:, None],
+    ])  # fmt: skip
+    return x, numbers("bikers")

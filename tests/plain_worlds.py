@@ -19,6 +19,14 @@ class PlainTables:
 
     def __init__(self, tables: np.ndarray) -> None:
         self.tables, self.size = tables, len(tables)
+        # all members at once, as a class from `finite_class` gives them
+        self._programs, self._thetas = [self], [np.arange(self.size)]
+
+    def _of(self, program):
+        return np.arange(self.size)
+
+    def density_at(self, members, x, a):
+        return Density("Bernoulli", {"probs": self._probs(x, a)[members]})
 
     def describe(self) -> str:
         return hashlib.sha256(self.tables.tobytes()).hexdigest()

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gedppl.cli import main
@@ -114,7 +115,7 @@ def test_json_is_one_object_without_nan(script, tmp_path, capsys):
 
 
 def test_a_run_is_not_overwritten_unasked(script, tmp_path, capsys):
-    command = ["run", str(script), "--rounds", "3", "--out", str(tmp_path / "o"), "--agent", "always-safe"]
+    command = ["run", str(script), "--rounds", "3", "--out", str(tmp_path / "o"), "--agent", "always-safe", "--no-report"]
     assert main(command) == 0
     before = (tmp_path / "o" / "run.json").read_bytes()
     assert main(command) == 2
@@ -219,7 +220,7 @@ def test_usage_errors_exit_with_2(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["report"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["report"], ["resume"], ["journal"]])
 def test_help_has_examples(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
@@ -258,7 +259,7 @@ def test_a_run_that_fails_keeps_what_was_complete(tmp_path, capsys):
 
 
 def test_traceback_shows_where(tmp_path, capsys):
-    assert main(["run", write(tmp_path, FAILS), "--agent", "always-1", "--out", str(tmp_path / "o"), "--traceback"]) == 1
+    assert main(["run", write(tmp_path, FAILS), "--agent", "always-1", "--out", str(tmp_path / "o"), "--traceback", "--no-report"]) == 1
     assert "in outcome" in capsys.readouterr().err
 
 
@@ -284,6 +285,120 @@ def test_a_neighbour_can_be_imported_but_hides_no_installed_package(tmp_path, ca
     text = "import numpy\nfrom helper_of_wards import WORLD\nproblem, environment = WORLD.problem, lambda: WORLD\n"
     assert main(["compare", write(tmp_path, text), "--rounds", "1", "--agents", "always-safe"]) == 0
     sys.modules.pop("helper_of_wards")
+
+
+# resuming -----------------------------------------------------------------------------------------------------------------
+
+
+def test_resuming_is_as_if_the_run_had_never_stopped(script, tmp_path, capsys):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(["run", str(script), "--rounds", "14", "--out", str(whole), "--no-journal", "--quiet", "--no-report"]) == 0
+    assert not (whole / "journal.db").exists()
+    assert main(["run", str(script), "--rounds", "9", "--out", str(parts), "--quiet", "--no-report"]) == 0
+    assert main(["resume", str(parts), "--rounds", "5", "--json", "--no-report"]) == 0
+    printed = capsys.readouterr()
+    assert '"rounds": 14' in printed.out
+    assert "9 decisions" in printed.err
+    a, b = Run.load(whole), Run.load(parts)
+    np.testing.assert_array_equal(a.policy, b.policy)
+    np.testing.assert_array_equal(a.cost_upper, b.cost_upper)
+    assert a.y == b.y
+    assert not (parts / "report.html").exists()
+    assert main(["resume", str(parts)]) == 2
+    assert "has all of its 14 rounds" in capsys.readouterr().err
+    assert main(["run", str(script), "--out", str(parts)]) == 2
+    assert f"gedppl resume {parts}" in capsys.readouterr().err
+    assert main(["resume", str(whole)]) == 2
+    assert "its agent cannot be brought back" in capsys.readouterr().err
+
+
+def test_a_killed_run_is_recovered_from_its_journal(tmp_path, capsys):
+    """Killed between `ask` and `tell` of round 6, with nothing saved but what was there at the start."""
+    out = tmp_path / "killed"
+    broken = write(tmp_path, KILLED)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "gedppl.cli", "run", broken, "--rounds", "10", "--out", str(out), "--quiet", "--no-report"]
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
+    assert len(Run.load(out)) == 0
+    assert main(["report", str(out)]) == 1
+    assert f"gedppl resume {out}" in capsys.readouterr().err
+    (tmp_path / "harmless").touch()  # from here on the script kills nobody
+    assert main(["resume", str(out)]) == 0
+    assert "6 of them were not in the saved run" in capsys.readouterr().err
+    run = Run.load(out)
+    assert len(run) == 10
+    assert main(["run", broken, "--rounds", "10", "--out", str(tmp_path / "whole"), "--no-journal", "--quiet", "--no-report"]) == 0
+    whole = Run.load(tmp_path / "whole")
+    np.testing.assert_array_equal(run.policy, whole.policy)
+    np.testing.assert_array_equal(run.worst_case, whole.worst_case)
+    assert run.y == whole.y
+    assert (out / "report.html").exists()
+
+
+KILLED = """
+import os
+import pathlib
+import signal
+from tests.test_cli import WORLD
+
+class Killing:
+    context, utilities, costs, calls = WORLD.context, WORLD.utilities, WORLD.costs, 0
+
+    def outcome(self, x, action, rng):
+        self.calls += 1
+        if self.calls == 6 and not pathlib.Path(__file__).with_name("harmless").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return WORLD.outcome(x, action, rng)
+
+problem = WORLD.problem
+environment = Killing
+"""
+
+
+def test_a_changed_environment_is_not_resumed(tmp_path, script, capsys):
+    out = tmp_path / "o"
+    assert main(["run", str(script), "--rounds", "4", "--out", str(out), "--quiet", "--no-report"]) == 0
+    script.write_text(SCRIPT.replace("return WORLD\n", "return Other()\n") + CHANGED)
+    assert main(["resume", str(out), "--rounds", "2"]) == 1
+    assert "this is another environment or seed" in capsys.readouterr().err
+    script.write_text(SCRIPT)  # the refusal left the journal free and the run as it was
+    assert main(["resume", str(out), "--rounds", "2", "--quiet", "--no-report"]) == 0
+    assert len(Run.load(out)) == 6
+
+
+CHANGED = """
+class Other:
+    outcome, utilities, costs = WORLD.outcome, WORLD.utilities, WORLD.costs
+
+    def context(self, rng):
+        return 1 - WORLD.context(rng)
+"""
+
+
+def test_a_moved_script_can_be_named(tmp_path, script, capsys):
+    out = tmp_path / "o"
+    assert main(["run", str(script), "--rounds", "3", "--out", str(out), "--quiet", "--no-report"]) == 0
+    moved = script.rename(tmp_path / "elsewhere.py")
+    assert main(["resume", str(out), "--rounds", "1"]) == 2
+    assert "there is no file" in capsys.readouterr().err
+    assert main(["resume", str(out), "--rounds", "1", "--script", str(moved), "--no-report"]) == 0
+
+
+def test_journal_shows_and_exports(tmp_path, script, capsys):
+    out = tmp_path / "o"
+    assert main(["run", str(script), "--rounds", "6", "--out", str(out), "--quiet", "--no-report"]) == 0
+    capsys.readouterr()
+    assert main(["journal", str(out), "--last", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "6 decision" in text
+    assert "last 2 decisions:" in text
+    assert main(["journal", str(out / "journal.db"), "--json"]) == 0
+    assert any("6 decision" in line for line in json.loads(capsys.readouterr().out)["text"])
+    assert main(["journal", str(out), "--export", str(tmp_path / "t.csv"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == rows + 1 > 7
+    assert main(["journal", str(tmp_path)]) == 2
+    assert "there is no journal" in capsys.readouterr().err
 
 
 def test_ctrl_c_exits_with_130_and_saves(tmp_path):

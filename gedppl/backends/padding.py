@@ -38,8 +38,7 @@ def pieces(n: int) -> Iterator[tuple[slice, int]]:
     while start < n:
         left = n - start
         size = next((piece for piece in PIECES if left <= piece), PIECES[-1])
-        smaller = PIECES[max(PIECES.index(size) - 1, 0)]
-        if left <= size // 2 and size != smaller:  # half empty: take a full smaller piece and go on
-            size = smaller
+        if size > 64 and left <= size // 2:  # half empty: take a full smaller piece and go on
+            size = PIECES[PIECES.index(size) - 1]
         yield slice(start, min(start + size, n)), size
         start += size
