@@ -62,7 +62,7 @@ def growing_history() -> None:
     from gedppl.classes import density_class
     from gedppl.oracles import mle
     from gedppl.rows import Rows
-    from gedppl.svi import svi
+    from gedppl.variational import svi
 
     def model(x, a, y=None):
         w = numpyro.sample("w", dist.Normal(0, 2).expand([3]).to_event(1))
@@ -94,7 +94,7 @@ def svi_against_naive(rounds: int = 8) -> None:
 
     from gedppl.classes import density_class
     from gedppl.rows import Rows
-    from gedppl.svi import svi
+    from gedppl.variational import svi
 
     def model(x, a, y=None):
         w = numpyro.sample("w", dist.Normal(0, 2).expand([5]).to_event(1))

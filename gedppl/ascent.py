@@ -181,6 +181,7 @@ def project(region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6
     return low[:, None] * z, calls
 
 
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # far out values overflow: such steps are not kept
 def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: int = 12, tol: float = 1e-4) -> Ascent:
     r"""Climb `objective` inside the region from every start (M, D), all problems in step.
 

@@ -4,7 +4,7 @@ With probability 1 - delta/2 every policy keeps every limit. The regret of T rou
 
     2 beta_T (K + K log(T/K))                                   exploration bonus, by the potential lemma
     + 2 K sum_t beta_t / t                                      slack of the estimate
-    + sum_j alpha_j L_j (2 S_j + 1.255 log(2/delta_j)),         width of each constraint's set,
+    + sum_j alpha_j L_j (2 S_j + 1.255 log(1/delta_j)),         width of each constraint's set,
       S_j = 1/T + min(dim_j, T) + 4 sqrt(dim_j r_j T),
 
 with beta_t = 1/2 sqrt(Q_t t / K), alpha_j = (u - r_0) / (tau_j - c_0j), dim_j the generalized eluder dimension at scale 1/T^2

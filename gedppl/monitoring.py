@@ -130,7 +130,8 @@ class Watch:
             for (i, e, _), lower, upper in zip(rows, below, at):
                 if not (np.isfinite(lower) and np.isfinite(upper)):
                     continue  # a broken fit is reported by the oracle's status, not by a bet
-                uniform = pit_uniform(state.settings.seed, e.id + shift, number) if upper > lower else 0.5
+                # from 1: numpy pads seeds with zeros, and [seed, id, 0] would be the stream that drew the action itself
+                uniform = pit_uniform(state.settings.seed, e.id + shift, number + 1) if upper > lower else 0.5
                 out[i][name] = randomised_pit(min(max(lower, 0.0), 1.0), min(max(upper, lower, 0.0), 1.0), uniform)
         return out
 

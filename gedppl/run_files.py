@@ -25,7 +25,8 @@ from gedppl.runs import Outline, Round, Run
 FORMAT = 1
 ARRAYS, META, CERTIFICATES = "run.npz", "run.json", "certificates.jsonl.gz"
 _FIELDS = (
-    "x", "utilities", "costs", "oracle", "limit", "worst_case", "realised", "estimate", "bonus", "width", "cost_lower", "cost_upper",
+    "x", "utilities", "costs", "oracle", "limit", "worst_case", "realised", "estimate", "bonus", "width", "cost_lower",
+    "cost_upper",
 )  # fmt: skip
 
 

@@ -55,9 +55,10 @@ class PlainTables:
 class PlainWorld:
     """Member 0 of each class is the truth (or, for `truth`, another pair of tables (X, K))."""
 
-    def __init__(self, contexts=2, actions=3, members=8, seed=4, at_most=0.5, truth=None) -> None:
+    def __init__(self, contexts=2, actions=3, members=8, seed=4, at_most=0.5, truth=None, dearest=0.95) -> None:
         rng = np.random.default_rng(seed)
         F, G = rng.uniform(0.05, 0.95, (2, members, contexts, actions))
+        G = G * dearest / 0.95
         G[:, :, 0] = 0.1
         self.contexts = contexts
         self.truth = (F[0], G[0]) if truth is None else truth

@@ -37,9 +37,10 @@ def case(program: Program) -> dict[str, Any]:
     rng = np.random.default_rng(7)
     x, a, y = rng.normal(size=(N, DX)), np.arange(N) % K, program.outcomes(rng, N)
     classes = {backend: density_class(getattr(program, backend), example=(x, a)) for backend in BOTH}
-    theta = 0.5 * rng.normal(size=(M, classes["numpyro"].dim))
+    noise = 0.5 * rng.normal(size=(M, classes["numpyro"].dim))
     if program.name == "moving_edge":
-        theta = np.abs(theta)  # keep every outcome below the edge
+        noise = np.abs(noise)  # keep every outcome below the edge
+    theta = classes["numpyro"].initial + noise
     # the same parameters by name: Pyro's flat vector may order the sites otherwise
     params = classes["numpyro"].unflatten(theta)
     renamed = {program.rename.get(name, name): value for name, value in params.items()}

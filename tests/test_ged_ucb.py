@@ -95,8 +95,7 @@ def optimism_gap(seed: int, rounds: int, bonus_scale: float | None = None) -> fl
     gap = np.inf
     for t in range(rounds):
         x = world.context(rng)
-        agent.policy(x)
-        state = agent._current(None)
+        state = agent._current(every_x)
         policy, info = ged_ucb.select(state, every_x)
         score = np.mean(np.sum(policy * (info.utility + info.bonus + info.width), axis=1))
         beta = ged_ucb.bonus_weights(state, np.array([t]), np.array([state.blocks[-1].exploration]))[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,10 @@ def test_every_public_name_exists() -> None:
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = gedppl.nonsense
+
+
+def test_no_room_shadows_a_public_name() -> None:
+    """Importing a submodule sets an attribute of its name on the package: a function of that name would vanish."""
+    rooms = {path.stem for path in Path(gedppl.__file__).parent.glob("*.py")}
+    assert rooms & set(gedppl._HOME) == set()
+    assert set(gedppl._ROOMS) - {"baselines"} <= rooms

@@ -14,9 +14,9 @@ from gedppl.errors import ActionRangeError, NotFiniteError, PropensityError, Set
 from gedppl.offpolicy import Log, cross_fitted, doubly_robust, empirical_bernstein, ips, snips
 from gedppl.runs import Run
 from gedppl.simulation import FixedPolicy, simulate
-from tests.problems import TableWorld
+from tests.table_runs import WORLD, K
 
-K, N, REPEATS, DELTA = 3, 400, 300, 0.1
+N, REPEATS, DELTA = 400, 300, 0.1
 MEANS = np.array([[0.2, 0.5, 0.8], [0.9, 0.4, 0.1]])  # P(y = 1) by context and action
 LOGGING = np.array([[0.6, 0.3, 0.1], [0.2, 0.3, 0.5]])
 TARGET = np.array([[0.1, 0.3, 0.6], [0.5, 0.3, 0.2]])
@@ -154,9 +154,8 @@ def test_bernstein_covers_on_an_adaptive_log():
 
 
 def test_a_runs_log_has_exact_propensities():
-    world = TableWorld(2, K, 4, 1)
-    run = simulate(world.problem(), world, FixedPolicy(lambda x: LOGGING[int(x[0])]), 1000, seed=1)
-    for outcome, truth in (("utility", world.F[0]), ("cost", world.G[0])):
+    run = simulate(WORLD.problem(), WORLD, FixedPolicy(lambda x: LOGGING[int(x[0])]), 1000, seed=1)
+    for outcome, truth in (("utility", WORLD.F[0]), ("cost", WORLD.G[0])):
         log = Log.of(run, outcome)
         np.testing.assert_array_equal(log.propensity, LOGGING[run.x[:, 0].astype(int), run.action])
         value = (policy(run.x) * truth[run.x[:, 0].astype(int)]).sum(axis=1).mean()
@@ -170,8 +169,7 @@ def test_a_runs_log_has_exact_propensities():
 
 
 def test_an_agents_policy_can_be_evaluated_as_it_is():
-    world = TableWorld(2, K, 4, 1)
-    agent = ged.GEDUCB(world.problem())
+    agent = ged.GEDUCB(WORLD.problem())
     log = draw(np.random.default_rng(0), 20)
     assert ips(log, agent.policy).value == ips(log, agent.policy(log.x)).value
 

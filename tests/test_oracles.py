@@ -26,7 +26,7 @@ from gedppl.oracles import (
     score_equations,
 )
 from gedppl.rows import Rows
-from gedppl.svi import SVI, GuideFit, GuideSettings
+from gedppl.variational import SVI, GuideFit, GuideSettings
 
 # a class written by hand: log p of a row as a function of eta = x @ theta ------------------------------------------------
 

@@ -24,7 +24,7 @@ from gedppl.fits import Objective, WorkingPrior, keep_good
 from gedppl.glm import PredictorObjective
 from gedppl.oracles import auto, fit_score_equations, maximum_likelihood, mle
 from gedppl.rows import Rows
-from gedppl.svi import svi
+from gedppl.variational import svi
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(300, 2))

@@ -22,7 +22,7 @@ from gedppl.errors import SettingError  # noqa: E402
 from gedppl.fits import WorkingPrior  # noqa: E402
 from gedppl.oracles import auto, mle  # noqa: E402
 from gedppl.rows import Rows  # noqa: E402
-from gedppl.svi import svi  # noqa: E402
+from gedppl.variational import svi  # noqa: E402
 
 # torch itself, when forward-mode differentiation is first used
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -18,23 +18,19 @@ from gedppl import page, plots, report
 from gedppl.errors import SettingError, UnknownTruthError
 from gedppl.references import frontier, references
 from gedppl.runs import Run
-from gedppl.simulation import FixedPolicy, draw_members, simulate
-from tests.problems import TableWorld
-
-K = 3
+from gedppl.simulation import FixedPolicy, simulate
+from tests.table_runs import WORLD, K, agents_run
 
 
 @pytest.fixture(scope="module")
 def world():
-    return TableWorld(n_contexts=2, n_actions=K, members=12, seed=1)
+    return WORLD
 
 
 @pytest.fixture(scope="module")
-def run(world):
-    agent = ged.GEDUCB(world.problem(), seed=0)
-    run = simulate(world.problem(), world, agent, 60, seed=5)
+def run():
+    run = agents_run()
     run.add_segments(lambda x: {"ward": "<north> & co" if x[0] else "south", "round": "all"})
-    run.members = draw_members(agent)
     run.meta = {"title": 'A <script>alert("x")</script> run', "action_names": ["none", "half", "full"], "gedppl": "0"}
     return run
 

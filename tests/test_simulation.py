@@ -25,24 +25,21 @@ from gedppl.errors import (
 from gedppl.realised import realised_values
 from gedppl.replay import Replay
 from gedppl.runs import Run
-from gedppl.simulation import FixedPolicy, catch_up, draw_members, simulate
+from gedppl.simulation import FixedPolicy, catch_up, simulate
 from tests.problems import TableWorld
-
-K = 3
+from tests.table_runs import WORLD, K, agents_run
 
 
 @pytest.fixture(scope="module")
 def world():
-    return TableWorld(n_contexts=2, n_actions=K, members=12, seed=1)
+    return WORLD
 
 
 @pytest.fixture(scope="module")
-def run(world):
-    """40 rounds of the agent, with segments and members."""
-    agent = ged.GEDUCB(world.problem(), seed=0)
-    run = simulate(world.problem(), world, agent, 40, seed=5)
+def run():
+    """60 rounds of the agent, with segments and members."""
+    run = agents_run()
     run.add_segments(lambda x: {"ward": "north" if x[0] else "south"})
-    run.members = draw_members(agent)
     return run
 
 
@@ -64,7 +61,7 @@ def test_what_is_recorded_is_what_the_definitions_say(world, run):
     assert run.regret[-1] == pytest.approx(sum(r.best for r in run.rounds) - run.utility.sum())
     assert (run.worst_case <= run.limit + 1e-9).all()
     assert (run.cost_upper >= run.cost_lower).all()
-    np.testing.assert_allclose(run.propensity, run.policy[np.arange(40), run.action])
+    np.testing.assert_allclose(run.propensity, run.policy[np.arange(60), run.action])
     np.testing.assert_array_equal(run.realised[:, 0], run.outcomes()["cost"])
     assert run.certificates[3]["constraints"][0]["worst_case"] == run.worst_case[3, 0]
 
@@ -126,9 +123,7 @@ def test_what_one_outcome_says_of_a_constraint(world, functional, outcome, expec
 
 
 def test_known_costs_and_shared_outcomes_are_realised_too(world):
-    shared = ged.Constraint(
-        world.problem().utility.model, ged.mean(0, 1), 0.5, safe_value=0.0, name="same", outcome="utility"
-    )
+    shared = ged.Constraint(world.problem().utility.model, ged.mean(0, 1), 0.5, safe_value=0.0, name="same", outcome="utility")
     known = ged.known_cost(lambda x: [0.0, 0.3, 1.0], at_most=0.4, name="fee")
     problem = replace(world.problem(), constraints=[shared, known])
     np.testing.assert_allclose(realised_values(problem, np.zeros(1), 1, 1.0, None), [1.0, 0.3])
@@ -136,7 +131,7 @@ def test_known_costs_and_shared_outcomes_are_realised_too(world):
 
 def test_segments_add_up(run):
     table = run.by_segment()["ward"]
-    assert sum(s["rounds"] for s in table.values()) == 40
+    assert sum(s["rounds"] for s in table.values()) == 60
     assert sum(s["regret"] for s in table.values()) == pytest.approx(run.regret[-1])
     assert table["north"]["rounds"] == int(run.x.sum())
 
@@ -148,7 +143,7 @@ def test_segments_must_be_labelled_throughout(run):
     with pytest.raises(ShapeError, match="as a dictionary"):
         copy.add_segments(lambda x: "north")
     copy.segments = {"a": ["x"]}
-    with pytest.raises(ShapeError, match="1 labels for 40 rounds"):
+    with pytest.raises(ShapeError, match="1 labels for 60 rounds"):
         copy.by_segment()
 
 
@@ -322,7 +317,7 @@ def test_files_that_are_no_run_are_named(run, world, tmp_path):
     (folder / "run.json").write_text(json.dumps(meta | {"format": 99}))
     with pytest.raises(RunFileError, match="has format 99"):
         Run.load(folder)
-    (folder / "run.json").write_text(json.dumps(meta | {"rounds": 39}))
+    (folder / "run.json").write_text(json.dumps(meta | {"rounds": 59}))
     with pytest.raises(RunFileError, match="files of two runs are mixed"):
         Run.load(folder)
     run.save(folder)
@@ -344,7 +339,7 @@ def test_a_pickle_in_the_arrays_is_refused(run, tmp_path):
     folder = run.save(tmp_path)
     with np.load(folder / "run.npz") as file:
         arrays = dict(file)
-    arrays["x"] = np.array([{"a": 1}] * 40, dtype=object)
+    arrays["x"] = np.array([{"a": 1}] * 60, dtype=object)
     np.savez(folder / "run.npz", **arrays)
     with np.load(folder / "run.npz", allow_pickle=True) as file:
         assert file["x"][0] == {"a": 1}

@@ -24,7 +24,7 @@ from numpyro.primitives import Messenger
 from gedppl.backends import LOCK
 from gedppl.errors import SettingError
 from gedppl.rows import Rows
-from gedppl.svi import GuideFit, GuideSettings
+from gedppl.variational import GuideFit, GuideSettings
 
 
 @contextmanager

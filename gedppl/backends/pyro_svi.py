@@ -18,12 +18,11 @@ from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoGuide, AutoNormal
 from pyro.infer.autoguide.initialization import init_to_value
 from pyro.poutine.messenger import Messenger
-from torch.distributions import biject_to
 
-from gedppl.backends.pyro import _quiet, _tensor
+from gedppl.backends.pyro import _quiet, _tensor, biject_to
 from gedppl.errors import SettingError
 from gedppl.rows import Rows
-from gedppl.svi import GuideFit, GuideSettings
+from gedppl.variational import GuideFit, GuideSettings
 
 
 class _Fit(Messenger):

@@ -1,0 +1,155 @@
+"""What a journal costs an agent, and how long it takes to come back.
+
+    python benchmarks/resume.py [--decisions 100000] [--rounds 300] [--folder DIR]
+
+A linear-Gaussian problem (NumPy only), one decision and one outcome a round. First the time of `ask` and `tell` with and
+without a journal, fsync apart; then a journal of many decisions, whose records are written directly with a policy that
+plays at random (an agent would need hours to make them), brought up to date by one replay in large batches, resumed from
+its snapshot, and resumed after a crash as far from a snapshot as one can be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+import gedppl as ged
+from gedppl import keeper, recorder
+from gedppl.classes import LinearPredictor
+from gedppl.density import Density
+from gedppl.journal import Journal
+from gedppl.settings import settings
+
+ACTIONS, WIDTH, SCALE = 5, 4, 0.1
+
+
+class Linear:
+    """y ~ Normal(x'theta_a, 0.1): one block of coefficients an action."""
+
+    event_shape = ()
+
+    def __init__(self) -> None:
+        self.dim = ACTIONS * WIDTH
+        self.initial, self.prior_free = np.zeros(self.dim), np.ones(self.dim, bool)
+        self.predictor = LinearPredictor(
+            "Normal", "identity", self.features, lambda x, a: np.zeros(len(a)), lambda x, a: {"scale": np.full(len(a), SCALE)}
+        )
+
+    def features(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        out = np.zeros((len(a), ACTIONS, WIDTH))
+        out[np.arange(len(a)), a] = x
+        return out.reshape(len(a), -1)
+
+    def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
+        loc = np.asarray(theta) @ self.features(x, a).T
+        return Density("Normal", {"loc": loc, "scale": np.full(loc.shape, SCALE)})
+
+    def describe(self) -> str:
+        return "linear benchmark"
+
+    def unflatten(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        return {"theta": theta}
+
+
+def problem() -> ged.Problem:
+    cost = ged.Constraint(Linear(), ged.mean(-1, 2), at_most=0.5, safe_value=0.0)
+    return ged.Problem(n_actions=ACTIONS, utility=ged.Utility(Linear(), ged.mean(-1, 2)), constraints=[cost], safe_action=0)
+
+
+def outcome(x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[float, float]:
+    level = 0.2 * action * x[0]
+    return level + SCALE * rng.normal(), 0.15 * action * x[0] + SCALE * rng.normal()
+
+
+def timed(rounds: int, path: Path | None, synced: bool) -> tuple[np.ndarray, np.ndarray]:
+    rng, asks, tells = np.random.default_rng(0), [], []
+    agent = ged.GEDUCB(problem(), journal=path)
+    if path is not None and not synced:
+        agent.journal._connection.execute("PRAGMA synchronous=OFF")
+    with mock.patch.object(os, "fsync", os.fsync if synced else lambda file: None):
+        for _ in range(rounds):
+            x = rng.random(WIDTH)
+            start = time.perf_counter()
+            decision = agent.ask(x)
+            middle = time.perf_counter()
+            told = outcome(x, decision.action, rng)
+            resumed = time.perf_counter()
+            agent.tell(decision.id, *told)
+            tells.append(time.perf_counter() - resumed)
+            asks.append(middle - start)
+    agent.close()
+    return 1e3 * np.array(asks), 1e3 * np.array(tells)
+
+
+def fill(path: Path, decisions: int, batch: int = 2000) -> None:
+    """A journal as an agent leaves it, but for its policies: cohorts at random, each told before the next."""
+    rng = np.random.default_rng(1)
+    frozen = recorder.protocol(problem(), settings(), "fallback")
+    certificate = {"round": 0, "mode": "default", "delta": 0.05, "notes": [], "fallback": None, "constraints": [
+        {"name": "cost", "worst_case": 0.4, "at_most": 0.5, "method": "exact", "guaranteed": True, "rule": "r" * 200,
+         "note": "", "witness": {"1": {"theta": rng.normal(size=20).tolist()}}}]}  # fmt: skip
+    policy = np.full(ACTIONS, 1 / ACTIONS)
+    with Journal.create(path, frozen) as journal:
+        for first in range(0, decisions, batch):
+            made, told = [], []
+            for i in range(first, min(first + batch, decisions)):
+                x, action = rng.random(WIDTH), int(rng.integers(ACTIONS))
+                payload = {"id": i, "x": x, "allowed": None, "policy": policy, "action": action, "propensity": 0.2,
+                           "certificate": certificate, "seed": [0, i], "versions": "0" * 16, "learned": True}  # fmt: skip
+                made.append(("decision", payload))
+                y, z = outcome(x, action, rng)
+                told.append(("outcome", {"id": i, "y": y, "z": {"cost": z}}))
+            journal.append_many(made)
+            journal.append_many(told)
+
+
+def clocked(what: str, call) -> object:
+    wall, processor = time.perf_counter(), time.process_time()
+    out = call()
+    print(f"{what:44s} {time.perf_counter() - wall:7.2f} s, of which processor {time.process_time() - processor:.2f} s", flush=True)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--decisions", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--folder", default=None, help="where to write; fsync times are those of this disk")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        runs = {
+            "no journal": timed(options.rounds, None, False),
+            "journal, fsync excluded": timed(options.rounds, folder / "fast.db", False),
+            "journal, with fsync": timed(options.rounds, folder / "synced.db", True),
+        }
+        for what, (asks, tells) in runs.items():
+            print(f"{what:26s} ask: median {np.median(asks):7.3f} ms   tell: median {np.median(tells):7.3f} ms")
+        base, fast = (np.median(runs[k][0] + runs[k][1]) for k in ("no journal", "journal, fsync excluded"))
+        print(f"{'journal overhead a round, fsync excluded':42s} {fast - base:7.3f} ms")
+
+        path = folder / "long.db"
+        clocked(f"writing {options.decisions:,} decisions directly", lambda: fill(path, options.decisions))
+        agent = clocked("first resume: a replay of everything", lambda: ged.resume(path, problem()))
+        expected = agent.state_hash()
+        clocked("close: one snapshot", agent.close)
+        agent = clocked("resume from the snapshot", lambda: ged.resume(path, problem()))
+        assert agent.state_hash() == expected
+        rng, left = np.random.default_rng(2), int(keeper.SNAPSHOT_SHARE * options.decisions)
+        decisions = agent.ask(rng.random((left - 1, WIDTH)))
+        agent.tell_many([(d.id, *outcome(d.x, d.action, rng)) for d in decisions])
+        expected = agent.state_hash()
+        agent.journal.close()  # as a crash would: no snapshot
+        agent = clocked(f"resume {left - 1:,} decisions after a snapshot", lambda: ged.resume(path, problem()))
+        assert agent.state_hash() == expected
+        print(f"{len(agent.journal):,} records, {path.stat().st_size / 2**20:.0f} MB; {agent.resumed}")
+
+
+if __name__ == "__main__":
+    main()
