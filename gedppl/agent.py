@@ -183,7 +183,7 @@ class GEDUCB:
             if self._keeper.snapshot_due:
                 self._keeper.save()
             self._warn(raised)
-            self._warn_if_stuck(made[-1][1])
+            self._warn_if_stuck(made[-1][0].x, made[-1][1])
             return made[0][0] if single else [d for d, _ in made]
 
     def policy(self, x: Any, allowed: Any = None) -> np.ndarray:
@@ -396,7 +396,7 @@ class GEDUCB:
             then = f"The safe action alone is played until acknowledge({alarm.name!r})." if stops else "The run goes on."
             warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
 
-    def _warn_if_stuck(self, latest: Explanation) -> None:
+    def _warn_if_stuck(self, x: np.ndarray, latest: Explanation) -> None:
         safe, rounds = self.problem.safe_action, self.rounds
         if safe is None or len(self._recent) < SAFE_WINDOW or rounds - self._warned_at < SAFE_WINDOW:
             return
@@ -404,8 +404,9 @@ class GEDUCB:
         if share <= SAFE_SHARE or latest.certificate.fallback:
             return
         self._warned_at = rounds
+        held = what_holds_back(self._current(x[None]), x, latest, safe)
         warnings.warn(
-            f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {what_holds_back(latest, safe)}",
+            f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {held}",
             SafeActionWarning,
             stacklevel=4,
         )

@@ -251,8 +251,8 @@ def _witness(safe_action: int | None, c: Constraint, bounds: Bounds, policy: np.
     return {a: unflatten(bounds.witness[i, a]) for a in actions}
 
 
-def what_holds_back(explanation: Explanation, safe: int) -> str:
-    """Name what keeps the other actions out: the limit itself, or the width of their bounds."""
+def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanation, safe: int) -> str:
+    """Name what keeps the other actions out at x (dx,): the limit, the width of their bounds, and in which parameters."""
     if not len(explanation.limits) or np.isnan(explanation.score).any():
         return "No limit holds the other actions back: the model prefers it."
     over = explanation.cost_upper - explanation.limits[:, None]
@@ -269,6 +269,24 @@ def what_holds_back(explanation: Explanation, safe: int) -> str:
     if low > limit:
         return f"{where} Even its lowest value is above the limit: only a higher at_most would let it in."
     return (
-        f"{where} The confidence set is what is wide: more data near these contexts (observe), a larger delta, tighter "
-        f"parameter bounds or prior, or at_most of {high:.3g} or more would let it in."
+        f"{where} The confidence set is what is wide{_in_which_parameters(state, x, j, a)}: more data near these contexts "
+        f"(observe), a larger delta, tighter parameter bounds or prior, or at_most of {high:.3g} or more would let it in."
     )
+
+
+def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) -> str:
+    """The parameters that carry the worst case of action a away from the fit, by their share of the first-order change."""
+    c = state.problem.constraints[j]
+    theta = getattr(state.learners.get(getattr(c, "stream", "")), "theta", None)
+    if not isinstance(c, Constraint) or theta is None:  # a known cost, or a finite class: nothing to name
+        return ""
+    witness = state.learners[c.stream].bounds(c.functional, x[None], state.problem.n_actions).witness
+    if witness is None or not np.isfinite(witness[0, a]).all():
+        return ""
+    _, gradient = c.model.values_grad(c.functional, theta[None], x[None], np.array([a]))
+    share = np.abs(gradient[0] * (witness[0, a] - theta))
+    if not share.sum() > 0:
+        return ""
+    by_site = {site.name: float(share[site.start : site.stop].sum() / share.sum()) for site in c.model.sites}
+    largest = sorted(by_site, key=lambda name: -by_site[name])[:2]
+    return " (" + ", ".join(f"{by_site[name]:.0%} of it in {name!r}" for name in largest if by_site[name] > 0.05) + ")"

@@ -31,6 +31,8 @@ TYPICAL_DOSE = 30.0  # mg a week; only the origin of the log scale
 
 # An action is right for patients whose dose (mg a week) lies above `low` and at or under `high`.
 BUCKETS = {"low": np.array([0.0, 21.0, 48.99]), "high": np.array([21.0, 48.99, np.inf])}
+# The signal of the medium dose tells the patient's bucket, and so what the other doses would have been; theirs need not.
+REVEALS = np.array([[True, False, False], [True, True, True], [False, False, True]])
 DOSES = np.array([14.0, 21.0, 28.0, 35.0, 42.0, 49.0, 63.0])
 GRID = {"low": np.append(0.0, DOSES[1:] / 1.2), "high": DOSES / 0.8}  # right within a fifth; the lowest for all below it
 
@@ -76,6 +78,7 @@ def problem(at_most=AT_MOST, grid=False):
         utility=ged.Utility(cls, ged.probability(above=0.5, below=1.5)),
         constraints=[too_high],
         safe_action=0,
+        reveals=None if grid else REVEALS,
     )
 
 

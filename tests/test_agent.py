@@ -11,7 +11,7 @@ import pytest
 import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.agent import FallbackWarning, SafeActionWarning
-from tests.problems import TableWorld
+from tests.problems import LinearWorld, TableWorld
 
 WORLD = TableWorld(2, 3, 8, seed=4)
 
@@ -226,6 +226,15 @@ def test_warns_when_the_safe_action_takes_over() -> None:
     agent = ged.GEDUCB(world.problem())
     with pytest.warns(SafeActionWarning, match=r"at_most|limit"):
         agent.ask(np.zeros((220, 1)))
+
+
+def test_the_warning_names_the_parameters_that_are_uncertain() -> None:
+    world = LinearWorld(3, 2, 0.1, seed=0)
+    problem = replace(world.problem(), constraints=[replace(world.problem().constraints[0], at_most=0.11, safe_value=0.1)])
+    agent = ged.GEDUCB(problem, guard=None)
+    rng = np.random.default_rng(0)
+    with pytest.warns(SafeActionWarning, match="100% of it in 'theta'"):
+        agent.ask(np.stack([world.context(rng) for _ in range(220)]))
 
 
 def test_threads_equal_some_serial_order() -> None:

@@ -279,8 +279,9 @@ def test_warnings_are_one_line_and_quiet_hides_them(tmp_path, capsys):
 
 def test_a_neighbour_can_be_imported_but_hides_no_installed_package(tmp_path, capsys):
     (tmp_path / "helper_of_wards.py").write_text("from tests.table_runs import WORLD\n")
-    (tmp_path / "numpy.py").write_text("raise RuntimeError('shadowed')\n")
-    text = "import numpy\nfrom helper_of_wards import WORLD\nproblem, environment = WORLD.problem, lambda: WORLD\n"
+    (tmp_path / "tabnanny.py").write_text("raise RuntimeError('shadowed')\n")  # a module that nothing here has imported yet
+    sys.modules.pop("tabnanny", None)
+    text = "import tabnanny\nfrom helper_of_wards import WORLD\nproblem, environment = WORLD.problem, lambda: WORLD\n"
     assert main(["compare", write(tmp_path, text), "--rounds", "1", "--agents", "always-safe"]) == 0
     sys.modules.pop("helper_of_wards")
 
@@ -325,6 +326,8 @@ def test_a_killed_run_is_recovered_from_its_journal(tmp_path, capsys):
     assert "6 of them were not in the saved run" in capsys.readouterr().err
     run = Run.load(out)
     assert len(run) == 10
+    assert main(["journal", str(out)]) == 0
+    assert "10 decision, 10 outcome" in capsys.readouterr().out  # the one that was open has been told
     command = ["run", broken, "--rounds", "10", "--out", str(tmp_path / "whole"), "--quiet", "--no-report"]
     assert main([*command, "--no-journal"]) == 0
     whole = Run.load(tmp_path / "whole")
