@@ -70,7 +70,8 @@ class GEDUCB:
         process ended goes on with `resume`.
     guard
         ``"fallback"``: after an alarm the safe action alone is played, until `acknowledge`. ``"warn"``: alarms are said and
-        recorded. None: nothing is watched. Which alarms stop a run: see `gedppl.monitoring`.
+        recorded. None: nothing is watched. The chance of any false alarm in a run is another delta, and `gedppl.monitoring`
+        says under which conditions, and which alarms stop a run.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class GEDUCB:
         latest = range(max(0, keeper.rounds - SAFE_WINDOW), keeper.rounds)
         self._recent: deque[int] = deque((keeper.ledger.asked[i][1] for i in latest), maxlen=SAFE_WINDOW)
         self._warned_at = -SAFE_WINDOW
-        self._versions = recorder.versions_hash()
+        self._versions = "" if keeper.journal is None else recorder.versions_hash()
 
     # what is known --------------------------------------------------------------------------------------------------
 

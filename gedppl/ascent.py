@@ -57,6 +57,7 @@ class Extremes:
     calls: int  # single-gradient evaluations
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is cut to nothing, and its direction stays unsettled
 def extremes(
     region: Region,
     phi: np.ndarray,

@@ -26,7 +26,7 @@ from gedppl.memory import Ledger, Memory
 from gedppl.problem import Problem
 from gedppl.settings import Settings
 
-SNAPSHOT_EVERY, SNAPSHOT_SHARE = 1000, 0.02  # decisions between two snapshots: this many, or this share of all so far
+SNAPSHOT_EVERY, SNAPSHOT_SHARE = 1000, 0.01  # decisions between two snapshots: this many, or this share of all so far
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def _feed(h: Any, value: Any, depth: int) -> None:
         for part in (value.model, getattr(value, "_declared_bounds", None), getattr(value, "_init", None)):
             _feed(h, part, depth + 1)
     elif hasattr(value, "__array__") and not isinstance(value, type):
-        array = np.asarray(value)
+        array = np.asarray(value.detach() if hasattr(value, "detach") else value)
         say("array", array.dtype.str, array.shape)
         if not array.dtype.hasobject:
             say(np.ascontiguousarray(array).tobytes())

@@ -217,7 +217,9 @@ def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) ->
     if isinstance(learner, LinearGaussianLearner):
         phi, offset, scale = learner.features_at.rows(x, a)
         space = learner.space
-        chol = np.linalg.cholesky(WIDER_PRIOR * space.prior + learner.information)
+        # the last term is rounding, and keeps directions never seen positive beside well-known ones
+        rounding = 1e-13 * np.trace(learner.information) * np.eye(len(learner.moment))
+        chol = np.linalg.cholesky(WIDER_PRIOR * space.prior + learner.information + rounding)
         mean = np.linalg.solve(chol.T, np.linalg.solve(chol, learner.moment))
         spread = np.linalg.solve(chol, (phi @ space.basis).T)
         location = phi @ (space.origin + space.basis @ mean) + offset
@@ -254,11 +256,15 @@ def _densities(model: Any, x: np.ndarray, a: np.ndarray) -> list[Density]:
     return [model.density_at(np.asarray(model.initial, float), x, a)]
 
 
+def _is_scalar(density: Density) -> bool:
+    return density.kind in ("continuous", "discrete", "mixed") and not density.event_shape
+
+
 def _has_predictive(model: Any, learner: Any, x: np.ndarray) -> bool:
     if isinstance(learner, LinearGaussianLearner):
         return True
     densities = _densities(model, x[None], np.zeros(1, np.int64))
-    if any(d.kind not in ("continuous", "discrete", "mixed") or d.event_shape for d in densities):
+    if not all(_is_scalar(d) for d in densities):
         return False
     try:
         return all(np.isfinite(np.asarray(d.cdf(0.0), float)).all() for d in densities)
@@ -271,15 +277,19 @@ def lowest_outcome(c: Constraint, x: np.ndarray, n_actions: int) -> float | None
     model = c.model
     rows, actions = np.repeat(x[None], n_actions, axis=0), np.arange(n_actions)
     densities = _densities(model, rows, actions)
-    if any(d.kind not in ("continuous", "discrete", "mixed") or d.event_shape for d in densities):
+    if not all(_is_scalar(d) for d in densities):
         return None
     members = getattr(model, "size", None) is not None
-    low = min(float(np.min(np.asarray(d.support[0], float))) for d in densities)
+    try:
+        low = min(float(np.min(np.asarray(d.support[0], float))) for d in densities)
+        variance = max(float(np.max(np.asarray(d.variance, float))) for d in densities) if members else np.nan
+    except FamilyError:  # a family of the user's own that says nothing about it
+        return None
     if np.isfinite(low):
         moving = not members and getattr(getattr(model, "program", None), "moving_support", False)
         return None if moving else low
     if members:
-        sd = max(float(np.sqrt(np.max(np.asarray(d.variance, float)))) for d in densities)
+        sd = float(np.sqrt(variance))
     elif model.predictor is not None and model.predictor.family == "Normal":
         sd = float(np.max(model.predictor.fixed(rows, actions)["scale"]))
     else:

@@ -374,9 +374,10 @@ def show(path: str | os.PathLike[str], last: int = 5) -> str:
             p = record.payload
             fallback = (p.get("certificate") or {}).get("fallback")
             tail = f", safe action because {fallback}" if fallback else ""
-            played = f"action {p.get('action')} with probability {p.get('propensity'):.4g}"
-            lines.append(f"  {p.get('id'):>8} {record.time} {played}{tail}")
-        return "\n".join(lines)
+            played = f"action {p.get('action')} with probability {p.get('propensity')}"
+            lines.append(f"  {p.get('id')!s:>8} {record.time} {played}{tail}")
+        # a terminal obeys control characters, and anybody may have written the texts in a journal
+        return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
 
 
 def export(path: str | os.PathLike[str], out: str | os.PathLike[str], *, blinded: bool = False) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import expit
 
 MEAN = {"logistic": expit, "poisson": lambda eta: np.exp(np.clip(eta, -30, 30))}
-FOLDS = 10
+FOLDS = 5
 
 
 def folds_of(x):

@@ -97,13 +97,14 @@ def table_program(n_contexts: int, n_actions: int):
 
 @dataclass
 class TableWorld:
-    """Finite classes of Bernoulli tables, F (M, X, K) and G (M, X, K); member 0 of each is the truth."""
+    """Finite classes of Bernoulli tables, F (M, X, K) and G (M, X, K); member `truth` of each is the truth."""
 
     n_contexts: int
     n_actions: int
     members: int
     seed: int
     at_most: float = 0.5
+    truth: int = 0
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
@@ -116,10 +117,10 @@ class TableWorld:
         return np.array([float(rng.integers(self.n_contexts))])
 
     def utilities(self, x: np.ndarray) -> np.ndarray:
-        return self.F[0, int(x[0])]
+        return self.F[self.truth, int(x[0])]
 
     def costs(self, x: np.ndarray) -> np.ndarray:
-        return self.G[0, int(x[0])][None]
+        return self.G[self.truth, int(x[0])][None]
 
     def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[float, float]:
         u = rng.random(2)

