@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -353,7 +354,7 @@ def show(path: str | os.PathLike[str], last: int = 5) -> str:
     with Journal.open(path, read_only=True) as journal:
         counts: dict[str, int] = {}
         remarkable: list[str] = []
-        latest: list[Record] = []
+        latest: deque[Record] = deque(maxlen=max(last, 0))
         first_time = time = ""
         for record in journal.records():
             counts[record.kind] = counts.get(record.kind, 0) + 1
@@ -362,7 +363,7 @@ def show(path: str | os.PathLike[str], last: int = 5) -> str:
                 text = record.payload.get("what") or record.payload.get("sentence") or f"decision {record.payload.get('id')}"
                 remarkable.append(f"  {record.sequence:>8} {record.time} {record.kind}: {text}")
             elif record.kind == "decision":
-                latest = [*latest[1 - last :], record] if last > 1 else [record]
+                latest.append(record)
         frozen = journal.protocol
         lines = [f"journal {Path(path)}", f"records: {len(journal)}, from {first_time} to {time}"]
         lines += [f"state: {journal.state_hash}", f"problem: {frozen.get('problem')}"]

@@ -335,7 +335,7 @@ class TracedProgram(TorchKernels):
         start = np.zeros(self.dim)
         for name, value in self._start.items():
             (site,) = self.groups[name]
-            start[site.start : site.stop] = biject_to(self._constraints[name]).inv(value).numpy().ravel()
+            start[site.start : site.stop] = biject_to(self._constraints[name]).inv(value).detach().numpy().ravel()
         has_prior = [np.arange(site.start, site.stop) for site in self.sites if site.prior]
         if has_prior:
             index = np.concatenate(has_prior)
