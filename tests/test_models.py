@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import gedppl as ged
+from gedppl.programs import ProgramLearner
 from gedppl.scripts import MissingPackageError, loaded
 
 pytestmark = [
@@ -137,6 +138,31 @@ def test_dosing_on_a_grid_of_doses() -> None:
     assert (np.diff(world._costs[:, 0], axis=1) > -0.2).all()  # more is riskier, up to what separate regressions disagree
     run = ged.simulate(problem, world, ged.GEDUCB(problem, seed=0), 5, seed=0)
     assert not run.infeasible.any()
+
+
+def test_bounds_on_a_handful_of_patients_are_wide() -> None:
+    """35 patients leave nearly everything plausible. The likelihood of so few rows has no top: a search that starts where its
+    climb ran to sees a flat functional, and once called a dose safe that was too high with probability 0.4."""
+    module = load("dosing")
+    cls = module.problem().utility.model
+    too_high = module.problem().constraints[0].functional
+    rng = np.random.default_rng(3)
+    for seed in range(3):
+        x = np.zeros((36, len(module.COLUMNS)))
+        x[:, :3], x[:, 3:11] = rng.standard_normal((36, 3)), rng.random((36, 8)) < 0.3
+        dose = 30 * np.exp(-0.3 * x[:, 0] - 0.5 * x[:, 4] + 0.4 * rng.standard_normal(36))
+        a = rng.choice(3, 36, p=[0.7, 0.25, 0.05])
+        signal = np.where(dose <= module.BUCKETS["low"][a], 2.0, np.where(dose <= module.BUCKETS["high"][a], 1.0, 0.0))
+        learner = ProgramLearner.start(cls, delta=0.025, seed=seed)
+        for end in (5, 15, 35):
+            learner = learner.absorb(x[learner.n : end], a[learner.n : end], signal[learner.n : end]).refit()
+        bounds = learner.bounds(too_high, x[35:], 3)
+        draws = learner.particles.theta[learner.contains(learner.particles.theta)]
+        members = np.asarray(cls.values(too_high, draws, np.repeat(x[35:], 3, axis=0), np.arange(3)), float)
+        assert len(draws) > 10
+        assert (bounds.upper[0] >= members.max(axis=0) - 1e-9).all()
+        assert (bounds.lower[0] <= members.min(axis=0) + 1e-9).all()
+        assert bounds.upper[0, 1] > 0.9
 
 
 # pricing -----------------------------------------------------------------------------------------------------------------

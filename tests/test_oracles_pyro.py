@@ -18,7 +18,7 @@ from pyro.infer.autoguide import AutoNormal  # noqa: E402
 from pyro.nn import PyroModule  # noqa: E402
 
 from gedppl.classes import density_class  # noqa: E402
-from gedppl.errors import SettingError  # noqa: E402
+from gedppl.errors import SettingError, SiteClashError  # noqa: E402
 from gedppl.fits import WorkingPrior  # noqa: E402
 from gedppl.oracles import auto, mle  # noqa: E402
 from gedppl.rows import Rows  # noqa: E402
@@ -120,13 +120,13 @@ def test_guides_with_spread_give_draws(cls: Any, guide: Any) -> None:
     np.testing.assert_allclose(fit.information, -cls.total_hessian(fit.theta, ROWS))  # ours, not the guide's
 
 
+@pytest.mark.xfail(strict=True, reason="SVI leaves a Pyro module's parameters where they are; its fit is reported as not converged")
 def test_a_module_is_fitted_and_not_written_to() -> None:
     torch.manual_seed(0)
     net = PyroModule[torch.nn.Linear](2, 1)
     before = {name: value.detach().clone() for name, value in net.named_parameters()}
 
     def model(x: Any, a: Any, y: Any = None) -> None:
-        pyro.module("net", net)
         pyro.sample("y", dist.Normal(net(x)[:, 0], torch.tensor(0.5)), obs=y)
 
     cls = density_class(model, example=(X, A))
@@ -135,6 +135,17 @@ def test_a_module_is_fitted_and_not_written_to() -> None:
     np.testing.assert_allclose(fit.theta, auto()(cls, ROWS).theta, atol=1e-3)
     for name, value in net.named_parameters():
         assert torch.equal(value, before[name])
+
+
+def test_a_module_registered_twice_is_refused() -> None:
+    net = PyroModule[torch.nn.Linear](2, 1)
+
+    def model(x: Any, a: Any, y: Any = None) -> None:
+        pyro.module("net", net)
+        pyro.sample("y", dist.Normal(net(x)[:, 0], torch.tensor(0.5)), obs=y)
+
+    with pytest.raises(SiteClashError, match="registered twice"):
+        density_class(model, example=(X, A))
 
 
 def test_an_autoguide_instance_is_refused(cls: Any) -> None:

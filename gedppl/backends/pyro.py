@@ -27,7 +27,7 @@ from gedppl.backends.lowering import is_masked, lower, strip
 from gedppl.backends.torch_kernels import TorchKernels
 from gedppl.backends.tracing import Site
 from gedppl.density import Density
-from gedppl.errors import ModelError
+from gedppl.errors import ModelError, SiteClashError
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
@@ -142,9 +142,16 @@ class _Recorder(Messenger):
         super().__init__()
         self.records: list[Record] = []
         self.swap = swap
+        self.registered: dict[int, str] = {}  # a module's parameter -> the site it came as
 
     def _pyro_post_param(self, msg: Any) -> None:
         name = msg["name"]
+        for part in msg["args"]:
+            if isinstance(part, torch.nn.Parameter) and self.registered.setdefault(id(part), name) != name:
+                raise SiteClashError(
+                    f"one parameter of a module is registered twice, as {self.registered[id(part)]!r} and as {name!r}; "
+                    "a PyroModule registers its own: leave pyro.module(...) out"
+                )
         value = msg["value"].detach().double()
         self.swap.put(msg, value)
         msg["value"] = value

@@ -58,6 +58,8 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
             return backend.TracedProgram(model, x, a)
         attempts.append((len(records), failure, name))
     seen, failure, name = max(attempts, key=lambda attempt: attempt[0])
+    if isinstance(failure, ModelError):
+        raise failure
     if failure is not None:
         raise ModelError(
             f"the model raised {type(failure).__name__} when it was run with x of shape {x.shape}, a of shape {a.shape} "
