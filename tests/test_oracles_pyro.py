@@ -120,7 +120,7 @@ def test_guides_with_spread_give_draws(cls: Any, guide: Any) -> None:
     np.testing.assert_allclose(fit.information, -cls.total_hessian(fit.theta, ROWS))  # ours, not the guide's
 
 
-@pytest.mark.xfail(strict=True, reason="SVI leaves a Pyro module's parameters where they are; its fit is reported as not converged")
+@pytest.mark.xfail(strict=True, reason="SVI leaves a Pyro module's parameters as they are; the fit says so")
 def test_a_module_is_fitted_and_not_written_to() -> None:
     torch.manual_seed(0)
     net = PyroModule[torch.nn.Linear](2, 1)
