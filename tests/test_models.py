@@ -19,6 +19,7 @@ from gedppl.programs import ProgramLearner
 from gedppl.scripts import MissingPackageError, loaded
 
 pytestmark = [
+    pytest.mark.slow,  # every script compiles its own model: minutes in all
     pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning"),
     pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning"),
 ]
