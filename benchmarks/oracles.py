@@ -61,8 +61,8 @@ def growing_history() -> None:
 
     from gedppl.classes import density_class
     from gedppl.oracles import mle
+    from gedppl.oracles.variational import svi
     from gedppl.rows import Rows
-    from gedppl.variational import svi
 
     def model(x, a, y=None):
         w = numpyro.sample("w", dist.Normal(0, 2).expand([3]).to_event(1))
@@ -93,8 +93,8 @@ def svi_against_naive(rounds: int = 8) -> None:
     from numpyro.infer.autoguide import AutoNormal
 
     from gedppl.classes import density_class
+    from gedppl.oracles.variational import svi
     from gedppl.rows import Rows
-    from gedppl.variational import svi
 
     def model(x, a, y=None):
         w = numpyro.sample("w", dist.Normal(0, 2).expand([5]).to_event(1))

@@ -13,7 +13,7 @@ action breaks it on about half of the contexts (tight and known_costs: as said t
 keeps the limit each round. `pessimism` is what is lost with the cost bounds of each round even if utilities were known: where it
 is nearly all of the regret, the cost set is what limits. Both means and medians are printed: medians hide lock-in.
 
-The loop is GED-UCB with the learners of `gedppl.linear_gaussian`, without a PPL: score = estimate + width weight x width
+The loop is GED-UCB with `gedppl.confidence.linear_gaussian`, without a PPL: score = estimate + width weight x width
 (+ bonus from the counterfactual pass), cost bounds from the trail, one linear programme.
 """
 
@@ -29,9 +29,9 @@ import numpy as np
 
 from gedppl.baselines.oplb import OPLB, best_mixture_of_two
 from gedppl.classes import LinearPredictor
+from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.counterfactual import block_pass, exact_pass
 from gedppl.functionals import mean
-from gedppl.linear_gaussian import LinearGaussianLearner
 
 K, SIGMA, DELTA = 5, 0.1, 0.05
 UNIT = mean(0.0, 1.0)

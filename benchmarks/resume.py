@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 import gedppl as ged
-from gedppl import keeper, recorder
+from gedppl.agent import keeper, recorder
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.journal import Journal

@@ -22,16 +22,16 @@ _HOMES = {
     "families": ("register_family",),
     "functionals": ("cvar", "expected", "mean", "probability", "quantile", "second_moment", "variance"),
     "guarantees": ("check_guarantee", "guarantee"),
-    "lemma_checks": ("check_lemmas",),
+    "guarantees.lemma_checks": ("check_lemmas",),
     "oracles": ("least_squares", "mle", "score_equations"),
     "planning": ("Scenario", "StoppingRules", "plan"),
-    "plots": ("plot_cost_bounds", "plot_policy_map", "plot_regret", "plot_shrinkage", "plot_tradeoff", "plot_width"),
+    "report.plots": ("plot_cost_bounds", "plot_policy_map", "plot_regret", "plot_shrinkage", "plot_tradeoff", "plot_width"),
     "problem": ("Constraint", "Problem", "Utility", "known_cost"),
     "radius": ("hellinger_ball", "likelihood_ratio", "paper_radius", "parametric_bootstrap", "posterior_quantile"),
-    "replay": ("Replay",),
+    "simulation.replay": ("Replay",),
     "selection": ("select_policy",),
     "simulation": ("Run", "simulate"),
-    "variational": ("svi",),
+    "oracles.variational": ("svi",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = ("baselines", "eluder", "errors", "guard", "offpolicy", "oracles", "radius", "report")

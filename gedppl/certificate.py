@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.learner import Bounds
+from gedppl.confidence.learner import Bounds
 from gedppl.problem import Constraint
 
 

@@ -15,9 +15,9 @@ from gedppl.density import Density
 from gedppl.errors import FamilyError, SiteClashError
 
 if TYPE_CHECKING:
+    from gedppl.backends.finite_class import FiniteClass
     from gedppl.backends.program import ProgramClass
     from gedppl.functionals import Functional
-    from gedppl.member_class import FiniteClass
     from gedppl.rows import Rows
 
 Array = Any  # numpy, jax or torch
@@ -175,7 +175,7 @@ def finite_class(
     >>> cls.size, cls.log_likelihood(np.zeros((4, 1)), [0, 1, 0, 1], [0, 1, 1, 0]).shape
     (3, (3, 4))
     """
-    from gedppl.member_class import FiniteClass
+    from gedppl.backends.finite_class import FiniteClass
 
     return FiniteClass(model, settings, example=example)
 

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from gedppl import families_bounded, families_composite, families_discrete, families_positive  # noqa: F401 (register)
-from gedppl.arrays import Namespace, library, namespace
 from gedppl.errors import FamilyError
 from gedppl.families import Family, get_family
-from gedppl.integrate import lattice
-from gedppl.quantiles import external_draws, quantile
+from gedppl.families import bounded as families_bounded  # noqa: F401 (register)
+from gedppl.families import composite as families_composite  # noqa: F401 (register)
+from gedppl.families import discrete as families_discrete  # noqa: F401 (register)
+from gedppl.families import positive as families_positive  # noqa: F401 (register)
+from gedppl.numerics.arrays import Namespace, library, namespace
+from gedppl.numerics.integrate import lattice
+from gedppl.numerics.quantiles import external_draws, quantile
 
 Array = Any
 

@@ -34,8 +34,8 @@ import numpy as np
 
 from gedppl import counterfactual
 from gedppl.confidence import learner_for
+from gedppl.confidence.learner import Bounds, Learner
 from gedppl.errors import InfeasibleError
-from gedppl.learner import Bounds, Learner
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
 from gedppl.settings import Settings, warmup_rounds
 

@@ -33,7 +33,7 @@ from gedppl.errors import ActionRangeError, NotFiniteError, PropensityError, Set
 from gedppl.problem import UTILITY
 
 if TYPE_CHECKING:
-    from gedppl.runs import Run
+    from gedppl.simulation.runs import Run
 
 Policy = np.ndarray | Callable[[np.ndarray], Any]
 SUM_TOLERANCE = 1e-6

@@ -12,8 +12,8 @@ import pytest
 import scipy.special as sp
 import torch
 
-from gedppl.arrays import NAMES, concrete, library, namespace
 from gedppl.errors import InputError
+from gedppl.numerics.arrays import NAMES, concrete, library, namespace
 
 RNG = np.random.default_rng(0)
 POSITIVE = RNG.gamma(2.0, 4.0, 60) + 0.05

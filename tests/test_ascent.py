@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from gedppl.ascent import ascend, extremes, project
+from gedppl.confidence.ascent import ascend, extremes, project
+from gedppl.confidence.likelihoods import PredictorData, ProgramData
+from gedppl.confidence.predictive import laplace
+from gedppl.confidence.program_bounds import by_ascent
+from gedppl.confidence.program_sets import plausible
 from gedppl.functionals import mean, variance
-from gedppl.likelihoods import PredictorData, ProgramData
-from gedppl.predictive import laplace
-from gedppl.program_bounds import by_ascent
-from gedppl.program_sets import plausible
 from tests.program_doubles import Glm, Heteroscedastic, TanhNet, some_rows
 
 KAPPA = 15.0

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gedppl.cli import main
-from gedppl.runs import Run
+from gedppl.simulation.runs import Run
 
 SCRIPT = '''"""Two wards.
 
@@ -316,7 +316,7 @@ def test_a_killed_run_is_recovered_from_its_journal(tmp_path, capsys):
     out = tmp_path / "killed"
     broken = write(tmp_path, KILLED)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-m", "gedppl.cli", "run", broken, "--rounds", "10", "--out", str(out), "--quiet", "--no-report"]
+    command = [sys.executable, "-m", "gedppl", "run", broken, "--rounds", "10", "--out", str(out), "--quiet", "--no-report"]
     assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
     assert len(Run.load(out)) == 0
     assert main(["report", str(out)]) == 1
@@ -406,7 +406,7 @@ def test_ctrl_c_exits_with_130_and_saves(tmp_path):
     """A process of its own, as a shell would run it."""
     path, out = write(tmp_path, SLOW), tmp_path / "out"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-m", "gedppl.cli", "run", path, "--rounds", "100000", "--agent", "always-1", "--out", str(out)]
+    command = [sys.executable, "-m", "gedppl", "run", path, "--rounds", "100000", "--agent", "always-1", "--out", str(out)]
     command += ["--no-report"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120

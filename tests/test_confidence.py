@@ -14,19 +14,19 @@ from scipy.stats import norm
 from gedppl import radius
 from gedppl.classes import density_class
 from gedppl.confidence import ConfidenceSet, confidence_set, feed, learner_for, shrinkage
+from gedppl.confidence.finite import EMPTY, FiniteLearner
+from gedppl.confidence.likelihoods import PredictorData
+from gedppl.confidence.linear_gaussian import LinearGaussianLearner
+from gedppl.confidence.predictive import Particles
+from gedppl.confidence.program_bounds import MISSPECIFIED, declared_reach
+from gedppl.confidence.program_sets import Start, next_starts
+from gedppl.confidence.programs import ProgramLearner
+from gedppl.confidence.sampled_sets import members
 from gedppl.density import Density
 from gedppl.divergences import hellinger2
 from gedppl.errors import NotFiniteError, SettingError, ShapeError
-from gedppl.finite import EMPTY, FiniteLearner
 from gedppl.functionals import expected, mean, variance
-from gedppl.likelihoods import PredictorData
-from gedppl.linear_gaussian import LinearGaussianLearner
-from gedppl.plots import plot_shrinkage
-from gedppl.predictive import Particles
-from gedppl.program_bounds import MISSPECIFIED, declared_reach
-from gedppl.program_sets import Start, next_starts
-from gedppl.programs import ProgramLearner
-from gedppl.sampled_sets import members
+from gedppl.report.plots import plot_shrinkage
 from tests.program_doubles import Double, Glm, Heteroscedastic, arm_features, some_rows
 
 DELTA = 0.05

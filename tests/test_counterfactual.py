@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gedppl import blocks, counterfactual
-from gedppl.blocks import fill_blocks
-from gedppl.counterfactual import block_pass, exact_pass, expected_inverse_count
+from gedppl import counterfactual
+from gedppl.counterfactual import block_pass, blocks, exact_pass, expected_inverse_count
+from gedppl.counterfactual.blocks import fill_blocks
 from gedppl.errors import ActionRangeError, DataError, InfeasibleError, NotFiniteError, SettingError, ShapeError
 from gedppl.selection import select_policy
 
@@ -438,5 +438,5 @@ def test_importing_loads_no_jax() -> None:
     import subprocess
     import sys
 
-    code = "import sys, gedppl.counterfactual, gedppl.joint_selection; assert 'jax' not in sys.modules"
+    code = "import sys, gedppl.counterfactual, gedppl.selection.joint; assert 'jax' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

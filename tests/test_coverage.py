@@ -15,11 +15,11 @@ from scipy.stats import binom
 
 from gedppl import radius
 from gedppl.confidence import feed
+from gedppl.confidence.program_sets import view_of
+from gedppl.confidence.programs import ProgramLearner
+from gedppl.confidence.sampled_sets import members, sampled_bounds
 from gedppl.functionals import mean
 from gedppl.oracles import auto, mle
-from gedppl.program_sets import view_of
-from gedppl.programs import ProgramLearner
-from gedppl.sampled_sets import members, sampled_bounds
 from tests.program_doubles import Glm, Heteroscedastic, arm_features
 
 DELTA = 0.05

@@ -10,8 +10,8 @@ import pytest
 
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, total_variation
-from gedppl.divergences_affinity import gammaln_gap
-from gedppl.divergences_leaves import NUMPY
+from gedppl.divergences.affinity import gammaln_gap
+from gedppl.divergences.leaves import NUMPY
 from gedppl.errors import NoClosedFormError
 from tests import divergence_reference as reference
 from tests.divergence_cases import DIVERGENCES, batch, beta, gamma, normal

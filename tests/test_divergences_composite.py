@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gedppl import divergences_closed, divergences_numeric
 from gedppl.density import Density
 from gedppl.divergences import (
     Estimate,
@@ -22,8 +21,10 @@ from gedppl.divergences import (
     register_exponential_family,
     total_variation,
 )
+from gedppl.divergences import closed as divergences_closed
+from gedppl.divergences import numeric as divergences_numeric
 from gedppl.errors import FamilyError, NoClosedFormError, ParameterError, SettingError
-from gedppl.family import Family, register_family
+from gedppl.families.family import Family, register_family
 from tests import divergence_reference as reference
 from tests.divergence_cases import DIVERGENCES, batch, beta, gamma, mixture, normal
 

@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl import errors, feedback, ged_ucb, keeper, memory
-from gedppl.finite import FiniteLearner
+from gedppl import errors, ged_ucb
+from gedppl.agent import feedback, keeper, memory
+from gedppl.confidence.finite import FiniteLearner
 from tests.plain_worlds import PlainWorld, play
 
 WORLD = PlainWorld()

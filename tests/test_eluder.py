@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gedppl as ged
 from gedppl import eluder, errors
-from gedppl.eluder_plots import compare_divergences, plot_dimension
+from gedppl.eluder.plots import compare_divergences, plot_dimension
 from tests.eluder_worlds import CoinTables
 
 mpl.use("Agg")
@@ -190,7 +190,7 @@ def test_divergences_of_a_parametric_class() -> None:
 def test_large_classes_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     cls = CoinTables(np.random.default_rng(0).uniform(0.1, 0.9, (9, 1, 3)))
     whole = eluder.class_divergences(cls, *POINTS)
-    monkeypatch.setattr("gedppl.eluder_classes.CHUNK", 7)
+    monkeypatch.setattr("gedppl.eluder.classes.CHUNK", 7)
     np.testing.assert_array_equal(eluder.class_divergences(cls, *POINTS), whole)
 
 

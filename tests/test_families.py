@@ -13,10 +13,10 @@ from scipy import integrate, stats
 
 from gedppl.density import Density
 from gedppl.errors import FamilyError
-from gedppl.expectation import expectation, quantile
 from gedppl.families import Family, family_names, get_family, register_family
-from gedppl.family import _FAMILIES, safe_log
-from gedppl.integrate import lattice, panels
+from gedppl.families.family import _FAMILIES, safe_log
+from gedppl.functionals.expectation import expectation, quantile
+from gedppl.numerics.integrate import lattice, panels
 from tests.families_table import CASES, Case, N
 
 HEAVY = {"Cauchy", "HalfCauchy"}  # no mean

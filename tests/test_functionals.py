@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gedppl.functionals as ged
 from gedppl.density import Density
 from gedppl.errors import FamilyError, FunctionalError
-from gedppl.expectation import expectation, quantile
+from gedppl.functionals.expectation import expectation, quantile
 from tests.families_table import CASES, Case, N
 
 BIG = 1e9
@@ -488,7 +488,7 @@ def test_registering_for_an_unknown_family_is_refused():
 
 
 def test_a_registered_closed_form_is_used():
-    from gedppl.functional_rules import _RULES
+    from gedppl.functionals.rules import _RULES
 
     assert ("cvar", "Gumbel") not in _RULES
     density = Density("Gumbel", {"loc": np.zeros(N), "scale": 1.0})

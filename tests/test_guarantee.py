@@ -13,11 +13,11 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl import eluder, errors
-from gedppl.class_constants import ClassConstants, class_constants
 from gedppl.density import Density
 from gedppl.eluder import lemmas
 from gedppl.guarantees import check_guarantee, guarantee
-from gedppl.lemma_checks import check_lemmas
+from gedppl.guarantees.class_constants import ClassConstants, class_constants
+from gedppl.guarantees.lemma_checks import check_lemmas
 from gedppl.simulation import FixedPolicy
 from tests.eluder_worlds import CoinTables, CoinWorld
 from tests.problems import LinearWorld

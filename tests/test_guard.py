@@ -14,7 +14,7 @@ from scipy.stats import binom, f
 
 from gedppl.errors import ActionRangeError, ContextWidthError, DataError, NotFiniteError, SettingError
 from gedppl.guard import Guard, LimitMonitor, OutlierCheck, PitMonitor, Told, pit_uniform, randomised_pit
-from gedppl.guard_bets import AMOUNTS, SHAPES, Bets, Moments, Trend, log_total, shapes, shared
+from gedppl.guard.bets import AMOUNTS, SHAPES, Bets, Moments, Trend, log_total, shapes, shared
 
 
 def most_by_chance(runs: int, delta: float) -> int:

@@ -9,11 +9,11 @@ import pytest
 from scipy.stats import binom, kstest, norm
 
 import gedppl as ged
-from gedppl import errors, ged_ucb, monitoring
-from gedppl.agent import AlarmWarning
-from gedppl.feedback import Entry
+from gedppl import errors, ged_ucb
+from gedppl.agent import AlarmWarning, monitoring
+from gedppl.agent.feedback import Entry
+from gedppl.agent.monitoring import lowest_outcome, predictive_cdf, stops
 from gedppl.guard import LimitMonitor
-from gedppl.monitoring import lowest_outcome, predictive_cdf, stops
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 from tests.program_doubles import Glm, Heteroscedastic
 

@@ -22,7 +22,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gedppl import journal_files, journal_format
 from gedppl.errors import (
     BackendNotFoundError,
     JournalCorruptError,
@@ -36,8 +35,10 @@ from gedppl.errors import (
     RecordError,
 )
 from gedppl.journal import Blinding, Journal
-from gedppl.journal_format import Head, chain, decode, encode, protocol_differences, read_head, running_versions
-from gedppl.journal_snapshot import pack, unpack
+from gedppl.journal import files as journal_files
+from gedppl.journal import format as journal_format
+from gedppl.journal.format import Head, chain, decode, encode, protocol_differences, read_head, running_versions
+from gedppl.journal.snapshot import pack, unpack
 
 PROTOCOL = {"problem": "demo", "delta": 0.05, "seed": 3, "versions": {"numpy": "2.0", "python": "3.11"}}
 
@@ -256,7 +257,7 @@ def test_differences_look_inside_arrays_and_ignore_key_order():
 
 
 def test_running_versions_imports_nothing():
-    code = "from gedppl.journal_format import running_versions as r; import sys; r(); print('jax' in sys.modules)"
+    code = "from gedppl.journal.format import running_versions as r; import sys; r(); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert running_versions()["numpy"] == np.__version__

@@ -22,7 +22,7 @@ import pytest
 
 from gedppl.errors import JournalError
 from gedppl.journal import Journal
-from gedppl.journal_format import Head, RawRecord
+from gedppl.journal.format import Head, RawRecord
 
 LABELS = ("begun", "inserted", "committed", "synced")
 
@@ -269,7 +269,7 @@ def test_neither_the_chain_nor_the_head_can_be_left_out(pristine, tmp_path, part
         assert data.count(b'{"i":7,') == 1
         (tmp_path / "j.db").write_bytes(data.replace(b'{"i":7,', b'{"i":9,'))
         assert guarded(tmp_path) is None
-        monkeypatch.setattr("gedppl.journal_files.checked", lambda row, *_: RawRecord(*row))
+        monkeypatch.setattr("gedppl.journal.files.checked", lambda row, *_: RawRecord(*row))
     else:
         copy(live, tmp_path)
         os.truncate(tmp_path / "j.db-wal", (live / "j.db-wal").stat().st_size - 10)
@@ -283,7 +283,7 @@ def test_neither_the_chain_nor_the_head_can_be_left_out(pristine, tmp_path, part
             db.close()
             return Head(99, last[0] + 1, row[0]), False
 
-        monkeypatch.setattr("gedppl.journal_files.read_head", agreeing)
+        monkeypatch.setattr("gedppl.journal.files.read_head", agreeing)
     found = guarded(tmp_path)
     assert found is not None
     assert found != records

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from gedppl import ellipsoids
 from gedppl.classes import LinearPredictor
+from gedppl.confidence import ellipsoids
+from gedppl.confidence.linear_gaussian import EMPTY, LinearGaussianLearner
+from gedppl.confidence.loc_ranges import value_range
 from gedppl.errors import DataError, FamilyError, NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
-from gedppl.linear_gaussian import EMPTY, LinearGaussianLearner
-from gedppl.loc_ranges import value_range
 
 K = 3
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl.programs import ProgramLearner
-from gedppl.scripts import MissingPackageError, loaded
+from gedppl.cli.scripts import MissingPackageError, loaded
+from gedppl.confidence.programs import ProgramLearner
 
 pytestmark = [
     pytest.mark.slow,  # every script compiles its own model: minutes in all

@@ -10,23 +10,23 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from gedppl import fits
 from gedppl.classes import LinearPredictor
 from gedppl.errors import ParameterError, SettingError
-from gedppl.fits import Fit, Objective, WorkingPrior, assess, believe, decrement, keep_good, positive_definite
-from gedppl.glm import PredictorObjective, RunningLeastSquares, fit_least_squares
 from gedppl.oracles import (
     Oracle,
     auto,
     finite_enumeration,
     fit_score_equations,
+    fits,
     least_squares,
     maximum_likelihood,
     mle,
     score_equations,
 )
+from gedppl.oracles.fits import Fit, Objective, WorkingPrior, assess, believe, decrement, keep_good, positive_definite
+from gedppl.oracles.glm import PredictorObjective, RunningLeastSquares, fit_least_squares
+from gedppl.oracles.variational import SVI, GuideFit, GuideSettings
 from gedppl.rows import Rows
-from gedppl.variational import SVI, GuideFit, GuideSettings
 
 # a class written by hand: log p of a row as a function of eta = x @ theta ------------------------------------------------
 

@@ -20,11 +20,11 @@ from scipy.special import expit
 
 from gedppl.classes import density_class
 from gedppl.errors import SettingError
-from gedppl.fits import Objective, WorkingPrior, keep_good
-from gedppl.glm import PredictorObjective
 from gedppl.oracles import auto, fit_score_equations, maximum_likelihood, mle
+from gedppl.oracles.fits import Objective, WorkingPrior, keep_good
+from gedppl.oracles.glm import PredictorObjective
+from gedppl.oracles.variational import svi
 from gedppl.rows import Rows
-from gedppl.variational import svi
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(300, 2))

@@ -19,10 +19,10 @@ from pyro.nn import PyroModule  # noqa: E402
 
 from gedppl.classes import density_class  # noqa: E402
 from gedppl.errors import SettingError, SiteClashError  # noqa: E402
-from gedppl.fits import WorkingPrior  # noqa: E402
 from gedppl.oracles import auto, mle  # noqa: E402
+from gedppl.oracles.fits import WorkingPrior  # noqa: E402
+from gedppl.oracles.variational import svi  # noqa: E402
 from gedppl.rows import Rows  # noqa: E402
-from gedppl.variational import svi  # noqa: E402
 
 # torch itself, when forward-mode differentiation is first used
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl import page, plots, report
+from gedppl import report
 from gedppl.errors import SettingError, UnknownTruthError
-from gedppl.references import frontier, references
-from gedppl.runs import Run
+from gedppl.report import page, plots
 from gedppl.simulation import FixedPolicy, simulate
+from gedppl.simulation.references import frontier, references
+from gedppl.simulation.runs import Run
 from tests.table_runs import WORLD, K, agents_run
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl import errors, keeper, recorder, state_store
+from gedppl import errors
+from gedppl.agent import keeper, recorder, state_store
 from gedppl.journal import Journal
-from gedppl.journal_snapshot import pack
+from gedppl.journal.snapshot import pack
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 from tests.problems import LinearWorld, TableWorld
 
@@ -171,7 +172,7 @@ def test_another_problem(closed) -> None:
 
 def test_numbers_inside_a_model_count() -> None:
     """Same source, another noise scale or table: `Problem.fingerprint` alone would not tell them apart."""
-    from gedppl.model_digest import digest
+    from gedppl.agent.model_digest import digest
 
     worlds = [TableWorld(2, 3, 6, seed=s).problem().utility.model for s in (4, 4, 5)]
     assert digest(worlds[0]) == digest(worlds[1]) != digest(worlds[2])
@@ -305,7 +306,7 @@ def planted(path: Path, data: bytes | None, meta: dict) -> None:
     """Another snapshot, with every hash right."""
     with Journal.open(path) as journal:
         payload = {"sequence": len(journal) - 1, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "meta": meta}
-        from gedppl.journal_format import encode
+        from gedppl.journal.format import encode
 
         journal._store([(b"snapshot", *encode(payload))], data)
 

@@ -8,8 +8,8 @@ from scipy.optimize import linprog, minimize
 
 from gedppl import selection
 from gedppl.errors import ActionRangeError, InfeasibleError, NotFiniteError, SettingError, ShapeError
-from gedppl.joint_selection import select_joint
 from gedppl.selection import Polytope, select_policy
+from gedppl.selection.joint import select_joint
 
 
 def random_program(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

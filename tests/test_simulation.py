@@ -22,10 +22,10 @@ from gedppl.errors import (
     ShapeError,
     UnknownTruthError,
 )
-from gedppl.realised import realised_values
-from gedppl.replay import Replay
-from gedppl.runs import Run
 from gedppl.simulation import FixedPolicy, catch_up, simulate
+from gedppl.simulation.realised import realised_values
+from gedppl.simulation.replay import Replay
+from gedppl.simulation.runs import Run
 from tests.problems import TableWorld
 from tests.table_runs import WORLD, K, agents_run
 

@@ -31,7 +31,7 @@ import numpyro.distributions as dist
 
 import gedppl as ged
 from gedppl import eluder
-from gedppl.eluder_plots import plot_dimension
+from gedppl.eluder.plots import plot_dimension
 from gedppl.guarantees import guarantee
 
 # %% [markdown]

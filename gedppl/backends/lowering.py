@@ -11,9 +11,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from gedppl.arrays import namespace
 from gedppl.density import Density
 from gedppl.errors import ModelError
+from gedppl.numerics.arrays import namespace
 
 Shape = tuple[int, ...]
 

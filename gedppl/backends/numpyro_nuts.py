@@ -10,7 +10,7 @@ import numpy as np
 from numpyro.infer import MCMC, NUTS
 
 from gedppl.backends import LOCK
-from gedppl.fits import WorkingPrior
+from gedppl.oracles.fits import WorkingPrior
 from gedppl.rows import Rows
 
 

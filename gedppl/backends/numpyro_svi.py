@@ -23,8 +23,8 @@ from numpyro.primitives import Messenger
 
 from gedppl.backends import LOCK
 from gedppl.errors import SettingError
+from gedppl.oracles.variational import GuideFit, GuideSettings
 from gedppl.rows import Rows
-from gedppl.variational import GuideFit, GuideSettings
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from pyro.poutine.messenger import Messenger
 
 from gedppl.backends.pyro import _quiet, _tensor, biject_to
 from gedppl.errors import SettingError
+from gedppl.oracles.variational import GuideFit, GuideSettings
 from gedppl.rows import Rows
-from gedppl.variational import GuideFit, GuideSettings
 
 
 class _Fit(Messenger):

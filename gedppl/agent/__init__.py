@@ -1,0 +1,438 @@
+"""GEDUCB: ask, tell, and everything with a side effect: ids, randomness, the lock, the journal.
+
+The algorithm itself is `ged_ucb`, which is pure; `memory` holds its state and the steps that change it, `keeper` makes
+them durable. A step takes the place of the memory before it only once it was computed in full and written down, so that
+an error or an interrupt leaves either the old memory or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gedppl import ged_ucb
+from gedppl.agent import memory as steps
+from gedppl.agent import monitoring, recorder, state_store
+from gedppl.agent.deciding import Decision, FallbackWarning, choose, decide
+from gedppl.agent.feedback import Entry, Outcomes, amended_outcomes, new_outcomes, read_outcomes
+from gedppl.agent.inputs import read_action, read_contexts, read_logged, read_mask
+from gedppl.agent.keeper import Keeper, Resumed
+from gedppl.agent.memory import Inbox, Memory
+from gedppl.certificate import Explanation, what_holds_back
+from gedppl.errors import ActionRangeError, DataError, InputError, SettingError, UnknownDecisionError
+from gedppl.guard import Alarm
+from gedppl.journal import Journal
+from gedppl.problem import Problem
+from gedppl.settings import settings
+
+__all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionWarning", "resume"]
+
+KEPT_EXPLANATIONS = 1000  # full terms are kept for the latest decisions only
+SAFE_WINDOW, SAFE_SHARE = 200, 0.8
+
+
+class SafeActionWarning(UserWarning):
+    """The safe action takes nearly every round: the limit, the radius or the model leaves no room."""
+
+
+class AlarmWarning(UserWarning):
+    """A monitor found that an assumption does not hold."""
+
+
+class GEDUCB:
+    """Decide, again and again, within limits.
+
+    Parameters
+    ----------
+    problem
+        The declaration.
+    delta
+        The limits hold in all rounds at once with probability at least 1 - delta (half of it; the other half is for the
+        regret), if the truth lies in the model class and the bounds are exact. Every certificate says whether it is so.
+    mode
+        ``"default"``, ``"theory"`` or ``"paper"``.
+    warmup
+        ``None`` (the mode's choice), ``"none"``, ``"paper"`` (each action once, whatever the limits) or ``"safe-m"``.
+    bonus_scale, width_scale
+        Multiply the theorem's exploration weights. They never touch feasibility.
+    oracle, radius
+        How to fit and how wide the confidence set is; chosen by the model if not given.
+    seed
+        The one source of randomness; the same seed, data and versions give the same run.
+    journal
+        A path, where a new journal begins: every decision and outcome is durable before the call returns. An agent whose
+        process ended goes on with `resume`.
+    guard
+        ``"fallback"``: after an alarm the safe action alone is played, until `acknowledge`. ``"warn"``: alarms are said and
+        recorded. None: nothing is watched. The chance of any false alarm in a run is another delta, and `gedppl.agent.monitoring`
+        says under which conditions, and which alarms stop a run.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        delta: float = 0.05,
+        mode: str = "default",
+        warmup: str | None = None,
+        bonus_scale: float | None = None,
+        width_scale: float | None = None,
+        oracle: Any = None,
+        radius: Any = None,
+        seed: int = 0,
+        journal: str | os.PathLike[str] | None = None,
+        guard: str | None = "fallback",
+        growth: float | None = None,
+        exact_rounds: float | None = None,
+    ) -> None:
+        chosen = settings(
+            mode,
+            delta=delta,
+            warmup=warmup,
+            bonus_scale=bonus_scale,
+            width_scale=width_scale,
+            oracle=oracle,
+            radius=radius,
+            seed=seed,
+            growth=growth,
+            exact_rounds=exact_rounds,
+        )
+        if guard not in recorder.GUARDS:
+            raise SettingError(f"guard must be one of {recorder.GUARDS}, got {guard!r}")
+        self._begin(Keeper.begin(problem, chosen, guard, journal))
+
+    def _begin(self, keeper: Keeper, resumed: Resumed | None = None) -> None:
+        self._keeper = keeper
+        self.settings = keeper.first.settings
+        self.resumed = resumed
+        self._lock = threading.RLock()
+        self._explanations: OrderedDict[int, Explanation] = OrderedDict()
+        latest = range(max(0, keeper.rounds - SAFE_WINDOW), keeper.rounds)
+        self._recent: deque[int] = deque((keeper.ledger.asked[i][1] for i in latest), maxlen=SAFE_WINDOW)
+        self._warned_at = -SAFE_WINDOW
+        self._versions = "" if keeper.journal is None else recorder.versions_hash()
+
+    # what is known --------------------------------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> Problem:
+        """The problem as it stands, with the limits and actions in force."""
+        return self._memory.problem
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where decisions and outcomes are kept."""
+        return self._keeper.journal
+
+    @property
+    def rounds(self) -> int:
+        """Decisions made."""
+        return self._keeper.rounds
+
+    @property
+    def open_decisions(self) -> list[int]:
+        """Decisions that were never told an outcome."""
+        with self._step():
+            return [i for i in self._asked if i not in self._told]
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """Alarms not acknowledged, from everything told so far."""
+        with self._step():
+            memory = self._memory if self._state is None else self._keeper.learned(None)[0]
+            newest = {alarm.name: alarm for alarm in memory.alarms}
+            return [newest[name] for name in memory.active]
+
+    def state_hash(self) -> str:
+        """SHA-256 of all that decides the next policy and of every decision and outcome; the same again after `resume`."""
+        with self._step():
+            return state_store.state_hash(self._memory, self._keeper.ledger)
+
+    # deciding -------------------------------------------------------------------------------------------------------
+
+    def ask(self, x: Any, allowed: Any = None) -> Decision | list[Decision]:
+        """Decide at context x (dx,); or, for x (n, dx), a cohort of n decisions made together, as a list.
+
+        Parameters
+        ----------
+        allowed
+            Boolean (K,), or (n, K): actions that may be played here.
+        """
+        with self._step():
+            contexts, single = read_contexts(x, self._width)
+            mask = read_mask(allowed, len(contexts), self._memory.available)
+            memory, broken = self._keeper.learned(contexts[0])
+            policy, info, fallback = choose(memory, contexts, mask, broken)
+            made = [decide(memory, contexts[i], policy[i], info, i, fallback) for i in range(len(contexts))]
+            after = memory
+            records: list[recorder.Step] = []
+            for i, (d, _) in enumerate(made):
+                after = steps.decided(after, d.x, learned=broken is None)
+                records.append(("decision", self._payload(d, None if mask is None else mask[i], broken is None)))
+            raised = self._keeper.commit(records, after, asked={d.id: (d.x, d.action) for d, _ in made})
+            for d, explanation in made:
+                self._recent.append(d.action)
+                self._explanations[d.id] = explanation
+                while len(self._explanations) > KEPT_EXPLANATIONS:
+                    self._explanations.popitem(last=False)
+            if self._keeper.snapshot_due:
+                self._keeper.save()
+            self._warn(raised)
+            self._warn_if_stuck(made[-1][0].x, made[-1][1])
+            return made[0][0] if single else [d for d, _ in made]
+
+    def policy(self, x: Any, allowed: Any = None) -> np.ndarray:
+        """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded."""
+        with self._step():
+            contexts, single = read_contexts(x, self._width)
+            mask = read_mask(allowed, len(contexts), self._memory.available)
+            memory, broken = self._keeper.learned(contexts[0])
+            policy, _, _ = choose(memory, contexts, mask, broken)
+            return policy[0] if single else policy
+
+    def cost_bounds(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper value of every constraint and action at x: each (J, K), or (n, J, K); the constraint's units."""
+        with self._step():
+            contexts, single = read_contexts(x, self._width)
+            lower, upper = ged_ucb.cost_bounds(self._current(contexts), contexts)
+            return (lower[0], upper[0]) if single else (lower, upper)
+
+    def explain(self, decision: Decision | int) -> Explanation:
+        """The terms behind a decision; ``print`` it, or ask ``.why_not(action)``."""
+        key = decision.id if isinstance(decision, Decision) else int(decision)
+        with self._step():
+            if key in self._explanations:
+                return self._explanations[key]
+            if key in self._asked:
+                raise UnknownDecisionError(
+                    f"the terms of decision {key} are no longer in memory (the latest {KEPT_EXPLANATIONS} are); "
+                    "its policy and certificate are in the journal, if there is one"
+                )
+            raise UnknownDecisionError(f"there is no decision {key}; decisions so far: {len(self._asked)}")
+
+    # learning -------------------------------------------------------------------------------------------------------
+
+    def tell(self, decision_id: int, y: Any = None, z: Any = None) -> None:
+        """What came of a decision: the utility's outcome y, and z, a number or {constraint name: number}.
+
+        Any order, any delay. Parts may come later (y now, z later). The same value again changes nothing; another value
+        is an error. The delay must not depend on the outcome: feedback that arrives only when it is good biases any model.
+        """
+        self.tell_many([(decision_id, y, z)])
+
+    def tell_many(self, outcomes: Sequence[tuple[int, Any, Any]]) -> None:
+        """Several (id, y, z) at once: all are taken in, or, if one is wrong, none."""
+        with self._step():
+            fresh: dict[int, Outcomes] = {}
+            entries = []
+            for decision_id, y, z in outcomes:
+                key = self._known_id(decision_id)
+                x, action = self._asked[key]
+                told = read_outcomes(self.problem, x, action, y, z)
+                known = self._told.get(key, {}) | fresh.get(key, {})
+                news = new_outcomes(key, known, told)
+                first = key not in self._told and key not in fresh
+                if news or first:
+                    entries.append(Entry(key, x, action, news, first))
+                    fresh[key] = fresh.get(key, {}) | news
+            if entries:
+                records: list[recorder.Step] = [("outcome", recorder.outcome_payload(e.id, e.outcomes)) for e in entries]
+                now = {key: self._told.get(key, {}) | news for key, news in fresh.items()}
+                self._keeper.commit(records, steps.told(self._memory, entries), told=now)
+
+    def amend(self, decision_id: int, y: Any = None, z: Any = None) -> None:
+        """Correct what was told of a decision. The models are rebuilt from all data, in the batches in which they came.
+
+        Decisions made meanwhile stay as they were made. Every outcome is predicted anew from those before it, so the
+        confidence sets stay valid if what is corrected does not depend on later outcomes. It costs a replay of the run.
+        """
+        with self._step():
+            key = self._known_id(decision_id)
+            told = read_outcomes(self.problem, *self._asked[key], y, z)
+            if not told:
+                raise DataError(f"amend() was given no outcome of decision {key}; pass y=, z= or both")
+            known = self._told.get(key, {})
+            news = amended_outcomes(key, known, told)
+            if news:
+                memory, ledger = self._keeper.amended(key, news)
+                was = recorder.outcome_payload(key, {name: known[name] for name in news})
+                self._keeper.commit([("amend", recorder.outcome_payload(key, news) | {"was": was})], memory, ledger=ledger)
+
+    def observe(self, x: Any, a: Any, y: Any, z: Any = None) -> None:
+        """Learn from logged rows, before or between decisions: x (n, dx), a (n,), y (n,), z (n,) or {name: (n,)}.
+
+        The rows are taken in the order given, with refits in between, so that each is predicted from those before it.
+        """
+        with self._step():
+            contexts, single = read_contexts(x, self._width)
+            payloads = recorder.observe_payloads(self.problem, read_logged(self.problem, contexts, a, y, z, single))
+            after = steps.observed(self._memory, recorder.logged_entries(self.problem, payloads, self._width))
+            self._warn(self._keeper.commit([("observe", payload) for payload in payloads], after))
+
+    # changing the problem -------------------------------------------------------------------------------------------
+
+    def set_limit(self, name: str, at_most: float) -> None:
+        """From now on another limit for one constraint. Past rounds keep theirs."""
+        self._change(lambda: recorder.limit_payload(name, at_most))
+
+    def retire_action(self, action: int) -> None:
+        """From now on this action is not on offer. The safe action cannot be retired."""
+        self._change(lambda: self._offer(action, False))
+
+    def restore_action(self, action: int) -> None:
+        """Offer a retired action again."""
+        self._change(lambda: self._offer(action, True))
+
+    def add_action(self) -> int:
+        """Offer one more action, K, and return it. The models must already know what to make of it (`a` may reach K)."""
+        with self._step():
+            new = self.problem.n_actions
+            grown = np.append(self._memory.available, True)
+            self._change(lambda: recorder.actions_payload(f"action {new} added", grown))
+            return new
+
+    def acknowledge(self, alarm: Alarm | str) -> None:
+        """Go on after an alarm was looked into. Its monitor begins anew, with its share of delta once more."""
+        name = alarm.name if isinstance(alarm, Alarm) else alarm
+        with self._step():
+            active = [a.name for a in self.alarms]
+            if name not in active:
+                raise InputError(f"there is no alarm {name!r} to acknowledge; there are {active}")
+            self._change(lambda: recorder.acknowledge_payload(name))
+
+    # keeping --------------------------------------------------------------------------------------------------------
+
+    def save(self) -> bool:
+        """Store a snapshot, so that resuming replays only what comes after it; this happens by itself now and then.
+
+        False where there is no journal, or nothing that could be stored (a divergence ball around a program).
+        """
+        with self._step():
+            return self._keeper.save()
+
+    def close(self) -> None:
+        """Store a snapshot and release the journal. Nothing is lost without it."""
+        with self._step():
+            self._keeper.close()
+
+    def __enter__(self) -> GEDUCB:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # inside ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _memory(self) -> Memory:
+        return self._keeper.memory
+
+    @property
+    def _state(self) -> ged_ucb.State | None:
+        return self._memory.state
+
+    @property
+    def _inbox(self) -> Inbox:
+        return self._memory.inbox
+
+    @property
+    def _asked(self) -> dict[int, tuple[np.ndarray, int]]:
+        return self._keeper.ledger.asked
+
+    @property
+    def _told(self) -> dict[int, Outcomes]:
+        return self._keeper.ledger.told
+
+    @property
+    def _width(self) -> int | None:
+        return None if self._memory.origin is None else len(self._memory.origin)
+
+    @contextlib.contextmanager
+    def _step(self) -> Iterator[None]:
+        """One caller at a time, and whatever an interrupt left behind comes first."""
+        with self._lock:
+            self._keeper.settle()
+            yield
+
+    def _current(self, contexts: np.ndarray | None) -> ged_ucb.State:
+        """The state with everything told so far learned, or, where that fails, without."""
+        state = self._keeper.learned(None if contexts is None else contexts[0])[0].state
+        assert state is not None
+        return state
+
+    def _payload(self, d: Decision, allowed: np.ndarray | None, learned: bool) -> dict[str, Any]:
+        if self.journal is None:
+            return {"id": d.id, "x": d.x, "action": d.action, "learned": learned}
+        return recorder.decision_payload(d, allowed, self.settings.seed, learned, self._versions)
+
+    def _change(self, payload: Callable[[], dict[str, Any]]) -> None:
+        with self._step():
+            change = payload()
+            self._warn(self._keeper.commit([("change", change)], recorder.changed(self._memory, change)))
+
+    def _offer(self, action: Any, on_offer: bool) -> dict[str, Any]:
+        key = read_action(action, self.problem.n_actions)
+        if key == self.problem.safe_action and not on_offer:
+            raise ActionRangeError(f"action {key} is the safe action and cannot be retired; retire another")
+        available = self._memory.available
+        available[key] = on_offer
+        return recorder.actions_payload(f"action {key} {'restored' if on_offer else 'retired'}", available)
+
+    def _known_id(self, decision_id: Any) -> int:
+        known = isinstance(decision_id, (int, np.integer)) and not isinstance(decision_id, bool)
+        if not known or int(decision_id) not in self._asked:
+            raise UnknownDecisionError(f"there is no decision {decision_id!r}; decisions so far: {len(self._asked)}")
+        return int(decision_id)
+
+    def _warn(self, raised: list[Alarm]) -> None:
+        for alarm in raised:
+            assert self._state is not None
+            stops = self._memory.guard == "fallback" and monitoring.stops(alarm.name, self._state)
+            then = f"The safe action alone is played until acknowledge({alarm.name!r})." if stops else "The run goes on."
+            warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
+
+    def _warn_if_stuck(self, x: np.ndarray, latest: Explanation) -> None:
+        safe, rounds = self.problem.safe_action, self.rounds
+        if safe is None or len(self._recent) < SAFE_WINDOW or rounds - self._warned_at < SAFE_WINDOW:
+            return
+        share = np.mean(np.array(self._recent) == safe)
+        if share <= SAFE_SHARE or latest.certificate.fallback:
+            return
+        self._warned_at = rounds
+        held = what_holds_back(self._current(x[None]), x, latest, safe)
+        warnings.warn(
+            f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {held}",
+            SafeActionWarning,
+            stacklevel=4,
+        )
+
+
+def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = None, radius: Any = None) -> GEDUCB:
+    """The agent whose run a journal holds, as it was when its process ended.
+
+    Parameters
+    ----------
+    journal
+        The path given to `GEDUCB`. One process at a time may write to it.
+    problem
+        The problem as it was first declared; limits and actions changed since are in the journal. Another is refused.
+    oracle, radius
+        As given to `GEDUCB`, if they were: objects are not stored.
+
+    Notes
+    -----
+    With the same versions of Python and of the numerical packages the next policy is the same bit for bit, otherwise
+    within about 1e-9: ``agent.resumed`` says which. A damaged journal, one of another problem or of a newer format, and
+    one that is in use are refused with a named error. Reading a journal runs nothing that it contains.
+    """
+    keeper, resumed = Keeper.reopen(journal, problem, oracle, radius)
+    agent = GEDUCB.__new__(GEDUCB)
+    agent._begin(keeper, resumed)
+    return agent

@@ -1,0 +1,101 @@
+"""From a memory to a decision: the policy, or the safe action and why, and the draw. Changes nothing.
+
+Axis letters: n contexts, K actions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from gedppl import ged_ucb
+from gedppl.agent import monitoring
+from gedppl.agent.memory import Memory
+from gedppl.certificate import Certificate, Explanation, certify
+from gedppl.errors import InfeasibleError, InputError
+
+
+class FallbackWarning(UserWarning):
+    """No policy could be computed and the safe action was taken instead."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision: play `action`, which was drawn from `policy`."""
+
+    id: int
+    action: int
+    policy: np.ndarray  # (K,)
+    certificate: Certificate
+    x: np.ndarray  # (dx,)
+
+    @property
+    def propensity(self) -> float:
+        """The probability with which this action was drawn, for off-policy evaluation."""
+        return float(self.policy[self.action])
+
+
+def choose(
+    memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, broken: str | None
+) -> tuple[np.ndarray, ged_ucb.Info | None, str | None]:
+    """Policies (n, K) at contexts (n, dx) and what they rest on; or the safe action alone and why.
+
+    The safe action is taken after an alarm that stops the run, where the outcomes told could not be learned (`broken`
+    says why), and where no policy could be computed. If it is not allowed here, or there is none, that is an error.
+    """
+    assert memory.state is not None
+    safe = memory.problem.safe_action
+    stopped = why_stopped(memory)
+    if stopped and safe is not None:
+        return _safe_policy(memory, contexts, mask, stopped), None, stopped
+    reason, cause = broken, None
+    if reason is None:
+        try:
+            policy, info = ged_ucb.select(memory.state, contexts, mask)
+            return policy, info, None
+        except InputError:
+            raise
+        except Exception as error:
+            reason, cause = f"{type(error).__name__}: {error}", error
+    if safe is None:
+        raise FloatingPointError(f"no policy could be computed ({reason}) and the problem names no safe action") from cause
+    policy = _safe_policy(memory, contexts, mask, reason)
+    warnings.warn(f"no policy could be computed ({reason}); taking the safe action {safe}", FallbackWarning, stacklevel=3)
+    return policy, None, reason
+
+
+def why_stopped(memory: Memory) -> str | None:
+    """The sentences of the alarms after which only the safe action may be played, if there are any."""
+    if memory.guard != "fallback" or memory.state is None:
+        return None
+    said = {alarm.name: alarm.sentence for alarm in memory.alarms}
+    return " ".join(said[name] for name in memory.active if monitoring.stops(name, memory.state)) or None
+
+
+def _safe_policy(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, reason: str) -> np.ndarray:
+    safe = memory.problem.safe_action
+    if mask is not None and not mask[:, safe].all():
+        raise InfeasibleError(f"only the safe action {safe} may be played, and it is not among those allowed here: {reason}")
+    policy = np.zeros((len(contexts), memory.problem.n_actions))
+    policy[:, safe] = 1.0
+    return policy
+
+
+def decide(
+    memory: Memory, x: np.ndarray, policy: np.ndarray, info: ged_ucb.Info | None, i: int, fallback: str | None
+) -> tuple[Decision, Explanation]:
+    """Draw the action of context i from its policy (K,), and certify it."""
+    assert memory.state is not None
+    key = memory.state.t + i
+    # one stream for every decision id: the draw does not depend on what else was drawn
+    uniform = np.random.default_rng([memory.settings.seed, key]).random()
+    support = np.flatnonzero(policy > 0)
+    action = int(support[np.searchsorted(np.cumsum(policy[support])[:-1], uniform, side="right")])
+    said = {alarm.name: alarm.sentence for alarm in memory.alarms}
+    remarks = [] if fallback else [said[name] for name in memory.active]
+    if memory.watch is not None and (far := memory.watch.flag(x)):
+        remarks.append(far)
+    certificate, explanation = certify(memory.state, x, policy, action, info, i, fallback, tuple(remarks))
+    return Decision(key, action, policy, certificate, x), explanation

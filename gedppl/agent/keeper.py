@@ -1,0 +1,253 @@
+"""An agent's memory, kept: every step is durable before it counts, and a resumed agent has the same memory again.
+
+A step is computed in full, then written, and only then takes the place of the memory before it. An error before the write
+leaves everything as it was. An interrupt after the write leaves a step that is `_pending`: the next call looks into the
+journal and finishes it. Without a journal the steps are remembered in a list, for `amend`.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gedppl.agent import memory as steps
+from gedppl.agent import recorder, state_store
+from gedppl.agent.feedback import Outcomes
+from gedppl.agent.memory import Ledger, Memory
+from gedppl.errors import JournalCorruptError, JournalError, JournalExistsError, JournalFullError, RecordError
+from gedppl.guard import Alarm
+from gedppl.journal import Journal
+from gedppl.journal.format import Record
+from gedppl.problem import Problem
+from gedppl.settings import Settings
+
+SNAPSHOT_EVERY, SNAPSHOT_SHARE = 1000, 0.01  # decisions between two snapshots: this many, or this share of all so far
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """How an agent came back from its journal; ``print`` it."""
+
+    decisions: int
+    replayed: int  # records replayed, after the snapshot if there was one
+    snapshot: int | None  # the record after which that snapshot was taken
+    differ: dict[str, tuple[str, str]]  # versions that are not those of the journal's start: (then, now)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the next policy is the same bit for bit."""
+        return not self.differ
+
+    def __str__(self) -> str:
+        how = "from the start" if self.snapshot is None else f"after the snapshot at record {self.snapshot}"
+        said = f"{self.decisions} decisions, {self.replayed} records replayed {how}"
+        if self.exact:
+            return f"{said}; the versions are the same: the next policy is what it would have been, bit for bit"
+        changes = ", ".join(f"{path.removeprefix('versions.')} was {old}, is {new}" for path, (old, new) in self.differ.items())
+        return f"{said}; other versions ({changes}): policies agree within about 1e-9, not bit for bit"
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A step on its way: what is to be written, and what is so once it is."""
+
+    records: list[recorder.Step]
+    first: int  # where in the journal, or in the history, the records belong
+    memory: Memory
+    asked: dict[int, tuple[np.ndarray, int]]
+    told: dict[int, Outcomes]
+    ledger: Ledger | None  # None: the ledger there is, added to
+
+
+@dataclass
+class Keeper:
+    """The memory in force, the ledger, and the journal or the history they rest on. Made by `begin` or `reopen`."""
+
+    first: Memory  # before anything happened
+    journal: Journal | None = None
+    memory: Memory = field(init=False)
+    ledger: Ledger = field(default_factory=Ledger)
+    history: list[recorder.Step] = field(default_factory=list)  # without a journal
+    _absorbed: Memory | None = None
+    _pending: _Pending | None = None
+    _saved_at: int = 0  # decisions in the newest snapshot
+    _can_save: bool = True
+
+    def __post_init__(self) -> None:
+        self.memory = self.first
+
+    @classmethod
+    def begin(cls, problem: Problem, chosen: Settings, guard: str | None, path: str | os.PathLike[str] | None) -> Keeper:
+        """A new run; with a path, a new journal."""
+        journal = None
+        if path is not None:
+            try:
+                journal = Journal.create(path, recorder.protocol(problem, chosen, guard))
+            except JournalExistsError as error:
+                raise JournalExistsError(f"{error}. To go on with it, use ged.resume({os.fspath(path)!r}, problem)") from error
+        return cls(Memory(problem, chosen, guard), journal)
+
+    @classmethod
+    def reopen(cls, path: str | os.PathLike[str], problem: Problem, oracle: Any, radius: Any) -> tuple[Keeper, Resumed]:
+        """The run that a journal holds."""
+        journal = Journal.open(path)
+        try:
+            chosen, guard = recorder.read_protocol(journal.protocol, oracle, radius)
+            differ = journal.require_protocol(recorder.protocol(problem, chosen, guard))
+            keeper = cls(Memory(problem, chosen, guard), journal)
+            replayed, snapshot = keeper._catch_up()
+            resumed = Resumed(keeper.rounds, replayed, snapshot, differ)
+            if differ:
+                keeper.commit([("change", recorder.versions_payload(differ))], keeper.memory)
+            return keeper, resumed
+        except BaseException:
+            journal.close()
+            raise
+
+    @property
+    def rounds(self) -> int:
+        return 0 if self.memory.state is None else self.memory.state.t
+
+    # replaying ----------------------------------------------------------------------------------------------------------
+
+    def records(self, kind: str | None = None) -> Iterable[Record]:
+        """Everything that happened."""
+        if self.journal is not None:
+            return self.journal.records(kind)
+        return (r for r in recorder.remembered(self.history) if kind is None or r.kind == kind)
+
+    def amended(self, key: int, news: Outcomes) -> tuple[Memory, Ledger]:
+        """The memory and ledger as they would be, had these outcomes been told in place of the ones that were."""
+        amendments = recorder.amendments(self.records("amend"))
+        amendments[key] = amendments.get(key, {}) | news
+        ledger = Ledger()
+        return recorder.replayed(self.first, ledger, self.records(), amendments), ledger
+
+    def _catch_up(self) -> tuple[int, int | None]:
+        """Bring the memory to the journal's end: records replayed, and from which record's snapshot, if there was one."""
+        assert self.journal is not None
+        count = 0
+
+        def counted(records: Iterable[Record]) -> Iterator[Record]:
+            nonlocal count
+            for record in records:
+                if record.kind not in ("protocol", "snapshot"):
+                    count += 1
+                    yield record
+
+        snapshot = self.journal.latest_snapshot()
+        if snapshot is not None:
+            after = snapshot.sequence + 1
+            try:
+                if not any(True for _ in self.journal.records("amend", start=after)):  # else what it holds was amended
+                    self.memory, self.ledger = state_store.restored(self.first, snapshot.arrays, snapshot.meta)
+                    self._saved_at = self.rounds
+                    self.memory = recorder.replayed(self.memory, self.ledger, counted(self.journal.records(start=after)))
+                    return count, snapshot.sequence
+            except JournalCorruptError as error:
+                warnings.warn(f"{error}; replaying all of {self.journal.path} instead", RuntimeWarning, stacklevel=5)
+        self.ledger, count = Ledger(), 0
+        amendments = recorder.amendments(self.records("amend"))
+        self.memory = recorder.replayed(self.first, self.ledger, counted(self.records()), amendments)
+        return count, None
+
+    # changing -----------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Finish, or forget, a step that was interrupted."""
+        if self._pending is not None:
+            if self.journal is None or len(self.journal) == self._pending.first + len(self._pending.records):
+                self._finish(self._pending)
+            self._pending = None
+
+    def learned(self, context: np.ndarray | None) -> tuple[Memory, str | None]:
+        """The memory with everything told so far learned; or, if that fails, as it is, and why.
+
+        Kept until something else is told, so that it is computed once. Before the first decision `context` (dx,) stands
+        in for it, and nothing is kept.
+        """
+        if self.memory.state is None:
+            assert context is not None
+            return steps.started(self.memory, context), None
+        if self._absorbed is None:
+            try:
+                self._absorbed = steps.absorbed(self.memory)
+            except Exception as error:
+                return self.memory, f"the outcomes told could not be learned: {type(error).__name__}: {error}"
+        return self._absorbed, None
+
+    def commit(
+        self,
+        records: list[recorder.Step],
+        after: Memory,
+        *,
+        asked: dict[int, tuple[np.ndarray, int]] | None = None,
+        told: dict[int, Outcomes] | None = None,
+        ledger: Ledger | None = None,
+    ) -> list[Alarm]:
+        """Write a step down, then let it count. The alarms that it set off are written with it, and returned."""
+        alarms = [a for a in after.alarms[len(self.memory.alarms) :] if ledger is None]
+        said: list[recorder.Step] = [("alarm", recorder.alarm_payload(a)) for a in alarms]
+        # Before the step, so that one it acknowledges is not raised again by a replay; but logged rows may be the first
+        # thing that ever happened, and before them there are no monitors.
+        records = [*records, *said] if records[0][0] == "observe" else [*said, *records]
+        first = len(self.history) if self.journal is None else len(self.journal)
+        self._pending = _Pending(records, first, after, asked or {}, told or {}, ledger)
+        if self.journal is not None:
+            try:
+                self.journal.append_many(records)
+            except JournalError as error:
+                self._pending = None  # nothing was acknowledged
+                if type(error) is JournalError:
+                    raise JournalError(f"{error}; from an agent: close() it, then ged.resume") from error
+                raise
+        self.settle()
+        return alarms
+
+    def _finish(self, step: _Pending) -> None:
+        # every line may be repeated: an interrupt may come between any two
+        if step.ledger is not None:
+            self.ledger = step.ledger
+            self._saved_at = -SNAPSHOT_EVERY  # after an amendment older snapshots are of no use
+        self.ledger.asked.update(step.asked)
+        self.ledger.told.update(step.told)
+        if self.journal is None:
+            self.history[step.first :] = step.records
+        self._absorbed = None
+        self.memory = step.memory
+
+    # keeping ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot_due(self) -> bool:
+        return self.rounds - self._saved_at >= max(SNAPSHOT_EVERY, SNAPSHOT_SHARE * self.rounds)
+
+    def save(self) -> bool:
+        """Store a snapshot; whether there is one of this state now."""
+        if self.journal is None or not self._can_save:
+            return False
+        try:
+            self.journal.save_snapshot(len(self.journal) - 1, *state_store.stored(self.memory, self.ledger))
+        except (state_store.NotStorableError, RecordError):  # resuming will replay: slower, and no less right
+            self._can_save = False
+            return False
+        except JournalFullError as error:
+            warnings.warn(f"no snapshot could be stored, nothing else is lost: {error}", RuntimeWarning, stacklevel=4)
+            return False
+        self._saved_at = self.rounds
+        return True
+
+    def close(self) -> None:
+        if self.journal is not None:
+            try:
+                if self.rounds != self._saved_at:
+                    self.save()
+            except JournalError:
+                pass  # it could not be written to any more; what was acknowledged is in it
+            finally:
+                self.journal.close()

@@ -1,0 +1,153 @@
+"""What an agent knows, and the steps that change it. Pure: each returns a new `Memory` and leaves the old one valid.
+
+The same steps are taken when something happens and when a journal is replayed, so that both end in the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gedppl import ged_ucb
+from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
+from gedppl.agent.monitoring import Watch
+from gedppl.guard import Alarm
+from gedppl.problem import Problem
+from gedppl.settings import Settings
+
+
+class Inbox:
+    """Outcomes told and not yet learned: looks at a shared list that only grows, so that a step costs O(1)."""
+
+    __slots__ = ("_entries", "_n")
+
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+        self._entries, self._n = list(entries), len(entries)
+
+    def plus(self, entries: Sequence[Entry]) -> Inbox:
+        other = Inbox.__new__(Inbox)
+        # somebody else went on from here: take a branch of our own
+        other._entries = self._entries if len(self._entries) == self._n else self._entries[: self._n]
+        other._entries.extend(entries)
+        other._n = self._n + len(entries)
+        return other
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries[: self._n])
+
+
+@dataclass
+class Ledger:
+    """Every decision, and what was told of it. Grows only; entries are never taken back."""
+
+    asked: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)  # id -> (x, action)
+    told: dict[int, Outcomes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Models, limits, monitors and feedback not yet learned."""
+
+    problem: Problem  # with the limits and actions in force
+    settings: Settings
+    guard: str | None  # "fallback", "warn" or None
+    state: ged_ucb.State | None = None  # made when the first context shows its width
+    origin: np.ndarray | None = None  # (dx,) that context
+    watch: Watch | None = None
+    inbox: Inbox = field(default_factory=Inbox)
+    alarms: tuple[Alarm, ...] = ()  # all so far
+    active: tuple[str, ...] = ()  # names of those not acknowledged
+
+    @property
+    def available(self) -> np.ndarray:
+        """(K,) actions on offer."""
+        return np.ones(self.problem.n_actions, bool) if self.state is None else self.state.blocks[-1].available.copy()
+
+
+def started(memory: Memory, x: np.ndarray) -> Memory:
+    """With a state, if there was none; x (dx,) is the first context of the run."""
+    if memory.state is not None:
+        return memory
+    state = ged_ucb.init(memory.problem, memory.settings, x[None])
+    watch = None if memory.guard is None else Watch.begin(state, x)
+    return replace(memory, state=state, origin=x, watch=watch)
+
+
+def absorbed(memory: Memory) -> Memory:
+    """With everything told so far shown to the monitors, then learned."""
+    state, entries = memory.state, list(memory.inbox)
+    if state is None or not entries:
+        return memory
+    memory = _watched(memory, entries, decided=True)
+    rounds = sum(e.first for e in entries)
+    return replace(memory, state=ged_ucb.update(state, rows_by_stream(memory.problem, entries), rounds), inbox=Inbox())
+
+
+def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:
+    """One more decision, at x (dx,). `learned` False: the feedback before it could not be learned and waits on."""
+    memory = started(memory, x)
+    if learned:
+        memory = absorbed(memory)
+    assert memory.state is not None
+    watch = memory.watch and memory.watch.include(x, memory.state.t)
+    return replace(memory, state=ged_ucb.advance(memory.state, 1), watch=watch)
+
+
+def told(memory: Memory, entries: Sequence[Entry]) -> Memory:
+    return replace(memory, inbox=memory.inbox.plus(entries))
+
+
+def observed(memory: Memory, entries: Sequence[Entry]) -> Memory:
+    """Logged rows, in their order, with refits in between, so that each is predicted from those before it."""
+    memory = absorbed(started(memory, entries[0].x))
+    assert memory.state is not None
+    for chunk in _chunks(entries, memory.state):
+        memory = _watched(memory, chunk, decided=False)
+        state = ged_ucb.update(memory.state, rows_by_stream(memory.problem, chunk), len(chunk))  # type: ignore[arg-type]
+        memory = replace(memory, state=state)
+    return memory
+
+
+def changed(memory: Memory, problem: Problem, available: np.ndarray) -> Memory:
+    """Other limits, or other actions on offer."""
+    memory = absorbed(memory)
+    assert memory.state is not None
+    return replace(memory, problem=problem, state=ged_ucb.change(memory.state, problem, available))
+
+
+def alarmed(memory: Memory, alarm: Alarm) -> Memory:
+    """An alarm counts until it is acknowledged; the same one again is no news."""
+    if alarm.name in memory.active:
+        return memory
+    return replace(memory, alarms=(*memory.alarms, alarm), active=(*memory.active, alarm.name))
+
+
+def acknowledged(memory: Memory, name: str) -> Memory:
+    """An alarm is looked into and the run goes on; its monitor begins anew, with its share of delta once more."""
+    memory = absorbed(memory)
+    watch = memory.watch and memory.watch.restarted(name)
+    return replace(memory, watch=watch, active=tuple(a for a in memory.active if a != name))
+
+
+def _watched(memory: Memory, entries: Sequence[Entry], *, decided: bool) -> Memory:
+    if memory.watch is None or memory.state is None:
+        return memory
+    watch, alarms = memory.watch.take_in(memory.state, entries, decided=decided)
+    memory = replace(memory, watch=watch)
+    for alarm in alarms:
+        memory = alarmed(memory, alarm)
+    return memory
+
+
+def _chunks(entries: Sequence[Entry], state: ged_ucb.State) -> Iterator[Sequence[Entry]]:
+    """Cut logged rows where a refit falls due."""
+    told_rounds, i = state.told, 0
+    while i < len(entries):
+        size = max(1, int((state.settings.growth - 1.0) * told_rounds))
+        yield entries[i : i + size]
+        told_rounds, i = told_rounds + size, i + size

@@ -1,0 +1,298 @@
+"""The guard at work: what an agent shows its monitors, and which predictive distribution they bet against.
+
+Outcomes are shown at the moment they are taken in, in the order of decision ids, each beside a predictive that was fixed
+before it: from the rows taken in earlier, and inside a batch told together from the rows of the batch with smaller ids
+(refreshed each time the data grew by a tenth). So the order of arrival does not matter here either.
+
+    limit:<constraint>       the realised cost against the limit in force when the decision was made
+    calibration:<outcome>    the outcome against its predictive
+    drift:<outcome>          the same, with an eye on late changes
+
+Limits are watched where the constraint is on a mean and the outcome has a lower end, which is all that the bet needs: that
+of its support, or, for outcomes without one but with a known noise scale, six standard deviations under the functional's
+low (at the first context; a miss of that bound has probability 1e-9). Warm-up rounds of the paper's kind are left out.
+
+An alarm is trusted to stop a run where its false-alarm rate was shown: the limits, which need no model, and predictives
+in closed form (finite classes, linear-Gaussian with known scale). The predictive of a general program is a set of weighted
+particles around a fit; a prior that conflicts with the truth can set off its alarms, so these warn only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, ndtr
+
+from gedppl import ged_ucb
+from gedppl.agent.feedback import Entry, rows_by_stream
+from gedppl.confidence.finite import FiniteLearner
+from gedppl.confidence.linear_gaussian import LinearGaussianLearner
+from gedppl.density import Density
+from gedppl.errors import FamilyError, NoClosedFormError
+from gedppl.guard import Alarm, Guard, LimitMonitor, OutlierCheck, PitMonitor, Told, pit_uniform, randomised_pit
+from gedppl.guard.bets import Bets
+from gedppl.problem import Constraint, Problem
+from gedppl.settings import warmup_rounds
+
+NOISE_SDS = 6.0
+WIDER_PRIOR = 1e-4  # share of the working prior's precision in the predictive: a prior far off must not look like a wrong model
+OUTLIER_COLUMNS = 64  # wider contexts are checked on fixed random projections
+FIRST_LOGGED = 2**40  # logged rows have no decision id; their numbers for `pit_uniform` start here
+NO_UPPER_END = float(np.finfo(float).max)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The monitors of one run and the contexts seen. Immutable."""
+
+    guard: Guard
+    contexts: OutlierCheck
+    logged: int  # logged rows taken in
+
+    @classmethod
+    def begin(cls, state: ged_ucb.State, x: np.ndarray) -> Watch:
+        """Before the first outcome; x (dx,) is the first context."""
+        problem = state.problem
+        limits: dict[str, tuple[float, float, float]] = {}
+        for c in problem.constraints:
+            if isinstance(c, Constraint) and c.functional.name == "mean":
+                low = lowest_outcome(c, x, problem.n_actions)
+                if low is not None and low < c.at_most:
+                    limits[c.name] = (c.at_most, low, NO_UPPER_END)
+        models = [name for name, learner in state.learners.items() if _has_predictive(problem.streams[name], learner, x)]
+        width = len(x)
+        guard = Guard.create(
+            dx=width, n_actions=problem.n_actions, delta=state.settings.delta, limits=limits, models=models
+        )
+        columns = width if width <= OUTLIER_COLUMNS else Bets(width, 1).columns
+        return cls(guard, OutlierCheck.create(dx=columns), 0)
+
+    # contexts ---------------------------------------------------------------------------------------------------------
+
+    def flag(self, x: np.ndarray) -> str:
+        """A sentence if the context (dx,) is far outside of what was seen, else ""."""
+        sentence = self.contexts.flag(self._columns(x))
+        if sentence and len(x) > OUTLIER_COLUMNS:
+            sentence += f" (x[...] are {self.contexts.dx} random projections of the {len(x)} columns)"
+        return sentence
+
+    def include(self, x: np.ndarray, t: int) -> Watch:
+        """Take in the context of round t; of a long run one in t / 1000, which is enough and costs nothing."""
+        if t >= 2000 and t % (t // 1000):
+            return self
+        return replace(self, contexts=self.contexts.include(self._columns(x)))
+
+    def _columns(self, x: np.ndarray) -> np.ndarray:
+        return x if len(x) <= OUTLIER_COLUMNS else Bets(len(x), 1).projected(x)
+
+    # outcomes ---------------------------------------------------------------------------------------------------------
+
+    def take_in(self, state: ged_ucb.State, entries: Sequence[Entry], *, decided: bool) -> tuple[Watch, list[Alarm]]:
+        """Show the monitors outcomes that `state` has not learned yet; the alarms that they set off.
+
+        `decided` says whether the agent made these decisions: only then is it answerable for their costs.
+        """
+        guard, alarms, learners = self.guard, [], dict(state.learners)
+        ordered = sorted(entries, key=lambda e: e.id)
+        chunks = list(_tenths(ordered, state.told))
+        # logged rows have no decision id: they are numbered on from those before
+        shift = 0 if decided else FIRST_LOGGED + self.logged - ordered[0].id
+        for i, chunk in enumerate(chunks):
+            pits = self._pits(state, learners, chunk, shift)
+            for entry, its_pits in zip(chunk, pits):
+                costs = _costs(state, guard, entry) if decided else {}
+                action = entry.action % _first_actions(guard, state.problem)
+                guard, new = _with_limits(guard, costs).update(
+                    Told(entry.x, action, its_pits, {name: z for name, (z, _) in costs.items()})
+                )
+                alarms += new
+            if i + 1 < len(chunks):
+                for name, (x, a, y) in rows_by_stream(state.problem, chunk).items():
+                    learners[name] = learners[name].absorb(x, a, y)
+        return replace(self, guard=guard, logged=self.logged + (0 if decided else len(entries))), alarms
+
+    def _pits(
+        self, state: ged_ucb.State, learners: dict[str, Any], chunk: Sequence[Entry], shift: int
+    ) -> list[dict[str, float]]:
+        out: list[dict[str, float]] = [{} for _ in chunk]
+        for number, name in enumerate(state.learners):
+            if f"calibration:{name}" not in self.guard.monitors:
+                continue
+            told = [(i, e, _played(state.problem, e, name, learned=True)) for i, e in enumerate(chunk)]
+            rows = [(i, e, value) for i, e, value in told if value is not None]
+            if not rows:
+                continue
+            x, a = np.stack([e.x for _, e, _ in rows]), np.array([e.action for _, e, _ in rows])
+            below, at = predictive_cdf(learners[name], x, a, np.array([value for _, _, value in rows]))
+            for (i, e, _), lower, upper in zip(rows, below, at):
+                if not (np.isfinite(lower) and np.isfinite(upper)):
+                    continue  # a broken fit is reported by the oracle's status, not by a bet
+                # from 1: numpy pads seeds with zeros, and [seed, id, 0] would be the stream that drew the action itself
+                uniform = pit_uniform(state.settings.seed, e.id + shift, number + 1) if upper > lower else 0.5
+                out[i][name] = randomised_pit(min(max(lower, 0.0), 1.0), min(max(upper, lower, 0.0), 1.0), uniform)
+        return out
+
+    def restarted(self, name: str) -> Watch:
+        """The same with one monitor at its start: after an alarm was looked into."""
+        monitor = self.guard.monitors[name]
+        fresh: LimitMonitor | PitMonitor
+        if isinstance(monitor, LimitMonitor):
+            fresh = LimitMonitor.create(limit=monitor.limit, low=monitor.low, high=monitor.high, delta=monitor.delta)
+        else:
+            make = PitMonitor.drift if monitor.drifting else PitMonitor.calibration
+            fresh = make(dx=monitor.bets.dx, n_actions=monitor.bets.n_actions, delta=monitor.delta, burn_in=monitor.burn_in)
+        return replace(self, guard=Guard({**self.guard.monitors, name: fresh}))
+
+
+def stops(alarm: str, state: ged_ucb.State) -> bool:
+    """Whether an alarm of this name is trusted to stop a run."""
+    kind, _, name = alarm.partition(":")
+    return kind == "limit" or isinstance(state.learners.get(name), FiniteLearner | LinearGaussianLearner)
+
+
+# what the monitors see ------------------------------------------------------------------------------------------------
+
+
+def _tenths(entries: Sequence[Entry], told: int) -> Iterator[Sequence[Entry]]:
+    """Cut a batch so that no piece is more than a tenth of the data before it."""
+    i = 0
+    while i < len(entries):
+        size = max(1, (told + i) // 10)
+        yield entries[i : i + size]
+        i += size
+
+
+def _played(problem: Problem, entry: Entry, stream: str, *, learned: bool) -> float | None:
+    """The outcome of the action played, if it was told (and, with `learned`, if the models learn from it)."""
+    value = entry.outcomes.get(stream)
+    if value is None or (learned and not problem.learn_safe and entry.action == problem.safe_action):
+        return None
+    number = float(value if value.ndim == 0 else value[entry.action])
+    return None if np.isnan(number) else number
+
+
+def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, tuple[float, float]]:
+    """Constraint -> (realised cost, the limit in force when the decision was made)."""
+    if state.settings.warmup == "paper" and entry.id < warmup_rounds("paper", state.problem.n_actions):
+        return {}
+    block = next((b for b in reversed(state.blocks) if b.start <= entry.id), state.blocks[0])
+    out = {}
+    for j, c in enumerate(state.problem.constraints):
+        monitor = guard.monitors.get(f"limit:{c.name}")
+        if isinstance(c, Constraint) and isinstance(monitor, LimitMonitor) and monitor.low < block.limits[j]:
+            z = _played(state.problem, entry, c.stream, learned=False)
+            if z is not None:
+                out[c.name] = (max(z, monitor.low), float(block.limits[j]))
+    return out
+
+
+def _with_limits(guard: Guard, costs: dict[str, tuple[float, float]]) -> Guard:
+    """Limits may change in a run; a bet is fair against the limit of its own round, whatever the others were."""
+    changed = {}
+    for name, (_, limit) in costs.items():
+        monitor = guard.monitors[f"limit:{name}"]
+        if isinstance(monitor, LimitMonitor) and monitor.limit != limit:
+            changed[f"limit:{name}"] = replace(monitor, limit=limit)
+    return Guard({**guard.monitors, **changed}) if changed else guard
+
+
+def _first_actions(guard: Guard, problem: Problem) -> int:
+    """Actions at the start of the run; the bets on an action added later go with those on an old one."""
+    known = [m.bets.n_actions for m in guard.monitors.values() if isinstance(m, PitMonitor)]
+    return known[0] if known else problem.n_actions
+
+
+# predictive distributions ---------------------------------------------------------------------------------------------
+
+
+def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P(Y < y) and P(Y <= y) before y is learned: x (n, dx), a (n,), y (n,) -> (n,), (n,).
+
+    Linear-Gaussian: Normal(phi'm, scale^2 + phi'S phi) with the posterior under a prior a hundred times as wide. Finite
+    class: the members' mixture by posterior probability. Programs: the mixture over particles.
+    """
+    if isinstance(learner, LinearGaussianLearner):
+        phi, offset, scale = learner.features_at.rows(x, a)
+        space = learner.space
+        # the last term is rounding, and keeps directions never seen positive beside well-known ones
+        rounding = 1e-13 * np.trace(learner.information) * np.eye(len(learner.moment))
+        chol = np.linalg.cholesky(WIDER_PRIOR * space.prior + learner.information + rounding)
+        mean = np.linalg.solve(chol.T, np.linalg.solve(chol, learner.moment))
+        spread = np.linalg.solve(chol, (phi @ space.basis).T)
+        location = phi @ (space.origin + space.basis @ mean) + offset
+        u = ndtr((y - location) / np.sqrt(scale**2 + np.sum(spread**2, axis=0)))
+        return u, u
+    if isinstance(learner, FiniteLearner):
+        logs = learner.totals if np.isfinite(learner.totals).any() else np.zeros(len(learner.totals))
+        weights = np.exp(logs - logsumexp(logs))
+        parts = [(weights[members], density) for members, density in _members(learner.cls, x, a)]
+    else:
+        parts = [(np.exp(learner.particles.log_weights), learner.cls.density_at(learner.particles.theta, x, a))]
+    return _mixed(parts, np.nextafter(y, -np.inf)), _mixed(parts, y)
+
+
+def _mixed(parts: list[tuple[np.ndarray, Density]], y: np.ndarray) -> np.ndarray:
+    total = np.zeros(len(y))
+    for weights, density in parts:
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            cdf = np.broadcast_to(np.asarray(density.cdf(y[None]), float), (len(weights), len(y)))
+        total += np.sum(np.where(weights[:, None] > 0, weights[:, None] * cdf, 0.0), axis=0)
+    return total
+
+
+def _members(cls: Any, x: np.ndarray, a: np.ndarray) -> list[tuple[np.ndarray, Density]]:
+    """Members of a finite class and their densities (members, n), one pair for each program it is made of."""
+    if not hasattr(cls, "_programs"):  # a finite class of somebody's own
+        return [(np.array([m]), cls.density_of(m, x, a)) for m in range(cls.size)]
+    return [(cls._of(p), program.density_at(cls._thetas[p], x, a)) for p, program in enumerate(cls._programs)]
+
+
+def _densities(model: Any, x: np.ndarray, a: np.ndarray) -> list[Density]:
+    if getattr(model, "size", None) is not None:
+        return [density for _, density in _members(model, x, a)]
+    return [model.density_at(np.asarray(model.initial, float), x, a)]
+
+
+def _is_scalar(density: Density) -> bool:
+    return density.kind in ("continuous", "discrete", "mixed") and not density.event_shape
+
+
+def _has_predictive(model: Any, learner: Any, x: np.ndarray) -> bool:
+    if isinstance(learner, LinearGaussianLearner):
+        return True
+    densities = _densities(model, x[None], np.zeros(1, np.int64))
+    if not all(_is_scalar(d) for d in densities):
+        return False
+    try:
+        return all(np.isfinite(np.asarray(d.cdf(0.0), float)).all() for d in densities)
+    except (FamilyError, NoClosedFormError):
+        return False
+
+
+def lowest_outcome(c: Constraint, x: np.ndarray, n_actions: int) -> float | None:
+    """The lower end of a constraint's outcome, for sure or but for six sds of known noise; None if there is none."""
+    model = c.model
+    rows, actions = np.repeat(x[None], n_actions, axis=0), np.arange(n_actions)
+    densities = _densities(model, rows, actions)
+    if not all(_is_scalar(d) for d in densities):
+        return None
+    members = getattr(model, "size", None) is not None
+    try:
+        low = min(float(np.min(np.asarray(d.support[0], float))) for d in densities)
+        variance = max(float(np.max(np.asarray(d.variance, float))) for d in densities) if members else np.nan
+    except FamilyError:  # a family of the user's own that says nothing about it
+        return None
+    if np.isfinite(low):
+        moving = not members and getattr(getattr(model, "program", None), "moving_support", False)
+        return None if moving else low
+    if members:
+        sd = float(np.sqrt(variance))
+    elif model.predictor is not None and model.predictor.family == "Normal":
+        sd = float(np.max(model.predictor.fixed(rows, actions)["scale"]))
+    else:
+        return None
+    low = c.functional.low - NOISE_SDS * sd
+    return low if np.isfinite(low) else None

@@ -1,0 +1,84 @@
+"""The predictive density that a likelihood-ratio set is measured against, as a weighted set of parameters.
+
+Particles theta_m with weights w_m, fixed before a batch of outcomes arrives, predict it jointly with
+
+    q(y_1, ..., y_k) = sum_m w_m prod_i p(y_i | x_i, a_i, theta_m),
+
+then w_m is multiplied by the batch's likelihood. q is symmetric in the rows of a batch and integrates to one, so the
+product over batches divided by the truth's likelihood is a nonnegative martingale whatever the particles are: a poor set
+costs width, never coverage. (The rows of a batch may also have been collected one after another, each on what the
+earlier ones showed: every term of the sum is a martingale of its own.)
+
+Axis letters: M particles, n rows, D flat parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
+
+from gedppl.oracles.fits import positive_definite
+
+if TYPE_CHECKING:
+    from gedppl.classes import DensityClass
+
+PARTICLES = 128
+FROM_PRIOR = 16
+PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another
+
+
+@dataclass(frozen=True)
+class Particles:
+    """theta (M, D) and log weights (M,) that sum to one on the natural scale."""
+
+    theta: np.ndarray
+    log_weights: np.ndarray
+
+    def predict(self, rows: np.ndarray) -> tuple[float, Particles]:
+        """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the particles reweighted by it.
+
+        A particle whose log-likelihood is not a finite number counts as density zero. That makes q integrate to less than
+        one, which keeps the set valid; renormalising after the outcome was seen would not. If no particle is left, log q
+        is -inf and the weights stay.
+        """
+        sums = rows.sum(axis=1)
+        joint = self.log_weights + np.where(np.isfinite(sums), sums, -np.inf)
+        if not np.isfinite(joint).any():
+            return -np.inf, self
+        log_q = float(logsumexp(joint))
+        return log_q, replace(self, log_weights=joint - log_q)
+
+
+def prior_draws(cls: DensityClass, n: int, seed: int) -> np.ndarray:
+    """(n, D) from the class's prior; coordinates without one are spread over several scales around `initial`."""
+    draws = np.array(cls.draw_prior(n, seed), float)
+    spread = np.resize(PRIOR_SCALES, n)[:, None]
+    return np.where(cls.prior_free, cls.initial + spread * (draws - cls.initial), draws)
+
+
+def at_start(cls: DensityClass, seed: int) -> Particles:
+    """Before any row: draws from the prior, and the initial parameters."""
+    theta = np.vstack([cls.initial, prior_draws(cls, PARTICLES - 1, seed)])
+    return Particles(theta, np.full(PARTICLES, -np.log(PARTICLES)))
+
+
+def laplace(cls: DensityClass, theta: np.ndarray, precision: np.ndarray, seed: int) -> Particles:
+    """After a fit: theta, draws from N(theta, precision^-1) in opposite pairs, and a few from the prior."""
+    pairs = (PARTICLES - FROM_PRIOR - 1) // 2 + 1
+    base = np.random.default_rng(seed).standard_normal((pairs, cls.dim))  # the same at every refit
+    chol = np.linalg.cholesky(positive_definite(precision))
+    steps = solve_triangular(chol, base.T, lower=True, trans=1).T
+    near = np.vstack([theta[None], theta + steps, theta - steps])[: PARTICLES - FROM_PRIOR]
+    draws = np.vstack([near, prior_draws(cls, FROM_PRIOR, seed + 1)])
+    return Particles(draws, np.full(PARTICLES, -np.log(PARTICLES)))
+
+
+def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """n draws (n, D) from N(theta, precision^-1)."""
+    chol = np.linalg.cholesky(positive_definite(precision))
+    base = np.random.default_rng(seed).standard_normal((n, len(theta)))
+    return theta + solve_triangular(chol, base.T, lower=True, trans=1).T

@@ -1,0 +1,318 @@
+"""A program's functional over its plausible set: bounds today, delta bounds under past snapshots.
+
+Axis letters: n contexts, K actions, B snapshots, D flat parameters, G grid points.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import expit
+
+from gedppl.confidence.ascent import ascend, extremes
+from gedppl.confidence.learner import Bounds, Trail
+from gedppl.confidence.likelihoods import PredictorData
+from gedppl.confidence.program_sets import Plausible
+from gedppl.density import Density
+
+if TYPE_CHECKING:
+    from gedppl.confidence.programs import ProgramLearner
+    from gedppl.functionals import Functional
+
+MISSPECIFIED = "no parameter of the class explains the data as well as the predictions did: the model is misspecified"
+NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
+SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
+FAR = {"identity": 1e8, "logit": 60.0, "log": 60.0}  # stands for an infinite linear predictor
+ARGUMENT = {  # the family's argument that the linear predictor sets, and how
+    "Normal": ("loc", np.asarray),
+    "Bernoulli": ("probs", expit),
+    "Binomial": ("probs", expit),
+    "Poisson": ("rate", np.exp),
+    "Exponential": ("rate", np.exp),
+    "Gamma": ("rate", np.exp),
+}
+GRADIENT_BUDGET = 200  # single-gradient evaluations for all K actions of a context together
+GRID, ZOOMS = 33, 4
+MAX_CELLS = 4_000_000  # problems x rows held at once
+
+
+def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+    """See `ProgramLearner.bounds`."""
+    n, K, low, high = len(x), n_actions, functional.low, functional.high
+    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    estimate = _values(learner, functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
+    rule = learner.rule.describe(learner.delta)
+    shape = (n, K)
+    empty = any(s.region.kappa <= 0 for s in learner.sets)
+    exact = isinstance(learner.data, PredictorData) and all(s.convex for s in learner.sets)
+    if exact and not empty:
+        lower, upper, witness, note = _exact(learner, functional, xs, actions)
+        guaranteed = learner.rule.guaranteed and functional.fn is None
+    elif empty or not learner.sets:
+        lower, upper, witness = np.full(n * K, low), np.full(n * K, high), None
+        note, guaranteed = (MISSPECIFIED, False) if empty else ("", learner.rule.guaranteed)
+    else:
+        lower, upper, witness, note = by_ascent(learner, functional, xs, actions)
+        guaranteed = False
+    return Bounds(
+        estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
+        lower=np.clip(lower, low, high).reshape(shape),
+        upper=np.clip(upper, low, high).reshape(shape),
+        method="ascent" if learner.sets and not (exact and functional.fn is None) else "exact",
+        guaranteed=guaranteed,
+        rule=rule,
+        note=note,
+        witness=None if witness is None else witness.reshape(*shape, -1),
+    )
+
+
+def _values(learner: ProgramLearner, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The functional at rows, row i at its own theta[i]."""
+    return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
+
+
+def _at_predictor(
+    learner: ProgramLearner, functional: Functional, eta: np.ndarray, columns: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
+    """The functional at linear predictors eta (G, m), offset included; columns (m, ...) as `PredictorData.columns` gives them."""
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    D, (G, m) = data.dim, eta.shape
+    with np.errstate(over="ignore", invalid="ignore"):
+        if functional.fn is not None:  # a user's function may be written for the program's own arrays: ask the program
+            phi, offset = columns[:, :D], columns[:, D]
+            steps = (eta - offset) / np.maximum(np.sum(phi**2, axis=1), 1e-300)
+            theta = steps[:, :, None] * phi  # any theta with this predictor gives the same density
+            return _values(learner, functional, theta.reshape(G * m, D), np.tile(x, (G, 1)), np.tile(a, G)).reshape(G, m)
+        fixed = {name: columns[:, D + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
+        args = {name: np.broadcast_to(value, (G, m)) for name, value in fixed.items()}
+        name, link = ARGUMENT[data.predictor.family]
+        return np.asarray(functional(Density(data.predictor.family, {**args, name: link(eta)}), x=x, a=a), float)
+
+
+# exact: one linear predictor ---------------------------------------------------------------------------------------------
+
+
+def _exact(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    columns, _ = data.columns(x, a)
+    phi, offset = columns[:, : data.dim], columns[:, data.dim]
+    both = np.vstack([phi, -phi])
+    value = declared_reach(learner.cls, both)
+    theta = np.broadcast_to(learner.theta, both.shape).copy()
+    widths = np.array([_seen_half_width(s, phi) for s in learner.sets]).reshape(len(learner.sets), len(phi))
+    for i, chosen in enumerate(learner.sets):
+        mine = np.flatnonzero(np.tile((np.argmin(widths, axis=0) == i) & np.isfinite(widths[i]), 2))
+        most = max(1, MAX_CELLS // max(chosen.data.n, 1))
+        for part in np.array_split(mine, -(-len(mine) // most)) if len(mine) else ():
+            cheap = chosen.data.n * data.dim**2 <= 20_000
+            found = extremes(chosen.region, both[part], chosen.data.information, cheap_information=cheap)
+            better = found.settled & (found.value < value[part])
+            value[part] = np.where(better, found.value, value[part])
+            theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
+    m = len(phi)
+    far = FAR[data.predictor.link]
+    open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)  # (m, 2): below, above
+    eta_high = np.minimum(value[:m], far) + offset
+    eta_low = np.maximum(-value[m:], -far) + offset
+    lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, open_end, x, a)
+    notes = [f"{int(open_end.sum())} of {2 * m} directions are not yet bounded by the data"] if open_end.any() else []
+    notes += [SEARCHED] if functional.fn is not None else []
+    return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes)
+
+
+def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
+    """The delta half-width of eta, infinite where phi leaves the span of the rows."""
+    width = chosen.region.half_width(phi)
+    if chosen.unseen.size:
+        stray = np.linalg.norm(phi @ chosen.unseen, axis=1) > 1e-7 * np.maximum(np.linalg.norm(phi, axis=1), 1e-300)
+        width = np.where(stray, np.inf, width)
+    return width
+
+
+def declared_reach(cls: Any, phi: np.ndarray) -> np.ndarray:
+    """max phi'theta over the declared bounds alone, for phi (M, D): inf where a coordinate in use has none.
+
+    |theta_site| <= S gives S |phi_site|, a box gives its best corner; sites add up.
+    """
+    declared: Any = getattr(cls, "bounds", None)
+    sites: Any = getattr(cls, "sites", None)
+    reach = np.zeros(len(phi))
+    covered = np.zeros(phi.shape[1], bool)
+    for site in sites if declared and sites else ():
+        if site.name not in declared:
+            continue
+        part = phi[:, site.start : site.stop]
+        limit = declared[site.name]
+        if isinstance(limit, tuple):
+            low, high = (np.broadcast_to(side, site.shape).ravel() for side in limit)
+            reach += np.sum(np.where(part > 0, part * high, part * low), axis=1)
+        else:
+            reach += float(limit) * np.linalg.norm(part, axis=1)
+        covered[site.start : site.stop] = True
+    return np.where(np.any(phi[:, ~covered] != 0, axis=1), np.inf, reach)
+
+
+def _over_interval(
+    learner: ProgramLearner, functional: Functional, columns: np.ndarray, eta_low: np.ndarray, eta_high: np.ndarray,
+    open_end: np.ndarray, x: np.ndarray, a: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Smallest and largest value over eta in [eta_low, eta_high] (m,), and whether the largest is nearer to eta_low.
+
+    A grid with both ends, then the cells around the best point again and again: this finds the extremes of a functional that
+    is monotone in eta or has one hump, as all but `expected` are in these families. Where an end is open, (m, 2) bool, and
+    the functional moves towards it, what lies beyond is unknown: the functional's own range.
+    """
+    m = len(columns)
+
+    def at(eta: np.ndarray) -> np.ndarray:  # (m, G)
+        return _at_predictor(learner, functional, eta.T, columns, x, a).T
+
+    steps = np.linspace(0.0, 1.0, GRID)
+    eta = eta_low[:, None] + (eta_high - eta_low)[:, None] * steps
+    eta[:, -1] = eta_high
+    values = at(eta)
+    slope = np.diff(values, axis=1)
+    monotone = np.all(slope >= 0, axis=1) | np.all(slope <= 0, axis=1)
+    out = []
+    at_low = np.zeros(m, bool)
+    for sign in (-1.0, 1.0):
+        grid, found = eta, sign * values
+        best = np.where(np.isnan(found), np.inf, found).max(axis=1)
+        where = np.argmax(np.where(np.isnan(found), np.inf, found), axis=1)
+        if not monotone.all():
+            for _ in range(ZOOMS):
+                left = np.take_along_axis(grid, np.maximum(where - 1, 0)[:, None], 1)
+                right = np.take_along_axis(grid, np.minimum(where + 1, grid.shape[1] - 1)[:, None], 1)
+                grid = left + (right - left) * steps[::4]
+                found = sign * at(grid)
+                where = np.argmax(np.where(np.isnan(found), -np.inf, found), axis=1)
+                best = np.maximum(best, np.nanmax(np.where(np.isnan(found), -np.inf, found), axis=1))
+        first = np.where(np.isnan(values), np.inf, sign * values)
+        peak = first.max(axis=1, keepdims=True)
+        flat = np.all(first == first[:, :1], axis=1)
+        beyond = np.any(open_end & (first[:, [0, -1]] == peak), axis=1) & ~flat
+        out.append(np.where(beyond | np.isinf(best), functional.high if sign > 0 else functional.low, sign * best))
+        at_low = np.argmax(first, axis=1) < GRID // 2
+    return out[0], out[1], at_low
+
+
+# any program: ascent -------------------------------------------------------------------------------------------------------
+
+
+def by_ascent(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """U = max(delta, ascent), L = min(delta, ascent), over the set whose delta bounds are narrower in sum."""
+    cls, m = learner.cls, len(a)
+    delta = []
+    for s in learner.sets:
+        value, grad = cls.values_grad(functional, np.broadcast_to(s.region.centre, (m, cls.dim)), x, a)
+        grad = np.where(np.isfinite(grad), grad, 0.0)
+        delta.append((np.asarray(value, float), s.region.half_width(grad), grad))
+    span = functional.high - functional.low
+    best = int(np.argmin([np.sum(np.minimum(half, span if np.isfinite(span) else np.inf)) for _, half, _ in delta]))
+    region = learner.sets[best].region
+    value, half, grad = delta[best]
+    white = region.whiten(grad)
+    size = np.linalg.norm(white, axis=1)
+    unit = white / np.maximum(size, 1e-300)[:, None]
+    sign = np.concatenate([np.ones(m), -np.ones(m)])
+    rows_x, rows_a = np.vstack([x, x]), np.concatenate([a, a])
+    start = region.theta(np.sqrt(2 * region.kappa) * sign[:, None] * np.vstack([unit, unit]))
+
+    def objective(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        out, out_grad = cls.values_grad(functional, theta, rows_x, rows_a)
+        return sign * np.asarray(out, float), sign[:, None] * np.asarray(out_grad, float)
+
+    budget = GRADIENT_BUDGET * m // int(a.max() + 1)
+    found = [ascend(region, objective, start, steps=max(6, budget // (2 * m) - 1))]
+    known = np.full((2, m), -np.inf)  # what members of the set are known to reach, up and down
+    if len(learner.candidates):  # what is left goes to a second start: the known member with the best value
+        seen = np.asarray(cls.values(functional, learner.candidates, x, a), float)
+        seen = np.where(np.isnan(seen), -np.inf, np.stack([seen, -seen]))
+        known = seen.max(axis=1)
+        left = (budget - found[0].gradients) // (2 * m) - 1
+        if left >= 4 or np.any(known > found[0].value.reshape(2, m)):  # a climb that ends below a member was lost
+            second = learner.candidates[np.argmax(seen, axis=1)].reshape(2 * m, -1)
+            found.append(ascend(region, objective, second, steps=max(8, left)))
+    reached = np.array([f.value for f in found]).reshape(-1, 2, m)  # starts x {up, down} x problems
+    winner = np.argmax(reached, axis=0)  # (2, m)
+    ends = np.maximum(np.take_along_axis(reached, winner[None], 0)[0], known)
+    upper = np.maximum(value + half, ends[0])
+    lower = np.minimum(value - half, -ends[1])
+    witness = np.array([f.theta for f in found]).reshape(-1, 2, m, cls.dim)[winner[0], 0, np.arange(m)]
+    upper = np.where(np.isfinite(upper), upper, functional.high)
+    lower = np.where(np.isfinite(lower), lower, functional.low)
+    spent = sum(f.gradients for f in found), sum(f.values for f in found)
+    note = f"{NOT_A_CERTIFICATE} ({spent[0]} gradient and {spent[1]} value evaluations)"
+    return lower, upper, witness, note
+
+
+# past snapshots --------------------------------------------------------------------------------------------------------------
+
+
+def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
+    """See `ProgramLearner.trail`."""
+    shots, n, K = learner.snapshots, len(x), n_actions
+    B, D = shots.theta.shape
+    take = np.minimum(np.arange(_padded(B)), B - 1)  # padded, so that a growing run compiles a handful of shapes
+    P = len(take)
+    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    theta, whitener, kappa = shots.theta[take], shots.whitener[take], shots.kappa[take]
+    reach = np.sqrt(2 * kappa)
+    low, high = functional.low, functional.high
+    if isinstance(learner.data, PredictorData):
+        columns, _ = learner.data.columns(xs, actions)
+        phi, offset = columns[:, :D], columns[:, D]
+        centre = theta @ phi.T  # (P, nK)
+        half = reach[:, None] * np.linalg.norm(np.einsum("pij,mj->pmi", whitener, phi), axis=2)
+        half = np.minimum(half, FAR[learner.data.predictor.link])
+        eta = offset + np.stack([centre, centre - half, centre + half])  # (3, P, nK)
+        values = _at_predictor(learner, functional, eta.reshape(3 * P, n * K), columns, xs, actions).reshape(eta.shape)
+        estimate = values[0]
+        lower = np.where(np.isnan(values), low, values).min(axis=0)
+        upper = np.where(np.isnan(values), high, values).max(axis=0)
+    else:
+        points = np.repeat(theta, n * K, axis=0)
+        value, grad = learner.cls.values_grad(functional, points, np.tile(xs, (P, 1)), np.tile(actions, P))
+        estimate = np.asarray(value, float).reshape(P, n * K)
+        grad = np.asarray(grad, float).reshape(P, n * K, D)
+        size = np.linalg.norm(np.einsum("pij,pmj->pmi", whitener, grad), axis=2)
+        half = np.where(np.isfinite(reach)[:, None], np.where(np.isfinite(reach), reach, 0.0)[:, None] * size, np.inf)
+        lower, upper = estimate - half, estimate + half
+        lower, upper = np.where(np.isnan(lower), low, lower), np.where(np.isnan(upper), high, upper)
+    unknown = ~np.isfinite(kappa)[:, None]
+    lower, upper = np.where(unknown, low, lower), np.where(unknown, high, upper)
+
+    def shaped(values: np.ndarray) -> np.ndarray:
+        return np.clip(values, low, high)[:B].reshape(B, n, K).transpose(1, 0, 2)
+
+    return Trail(shaped(np.where(np.isnan(estimate), high, estimate)), shaped(lower), shaped(upper))
+
+
+def _padded(count: int) -> int:
+    size = 16
+    while size < count:
+        size *= 2
+    return size
+
+
+def squared_deviation(learner: ProgramLearner, functional: Functional, n_rows: int | None) -> float:
+    """See `ProgramLearner.squared_deviation`."""
+    span = functional.high - functional.low
+    most = learner.n * span**2 if np.isfinite(span) else np.inf
+    kappa = learner.kappa
+    if learner.rows is None or not np.isfinite(kappa):
+        return float(most) if learner.n else 0.0
+    used = min(learner.n, 512 if n_rows is None else n_rows)
+    take = np.linspace(0, learner.n - 1, 512 if used == 512 else used).astype(np.int64)
+    theta = np.broadcast_to(learner.theta, (len(take), learner.cls.dim))
+    grad = np.asarray(learner.cls.values_grad(functional, theta, learner.rows.x[take], learner.rows.a[take])[1], float)
+    white = np.where(np.isfinite(grad), grad, 0.0) @ learner.snapshots.whitener[-1].T
+    largest = float(np.linalg.eigvalsh(white.T @ white)[-1]) * learner.n / max(len(take), 1)
+    return float(min(2 * kappa * largest, most))

@@ -1,0 +1,255 @@
+"""A learner for any differentiable program: likelihood-ratio sets, bounded exactly on a linear predictor, else by ascent.
+
+    R_t    = sum of log predictive densities, each fixed before its outcome was seen
+    C_t^s  = {theta : l_{s:t}(theta) >= (R_t - R_s) - log(1/delta_s)}
+
+covers the truth at all times and for all starts s with probability 1 - delta, for any model that holds the truth
+(Wasserman, Ramdas, Balakrishnan, "Universal inference"). The rows alone define the set; fits, working priors and
+particles only decide how narrow it is.
+
+Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gedppl.confidence import predictive, program_bounds
+from gedppl.confidence.learner import Bounds, Trail
+from gedppl.confidence.likelihoods import Data, PredictorData, ProgramData, climb
+from gedppl.confidence.program_sets import (
+    Plausible,
+    Start,
+    ball,
+    likelihood_sets,
+    next_starts,
+    plausible,
+    summed_divergence,
+    thresholds,
+    view_of,
+)
+from gedppl.errors import SettingError
+from gedppl.oracles import auto
+from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
+from gedppl.oracles.glm import has_score_equations
+from gedppl.radius import LikelihoodRatio, Paper, Rule
+from gedppl.rows import Rows
+
+if TYPE_CHECKING:
+    from gedppl.classes import DensityClass
+    from gedppl.functionals import Functional
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """What past refits left behind, stacked: enough for the delta bound under each."""
+
+    sizes: np.ndarray  # (B,)
+    theta: np.ndarray  # (B, D) fits
+    whitener: np.ndarray  # (B, D, D) inverse Cholesky factors of the set's metric
+    kappa: np.ndarray  # (B,), inf where nothing is excluded
+
+    def push(self, n: int, theta: np.ndarray, chol: np.ndarray | None, kappa: float) -> Snapshots:
+        D = len(theta)
+        whitener = np.eye(D) if chol is None else np.linalg.inv(chol)
+        return Snapshots(
+            np.append(self.sizes, n),
+            np.vstack([self.theta, theta]),
+            np.concatenate([self.whitener, whitener[None]]),
+            np.append(self.kappa, kappa),
+        )
+
+
+@dataclass(frozen=True)
+class ProgramLearner:
+    """One program's data, fit, sets and snapshots. Immutable; made by `ProgramLearner.start`."""
+
+    cls: DensityClass
+    delta: float
+    rule: Rule
+    oracle: Any
+    prior: WorkingPrior
+    seed: int
+    rows: Rows | None
+    data: Data
+    evidence: float  # R_t
+    starts: tuple[Start, ...]
+    particles: predictive.Particles
+    fit: Fit | None
+    sets: tuple[Plausible, ...]  # of the newest refit
+    candidates: np.ndarray  # (C, D) parameters known to lie in every set: further starts for the ascent
+    snapshots: Snapshots
+    status: str
+
+    @classmethod
+    def start(
+        cls,
+        density: DensityClass,
+        *,
+        delta: float,
+        radius: Rule | None = None,
+        oracle: Any = None,
+        prior: WorkingPrior | None = None,
+        seed: int = 0,
+    ) -> ProgramLearner:
+        """Before any row. The class must have been traced (``density.trace(x, a)`` or a first call)."""
+        if not 0 < delta < 1:
+            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        D = density.dim
+        data: Data
+        if density.predictor is not None and has_score_equations(density):
+            data = PredictorData.empty(density.predictor, D)
+        else:
+            data = ProgramData(density, Rows.empty(1))
+        initial = np.asarray(density.initial, float)
+        empty = Snapshots(np.zeros(0, np.int64), np.zeros((0, D)), np.zeros((0, D, D)), np.zeros(0))
+        return cls(
+            cls=density,
+            delta=float(delta),
+            rule=LikelihoodRatio() if radius is None else radius,
+            oracle=auto() if oracle is None else oracle,
+            prior=WorkingPrior.weak(density) if prior is None else prior,
+            seed=int(seed),
+            rows=None,
+            data=data,
+            evidence=0.0,
+            starts=(Start(0, 0, 0.0),),
+            particles=predictive.at_start(density, seed),
+            fit=None,
+            sets=(),
+            candidates=np.zeros((0, D)),
+            snapshots=empty.push(0, initial, None, np.inf),
+            status="no rows yet",
+        )
+
+    @property
+    def n(self) -> int:
+        return 0 if self.rows is None else self.rows.n
+
+    @property
+    def snapshot_sizes(self) -> np.ndarray:
+        return self.snapshots.sizes
+
+    @property
+    def theta(self) -> np.ndarray:
+        """(D,) the current estimate."""
+        return self.snapshots.theta[-1]
+
+    @property
+    def kappa(self) -> float:
+        """How far below its top the log-likelihood of a plausible parameter may lie; inf before the first refit."""
+        return float(self.snapshots.kappa[-1])
+
+    def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramLearner:
+        """Take in m rows told together: x (m, dx), a (m,), y (m,). R grows by the joint log predictive of the batch.
+
+        That predictive is fixed before the batch and symmetric in its rows, so their order does not matter.
+        """
+        x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
+        check = getattr(self.cls, "check_outcomes", None)
+        if check is not None:
+            x, a, y = check(x, a, y)
+        if not len(a):
+            return self
+        fresh: Data
+        if isinstance(self.data, PredictorData):
+            fresh = PredictorData.empty(self.data.predictor, self.data.dim).append(x, a, y)
+        else:
+            fresh = ProgramData(self.cls, Rows.of(x, a, y))
+        log_q, particles = self.particles.predict(fresh.row_values(self.particles.theta))
+        rows = Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows
+        rows = rows.append(x, a, y)
+        data = self.data.append(x, a, y) if isinstance(self.data, PredictorData) else ProgramData(self.cls, rows)
+        starts = next_starts(self.starts, rows.n, self.evidence + log_q, self.rule)
+        evidence = 0.0 if log_q == -np.inf else self.evidence + log_q
+        return replace(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles)
+
+    def refit(self) -> ProgramLearner:
+        """Fit to all rows, rebuild the sets and append a snapshot. A failed fit keeps everything but says so."""
+        if self.rows is None:
+            return replace(self, snapshots=self.snapshots.push(0, self.theta, None, np.inf))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a likelihood may be unbounded; fits are checked
+            fit = keep_good(self.oracle(self.cls, self.rows, start=self.fit, prior=self.prior), self.fit)
+        if fit.kept or not (np.isfinite(fit.theta).all() and np.isfinite(fit.precision).all()):
+            last = self.snapshots
+            repeated = Snapshots(
+                np.append(last.sizes, self.n),
+                np.vstack([last.theta, last.theta[-1]]),
+                np.concatenate([last.whitener, last.whitener[-1:]]),
+                np.append(last.kappa, last.kappa[-1]),
+            )
+            return replace(self, snapshots=repeated, status=fit.status)
+        sets = self._sets(fit)
+        particles = predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
+        status, kappa, chol = fit.status, np.inf, None
+        if any(s.region.kappa <= 0 for s in sets):
+            status += f"; {program_bounds.MISSPECIFIED}"
+        elif sets:
+            kappa, chol = sets[-1].region.kappa, sets[-1].region.chol
+        candidates = np.zeros((0, self.cls.dim))
+        if sets and not all(s.convex for s in sets) and np.isfinite(kappa):
+            inside = np.all([s.region.slack(particles.theta) >= 0 for s in sets], axis=0)
+            candidates = particles.theta[inside][:32]
+        return replace(
+            self,
+            fit=fit,
+            sets=sets,
+            particles=particles,
+            candidates=candidates,
+            snapshots=self.snapshots.push(self.n, fit.theta, chol, kappa),
+            status=status,
+        )
+
+    def _sets(self, fit: Fit) -> tuple[Plausible, ...]:
+        assert self.rows is not None
+        rule = self.rule
+        if isinstance(rule, LikelihoodRatio):
+            return likelihood_sets(self.data, self.starts, self.evidence, rule, self.delta, fit.theta)
+        centre = climb(self.data, fit.theta)
+        radius = rule.radius(view_of(self.cls, self.data, self.rows, fit, centre, self.delta, self.seed))
+        if rule.divergence == "log_likelihood":
+            return (plausible(self.data, 0, centre, 0.0, drop=radius),)
+        linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
+        if rule.divergence == "neg_log_affinity" and linear_gaussian:  # -log affinity is an eighth of d'Id, exactly
+            return (plausible(self.data, 0, centre, 0.0, drop=4 * radius),)
+        return (ball(self.data, centre, radius, summed_divergence(self.cls, self.rows, centre, rule.divergence)),)
+
+    def contains(self, theta: np.ndarray) -> np.ndarray:
+        """Whether each theta (M, D) is plausible: in the set of every start, from all rows absorbed, and inside the bounds."""
+        theta = np.asarray(theta, float)
+        inside = np.broadcast_to(np.asarray(self.cls.inside(theta)), len(theta)).copy()
+        if self.rows is None:
+            return inside
+        if not isinstance(self.rule, LikelihoodRatio):
+            for s in self.sets:
+                inside &= s.region.slack(theta) >= 0
+            return inside
+        limits = thresholds(self.starts, self.evidence, self.rule, self.delta)
+        edges = [*(s.n for s in self.starts), self.n]
+        tail = np.zeros(len(theta))
+        for i in range(len(self.starts) - 1, -1, -1):
+            tail = tail + self.data.between(edges[i], edges[i + 1]).value(theta)
+            inside &= tail >= limits[i]
+        return inside
+
+    def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+        """Upper and lower value at contexts x (n, dx) for all K actions: exact on a linear predictor, else by ascent."""
+        return program_bounds.bounds(self, functional, np.asarray(x, float), n_actions)
+
+    def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
+        """The delta bound under every snapshot. It steers exploration only; no decision's feasibility rests on it."""
+        return program_bounds.trail(self, functional, np.asarray(x, float), n_actions)
+
+    def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
+        """About 2 kappa lambda_max(I^-1 sum_i h_i h_i'), h_i the functional's gradient at row i; from at most n_rows rows."""
+        return program_bounds.squared_deviation(self, functional, n_rows)
+
+    def paper_estimate(self, delta: float) -> float:
+        """The paper's literal Est at this delta (not divided by 2 t^3 again)."""
+        if self.rows is None:
+            return 0.0
+        view = view_of(self.cls, self.data, self.rows, self.fit, self.theta, delta, self.seed)  # type: ignore[arg-type]
+        return Paper().at(view, delta)

@@ -1,0 +1,231 @@
+"""What a density is worth: mean, variance, second moment, CVaR, quantile, event probability, expected value.
+
+>>> import numpy as np
+>>> from gedppl.density import Density
+>>> demand = Density("Exponential", {"rate": np.array([1.0, 0.5])})
+>>> mean(0, 10)(demand)
+array([1., 2.])
+>>> cvar(0.9, 0, 20)(demand).round(3)  # the mean of the largest tenth
+array([3.303, 6.605])
+>>> probability(above=2.0)(demand).round(3)
+array([0.135, 0.368])
+
+Every functional has a range ``[low, high]``, which is part of its declaration: bounds on it are clipped to that range,
+while outcomes may exceed it. An estimate outside the range is a mistake in the declaration, and `Functional.check` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gedppl.density import Density
+from gedppl.errors import FunctionalError
+from gedppl.functionals import lipschitz
+from gedppl.functionals import rules as functional_rules
+from gedppl.functionals.rules import register_functional
+
+__all__ = [
+    "Functional", "cvar", "expected", "mean", "probability", "quantile", "register_functional", "second_moment", "variance",
+]  # fmt: skip
+
+Array = Any
+
+
+@dataclass(frozen=True, repr=False)
+class Functional:
+    """A number that a density determines. Made by `mean`, `variance`, ...; hashable, so it can key compiled functions.
+
+    Call it with a density of batch shape (n,) or (M, n), and with the rows' contexts x (n, dx) and actions a (n,) where
+    the functional depends on them; it returns an array of the batch shape, of the density's array library, and it can be
+    traced and differentiated there.
+    """
+
+    name: str
+    low: float
+    high: float
+    level: Any = None  # a float for cvar and quantile
+    above: Any = None
+    below: Any = None
+    fn: Callable[..., Any] | None = None
+    kinks: Any = ()
+
+    def __call__(self, density: Density, x: Array | None = None, a: Array | None = None) -> Array:
+        if not isinstance(density, Density):
+            raise FunctionalError(
+                f"{self} takes a gedppl Density, got {type(density).__name__}; get one from cls.density(params, x, a)"
+            )
+        if density.event_shape and self.fn is None:
+            raise FunctionalError(
+                f"{self} needs outcomes that are numbers; {density.family} has outcomes of shape {density.event_shape}: "
+                "use expected(fn, low, high) with a function of the whole outcome"
+            )
+        value = functional_rules.evaluate(self, density, x, a)
+        return density.xp.broadcast_to(value, density.batch_shape)
+
+    def clip(self, values: Array) -> np.ndarray:
+        """NumPy values clipped to the functional's range."""
+        return np.clip(values, self.low, self.high)
+
+    def check(self, values: Array) -> None:
+        """Raise a `FunctionalError` if an estimate is NaN or outside [low, high] by more than rounding."""
+        values = np.asarray(values, dtype=float)
+        if np.isnan(values).any():
+            raise FunctionalError(
+                f"{self} is NaN for {int(np.isnan(values).sum())} of {values.size} densities; the family may have no "
+                f"{self.name} (a Cauchy has no mean), or its parameters are not finite"
+            )
+        slack = 1e-9 * max(1.0, abs(self.low), abs(self.high))
+        for side, worst, wrong in (
+            ("low", values.min(initial=math.inf), values < self.low - slack),
+            ("high", values.max(initial=-math.inf), values > self.high + slack),
+        ):
+            if wrong.any():
+                raise FunctionalError(
+                    f"{self.name} came out as {worst:.6g}, outside its declared range [{self.low:g}, {self.high:g}]; set "
+                    f"{side}= to a value that bounds the {self.name} (not the outcome) for every parameter, context and "
+                    "action"
+                )
+
+    def lipschitz(self, divergence: str, support: Density | tuple[float, float]) -> float | None:
+        """The constant L with |T(p) - T(q)| <= L D(p, q) for all p, q on the support, or None where none is known.
+
+        ``divergence`` is ``"tv"``, ``"hellinger"`` (sqrt of 1 minus the Bhattacharyya coefficient) or ``"l2"``;
+        ``support`` the interval of the outcome, or a density whose own support is taken. `why_not_lipschitz` tells the
+        reason of a None.
+        """
+        return lipschitz.constant(self, divergence, support)[0]
+
+    def why_not_lipschitz(self, divergence: str, support: Density | tuple[float, float]) -> str:
+        """Why `lipschitz` returns None, in one sentence; "" where it returns a number."""
+        return lipschitz.constant(self, divergence, support)[1]
+
+    def __repr__(self) -> str:
+        shown = [f"{key}={_short(getattr(self, key))}" for key in ("level", "above", "below") if _is_set(self, key)]
+        shown += [_short(self.fn)] if self.fn is not None else []
+        return f"{self.name}({', '.join([*shown, f'low={self.low:g}', f'high={self.high:g}'])})"
+
+
+def _is_set(functional: Functional, key: str) -> bool:
+    return getattr(functional, key) is not None
+
+
+def _short(value: Any) -> str:
+    return getattr(value, "__name__", "function") if callable(value) else repr(value)
+
+
+# the constructors -----------------------------------------------------------------------------------------------------
+
+
+def mean(low: float, high: float) -> Functional:
+    """E Y."""
+    return Functional("mean", *_range("mean", low, high))
+
+
+def variance(high: float) -> Functional:
+    """Var Y, between 0 and ``high``."""
+    return Functional("variance", *_range("variance", 0.0, high))
+
+
+def second_moment(high: float) -> Functional:
+    """E Y^2, between 0 and ``high``."""
+    return Functional("second_moment", *_range("second_moment", 0.0, high))
+
+
+def cvar(level: float, low: float, high: float) -> Functional:
+    """Conditional value at risk: the mean of the LARGEST outcomes, beyond the quantile at ``level``.
+
+    CVaR = min over q of q + E (Y - q)+ / (1 - level)
+
+    ``level`` is a confidence level, as in `quantile`: ``cvar(0.9, ...)`` is the mean of the upper 10%, and the tail mass
+    is 1 - level = 0.1. ``cvar(0, ...)`` is the mean. Large outcomes are the bad ones: for a gain, model its negative.
+
+    References
+    ----------
+    Rockafellar and Uryasev, "Conditional value-at-risk for general loss distributions" (2002), where level is alpha.
+    """
+    if not (isinstance(level, int | float) and 0 <= level < 1):
+        raise FunctionalError(
+            f"cvar's level must lie in [0, 1), got {level!r}; it is a confidence level: 0.9 means the largest tenth"
+        )
+    return Functional("cvar", *_range("cvar", low, high), level=float(level))
+
+
+def quantile(level: float, low: float, high: float) -> Functional:
+    """The smallest y with P(Y <= y) >= level. It has no Lipschitz constant in any divergence."""
+    if not (isinstance(level, int | float) and 0 < level < 1):
+        raise FunctionalError(f"quantile's level must lie strictly between 0 and 1, got {level!r}")
+    return Functional("quantile", *_range("quantile", low, high), level=float(level))
+
+
+def probability(above: Any = None, below: Any = None) -> Functional:
+    """P(Y > above), P(Y < below), or P(above < Y < below); the inequalities are strict.
+
+    A limit is a number, one number an action (K,), or a function of the rows' (x, a) that returns (n,); the last two need
+    x and a in the call, and the function must work on the density's own arrays.
+    """
+    if above is None and below is None:
+        raise FunctionalError("probability needs a limit: probability(above=...) or probability(below=...)")
+    limits = {name: _limit(name, value) for name, value in (("above", above), ("below", below))}
+    if not any(callable(value) or value is None for value in limits.values()):
+        low, high = (np.asarray(limits[name], dtype=float) for name in ("above", "below"))
+        if np.any(low >= high):
+            raise FunctionalError(f"no outcome is above {above!r} and below {below!r}; above= must be the smaller")
+    return Functional("probability", 0.0, 1.0, **limits)
+
+
+def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()) -> Functional:
+    """E fn(Y, x, a), between ``low`` and ``high``.
+
+    ``fn`` sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the end, and x (n, dx),
+    a (n,) as the call gave them; it must be elementwise in the outcome, and work on the density's own arrays to be traced.
+
+    ``kinks`` says where fn jumps or bends: a number, several, or a function of the rows' (x, a) that returns one array
+    (n,) or a tuple of them. Continuous densities are integrated on fixed panels, which are then split there. A kink that is
+    not declared costs accuracy: over the families here, a jump errs by up to 0.03 of its height, and a bend such as
+    max(y - q, 0) by up to 2e-4 of the outcome's 16%-84% range. Smooth functions and integer outcomes need none.
+
+    Sums leave out 1e-14 of the mass, integrals 1e-24; vectors use 4,096 fixed quasi-random draws.
+
+    >>> from gedppl.density import Density
+    >>> demand = Density("Gamma", {"concentration": 4.0, "rate": 2.0})
+    >>> shortage = expected(lambda y, x, a: np.maximum(y - 3.0, 0.0), 0, 10, kinks=3.0)
+    >>> float(shortage(demand).round(6))
+    0.116501
+    """
+    if not callable(fn):
+        raise FunctionalError(f"expected takes a function fn(y, x, a), got {fn!r}")
+    if not callable(kinks):
+        places = np.ravel(kinks)
+        if not (places.dtype.kind in "if" and np.isfinite(places).all()) and places.size:
+            raise FunctionalError(f"kinks= takes finite numbers or a function of (x, a), got {kinks!r}")
+        kinks = tuple(float(place) for place in places)
+    return Functional("expected", *_range("expected", low, high), fn=fn, kinks=kinks)
+
+
+def _range(name: str, low: float, high: float) -> tuple[float, float]:
+    numbers = all(isinstance(end, int | float | np.number) and math.isfinite(end) for end in (low, high))
+    if not (numbers and low < high):
+        raise FunctionalError(
+            f"{name} needs a finite range with low < high, got low={low!r}, high={high!r}; give the smallest and largest "
+            f"value the {name} can take"
+        )
+    return float(low), float(high)
+
+
+def _limit(name: str, value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        array = np.full(3, math.nan).reshape(1, 3)
+    if array.ndim > 1 or array.size == 0 or not np.isfinite(array).all():
+        raise FunctionalError(
+            f"probability({name}=) takes a finite number, one number an action, or a function of (x, a); got {value!r}"
+        )
+    return float(array) if array.ndim == 0 else tuple(array.tolist())

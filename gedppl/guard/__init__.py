@@ -1,0 +1,330 @@
+"""Monitors that notice when an assumption fails: a limit exceeded, a wrong model, a change, a context never seen before.
+
+Each monitor is a value: `update` returns the next one and leaves the old as it was. The first three are e-processes, so
+their false-alarm probability is at most `delta` over the whole run, however long, whenever it is looked at.
+
+What is not guaranteed. The limit's monitor assumes nothing but bounded costs. The model's monitors need predictive
+distributions that were fixed before the outcome and whose parameters are known. With a Bayesian predictive the bound
+holds on average over the prior; for one fixed truth it held in simulations after `burn_in` rounds, with these exceptions:
+a truth some ten prior standard deviations out, a learned scale inflated by a conflicting prior, and a stale predictive
+(refitted each time the data grew by a fifth: about the nominal rate; by a half or more: two to six times that rate). And
+a monitor cannot see what the data do not show: a wrong link, or a missing term that moves outcomes by less than about a
+fifth of their noise, mostly goes unnoticed for a thousand rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gedppl.errors import DataError, NotFiniteError, SettingError
+from gedppl.guard.bets import Bets, Moments, Trend, log_total, shared
+from gedppl.guard.contexts import OutlierCheck, check_row
+
+__all__ = ["Alarm", "Guard", "LimitMonitor", "OutlierCheck", "PitMonitor", "Told", "pit_uniform", "randomised_pit"]
+
+FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
+
+
+def randomised_pit(below: float, at: float, uniform: float) -> float:
+    """u = F(y-) + v (F(y) - F(y-)): uniform under the right predictive, discrete outcomes included.
+
+    Parameters
+    ----------
+    below, at
+        P(Y < y) and P(Y <= y) under the predictive fixed before y; equal for a continuous outcome.
+    uniform
+        v in [0, 1], drawn apart from the data: see `pit_uniform`.
+
+    >>> randomised_pit(0.3, 0.7, 0.5), randomised_pit(0.4, 0.4, 0.9)
+    (0.5, 0.4)
+    """
+    values = np.array([below, at, uniform], float)
+    if not np.all(np.isfinite(values)):
+        raise NotFiniteError(f"a probability integral transform needs finite numbers, got {values.tolist()}")
+    if values.min() < 0 or values.max() > 1 + 1e-9 or below > at + 1e-9:
+        raise DataError(f"P(Y < y) = {below} and P(Y <= y) = {at} must be probabilities, the first not the larger")
+    return float(min(below + uniform * max(at - below, 0.0), 1.0))
+
+
+def pit_uniform(seed: int, decision: int, model: int = 0) -> float:
+    """The v of one decision and model: the same in whatever order feedback arrives, and again after a resume."""
+    return float(np.random.default_rng([seed, decision, model]).random())
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What a monitor has to say."""
+
+    name: str  # e.g. "limit:cost", "calibration:utility", "drift:cost"
+    evidence: float  # the e-value: odds against the assumption; at least 1 / delta
+    delta: float
+    round: int  # how many outcomes this monitor had seen
+    sentence: str
+
+
+@dataclass(frozen=True)
+class LimitMonitor:
+    """Is the mean of a bounded cost above its limit?
+
+    E_t = sum_k w_k prod_{i<=t} (1 + lambda_k (z_i - limit)),    lambda_k = c_k / (limit - low),    0 < c_k < 1,
+
+    is a nonnegative supermartingale if E[z_i | past, x_i] <= limit in every round, so P(ever E_t >= 1/delta) <= delta,
+    with no model at all (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024).
+
+    Parameters
+    ----------
+    limit, low, high
+        The constraint's `at_most` and the range of the cost.
+    delta
+        Probability of a false alarm over the whole run.
+
+    >>> monitor = LimitMonitor.create(limit=0.4, low=0.0, high=1.0, delta=0.05)
+    >>> for _ in range(20):
+    ...     monitor = monitor.update(0.9)
+    >>> monitor.alarmed, monitor.n
+    (True, 20)
+    """
+
+    limit: float
+    low: float
+    high: float
+    delta: float
+    n: int
+    log_wealth: np.ndarray  # (..., len(FRACTIONS)), initial weights included
+    log_peak: np.ndarray  # (...) the largest log E so far
+    mean: np.ndarray  # (...) of the costs, for the sentence
+
+    @classmethod
+    def create(cls, *, limit: float, low: float, high: float, delta: float) -> LimitMonitor:
+        _check_delta(delta)
+        if not (np.isfinite(low) and np.isfinite(high) and low < limit < high):
+            raise SettingError(f"a limit needs low < limit < high, all finite, got low={low}, limit={limit}, high={high}")
+        weights = np.full(len(FRACTIONS), -np.log(len(FRACTIONS)))
+        return cls(limit, low, high, delta, 0, weights, np.zeros(()), np.zeros(()))
+
+    def update(self, cost: Any) -> LimitMonitor:
+        """Take in one realised cost (or (R,): one for each of R parallel runs)."""
+        z = np.asarray(cost, float)
+        if not np.all(np.isfinite(z)):
+            raise NotFiniteError(f"a cost must be finite, got {cost}")
+        if z.min() < self.low - 1e-9 or z.max() > self.high + 1e-9:
+            raise DataError(f"the cost {cost} lies outside its range [{self.low}, {self.high}]: correct it or the range")
+        payoff = np.clip((z - self.limit) / (self.limit - self.low), -1.0, None)
+        wealth = self.log_wealth + np.log1p(payoff[..., None] * FRACTIONS)
+        peak = np.maximum(self.log_peak, log_total(wealth))
+        mean = self.mean + (z - self.mean) / (self.n + 1)
+        return replace(self, n=self.n + 1, log_wealth=wealth, log_peak=peak, mean=mean)
+
+    @property
+    def alarmed(self) -> Any:
+        return _crossed(self.log_peak, self.delta)
+
+    def sentence(self, name: str) -> str:
+        return (
+            f"the mean cost of {name!r} exceeds its limit {self.limit:g}: the average over {self.n} rounds is "
+            f"{float(self.mean):.3g}. The constraint's model is wrong or the costs changed; fall back to the safe action "
+            "and look at the data"
+        )
+
+
+@dataclass(frozen=True)
+class PitMonitor:
+    """Are the outcomes those that the model predicted? Bets on u = F(y), with and without regard to context and action.
+
+    E_t = sum_k w_k prod_{i<=t} (1 + eps_k g_k(u_i) s_k(x_i, a_i)); `drifting` deals the wealth out anew by and by, which
+    finds a change that happens late (see `gedppl.guard.bets`).
+
+    >>> monitor = PitMonitor.calibration(dx=1, n_actions=2, delta=0.05)
+    >>> rng = np.random.default_rng(0)
+    >>> for _ in range(300):
+    ...     monitor = monitor.update(rng.beta(2, 1), rng.normal(size=1), int(rng.integers(2)))
+    >>> monitor.alarmed, monitor.finding
+    (True, 'outcomes are larger than predicted')
+    """
+
+    bets: Bets
+    delta: float
+    drifting: bool
+    burn_in: int
+    n: int
+    moments: Moments
+    trend: Trend
+    log_wealth: np.ndarray  # (..., E + 1); the last one is kept and never bet
+    log_peak: np.ndarray
+
+    @classmethod
+    def calibration(cls, *, dx: int, n_actions: int, delta: float, burn_in: int = 50) -> PitMonitor:
+        """Against a model that was wrong from the start."""
+        return cls._create(dx, n_actions, delta, burn_in, drifting=False)
+
+    @classmethod
+    def drift(cls, *, dx: int, n_actions: int, delta: float, burn_in: int = 50) -> PitMonitor:
+        """Against a model that was right and is no longer."""
+        return cls._create(dx, n_actions, delta, burn_in, drifting=True)
+
+    @classmethod
+    def _create(cls, dx: int, n_actions: int, delta: float, burn_in: int, drifting: bool) -> PitMonitor:
+        _check_delta(delta)
+        if dx < 0 or n_actions < 1 or burn_in < 0:
+            raise SettingError(f"dx={dx}, n_actions={n_actions}, burn_in={burn_in}: at least 0, 1 and 0")
+        bets = Bets(dx, n_actions)
+        start = Moments.empty(bets.columns), Trend.empty(bets)
+        monitor = cls(bets, delta, drifting, burn_in, 0, *start, np.zeros(0), np.zeros(()))
+        return replace(monitor, log_wealth=monitor._log_weights())
+
+    def _log_weights(self) -> np.ndarray:
+        kept = 0.5 if self.drifting else 1e-6
+        return np.append(np.log1p(-kept) + self.bets.log_weights(), np.log(kept))
+
+    def update(self, u: Any, x: Any, action: Any) -> PitMonitor:
+        """Take in one outcome's u, with its context (dx,) and action (or (R,), (R, dx), (R,): R parallel runs)."""
+        pit, context = np.asarray(u, float), np.asarray(x, float)
+        check_row(context, action, self.bets.dx, self.bets.n_actions)
+        if not np.all(np.isfinite(pit)) or pit.min() < 0 or pit.max() > 1:
+            raise DataError(f"a probability integral transform lies in [0, 1], got {u}")
+        projected = self.bets.projected(context)
+        moments = self.moments.include(projected)
+        if self.n < self.burn_in:
+            return replace(self, n=self.n + 1, moments=moments)
+        column, group = self.bets.features(moments.standardised(projected), np.asarray(action))
+        f = self.trend.within_action(column, group)
+        payoff = self.bets.payoffs(pit, column, group, self.trend.expected(f))
+        grown = self.log_wealth + np.log1p(np.concatenate([payoff, np.zeros((*payoff.shape[:-1], 1))], -1))
+        peak = np.maximum(self.log_peak, log_total(grown))
+        if self.drifting:
+            grown = shared(grown, self._log_weights(), 1.0 / (self.n - self.burn_in + 2))
+        trend = self.trend.include(pit, f)
+        return replace(self, n=self.n + 1, moments=moments, trend=trend, log_wealth=grown, log_peak=peak)
+
+    @property
+    def alarmed(self) -> Any:
+        return _crossed(self.log_peak, self.delta)
+
+    @property
+    def finding(self) -> str:
+        """The bet that won most, in words."""
+        return self.bets.describe(int(np.argmax(self.log_wealth[..., :-1])))
+
+    def sentence(self, name: str) -> str:
+        if self.drifting:
+            return (
+                f"the outcomes of {name!r} no longer follow the model: {self.finding}. Something changed; fall back to "
+                "the safe action, and begin a new run on data from after the change"
+            )
+        return (
+            f"the model of {name!r} does not fit: {self.finding}. Its bounds cannot be trusted; fall back to the safe "
+            "action and revise the model"
+        )
+
+
+@dataclass(frozen=True)
+class Told:
+    """One outcome as the guard sees it. Leave out of `pits` and `costs` what was not observed."""
+
+    x: np.ndarray
+    action: int
+    pits: Mapping[str, float] = field(default_factory=dict)  # model name -> u
+    costs: Mapping[str, float] = field(default_factory=dict)  # constraint name -> realised cost
+
+
+@dataclass(frozen=True)
+class Guard:
+    """All monitors together. `delta` bounds the chance of any false alarm: the limits' monitors share half of it.
+
+    >>> guard = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)}, models=["cost"])
+    >>> guard, alarms = guard.update(Told(np.zeros(1), 0, pits={"cost": 0.3}, costs={"cost": 0.2}))
+    >>> alarms, sorted(guard.monitors)
+    ([], ['calibration:cost', 'drift:cost', 'limit:cost'])
+    """
+
+    monitors: Mapping[str, LimitMonitor | PitMonitor]
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        dx: int,
+        n_actions: int,
+        delta: float,
+        limits: Mapping[str, tuple[float, float, float]] | None = None,
+        models: Any = (),
+        burn_in: int = 50,
+    ) -> Guard:
+        """`limits`: constraint name -> (at_most, low, high), for constraints on a mean; `models`: names with a predictive."""
+        _check_delta(delta)
+        limits, models = dict(limits or {}), list(models)
+        half = 0.5 if limits and models else 1.0
+        monitors: dict[str, LimitMonitor | PitMonitor] = {}
+        for name, (limit, low, high) in limits.items():
+            monitors[f"limit:{name}"] = LimitMonitor.create(limit=limit, low=low, high=high, delta=half * delta / len(limits))
+        shape: dict[str, Any] = {"dx": dx, "n_actions": n_actions, "burn_in": burn_in}
+        for name in models:
+            each = half * delta / (2 * len(models))
+            monitors[f"calibration:{name}"] = PitMonitor.calibration(**shape, delta=each)
+            monitors[f"drift:{name}"] = PitMonitor.drift(**shape, delta=each)
+        return cls(monitors)
+
+    def update(self, told: Told) -> tuple[Guard, list[Alarm]]:
+        """Take in one outcome; the alarms that it set off (a monitor says so once)."""
+        after = dict(self.monitors)
+        alarms = []
+        for key, monitor in self.monitors.items():
+            name = key.split(":", 1)[1]
+            source: Mapping[str, float] = told.costs if isinstance(monitor, LimitMonitor) else told.pits
+            if name not in source:
+                continue
+            new: LimitMonitor | PitMonitor
+            if isinstance(monitor, LimitMonitor):
+                after[key] = new = monitor.update(source[name])
+            else:
+                after[key] = new = monitor.update(source[name], told.x, told.action)
+            if new.alarmed and not monitor.alarmed:
+                evidence = float(np.exp(min(float(new.log_peak), 700.0)))
+                alarms.append(Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} rounds: {new.sentence(name)}."))
+        return Guard(after), alarms
+
+    @property
+    def alarmed(self) -> list[str]:
+        """Names of the monitors that have alarmed."""
+        return [key for key, monitor in self.monitors.items() if monitor.alarmed]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The state as plain arrays, for a snapshot."""
+        out: dict[str, np.ndarray] = {}
+        for key, m in self.monitors.items():
+            state = {"n": np.array(m.n), "log_wealth": m.log_wealth, "log_peak": np.asarray(m.log_peak)}
+            if isinstance(m, LimitMonitor):
+                state["mean"] = np.asarray(m.mean)
+            else:
+                state |= {"context_n": np.array(m.moments.n), "context_mean": m.moments.mean, "context_m2": m.moments.m2}
+                state |= {"trend_products": m.trend.products, "trend_squares": m.trend.squares}
+            out |= {f"{key}/{name}": array for name, array in state.items()}
+        return out
+
+    def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> Guard:
+        """The same guard in the state that `arrays()` gave."""
+        after: dict[str, LimitMonitor | PitMonitor] = {}
+        for key, m in self.monitors.items():
+            state = {name.removeprefix(f"{key}/"): array for name, array in arrays.items() if name.startswith(f"{key}/")}
+            common: dict[str, Any] = {"n": int(state["n"]), "log_wealth": state["log_wealth"], "log_peak": state["log_peak"]}
+            if isinstance(m, LimitMonitor):
+                after[key] = replace(m, **common, mean=state["mean"])
+            else:
+                moments = Moments(int(state["context_n"]), state["context_mean"], state["context_m2"])
+                trend = Trend(state["trend_products"], state["trend_squares"])
+                after[key] = replace(m, **common, moments=moments, trend=trend)
+        return Guard(after)
+
+
+def _crossed(log_peak: np.ndarray, delta: float) -> Any:
+    alarmed = np.asarray(log_peak) >= -np.log(delta)
+    return bool(alarmed) if alarmed.ndim == 0 else alarmed
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")

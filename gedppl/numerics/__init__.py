@@ -1,0 +1,1 @@
+"""Arithmetic that runs on NumPy, JAX and torch alike: array namespaces, special functions, integrals, quantiles."""

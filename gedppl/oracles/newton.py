@@ -1,0 +1,119 @@
+"""Two ways up a smooth hill: damped Newton where the Hessian is cheap, L-BFGS where it is not.
+
+Axis letter: D flat parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import minimize
+
+from gedppl.oracles.fits import NOISE, Objective, curved
+
+GAIN = 1e-12  # nats: below this promised gain Newton stops
+
+
+def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tuple[np.ndarray, str]:
+    """Maximise from start (D,): the last point and, in words, how it ended.
+
+    Each step solves (|P| + damping I) step = gradient, with P minus the Hessian and |P| its absolute eigenvalues, so that
+    it is a Newton step on a concave objective and still an ascent direction elsewhere. A step must deliver 1e-4 of the
+    gain it promised; otherwise the damping grows (Levenberg).
+    """
+    theta, damping = np.array(start, float), 0.0
+    value, grad = objective.value_grad(theta)
+    for done in range(max_steps):
+        precision = objective.precision(theta)
+        if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
+            return theta, f"stopped after {done} Newton steps at a value that is not finite"
+        along, size, vectors = curved(grad, precision)
+        top = max(size.max(initial=0.0), np.finfo(float).tiny)
+        size = np.maximum(size, NOISE * top)
+        if 0.5 * np.sum(along**2 / size) <= GAIN:
+            return theta, f"converged in {done} Newton steps"
+        farthest = 10.0 * (1.0 + float(np.linalg.norm(theta)))
+        for _ in range(40):
+            move = vectors @ (along / (size + damping))
+            length = float(np.linalg.norm(move))
+            move = move * min(1.0, farthest / length) if length > 0 else move
+            promised = float(grad @ move) * 0.5
+            trial = theta + move
+            trial_value, trial_grad = objective.value_grad(trial)
+            # close to the top the gain drowns in the rounding of the sum, so a tie counts as delivered
+            rounding = 1e-13 * (1.0 + abs(value)) if promised < 1e-6 else 0.0
+            if np.isfinite(trial_grad).all() and trial_value >= value + 1e-4 * promised - rounding:
+                break
+            damping = max(8.0 * damping, 1e-4 * top)
+        else:
+            return theta, f"stalled after {done} Newton steps"
+        theta, value, grad = trial, trial_value, trial_grad
+        damping = damping / 8.0 if damping > 1e-8 * top else 0.0
+    return theta, f"stopped after {max_steps} Newton steps"
+
+
+def lbfgs(objective: Objective, start: np.ndarray, max_steps: int = 1000) -> tuple[np.ndarray, str]:
+    """Maximise from start (D,) by L-BFGS; its success flag is not read."""
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, grad = objective.value_grad(theta)
+        if not (np.isfinite(value) and np.isfinite(grad).all()):
+            return 1e100, np.zeros_like(theta)  # the line search then backs off
+        return -value, -grad
+
+    options = {"maxiter": max_steps, "maxfun": 4 * max_steps, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 20}
+    result = minimize(loss, np.array(start, float), jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(result.x, float), f"ended after {result.nit} L-BFGS steps"
+
+
+def segment_to_boundary(inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """For points (M, D), the farthest point still inside on each segment from ``anchor`` (D,), by bisection."""
+    low, high = np.zeros(len(points)), np.ones(len(points))
+    low[np.asarray(inside(points), bool)] = 1.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        good = np.asarray(inside(anchor + middle[:, None] * (points - anchor)), bool)
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    return anchor + low[:, None] * (points - anchor)
+
+
+def climb_boundary(
+    objective: Objective, inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, theta: np.ndarray
+) -> np.ndarray:
+    """The best point found on the boundary of a region that is star-shaped around ``anchor``, near theta (D,).
+
+    Tangent Newton steps, each pulled back to the region along the ray from the anchor. Only a membership test is needed:
+    the outward normal comes from how the boundary point of a ray turns when the ray does.
+    """
+    theta = segment_to_boundary(inside, anchor, theta[None])[0]
+    value, grad = objective.value_grad(theta)
+    for _ in range(60):
+        normal = _normal(inside, anchor, theta)
+        values, vectors = np.linalg.eigh(objective.precision(theta))
+        size = np.maximum(np.abs(values), 1e-8 * max(np.abs(values).max(initial=0.0), 1e-8))
+        towards, outward = vectors @ ((vectors.T @ grad) / size), vectors @ ((vectors.T @ normal) / size)
+        excess = float(normal @ towards) / max(float(normal @ outward), np.finfo(float).tiny)
+        move = towards - max(excess, 0.0) * outward  # an inward step needs no correction
+        for halving in range(30):
+            trial = segment_to_boundary(inside, anchor, (theta + 0.5**halving * move)[None])[0]
+            trial_value, trial_grad = objective.value_grad(trial)
+            if np.isfinite(trial_grad).all() and trial_value > value:
+                break
+        else:
+            return theta
+        gained, theta, value, grad = trial_value - value, trial, trial_value, trial_grad
+        if gained < 1e-10:
+            return theta
+    return theta
+
+
+def _normal(inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """Gradient at theta of the region's gauge around the anchor, by central differences: (D,)."""
+    radius = float(np.linalg.norm(theta - anchor))
+    nudge = 1e-4 * max(radius, 1e-8)
+    around = np.concatenate([theta + nudge * np.eye(len(theta)), theta - nudge * np.eye(len(theta))])
+    rays = anchor + 2.0 * (around - anchor)  # well outside, so that the segment crosses the boundary
+    reach = np.linalg.norm(segment_to_boundary(inside, anchor, rays) - anchor, axis=1)
+    gauge = np.linalg.norm(around - anchor, axis=1) / np.maximum(reach, np.finfo(float).tiny)
+    return (gauge[: len(theta)] - gauge[len(theta) :]) / (2 * nudge)

@@ -1,0 +1,153 @@
+"""SVI as an oracle: a guide fitted by the model's own PPL, judged by our own checks.
+
+The guide gives the location and the draws. The information is minus the Hessian of our own log-likelihood there, never
+the guide's: a mean-field guide is too narrow, and a Laplace guide that is used again keeps the curvature of its first
+data.
+
+Axis letters: n rows, D flat parameters, S draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gedppl.errors import InputError, ParameterError, SettingError
+from gedppl.oracles import Oracle, failed
+from gedppl.oracles.fits import Fit, Objective, WorkingPrior, assess
+
+if TYPE_CHECKING:
+    from gedppl.classes import DensityClass
+    from gedppl.rows import Rows
+
+
+@dataclass(frozen=True)
+class GuideSettings:
+    """What a backend needs to fit a guide."""
+
+    guide: Any  # "delta", "normal", an autoguide class, or a function (x, a, y) with the model's latent sites
+    learning_rate: float
+    particles: int
+    draws: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class GuideFit:
+    """What a backend returns: constrained values by site, and the guide's own parameters for the next warm start."""
+
+    location: Mapping[str, Any] | None  # of every parameter site; None: take the mean of the draws
+    draws: Mapping[str, Any] | None  # of every parameter site, with a leading axis S; None for a point guide
+    state: Mapping[str, Any]
+    loss: float  # the negative ELBO, averaged over the last tenth of the steps
+
+
+class GuideRunner(Protocol):
+    """A backend's fitting loop for one class and one guide; compiled once a bucket, reused between refits."""
+
+    def fit(
+        self, rows: Rows, weights: np.ndarray | None, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int
+    ) -> GuideFit: ...
+
+
+@dataclass(frozen=True)
+class SVI:
+    """Fits a guide to the rows; holds the compiled loops, one for each class it has met."""
+
+    settings: GuideSettings
+    steps: int
+    refit_steps: int
+    _runners: dict[int, tuple[DensityClass, GuideRunner]] = field(default_factory=dict, repr=False, compare=False)
+
+    def runner(self, cls: DensityClass) -> GuideRunner:
+        known = self._runners.get(id(cls))
+        if known is None:
+            backend = import_module(f"gedppl.backends.{cls.backend}_svi")
+            known = self._runners[id(cls)] = (cls, backend.Runner(cls, self.settings))  # cls kept alive: its id stays its own
+        return known[1]
+
+    def __call__(
+        self,
+        cls: DensityClass,
+        rows: Rows,
+        *,
+        weights: np.ndarray | None = None,
+        start: Fit | None = None,
+        prior: WorkingPrior | None = None,
+    ) -> Fit:
+        # The program's own priors are part of every ELBO, so the fit is judged with them even without a working prior.
+        prior = prior or WorkingPrior(np.asarray(cls.initial, float), np.zeros(cls.dim))
+        objective = Objective(cls, rows, weights, prior)
+        if objective.n == 0:
+            return assess(objective, np.asarray(cls.initial, float), "no rows yet: the initial parameters", tolerance=np.inf)
+        state = None if start is None or not start.ok else start.guide
+        fit = self._fit(objective, prior, state, self.steps if state is None else self.refit_steps)
+        if not fit.ok and state is not None:  # the posterior moved farther than a warm start can follow
+            fit = self._fit(objective, prior, None, self.steps)
+        return fit
+
+    def _fit(self, objective: Objective, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int) -> Fit:
+        cls, rows = objective.cls, objective.rows
+        try:
+            fitted = self.runner(cls).fit(rows, objective.weights, prior, state, steps)
+        except InputError:
+            raise
+        except ValueError as error:  # a PPL's own validation, when the data drive its arguments out of range
+            return failed(cls, rows, f"the model broke off: {error}")
+        if not np.isfinite(fitted.loss):
+            return failed(cls, rows, f"SVI lost its way: the ELBO is {-fitted.loss} after {steps} steps")
+        try:
+            draws = None if fitted.draws is None else cls.flatten(fitted.draws)
+            location = draws.mean(axis=0) if fitted.location is None and draws is not None else None
+            theta = cls.flatten(fitted.location) if fitted.location is not None else location
+        except ParameterError as error:
+            return failed(cls, rows, f"the guide left the parameters' constraints: {error}")
+        assert theta is not None
+        # A guide's centre need not be our mode (even a point guide maximises without the Jacobian of the constraints):
+        # half a posterior standard deviation in every direction is let pass.
+        tolerance = cls.dim / 8
+        fit = assess(objective, theta, f"SVI, {steps} steps, ELBO {-fitted.loss:.6g}", tolerance=tolerance)
+        return replace(fit, draws=draws, guide=fitted.state)
+
+
+def svi(
+    guide: Any = "normal",
+    *,
+    steps: int = 2000,
+    refit_steps: int | None = None,
+    learning_rate: float = 0.05,
+    particles: int = 4,
+    draws: int = 256,
+    seed: int = 0,
+) -> Oracle:
+    """Stochastic variational inference: see `SVI`.
+
+    Parameters
+    ----------
+    guide
+        ``"delta"`` (a point: MAP in the constrained space), ``"normal"`` (independent Normals), an autoguide class of the
+        model's PPL, or a guide function ``(x, a, y=None)`` of your own.
+    steps, refit_steps
+        Adam steps of a first fit and of a warm-started one (a quarter, if not given).
+    learning_rate
+        Decays to a hundredth of itself over the steps.
+
+    Notes
+    -----
+    `param` sites are fitted along with the guide. Not guaranteed: convergence; the checks see a fit that is far off, and
+    call a centre within about half a posterior standard deviation of the mode good.
+    """
+    refit_steps = max(1, steps // 4) if refit_steps is None else refit_steps
+    for name, value in (("steps", steps), ("refit_steps", refit_steps), ("particles", particles), ("draws", draws)):
+        if int(value) != value or value < 1:
+            raise SettingError(f"{name} must be a whole number >= 1, got {value}")
+    if not (np.isfinite(learning_rate) and learning_rate > 0):
+        raise SettingError(f"learning_rate must be a positive number, got {learning_rate}")
+    if isinstance(guide, str) and guide not in ("delta", "normal"):
+        raise SettingError(f"guide must be 'delta', 'normal', an autoguide class or a function (x, a, y), got {guide!r}")
+    settings = GuideSettings(guide, float(learning_rate), int(particles), int(draws), int(seed))
+    return Oracle("SVI", SVI(settings, int(steps), int(refit_steps)), {})
