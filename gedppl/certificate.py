@@ -5,6 +5,7 @@ Axis letters: K actions, J constraints, D flat parameters.
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -174,6 +175,18 @@ class Explanation:
             row += f" {self.score[k]:>9.4g}" + "".join(f" {u:>20.4g}" for u in self.cost_upper[:, k])
             rows.append(row + ("  <- played" if k == self.action else ""))
         return "\n".join([*rows, str(self.certificate)])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        heads = ["action", "policy", "utility", "bonus", "width", "score", *(f"{name} ≤" for name in self.names)]
+        columns = np.vstack([self.policy, self.utility, self.bonus, self.width, self.score, self.cost_upper])
+        rows = [f"<tr>{''.join(f'<th>{html.escape(head)}</th>' for head in heads)}</tr>"]
+        for k, column in enumerate(columns.T):
+            cells = "".join(f"<td>{value:.4g}</td>" for value in column)
+            style = ' style="font-weight: bold"' if k == self.action else ""
+            rows.append(f"<tr{style}><td>{k}</td>{cells}</tr>")
+        said = "<br>".join(html.escape(line) for line in str(self.certificate).splitlines())
+        return f"<table>{''.join(rows)}</table><p>{said}</p>"
 
 
 def certify(

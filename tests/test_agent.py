@@ -192,6 +192,18 @@ def test_explain_says_why_and_why_not() -> None:
         agent.explain(400)
 
 
+def test_decisions_and_terms_print_briefly() -> None:
+    agent = agent_after(3)
+    decision = agent.ask(np.array([1.0]))
+    assert repr(decision).count("\n") == 0
+    assert f"action={decision.action}" in repr(decision)
+    assert str(decision) == f"{decision!r}\n{decision.certificate}"
+    page = agent.explain(decision)._repr_html_()
+    assert page.count("<tr") == 1 + agent.problem.n_actions
+    assert page.count("font-weight") == 1
+    assert "cost ≤" in page
+
+
 def test_a_failure_takes_the_safe_action_and_says_so(monkeypatch) -> None:
     agent = agent_after()
 

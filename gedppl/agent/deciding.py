@@ -21,7 +21,7 @@ class FallbackWarning(UserWarning):
     """No policy could be computed and the safe action was taken instead."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decision:
     """One decision: play `action`, which was drawn from `policy`."""
 
@@ -35,6 +35,13 @@ class Decision:
     def propensity(self) -> float:
         """The probability with which this action was drawn, for off-policy evaluation."""
         return float(self.policy[self.action])
+
+    def __repr__(self) -> str:
+        policy = np.array2string(self.policy, precision=3, suppress_small=True, separator=", ", threshold=20)
+        return f"Decision(id={self.id}, action={self.action}, policy={policy})"
+
+    def __str__(self) -> str:
+        return f"{self!r}\n{self.certificate}"
 
 
 def choose(
