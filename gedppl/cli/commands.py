@@ -13,7 +13,7 @@ from typing import Any
 import gedppl
 from gedppl.agent import recorder
 from gedppl.agent import resume as resume_agent
-from gedppl.cli.scripts import Script, loaded, make_agent
+from gedppl.cli.scripts import Script, check_path, loaded, make_agent
 from gedppl.cli.tables import averaged, print_comparison, print_json, print_run, say
 from gedppl.errors import GedError, JournalNotFoundError, RunFileError, RunNotFoundError, ScriptError, SettingError
 from gedppl.simulation import draw_members, recover, simulate
@@ -27,6 +27,7 @@ JOURNAL = "journal.db"
 def run(options: argparse.Namespace) -> int:
     """Let an agent decide, save the run, write its report."""
     out = options.out or Path("runs") / options.script.stem
+    check_path(options.script)
     if ((out / META).exists() or (out / JOURNAL).exists()) and not options.overwrite:
         raise SettingError(
             f"there is a run in {out} already; choose another --out, replace it with --overwrite, or go on with it: "
@@ -34,10 +35,10 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.decision is not None and not -options.rounds <= options.decision < options.rounds:
         raise SettingError(f"--decision {options.decision} is not one of the {options.rounds} rounds, 0 to {options.rounds - 1}")
-    _check_folder(out)
     with loaded(options.script) as script:
         chosen: dict[str, Any] = {"seed": options.seed, "delta": options.delta, "mode": options.mode}
         make_agent(options.agent, script.problem, script.environment, **chosen)  # wrong options spare the older run
+        _check_folder(out)  # only now: a script that cannot run leaves no empty folder behind
         _remove_run(out)
         journal = out / JOURNAL if options.journal and options.agent.partition("-")[0] == "gedppl" else None
         agent = make_agent(options.agent, script.problem, script.environment, journal=journal, **chosen)
@@ -100,7 +101,7 @@ def compare(options: argparse.Namespace) -> int:
                     agent = make_agent(name, script.problem, world, seed=seed, **chosen)
                     begun = time.perf_counter()
                     new = simulate(script.problem, world, agent, options.rounds, seed, progress=_bar(options))
-                found.append(new.summary() | {"seconds": time.perf_counter() - begun})
+                found.append(new.summary() | {"seconds": round(time.perf_counter() - begun, 2)})
                 interrupted = new.interrupted
                 if interrupted:
                     break
@@ -159,6 +160,7 @@ def _decide(options: argparse.Namespace, script: Script, agent: Any, new: Run, r
         if script.segments is not None:
             new.add_segments(script.segments)
         new.members = draw_members(agent)
+        new.meta["alarms"] = [alarm.sentence for alarm in getattr(agent, "alarms", [])]
         new.save(out)
         shown = options.decision if options.decision is None or options.decision < len(new) else None
         page = _write_report(new, out, shown) if options.report else None
@@ -175,7 +177,6 @@ def _decide(options: argparse.Namespace, script: Script, agent: Any, new: Run, r
 
 
 def _describe(options: argparse.Namespace, script: Script) -> dict[str, Any]:
-    names = getattr(script.environment, "action_names", None) or getattr(script.environment, "names", None)
     return {
         "title": script.title,
         "script": str(script.path),
@@ -184,7 +185,7 @@ def _describe(options: argparse.Namespace, script: Script) -> dict[str, Any]:
         "delta": options.delta,
         "rounds_asked": options.rounds,
         "gedppl": gedppl.__version__,
-        "action_names": None if names is None else [str(name) for name in names],
+        "action_names": None if script.action_names is None else [str(name) for name in script.action_names],
         "context_names": None if script.context_names is None else [str(name) for name in script.context_names],
     }
 

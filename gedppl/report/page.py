@@ -1,12 +1,9 @@
-"""One self-contained HTML page about a run: pictures inside, no script, readable on a phone.
-
-The page is written as well-formed XML too, so that a test can parse it.
-"""
+"""One self-contained HTML page about a run: what happened in two sentences, then the pictures, tables and a certificate."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -14,57 +11,29 @@ import numpy as np
 
 from gedppl.certificate import ConstraintCertificate
 from gedppl.errors import UnknownTruthError
+from gedppl.report.style import document, number, table
 from gedppl.simulation.references import references
 
 if TYPE_CHECKING:
     from gedppl.simulation.runs import Run
 
-STYLE = """
-:root { --ink: #1c2330; --soft: #5a6475; --line: #d9dee6; --good: #00694e; --bad: #a33c00; --paper: #ffffff; --wash: #f5f7fa; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--wash); color: var(--ink); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 24px 20px 48px; }
-h1 { font-size: 1.6rem; margin: 0 0 4px; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 36px 0 10px; }
-p, figcaption { max-width: 70ch; }
-.soft, figcaption { color: var(--soft); font-size: 0.93rem; }
-.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 18px 0; padding: 0; }
-.numbers div { background: var(--paper); border: 1px solid var(--line); border-radius: 8px; padding: 10px 12px; }
-.numbers dt { color: var(--soft); font-size: 0.85rem; }
-.numbers dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 16px; }
-figure { margin: 0; background: var(--paper); border: 1px solid var(--line); border-radius: 8px; padding: 12px; }
-figure img { width: 100%; height: auto; display: block; }
-figure h3 { margin: 0 0 6px; font-size: 1rem; }
-.scroll { overflow-x: auto; background: var(--paper); border: 1px solid var(--line); border-radius: 8px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.93rem; }
-th, td { padding: 6px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-th { white-space: normal; vertical-align: bottom; }
-tr:last-child td { border-bottom: 0; }
-tr.chosen td { background: #e8f1f8; }
-ul { padding-left: 20px; } li { overflow-wrap: anywhere; }
-.good { color: var(--good); } .bad { color: var(--bad); }
-code { overflow-wrap: anywhere; }
-@media (max-width: 600px) {
-  main { padding: 16px 12px 32px; } figure { padding: 8px; } th, td { padding: 5px 7px; } table { font-size: 0.85rem; }
-  .numbers { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
-}
-"""
-
 CAPTIONS = {
-    "regret": ("Regret", "Utility lost, in total, to the best policy that keeps every limit in every round."),
     "cost_bounds": (
-        "Worst case against the limit",
+        "Was the limit kept?",
         "The certified worst case of the policies over everything the data still allow (largest of each stretch of rounds), and "
         "their true cost. The limit is on the policy's average cost in each round.",
     ),
+    "regret": (
+        "What did learning cost?",
+        "Utility lost, in total, to the best policy that keeps every limit in every round. Flatter is better.",
+    ),
     "policy_map": (
-        "What is played where",
-        "Mean policy over the later half of the run, along the context column that changes it most.",
+        "What is played where?",
+        "Mean policy over the later half of the run, along the context column that changes it most. Ranges hold equally many "
+        "rounds.",
     ),
     "width": (
-        "Width of the confidence set",
+        "What is still unknown?",
         "How far apart the lower and upper cost bounds of each action are, at the contexts met (median of recent rounds).",
     ),
     "tradeoff": (
@@ -72,30 +41,34 @@ CAPTIONS = {
         "True averages at the run's contexts. Hollow marks exceed a limit in some round, wherever their average lies.",
     ),
 }
+CERTIFICATE_HEAD = ["limit", "worst case", "at most", "slack", "bound", "guarantee"]
+BESIDE_COMPARISON = "tradeoff"
 
 
 def render(run: Run, images: dict[str, bytes], decision: int) -> str:
     """The page. `images` are PNG files by name, `decision` the round whose certificate is shown."""
     title = str(run.meta.get("title") or run.meta.get("script") or "A run")
+    figures = {name: _figure(name, png, run) for name, png in _ordered(images)}
+    beside = [html for name, html in figures.items() if kind(name) == BESIDE_COMPARISON]
+    first = [html for name, html in figures.items() if kind(name) != BESIDE_COMPARISON]
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(_subtitle(run))}</p>',
+        _verdict(run),
         _headline(run),
-        "<h2>Pictures</h2>",
-        f'<div class="figures">{"".join(_figure(name, png, run) for name, png in _ordered(images))}</div>',
-        _comparison(run),
+        f'<h2>What happened</h2><div class="figures">{"".join(first)}</div>',
+        _comparison(run, beside),
         _segments(run),
         _certificate(run, decision),
         _how_it_was_made(run),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8" />\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1" />\n'
-        f"<title>{escape(title)}</title>\n"
-        # an empty icon, so that no browser asks a server for one
-        '<link rel="icon" href="data:," />\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n<main>\n" + "\n".join(p for p in parts if p) + "\n</main>\n</body>\n</html>\n"
-    )
+    return document(title, parts)
+
+
+def kind(name: str) -> str:
+    """A picture's kind: "width" of "width_1", which is of the second constraint."""
+    head, _, tail = name.rpartition("_")
+    return head if tail.isdigit() else name
 
 
 def _subtitle(run: Run) -> str:
@@ -107,55 +80,115 @@ def _subtitle(run: Run) -> str:
     return ", ".join(words)
 
 
+# what happened, in words and numbers ------------------------------------------------------------------------------------
+
+
+def _verdict(run: Run) -> str:
+    limits, good = _limits_kept(run)
+    alarms = [str(sentence) for sentence in run.meta.get("alarms", [])]
+    told = "".join(f'<p class="bad">{escape(text)}</p>' for text in alarms)
+    told += "".join(f"<p>{escape(text)}</p>" for text in (limits, _what_certificates_say(run), _what_it_earned(run)) if text)
+    return f'<div class="verdict{"" if good and not alarms else " bad"}">{told}</div>' if told else ""
+
+
+def _limits_kept(run: Run) -> tuple[str, bool]:
+    if not run.problem.constraint_names:
+        return "", True
+    if not run.truth_known:
+        return "Whether the limits were truly kept is not known: the environment knows no true costs.", True
+    over, T = int(run.infeasible.sum()), len(run)
+    if not over:
+        return f"Every limit was kept: in none of the {T} rounds did the policy's true cost exceed it.", True
+    return f"In {over} of {T} rounds ({over / T:.1%}) the policy's true cost exceeded a limit.", False
+
+
+def _what_certificates_say(run: Run) -> str:
+    given = [c for c in run.certificates if c is not None]
+    if not given or not run.problem.constraint_names:
+        return ""
+    sure = sum(all(part["guaranteed"] for part in c["constraints"]) for c in given)
+    fell_back = sum(bool(c.get("fallback")) for c in given)
+    if sure == len(given):
+        text = f"All {sure} certificates are guarantees, if the model class holds the truth."
+    else:
+        text = f"{sure} of {len(given)} certificates are guarantees, if the model class holds the truth; the others approximate."
+    return text + (f" In {fell_back} rounds the agent fell back to the safe action." if fell_back else "")
+
+
+def _what_it_earned(run: Run) -> str:
+    safe = run.problem.safe_action
+    if safe is None or not run.truth_known:
+        return ""
+    last = slice(-max(1, len(run) // 4), None)
+    got, best, floor = (float(v[last].mean()) for v in (run.utility, run.best, run.utilities[:, safe]))
+    if not best - floor > 1e-9:
+        return ""
+    way = (got - floor) / (best - floor)
+    return (
+        f"In its last quarter it earned {number(got)} a round, {way:.0%} of the way from the safe action ({number(floor)}) to "
+        f"the best that keeps every limit knowing the truth ({number(best)})."
+    )
+
+
 def _headline(run: Run) -> str:
     s = run.summary()
-    items: list[tuple[str, str, str]] = []
+    items: list[tuple[str, str, str, str]] = []  # name, value, note, class
     if s["mean_utility"] is not None:
-        items.append(("mean utility", _number(s["mean_utility"]), ""))
-        items.append(("last quarter", _number(s["last_quarter_utility"]), ""))
+        items.append(("mean utility", number(s["mean_utility"]), f"last quarter {number(s['last_quarter_utility'])}", ""))
     if s["oracle_utility"] is not None:
-        items.append(("constrained oracle", _number(s["oracle_utility"]), ""))
+        items.append(("constrained oracle", number(s["oracle_utility"]), "knows the truth", ""))
     if s["mean_utility"] is None and s["mean_outcome"] is not None:
-        items.append(("mean outcome", _number(s["mean_outcome"]), ""))
+        items.append(("mean outcome", number(s["mean_outcome"]), "", ""))
     if s["regret"] is not None:
-        items.append(("regret", _number(s["regret"]), ""))
+        items.append(("regret", number(s["regret"]), f"{number(s['regret'] / len(run))} a round", ""))
     if run.problem.constraint_names:
         bad = s["infeasible_rounds"]
-        told = "not known" if bad is None else f"{bad} of {len(run)}"
-        items.append(("rounds above a limit", told, "" if bad is None else "bad" if bad else "good"))
+        told = "not known" if bad is None else str(bad)
+        items.append(("rounds above a limit", told, f"of {len(run)}", "" if bad is None else "bad" if bad else "good"))
         for j, name in enumerate(run.problem.constraint_names):
             if s["realised_cost"][name] is not None:
-                limit = _number(float(run.limit[-1, j]))
-                items.append((f"realised {name} (limit {limit})", _number(s["realised_cost"][name]), ""))
+                items.append((f"realised {name}", _with_error(run.realised[:, j]), f"limit {run.limit[-1, j]:.4g}", ""))
     if run.problem.safe_action is not None:
-        items.append(("safe action played", f"{s['safe_share']:.0%}", ""))
-    cells = (f'<div><dt>{escape(name)}</dt><dd class="{kind}">{escape(value)}</dd></div>' for name, value, kind in items)
+        items.append(("safe action", f"{s['safe_share']:.0%}", f"{run.action_names[run.problem.safe_action]}, of rounds", ""))
+    cells = (
+        f'<div><dt>{escape(name)}</dt><dd class="{look}">{escape(value)}<small>{escape(note)}</small></dd></div>'
+        for name, value, note, look in items
+    )
     return f'<dl class="numbers">{"".join(cells)}</dl>'
+
+
+def _with_error(values: np.ndarray) -> str:
+    """A mean of what was observed, with two standard errors."""
+    known = values[np.isfinite(values)]
+    if len(known) < 2:
+        return number(float(known.mean()) if len(known) else None)
+    return f"{number(float(known.mean()))} ± {2 * known.std(ddof=1) / np.sqrt(len(known)):.2g}"
+
+
+# pictures ---------------------------------------------------------------------------------------------------------------
 
 
 def _ordered(images: dict[str, bytes]) -> list[tuple[str, bytes]]:
     order = list(CAPTIONS)
-    return sorted(images.items(), key=lambda item: (order.index(_kind(item[0])), item[0]))
-
-
-def _kind(name: str) -> str:
-    head, _, tail = name.rpartition("_")
-    return head if tail.isdigit() else name
+    return sorted(images.items(), key=lambda item: (order.index(kind(item[0])), item[0]))
 
 
 def _figure(name: str, png: bytes, run: Run) -> str:
-    heading, caption = CAPTIONS[_kind(name)]
+    heading, caption = CAPTIONS[kind(name)]
     tail = name.rpartition("_")[2]
     if tail.isdigit():
-        heading = f"{heading}: {run.problem.constraint_names[int(tail)]}"
+        heading = f"{heading} ({run.problem.constraint_names[int(tail)]})"
     data = base64.b64encode(png).decode()
     return (
-        f'<figure><h3>{escape(heading)}</h3><img alt="{escape(heading)}" src="data:image/png;base64,{data}" />'
+        f'<figure><h3>{escape(heading)}</h3><img alt="{escape(f"{heading} {caption}")}" src="data:image/png;base64,{data}" />'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
 
-def _comparison(run: Run) -> str:
+# tables -----------------------------------------------------------------------------------------------------------------
+
+
+def _comparison(run: Run, beside: list[str]) -> str:
     try:
         found = references(run)
     except UnknownTruthError:
@@ -164,34 +197,41 @@ def _comparison(run: Run) -> str:
             "costs. Use off-policy estimates of the logged decisions instead.</p>"
         )
     names = run.problem.constraint_names
-    head = ["policy", "mean utility", *(f"mean {name}" for name in names), "rounds above a limit"]
-    rows = [[r.name, _number(r.utility), *(_number(c) for c in r.costs), f"{r.infeasible:.1%}"] for r in found]
+    head = ["policy", "mean utility", *(f"mean {name}" for name in names), *(["rounds above a limit"] if names else [])]
+    rows = [
+        [r.name, number(r.utility), *(number(c) for c in r.costs), *([f"{r.infeasible:.1%}"] if names else [])] for r in found
+    ]
     note = (
         "True averages at this run's contexts. All but the run know the truth; greedy maximises utility and ignores limits. "
         "The limit is one for every round, so a low average alone does not keep it."
     )
-    return f'<h2>Compared with other policies</h2>{_table(head, rows, chosen={0})}<p class="soft">{escape(note)}</p>'
+    told = f'<div>{table(head, rows, chosen={0})}<p class="soft">{escape(note)}</p></div>'
+    return f'<h2>Compared with other policies</h2><div class="figures">{"".join(beside)}{told}</div>'
 
 
 def _segments(run: Run) -> str:
     if not run.segments:
         return ""
-    names = run.problem.constraint_names
-    known = run.truth_known
+    names, known = run.problem.constraint_names, run.truth_known
     parts = []
     for segment, labels in run.by_segment().items():
         head = [segment, "rounds", "mean utility" if known else "mean outcome"]
         head += (["oracle"] if known else []) + [f"realised {name}" for name in names]
         head += (["above a limit"] if known and names else []) + ["safe action"]
+        here = np.array(run.segments[segment])
         rows = []
         for label, s in labels.items():
-            row = [label, str(s["rounds"]), _number(s["mean_utility"] if known else s["mean_outcome"])]
-            row += [_number(s["oracle_utility"])] if known else []
-            row += [_number(s["realised_cost"][name]) for name in names]
+            row = [label, str(s["rounds"]), number(s["mean_utility"] if known else s["mean_outcome"])]
+            row += [number(s["oracle_utility"])] if known else []
+            row += [_with_error(run.realised[here == label, j]) for j in range(len(names))]
             row += [str(s["infeasible_rounds"])] if known and names else []
             rows.append([*row, f"{s['safe_share']:.0%}"])
-        parts.append(_table(head, rows))
-    return "<h2>Results by segment</h2>" + "<p></p>".join(parts)
+        parts.append(table(head, rows))
+    note = "± two standard errors. The limit is on each round's expected cost, so a realised mean should lie at or under it."
+    return "<h2>Results by segment</h2>" + "".join(parts) + (f'<p class="soft">{escape(note)}</p>' if names else "")
+
+
+# one decision -----------------------------------------------------------------------------------------------------------
 
 
 def _certificate(run: Run, decision: int) -> str:
@@ -202,29 +242,34 @@ def _certificate(run: Run, decision: int) -> str:
     if len(r.x) > 40:
         context = ", ".join(f"{value:.3g}" for value in r.x[:40]) + ", ..."
     head = ["action", "probability", "estimated utility", "bonus", "width"]
-    head += [f"{name} between" for name in constraints]
+    head += [f"{name} {side}" for name in constraints for side in ("at least", "at most")]
     rows = []
     for k, name in enumerate(names[: len(r.policy)]):
-        row = [name, f"{r.policy[k]:.3f}", _number(r.estimate[k]), _number(r.bonus[k]), _number(r.width[k])]
-        row += [f"{_number(r.cost_lower[j, k])} and {_number(r.cost_upper[j, k])}" for j in range(len(constraints))]
+        row = [name, f"{r.policy[k]:.3f}", number(r.estimate[k]), number(r.bonus[k]), number(r.width[k])]
+        row += [number(bound[j, k]) for j in range(len(constraints)) for bound in (r.cost_lower, r.cost_upper)]
         rows.append(row)
-    table = _table(head, rows, chosen={r.action})
-    told = f"<p>Context: {escape(context)}. Played: <b>{escape(names[r.action])}</b>.</p>{table}"
+    note = "The policy maximises estimated utility + bonus + width (the last two explore) while its worst case keeps every limit."
+    told = (
+        f"<p>Context: {escape(context)}. Played: <b>{escape(names[r.action])}</b>.</p>{table(head, rows, chosen={r.action})}"
+        f'<p class="soft">{note}</p>'
+    )
     c = r.certificate
     if c is None:
         return f'{title}{told}<p class="soft">This agent gives no certificates.</p>'
-    kind, verdict = ("bad", "not a guarantee: see below")
     parts = [_part(part) for part in c["constraints"]]
+    look, verdict = ("bad", "not a guarantee: see below")
     if all(part.guaranteed for part in parts):
-        kind, verdict = ("good", "guarantee, if the model class holds the truth")
+        look, verdict = ("good", "guarantee, if the model class holds the truth")
+    sums = [
+        [p.name, *map(number, (p.worst_case, p.at_most, p.slack)), p.method, "yes" if p.guaranteed else "no"] for p in parts
+    ]
     lines = [*(part.claim for part in parts), *(f"fit of {name}: {status}" for name, status in c["oracle"].items()), *c["notes"]]
     if c.get("fallback"):
         lines.insert(0, f"safe action taken: {c['fallback']}")
-    witness = _witness(c, names)
     return (
         f"{title}{told}<p>Certificate ({escape(c['mode'])} mode, δ = {c['delta']:g}): "
-        f'<b class="{kind}">{escape(verdict)}</b></p>'
-        f"<ul>{''.join(f'<li>{escape(str(line))}</li>' for line in lines)}</ul>{witness}"
+        f'<b class="{look}">{escape(verdict)}</b></p>{table(CERTIFICATE_HEAD, sums) if sums else ""}'
+        f"<ul>{''.join(f'<li>{escape(str(line))}</li>' for line in lines)}</ul>{_witness(c, names)}"
     )
 
 
@@ -257,24 +302,9 @@ def _parameters(where: Any) -> str:
 
 
 def _how_it_was_made(run: Run) -> str:
-    made = [(k, v) for k, v in run.meta.items() if k not in ("title", "action_names", "context_names") and v is not None]
+    elsewhere = ("title", "action_names", "context_names", "alarms")
+    made = [(k, v) for k, v in run.meta.items() if k not in elsewhere and v is not None]
     if not made:
         return ""
     text = "; ".join(f"{k.replace('_', ' ')}: {v}" for k, v in made)
     return f'<h2>How this was made</h2><p class="soft">{escape(text)}</p>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], chosen: set[int] | None = None) -> str:
-    top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = []
-    for i, row in enumerate(rows):
-        mark = ' class="chosen"' if chosen and i in chosen else ""
-        body.append(f"<tr{mark}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
-
-
-def _number(value: float | None) -> str:
-    if value is None or not np.isfinite(value):
-        return "–"
-    size = abs(value)
-    return f"{value:.0f}" if size >= 1000 else f"{value:.1f}" if size >= 100 else f"{value:.3g}"
