@@ -98,6 +98,8 @@ class _Swap(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
+        if name == "_is_all_true":  # a distribution made outside validates its values: ours are checked at the door
+            return True
         writes = name.endswith("_") and not name.endswith("__")
         if writes or func == torch.Tensor.requires_grad.__get__:  # must see the tensor itself
             return func(*args, **(kwargs or {}))
@@ -217,6 +219,7 @@ class _Fill(Messenger):
         self.values: dict[str, Any] = {}
         self.free: dict[str, Any] = {}
         self.log_prior: Any = 0.0
+        self.log_jacobian: Any = 0.0
         self.log_weight: Any = 0.0
         self.observed: Any = None
 
@@ -242,8 +245,9 @@ class _Fill(Messenger):
             (site,) = self.program.groups[name]
             transform = biject_to(fn.support)
             value, free = self._leaf(site, transform, fn.sample() if self.given == "draw" else None)
-            jacobian = transform.log_abs_det_jacobian(free, value)
-            self.log_prior = self.log_prior + fn.log_prob(value).sum() + jacobian.sum()
+            jacobian = transform.log_abs_det_jacobian(free, value).sum()
+            self.log_prior = self.log_prior + fn.log_prob(value).sum() + jacobian
+            self.log_jacobian = self.log_jacobian + jacobian
             msg["value"], msg["done"] = value, True
 
     def _leaf(self, site: Site, transform: Any, drawn: Any) -> tuple[Any, Any]:
@@ -262,7 +266,8 @@ class Pass(NamedTuple):
     """What one run of the program at fixed parameters gives."""
 
     observed: Any
-    log_prior: Any
+    log_prior: Any  # of the unconstrained values: the Jacobian included
+    log_jacobian: Any
     log_weight: Any
     values: dict[str, Any]
     free: dict[str, Any]
@@ -304,7 +309,7 @@ class TracedProgram(TorchKernels):
         if fill.observed is None:
             raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
         log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
-        return Pass(fill.observed, log_prior, fill.log_weight, fill.values, fill.free)
+        return Pass(fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free)
 
     def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:
         """log p(y_i | x_i, a_i, theta), (n,); discrete row latents summed out."""

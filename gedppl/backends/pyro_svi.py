@@ -1,8 +1,9 @@
 """Pyro's SVI in a loop of its own, leaving nothing behind in Pyro's global state.
 
-Pyro compiles nothing, so there is nothing to reuse but the guide's parameters: each fit makes the guide afresh in a scoped
-parameter store and puts the values of the last fit into it. The model's own parameters never enter the store: they are
-filled in, as in every other pass through the program, so modules are not written to.
+The two named guides are fitted in `pyro_mean_field`. Here are the others, by Pyro's `Trace_ELBO`: it compiles nothing, so
+there is nothing to reuse but the guide's parameters: each fit makes the guide afresh in a scoped parameter store and puts
+the values of the last fit into it. The model's own parameters never enter the store: they are filled in, as in every
+other pass through the program, so the model's modules are not written to.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO
-from pyro.infer.autoguide import AutoDelta, AutoGuide, AutoNormal
+from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.initialization import init_to_value
 from pyro.poutine.messenger import Messenger
 
 from gedppl.backends.pyro import _quiet, _tensor, biject_to
+from gedppl.backends.pyro_mean_field import MeanField
 from gedppl.errors import SettingError
 from gedppl.oracles.variational import GuideFit, GuideSettings
 from gedppl.rows import Rows
@@ -35,8 +37,7 @@ class _Fit(Messenger):
     def _pyro_param(self, msg: Any) -> None:
         if msg["name"] in self.free:
             value = self.value(msg["name"])
-            if msg["args"] and isinstance(msg["args"][0], torch.Tensor):
-                self.swap.values[id(msg["args"][0])] = value
+            self.swap.put(msg, value)
             msg["value"], msg["done"] = value, True
 
     def value(self, name: str) -> torch.Tensor:
@@ -47,29 +48,33 @@ class _Fit(Messenger):
             msg["scale"] = msg["scale"] * self.weights
 
 
-class Runner:
-    """The fitting loop for one class and one guide."""
+def Runner(cls: Any, settings: GuideSettings) -> Any:
+    """The fitting loop for one class and one guide. Without `sample` sites there is nothing to guide: a point."""
+    named = isinstance(settings.guide, str) or bool(np.all(cls.prior_free))
+    return MeanField(cls, settings) if named else GuideLoop(cls, settings)
+
+
+class GuideLoop:
+    """For an autoguide class, or a guide function of the user's."""
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
         program = cls.program
         if len(program.assignments) > 1:
-            raise SettingError("SVI cannot sum out the discrete row latents of this model; use ged.mle()")
+            raise SettingError(
+                "Pyro's ELBO cannot sum out the discrete row latents of this model; use svi('normal'), svi('delta') or ged.mle()"
+            )
         guide = settings.guide
-        if not isinstance(guide, str | type) and (isinstance(guide, AutoGuide) or not callable(guide)):
+        if not isinstance(guide, type) and (isinstance(guide, AutoGuide) or not callable(guide)):
             raise SettingError(f"pass an autoguide's class, not an instance, or a function (x, a, y); got {guide!r}")
         self.cls, self.program, self.settings = cls, program, settings
         self.latents = [site.name for site in program.sites if site.prior]
-        self.compilations = 0
 
     def _make_guide(self, model: Any) -> Any:
         guide, values = self.settings.guide, self.cls.unflatten(self.cls.initial)
-        if not self.latents:  # only `param` sites: plain maximum likelihood, nothing to guide
-            return lambda *args: None
-        if not isinstance(guide, str | type):
+        if not isinstance(guide, type):
             return guide
-        made = {"delta": AutoDelta, "normal": AutoNormal}[guide] if isinstance(guide, str) else guide
         start = {name: _tensor(values[name]) for name in self.latents}
-        return made(model, init_loc_fn=init_to_value(values=start))
+        return guide(model, init_loc_fn=init_to_value(values=start))
 
     def fit(
         self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int
@@ -84,8 +89,7 @@ class Runner:
             if not site.prior
         }
         mean, precision = _tensor(prior.mean), _tensor(prior.precision)
-        point = self.settings.guide == "delta" or not self.latents
-        elbo = Trace_ELBO(num_particles=1 if point else self.settings.particles)
+        elbo = Trace_ELBO(num_particles=self.settings.particles)
         with ExitStack() as stack:
             swap = stack.enter_context(_quiet())
             stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -127,13 +131,11 @@ class Runner:
             with torch.no_grad():
                 own = {name: messenger.value(name).numpy().copy() for name in free}
                 location = self._location(guide, own, data)
-                draws = None if point else self._draws(guide, own, data)
+                draws = self._draws(guide, own, data)
             after = {name: tensor.detach().numpy().copy() for name, tensor in tensors.items()}
         return GuideFit(location, draws, after, tail)
 
     def _location(self, guide: Any, own: dict[str, Any], data: tuple[Any, ...]) -> dict[str, Any] | None:
-        if not self.latents:
-            return own
         if not isinstance(guide, AutoGuide):
             return None
         median = guide.median(*data)
