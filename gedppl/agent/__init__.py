@@ -70,9 +70,9 @@ class GEDUCB:
         A path, where a new journal begins: every decision and outcome is durable before the call returns. An agent whose
         process ended goes on with `resume`.
     guard
-        ``"fallback"``: after an alarm the safe action alone is played, until `acknowledge`. ``"warn"``: alarms are said and
-        recorded. None: nothing is watched. The chance of any false alarm in a run is another delta, and `gedppl.agent.monitoring`
-        says under which conditions, and which alarms stop a run.
+        ``"fallback"``: once a limit is found exceeded, or every parameter of a model refuted, the safe action alone is played,
+        until `acknowledge`; the other alarms warn. ``"warn"``: all alarms are said and recorded. None: nothing is watched. The
+        chance that a run is stopped by mistake is at most another delta: `gedppl.agent.monitoring` says exactly when.
     """
 
     def __init__(
@@ -393,8 +393,7 @@ class GEDUCB:
 
     def _warn(self, raised: list[Alarm]) -> None:
         for alarm in raised:
-            assert self._state is not None
-            stops = self._memory.guard == "fallback" and monitoring.stops(alarm.name, self._state)
+            stops = self._memory.guard == "fallback" and monitoring.stops(alarm.name)
             then = f"The safe action alone is played until acknowledge({alarm.name!r})." if stops else "The run goes on."
             warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
 
@@ -406,7 +405,10 @@ class GEDUCB:
         if share <= SAFE_SHARE or latest.certificate.fallback:
             return
         self._warned_at = rounds
-        held = what_holds_back(self._current(x[None]), x, latest, safe)
+        try:
+            held = what_holds_back(self._current(x[None]), x, latest, safe)
+        except Exception as error:  # the decision is made and recorded: no explanation may take it from the caller
+            held = f"What holds the others back could not be computed ({type(error).__name__}: {error})."
         warnings.warn(
             f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {held}",
             SafeActionWarning,

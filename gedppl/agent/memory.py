@@ -85,7 +85,7 @@ def absorbed(memory: Memory) -> Memory:
         return memory
     memory = _watched(memory, entries, decided=True)
     rounds = sum(e.first for e in entries)
-    return replace(memory, state=ged_ucb.update(state, rows_by_stream(memory.problem, entries), rounds), inbox=Inbox())
+    return _learned(replace(memory, inbox=Inbox()), ged_ucb.update(state, rows_by_stream(memory.problem, entries), rounds))
 
 
 def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:
@@ -109,7 +109,7 @@ def observed(memory: Memory, entries: Sequence[Entry]) -> Memory:
     for chunk in _chunks(entries, memory.state):
         memory = _watched(memory, chunk, decided=False)
         state = ged_ucb.update(memory.state, rows_by_stream(memory.problem, chunk), len(chunk))  # type: ignore[arg-type]
-        memory = replace(memory, state=state)
+        memory = _learned(memory, state)
     return memory
 
 
@@ -138,7 +138,19 @@ def _watched(memory: Memory, entries: Sequence[Entry], *, decided: bool) -> Memo
     if memory.watch is None or memory.state is None:
         return memory
     watch, alarms = memory.watch.take_in(memory.state, entries, decided=decided)
-    memory = replace(memory, watch=watch)
+    return _with_alarms(replace(memory, watch=watch), alarms)
+
+
+def _learned(memory: Memory, state: ged_ucb.State) -> Memory:
+    """With a state that has learned what the monitors were shown."""
+    memory = replace(memory, state=state)
+    if memory.watch is None:
+        return memory
+    watch, alarms = memory.watch.learned(state)
+    return _with_alarms(replace(memory, watch=watch), alarms)
+
+
+def _with_alarms(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
     for alarm in alarms:
         memory = alarmed(memory, alarm)
     return memory

@@ -5,6 +5,7 @@ before it: from the rows taken in earlier, and inside a batch told together from
 (refreshed each time the data grew by a tenth). So the order of arrival does not matter here either.
 
     limit:<constraint>       the realised cost against the limit in force when the decision was made
+    refuted:<outcome>        the outcome against every parameter of its model
     calibration:<outcome>    the outcome against its predictive
     drift:<outcome>          the same, with an eye on late changes
 
@@ -12,9 +13,10 @@ Limits are watched where the constraint is on a mean and the outcome has a lower
 of its support, or, for outcomes without one but with a known noise scale, six standard deviations under the functional's
 low (at the first context; a miss of that bound has probability 1e-9). Warm-up rounds of the paper's kind are left out.
 
-An alarm is trusted to stop a run where its false-alarm rate was shown: the limits, which need no model, and predictives
-in closed form (finite classes, linear-Gaussian with known scale). The predictive of a general program is a set of weighted
-particles around a fit; a prior that conflicts with the truth can set off its alarms, so these warn only.
+Only limits and refuted classes stop a run: if the limits are kept and the truth lies in the class, the chance that this
+ever happens is at most delta, whatever the prior. The other two warn; a prior that conflicts with the truth can set them off.
+A class can be refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones, and linear predictors
+with score equations. For other programs (a learned noise scale among them) the model's alarms warn only.
 """
 
 from __future__ import annotations
@@ -24,21 +26,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp, ndtr
 
 from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, rows_by_stream
-from gedppl.confidence.finite import FiniteLearner
+from gedppl.agent.predictions import is_refutable, log_predictive, mark, members_at, predictive_cdf, tops
 from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.density import Density
 from gedppl.errors import FamilyError, NoClosedFormError
-from gedppl.guard import Alarm, Guard, LimitMonitor, OutlierCheck, PitMonitor, Told, pit_uniform, randomised_pit
+from gedppl.guard import (
+    Alarm,
+    ClassMonitor,
+    Guard,
+    LimitMonitor,
+    Monitor,
+    OutlierCheck,
+    PitMonitor,
+    Told,
+    pit_uniform,
+    randomised_pit,
+)
 from gedppl.guard.bets import Bets
 from gedppl.problem import Constraint, Problem
 from gedppl.settings import warmup_rounds
 
 NOISE_SDS = 6.0
-WIDER_PRIOR = 1e-4  # share of the working prior's precision in the predictive: a prior far off must not look like a wrong model
 OUTLIER_COLUMNS = 64  # wider contexts are checked on fixed random projections
 FIRST_LOGGED = 2**40  # logged rows have no decision id; their numbers for `pit_uniform` start here
 NO_UPPER_END = float(np.finfo(float).max)
@@ -65,7 +76,12 @@ class Watch:
         models = [name for name, learner in state.learners.items() if _has_predictive(problem.streams[name], learner, x)]
         width = len(x)
         guard = Guard.create(
-            dx=width, n_actions=problem.n_actions, delta=state.settings.delta, limits=limits, models=models
+            dx=width,
+            n_actions=problem.n_actions,
+            delta=state.settings.delta,
+            limits=limits,
+            models=models,
+            refutable=[name for name in models if is_refutable(state.learners[name])],
         )
         columns = width if width <= OUTLIER_COLUMNS else Bets(width, 1).columns
         return cls(guard, OutlierCheck.create(dx=columns), 0)
@@ -109,8 +125,10 @@ class Watch:
                     Told(entry.x, action, its_pits, {name: z for name, (z, _) in costs.items()})
                 )
                 alarms += new
-            if i + 1 < len(chunks):
-                for name, (x, a, y) in rows_by_stream(state.problem, chunk).items():
+            for name, (x, a, y) in rows_by_stream(state.problem, chunk).items():
+                if f"refuted:{name}" in guard.monitors:
+                    guard = guard.paid(name, log_predictive(learners[name], x, a, y))
+                if i + 1 < len(chunks):
                     learners[name] = learners[name].absorb(x, a, y)
         return replace(self, guard=guard, logged=self.logged + (0 if decided else len(entries))), alarms
 
@@ -135,22 +153,30 @@ class Watch:
                 out[i][name] = randomised_pit(min(max(lower, 0.0), 1.0), min(max(upper, lower, 0.0), 1.0), uniform)
         return out
 
+    def learned(self, state: ged_ucb.State) -> tuple[Watch, list[Alarm]]:
+        """Weigh what was shown against the best parameters, now that `state` has learned it; the alarms that this set off."""
+        guard, alarms = self.guard.weighed(
+            lambda name: mark(state.learners[name]), lambda name, marks: tops(state.learners[name], marks)
+        )
+        return replace(self, guard=guard), alarms
+
     def restarted(self, name: str) -> Watch:
         """The same with one monitor at its start: after an alarm was looked into."""
         monitor = self.guard.monitors[name]
-        fresh: LimitMonitor | PitMonitor
+        fresh: Monitor
         if isinstance(monitor, LimitMonitor):
             fresh = LimitMonitor.create(limit=monitor.limit, low=monitor.low, high=monitor.high, delta=monitor.delta)
+        elif isinstance(monitor, ClassMonitor):
+            fresh = ClassMonitor.create(delta=monitor.delta)
         else:
             make = PitMonitor.drift if monitor.drifting else PitMonitor.calibration
             fresh = make(dx=monitor.bets.dx, n_actions=monitor.bets.n_actions, delta=monitor.delta, burn_in=monitor.burn_in)
         return replace(self, guard=Guard({**self.guard.monitors, name: fresh}))
 
 
-def stops(alarm: str, state: ged_ucb.State) -> bool:
-    """Whether an alarm of this name is trusted to stop a run."""
-    kind, _, name = alarm.partition(":")
-    return kind == "limit" or isinstance(state.learners.get(name), FiniteLearner | LinearGaussianLearner)
+def stops(alarm: str) -> bool:
+    """Whether an alarm of this name is trusted to stop a run: its false-alarm rate is proved, whatever the prior."""
+    return alarm.partition(":")[0] in ("limit", "refuted")
 
 
 # what the monitors see ------------------------------------------------------------------------------------------------
@@ -205,54 +231,12 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
     return known[0] if known else problem.n_actions
 
 
-# predictive distributions ---------------------------------------------------------------------------------------------
-
-
-def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P(Y < y) and P(Y <= y) before y is learned: x (n, dx), a (n,), y (n,) -> (n,), (n,).
-
-    Linear-Gaussian: Normal(phi'm, scale^2 + phi'S phi) with the posterior under a prior a hundred times as wide. Finite
-    class: the members' mixture by posterior probability. Programs: the mixture over particles.
-    """
-    if isinstance(learner, LinearGaussianLearner):
-        phi, offset, scale = learner.features_at.rows(x, a)
-        space = learner.space
-        # the last term is rounding, and keeps directions never seen positive beside well-known ones
-        rounding = 1e-13 * np.trace(learner.information) * np.eye(len(learner.moment))
-        chol = np.linalg.cholesky(WIDER_PRIOR * space.prior + learner.information + rounding)
-        mean = np.linalg.solve(chol.T, np.linalg.solve(chol, learner.moment))
-        spread = np.linalg.solve(chol, (phi @ space.basis).T)
-        location = phi @ (space.origin + space.basis @ mean) + offset
-        u = ndtr((y - location) / np.sqrt(scale**2 + np.sum(spread**2, axis=0)))
-        return u, u
-    if isinstance(learner, FiniteLearner):
-        logs = learner.totals if np.isfinite(learner.totals).any() else np.zeros(len(learner.totals))
-        weights = np.exp(logs - logsumexp(logs))
-        parts = [(weights[members], density) for members, density in _members(learner.cls, x, a)]
-    else:
-        parts = [(np.exp(learner.particles.log_weights), learner.cls.density_at(learner.particles.theta, x, a))]
-    return _mixed(parts, np.nextafter(y, -np.inf)), _mixed(parts, y)
-
-
-def _mixed(parts: list[tuple[np.ndarray, Density]], y: np.ndarray) -> np.ndarray:
-    total = np.zeros(len(y))
-    for weights, density in parts:
-        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            cdf = np.broadcast_to(np.asarray(density.cdf(y[None]), float), (len(weights), len(y)))
-        total += np.sum(np.where(weights[:, None] > 0, weights[:, None] * cdf, 0.0), axis=0)
-    return total
-
-
-def _members(cls: Any, x: np.ndarray, a: np.ndarray) -> list[tuple[np.ndarray, Density]]:
-    """Members of a finite class and their densities (members, n), one pair for each program it is made of."""
-    if not hasattr(cls, "_programs"):  # a finite class of somebody's own
-        return [(np.array([m]), cls.density_of(m, x, a)) for m in range(cls.size)]
-    return [(cls._of(p), program.density_at(cls._thetas[p], x, a)) for p, program in enumerate(cls._programs)]
+# models before the first outcome --------------------------------------------------------------------------------------
 
 
 def _densities(model: Any, x: np.ndarray, a: np.ndarray) -> list[Density]:
     if getattr(model, "size", None) is not None:
-        return [density for _, density in _members(model, x, a)]
+        return [density for _, density in members_at(model, x, a)]
     return [model.density_at(np.asarray(model.initial, float), x, a)]
 
 

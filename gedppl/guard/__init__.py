@@ -1,20 +1,25 @@
 """Monitors that notice when an assumption fails: a limit exceeded, a wrong model, a change, a context never seen before.
 
-Each monitor is a value: `update` returns the next one and leaves the old as it was. The first three are e-processes, so
-their false-alarm probability is at most `delta` over the whole run, however long, whenever it is looked at.
+Each monitor is a value: `update` returns the next one and leaves the old as it was. All but the check of contexts are
+e-processes: over the whole run, however long and whenever it is looked at, the probability of a false alarm is at most
 
-What is not guaranteed. The limit's monitor assumes nothing but bounded costs. The model's monitors need predictive
-distributions that were fixed before the outcome and whose parameters are known. With a Bayesian predictive the bound
-holds on average over the prior; for one fixed truth it held in simulations after `burn_in` rounds, with these exceptions:
-a truth some ten prior standard deviations out, a learned scale inflated by a conflicting prior, and a stale predictive
-(refitted each time the data grew by a fifth: about the nominal rate; by a half or more: two to six times that rate). And
-a monitor cannot see what the data do not show: a wrong link, or a missing term that moves outcomes by less than about a
-fifth of their noise, mostly goes unnoticed for a thousand rounds.
+    limit         delta, if the mean cost keeps its limit in every round; no model is assumed, only a lower end of the costs
+    refuted       delta, if the truth lies in the model class, whatever the prior, the fits and the way actions were chosen
+    calibration   delta on average over the model's prior, or if the predictive is the truth itself
+    drift         the same
+
+What is not guaranteed. For one fixed truth and a Bayesian predictive the last two kept their rate in simulations after
+`burn_in` rounds, with these exceptions: a truth some ten prior standard deviations out, a learned scale inflated by a
+conflicting prior, and a stale predictive (refitted each time the data grew by a fifth: about the nominal rate; by a half or
+more: two to six times that rate). They say that the model's predictions are off, which may be its prior's fault; `refuted`
+says that no parameter could mend them, and needs some more data to say so. And no monitor can see what the data do not show:
+a wrong link, or a missing term that moves outcomes by less than about a fifth of their noise, mostly goes unnoticed for a
+thousand rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,8 +28,12 @@ import numpy as np
 from gedppl.errors import DataError, NotFiniteError, SettingError
 from gedppl.guard.bets import Bets, Moments, Trend, log_total, shared
 from gedppl.guard.contexts import OutlierCheck, check_row
+from gedppl.guard.refuted import ClassMonitor
 
-__all__ = ["Alarm", "Guard", "LimitMonitor", "OutlierCheck", "PitMonitor", "Told", "pit_uniform", "randomised_pit"]
+__all__ = [
+    "Alarm", "ClassMonitor", "Guard", "LimitMonitor", "Monitor", "OutlierCheck", "PitMonitor", "Told", "pit_uniform",
+    "randomised_pit",
+]  # fmt: skip
 
 FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 
@@ -59,7 +68,7 @@ def pit_uniform(seed: int, decision: int, model: int = 0) -> float:
 class Alarm:
     """What a monitor has to say."""
 
-    name: str  # e.g. "limit:cost", "calibration:utility", "drift:cost"
+    name: str  # e.g. "limit:cost", "refuted:cost", "calibration:utility", "drift:cost"
     evidence: float  # the e-value: odds against the assumption; at least 1 / delta
     delta: float
     round: int  # how many outcomes this monitor had seen
@@ -212,13 +221,15 @@ class PitMonitor:
     def sentence(self, name: str) -> str:
         if self.drifting:
             return (
-                f"the outcomes of {name!r} no longer follow the model: {self.finding}. Something changed; fall back to "
-                "the safe action, and begin a new run on data from after the change"
+                f"the outcomes of {name!r} no longer follow what the model predicts: {self.finding}. Something changed, or the "
+                "model never fitted; look at the latest data"
             )
         return (
-            f"the model of {name!r} does not fit: {self.finding}. Its bounds cannot be trusted; fall back to the safe "
-            "action and revise the model"
+            f"the model of {name!r} does not fit: {self.finding}. The model is wrong or its prior far off; look at the data"
         )
+
+
+Monitor = LimitMonitor | PitMonitor | ClassMonitor
 
 
 @dataclass(frozen=True)
@@ -233,15 +244,17 @@ class Told:
 
 @dataclass(frozen=True)
 class Guard:
-    """All monitors together. `delta` bounds the chance of any false alarm: the limits' monitors share half of it.
+    """All monitors together. `delta` bounds the chance of any false alarm: the limits' monitors share half of it, and of a
+    model's share `refuted` has half.
 
-    >>> guard = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)}, models=["cost"])
+    >>> guard = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)}, models=["cost"],
+    ...                      refutable=["cost"])
     >>> guard, alarms = guard.update(Told(np.zeros(1), 0, pits={"cost": 0.3}, costs={"cost": 0.2}))
     >>> alarms, sorted(guard.monitors)
-    ([], ['calibration:cost', 'drift:cost', 'limit:cost'])
+    ([], ['calibration:cost', 'drift:cost', 'limit:cost', 'refuted:cost'])
     """
 
-    monitors: Mapping[str, LimitMonitor | PitMonitor]
+    monitors: Mapping[str, Monitor]
 
     @classmethod
     def create(
@@ -252,40 +265,76 @@ class Guard:
         delta: float,
         limits: Mapping[str, tuple[float, float, float]] | None = None,
         models: Any = (),
+        refutable: Any = (),
         burn_in: int = 50,
     ) -> Guard:
-        """`limits`: constraint name -> (at_most, low, high), for constraints on a mean; `models`: names with a predictive."""
+        """`limits`: constraint name -> (at_most, low, high), for constraints on a mean; `models`: names with a predictive.
+
+        `refutable`: those of them whose largest log-likelihood can be computed.
+        """
         _check_delta(delta)
         limits, models = dict(limits or {}), list(models)
         half = 0.5 if limits and models else 1.0
-        monitors: dict[str, LimitMonitor | PitMonitor] = {}
+        monitors: dict[str, Monitor] = {}
         for name, (limit, low, high) in limits.items():
             monitors[f"limit:{name}"] = LimitMonitor.create(limit=limit, low=low, high=high, delta=half * delta / len(limits))
         shape: dict[str, Any] = {"dx": dx, "n_actions": n_actions, "burn_in": burn_in}
         for name in models:
-            each = half * delta / (2 * len(models))
+            share = half * delta / len(models)
+            each = share / 4 if name in refutable else share / 2
             monitors[f"calibration:{name}"] = PitMonitor.calibration(**shape, delta=each)
             monitors[f"drift:{name}"] = PitMonitor.drift(**shape, delta=each)
+            if name in refutable:
+                monitors[f"refuted:{name}"] = ClassMonitor.create(delta=share / 2, first=burn_in)
         return cls(monitors)
 
     def update(self, told: Told) -> tuple[Guard, list[Alarm]]:
         """Take in one outcome; the alarms that it set off (a monitor says so once)."""
         after = dict(self.monitors)
-        alarms = []
         for key, monitor in self.monitors.items():
             name = key.split(":", 1)[1]
-            source: Mapping[str, float] = told.costs if isinstance(monitor, LimitMonitor) else told.pits
-            if name not in source:
-                continue
-            new: LimitMonitor | PitMonitor
             if isinstance(monitor, LimitMonitor):
-                after[key] = new = monitor.update(source[name])
-            else:
-                after[key] = new = monitor.update(source[name], told.x, told.action)
-            if new.alarmed and not monitor.alarmed:
+                if name in told.costs:
+                    after[key] = monitor.update(told.costs[name])
+            elif name in told.pits:
+                if isinstance(monitor, PitMonitor):
+                    after[key] = monitor.update(told.pits[name], told.x, told.action)
+                else:  # both kinds of bets together, half of the stake each
+                    after[key] = monitor.update(_together(after, name) - _together(self.monitors, name))
+        return Guard(after), self._news(after)
+
+    def paid(self, name: str, log_predictive: float) -> Guard:
+        """With the log predictive density of the outcomes of one model that were shown."""
+        monitor = self.monitors.get(f"refuted:{name}")
+        if not isinstance(monitor, ClassMonitor):
+            return self
+        return Guard({**self.monitors, f"refuted:{name}": monitor.pay(log_predictive)})
+
+    def weighed(
+        self, marks: Callable[[str], np.ndarray], tops: Callable[[str, np.ndarray], np.ndarray]
+    ) -> tuple[Guard, list[Alarm]]:
+        """Weigh the bets against the best parameters, after everything shown was learned; the alarms that this set off.
+
+        `marks(name)` is where a model's log-likelihood stands now; `tops(name, marks)` its maximum since each mark.
+        """
+        after = dict(self.monitors)
+        for key, monitor in self.monitors.items():
+            if isinstance(monitor, ClassMonitor):
+                name = key.split(":", 1)[1]
+                if monitor.contested:
+                    monitor = monitor.weigh(tops(name, monitor.marks))
+                after[key] = monitor.begin(marks(name)) if monitor.n >= monitor.due else monitor
+        return Guard(after), self._news(after)
+
+    def _news(self, after: Mapping[str, Monitor]) -> list[Alarm]:
+        alarms = []
+        for key, new in after.items():
+            if new.alarmed and not self.monitors[key].alarmed:
+                name = key.split(":", 1)[1]
+                said = new.sentence(name, _finding(after, name)) if isinstance(new, ClassMonitor) else new.sentence(name)
                 evidence = float(np.exp(min(float(new.log_peak), 700.0)))
-                alarms.append(Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} rounds: {new.sentence(name)}."))
-        return Guard(after), alarms
+                alarms.append(Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} rounds: {said}."))
+        return alarms
 
     @property
     def alarmed(self) -> list[str]:
@@ -299,25 +348,45 @@ class Guard:
             state = {"n": np.array(m.n), "log_wealth": m.log_wealth, "log_peak": np.asarray(m.log_peak)}
             if isinstance(m, LimitMonitor):
                 state["mean"] = np.asarray(m.mean)
-            else:
+            elif isinstance(m, PitMonitor):
                 state |= {"context_n": np.array(m.moments.n), "context_mean": m.moments.mean, "context_m2": m.moments.m2}
                 state |= {"trend_products": m.trend.products, "trend_squares": m.trend.squares}
+            else:
+                state |= {"due": np.array(m.due), "started": np.array(m.started)}
+                state |= {"log_shares": m.log_shares, "evidence": m.evidence, "marks": m.marks}
             out |= {f"{key}/{name}": array for name, array in state.items()}
         return out
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> Guard:
         """The same guard in the state that `arrays()` gave."""
-        after: dict[str, LimitMonitor | PitMonitor] = {}
+        after: dict[str, Monitor] = {}
         for key, m in self.monitors.items():
             state = {name.removeprefix(f"{key}/"): array for name, array in arrays.items() if name.startswith(f"{key}/")}
             common: dict[str, Any] = {"n": int(state["n"]), "log_wealth": state["log_wealth"], "log_peak": state["log_peak"]}
             if isinstance(m, LimitMonitor):
                 after[key] = replace(m, **common, mean=state["mean"])
-            else:
+            elif isinstance(m, PitMonitor):
                 moments = Moments(int(state["context_n"]), state["context_mean"], state["context_m2"])
                 trend = Trend(state["trend_products"], state["trend_squares"])
                 after[key] = replace(m, **common, moments=moments, trend=trend)
+            else:
+                common |= {name: state[name] for name in ("log_shares", "evidence", "marks")}
+                after[key] = replace(m, **common, due=int(state["due"]), started=int(state["started"]))
         return Guard(after)
+
+
+def _pit_monitors(monitors: Mapping[str, Monitor], name: str) -> list[PitMonitor]:
+    found = (monitors.get(f"{kind}:{name}") for kind in ("calibration", "drift"))
+    return [m for m in found if isinstance(m, PitMonitor)]
+
+
+def _together(monitors: Mapping[str, Monitor], name: str) -> float:
+    """log of the wealth of a model's two betting monitors."""
+    return float(np.logaddexp.reduce([log_total(m.log_wealth) for m in _pit_monitors(monitors, name)]))
+
+
+def _finding(monitors: Mapping[str, Monitor], name: str) -> str:
+    return max(_pit_monitors(monitors, name), key=lambda m: float(log_total(m.log_wealth))).finding
 
 
 def _crossed(log_peak: np.ndarray, delta: float) -> Any:

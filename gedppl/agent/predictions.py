@@ -1,0 +1,123 @@
+"""What a learned model predicted before an outcome came, and how well any of its parameters would have done.
+
+For the monitors only: no decision rests on it. Axis letters: n rows, M parameter settings, S marks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, ndtr
+
+from gedppl.confidence.finite import FiniteLearner
+from gedppl.confidence.likelihoods import PredictorData, climb
+from gedppl.confidence.linear_gaussian import LOG_2PI, LinearGaussianLearner
+from gedppl.confidence.programs import ProgramLearner
+from gedppl.density import Density
+
+WIDER_PRIOR = 1e-4  # share of the working prior's precision in the predictive: a prior far off must not look like a wrong model
+
+
+def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P(Y < y) and P(Y <= y) before y is learned: x (n, dx), a (n,), y (n,) -> (n,), (n,).
+
+    Linear-Gaussian: Normal(phi'm, scale^2 + phi'S phi) with the posterior under a prior a hundred times as wide. Finite
+    class: the members' mixture by posterior probability. Programs: the mixture over particles.
+    """
+    if isinstance(learner, LinearGaussianLearner):
+        location, sd = _linear(learner, x, a)
+        u = ndtr((y - location) / sd)
+        return u, u
+    if isinstance(learner, FiniteLearner):
+        weights = np.exp(_log_weights(learner))
+        parts = [(weights[members], density) for members, density in members_at(learner.cls, x, a)]
+    else:
+        parts = [(np.exp(learner.particles.log_weights), learner.cls.density_at(learner.particles.theta, x, a))]
+    return _mixed(parts, np.nextafter(y, -np.inf)), _mixed(parts, y)
+
+
+def _linear(learner: LinearGaussianLearner, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the predictive, (n,) each."""
+    phi, offset, scale = learner.features_at.rows(x, a)
+    space = learner.space
+    # the last term is rounding, and keeps directions never seen positive beside well-known ones
+    rounding = 1e-13 * np.trace(learner.information) * np.eye(len(learner.moment))
+    chol = np.linalg.cholesky(WIDER_PRIOR * space.prior + learner.information + rounding)
+    mean = np.linalg.solve(chol.T, np.linalg.solve(chol, learner.moment))
+    spread = np.linalg.solve(chol, (phi @ space.basis).T)
+    location = phi @ (space.origin + space.basis @ mean) + offset
+    return location, np.sqrt(scale**2 + np.sum(spread**2, axis=0))
+
+
+def _log_weights(learner: FiniteLearner) -> np.ndarray:
+    logs = learner.totals if np.isfinite(learner.totals).any() else np.zeros(len(learner.totals))
+    return logs - logsumexp(logs)
+
+
+def _mixed(parts: list[tuple[np.ndarray, Density]], y: np.ndarray) -> np.ndarray:
+    total = np.zeros(len(y))
+    for weights, density in parts:
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            cdf = np.broadcast_to(np.asarray(density.cdf(y[None]), float), (len(weights), len(y)))
+        total += np.sum(np.where(weights[:, None] > 0, weights[:, None] * cdf, 0.0), axis=0)
+    return total
+
+
+def members_at(cls: Any, x: np.ndarray, a: np.ndarray) -> list[tuple[np.ndarray, Density]]:
+    """Members of a finite class and their densities (members, n), one pair for each program it is made of."""
+    if not hasattr(cls, "_programs"):  # a finite class of somebody's own
+        return [(np.array([m]), cls.density_of(m, x, a)) for m in range(cls.size)]
+    return [(cls._of(p), program.density_at(cls._thetas[p], x, a)) for p, program in enumerate(cls._programs)]
+
+
+# likelihoods ----------------------------------------------------------------------------------------------------------
+
+
+def is_refutable(learner: Any) -> bool:
+    """Whether the largest log-likelihood over the class is known: in closed form, by enumeration, or as it is concave."""
+    if isinstance(learner, ProgramLearner):
+        return isinstance(learner.data, PredictorData)
+    return isinstance(learner, LinearGaussianLearner | FiniteLearner)
+
+
+def log_predictive(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
+    """log of the predictive densities whose distribution functions `predictive_cdf` gives, summed over the n rows."""
+    if isinstance(learner, LinearGaussianLearner):
+        location, sd = _linear(learner, x, a)
+        return float(-0.5 * np.sum(LOG_2PI + ((y - location) / sd) ** 2) - np.sum(np.log(sd)))
+    if isinstance(learner, FiniteLearner):
+        logs, rows = _log_weights(learner), np.asarray(learner.cls.log_likelihood(x, a, y), float)
+    else:
+        data = PredictorData.empty(learner.data.predictor, learner.data.dim).append(x, a, y)
+        logs, rows = learner.particles.log_weights, data.row_values(learner.particles.theta)
+    with np.errstate(divide="ignore"):
+        return float(np.sum(logsumexp(logs[:, None] + np.where(np.isnan(rows), -np.inf, rows), axis=0)))
+
+
+def mark(learner: Any) -> np.ndarray:
+    """Where the log-likelihood of every parameter stands, as one flat array: `tops` counts from there."""
+    if isinstance(learner, LinearGaussianLearner):
+        sums = [learner.squares, learner.log_scales, float(learner.n)]
+        return np.concatenate([learner.information.ravel(), learner.moment, sums])
+    return learner.totals if isinstance(learner, FiniteLearner) else np.array([float(learner.n)])
+
+
+def tops(learner: Any, marks: np.ndarray) -> np.ndarray:
+    """The largest log-likelihood of any parameter for the rows after each of the marks: (S, m) -> (S,)."""
+    return np.array([_top(learner, one) for one in marks])
+
+
+def _top(learner: Any, since: np.ndarray) -> float:
+    if isinstance(learner, LinearGaussianLearner):
+        gone = mark(learner) - since
+        q = len(learner.moment)
+        information, moment = gone[: q * q].reshape(q, q), gone[q * q : -3]
+        squares, log_scales, n = gone[-3:]
+        fitted = moment @ np.linalg.lstsq(information, moment, rcond=1e-12)[0]
+        return float(-0.5 * (n * LOG_2PI + max(squares - fitted, 0.0)) - log_scales)
+    if isinstance(learner, FiniteLearner):
+        possible = np.isfinite(learner.totals)
+        return float(np.max(learner.totals[possible] - since[possible], initial=-np.inf))
+    data = learner.data.between(int(since[0]), learner.n)
+    return float(data.value(climb(data, learner.theta, steps=100, enough=1e-9)[None])[0])
