@@ -226,16 +226,15 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     mask = np.ones((C, K), bool) if allowed is None else np.asarray(allowed, bool)
 
     estimate = state.learners[UTILITY].trail(problem.utility.functional, x, K).estimate[:, snapshots]
-    lower, upper, bounds = _cost_trail(state, x, snapshots)
+    lower, upper, bounds, steering = _cost_trail(state, x, snapshots)
     limits = np.stack([b.limits for b in blocks])  # (B, J)
     width, notes = _width_bonus(state, x, lower, upper, limits)
     base = estimate + width
     available = np.stack([b.available for b in blocks])[None] & mask[:, None]
 
-    # Ascended bounds are too dear to recompute for every past snapshot: they hold for today, the trail for the past.
+    # A program's bounds are too dear to recompute for every past snapshot: they hold for today, the trail for the past.
     today_lower, today_upper = lower[:, -1].copy(), upper[:, -1].copy()
-    ascended = [j for j, b in enumerate(bounds) if b is not None and b.method != "exact"]
-    for j in ascended:
+    for j in steering:
         today_lower[:, j], today_upper[:, j] = _pin_safe(problem, x, j, bounds[j].lower, bounds[j].upper)  # type: ignore[union-attr]
     _check_bounds(today_lower, today_upper, estimate)
 
@@ -249,7 +248,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         engine = f"warm-up ({chosen.warmup})"
     else:
         exact = state.t - warmup <= chosen.exact_rounds
-        if ascended:
+        if steering:
             today_width, _ = _width_bonus(state, x, today_lower[:, None], today_upper[:, None], limits[-1:])
             today = (estimate[:, -1:] + today_width, today_upper[:, None], limits[-1:], available[:, -1:])
             if exact and starts[-1] < state.t:  # a block of its own for today
@@ -304,22 +303,23 @@ def cost_bounds(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     lower = np.empty((len(x), len(problem.constraints), problem.n_actions))
     upper = np.empty_like(lower)
     snapshots = np.array([state.blocks[-1].snapshot])
-    trail_lower, trail_upper, bounds = _cost_trail(state, x, snapshots)
+    trail_lower, trail_upper, bounds, steering = _cost_trail(state, x, snapshots)
     lower[:], upper[:] = trail_lower[:, -1], trail_upper[:, -1]
-    for j, b in enumerate(bounds):
-        if b is not None and b.method != "exact":
-            lower[:, j], upper[:, j] = _pin_safe(problem, x, j, b.lower, b.upper)
+    for j in steering:
+        lower[:, j], upper[:, j] = _pin_safe(problem, x, j, bounds[j].lower, bounds[j].upper)  # type: ignore[union-attr]
     return lower, upper
 
 
 def _cost_trail(
     state: State, x: np.ndarray, snapshots: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, list[Bounds | None]]:
-    """Cost bounds under every block: lower and upper (C, B, J, K); and today's bounds with how they were found."""
+) -> tuple[np.ndarray, np.ndarray, list[Bounds | None], list[int]]:
+    """Cost bounds under every block: lower and upper (C, B, J, K); today's bounds with how they were found; and the
+    constraints whose bounds under blocks only steer, so that today's must take their place."""
     problem = state.problem
     shape = (len(x), len(snapshots), len(problem.constraints), problem.n_actions)
     lower, upper = np.empty(shape), np.empty(shape)
     bounds: list[Bounds | None] = []
+    steering = []
     for j, c in enumerate(problem.constraints):
         if isinstance(c, KnownCost):
             lower[:, :, j] = upper[:, :, j] = problem.known_costs(j, x)[:, None]
@@ -329,7 +329,9 @@ def _cost_trail(
         trail = learner.trail(c.functional, x, problem.n_actions)
         lower[:, :, j], upper[:, :, j] = _pin_safe(problem, x, j, trail.lower[:, snapshots], trail.upper[:, snapshots])
         bounds.append(learner.bounds(c.functional, x, problem.n_actions))
-    return lower, upper, bounds
+        if trail.approximate:
+            steering.append(j)
+    return lower, upper, bounds, steering
 
 
 def _pin_safe(

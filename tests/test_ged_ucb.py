@@ -235,3 +235,34 @@ def test_known_costs_and_two_constraints() -> None:
         assert decision.policy @ fees <= 0.3 + 1e-9
         assert np.all([c.slack >= -1e-9 for c in decision.certificate.constraints])
     assert decision.certificate.constraints[1].method == "known"
+
+
+def test_feasibility_rests_on_the_bounds_and_not_on_what_steers_the_past() -> None:
+    """A logistic class has exact bounds today and a quadratic approximation under past snapshots. The approximation is too
+    low somewhere: a policy that rested on it would be certified below its worst case."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    def harm(x, a, y=None):
+        v = numpyro.sample("v", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Bernoulli(logits=jnp.where(a == 0, -3.0, v[0] + v[1] * x[:, 0])), obs=y)
+
+    cls = ged.density_class(harm, example=(np.zeros((1, 1)), np.zeros(1, int)))
+    limit = ged.Constraint(cls, ged.mean(0, 1), at_most=0.3, safe_value=0.05, name="harm", outcome="utility")
+    problem = ged.Problem(2, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0)
+    agent = ged.GEDUCB(problem, seed=0)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (80, 1))
+    a = np.ones(80, int)
+    agent.observe(x, a, (rng.random(80) < 1 / (1 + np.exp(3 - 2 * x[:, 0]))).astype(float))
+    at = np.linspace(-1, 1, 21)[:, None]
+    state = agent._current(None)
+    _, info = ged_ucb.select(state, at)
+    learner, functional = state.learners["utility"], limit.functional
+    exact, past = learner.bounds(functional, at, 2), learner.trail(functional, at, 2)
+    assert exact.method == "exact"
+    np.testing.assert_array_equal(info.cost_upper[:, 0, 1], exact.upper[:, 1])
+    np.testing.assert_array_equal(ged_ucb.cost_bounds(state, at)[1][:, 0, 1], exact.upper[:, 1])
+    assert past.approximate
+    assert (past.upper[:, -1, 1] < exact.upper[:, 1] - 1e-3).any()  # what would have been certified

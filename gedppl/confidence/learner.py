@@ -39,6 +39,7 @@ class Trail:
     estimate: np.ndarray  # (n, B, K)
     lower: np.ndarray  # (n, B, K), already the running intersection over snapshots 0..b where the set is exact
     upper: np.ndarray  # (n, B, K)
+    approximate: bool = False  # the bounds only steer exploration: those of today must come from `Learner.bounds`
 
 
 class Learner(Protocol):

@@ -338,7 +338,8 @@ class LinearGaussianLearner:
         lower, upper = value_range(functional, low, high, scale, rows, a)
         estimate = value_at(functional, s.theta @ phi.T + offset, scale, rows, a)
         shape = s.count, len(x), n_actions
-        return Trail(*(part.reshape(shape).transpose(1, 0, 2) for part in (estimate, lower, upper)))
+        estimate, lower, upper = (part.reshape(shape).transpose(1, 0, 2) for part in (estimate, lower, upper))
+        return Trail(estimate, lower, upper)
 
     @property
     def rule(self) -> str:

@@ -270,8 +270,9 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
         columns, _ = learner.data.columns(xs, actions)
         phi, offset = columns[:, :D], columns[:, D]
         centre = theta @ phi.T  # (P, nK)
-        half = reach[:, None] * np.linalg.norm(np.einsum("pij,mj->pmi", whitener, phi), axis=2)
-        half = np.minimum(half, FAR[learner.data.predictor.link])
+        size = np.linalg.norm(np.einsum("pij,mj->pmi", whitener, phi), axis=2)
+        far = FAR[learner.data.predictor.link]
+        half = np.minimum(np.where(np.isfinite(reach), reach, far)[:, None] * size, far)  # unknown: replaced below
         eta = offset + np.stack([centre, centre - half, centre + half])  # (3, P, nK)
         values = _at_predictor(learner, functional, eta.reshape(3 * P, n * K), columns, xs, actions).reshape(eta.shape)
         estimate = values[0]
@@ -292,7 +293,7 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
     def shaped(values: np.ndarray) -> np.ndarray:
         return np.clip(values, low, high)[:B].reshape(B, n, K).transpose(1, 0, 2)
 
-    return Trail(shaped(np.where(np.isnan(estimate), high, estimate)), shaped(lower), shaped(upper))
+    return Trail(shaped(np.where(np.isnan(estimate), high, estimate)), shaped(lower), shaped(upper), approximate=True)
 
 
 def _padded(count: int) -> int:
