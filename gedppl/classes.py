@@ -40,6 +40,11 @@ class LinearPredictor:
     fixed: Any  # (x, a) -> dict of (n,) arrays
 
 
+def away_from(theta: Any) -> Any:
+    """Another point (D,), different in every coordinate: what is constant at both is taken to be constant."""
+    return theta + 1.0 + np.arange(theta.shape[0]) / max(theta.shape[0], 1)
+
+
 class DensityClass(Protocol):
     """A parametric class of conditional densities. NumPy float64 in and out; everything is deterministic.
 

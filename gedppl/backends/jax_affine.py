@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 
 from gedppl.backends.affine import FAMILIES, Level, combine, predictor_from
 from gedppl.backends.lowering import strip
@@ -73,7 +74,7 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return [jnp.broadcast_to(getattr(observed, name), a.shape).astype(float) for name in (argument, *others)]
 
     needed = Level.EXP if link == "log" else Level.AFFINE
-    found = levels(arguments, jnp.zeros(program.dim), program.x, program.a)
+    found = levels(arguments, np.zeros(program.dim), program.x, program.a)
     if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
         return None
 
@@ -82,11 +83,13 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return jnp.log(value) if link == "log" else value
 
     def everything(x: Any, a: Any) -> list[Any]:
-        zero = jnp.zeros(program.dim)
+        zero = jnp.zeros(program.dim)  # traced, never computed
         offset, jacobian = eta(zero, x, a), jax.jacfwd(eta)(zero, x, a)
         return [jacobian, offset, *arguments(zero, x, a)[1:]]
 
+    program.predictor_parts = checkify.checkify(everything, errors=checkify.index_checks)
+
     def parts(x: Any, a: Any) -> list[np.ndarray]:
-        return program.by_row("predictor", everything, (x, a))
+        return program.by_row("predictor", program.predictor_parts, (x, a))
 
     return predictor_from(family, link, others, parts)

@@ -21,15 +21,17 @@ from gedppl.backends import LOCK
 from gedppl.backends.affine import Level
 from gedppl.backends.histories import Histories
 from gedppl.backends.jax_affine import levels, linear_predictor
+from gedppl.backends.jax_first_look import FirstLook, first_look
 from gedppl.backends.lowering import external_density, is_external
 from gedppl.backends.padding import PIECES, pad, pieces, power_of_two, settings_size
-from gedppl.classes import LinearPredictor
+from gedppl.backends.tracing import trial_rows
+from gedppl.classes import LinearPredictor, away_from
 from gedppl.density import Density
 from gedppl.rows import Rows
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
-RARE = ("draw_prior", "start")  # asked so seldom that compiling them well would cost more than it saves
+RARE = ("draw_prior", "first_look")  # asked so seldom that compiling them well would cost more than it saves
 KEEP_COMPILED = 512
 
 
@@ -44,10 +46,13 @@ class JaxKernels:
     x: np.ndarray
     a: np.ndarray
     event_shape: tuple[int, ...]
+    unconstrained: bool  # every parameter is its own free value: nothing is transformed
+    predictor_parts: Callable[..., Any]  # set when a predictor is found: (x, a) -> (index error, [features, offset, others])
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
         self.histories = Histories()
+        self._look: FirstLook | None = None
         self._guard = threading.Lock()
         self._facts: dict[str, Any] = {}
         self.compilations: dict[str, int] = {}  # how often each function was compiled
@@ -85,7 +90,7 @@ class JaxKernels:
             def edges(theta: Any, x: Any, a: Any) -> list[Any]:
                 return jax.tree.leaves(self.run(theta, x, a).observed.support)
 
-            return any(level is not Level.FREE for level in levels(edges, jnp.zeros(self.dim), self.x, self.a))
+            return any(level is not Level.FREE for level in levels(edges, np.zeros(self.dim), self.x, self.a))
 
         return self._fact("moving_support", find)
 
@@ -113,6 +118,11 @@ class JaxKernels:
         return self.outline_density.family
 
     @property
+    def proved_normal(self) -> bool:
+        """Whether every member is a Normal with a predictor affine in theta: any finite outcome has a positive density."""
+        return self.predictor is not None and self.predictor.family == "Normal"
+
+    @property
     def predictor(self) -> LinearPredictor | None:
         return self._fact("predictor", lambda: linear_predictor(self))
 
@@ -120,6 +130,8 @@ class JaxKernels:
 
     def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Named constrained values, each with the leading axis M."""
+        if self.unconstrained:
+            return {site.name: theta[:, site.start : site.stop].reshape(-1, *site.shape) for site in self.sites}
 
         def function(theta: Any, x: Any, a: Any) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).values)(theta)
@@ -168,6 +180,10 @@ class JaxKernels:
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not any(site.prior for site in self.sites):
             return np.zeros(self.dim), np.zeros((self.dim, self.dim))
+        if self._look is not None and len(self._look.hessian):
+            for i, place in enumerate((self._look.initial, away_from(self._look.initial))):
+                if np.array_equal(theta, place):
+                    return self._look.gradient[i], self._look.hessian[i]
 
         def function(theta: Any, x: Any, a: Any) -> Any:
             def prior(one: Any) -> Any:
@@ -180,21 +196,14 @@ class JaxKernels:
 
     def default_initial(self) -> np.ndarray:
         """Where fits start: `param` sites at their own initial value, sample sites at the median of 99 prior draws."""
+        self._look = first_look(self, *trial_rows(self.x, self.a))
+        return self._look.initial
 
-        def function(x: Any, a: Any) -> Any:
-            free = self.run(None, x, a, given="start").free
-            return {site.name: free[site.name] for site in self.sites if not site.prior}
-
-        start = np.zeros(self.dim)
-        values = self.call("start", function, self.x, self.a)
-        for site in self.sites:
-            if not site.prior:
-                start[site.start : site.stop] = np.ravel(values[site.name])
-        has_prior = [np.arange(site.start, site.stop) for site in self.sites if site.prior]
-        if has_prior:
-            index = np.concatenate(has_prior)
-            start[index] = np.median(self.draw_prior(99, 0, start, jitter=0.0)[:, index], axis=0)
-        return start
+    def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the log-prior at `initial`."""
+        if self._look is None or not np.array_equal(self._look.initial, initial):
+            self._look = first_look(self, *trial_rows(self.x, self.a), initial)
+        return self._look.together, self._look.alone, self._look.log_prior
 
     def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
         """n draws (n, D): sample sites from their priors, `param` coordinates standard normal around `initial`."""
@@ -235,13 +244,14 @@ class JaxKernels:
 
     def by_row(self, name: str, function: Any, rows: tuple[np.ndarray, ...], *, first: tuple[Any, ...] = (),
                static: Any = None, axis: int = 0) -> list[np.ndarray]:  # fmt: skip
-        """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces."""
+        """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces; its error, if any, is left aside."""
         parts = []
         for cut, size in pieces(len(rows[0])) if len(rows[0]) else [(slice(0, 0), PIECES[0])]:
             some = [pad(array[cut], size) if len(array) else np.zeros((size, *array.shape[1:]), array.dtype) for array in rows]
             answer = self.call(name, function, *first, *some, static=static)
             take = (slice(None),) * axis + (slice(cut.stop - cut.start),)
-            parts.append([np.asarray(leaf)[take] for leaf in answer])
+            leaves = answer[1] if isinstance(answer[0], checkify.Error) else answer
+            parts.append([np.asarray(leaf)[take] for leaf in leaves])
         return [np.concatenate(column, axis=axis) for column in zip(*parts)]
 
     def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -264,7 +274,7 @@ class JaxKernels:
 
         The second part catches the edges of closed supports (a Beta outcome of exactly 0).
         """
-        if self.moving_support:
+        if self.moving_support or self.proved_normal:
             return np.ones(len(a), bool)
 
         def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
@@ -275,15 +285,6 @@ class JaxKernels:
         logs = self.log_likelihood(near, x, a, y)
         return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
 
-    def feasible(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """Some outcome a row inside the support at theta, to try the log-density on."""
-
-        def function(theta: Any, x: Any, a: Any) -> Any:
-            support = self.run(theta, x, a).observed.support
-            return [support.feasible_like(jnp.zeros((x.shape[0], *self.event_shape)))]
-
-        return np.array(self.by_row("feasible", function, (x, a), first=(theta,))[0], float)
-
     def action_problem(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
         """What an index past the end of an array says at one row, or None; plain JAX clamps such an index silently."""
 
@@ -291,7 +292,10 @@ class JaxKernels:
             self.run(theta, x, a)
 
         def complaint(x: np.ndarray, a: np.ndarray) -> str | None:
-            error, _ = self.call("index_check", checkify.checkify(visit, errors=checkify.index_checks), theta, x, a)
+            if self.predictor is not None:  # its features are checked on the way
+                error, _ = self.call("predictor", self.predictor_parts, pad(x, PIECES[0]), pad(a, PIECES[0]))
+            else:
+                error, _ = self.call("index_check", checkify.checkify(visit, errors=checkify.index_checks), theta, x, a)
             return error.get()
 
         # some transforms index past the end on purpose; then the check says nothing about actions

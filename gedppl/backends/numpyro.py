@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import IdentityTransform, IndependentTransform
 from numpyro.handlers import seed
 from numpyro.primitives import Messenger
 
@@ -42,8 +43,11 @@ class _Recorder(Messenger):
             constraint = msg["kwargs"].get("constraint", constraints.real)
             free = tuple(tuple(biject_to(constraint).inverse_shape(shape)) for shape in shapes)
             self.records.append(
-                Record(msg["name"], "param", value=value, shapes=shapes, free_shapes=free, constraint=str(constraint))
-            )
+                Record(
+                    msg["name"], "param", value=value, shapes=shapes, free_shapes=free, constraint=str(constraint),
+                    unconstrained=_is_identity(biject_to(constraint)),
+                )
+            )  # fmt: skip
         elif kind == "sample" and isinstance(fn, numpyro.distributions.Unit):
             self.records.append(Record(msg["name"], "factor"))
         elif kind == "sample":
@@ -54,8 +58,15 @@ class _Recorder(Messenger):
                     msg["name"], "sample", value=value, fn=fn, observed=bool(msg["is_observed"]),
                     scaled=msg["scale"] not in (None, 1, 1.0), masked=is_masked(fn), discrete=is_discrete(fn),
                     outcomes=_outcomes(fn), shapes=(jnp.shape(value),), free_shapes=(free_shape,), constraint=str(fn.support),
+                    unconstrained=latent and _is_identity(biject_to(fn.support)),
                 )
             )  # fmt: skip
+
+
+def _is_identity(transform: Any) -> bool:
+    if isinstance(transform, IndependentTransform):
+        transform = transform.base_transform
+    return isinstance(transform, IdentityTransform)
 
 
 def _outcomes(fn: Any) -> np.ndarray | None:
@@ -81,9 +92,10 @@ def untouched() -> Iterator[None]:
 
 def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
     """The sites of one run, and what the program raised, if it did. Shapes only: no number is computed."""
-    recorder = _Recorder(seed(model, jax.random.key(0)))
+    recorder = _Recorder(model)
 
     def run(x: Any, a: Any, y: Any) -> None:
+        recorder.fn = seed(model, jax.random.key(0))
         recorder(x, a, y)
         for site in recorder.records:
             site.sees_y = site.value is y
@@ -177,6 +189,7 @@ class TracedProgram(JaxKernels):
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
+        self.unconstrained = all(record.unconstrained for record in outline.parameters)
 
     @staticmethod
     def _lay_out(parameters: list[Record]) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:

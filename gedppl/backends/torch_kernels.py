@@ -18,6 +18,7 @@ from gedppl.backends import LOCK
 from gedppl.backends.histories import Histories
 from gedppl.backends.lowering import external_density, is_external
 from gedppl.backends.torch_affine import linear_predictor
+from gedppl.backends.tracing import trial_rows
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.rows import Rows
@@ -39,6 +40,7 @@ class TorchKernels:
     run: Callable[..., Any]
     row_log_likelihood: Callable[..., Any]
     row_density: Callable[..., Density]
+    feasible: Callable[..., np.ndarray]
     sites: tuple[Any, ...]
     assignments: list[dict[str, Any]]
     dim: int
@@ -153,6 +155,14 @@ class TorchKernels:
                 for i in range(n):
                     out[i] = self._flat(self.run(_tensor(out[i]), x, a, given="draw").free).numpy()
         return out
+
+    def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the log-prior at `initial`."""
+        x, a = trial_rows(self.x, self.a)
+        y = self.feasible(initial, x, a)
+        theta = np.stack([initial, initial + 0.3 * np.cos(1 + np.arange(self.dim))])
+        alone = [self.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)]
+        return self.log_likelihood(theta, x, a, y), np.concatenate(alone, axis=1), float(self.log_prior(initial[None])[0])
 
     # questions about a batch of rows ----------------------------------------------------------------------------------
 

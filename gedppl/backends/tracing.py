@@ -99,24 +99,24 @@ def parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[s
     return parsed
 
 
+def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Three rows (3, dx) and (3,) near the example's first, away from zeros."""
+    return x[:1] * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]], np.repeat(a[:1], 3)
+
+
 def check_initial(program: Any, initial: np.ndarray) -> None:
     """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on the rows beside it.
 
-    In the second case padding and histories would change it. Tried on rows near the example's, away from zeros.
+    In the second case padding and histories would change it. Tried on `trial_rows`.
     """
-    x = program.x * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]]
-    a = np.repeat(program.a, 3)
-    y = program.feasible(initial, x, a)
-    theta = np.stack([initial, initial + 0.3 * np.cos(1 + np.arange(program.dim))])
-    together = program.log_likelihood(theta, x, a, y)
-    if np.isnan(together[0, 0]) or np.isnan(program.log_prior(initial[None])).any():
+    together, alone, log_prior = program.tried(initial)
+    if np.isnan(together[0, 0]) or np.isnan(log_prior):
         values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
         raise NotANumberError(
             f"the log-density is NaN at the initial parameters {values}: pass init={{site: value}} where it is finite, or "
             "mend the model (a negative scale, a log of a negative number, 0/0)"
         )
-    alone = [program.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)]
-    if not np.allclose(together, np.concatenate(alone, axis=1), rtol=1e-9, atol=1e-12, equal_nan=True):
+    if not np.allclose(together, alone, rtol=1e-9, atol=1e-12, equal_nan=True):
         raise ModelError(
             "a row's density depends on the other rows (batch statistics, a sum or mean over rows): compute such numbers "
             "once, outside the model, and use them as constants"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl.classes import away_from
 from gedppl.confidence.finite import FiniteLearner
 from gedppl.confidence.programs import ProgramLearner
 from gedppl.confidence.sampled_sets import INNER, Members, members, sampled_bounds
@@ -82,8 +83,7 @@ def _gaussian_prior(cls: Any) -> tuple[np.ndarray | None, np.ndarray | None] | N
         return None
     origin = np.asarray(cls.initial, float)
     grad, hessian = cls.log_prior_grad_hessian(origin)
-    elsewhere = origin + 1.0 + np.arange(cls.dim) / cls.dim
-    if not np.allclose(hessian, cls.log_prior_grad_hessian(elsewhere)[1], rtol=1e-8, atol=1e-10):
+    if not np.allclose(hessian, cls.log_prior_grad_hessian(away_from(origin))[1], rtol=1e-8, atol=1e-10):
         return None
     return origin + np.linalg.solve(-hessian, grad), -hessian
 

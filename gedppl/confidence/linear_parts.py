@@ -139,10 +139,13 @@ class FeatureMemo:
 
     def __init__(self, predictor: LinearPredictor, dim: int) -> None:
         self._predictor, self._dim = predictor, dim
-        self._last: tuple[Any, Any] = (None, None)
+        self._last: tuple[Any, Any] = ((None, None, 0), None)
 
     def rows(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         m = len(a)
+        (asked, shape, n_actions), last = self._last
+        if m == 1 and shape == x.shape and a[0] < n_actions and x.tobytes() == asked:  # told right after it was asked
+            return tuple(part[a] for part in last[2:])
         phi = np.asarray(self._predictor.features(x, a), float)
         if phi.shape != (m, self._dim):
             raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")

@@ -43,6 +43,7 @@ FLUSH_EVERY = 64  # rounds between clean-ups of products too small to matter (0.
 HALF_STEP = 0.5  # a walk rises in whole pulls and ends, on average, half of one above the level a filling reaches
 TRACE = 1e-9  # a filling rate below this is rounding
 SUBSTEPS = 16  # per block, where the potential of `gedppl.counterfactual.blocks` does not apply
+MERGED_SHARE = 0.01  # blocks that together hold at most this share of all past rounds are filled as one
 
 
 # the pass --------------------------------------------------------------------------------------------------------------
@@ -264,8 +265,33 @@ def block_pass(
     if (given.reveals == given.reveals[0]).all():
         return _known_counts(given)
     if (given.reveals == np.eye(len(given.reveals))).all():
-        return _filled(given)
+        return _filled(_merged(given, MERGED_SHARE))
     return _substepped(given)
+
+
+def _merged(given: _Inputs, share: float) -> _Inputs:
+    """The same history in fewer blocks: neighbours with the same limits and actions, together at most `share` of the rounds,
+    become one under the newest snapshot among them.
+
+    Refits are dense early on, and those blocks hold few rounds. A group changes the counts by at most its own rounds, so what
+    is lost is bounded; what is won is that the number of blocks does not grow with t: about 1/share for the early part, and
+    as many refits as the rounds since take to grow by a factor of share / (growth - 1).
+    """
+    most = max(1.0, share * (len(given.bonus) - 1))
+    changed = (given.limit[1:] != given.limit[:-1]).any(axis=1)
+    changed |= (given.available[:, 1:] != given.available[:, :-1]).any(axis=(0, 2))
+    begin, end = given.start.tolist(), given.stop.tolist()
+    first, last = [0], [0]  # the oldest and the newest snapshot of each group
+    for b, other in enumerate(changed.tolist(), start=1):
+        if other or end[b] - begin[first[-1]] > most:
+            first.append(b)
+            last.append(b)
+        else:
+            last[-1] = b
+    return replace(
+        given, base=given.base[:, last], cost=given.cost[:, last], limit=given.limit[last],
+        start=given.start[first], stop=given.stop[last], available=given.available[:, last],
+    )  # fmt: skip
 
 
 def _known_counts(given: _Inputs) -> PassResult:

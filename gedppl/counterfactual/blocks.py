@@ -23,7 +23,8 @@ import numpy as np
 
 CONTEXTS = (1, 8, 64, 512)  # sizes the compiled loop is made for; a larger cohort goes in pieces of the last
 MOST_STEPS = 60
-GAP = 1e-17  # complementarity at which a filling stops, in units of the score range times n
+GAP = 1e-17  # complementarity at which today's filling stops, in units of the score range times n
+PAST_GAP = 1e-13  # the same for past blocks, whose shares need not be told apart as finely: they are not played
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def fill_blocks(
 
     n_contexts, n_blocks = score.shape[:2]
     size = next((size for size in CONTEXTS if n_contexts <= size), CONTEXTS[-1])
-    length = 64
+    length = 128  # more than `counterfactual` merges a history into at the usual pace of refits
     while length < n_blocks:
         length *= 4
     # scores enter only up to a constant, and precisely only once that is taken away
@@ -97,7 +98,7 @@ def _compiled() -> Any:
     import jax.numpy as jnp
     from jax import lax
 
-    def filling(count: Any, score: Any, excess: Any, usable: Any, beta: Any, n: Any) -> Any:
+    def filling(count: Any, score: Any, excess: Any, usable: Any, beta: Any, n: Any, enough: Any) -> Any:
         """One block: shares y (K,) of its n rounds.
 
         Newton steps on  gradient + λ + excess' μ = z,  Σy = 1,  excess y + s = 0,  y z = target,  s μ = target.
@@ -116,7 +117,7 @@ def _compiled() -> Any:
 
         def unsettled(state: Any) -> Any:
             y, z, s, mu, _, speed, i = state
-            return (i < MOST_STEPS) & ((gap(y, z, s, mu) > GAP) | (speed < 0.9))
+            return (i < MOST_STEPS) & ((gap(y, z, s, mu) > enough) | (speed < 0.9))
 
         def step(state: Any) -> Any:
             y, z, s, mu, lam, speed, i = state
@@ -169,7 +170,8 @@ def _compiled() -> Any:
         def block(b: Any, state: Any) -> Any:
             count, gain, surplus = state
             count = count + gain
-            share = filling(count, score[b], excess[b], usable[b], beta[b], rounds[b])
+            enough = jnp.where(b == n_blocks - 1, GAP, PAST_GAP)
+            share = filling(count, score[b], excess[b], usable[b], beta[b], rounds[b], enough)
             return count, rounds[b] * share, jnp.maximum(surplus, jnp.max(excess[b] @ share, initial=-1.0))
 
         empty = jnp.zeros_like(pulls)

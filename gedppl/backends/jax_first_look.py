@@ -1,0 +1,74 @@
+"""All that is asked of a program once, before anything else, in one compiled function.
+
+Where fits start, whether the log-density is a number there, whether rows stand apart, and the shape of a Gaussian prior: each
+is one small question, but each would be a compilation of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gedppl.classes import away_from
+
+STARTING_DRAWS = 99  # odd, so that the median is one of them
+SMALL = 64  # parameters up to which the prior's Hessian is looked at here
+
+
+class FirstLook(NamedTuple):
+    """initial (D,); log-likelihoods (2, 3) of three rows together and each alone, at two settings; the log-prior ().
+
+    For a linear-Gaussian program also the log-prior's gradients (2, D) and Hessians (2, D, D) at `initial` and away from it.
+    """
+
+    initial: np.ndarray
+    together: np.ndarray
+    alone: np.ndarray
+    log_prior: np.ndarray
+    gradient: np.ndarray
+    hessian: np.ndarray
+
+
+def first_look(program: Any, x: np.ndarray, a: np.ndarray, initial: np.ndarray | None = None) -> FirstLook:
+    """Look at rows x (3, dx), a (3,). Without `initial`: `param` sites at their own start, the others at a prior median."""
+    small = program.dim <= SMALL and program.predictor is not None and program.predictor.family == "Normal"
+
+    def start(words: Any, x: Any, a: Any) -> Any:
+        free = program.run(None, x, a, given="start").free
+        theta = jnp.concatenate(
+            [jnp.zeros(s.stop - s.start) if s.prior else jnp.ravel(free[s.name]) for s in program.sites] or [jnp.zeros(0)]
+        )
+        if not any(site.prior for site in program.sites):
+            return theta
+
+        def draw(words: Any) -> Any:
+            free = program.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
+            return jnp.concatenate([jnp.ravel(free[site.name]) for site in program.sites])
+
+        middle = jnp.median(jax.vmap(draw)(words), axis=0)
+        return jnp.concatenate([(middle if s.prior else theta)[s.start : s.stop] for s in program.sites])
+
+    def function(words: Any, given: Any, use: Any, x: Any, a: Any) -> Any:
+        initial = jnp.where(use, given, start(words, x[:1], a[:1]))
+        support = program.run(initial, x, a).observed.support
+        y = jnp.asarray(support.feasible_like(jnp.zeros((3, *program.event_shape))), float)
+        theta = jnp.stack([initial, initial + 0.3 * jnp.cos(1 + jnp.arange(program.dim))])
+
+        def logs(*rows: Any) -> Any:
+            return jax.vmap(lambda one: program.row_log_likelihood(one, *rows))(theta)
+
+        def prior(one: Any) -> Any:
+            return program.run(one, x[:1], a[:1]).log_prior
+
+        alone = jnp.concatenate([logs(x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)], axis=1)
+        places = jnp.stack([initial, away_from(initial)])[: 2 if small else 0]
+        slopes, bends = jax.vmap(jax.grad(prior))(places), jax.vmap(jax.hessian(prior))(places)
+        return FirstLook(initial, logs(x, a, y), alone, prior(initial), slopes, bends)
+
+    words = np.random.default_rng([0, 2]).integers(0, 2**32, (STARTING_DRAWS, 2), dtype=np.uint32)
+    given = np.zeros(program.dim) if initial is None else initial
+    out = program.call("first_look", function, words, given, np.array(initial is not None), x, a)
+    return FirstLook(*(np.array(part) for part in out))
