@@ -6,6 +6,8 @@ does the arithmetic. Axis letters: M parameter settings, n rows, D flat paramete
 
 from __future__ import annotations
 
+import uuid
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +28,24 @@ from gedppl.errors import (
 )
 from gedppl.rows import Rows
 
+ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
+MOST_ARRIVED = 16
+
+
+def _arrived(token: str, model: Any, init: Params, bounds: Mapping[str, Any], rows: tuple[Any, Any] | None) -> ProgramClass:
+    """A class that came from another process, or its copy that came before."""
+    with LOCK:
+        known = ARRIVED.pop(token, None)
+        if known is None:
+            known = ProgramClass(model, init=init, bounds=bounds)
+            known._token = token
+        if rows is not None:
+            known.trace(*rows)
+        ARRIVED[token] = known
+        while len(ARRIVED) > MOST_ARRIVED:
+            ARRIVED.popitem(last=False)
+    return known
+
 
 class ProgramClass:
     """The class of conditional densities that a NumPyro or Pyro program describes. See `gedppl.density_class`."""
@@ -43,8 +63,15 @@ class ProgramClass:
         self._declared_bounds = dict(bounds or {})
         self._program: Any = None
         self._known_actions: set[int] = set()
+        self._token: str | None = None
         if example is not None:
             self.trace(*example)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes: the model and its declaration travel, compiled functions stay behind."""
+        self._token = self._token or uuid.uuid4().hex
+        rows = None if self._program is None else (np.asarray(self._program.x), np.asarray(self._program.a))
+        return _arrived, (self._token, self.model, self._init, self._declared_bounds, rows)
 
     # tracing ----------------------------------------------------------------------------------------------------------
 

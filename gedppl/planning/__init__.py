@@ -89,10 +89,15 @@ def plan(
     progress
         Show a bar.
     map
-        Any parallel map, e.g. an executor's ``map``; problem and agent must then be picklable.
+        Any parallel map, e.g. ``pool.map`` of an executor; see the notes.
 
     Notes
     -----
+    The trials are independent, so they may run anywhere: ``ProcessPoolExecutor(mp_context=get_context("spawn")).map``, joblib
+    (``lambda f, tasks: Parallel(2)(delayed(f)(t) for t in tasks)``), Dask (``lambda f, tasks: client.gather(client.map(f,
+    tasks))``) or Ray. A class travels as its model and is compiled once in each process; plain pickle needs the model to be a
+    function of an importable module, joblib, Dask and Ray take any.
+
     Ctrl-C returns the trials that are complete; the table says so. Guesses are guesses: the characteristics hold in the
     worlds simulated, and the prior of a `param` site is a working one (standard normal around its initial value).
     """
