@@ -1,0 +1,51 @@
+"""Every tutorial runs from top to bottom in small settings: no cell raises, and what it asserts about its numbers holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jupytext
+import pytest
+
+TUTORIALS = sorted((Path(__file__).parents[1] / "tutorials").glob("*.py"))
+
+
+def run_cells(notebook, name):
+    """Execute a notebook's code cells in one namespace, as a kernel would; a failure names its cell."""
+    namespace = {"__name__": "__main__"}
+    for i, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code":
+            exec(compile(cell.source, f"{name}, cell {i}", "exec"), namespace)
+    return namespace
+
+
+@pytest.fixture
+def small(monkeypatch):
+    import matplotlib.pyplot as plt
+
+    monkeypatch.setenv("GEDPPL_SMALL", "1")
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorial(path, small, capsys):
+    notebook = jupytext.read(path)
+    assert notebook.cells[0].cell_type == "markdown"
+    assert notebook.cells[0].source.startswith("# ")
+    run_cells(notebook, path.name)
+    assert capsys.readouterr().out
+
+
+def test_there_are_tutorials():
+    assert {"first_safe_decision", "your_own_model", "certificates", "paper_to_code", "eluder_dimension"} <= {
+        path.stem for path in TUTORIALS
+    }
+
+
+@pytest.mark.parametrize(("source", "error"), [("assert 1 > 2", AssertionError), ("1 / 0", ZeroDivisionError)])
+def test_a_tutorial_that_is_wrong_fails(source, error):
+    notebook = jupytext.reads(f"# %% [markdown]\n# # Title\n\n# %%\nx = 1\n\n# %%\n{source}\n", fmt="py:percent")
+    with pytest.raises(error) as raised:
+        run_cells(notebook, "wrong.py")
+    assert "wrong.py, cell 2" in str(raised.traceback[-1].path)  # the failing cell is named
