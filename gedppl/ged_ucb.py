@@ -35,7 +35,7 @@ import numpy as np
 from gedppl import counterfactual
 from gedppl.confidence import learner_for
 from gedppl.confidence.learner import Bounds, Learner
-from gedppl.errors import InfeasibleError
+from gedppl.errors import InfeasibleError, ProblemError
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
 from gedppl.settings import Settings, warmup_rounds
 
@@ -84,18 +84,17 @@ class Info:
 
 
 def delta_shares(problem: Problem, chosen: Settings) -> dict[str, float]:
-    """Half of delta for feasibility, shared by the outcomes that constraints learn from; half for the utility's error.
+    """How much of delta each outcome's set may miss with.
 
-    The paper's formulas split delta inside (delta / (2 t^3)), so its mode passes it on whole.
+    Theory: half for feasibility, shared by the outcomes that constraints learn from, half for the utility's error, which the
+    regret theorem needs. The default claims the limits only, so all of delta is theirs, and the utility's set, which then
+    sets no more than the size of the bonus, takes as much again. The paper's formulas split delta inside (delta / (2 t^3)).
     """
-    delta = chosen.delta
     if chosen.mode == "paper":
-        return dict.fromkeys(problem.streams, delta)
+        return dict.fromkeys(problem.streams, chosen.delta)
     constrained = {c.stream for c in problem.constraints if isinstance(c, Constraint)}
-    shares = {UTILITY: delta / 2}
-    for stream in constrained:
-        shares[stream] = delta / 2 / len(constrained)
-    return shares
+    whole = chosen.delta / 2 if chosen.mode == "theory" else chosen.delta
+    return {UTILITY: whole} | {stream: whole / len(constrained) for stream in constrained}
 
 
 def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
@@ -105,17 +104,52 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
         trace = getattr(model, "trace", None)
         if trace is not None:
             trace(rows[:1], np.zeros(1, np.int64))
-    shares = delta_shares(problem, chosen)
+    shares, known = delta_shares(problem, chosen), _known_directions(problem, rows[:1])
     learners = {
-        name: learner_for(model, delta=shares[name], radius=chosen.radius, oracle=chosen.oracle, seed=chosen.seed)
+        name: learner_for(
+            model, delta=shares[name], radius=chosen.radius, oracle=chosen.oracle, seed=chosen.seed,
+            known_direction=known.get(name),
+        )
         for name, model in problem.streams.items()
-    }
+    }  # fmt: skip
     lipschitz = None
     if getattr(problem.utility.model, "size", None) is not None:
         member = problem.utility.model.density(0, rows[:1], np.zeros(1, np.int64))
         lipschitz = problem.utility.functional.lipschitz("hellinger", member)
     state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz)
     return _open_block(state, np.ones(problem.n_actions, bool))
+
+
+def _known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The paper's T(g_{x,a0}) = c_0 as linear equations: stream -> (features (m, D), values (m,)), for a first context x (1, dx).
+
+    The safe value is exact at every context if it is declared so, hence at this one: whether the safe action's features change
+    with x need not be known. Where they do not, this is all there is to know; where they do, it is one valid equation.
+    """
+    known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for j, c in enumerate(problem.constraints):
+        if not _holds_parameters(c):
+            continue
+        assert isinstance(c, Constraint)
+        action = np.array([problem.safe_action])
+        features = np.asarray(c.model.predictor.features(x, action), float)
+        value = problem.safe_values(x)[:, j] - np.asarray(c.model.predictor.offset(x, action), float)
+        before = known.get(c.stream, (np.zeros((0, features.shape[1])), np.zeros(0)))
+        if not np.abs(features).max() > 0 and np.abs(value).max() > 1e-9:
+            raise ProblemError(
+                f"safe_value of constraint {c.name!r} is declared exact, but whatever its parameters the model gives the safe "
+                f"action {problem.safe_values(x)[0, j] - value[0]:g}, not {problem.safe_values(x)[0, j]:g}; mend the model or "
+                "drop safe_value_exact"
+            )
+        known[c.stream] = np.concatenate([before[0], features]), np.append(before[1], value)
+    return known
+
+
+def _holds_parameters(c: Constraint | KnownCost) -> bool:
+    """Whether an exact safe value is one linear equation in the parameters."""
+    predictor = getattr(getattr(c, "model", None), "predictor", None)
+    linear = predictor is not None and predictor.family == "Normal" and predictor.link == "identity"
+    return isinstance(c, Constraint) and c.safe_value_exact and linear and c.functional.name == "mean"
 
 
 def update(state: State, rows: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], rounds: int) -> State:
@@ -229,6 +263,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     lower, upper, bounds, steering = _cost_trail(state, x, snapshots)
     limits = np.stack([b.limits for b in blocks])  # (B, J)
     width, notes = _width_bonus(state, x, lower, upper, limits)
+    notes += _exactness_notes(state)
     base = estimate + width
     available = np.stack([b.available for b in blocks])[None] & mask[:, None]
 
@@ -367,6 +402,22 @@ def _width_bonus(
             "actions certified one by one can be played"
         )
     return state.settings.width_scale * bonus, notes
+
+
+def _exactness_notes(state: State) -> list[str]:
+    """Where an exact safe value was declared: that it is believed, or why it was not used."""
+    notes = []
+    for c in state.problem.constraints:
+        if isinstance(c, Constraint) and c.safe_value_exact:
+            space = getattr(state.learners[c.stream], "space", None)
+            if _holds_parameters(c) and space is not None and space.known:
+                notes.append(f"the safe action's value of {c.name!r} is believed exact, as declared: parameters are held to it")
+            else:
+                notes.append(
+                    f"safe_value_exact of {c.name!r} was not used: only the mean of a linear-Gaussian class with its closed-form "
+                    "set can be held to it"
+                )
+    return notes
 
 
 def _check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> None:

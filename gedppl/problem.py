@@ -63,6 +63,10 @@ class Constraint:
     safe_value
         The functional's value at the safe action: a number, or a function of contexts (n, dx) -> (n,). An upper bound
         that is itself under the limit is as good.
+    safe_value_exact
+        True says that `safe_value` is the value itself and no mere upper bound, and that the model describes the safe action.
+        It is believed: where the functional is the mean of a linear-Gaussian class, the parameters are held to it, which
+        makes the confidence set narrower by a direction. If it is wrong, the limits are no longer guaranteed.
     name
         Under which outcomes are told and certificates speak.
     outcome
@@ -75,6 +79,7 @@ class Constraint:
     safe_value: NumberOrFunction | None = None
     name: str = "cost"
     outcome: str | None = None
+    safe_value_exact: bool = False
 
     def __post_init__(self) -> None:
         _check_functional(self.functional, f"constraint {self.name!r}")
@@ -175,6 +180,11 @@ class Problem:
                 "name one, with its safe_value"
             )
         for c in learned:
+            if c.safe_value_exact and not self.learn_safe:
+                raise ProblemError(
+                    f"constraint {c.name!r} declares its safe_value exact for the model too, but learn_safe=False leaves the "
+                    "safe action out of the model; drop one of the two"
+                )
             if c.safe_value is None:
                 raise ProblemError(
                     f"constraint {c.name!r} needs safe_value, its value at the safe action {safe}: a number or a function of x"
@@ -282,7 +292,7 @@ class Problem:
             else:
                 parts.append(
                     f"constraint={c.name}|{c.at_most!r}|{c.stream}|{_describe(c.safe_value)}|{_describe(c.model)}|"
-                    f"{_describe(c.functional)}"
+                    f"{_describe(c.functional)}" + ("|exact" if c.safe_value_exact else "")
                 )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

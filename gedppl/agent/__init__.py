@@ -54,8 +54,9 @@ class GEDUCB:
     problem
         The declaration.
     delta
-        The limits hold in all rounds at once with probability at least 1 - delta (half of it; the other half is for the
-        regret), if the truth lies in the model class and the bounds are exact. Every certificate says whether it is so.
+        The limits hold in all rounds at once with probability at least 1 - delta, if the truth lies in the model class and
+        the bounds are exact. Every certificate says whether it is so. (In ``"theory"`` mode half of delta is for the limits
+        and half for the regret.)
     mode
         ``"default"``, ``"theory"`` or ``"paper"``.
     warmup

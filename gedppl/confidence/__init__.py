@@ -35,6 +35,7 @@ def learner_for(
     oracle: Any = None,
     prior: WorkingPrior | None = None,
     seed: int = 0,
+    known_direction: tuple[Any, Any] | None = None,
 ) -> Any:
     """The learner that serves a class: a member list, the linear-Gaussian closed form, or ascent on the program.
 
@@ -46,6 +47,8 @@ def learner_for(
         A rule from `gedppl.radius`; the default is the likelihood-ratio e-process in its exact form for the class.
     oracle, prior, seed
         For programs: how fits are found, the working prior of parameters without one, and the seed of the particles.
+    known_direction
+        For the linear-Gaussian closed form, see `LinearGaussianLearner.start`; other learners do not use it.
     """
     if not (isinstance(delta, (int, float)) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
@@ -68,6 +71,7 @@ def learner_for(
                 prior_precision=precision,
                 norm_bound=_norm_bounds(cls),
                 restarts=ratio.restarts,
+                known_direction=known_direction,
             )
     return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed)
 

@@ -344,9 +344,10 @@ class LinearGaussianLearner:
     @property
     def rule(self) -> str:
         again = ", restarted at fourfold growing times," if self.restarts else ""
+        held = " and what was declared known is exact" if self.space.known else ""
         return (
             f"mixture of self-normalised e-processes{again} in closed form: covers the truth at all times and for adaptive "
-            f"data with probability at least {1 - self.delta:g} if the model holds and the noise scale is not understated"
+            f"data with probability at least {1 - self.delta:g} if the model holds and the noise scale is not understated{held}"
         )
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:

@@ -33,6 +33,11 @@ class Space:
     log_det_prior: float
     ball: np.ndarray | None  # (D, D) G of theta'G theta <= 1
 
+    @property
+    def known(self) -> int:
+        """How many directions are known."""
+        return self.basis.shape[0] - self.basis.shape[1]
+
 
 @dataclass(frozen=True)
 class Starts:
