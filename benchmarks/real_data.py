@@ -76,7 +76,7 @@ def above_second_reference(run: ged.Run, world: ged.Replay) -> float:
 
     too_high = np.zeros(world.outcomes["utility"].shape)
     for a in range(too_high.shape[1]):
-        label = world.outcomes["utility"][:, a] == 2
+        label = world.outcomes["utility"][:, a] == 0
         if label.any():
             trees = HistGradientBoostingClassifier(max_iter=80, learning_rate=0.06, max_leaf_nodes=12, min_samples_leaf=30)
             folds = KFold(10, shuffle=True, random_state=0)

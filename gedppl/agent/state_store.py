@@ -19,7 +19,7 @@ import numpy as np
 from gedppl.agent.feedback import Entry, Outcomes
 from gedppl.agent.memory import Inbox, Ledger, Memory, started
 from gedppl.confidence import linear_parts, programs
-from gedppl.confidence.likelihoods import PredictorData, ProgramData
+from gedppl.confidence.likelihoods import OrderedData, PredictorData, ProgramData
 from gedppl.confidence.predictive import Particles
 from gedppl.confidence.program_sets import Plausible, Start, plausible
 from gedppl.errors import JournalCorruptError, JournalError
@@ -99,7 +99,7 @@ class _Writer:
             value = getattr(learner, f.name)
             if f.name in LIVE:
                 continue
-            if isinstance(value, ProgramData):
+            if isinstance(value, ProgramData | OrderedData):
                 out[f.name] = None  # its rows are the learner's
             elif isinstance(value, PredictorData):
                 out[f.name] = [self.node(value.table), self.node(value.names)]
@@ -220,6 +220,9 @@ class _Reader:
         if isinstance(fresh.data, PredictorData):
             table, fixed = (self.node(n) for n in tree["data"])
             data: Any = PredictorData(fresh.data.predictor, fresh.data.dim, table, fixed)
+        elif isinstance(fresh.data, OrderedData):
+            rows = learner.rows
+            data = fresh.data if rows is None else fresh.data.append(rows.x, rows.a, rows.y)
         else:
             data = fresh.data if learner.rows is None else ProgramData(fresh.cls, learner.rows)
         return replace(learner, data=data, sets=tuple(self._set(data, s) for s in tree["sets"]))

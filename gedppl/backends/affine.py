@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import LinearPredictor
+from gedppl.classes import LinearPredictor, OrderedPredictor
 
 
 class Level(IntEnum):
@@ -72,12 +72,32 @@ FAMILIES = {
 }
 
 
-def predictor_from(
-    family: str, link: str, others: Sequence[str], parts: Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
-) -> LinearPredictor:
-    """A `LinearPredictor` over one function parts(x, a) -> [features, offset, *others].
+ORDERED = "OrderedLogistic"
 
-    Features, offset and the other arguments are asked for one after the other at the same rows, so the last answer is kept.
+Parts = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
+
+
+def predictor_from(family: str, link: str, others: Sequence[str], parts: Parts) -> LinearPredictor:
+    """A `LinearPredictor` over one function parts(x, a) -> [features, offset, *others]."""
+    remembered = _remembered(parts)
+    return LinearPredictor(
+        family,
+        link,
+        features=lambda x, a: remembered(x, a)[0],
+        offset=lambda x, a: remembered(x, a)[1],
+        fixed=lambda x, a: dict(zip(others, remembered(x, a)[2:])),
+    )
+
+
+def ordered_from(parts: Parts) -> OrderedPredictor:
+    """An `OrderedPredictor` over one function parts(x, a) -> [features (n, C, D), offset (n, C)]."""
+    remembered = _remembered(parts)
+    return OrderedPredictor(features=lambda x, a: remembered(x, a)[0], offset=lambda x, a: remembered(x, a)[1])
+
+
+def _remembered(parts: Parts) -> Parts:
+    """Features, offset and other arguments are asked for one after the other at the same rows, so the last answer is kept.
+
     The memo is replaced in one assignment and may be shared by threads.
     """
     last: list[tuple[Any, list[np.ndarray]]] = [(None, [])]
@@ -93,10 +113,4 @@ def predictor_from(
             last[0] = (key, answer)
         return answer
 
-    return LinearPredictor(
-        family,
-        link,
-        features=lambda x, a: remembered(x, a)[0],
-        offset=lambda x, a: remembered(x, a)[1],
-        fixed=lambda x, a: dict(zip(others, remembered(x, a)[2:])),
-    )
+    return remembered

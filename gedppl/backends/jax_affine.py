@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
 
-from gedppl.backends.affine import FAMILIES, Level, combine, predictor_from
+from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, ordered_from, predictor_from
 from gedppl.backends.lowering import strip
-from gedppl.classes import LinearPredictor
+from gedppl.classes import LinearPredictor, OrderedPredictor
 
 # JAX primitive -> the name of its rule in `gedppl.backends.affine`
 _RULES = {
@@ -93,3 +93,25 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return program.by_row("predictor", program.predictor_parts, (x, a))
 
     return predictor_from(family, link, others, parts)
+
+
+def ordered_predictor(program: Any) -> OrderedPredictor | None:
+    """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+        return None
+    if program.abstractly(lambda *args: type(strip(program.run(*args).observed)).__name__) != ORDERED:
+        return None
+
+    def edges(theta: Any, x: Any, a: Any) -> Any:
+        observed = strip(program.run(theta, x, a).observed)
+        cut = observed.cutpoints - jnp.broadcast_to(observed.predictor, a.shape)[:, None]
+        return jnp.broadcast_to(cut, (len(a), cut.shape[-1])).astype(float)
+
+    zero = jnp.zeros(program.dim)
+    if levels(lambda *args: [edges(*args)], zero, program.x, program.a)[0] is not Level.AFFINE:
+        return None
+
+    def everything(x: Any, a: Any) -> list[Any]:
+        return [jax.jacfwd(edges)(zero, x, a), edges(zero, x, a)]
+
+    return ordered_from(lambda x, a: program.by_row("ordered", everything, (x, a)))

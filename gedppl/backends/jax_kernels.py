@@ -20,12 +20,12 @@ from jax.experimental import checkify
 from gedppl.backends import LOCK
 from gedppl.backends.affine import Level
 from gedppl.backends.histories import Histories
-from gedppl.backends.jax_affine import levels, linear_predictor
+from gedppl.backends.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.backends.jax_first_look import FirstLook, first_look
 from gedppl.backends.lowering import external_density, is_external
 from gedppl.backends.padding import PIECES, pad, pieces, power_of_two, settings_size
 from gedppl.backends.tracing import trial_rows
-from gedppl.classes import LinearPredictor, away_from
+from gedppl.classes import LinearPredictor, OrderedPredictor, away_from
 from gedppl.density import Density
 from gedppl.rows import Rows
 
@@ -125,6 +125,10 @@ class JaxKernels:
     @property
     def predictor(self) -> LinearPredictor | None:
         return self._fact("predictor", lambda: linear_predictor(self))
+
+    @property
+    def ordered(self) -> OrderedPredictor | None:
+        return self._fact("ordered", lambda: ordered_predictor(self))
 
     # parameters -------------------------------------------------------------------------------------------------------
 

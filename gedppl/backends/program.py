@@ -15,7 +15,7 @@ import numpy as np
 
 from gedppl.backends import LOCK
 from gedppl.backends.tracing import Site, check_initial, find_program, parse_bounds
-from gedppl.classes import LinearPredictor, Params
+from gedppl.classes import LinearPredictor, OrderedPredictor, Params
 from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
@@ -143,6 +143,10 @@ class ProgramClass:
     @property
     def predictor(self) -> LinearPredictor | None:
         return self.program.predictor
+
+    @property
+    def ordered(self) -> OrderedPredictor | None:
+        return self.program.ordered
 
     def __repr__(self) -> str:
         name = getattr(self.model, "__name__", type(self.model).__name__)

@@ -10,9 +10,9 @@ import torch
 from torch.func import jacrev
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.backends.affine import FAMILIES, Level, combine, predictor_from
+from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, ordered_from, predictor_from
 from gedppl.backends.lowering import strip
-from gedppl.classes import LinearPredictor
+from gedppl.classes import LinearPredictor, OrderedPredictor
 
 # aten operation -> the name of its rule in `gedppl.backends.affine`
 _RULES = {
@@ -101,3 +101,31 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return [jacrev(eta)(zero, x, a).detach().numpy(), eta(zero, x, a).detach().numpy(), *fixed]
 
     return predictor_from(family, link, others, parts)
+
+
+def ordered_predictor(program: Any) -> OrderedPredictor | None:
+    """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+        return None
+    zero = torch.zeros(program.dim, dtype=torch.float64)
+    x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
+    if type(strip(program.run(zero, x0, a0).observed)).__name__ != ORDERED:
+        return None
+
+    def edges(theta: Any, x: Any, a: Any) -> Any:
+        observed = strip(program.run(theta, x, a).observed)
+        cut = observed.cutpoints - observed.predictor.expand(a.shape).unsqueeze(-1)
+        return cut.expand(len(a), cut.shape[-1]).to(torch.float64)
+
+    try:
+        found = levels(lambda *args: [edges(*args)], zero, x0, a0)
+    except RuntimeError:  # the program looks at values while it runs, so it has no fixed graph
+        return None
+    if found[0] is not Level.AFFINE:
+        return None
+
+    def parts(x: Any, a: Any) -> list[np.ndarray]:
+        x, a = torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
+        return [jacrev(edges)(zero, x, a).detach().numpy(), edges(zero, x, a).detach().numpy().copy()]
+
+    return ordered_from(parts)

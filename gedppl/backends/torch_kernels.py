@@ -17,9 +17,9 @@ from torch.func import grad, grad_and_value, jacrev, vmap
 from gedppl.backends import LOCK
 from gedppl.backends.histories import Histories
 from gedppl.backends.lowering import external_density, is_external
-from gedppl.backends.torch_affine import linear_predictor
+from gedppl.backends.torch_affine import linear_predictor, ordered_predictor
 from gedppl.backends.tracing import trial_rows
-from gedppl.classes import LinearPredictor
+from gedppl.classes import LinearPredictor, OrderedPredictor
 from gedppl.density import Density
 from gedppl.rows import Rows
 
@@ -94,6 +94,10 @@ class TorchKernels:
     @property
     def predictor(self) -> LinearPredictor | None:
         return self._fact("predictor", lambda: linear_predictor(self))
+
+    @property
+    def ordered(self) -> OrderedPredictor | None:
+        return self._fact("ordered", lambda: ordered_predictor(self))
 
     # parameters -------------------------------------------------------------------------------------------------------
 

@@ -1,22 +1,26 @@
 """The log-likelihood of a growing history, for many parameters at once.
 
-Two forms with one face: `PredictorData` keeps the features of a class with a linear predictor and needs NumPy alone,
-`ProgramData` asks the program. Both are immutable: `append` returns a new history and leaves the old one valid.
+Three forms with one face: `PredictorData` keeps the features of a class with a linear predictor, `OrderedData` the edges of
+ordered outcomes, and both need NumPy alone; `ProgramData` asks the program. All are immutable: `append` returns a new history
+and leaves the old one valid.
 
 Axis letters: M parameter settings, n rows, D flat parameters.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from gedppl.classes import LinearPredictor
 from gedppl.oracles.glm import TERMS
+from gedppl.oracles.ordered import GAP, edge_terms, gap_terms, terms_of
 from gedppl.rows import Rows, bucket
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass, LinearPredictor
+    from gedppl.classes import DensityClass, OrderedPredictor
 
 
 TOP = 1e-4  # nats still to gain at which a climb ends; on separable data a smaller number would run far off
@@ -26,6 +30,11 @@ class Data(Protocol):
     """Rows and their log-likelihood."""
 
     n: int
+    concave: bool  # whether the log-likelihood is known to be concave in theta, so that its sets are convex
+
+    def cleared(self) -> Data:
+        """The same form without rows."""
+        ...
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Data: ...
 
@@ -53,8 +62,13 @@ class Data(Protocol):
 class ProgramData:
     """Through the program's compiled kernels."""
 
+    concave = False
+
     def __init__(self, cls: DensityClass, rows: Rows) -> None:
         self.cls, self.rows, self.n = cls, rows, rows.n
+
+    def cleared(self) -> ProgramData:
+        return ProgramData(self.cls, Rows.empty(self.rows.x.shape[1], self.rows.y.shape[1:]))
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramData:
         return ProgramData(self.cls, self.rows.append(x, a, y))
@@ -91,6 +105,8 @@ class PredictorData:
     The features, the offset and the family's fixed arguments are the columns of one growing `Rows`.
     """
 
+    concave = True
+
     def __init__(self, predictor: LinearPredictor, dim: int, table: Rows | None, names: tuple[str, ...]) -> None:
         self.predictor, self.dim, self.table, self.names = predictor, dim, table, names
         self.n = 0 if table is None else table.n
@@ -99,6 +115,9 @@ class PredictorData:
     @classmethod
     def empty(cls, predictor: LinearPredictor, dim: int) -> PredictorData:
         return cls(predictor, dim, None, ())
+
+    def cleared(self) -> PredictorData:
+        return PredictorData.empty(self.predictor, self.dim)
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> PredictorData:
         columns, names = self.columns(np.asarray(x, float), np.asarray(a))
@@ -180,6 +199,77 @@ class PredictorData:
             return np.zeros((self.dim, self.dim))
         curvature = np.broadcast_to(self._terms(theta)[2], self.n)
         return (self.features * curvature[:, None]).T @ self.features
+
+
+class OrderedData:
+    """From the edges of ordered outcomes: see `gedppl.oracles.ordered`.
+
+    The terms' features and offsets are the columns of one growing `Rows`, with the row a term belongs to as its action and the
+    term's kind as its outcome. Gaps are few and often equal (all rows of an action share theirs), so equal ones are counted.
+    """
+
+    concave = True
+
+    def __init__(self, ordered: OrderedPredictor, dim: int, n: int, table: Rows) -> None:
+        self.ordered, self.dim, self.n, self.table = ordered, dim, n, table
+
+    @classmethod
+    def empty(cls, ordered: OrderedPredictor, dim: int) -> OrderedData:
+        return cls(ordered, dim, 0, Rows.empty(dim + 1))
+
+    def cleared(self) -> OrderedData:
+        return OrderedData.empty(self.ordered, self.dim)
+
+    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> OrderedData:
+        columns, row, kind = terms_of(self.ordered, np.asarray(x, float), np.asarray(a), y)
+        return OrderedData(self.ordered, self.dim, self.n + len(y), self.table.append(columns, self.n + row, kind))
+
+    def between(self, start: int, stop: int) -> OrderedData:
+        if start == 0 and stop == self.n:
+            return self
+        first, last = np.searchsorted(self.table.a, (start, stop))
+        table = Rows.of(self.table.x[first:last], self.table.a[first:last] - start, self.table.y[first:last])
+        return OrderedData(self.ordered, self.dim, stop - start, table)
+
+    @cached_property
+    def edges(self) -> PredictorData:
+        """The edges' part: a logistic regression."""
+        edge = self.table.y != GAP
+        logit = LinearPredictor("Bernoulli", "logit", None, None, None)
+        rows = Rows.of(self.table.x[edge], self.table.a[edge], self.table.y[edge])
+        return PredictorData(logit, self.dim, rows, ())
+
+    @cached_property
+    def gaps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct gaps (G, D + 1) and how often each occurs (G,)."""
+        return np.unique(self.table.x[self.table.y == GAP], axis=0, return_counts=True)
+
+    def row_values(self, theta: np.ndarray) -> np.ndarray:
+        argument = theta @ self.table.x[:, : self.dim].T + self.table.x[:, self.dim]
+        kind = self.table.y
+        logs = np.where(kind == GAP, gap_terms(argument)[0], edge_terms(argument, kind))
+        starts = np.searchsorted(self.table.a, np.arange(self.n))  # every row has a term, so no segment is empty
+        return np.add.reduceat(logs, starts, axis=1) if self.n else np.zeros((len(theta), 0))
+
+    def _gap_terms(self, theta: np.ndarray) -> tuple[np.ndarray, ...]:
+        return gap_terms(theta @ self.gaps[0][:, : self.dim].T + self.gaps[0][:, self.dim])
+
+    def value(self, theta: np.ndarray) -> np.ndarray:
+        return self.value_grad(theta)[0]
+
+    def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        value, grad = self.edges.value_grad(theta)
+        gaps, counts = self.gaps
+        if not len(counts):
+            return value, grad
+        log_gap, score, _ = self._gap_terms(theta)
+        return value + log_gap @ counts, grad + (score * counts) @ gaps[:, : self.dim]
+
+    def information(self, theta: np.ndarray) -> np.ndarray:
+        gaps, counts = self.gaps
+        features = gaps[:, : self.dim]
+        curvature = self._gap_terms(theta[None])[2][0] * counts
+        return self.edges.information(theta) + (features * curvature[:, None]).T @ features
 
 
 def climb(

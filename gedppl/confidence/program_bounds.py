@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from gedppl.confidence.ascent import ascend, extremes
 from gedppl.confidence.learner import Bounds, Trail
-from gedppl.confidence.likelihoods import PredictorData
+from gedppl.confidence.likelihoods import OrderedData, PredictorData
 from gedppl.confidence.program_sets import Plausible
 from gedppl.density import Density
 
@@ -45,9 +45,9 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
     rule = learner.rule.describe(learner.delta)
     shape = (n, K)
     empty = any(s.region.kappa <= 0 for s in learner.sets)
-    exact = isinstance(learner.data, PredictorData) and all(s.convex for s in learner.sets)
-    if exact and not empty:
-        lower, upper, witness, note = _exact(learner, functional, xs, actions)
+    exact = None if empty else _find_exactly(learner, functional, xs, actions)
+    if exact is not None:
+        lower, upper, witness, note = exact
         guaranteed = learner.rule.guaranteed and functional.fn is None
     elif empty or not learner.sets:
         lower, upper, witness = np.full(n * K, low), np.full(n * K, high), None
@@ -59,7 +59,7 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(lower, low, high).reshape(shape),
         upper=np.clip(upper, low, high).reshape(shape),
-        method="ascent" if learner.sets and not (exact and functional.fn is None) else "exact",
+        method="ascent" if learner.sets and not empty and (exact is None or functional.fn is not None) else "exact",
         guaranteed=guaranteed,
         rule=rule,
         note=note,
@@ -91,6 +91,17 @@ def _at_predictor(
         return np.asarray(functional(Density(data.predictor.family, {**args, name: link(eta)}), x=x, a=a), float)
 
 
+def _find_exactly(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str] | None:
+    """Lower, upper, witness and note where the functional is that of one affine form of theta and the set convex; else None."""
+    if not all(s.convex for s in learner.sets):
+        return None
+    if isinstance(learner.data, PredictorData):
+        return _exact(learner, functional, x, a)
+    return _exact_edge(learner, functional, x, a) if isinstance(learner.data, OrderedData) else None
+
+
 # exact: one linear predictor ---------------------------------------------------------------------------------------------
 
 
@@ -101,6 +112,24 @@ def _exact(
     assert isinstance(data, PredictorData)
     columns, _ = data.columns(x, a)
     phi, offset = columns[:, : data.dim], columns[:, data.dim]
+    m = len(phi)
+    value, theta = _reach(learner, phi)
+    far = FAR[data.predictor.link]
+    open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)  # (m, 2): below, above
+    eta_high = np.minimum(value[:m], far) + offset
+    eta_low = np.maximum(-value[m:], -far) + offset
+    lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, open_end, x, a)
+    notes = _open_directions(open_end)
+    notes += [SEARCHED] if functional.fn is not None else []
+    return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes)
+
+
+def _open_directions(open_end: np.ndarray) -> list[str]:
+    return [f"{int(open_end.sum())} of {open_end.size} directions are not yet bounded by the data"] if open_end.any() else []
+
+
+def _reach(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """max phi'theta, then max -phi'theta, over the plausible set for phi (m, D): (2m,), inf where open; and where, (2m, D)."""
     both = np.vstack([phi, -phi])
     value = declared_reach(learner.cls, both)
     theta = np.broadcast_to(learner.theta, both.shape).copy()
@@ -109,20 +138,12 @@ def _exact(
         mine = np.flatnonzero(np.tile((np.argmin(widths, axis=0) == i) & np.isfinite(widths[i]), 2))
         most = max(1, MAX_CELLS // max(chosen.data.n, 1))
         for part in np.array_split(mine, -(-len(mine) // most)) if len(mine) else ():
-            cheap = chosen.data.n * data.dim**2 <= 20_000
+            cheap = chosen.data.n * phi.shape[1] ** 2 <= 20_000
             found = extremes(chosen.region, both[part], chosen.data.information, cheap_information=cheap)
             better = found.settled & (found.value < value[part])
             value[part] = np.where(better, found.value, value[part])
             theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
-    m = len(phi)
-    far = FAR[data.predictor.link]
-    open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)  # (m, 2): below, above
-    eta_high = np.minimum(value[:m], far) + offset
-    eta_low = np.maximum(-value[m:], -far) + offset
-    lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, open_end, x, a)
-    notes = [f"{int(open_end.sum())} of {2 * m} directions are not yet bounded by the data"] if open_end.any() else []
-    notes += [SEARCHED] if functional.fn is not None else []
-    return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes)
+    return value, theta
 
 
 def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
@@ -199,6 +220,42 @@ def _over_interval(
         out.append(np.where(beyond | np.isinf(best), functional.high if sign > 0 else functional.low, sign * best))
         at_low = np.argmax(first, axis=1) < GRID // 2
     return out[0], out[1], at_low
+
+
+# ordered outcomes: one edge ---------------------------------------------------------------------------------------------------
+
+
+def _edge_weights(functional: Functional, n_edges: int, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """A functional linear in the probabilities of y = 0..C, as constant (m,) + sum_k weight (m, C) P(y <= k); else None."""
+    if functional.name == "mean":
+        at = np.repeat(np.arange(n_edges + 1.0)[:, None], len(a), axis=1)
+    elif functional.name == "probability":
+        sure = np.repeat(np.eye(n_edges + 1)[:, None], len(a), axis=1)  # (C + 1, m, C + 1)
+        at = np.asarray(functional(Density("Categorical", {"probs": sure}), x=x, a=a), float)
+    else:
+        return None
+    return at[-1], -np.diff(at, axis=0).T
+
+
+def _exact_edge(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str] | None:
+    """P(y <= k) grows with one edge, which is affine in theta. None if the functional weighs several edges."""
+    data = learner.data
+    assert isinstance(data, OrderedData)
+    features, offset = data.ordered.features(x, a), data.ordered.offset(x, a)
+    parts = _edge_weights(functional, offset.shape[1], x, a)
+    if parts is None or np.any(np.count_nonzero(parts[1], axis=1) > 1):
+        return None
+    constant, weight = parts
+    m = len(a)
+    here = np.arange(m), np.argmax(np.abs(weight), axis=1)
+    value, theta = _reach(learner, features[here])
+    ends = constant + weight[here] * expit(offset[here] + np.stack([-value[m:], value[:m]]))  # at the lowest edge, at the highest
+    rising = weight[here] > 0
+    open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
+    witness = np.where(rising[:, None], theta[:m], theta[m:])
+    return ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_open_directions(open_end))
 
 
 # any program: ascent -------------------------------------------------------------------------------------------------------
@@ -278,6 +335,8 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
         estimate = values[0]
         lower = np.where(np.isnan(values), low, values).min(axis=0)
         upper = np.where(np.isnan(values), high, values).max(axis=0)
+    elif isinstance(learner.data, OrderedData) and (known := _ordered_trail(learner, functional, xs, actions, take)) is not None:
+        estimate, lower, upper = known
     else:
         points = np.repeat(theta, n * K, axis=0)
         value, grad = learner.cls.values_grad(functional, points, np.tile(xs, (P, 1)), np.tile(actions, P))
@@ -294,6 +353,25 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
         return np.clip(values, low, high)[:B].reshape(B, n, K).transpose(1, 0, 2)
 
     return Trail(shaped(np.where(np.isnan(estimate), high, estimate)), shaped(lower), shaped(upper), approximate=True)
+
+
+def _ordered_trail(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray, take: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Estimate, lower and upper under the snapshots `take`, each (P, m), edge by edge; None if the functional is not linear."""
+    assert isinstance(learner.data, OrderedData)
+    shots, ordered = learner.snapshots, learner.data.ordered
+    features, offset = ordered.features(x, a), ordered.offset(x, a)
+    parts = _edge_weights(functional, offset.shape[1], x, a)
+    if parts is None:
+        return None
+    constant, weight = parts
+    edge = np.einsum("pj,mcj->pmc", shots.theta[take], features) + offset
+    size = np.linalg.norm(np.einsum("pij,mcj->pmci", shots.whitener[take], features), axis=3)
+    reach = np.sqrt(2 * shots.kappa[take])
+    half = np.where(np.isfinite(reach), reach, 0.0)[:, None, None] * size  # unknown: replaced by the caller
+    ends = weight * expit(np.stack([edge - half, edge, edge + half]))
+    return constant + ends[1].sum(axis=2), constant + ends.min(axis=0).sum(axis=2), constant + ends.max(axis=0).sum(axis=2)
 
 
 def _padded(count: int) -> int:

@@ -109,7 +109,7 @@ def likelihood_sets(
 def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: float | None = None) -> Plausible:
     """{theta : log-likelihood of data >= threshold}, centred at its top; with `drop`, threshold = top - drop."""
     spare = float(data.value(near[None])[0]) - threshold
-    if drop is None and spare > 0 and not isinstance(data, PredictorData):
+    if drop is None and spare > 0 and not data.concave:
         # On separable data a likelihood has no top, and far out every functional is flat: an ascent from there sees nothing.
         centre = climb(data, near, enough=max(TOP, 0.02 * spare), far=1.0)
     else:
@@ -127,7 +127,7 @@ def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: 
 
     chol, unseen = metric(data.information(centre))
     region = Region(centre, chol, top - threshold, slack, slack_grad)
-    return Plausible(start, data, region, unseen, isinstance(data, PredictorData))
+    return Plausible(start, data, region, unseen, data.concave)
 
 
 def ball(data: Data, near: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]) -> Plausible:

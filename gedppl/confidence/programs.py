@@ -19,7 +19,7 @@ import numpy as np
 
 from gedppl.confidence import predictive, program_bounds
 from gedppl.confidence.learner import Bounds, Trail
-from gedppl.confidence.likelihoods import Data, PredictorData, ProgramData, climb
+from gedppl.confidence.likelihoods import Data, OrderedData, PredictorData, ProgramData, climb
 from gedppl.confidence.program_sets import (
     Plausible,
     Start,
@@ -102,6 +102,8 @@ class ProgramLearner:
         data: Data
         if density.predictor is not None and has_score_equations(density):
             data = PredictorData.empty(density.predictor, D)
+        elif getattr(density, "ordered", None) is not None:
+            data = OrderedData.empty(density.ordered, D)  # type: ignore[arg-type]
         else:
             data = ProgramData(density, Rows.empty(1))
         initial = np.asarray(density.initial, float)
@@ -154,15 +156,12 @@ class ProgramLearner:
             x, a, y = check(x, a, y)
         if not len(a):
             return self
-        fresh: Data
-        if isinstance(self.data, PredictorData):
-            fresh = PredictorData.empty(self.data.predictor, self.data.dim).append(x, a, y)
-        else:
-            fresh = ProgramData(self.cls, Rows.of(x, a, y))
+        through_program = isinstance(self.data, ProgramData)
+        fresh = ProgramData(self.cls, Rows.of(x, a, y)) if through_program else self.data.cleared().append(x, a, y)
         log_q, particles = self.particles.predict(fresh.row_values(self.particles.theta))
         rows = Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows
         rows = rows.append(x, a, y)
-        data = self.data.append(x, a, y) if isinstance(self.data, PredictorData) else ProgramData(self.cls, rows)
+        data = ProgramData(self.cls, rows) if through_program else self.data.append(x, a, y)
         starts = next_starts(self.starts, rows.n, self.evidence + log_q, self.rule)
         evidence = 0.0 if log_q == -np.inf else self.evidence + log_q
         return replace(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles)

@@ -1,0 +1,84 @@
+r"""Ordered outcomes in NumPy alone: y in 0..C with P(y <= k) = expit(u_k), every edge u_k affine in theta.
+
+With h the edge above the outcome, l the one below and g = h - l their gap,
+
+    log P(y) = log expit(h) + log expit(-l) + log(1 - exp(-g)),
+
+three concave functions of affine ones: a logistic regression of the edges and a term for each gap. The log-likelihood is
+concave, so its confidence sets are convex. Where a gap is not positive the class has no density.
+
+Axis letters: n rows, C edges, D flat parameters, M parameter settings, m terms of n rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import expit
+
+from gedppl.oracles.fits import Objective, WorkingPrior, symmetric
+
+if TYPE_CHECKING:
+    from gedppl.classes import DensityClass, OrderedPredictor
+    from gedppl.rows import Rows
+
+BELOW, ABOVE, GAP = 0, 1, 2  # what a term says: the outcome is above this edge, at or below it, or between two
+
+
+def terms_of(ordered: OrderedPredictor, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Columns (m, D + 1), features and offset of each term's argument; the row (m,) it belongs to, ascending; its kind (m,)."""
+    edges = np.concatenate([ordered.features(x, a), ordered.offset(x, a)[..., None]], axis=2)  # (n, C, D + 1)
+    category = np.asarray(y).astype(np.int64)
+    above, below = np.flatnonzero(category < edges.shape[1]), np.flatnonzero(category > 0)
+    inner = np.intersect1d(above, below)
+    upper, lower = edges[above, category[above]], edges[below, category[below] - 1]
+    gap = edges[inner, category[inner]] - edges[inner, category[inner] - 1]
+    row = np.concatenate([below, above, inner])
+    kind = np.repeat([BELOW, ABOVE, GAP], [len(below), len(above), len(inner)])
+    order = np.argsort(row, kind="stable")
+    return np.vstack([lower, upper, gap])[order], row[order], kind[order]
+
+
+def gap_terms(gap: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """log(1 - exp(-g)), its derivative and minus its second; -inf and NaN where the gap is not positive."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        open_ = gap > 0
+        growth = np.where(open_, np.expm1(np.minimum(gap, 700.0)), np.nan)  # e^g - 1
+        value = np.where(open_, np.log(-np.expm1(-np.maximum(gap, 0.0))), -np.inf)
+        return value, 1 / growth, (1 + 1 / growth) / growth
+
+
+def edge_terms(edge: np.ndarray, kind: np.ndarray) -> np.ndarray:
+    """log expit(u), or log expit(-u) where the outcome is above the edge."""
+    return -np.logaddexp(0.0, np.where(kind == ABOVE, -edge, edge))
+
+
+class OrderedObjective(Objective):
+    """The same objective as the program's, evaluated on its edges without the program."""
+
+    def __init__(
+        self, cls: DensityClass, rows: Rows, weights: np.ndarray | None = None, prior: WorkingPrior | None = None
+    ) -> None:
+        super().__init__(cls, rows, weights, prior)
+        columns, row, kind = np.zeros((0, self.dim + 1)), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if self.n:
+            columns, row, kind = terms_of(cls.ordered, rows.x, rows.a, rows.y)  # type: ignore[arg-type]
+        weight = np.ones(len(row)) if self.weights is None else self.weights[row]
+        used, gap = weight > 0, kind == GAP
+        self._edges, self._kind, self._weight = (part[used & ~gap] for part in (columns, kind, weight))
+        self._gaps, self._gap_weight = columns[used & gap], weight[used & gap]
+
+    def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        edge = self._edges[:, :-1] @ theta + self._edges[:, -1]
+        value, score, _ = gap_terms(self._gaps[:, :-1] @ theta + self._gaps[:, -1])
+        total = self._weight @ edge_terms(edge, self._kind) + self._gap_weight @ value
+        grad = self._edges[:, :-1].T @ (self._weight * ((self._kind == ABOVE) - expit(edge)))
+        return float(total), grad + self._gaps[:, :-1].T @ (self._gap_weight * score)
+
+    def information(self, theta: np.ndarray) -> np.ndarray:
+        edge = self._edges[:, :-1] @ theta + self._edges[:, -1]
+        curvature = gap_terms(self._gaps[:, :-1] @ theta + self._gaps[:, -1])[2]
+        edges = self._edges[:, :-1] * (self._weight * expit(edge) * expit(-edge))[:, None]
+        gaps = self._gaps[:, :-1] * (self._gap_weight * curvature)[:, None]
+        return symmetric(edges.T @ self._edges[:, :-1] + gaps.T @ self._gaps[:, :-1])

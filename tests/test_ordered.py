@@ -1,0 +1,204 @@
+"""Ordered outcomes between affine edges: concave likelihoods, exact bounds, in NumPyro and Pyro alike."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as nd
+import pyro
+import pyro.distributions as pd
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.stats import binom
+
+import gedppl as ged
+from gedppl.confidence.likelihoods import OrderedData, ProgramData
+from gedppl.confidence.programs import ProgramLearner
+from gedppl.oracles import maximum_likelihood
+from gedppl.oracles.fits import WorkingPrior
+from gedppl.oracles.ordered import OrderedObjective
+from gedppl.rows import Rows
+
+EDGES = np.array([[-1.0, 0.5, 1.0], [-0.3, 0.2, 1.5]])  # (K, C)
+TRUTH = np.array([0.7, -0.4, 2.0])
+
+
+def in_numpyro(x, a, y=None):
+    w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+    s = numpyro.sample("s", nd.Normal(2.0, 1.0))
+    numpyro.sample("y", nd.OrderedLogistic(x @ w, s * jnp.asarray(EDGES)[a]), obs=y)
+
+
+def in_pyro(x, a, y=None):
+    w = pyro.sample("w", pd.Normal(torch.zeros(2), 1.0).to_event(1))
+    s = pyro.sample("s", pd.Normal(2.0, 1.0))
+    pyro.sample("y", pd.OrderedLogistic(x @ w, s * torch.as_tensor(EDGES)[a]), obs=y)
+
+
+def bent(x, a, y=None):
+    s = numpyro.sample("s", nd.LogNormal(0.5, 0.5))  # positive through an exponential: edges are not affine in what is free
+    numpyro.sample("y", nd.OrderedLogistic(x[:, 0], s * jnp.asarray(EDGES)[a]), obs=y)
+
+
+def world(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x, a = rng.standard_normal((n, 2)), rng.integers(2, size=n)
+    latent = x @ TRUTH[:2] + rng.logistic(size=n)
+    return x, a, (latent[:, None] > TRUTH[2] * EDGES[a]).sum(axis=1).astype(float)
+
+
+@cache
+def a_class(model=in_numpyro):
+    return ged.density_class(model, example=(np.zeros((1, 2)), np.zeros(1, int)))
+
+
+@pytest.mark.parametrize("model", [in_numpyro, in_pyro])
+def test_edges_are_proved_and_give_the_programs_likelihood(model) -> None:
+    cls = a_class(model)
+    x, a, y = world(40, 0)
+    assert cls.ordered is not None
+    np.testing.assert_allclose(
+        np.einsum("ncd,d->nc", cls.ordered.features(x, a), TRUTH) + cls.ordered.offset(x, a),
+        TRUTH[2] * EDGES[a] - (x @ TRUTH[:2])[:, None], atol=1e-12,
+    )  # fmt: skip
+    theta = TRUTH + 0.2 * np.random.default_rng(1).standard_normal((5, 3))
+    fast = OrderedData.empty(cls.ordered, 3).append(x[:7], a[:7], y[:7]).append(x[7:], a[7:], y[7:])
+    slow = ProgramData(cls, Rows.of(x, a, y))
+    np.testing.assert_allclose(fast.row_values(theta), slow.row_values(theta), rtol=1e-9)
+    for one, other in zip(fast.value_grad(theta), slow.value_grad(theta)):
+        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(fast.information(theta[0]), slow.information(theta[0]), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(fast.between(5, 20).value(theta), fast.row_values(theta)[:, 5:20].sum(axis=1))
+
+
+def test_nothing_is_claimed_of_edges_that_bend() -> None:
+    assert a_class(bent).ordered is None
+
+
+def test_beyond_a_closed_gap_there_is_no_density() -> None:
+    cls = a_class()
+    data = OrderedData.empty(cls.ordered, 3).append(*world(20, 0))
+    assert data.value(np.array([[0.0, 0.0, -1.0]]))[0] == -np.inf
+
+
+def test_fits_are_those_of_the_program() -> None:
+    cls, rows = a_class(), Rows.of(*world(150, 2))
+    weights = np.random.default_rng(0).integers(0, 3, 150).astype(float)
+    for w in (None, weights):
+        fit = ged.oracles.auto()(cls, rows, weights=w)
+        slow = maximum_likelihood(cls, rows, weights=w, prior=WorkingPrior.weak(cls))
+        np.testing.assert_allclose(fit.theta, slow.theta, atol=1e-6)
+        np.testing.assert_allclose(fit.information, slow.information, rtol=1e-5, atol=1e-6)
+        assert fit.ok
+    assert OrderedObjective(cls, Rows.empty(2)).log_likelihood(TRUTH)[0] == 0.0
+
+
+def learned(n: int, seed: int, model=in_numpyro) -> tuple[ProgramLearner, np.ndarray]:
+    x, a, y = world(n, seed)
+    learner = ProgramLearner.start(a_class(model), delta=0.05, seed=seed)
+    for end in (8, 20, n):
+        learner = learner.absorb(x[learner.n : end], a[learner.n : end], y[learner.n : end]).refit()
+    return learner, np.random.default_rng(seed + 9).standard_normal((3, 2))
+
+
+@pytest.mark.parametrize("functional", [ged.probability(below=0.5), ged.probability(above=1.5), ged.probability(above=(0, 2))])
+def test_bounds_are_the_extremes_over_the_set(functional) -> None:
+    """Against a constrained optimiser that knows nothing of edges, from several starts."""
+    learner, at = learned(60, 3)
+    bounds = learner.bounds(functional, at, 2)
+    assert bounds.method == "exact"
+    assert bounds.guaranteed
+    narrowest = learner.sets[-1]
+    for i in range(len(at)):
+        for k in range(2):
+            for sign, found in ((1, bounds.upper[i, k]), (-1, bounds.lower[i, k])):
+                best = max(_extreme(learner, narrowest, functional, at[i], k, sign, seed) for seed in range(3))
+                assert sign * found >= best - 1e-6
+                if len(learner.sets) == 1:
+                    assert sign * found == pytest.approx(best, abs=2e-4)
+    learner = learner.__class__(**{**vars(learner), "sets": (narrowest,)})
+    alone = learner.bounds(functional, at[:1], 2)
+    best = max(_extreme(learner, narrowest, functional, at[0], 1, 1, seed) for seed in range(3))
+    assert alone.upper[0, 1] == pytest.approx(best, abs=2e-4)
+
+
+def _extreme(learner, chosen, functional, x, k, sign, seed) -> float:
+    row, action = x[None], np.array([k])
+    rng = np.random.default_rng(seed)
+    start = chosen.region.centre + 0.05 * rng.standard_normal(3)
+
+    def value(theta):
+        return -sign * float(learner.cls.values_grad(functional, theta[None], row, action)[0][0])
+
+    def slope(theta):
+        return -sign * np.asarray(learner.cls.values_grad(functional, theta[None], row, action)[1][0])
+
+    inside = {
+        "type": "ineq",
+        "fun": lambda t: float(chosen.region.slack(t[None])[0]),
+        "jac": lambda t: chosen.region.slack_grad(t[None])[1][0],
+    }
+    found = minimize(value, start, jac=slope, constraints=[inside], method="SLSQP", options={"maxiter": 200, "ftol": 1e-12})
+    return -found.fun if chosen.region.slack(found.x[None])[0] > -1e-4 else -np.inf
+
+
+def test_what_weighs_several_edges_goes_by_ascent() -> None:
+    learner, at = learned(60, 3)
+    for functional in (ged.mean(0, 3), ged.probability(above=0.5, below=1.5)):
+        bounds = learner.bounds(functional, at, 2)
+        assert bounds.method == "ascent"
+        assert not bounds.guaranteed
+
+
+def test_members_never_leave_the_bounds() -> None:
+    functional = ged.probability(below=0.5)
+    for model in (in_numpyro, in_pyro):
+        learner, at = learned(60, 5, model)
+        draws = learner.theta + np.random.default_rng(0).standard_normal((4000, 3)) * 0.5
+        draws = draws[learner.contains(draws)]
+        assert len(draws) > 50
+        values = learner.cls.values(functional, draws, np.repeat(at, 2, axis=0), np.tile([0, 1], 3)).reshape(-1, 3, 2)
+        bounds = learner.bounds(functional, at, 2)
+        assert (bounds.upper >= values.max(axis=0) - 1e-9).all()
+        assert (bounds.lower <= values.min(axis=0) + 1e-9).all()
+        trail = learner.trail(functional, at, 2)
+        np.testing.assert_allclose(trail.estimate[:, -1], bounds.estimate, atol=1e-9)
+        assert (trail.lower <= trail.upper).all()
+
+
+def test_the_set_covers_at_all_times() -> None:
+    """Runs with any miss, against the binomial threshold; outcomes arrive one by one and the design is adaptive."""
+    missed, cls = 0, a_class()
+    for seed in range(60):
+        rng = np.random.default_rng(1000 + seed)
+        learner, miss = ProgramLearner.start(cls, delta=0.1, seed=seed), False
+        for i in range(40):
+            x = rng.standard_normal((1, 2))
+            a = np.array([int(learner.theta[0] * x[0, 0] > 0)])
+            latent = x @ TRUTH[:2] + rng.logistic(size=1)
+            y = (latent[:, None] > TRUTH[2] * EDGES[a]).sum(axis=1).astype(float)
+            learner = learner.absorb(x, a, y)
+            if i % 8 == 7:
+                learner = learner.refit()
+            miss |= not learner.contains(TRUTH[None])[0]
+        missed += miss
+    assert missed <= binom.ppf(0.9999, 60, 0.1)
+
+
+def test_a_run_resumes_from_its_snapshot(tmp_path) -> None:
+    cls = a_class()
+    limit = ged.Constraint(cls, ged.probability(below=0.5), at_most=0.4, safe_value=0.05, name="low", outcome="utility")
+    problem = ged.Problem(2, ged.Utility(cls, ged.probability(above=0.5)), [limit], safe_action=0)
+    agent = ged.GEDUCB(problem, seed=0, journal=tmp_path / "journal.db")
+    x, _, _ = world(20, 4)
+    rng = np.random.default_rng(0)
+    for row in x:
+        decision = agent.ask(row)
+        agent.tell(decision.id, float((row @ TRUTH[:2] + rng.logistic() > TRUTH[2] * EDGES[decision.action]).sum()))
+    before = agent.policy(x[:5])
+    agent.journal.close()
+    np.testing.assert_array_equal(ged.resume(tmp_path / "journal.db", problem).policy(x[:5]), before)
