@@ -154,8 +154,12 @@ class Ascent:
     values: int  # evaluations of the log-likelihood alone
 
 
-def project(region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6) -> tuple[np.ndarray, int]:
+def project(
+    region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6, near: float = 1e-3
+) -> tuple[np.ndarray, int]:
     """Scale every z (M, D) towards the centre (or up to `grow` times away from it) until it lies in the set, near the boundary.
+
+    `near` says how near: a slack of this share of kappa is good enough.
 
     Along a ray the drop kappa - slack is close to a multiple of s^2, so s <- s sqrt(kappa / drop), kept inside a bracket.
     Returns points whose slack is nonnegative (the centre itself if nothing else is), and the evaluations spent.
@@ -170,7 +174,7 @@ def project(region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6
         inside = slack >= 0
         low = np.where(inside, np.maximum(low, s), low)
         high = np.where(inside, high, np.minimum(high, s))
-        if np.all(inside & ((slack <= 1e-3 * region.kappa) | (s >= grow))):
+        if np.all(inside & ((slack <= near * region.kappa) | (s >= grow))):
             break
         with np.errstate(divide="ignore", invalid="ignore"):
             # aim a little inside, so that the last evaluation is a member
@@ -183,7 +187,7 @@ def project(region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # far out values overflow: such steps are not kept
-def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: int = 12, tol: float = 1e-4) -> Ascent:
+def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: int = 12, tol: float = 5e-4) -> Ascent:
     r"""Climb `objective` inside the region from every start (M, D), all problems in step.
 
     Sequential quadratic programming in the region's own metric. At a point with slack f, slack gradient g and objective
@@ -194,7 +198,7 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
     value never exceeds the supremum; that it reaches it is not guaranteed unless the problem is concave.
     """
     M, D = start.shape
-    z, calls = project(region, region.z(start), grow=8.0, rounds=4)
+    z, calls = project(region, region.z(start), grow=8.0, rounds=4, near=0.1)
     gradients = 0
 
     def look(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -211,7 +215,7 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
     best_z, best = z.copy(), np.where(np.isfinite(value), value, -np.inf)
     reach = np.sqrt(2 * region.kappa)
     for _ in range(steps):
-        u, v = np.einsum("mij,mj->mi", inverse, g), np.einsum("mij,mj->mi", inverse, h)
+        u, v = (inverse @ g[:, :, None])[:, :, 0], (inverse @ h[:, :, None])[:, :, 0]
         hv = np.maximum(np.sum(h * v, axis=1), 1e-200)  # a constant objective: any step will do, but no overflow
         t = np.sqrt(np.maximum(2 * f + np.sum(g * u, axis=1), 0) / hv)
         mu = 1 / np.maximum(t, 1e-12 / np.sqrt(hv))
@@ -251,8 +255,10 @@ def _inverse_bfgs(inverse: np.ndarray, s: np.ndarray, Bs: np.ndarray, y: np.ndar
     mix = np.where(sy >= 0.1 * sBs, 1.0, 0.9 * sBs / np.where(usable, np.maximum(sBs - sy, 1e-300), 1.0))
     r = mix[:, None] * y + (1 - mix)[:, None] * Bs
     with np.errstate(all="ignore"):
-        rho = (1 / np.sum(r * s, axis=1))[:, None, None]
-        left = np.eye(s.shape[1]) - rho * s[:, :, None] * r[:, None, :]
-        new = left @ inverse @ left.transpose(0, 2, 1) + rho * s[:, :, None] * s[:, None, :]
+        rho = 1 / np.sum(r * s, axis=1)
+        Hr = (inverse @ r[:, :, None])[:, :, 0]
+        along = rho * (0.5 + 0.5 * rho * np.sum(r * Hr, axis=1))
+        half = (along[:, None] * s - rho[:, None] * Hr)[:, :, None] * s[:, None, :]
+        new = inverse + half + half.transpose(0, 2, 1)  # (I - rho s r') H (I - rho r s') + rho s s'
     healthy = np.isfinite(new).all(axis=(1, 2)) & (np.abs(new).max(axis=(1, 2)) < 1e10)
     return np.where((usable & healthy)[:, None, None], new, inverse)
