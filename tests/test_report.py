@@ -206,7 +206,7 @@ def test_the_safe_action_is_grey_and_no_two_actions_share_a_colour(run):
         assert plots.LIMIT not in colours
 
 
-@pytest.mark.parametrize("module", [plots, style])
+@pytest.mark.parametrize("module", [plots, style, page])
 def test_examples_in_docstrings(module, run):
     plain = Run(run.problem, 0, run.rounds)
     result = doctest.testmod(module, extraglobs={"run": plain})
@@ -335,9 +335,24 @@ def test_how_far_it_came_by_hand(run):
     got, best, safe = run.utility[-15:].mean(), run.best[-15:].mean(), run.utilities[-15:, 0].mean()
     words = " ".join(parse(page.render(run, {}, 0)).itertext())
     assert f"{(got - safe) / (best - safe):.0%} of the way" in words
+
+
+def test_realised_means_have_intervals_that_cover(run):
+    words = " ".join(parse(page.render(run, {}, 0)).itertext())
     realised = run.realised[:, 0]
-    error = 2 * realised.std(ddof=1) / np.sqrt(60)
-    assert f"{realised.mean():.3f} ± {error:.2g}" in words
+    assert set(realised) <= {0.0, 1.0}
+    low, high = page.interval(realised)
+    assert f"{realised.mean():.3f} ({low:.2g} to {high:.2g})" in words
+    rng = np.random.default_rng(0)
+    for draw, mean in ((lambda: (rng.random(30) < 0.05).astype(float), 0.05), (lambda: rng.normal(1.0, 2.0, 30), 1.0)):
+        inside = sum(low <= mean <= high for low, high in (page.interval(draw()) for _ in range(400)))
+        assert inside >= 400 * 0.9
+    assert np.isnan(page.interval(np.array([np.nan, 1.0]))).all()
+
+
+def test_long_tables_of_segments_are_folded(run):
+    many = Run(run.problem, 0, run.rounds, segments={"site": [str(i % 20) for i in range(60)]})
+    assert parse(page.render(many, {}, 0)).find(".//details/summary").text == "site: 20 groups"
 
 
 def test_what_is_no_guarantee_is_not_called_one(run):

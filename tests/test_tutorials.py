@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import jupytext
@@ -24,6 +25,8 @@ def small(monkeypatch):
     import matplotlib.pyplot as plt
 
     monkeypatch.setenv("GEDPPL_SMALL", "1")
+    monkeypatch.chdir(TUTORIALS[0].parents[1])
+    monkeypatch.setattr(sys, "path", list(sys.path))  # one of them adds models/
     yield
     plt.close("all")
 
@@ -38,9 +41,8 @@ def test_tutorial(path, small, capsys):
 
 
 def test_there_are_tutorials():
-    assert {"first_safe_decision", "your_own_model", "certificates", "paper_to_code", "eluder_dimension"} <= {
-        path.stem for path in TUTORIALS
-    }
+    names = {"first_safe_decision", "your_own_model", "certificates", "real_patients", "paper_to_code", "eluder_dimension"}
+    assert names <= {path.stem for path in TUTORIALS}
 
 
 @pytest.mark.parametrize(("source", "error"), [("assert 1 > 2", AssertionError), ("1 / 0", ZeroDivisionError)])

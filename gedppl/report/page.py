@@ -43,6 +43,7 @@ CAPTIONS = {
 }
 CERTIFICATE_HEAD = ["limit", "worst case", "at most", "slack", "bound", "guarantee"]
 BESIDE_COMPARISON = "tradeoff"
+MANY_LABELS = 10  # segments with more labels than this are folded up
 
 
 def render(run: Run, images: dict[str, bytes], decision: int) -> str:
@@ -147,7 +148,7 @@ def _headline(run: Run) -> str:
         items.append(("rounds above a limit", told, f"of {len(run)}", "" if bad is None else "bad" if bad else "good"))
         for j, name in enumerate(run.problem.constraint_names):
             if s["realised_cost"][name] is not None:
-                items.append((f"realised {name}", _with_error(run.realised[:, j]), f"limit {run.limit[-1, j]:.4g}", ""))
+                items.append((f"realised {name}", number(s["realised_cost"][name]), f"limit {run.limit[-1, j]:.4g}", ""))
     if run.problem.safe_action is not None:
         items.append(("safe action", f"{s['safe_share']:.0%}", f"{run.action_names[run.problem.safe_action]}, of rounds", ""))
     cells = (
@@ -155,14 +156,6 @@ def _headline(run: Run) -> str:
         for name, value, note, look in items
     )
     return f'<dl class="numbers">{"".join(cells)}</dl>'
-
-
-def _with_error(values: np.ndarray) -> str:
-    """A mean of what was observed, with two standard errors."""
-    known = values[np.isfinite(values)]
-    if len(known) < 2:
-        return number(float(known.mean()) if len(known) else None)
-    return f"{number(float(known.mean()))} ± {2 * known.std(ddof=1) / np.sqrt(len(known)):.2g}"
 
 
 # pictures ---------------------------------------------------------------------------------------------------------------
@@ -223,12 +216,46 @@ def _segments(run: Run) -> str:
         for label, s in labels.items():
             row = [label, str(s["rounds"]), number(s["mean_utility"] if known else s["mean_outcome"])]
             row += [number(s["oracle_utility"])] if known else []
-            row += [_with_error(run.realised[here == label, j]) for j in range(len(names))]
+            row += [_with_interval(run.realised[here == label, j]) for j in range(len(names))]
             row += [str(s["infeasible_rounds"])] if known and names else []
             rows.append([*row, f"{s['safe_share']:.0%}"])
-        parts.append(table(head, rows))
-    note = "± two standard errors. The limit is on each round's expected cost, so a realised mean should lie at or under it."
+        made = table(head, rows)
+        if len(rows) > MANY_LABELS:
+            made = f"<details><summary>{escape(segment)}: {len(rows)} groups</summary>{made}</details>"
+        parts.append(made)
+    note = (
+        "In brackets: 95% intervals of the realised means (Wilson's for outcomes of 0 and 1). The limit is on each round's "
+        "expected cost, so a mean should not lie above it by more than chance."
+    )
     return "<h2>Results by segment</h2>" + "".join(parts) + (f'<p class="soft">{escape(note)}</p>' if names else "")
+
+
+def _with_interval(values: np.ndarray) -> str:
+    """A mean of what was observed, with its 95% interval."""
+    low, high = interval(values)
+    known = values[np.isfinite(values)]
+    shown = number(float(known.mean()) if len(known) else None)
+    return f"{shown} ({low:.2g} to {high:.2g})" if np.isfinite(low) else shown
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """The 95% interval of a mean: Wilson's for zeros and ones (a group without any event still has one), else 1.96 se each way.
+
+    >>> [round(v, 3) for v in interval(np.array([0.0] * 10))]
+    [0.0, 0.278]
+    >>> [round(v, 3) for v in interval(np.array([1.0, 2.0, 3.0]))]
+    [0.868, 3.132]
+    """
+    known = values[np.isfinite(values)]
+    n, z = len(known), 1.96
+    if n < 2:
+        return np.nan, np.nan
+    mean = float(known.mean())
+    if np.isin(known, (0, 1)).all():
+        middle, half = mean + z**2 / (2 * n), z * float(np.sqrt(mean * (1 - mean) / n + z**2 / (4 * n**2)))
+        return max(0.0, (middle - half) / (1 + z**2 / n)), min(1.0, (middle + half) / (1 + z**2 / n))
+    half = z * float(known.std(ddof=1) / np.sqrt(n))
+    return mean - half, mean + half
 
 
 # one decision -----------------------------------------------------------------------------------------------------------

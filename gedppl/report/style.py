@@ -44,6 +44,7 @@ th:first-child, td:first-child { text-align: left; white-space: normal; }
 th { white-space: normal; vertical-align: bottom; font-weight: 600; color: var(--soft); }
 tr:last-child td { border-bottom: 0; }
 tr.chosen td { background: #0072b21a; font-weight: 600; }
+summary { cursor: pointer; margin-bottom: 8px; }
 ul { padding-left: 20px; } li { overflow-wrap: anywhere; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 code { overflow-wrap: anywhere; }
