@@ -99,9 +99,9 @@ assert run.infeasible.sum() == 0
 assert all(c["constraints"][0]["guaranteed"] for c in run.certificates)
 
 # %% [markdown]
-# Read it like this. *With probability at least 1 - delta/2, over everything that chance does in the whole run, in all rounds
+# Read it like this. *With probability at least 1 - delta, over everything that chance does in the whole run, in all rounds
 # together, the average cost of the policy is at most the worst case shown*, **if** the true cost density is one of those that the
-# model can express. Half of delta is for the limits, the other half for the utility.
+# model can express. (`mode="theory"` keeps half of delta for the utility, which its regret theorem needs.)
 #
 # ### It speaks of the policy, not of the draw
 #

@@ -145,13 +145,11 @@ print("policy over low, medium, high:", decision.policy.round(3))
 for action in (1, 2):
     print(why.why_not(action))
 print(decision.certificate.constraints[0].claim)
-assert not decision.certificate.guaranteed
 
 # %% [markdown]
-# The certificate says *approximation*: spread and centre of the dose are both unknown, so the worst case is found by ascent and
-# not in closed form (`tutorials/certificates.py` explains the difference). And a guarantee would speak of the model class: if the
-# dose is not log-logistic given these columns, certificates are about something else. Comparing with an independent reference, as
-# above, is the kind of check that this calls for.
+# The claim says how the bound was found, and what it assumes: that the right dose is log-logistic given these columns. Nobody
+# knows that. If it is not, certificates are about something else (`tutorials/certificates.py`). Comparing with a reference that
+# does not share the assumption, as above, is the kind of check that this calls for.
 #
 # ## The whole cohort
 #

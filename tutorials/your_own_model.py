@@ -120,7 +120,8 @@ assert ((at.lower[0] <= exact) & (exact <= at.upper[0])).all()
 #
 # * **linear-Gaussian**: `Normal`, its mean linear in the parameters, its scale free of them;
 # * **one linear predictor**: the outcome's density depends on the parameters through one number that is linear in them, and is
-#   log-concave in it (logistic, Poisson and other generalised linear models). The Poisson model above is one;
+#   log-concave in it (logistic, Poisson and other generalised linear models; ordered outcomes between linear edges). The Poisson
+#   model above is one;
 # * **finite classes**.
 #
 # Everything else is searched by gradient ascent from many starts. That is usually right and never proved, so it is called an
