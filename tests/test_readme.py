@@ -8,6 +8,8 @@ import io
 import re
 from pathlib import Path
 
+from gedppl.cli import main
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -19,6 +21,30 @@ def test_first_example_prints_what_readme_says() -> None:
     with contextlib.redirect_stdout(printed):
         exec(compile(code, str(README), "exec"), {})
     assert printed.getvalue() == shown
+
+
+def test_links_lead_somewhere_and_nothing_is_left_out() -> None:
+    """Every link and picture is a file; every tutorial and every problem is linked."""
+    text = README.read_text()
+    linked = set(re.findall(r"\]\(([^)#]+)\)|src=\"([^\"]+)\"", text))
+    files = {a or b for a, b in linked if not (a or b).startswith("http")}
+    assert files
+    assert not [name for name in files if not (README.parent / name).is_file()]
+    root = README.parent
+    problems = [path for path in (root / "models").glob("*.py") if "\ndef problem(" in path.read_text()]
+    wanted = {str(path.relative_to(root)) for path in [*problems, *(root / "tutorials").glob("*.py")]}
+    assert len(wanted) > 10
+    assert wanted <= files
+
+
+def test_its_commands_are_commands(tmp_path, monkeypatch) -> None:
+    """The `gedppl` lines of README run as written, here with fewer rounds."""
+    found = re.findall(r"gedppl run (models/\S+) --rounds (\d+) --out (\S+)", README.read_text())
+    assert found
+    monkeypatch.chdir(README.parent)
+    for script, _, _ in found:
+        assert main(["run", script, "--rounds", "3", "--out", str(tmp_path / Path(script).stem), "--quiet"]) == 0
+        assert (tmp_path / Path(script).stem / "report.html").exists()
 
 
 def test_the_other_examples() -> None:

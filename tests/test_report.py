@@ -380,10 +380,10 @@ def browse(page, width, folder):
         "console.log('measured', d.documentElement.scrollWidth, seen)}</script></body></html>"
     )
     flags = [
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", "--allow-file-access-from-files", "--enable-logging=stderr",
-        f"--user-data-dir={folder / 'profile'}", f"--window-size={max(width, 500)},900", "--virtual-time-budget=3000",
-        f"--screenshot={folder / 'page.png'}",
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--allow-file-access-from-files",
+        "--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", f"--window-size={max(width, 500)},900",
+        "--virtual-time-budget=3000", f"--screenshot={folder / 'page.png'}",
     ]  # fmt: skip
     done = subprocess.run([CHROMIUM, *flags, wrapper.as_uri()], capture_output=True, text=True, timeout=120)
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

