@@ -90,6 +90,7 @@ def regret(seeds: range, rounds: int, only: list[str], variants: list[str]) -> N
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {"exact": False, "agent": {}},
     "safe value exact": {"exact": True, "agent": {}},
+    "safe value exact, joint": {"exact": True, "agent": {"selection": "joint"}},
 }
 
 

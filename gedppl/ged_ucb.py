@@ -35,7 +35,8 @@ import numpy as np
 from gedppl import counterfactual
 from gedppl.confidence import learner_for
 from gedppl.confidence.learner import Bounds, Learner
-from gedppl.errors import InfeasibleError, ProblemError
+from gedppl.counterfactual.joint import JointCosts, joint_pass
+from gedppl.errors import InfeasibleError, ProblemError, SettingError
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
 from gedppl.settings import Settings, warmup_rounds
 
@@ -79,6 +80,7 @@ class Info:
     cost_upper: np.ndarray  # (C, J, K)
     limits: np.ndarray  # (J,)
     bounds: tuple[Bounds | None, ...]  # J; None where the cost is known
+    joint: JointCosts | None  # today's, where costs are bounded for all actions together
     engine: str
     notes: tuple[str, ...]
 
@@ -112,6 +114,8 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
         )
         for name, model in problem.streams.items()
     }  # fmt: skip
+    if chosen.selection == "joint":
+        _check_joint(problem, learners)
     lipschitz = None
     if getattr(problem.utility.model, "size", None) is not None:
         member = problem.utility.model.density(0, rows[:1], np.zeros(1, np.int64))
@@ -143,6 +147,15 @@ def _known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.nda
             )
         known[c.stream] = np.concatenate([before[0], features]), np.append(before[1], value)
     return known
+
+
+def _check_joint(problem: Problem, learners: Mapping[str, Learner]) -> None:
+    for c in problem.constraints:
+        if isinstance(c, Constraint) and not (c.functional.name == "mean" and hasattr(learners[c.stream], "jointly")):
+            raise SettingError(
+                f"selection='joint' bounds means of linear-Gaussian classes with their closed-form set; constraint {c.name!r} is "
+                f"{c.functional} of {c.model!r}: use selection='per_action'"
+            )
 
 
 def _holds_parameters(c: Constraint | KnownCost) -> bool:
@@ -267,6 +280,8 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     base = estimate + width
     available = np.stack([b.available for b in blocks])[None] & mask[:, None]
 
+    joint = _joint_costs(state, x, snapshots, upper) if chosen.selection == "joint" else None
+
     # A program's bounds are too dear to recompute for every past snapshot: they hold for today, the trail for the past.
     today_lower, today_upper = lower[:, -1].copy(), upper[:, -1].copy()
     for j in steering:
@@ -299,21 +314,16 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         rounds = np.arange(warmup, state.t + 1)
         block_of = np.searchsorted(starts, rounds, side="right") - 1
         weights = bonus_weights(state, rounds, exploration[block_of])
-        run = counterfactual.exact_pass if exact else counterfactual.block_pass
-        result = run(
-            base[:, first:],
-            upper[:, first:],
-            limits[first:],
-            weights,
-            np.maximum(starts[first:] - warmup, 0),
-            state.t - warmup,
-            available=available[:, first:],
-            reveals=problem.reveals,
-            safe_action=problem.safe_action,
-        )
+        history = (limits[first:], weights, np.maximum(starts[first:] - warmup, 0), state.t - warmup)
+        given = {"available": available[:, first:], "reveals": problem.reveals, "safe_action": problem.safe_action}
+        if joint is not None:
+            result = joint_pass(base[:, first:], joint.under(slice(first, None)), *history, **given, exact=exact)
+        else:
+            run = counterfactual.exact_pass if exact else counterfactual.block_pass
+            result = run(base[:, first:], upper[:, first:], *history, **given)
         policy, inverse = result.policy, result.inverse_count
         engine = "every past round replayed" if exact else "past rounds replayed in blocks"
-        _check_feasible(policy, today_upper, problem.limits)
+        _check_feasible(worst_case(policy, today_upper, joint), problem.limits)
     beta = bonus_weights(state, np.array([state.t]), exploration[-1:])[0]
     info = Info(
         utility=estimate[:, -1],
@@ -324,6 +334,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         cost_upper=today_upper,
         limits=problem.limits,
         bounds=tuple(bounds),
+        joint=None if joint is None else joint.under(slice(-1, None)),
         engine=engine,
         notes=tuple(notes),
     )
@@ -367,6 +378,28 @@ def _cost_trail(
         if trail.approximate:
             steering.append(j)
     return lower, upper, bounds, steering
+
+
+def _joint_costs(state: State, x: np.ndarray, snapshots: np.ndarray, upper: np.ndarray) -> JointCosts:
+    """V_j(pi) = mean'pi + |factor'pi| under every block. What is known or clipped keeps its own bound, without a factor.
+
+    upper (C, B, J, K): the bounds action by action, safe values and ranges included.
+    """
+    problem = state.problem
+    parts = {
+        j: state.learners[c.stream].jointly(x, problem.n_actions)  # type: ignore[attr-defined]
+        for j, c in enumerate(problem.constraints)
+        if isinstance(c, Constraint)
+    }
+    q = max((half.shape[-1] for _, half in parts.values()), default=1)
+    mean, factor = upper.copy(), np.zeros((*upper.shape, q))
+    for j, (middle, half) in parts.items():
+        middle, half = middle[:, snapshots], half[:, snapshots]
+        free = middle + np.linalg.norm(half, axis=-1) <= upper[:, :, j] + TOLERANCE
+        free[..., problem.safe_action] = False
+        mean[:, :, j] = np.where(free, middle, upper[:, :, j])
+        factor[:, :, j, :, : half.shape[-1]] = np.where(free[..., None], half, 0.0)
+    return JointCosts(mean, factor)
 
 
 def _pin_safe(
@@ -427,16 +460,20 @@ def _check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) ->
         raise FloatingPointError("an estimated utility is not finite")
 
 
-def _check_feasible(policy: np.ndarray, cost_upper: np.ndarray, limits: np.ndarray) -> None:
-    """The last look before a policy leaves: its worst case under today's bounds is at or under every limit."""
-    worst = worst_case(policy, cost_upper)
+def _check_feasible(worst: np.ndarray, limits: np.ndarray) -> None:
+    """The last look before a policy leaves: its worst case (C, J) under today's bounds is at or under every limit."""
     if np.any(worst > limits + TOLERANCE):
         c, j = np.argwhere(worst > limits + TOLERANCE)[0]
         raise FloatingPointError(f"the policy's worst case {worst[c, j]:.6g} exceeds the limit {limits[j]:.6g}")
 
 
-def worst_case(policy: np.ndarray, cost_upper: np.ndarray) -> np.ndarray:
-    """sum_a pi_a U_a for every constraint: (C, J). An action that is never played adds nothing, however dear."""
+def worst_case(policy: np.ndarray, cost_upper: np.ndarray, joint: JointCosts | None = None) -> np.ndarray:
+    """sum_a pi_a U_a for every constraint: (C, J). An action that is never played adds nothing, however dear.
+
+    With `joint`, the worst case of the whole policy over the set, which is at most that.
+    """
+    if joint is not None:
+        return joint.today(policy)
     played = np.where(policy[:, None] > 0, cost_upper, 0.0)
     return np.einsum("ck,cjk->cj", policy, played)
 

@@ -12,6 +12,7 @@ from gedppl.errors import SettingError
 # in on an arm that the first fits favour, larger ones explore for nothing; widths of .1 to .3 do equally well, 0 locks in.
 DEFAULT_BONUS_SCALE = 0.2
 DEFAULT_WIDTH_SCALE = 0.1
+SELECTIONS = ("per_action", "joint")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Settings:
     warmup: str  # "none", "paper" or "safe-m"
     growth: float  # refit once the told rounds have grown by this factor; 1 refits at every round
     exact_rounds: float  # up to this round every past round is replayed one by one, beyond it block by block
+    selection: str = "per_action"  # or "joint": how the worst case of a policy is taken
     radius: Any = None
     oracle: Any = None
     seed: int = 0
@@ -39,6 +41,7 @@ def settings(
     width_scale: float | None = None,
     growth: float | None = None,
     exact_rounds: float | None = None,
+    selection: str = "per_action",
     oracle: Any = None,
     radius: Any = None,
     seed: int = 0,
@@ -48,6 +51,10 @@ def settings(
     ``"default"``: corrected sets, practical exploration weights. ``"theory"``: the weights the corrected regret theorem
     needs. ``"paper"``: every formula as printed, in the per-action form. `bonus_scale` and `width_scale` multiply the
     theorem's weights and never touch feasibility.
+
+    `selection`: ``"per_action"`` bounds a policy's cost by the average of its actions' worst cases. ``"joint"`` takes the worst
+    case of the whole policy over the confidence set, which is less where errors do not line up; for limits on means of
+    linear-Gaussian classes (and known costs). It is dearer, so it replays the past in blocks from the start by default.
     """
     presets: dict[str, dict[str, Any]] = {
         "default": {
@@ -60,6 +67,12 @@ def settings(
         "theory": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "none", "growth": 1.02, "exact_rounds": 2000},
         "paper": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "paper", "growth": 1.0, "exact_rounds": math.inf},
     }
+    if selection not in SELECTIONS:
+        raise SettingError(f"selection must be one of {SELECTIONS}, got {selection!r}")
+    if selection == "joint":
+        if mode == "paper":
+            raise SettingError('mode="paper" is the per-action form of the algorithm: use selection="per_action" with it')
+        presets["default"]["exact_rounds"] = 0
     if mode not in presets:
         raise SettingError(f"mode must be one of {sorted(presets)}, got {mode!r}")
     if not (isinstance(delta, (int, float)) and 0 < delta < 1):
@@ -77,7 +90,7 @@ def settings(
         from gedppl.radius import paper_radius
 
         radius = paper_radius()
-    return Settings(mode=mode, delta=float(delta), radius=radius, oracle=oracle, seed=int(seed), **chosen)
+    return Settings(mode=mode, delta=float(delta), radius=radius, oracle=oracle, seed=int(seed), selection=selection, **chosen)
 
 
 def warmup_rounds(warmup: str, n_actions: int) -> int:

@@ -36,9 +36,9 @@ def contexts(rng: np.random.Generator, n: int) -> np.ndarray:
     return phi.reshape(n, -1)
 
 
-def infeasible_rounds(declared: ged.Problem, seed: int, rounds: int) -> int:
+def infeasible_rounds(declared: ged.Problem, seed: int, rounds: int, **options) -> int:
     rng = np.random.default_rng(seed)
-    agent, bad = ged.GEDUCB(declared, seed=seed, guard=None), 0
+    agent, bad = ged.GEDUCB(declared, seed=seed, guard=None, **options), 0
     for x in contexts(rng, rounds):
         decision = agent.ask(x)
         phi = x.reshape(K, D)

@@ -74,6 +74,11 @@ class GEDUCB:
         ``"fallback"``: once a limit is found exceeded, or every parameter of a model refuted, the safe action alone is played,
         until `acknowledge`; the other alarms warn. ``"warn"``: all alarms are said and recorded. None: nothing is watched. The
         chance that a run is stopped by mistake is at most another delta: `gedppl.agent.monitoring` says exactly when.
+    growth, exact_rounds
+        Refit once the told rounds have grown by this factor; replay past rounds one by one up to this round, then in blocks.
+    selection
+        ``"per_action"``, or ``"joint"``: the worst case of a whole policy, for means of linear-Gaussian classes. See
+        `gedppl.settings.settings`.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class GEDUCB:
         guard: str | None = "fallback",
         growth: float | None = None,
         exact_rounds: float | None = None,
+        selection: str = "per_action",
     ) -> None:
         chosen = settings(
             mode,
@@ -104,6 +110,7 @@ class GEDUCB:
             seed=seed,
             growth=growth,
             exact_rounds=exact_rounds,
+            selection=selection,
         )
         if guard not in recorder.GUARDS:
             raise SettingError(f"guard must be one of {recorder.GUARDS}, got {guard!r}")

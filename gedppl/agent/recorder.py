@@ -38,7 +38,7 @@ from gedppl.settings import Settings, settings
 
 GUARDS = ("fallback", "warn", None)
 OBSERVED_BYTES = 4 * 2**20  # of contexts in one record
-_SETTINGS = ("mode", "delta", "bonus_scale", "width_scale", "warmup", "growth", "exact_rounds", "seed")
+_SETTINGS = ("mode", "delta", "bonus_scale", "width_scale", "warmup", "growth", "exact_rounds", "selection", "seed")
 
 Step = tuple[str, Mapping[str, Any]]  # kind and payload
 
@@ -73,7 +73,7 @@ def read_protocol(frozen: Mapping[str, Any], oracle: Any, radius: Any) -> tuple[
         raise JournalMismatchError(
             f"this journal was not begun by an agent: its protocol has {sorted(frozen)}; begin one with GEDUCB(..., journal=)"
         )
-    texts, seed = ("mode", "warmup"), found["seed"]
+    texts, seed = ("mode", "warmup", "selection"), found["seed"]
     numbers = [found[n] for n in _SETTINGS if n not in texts]
     if not all(isinstance(found[n], str) for n in texts) or not all(type(v) in (int, float) for v in numbers):
         raise JournalMismatchError(f"the settings of this journal are no settings: {found}")

@@ -341,6 +341,24 @@ class LinearGaussianLearner:
         estimate, lower, upper = (part.reshape(shape).transpose(1, 0, 2) for part in (estimate, lower, upper))
         return Trail(estimate, lower, upper)
 
+    def jointly(self, x: np.ndarray, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
+        """One ellipsoid for all actions under every snapshot: the mean of policy pi is at most middle'pi + |half'pi|.
+
+        middle (n, B, K) and half (n, B, K, q). Where there are several (a declared ball), the one that is narrowest at x.
+        """
+        x = np.asarray(x, float)
+        _, _, phi, offset, _ = self.features_at.grid(x, n_actions)
+        s = self.snapshots
+        along, extent, middle = s.project(phi)
+        each = s.count, -1, len(x), n_actions
+        extent, middle = extent.reshape(each), (middle + offset).reshape(each)
+        along = np.moveaxis(along.reshape(s.count, extent.shape[1], -1, len(x), n_actions), 2, 4)
+        narrowest = extent.max(axis=3).argmin(axis=1)  # (B, n)
+        b, i = np.indices(narrowest.shape)
+        middle, half = middle[b, narrowest, i], along[b, narrowest, i]
+        middle[s.empty], half[s.empty] = BEYOND, 0.0
+        return middle.swapaxes(0, 1), half.swapaxes(0, 1)
+
     @property
     def rule(self) -> str:
         again = ", restarted at fourfold growing times," if self.restarts else ""

@@ -265,13 +265,13 @@ def block_pass(
     if (given.reveals == given.reveals[0]).all():
         return _known_counts(given)
     if (given.reveals == np.eye(len(given.reveals))).all():
-        return _filled(_merged(given, MERGED_SHARE))
+        return _filled(_merged(given, MERGED_SHARE)[0])
     return _substepped(given)
 
 
-def _merged(given: _Inputs, share: float) -> _Inputs:
+def _merged(given: _Inputs, share: float) -> tuple[_Inputs, list[int]]:
     """The same history in fewer blocks: neighbours with the same limits and actions, together at most `share` of the rounds,
-    become one under the newest snapshot among them.
+    become one under the newest snapshot among them. Also which snapshots these are.
 
     Refits are dense early on, and those blocks hold few rounds. A group changes the counts by at most its own rounds, so what
     is lost is bounded; what is won is that the number of blocks does not grow with t: about 1/share for the early part, and
@@ -288,10 +288,11 @@ def _merged(given: _Inputs, share: float) -> _Inputs:
             last.append(b)
         else:
             last[-1] = b
-    return replace(
+    fewer = replace(
         given, base=given.base[:, last], cost=given.cost[:, last], limit=given.limit[last],
         start=given.start[first], stop=given.stop[last], available=given.available[:, last],
     )  # fmt: skip
+    return fewer, last
 
 
 def _known_counts(given: _Inputs) -> PassResult:

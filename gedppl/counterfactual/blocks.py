@@ -29,11 +29,15 @@ PAST_GAP = 1e-13  # the same for past blocks, whose shares need not be told apar
 
 @dataclass(frozen=True)
 class Filled:
-    """count (C, K) before the last block, gain (C, K) in it, surplus (C,) the worst excess of any block, a share of n."""
+    """count (C, K) before the last block, gain (C, K) in it, surplus (C,) the worst excess of any block, a share of n.
+
+    share (C, B, K): how each block's rounds were divided.
+    """
 
     count: np.ndarray
     gain: np.ndarray
     surplus: np.ndarray
+    share: np.ndarray
 
 
 def fill_blocks(
@@ -80,7 +84,8 @@ def fill_blocks(
             steps = [_padded(array[None], 1, length)[0] for array in (beta, rounds.astype(float))]
             done = run(*arrays, *steps, pulls, n_blocks)
             pieces.append([np.asarray(part)[: min(size, n_contexts - first)] for part in done])
-    return Filled(*(np.concatenate(parts) for parts in zip(*pieces)))
+    count, gain, surplus, share = (np.concatenate(parts) for parts in zip(*pieces))
+    return Filled(count, gain, surplus, share[:, :n_blocks])
 
 
 def _padded(array: np.ndarray, size: int, length: int) -> np.ndarray:
@@ -149,7 +154,8 @@ def _compiled() -> Any:
             for r in range(size):
                 for c in range(r + 1):
                     rest = matrix[r, c] - sum((lower[r, m] * lower[c, m] for m in range(c)), start=jnp.zeros(()))
-                    lower[r, c] = jnp.sqrt(jnp.maximum(rest, 1e-300)) if r == c else rest / lower[c, c]
+                    # limits that say nearly the same leave a pivot of rounding alone
+                    lower[r, c] = jnp.sqrt(jnp.maximum(rest, 1e-15 * matrix[r, r])) if r == c else rest / lower[c, c]
             half: list[Any] = []
             for r in range(size):
                 half.append((right[r] - sum((lower[r, m] * half[m] for m in range(r)), start=jnp.zeros(()))) / lower[r, r])
@@ -168,14 +174,16 @@ def _compiled() -> Any:
 
     def context(score: Any, excess: Any, usable: Any, beta: Any, rounds: Any, pulls: Any, n_blocks: Any) -> Any:
         def block(b: Any, state: Any) -> Any:
-            count, gain, surplus = state
+            count, gain, surplus, shares = state
             count = count + gain
             enough = jnp.where(b == n_blocks - 1, GAP, PAST_GAP)
             share = filling(count, score[b], excess[b], usable[b], beta[b], rounds[b], enough)
-            return count, rounds[b] * share, jnp.maximum(surplus, jnp.max(excess[b] @ share, initial=-1.0))
+            surplus = jnp.maximum(surplus, jnp.max(excess[b] @ share, initial=-1.0))
+            return count, rounds[b] * share, surplus, shares.at[b].set(share)
 
         empty = jnp.zeros_like(pulls)
-        count, gain, surplus = lax.fori_loop(0, n_blocks, block, (pulls, empty, jnp.full((), -1.0)))
-        return count - pulls, gain, surplus
+        begin = (pulls, empty, jnp.full((), -1.0), jnp.zeros_like(score))
+        count, gain, surplus, shares = lax.fori_loop(0, n_blocks, block, begin)
+        return count - pulls, gain, surplus, shares
 
     return jax.jit(jax.vmap(context, in_axes=(0, 0, 0, None, None, None, None)))

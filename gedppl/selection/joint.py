@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import InfeasibleError, NotFiniteError, SettingError, ShapeError
-from gedppl.selection import select_policy
+from gedppl.selection import Polytope, scaled_excess, select_policy
 
 MOST_CUTS = 200
 CLOSE = 1e-10  # how far above its limit, as a share of the costs' size, a cutting-plane optimum may end
@@ -85,90 +85,118 @@ def select_joint(
     (kept,) = np.nonzero(can)
     if not len(kept):
         raise InfeasibleError("no action is allowed: `allowed` is False everywhere; allow the safe action at least")
-    short = _JointCost(mean[kept], R[kept], float(at_most))
+    short = JointRegion(mean[None, kept], R[None, kept], np.array([float(at_most)]), np.ones(len(kept), bool))
     if joint_width and width_weight > 0:
         best = _widest(score[kept], short, width_weight)
     else:
-        best = short.maximise(score[kept])
+        best = short.best(score[kept])
     policy = np.zeros(len(score))
     policy[kept] = best
     return policy
 
 
-class _JointCost:
-    """V(π) = m'π + ‖R'π‖ and its limit, with the cuts found so far (they hold for any objective)."""
+class JointRegion:
+    """The policies with V_j(π) = mean_j'π + ‖factor_j'π‖ ≤ limit_j for every j, with the cuts found so far.
 
-    def __init__(self, mean: np.ndarray, R: np.ndarray, limit: float) -> None:
-        self.mean, self.R, self.limit = mean, R, limit
-        size = np.linalg.norm(R, axis=1)
-        self.upper = mean + size
-        self.scale = float(np.abs(self.upper - limit).max()) + float(np.abs(mean - limit).max()) or 1.0
-        # V is convex and homogeneous, so its tangents m + R R'π/‖R'π‖ lie below it; start with those at the vertices
-        self.cuts = [mean + R @ (row / length) for row, length in zip(R, size) if length > 0] + [mean]
+    V is convex and homogeneous, so its tangents m + R R'π/‖R'π‖ lie below it and hold for any objective: a region that is asked
+    again and again (round after round under one snapshot) is soon described by them.
 
-    def value(self, policy: np.ndarray) -> float:
-        return float(self.mean @ policy + np.linalg.norm(self.R.T @ policy))
+    Parameters
+    ----------
+    mean, factor, limit
+        (J, K), (J, K, q) and (J,). A cost that is known, or bounded action by action, has a factor of zeros.
+    usable
+        (K,) booleans: the actions that may be played.
+    safe_action
+        Where the way inside leads, if it keeps the limits; else the action of lowest bound does.
+    """
 
-    def maximise(self, score: np.ndarray) -> np.ndarray:
-        """argmax score'π under V(π) ≤ limit: linear programs over a growing set of tangents."""
-        safest = int(np.argmin(self.upper))
+    def __init__(
+        self, mean: np.ndarray, factor: np.ndarray, limit: np.ndarray, usable: np.ndarray, safe_action: int | None = None
+    ) -> None:
+        self.mean, self.factor, self.limit, self.usable = mean, factor, limit, usable
+        size = np.linalg.norm(factor, axis=2)
+        self.upper = mean + size  # (J, K) action by action
+        gap = np.abs(self.upper - limit[:, None])[:, usable].max(axis=1) + np.abs(mean - limit[:, None])[:, usable].max(axis=1)
+        self.scale = np.where(gap > 0, gap, 1.0)
+        self.cuts, self.of = list(mean), list(range(len(mean)))  # rows (K,), and the limit each belongs to
+        for j, a in np.argwhere(size > 0).tolist():
+            self._cut(j, np.eye(len(usable))[a])
+        excess = np.where(usable, ((self.upper - limit[:, None]) / self.scale[:, None]).max(axis=0), np.inf)
+        inside = safe_action is not None and excess[safe_action] <= 0
+        self.safest = int(safe_action) if inside and safe_action is not None else int(np.argmin(excess))
+        self._outer: Polytope | None = None
+
+    def _cut(self, j: int, policy: np.ndarray) -> None:
+        along = policy @ self.factor[j]
+        self.cuts.append(self.mean[j] + self.factor[j] @ (along / np.linalg.norm(along)))
+        self.of.append(j)
+        self._outer = None
+
+    def value(self, policy: np.ndarray) -> np.ndarray:
+        """V_j(π), (J,). An action that is never played adds nothing, however dear."""
+        return joint_cost(self.mean, self.factor, policy)
+
+    def best(self, score: np.ndarray, played: np.ndarray | None = None, close: float = CLOSE) -> np.ndarray:
+        """argmax score'π over the region: linear programmes over a growing set of tangents, then drawn inside.
+
+        Ties of a linear programme go to the least `played`. `close`: how far above its limit the last one may end.
+        """
+        counts = np.zeros(len(score)) if played is None else played
         for _ in range(MOST_CUTS):
+            if self._outer is None:
+                excess, usable = scaled_excess(np.array(self.cuts)[None], self.limit[self.of][None], self.usable[None])
+                self._outer = Polytope(excess[0], usable[0], None, None)  # many cuts have too many vertices to list
             try:
-                policy = _linear(score, np.array(self.cuts), self.limit, self.scale)
+                policy = self._outer.best(score, counts)
             except InfeasibleError:
-                raise InfeasibleError(
-                    f"no policy keeps the joint cost bound at or below {self.limit:.6g}: the lowest action-wise bound is "
-                    f"{self.upper[safest]:.6g}; raise `at_most` or allow a cheaper action"
-                ) from None
-            if self.value(policy) <= self.limit + CLOSE * self.scale:
+                raise self._refused() from None
+            over = self.value(policy) - self.limit > close * self.scale
+            if not over.any():
                 break
-            along = self.R.T @ policy
-            self.cuts.append(self.mean + self.R @ (along / np.linalg.norm(along)))
-        return self._drawn_inside(policy, safest)
+            for j in np.flatnonzero(over).tolist():
+                self._cut(j, policy)
+        return self.drawn_inside(policy, close)
 
-    def _drawn_inside(self, policy: np.ndarray, safest: int) -> np.ndarray:
-        """The nearest point of the way to the safest action that keeps the limit; V is convex, so bisection will do."""
-        if self.value(policy) <= self.limit:
+    def drawn_inside(self, policy: np.ndarray, close: float = CLOSE) -> np.ndarray:
+        """The nearest point of the way to the safest action that keeps the limits; V is convex, so bisection will do."""
+        if (self.value(policy) <= self.limit).all():
             return policy
-        anchor = np.eye(len(policy))[safest]
-        if self.value(anchor) > self.limit:
-            if self.value(policy) > self.limit + CLOSE * self.scale:
-                raise InfeasibleError(
-                    f"no policy was found with a joint cost bound at or below {self.limit:.6g}; the best has "
-                    f"{self.value(policy):.6g}; raise `at_most` or allow a cheaper action"
-                )
+        anchor = np.eye(len(policy))[self.safest]
+        if (self.value(anchor) > self.limit).any():
+            if (self.value(policy) > self.limit + close * self.scale).any():
+                raise self._refused()
             return policy
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = 0.5 * (low + high)
-            if self.value((1 - middle) * policy + middle * anchor) <= self.limit:
+            if (self.value((1 - middle) * policy + middle * anchor) <= self.limit).all():
                 high = middle
             else:
                 low = middle
         return (1 - high) * policy + high * anchor
 
-
-def _linear(score: np.ndarray, cuts: np.ndarray, limit: float, scale: float) -> np.ndarray:
-    """argmax score'π on the simplex under cuts π ≤ limit, by HiGHS."""
-    from scipy.optimize import linprog
-
-    spread = float(np.ptp(score)) or 1.0
-    solved = linprog(
-        -(score - score.max()) / spread,
-        A_ub=(cuts - limit) / scale,
-        b_ub=np.zeros(len(cuts)),
-        A_eq=np.ones((1, len(score))),
-        b_eq=[1.0],
-        method="highs",
-        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-    )
-    if solved.status != 0:
-        raise InfeasibleError(solved.message)
-    policy = np.clip(solved.x, 0.0, None)
-    return policy / policy.sum()
+    def _refused(self) -> InfeasibleError:
+        lowest = self.upper[:, self.safest]
+        return InfeasibleError(
+            f"no policy keeps the joint cost bound at or below {_said(self.limit)}: the lowest action-wise bound is "
+            f"{_said(lowest)}; raise `at_most` or allow a cheaper action"
+        )
 
 
-def _widest(score: np.ndarray, cost: _JointCost, weight: float) -> np.ndarray:
+def _said(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.6g}" for value in values)
+
+
+def joint_cost(mean: np.ndarray, factor: np.ndarray, policy: np.ndarray) -> np.ndarray:
+    """mean'π + ‖factor'π‖: mean (..., J, K), factor (..., J, K, q) and policy (..., K) give (..., J)."""
+    share = policy[..., None, :]
+    mean, factor = np.where(share > 0, mean, 0.0), np.where(share[..., None] > 0, factor, 0.0)
+    along = np.einsum("...k,...jkq->...jq", policy, factor)
+    return np.einsum("...k,...jk->...j", policy, mean) + np.linalg.norm(along, axis=-1)
+
+
+def _widest(score: np.ndarray, cost: JointRegion, weight: float) -> np.ndarray:
     """argmax score'π + 2 α ‖R'π‖ under V(π) ≤ τ, exactly.
 
     A convex objective on a convex set is largest at an extreme point: a vertex of the simplex inside the limit, or a point
@@ -178,23 +206,23 @@ def _widest(score: np.ndarray, cost: _JointCost, weight: float) -> np.ndarray:
     """
 
     def worth(policy: np.ndarray) -> float:
-        return float(score @ policy + 2 * weight * np.linalg.norm(cost.R.T @ policy))
+        return float(score @ policy + 2 * weight * np.linalg.norm(policy @ cost.factor[0]))
 
     k = len(score)
-    candidates = [np.eye(k)[a] for a in range(k) if cost.upper[a] <= cost.limit]
-    on_limit = cost.maximise(score - 2 * weight * cost.mean)
+    candidates = [np.eye(k)[a] for a in range(k) if cost.upper[0, a] <= cost.limit[0]]
+    on_limit = cost.best(score - 2 * weight * cost.mean[0])
     candidates.append(on_limit)
-    if cost.value(on_limit) < cost.limit - 10 * CLOSE * cost.scale:
+    if cost.value(on_limit)[0] < cost.limit[0] - 10 * CLOSE * cost.scale[0]:
         candidates += [point for a, b in combinations(range(k), 2) for point in _edge_points(cost, a, b)]
     return max(candidates, key=worth)
 
 
-def _edge_points(cost: _JointCost, a: int, b: int) -> list[np.ndarray]:
+def _edge_points(cost: JointRegion, a: int, b: int) -> list[np.ndarray]:
     """Points (1-p) a + p b with V = τ, drawn inside by rounding if need be."""
-    step, gap = cost.R[b] - cost.R[a], cost.mean[b] - cost.mean[a]
-    rest = cost.limit - cost.mean[a]
+    mean, R, limit = cost.mean[0], cost.factor[0], cost.limit[0]
+    step, gap, rest = R[b] - R[a], mean[b] - mean[a], limit - mean[a]
     # ‖R_a + p step‖ = rest - p gap, squared
-    quadratic = [step @ step - gap * gap, 2 * (cost.R[a] @ step + rest * gap), cost.R[a] @ cost.R[a] - rest * rest]
+    quadratic = [step @ step - gap * gap, 2 * (R[a] @ step + rest * gap), R[a] @ R[a] - rest * rest]
     points = []
     for root in np.roots(quadratic):
         p = float(np.real(root))
@@ -202,9 +230,9 @@ def _edge_points(cost: _JointCost, a: int, b: int) -> list[np.ndarray]:
             continue
         for shift in (0.0, -1e-12, 1e-12, -1e-10, 1e-10):
             q = min(max(p + shift, 0.0), 1.0)
-            point = np.zeros(len(cost.mean))
+            point = np.zeros(len(mean))
             point[a], point[b] = 1 - q, q
-            if cost.value(point) <= cost.limit + 1e-15 * cost.scale:
+            if cost.value(point)[0] <= limit + 1e-15 * cost.scale[0]:
                 points.append(point)
                 break
     return points
