@@ -18,9 +18,10 @@ from gedppl.confidence.finite import EMPTY, FiniteLearner
 from gedppl.confidence.likelihoods import PredictorData
 from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.confidence.predictive import Particles
-from gedppl.confidence.program_bounds import MISSPECIFIED, declared_reach
+from gedppl.confidence.program_bounds import MISSPECIFIED
 from gedppl.confidence.program_sets import Start, next_starts
 from gedppl.confidence.programs import ProgramLearner
+from gedppl.confidence.reach import declared_reach
 from gedppl.confidence.sampled_sets import members
 from gedppl.density import Density
 from gedppl.divergences import hellinger2

@@ -10,7 +10,8 @@ from scipy import integrate, optimize, stats
 
 from gedppl.classes import LinearPredictor
 from gedppl.confidence import ellipsoids
-from gedppl.confidence.linear_gaussian import EMPTY, LinearGaussianLearner
+from gedppl.confidence.ellipsoids import BEYOND
+from gedppl.confidence.linear_gaussian import EMPTY, LinearGaussianLearner, _meet
 from gedppl.confidence.loc_ranges import value_range
 from gedppl.errors import DataError, FamilyError, NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
@@ -289,17 +290,27 @@ def test_a_jump_empties_the_set_and_is_said():
         np.testing.assert_array_equal(lower, np.zeros(K))
 
 
-def test_sets_of_different_times_that_do_not_meet_leave_the_gap_between_them():
-    """With one start only no set is empty after a jump, but the old and the new one are apart."""
+def test_sets_of_different_times_that_do_not_meet_leave_the_whole_range():
+    """With one start only no set is empty after a jump, but the old and the new one are apart: no parameter is in both."""
     model = line(features=lambda x, a: np.ones((len(a), 1)))
     learner = LinearGaussianLearner.start(model, 1, delta=0.05, restarts=False, prior_precision=1e-3, intersect=True)
     x = np.zeros((1000, 1))
     learner = learner.absorb(x, np.zeros(1000, int), np.full(1000, 0.9)).refit()
+    assert learner.bounds(mean(0, 1), np.array([[0.5]]), 1).guaranteed
     learner = learner.absorb(x, np.zeros(1000, int), np.full(1000, 0.1)).refit()
     bounds = learner.bounds(mean(0, 1), np.array([[0.5]]), 1)
-    assert bounds.lower[0, 0] < 0.6
-    assert bounds.upper[0, 0] > 0.8
+    assert (bounds.lower[0, 0], bounds.upper[0, 0]) == (0.0, 1.0)
+    assert not bounds.guaranteed
+    assert bounds.note == EMPTY
     np.testing.assert_allclose(learner.trail(mean(0, 1), np.array([[0.5]]), 1).upper[0, -1], bounds.upper[0])
+
+
+def test_ends_that_cross_by_rounding_are_no_contradiction():
+    low, high, apart = _meet(np.array([0.3 + 1e-15, 0.1, 0.8]), np.array([0.3, 0.2, 0.7]))
+    assert apart
+    np.testing.assert_allclose(low, [0.3, 0.1, -BEYOND])
+    np.testing.assert_allclose(high, [0.3, 0.2, BEYOND])
+    assert not _meet(np.array([0.3 + 1e-15]), np.array([0.3]))[2]
 
 
 # snapshots ----------------------------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ def learner_for(
                 prior_precision=precision,
                 norm_bound=_norm_bounds(cls),
                 restarts=ratio.restarts,
+                intersect=ratio.intersect,
                 known_direction=known_direction,
             )
     return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed)
@@ -93,7 +94,7 @@ def _gaussian_prior(cls: Any) -> tuple[np.ndarray | None, np.ndarray | None] | N
 
 
 def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:
-    """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its farthest corner."""
+    """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its farthest corner, if it has one."""
     declared: Any = getattr(cls, "bounds", None)
     sites: Any = getattr(cls, "sites", None)
     found = []
@@ -102,7 +103,8 @@ def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:
             limit = declared[site.name]
             if isinstance(limit, tuple):
                 limit = float(np.linalg.norm(np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))))
-            found.append((np.arange(site.start, site.stop), float(limit)))
+            if np.isfinite(limit):
+                found.append((np.arange(site.start, site.stop), float(limit)))
     return found or None
 
 

@@ -302,10 +302,11 @@ class LinearGaussianLearner:
         s = self.snapshots if self.intersect else self.snapshots.newest()
         along, extent, middle = s.project(phi)
         low, high = (middle - extent).max(axis=0), (middle + extent).min(axis=0)
-        low, high = _ordered(low + offset, high + offset)
-        empty, searched = bool(s.empty[-1]), is_searched(functional)
-        if empty:
+        low, high, apart = _meet(low + offset, high + offset)
+        none_left, searched = bool(s.empty[-1]), is_searched(functional)
+        if none_left:
             low[:], high[:] = -BEYOND, BEYOND
+        empty = none_left or apart
         estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a)
         lower, upper = value_range(functional, low[None], high[None], scale, rows, a)
         side = -1.0 if direction(functional) < 0 else 1.0
@@ -332,7 +333,7 @@ class LinearGaussianLearner:
         low, high = (middle - extent).reshape(each).max(axis=1), (middle + extent).reshape(each).min(axis=1)
         if self.intersect:
             low, high = np.maximum.accumulate(low, axis=0), np.minimum.accumulate(high, axis=0)
-        low, high = _ordered(low + offset, high + offset)
+        low, high, _ = _meet(low + offset, high + offset)
         if s.empty.any():
             low[s.empty], high[s.empty] = -BEYOND, BEYOND
         lower, upper = value_range(functional, low, high, scale, rows, a)
@@ -380,7 +381,14 @@ class LinearGaussianLearner:
         return min(most, 2 * self.kappa * (steep * self.widest_scale) ** 2)
 
 
-def _ordered(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the intersection; where the sets do not meet, the whole gap between them."""
+def _meet(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Ends of the intersection of sets; where they do not meet no parameter is left, so that nothing can be said.
+
+    Ends that cross by rounding are put in order.
+    """
     crossed = low > high
-    return (np.where(crossed, high, low), np.where(crossed, low, high)) if crossed.any() else (low, high)
+    if not crossed.any():
+        return low, high, False
+    apart = low - high > 1e-9 * (1 + np.abs(low) + np.abs(high))
+    low, high = np.where(crossed, high, low), np.where(crossed, low, high)
+    return np.where(apart, -BEYOND, low), np.where(apart, BEYOND, high), bool(apart.any())

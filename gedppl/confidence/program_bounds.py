@@ -5,15 +5,15 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, G grid poin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import expit
 
-from gedppl.confidence.ascent import ascend, extremes
+from gedppl.confidence.ascent import ascend
 from gedppl.confidence.learner import Bounds, Trail
 from gedppl.confidence.likelihoods import OrderedData, PredictorData
-from gedppl.confidence.program_sets import Plausible
+from gedppl.confidence.reach import farthest
 from gedppl.density import Density
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
 MISSPECIFIED = "no parameter of the class explains the data as well as the predictions did: the model is misspecified"
+APART = "no parameter is in every set and inside the declared bounds: the model, or a bound, does not hold"
 NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
 SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
 FAR = {"identity": 1e8, "logit": 60.0, "log": 60.0}  # stands for an infinite linear predictor
@@ -34,7 +35,6 @@ ARGUMENT = {  # the family's argument that the linear predictor sets, and how
 }
 GRADIENT_BUDGET = 200  # single-gradient evaluations for all K actions of a context together
 GRID, ZOOMS = 33, 4
-MAX_CELLS = 4_000_000  # problems x rows held at once
 
 
 def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
@@ -48,7 +48,7 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
     exact = None if empty else _find_exactly(learner, functional, xs, actions)
     if exact is not None:
         lower, upper, witness, note = exact
-        guaranteed = learner.rule.guaranteed and functional.fn is None
+        guaranteed = learner.rule.guaranteed and functional.fn is None and not note.startswith(APART)
     elif empty or not learner.sets:
         lower, upper, witness = np.full(n * K, low), np.full(n * K, high), None
         note, guaranteed = (MISSPECIFIED, False) if empty else ("", learner.rule.guaranteed)
@@ -113,69 +113,21 @@ def _exact(
     columns, _ = data.columns(x, a)
     phi, offset = columns[:, : data.dim], columns[:, data.dim]
     m = len(phi)
-    value, theta = _reach(learner, phi)
+    value, theta, apart = farthest(learner, phi)
     far = FAR[data.predictor.link]
     open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)  # (m, 2): below, above
     eta_high = np.minimum(value[:m], far) + offset
     eta_low = np.maximum(-value[m:], -far) + offset
     lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, open_end, x, a)
-    notes = _open_directions(open_end)
+    notes = _remarks(open_end, apart)
     notes += [SEARCHED] if functional.fn is not None else []
     return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes)
 
 
-def _open_directions(open_end: np.ndarray) -> list[str]:
+def _remarks(open_end: np.ndarray, apart: bool) -> list[str]:
+    if apart:
+        return [APART]
     return [f"{int(open_end.sum())} of {open_end.size} directions are not yet bounded by the data"] if open_end.any() else []
-
-
-def _reach(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """max phi'theta, then max -phi'theta, over the plausible set for phi (m, D): (2m,), inf where open; and where, (2m, D)."""
-    both = np.vstack([phi, -phi])
-    value = declared_reach(learner.cls, both)
-    theta = np.broadcast_to(learner.theta, both.shape).copy()
-    widths = np.array([_seen_half_width(s, phi) for s in learner.sets]).reshape(len(learner.sets), len(phi))
-    for i, chosen in enumerate(learner.sets):
-        mine = np.flatnonzero(np.tile((np.argmin(widths, axis=0) == i) & np.isfinite(widths[i]), 2))
-        most = max(1, MAX_CELLS // max(chosen.data.n, 1))
-        for part in np.array_split(mine, -(-len(mine) // most)) if len(mine) else ():
-            cheap = chosen.data.n * phi.shape[1] ** 2 <= 20_000
-            found = extremes(chosen.region, both[part], chosen.data.information, cheap_information=cheap)
-            better = found.settled & (found.value < value[part])
-            value[part] = np.where(better, found.value, value[part])
-            theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
-    return value, theta
-
-
-def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
-    """The delta half-width of eta, infinite where phi leaves the span of the rows."""
-    width = chosen.region.half_width(phi)
-    if chosen.unseen.size:
-        stray = np.linalg.norm(phi @ chosen.unseen, axis=1) > 1e-7 * np.maximum(np.linalg.norm(phi, axis=1), 1e-300)
-        width = np.where(stray, np.inf, width)
-    return width
-
-
-def declared_reach(cls: Any, phi: np.ndarray) -> np.ndarray:
-    """max phi'theta over the declared bounds alone, for phi (M, D): inf where a coordinate in use has none.
-
-    |theta_site| <= S gives S |phi_site|, a box gives its best corner; sites add up.
-    """
-    declared: Any = getattr(cls, "bounds", None)
-    sites: Any = getattr(cls, "sites", None)
-    reach = np.zeros(len(phi))
-    covered = np.zeros(phi.shape[1], bool)
-    for site in sites if declared and sites else ():
-        if site.name not in declared:
-            continue
-        part = phi[:, site.start : site.stop]
-        limit = declared[site.name]
-        if isinstance(limit, tuple):
-            low, high = (np.broadcast_to(side, site.shape).ravel() for side in limit)
-            reach += np.sum(np.where(part > 0, part * high, part * low), axis=1)
-        else:
-            reach += float(limit) * np.linalg.norm(part, axis=1)
-        covered[site.start : site.stop] = True
-    return np.where(np.any(phi[:, ~covered] != 0, axis=1), np.inf, reach)
 
 
 def _over_interval(
@@ -250,12 +202,12 @@ def _exact_edge(
     constant, weight = parts
     m = len(a)
     here = np.arange(m), np.argmax(np.abs(weight), axis=1)
-    value, theta = _reach(learner, features[here])
+    value, theta, apart = farthest(learner, features[here])
     ends = constant + weight[here] * expit(offset[here] + np.stack([-value[m:], value[:m]]))  # at the lowest edge, at the highest
     rising = weight[here] > 0
     open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
     witness = np.where(rising[:, None], theta[:m], theta[m:])
-    return ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_open_directions(open_end))
+    return ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_remarks(open_end, apart))
 
 
 # any program: ascent -------------------------------------------------------------------------------------------------------

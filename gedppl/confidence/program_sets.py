@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -130,24 +130,34 @@ def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: 
     return Plausible(start, data, region, unseen, data.concave)
 
 
-def ball(data: Data, near: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]) -> Plausible:
-    """{theta : divergence(theta) <= radius} around the top of the likelihood; divergence sums D^2(centre, theta) over rows.
+def ball(data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]) -> Plausible:
+    """{theta : divergence(theta) <= radius}; divergence sums D^2(centre, theta) over rows.
 
     Near the centre sum H^2 = 1/8 d'Id, so that in the units of a log-likelihood drop the radius is 4 r. The gradient is that
     of the quadratic; membership is decided by the divergence itself.
     """
-    centre = climb(data, near)
-    chol, unseen = metric(data.information(centre))
     scale = 4.0
-    precision = chol @ chol.T
+    round_it = ellipsoid(data, centre, scale * radius)
 
     def slack(theta: np.ndarray) -> np.ndarray:
         return _outside_if_nan(scale * (radius - divergence(theta)))
 
     def slack_grad(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return slack(theta), -(theta - centre) @ precision
+        return slack(theta), round_it.region.slack_grad(theta)[1]
 
-    return Plausible(0, data, Region(centre, chol, scale * radius, slack, slack_grad), unseen, convex=False)
+    return replace(round_it, region=replace(round_it.region, slack=slack, slack_grad=slack_grad), convex=False)
+
+
+def ellipsoid(data: Data, centre: np.ndarray, drop: float) -> Plausible:
+    """{theta : 1/2 (theta - centre)' I (theta - centre) <= drop}, I the information at the centre."""
+    information = data.information(centre)
+    chol, unseen = metric(information)
+
+    def slack_grad(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        pull = (theta - centre) @ information
+        return _outside_if_nan(drop - 0.5 * np.sum(pull * (theta - centre), axis=1)), -pull
+
+    return Plausible(0, data, Region(centre, chol, drop, lambda theta: slack_grad(theta)[0], slack_grad), unseen, convex=True)
 
 
 def metric(information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,11 +19,12 @@ import numpy as np
 
 from gedppl.confidence import predictive, program_bounds
 from gedppl.confidence.learner import Bounds, Trail
-from gedppl.confidence.likelihoods import Data, OrderedData, PredictorData, ProgramData, climb
+from gedppl.confidence.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
 from gedppl.confidence.program_sets import (
     Plausible,
     Start,
     ball,
+    ellipsoid,
     likelihood_sets,
     next_starts,
     plausible,
@@ -35,12 +36,15 @@ from gedppl.errors import SettingError
 from gedppl.oracles import auto
 from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
 from gedppl.oracles.glm import has_score_equations
-from gedppl.radius import LikelihoodRatio, Paper, Rule
+from gedppl.radius import Ball, LikelihoodRatio, Paper, Rule
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
     from gedppl.functionals import Functional
+
+
+PAST = 16  # sets kept for the running intersection: older ones are hardly ever the narrowest
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class ProgramLearner:
     particles: predictive.Particles
     fit: Fit | None
     sets: tuple[Plausible, ...]  # of the newest refit
+    past: tuple[Plausible, ...]  # of refits before it, with the running intersection
     candidates: np.ndarray  # (C, D) parameters known to lie in every set: further starts for the ascent
     snapshots: Snapshots
     status: str
@@ -122,6 +127,7 @@ class ProgramLearner:
             particles=predictive.at_start(density, seed),
             fit=None,
             sets=(),
+            past=(),
             candidates=np.zeros((0, D)),
             snapshots=empty.push(0, initial, None, np.inf),
             status="no rows yet",
@@ -196,24 +202,34 @@ class ProgramLearner:
             self,
             fit=fit,
             sets=sets,
+            past=self._past(),
             particles=particles,
             candidates=candidates,
             snapshots=self.snapshots.push(self.n, fit.theta, chol, kappa),
             status=status,
         )
 
+    def _past(self) -> tuple[Plausible, ...]:
+        """Sets of refits until now that go on counting: those of the first start, which share the history's memory."""
+        if not (isinstance(self.rule, LikelihoodRatio) and self.rule.intersect):
+            return ()
+        return (*self.past, *(s for s in self.sets if s.convex and s.start == 0 and s.region.kappa > 0))[-PAST:]
+
     def _sets(self, fit: Fit) -> tuple[Plausible, ...]:
         assert self.rows is not None
         rule = self.rule
         if isinstance(rule, LikelihoodRatio):
             return likelihood_sets(self.data, self.starts, self.evidence, rule, self.delta, fit.theta)
-        centre = climb(self.data, fit.theta)
-        radius = rule.radius(view_of(self.cls, self.data, self.rows, fit, centre, self.delta, self.seed))
+        linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
+        centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)  # one step, and exact
+        view = view_of(self.cls, self.data, self.rows, fit, centre, self.delta, self.seed)
+        radius = rule.radius(view)
         if rule.divergence == "log_likelihood":
             return (plausible(self.data, 0, centre, 0.0, drop=radius),)
-        linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
+        if isinstance(rule, Ball):
+            centre = rule.est.centre(view, centre)
         if rule.divergence == "neg_log_affinity" and linear_gaussian:  # -log affinity is an eighth of d'Id, exactly
-            return (plausible(self.data, 0, centre, 0.0, drop=4 * radius),)
+            return (ellipsoid(self.data, centre, 4 * radius),)
         return (ball(self.data, centre, radius, summed_divergence(self.cls, self.rows, centre, rule.divergence)),)
 
     def contains(self, theta: np.ndarray) -> np.ndarray:
