@@ -24,6 +24,7 @@ import gedppl as ged
 
 BUDGET = 0.1
 ASKING = 1e-3
+ACTIONS = ("say 0", "say 1", "say 0, ask", "say 1, ask")
 COLUMNS = ("one", "first", "second", "third")
 WEIGHTS = np.array([0.5, 3.0, -2.0, 1.0])
 SAYS, ASKS = np.array([0, 1, 0, 1]), np.array([False, False, True, True])

@@ -18,6 +18,7 @@ import gedppl as ged
 
 NOISE = 0.1
 AT_MOST = 0.4
+ACTIONS = ("usual care", "A", "B", "C")
 COLUMNS = ("one", "severity", "age")
 GAIN = np.array([[0.2, 0.0, 0.0], [0.3, 0.4, 0.0], [0.5, 0.0, 0.4], [0.9, 0.0, -0.2]])  # w, a row for every treatment
 COST = np.array([[0.1, 0.0, 0.0], [0.2, 0.0, 0.2], [0.3, 0.4, 0.0], [0.6, 0.2, 0.1]])  # v

@@ -29,6 +29,7 @@ from gedppl.functionals import Functional
 FORM = "distance"
 Q = 0.9
 GRID = np.linspace(0.0, 1.0, 11)
+ACTIONS = [f"{p:.1f}" for p in GRID]
 COLUMNS = ("one", "x")
 CENTRE, SPREAD = np.array([0.3, 0.3]), 0.12
 

@@ -26,6 +26,7 @@ BUDGET = 0.6
 AT_MOST = 0.1
 LEVELS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])  # how much to spend; the first is the safe action
 GAIN, COST = np.array([0.6, 0.3]), np.array([0.3, 0.7])
+ACTIONS = [f"spend {level:.0%}" for level in LEVELS]
 COLUMNS = ("demand", "price")
 
 

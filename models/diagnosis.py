@@ -36,6 +36,7 @@ FORM = "joint"
 AT_MOST = 0.05
 PREVALENCE = 0.3  # P(malignant) is at least this, from the clinic's books; used by form="marginal"
 DISCHARGE, REFER = 0, 1
+ACTIONS = ("discharge", "refer")
 COLUMNS = ("worst radius", "worst texture", "worst concave points")
 CENTRES, SCALES = np.array([16.0, 25.0, 0.11]), np.array([5.0, 6.0, 0.065])  # constants, not fitted
 

@@ -32,6 +32,7 @@ TYPICAL_DOSE = 30.0  # mg a week; only the origin of the log scale
 
 # An action is right for patients whose dose (mg a week) lies above `low` and at or under `high`.
 BUCKETS = {"low": np.array([0.0, 21.0, 48.99]), "high": np.array([21.0, 48.99, np.inf])}
+ACTIONS = ("low", "medium", "high")
 # The signal of the medium dose tells the patient's bucket, and so what the other doses would have been; theirs need not.
 REVEALS = np.array([[True, False, False], [True, True, True], [False, False, True]])
 DOSES = np.array([14.0, 21.0, 28.0, 35.0, 42.0, 49.0, 63.0])

@@ -36,6 +36,7 @@ FEATURES = [
     "one", "temperature", "temperature squared", "humidity", "wet", "season sine", "season cosine", "working day",
     *WAVES, *(f"{wave}, working day" for wave in WAVES),
 ]  # fmt: skip
+ACTIONS = [f"{stock:.0f} bikes" for stock in STOCKS]
 COLUMNS = ["hour", "month", *FEATURES]
 
 

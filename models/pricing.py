@@ -33,6 +33,7 @@ SHARES = np.array([0.0, 0.25, 0.50, 0.95])  # what the patient pays
 AT_MOST = 0.35
 FREE_CARE = 0
 MOST_VISITS = 15.0  # nobody is expected to go more often
+ACTIONS = [f"pay {share:.0%}" for share in SHARES]
 COLUMNS = ("chronic diseases", "physical limitation", "good health", "fair health", "poor health")
 
 ELIGIBLE = 0.32  # groups with a higher no-visit rate under free care already are not asked to pay: there is no room left

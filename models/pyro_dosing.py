@@ -7,7 +7,7 @@ probability of toxicity under 0.25. Both models are Pyro programs with a linear 
 
 Simulated, truth known.
 
-Needs Pyro:  pip install 'gedppl[pyro]'
+Needs Pyro:  pip install '.[pyro]'
 Run:  gedppl run models/pyro_dosing.py --rounds 500
 """
 
@@ -21,6 +21,7 @@ import gedppl as ged
 
 AT_MOST = 0.25
 DOSES = np.array([0.0, 0.4, 0.7, 1.0])
+ACTIONS = [f"dose {dose:g}" for dose in DOSES]
 COLUMNS = ("weight", "kidney function")
 RESPONSE, TOXICITY = np.array([-1.0, -0.5, 0.2, 3.0]), np.array([-4.0, -0.5, -0.8, 4.0])  # intercept, slopes, gain
 PLACEBO_TOXICITY = 0.12  # an upper bound, from experience with the placebo

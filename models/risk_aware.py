@@ -27,6 +27,7 @@ import gedppl as ged
 RISK = "variance"  # or "cvar"
 AT_MOST = {"variance": 0.04, "cvar": 0.35}
 LEVEL = 0.9  # CVaR is the mean of the largest tenth of losses
+ACTIONS = ("cash", "A", "B", "C")
 COLUMNS = ("one", "volatility")
 MEAN = np.array([[0.0, 0.0], [-0.1, 0.0], [-0.3, 0.1], [-0.5, 0.2]])  # of the loss: negative is a gain
 LOG_SCALE = np.array([[-3.0, 0.0], [-2.3, 0.3], [-1.9, 0.5], [-1.5, 0.8]])

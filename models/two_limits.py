@@ -21,6 +21,7 @@ from scipy.special import expit
 
 import gedppl as ged
 
+ACTIONS = ("small engine", "A", "B", "C")
 COLUMNS = ("one", "difficulty")
 QUALITY = np.array([[0.30, 0.0], [0.55, 0.1], [0.75, -0.1], [0.70, 0.25]])
 HARMFUL = np.array([[-4.0, 0.0], [-3.5, 0.5], [-2.5, 1.5], [-2.0, -0.5]])  # logits

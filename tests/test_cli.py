@@ -459,5 +459,6 @@ def test_ctrl_c_exits_with_130_and_saves(tmp_path):
     assert process.returncode == 130, shown
     run = Run.load(out)
     assert f"interrupted after {len(run)} of 100000 rounds" in shown
+    assert "gedppl resume" not in shown  # this agent keeps no journal to go on from
     assert run.interrupted
     assert len(run) >= 4

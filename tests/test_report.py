@@ -91,11 +91,15 @@ def test_arviz_1_would_get_a_tree(run, tmp_path, monkeypatch):
         np.testing.assert_array_equal(back["policies/policy"], run.policy)
 
 
+def no_constraints():
+    """What a round lacks in a problem without constraints."""
+    nothing = {"limit": [], "worst_case": [], "realised": [], "costs": np.zeros((0, K)), "z": None, "certificate": None}
+    return nothing | {"cost_lower": np.zeros((0, K)), "cost_upper": np.zeros((0, K))}
+
+
 def test_revealed_outcomes_and_no_constraints(run):
     free = ged.Problem(K, run.problem.utility)
-    nothing = {"limit": [], "worst_case": [], "realised": [], "costs": np.zeros((0, K)), "z": None}
-    nothing |= {"cost_lower": np.zeros((0, K)), "cost_upper": np.zeros((0, K))}
-    rounds = [replace(r, y=np.array([0.0, np.nan, 1.0]), **nothing) for r in run.rounds[:3]]
+    rounds = [replace(r, y=np.array([0.0, np.nan, 1.0]), **no_constraints()) for r in run.rounds[:3]]
     data = Run(free, 0, rounds).to_arviz()
     assert data.observed_data.utility.dims == ("round", "action_dim")
     assert "worst_case" not in data.bounds
@@ -242,6 +246,9 @@ def test_what_is_not_known_is_not_drawn(blind, run):
         references(blind)
     with pytest.raises(SettingError, match="kept no cost bounds"):
         plots.plot_width(blind)
+    known = [replace(r, cost_lower=r.cost_upper) for r in run.rounds]
+    with pytest.raises(SettingError, match="bounds on a known cost have no width"):
+        plots.plot_width(Run(run.problem, 0, known))
     with pytest.raises(SettingError, match=r"there is no constraint 'fee'; the constraints are \['cost'\]"):
         plots.plot_width(run, "fee")
     with pytest.raises(SettingError, match="needs at least one round"):
@@ -329,6 +336,23 @@ def test_the_first_lines_own_up(run):
     assert "59 of 60 certificates are guarantees" in words
     assert "In 1 rounds the agent fell back" in words
     assert "Alarm" not in page.render(run, {}, 0)
+
+
+def test_known_costs_need_no_model(run):
+    part = run.certificates[0]["constraints"][0] | {"method": "known"}
+    rounds = [replace(r, certificate=r.certificate | {"constraints": [part]}) for r in run.rounds]
+    text = page.render(Run(run.problem, 0, rounds), {}, 0)
+    assert "Costs are known here, so certificates rest on no model." in text
+    assert "Costs are known" not in page.render(run, {}, 0)
+
+
+def test_without_a_safe_action_nothing_is_said_of_it(run):
+    free = Run(ged.Problem(K, run.problem.utility), 0, [replace(r, **no_constraints()) for r in run.rounds])
+    free.add_segments(lambda x: {"ward": int(x[0])})
+    words = " ".join(parse(page.render(free, {}, 0)).itertext())
+    assert "Results by segment" in words
+    assert "safe action" not in words
+    assert "above a limit" not in words
 
 
 def test_how_far_it_came_by_hand(run):

@@ -171,7 +171,8 @@ def _decide(options: argparse.Namespace, script: Script, agent: Any, new: Run, r
         say(f"the run failed after {len(new)} rounds" + (f"; these are in {out}" if len(new) else ""))
         return failed(failure, options, FAILED)
     if new.interrupted:
-        say(f"interrupted after {len(new)} of {asked} rounds; these are in {out}")
+        onwards = f"; go on with: gedppl resume {out}" if (out / JOURNAL).exists() else ""
+        say(f"interrupted after {len(new)} of {asked} rounds; these are in {out}{onwards}")
         return INTERRUPTED
     return OK
 

@@ -46,10 +46,11 @@ def print_run(run: Run, folder: Path, page: Path | None, *, as_json: bool) -> No
         ("  last quarter", cell(summary["last_quarter_utility"])),
         ("  constrained oracle", cell(summary["oracle_utility"])),
         ("regret", cell(summary["regret"])),
-        ("rounds above a limit", cell(summary["infeasible_rounds"])),
+        *([("rounds above a limit", cell(summary["infeasible_rounds"]))] if limits else []),
         *((f"realised {name}", f"{cell(v)} (limit {limits[name]:.4g})") for name, v in summary["realised_cost"].items()),
-        ("safe action", cell(summary["safe_share"], share=True)),
     ]
+    if run.problem.safe_action is not None:
+        rows.append(("safe action", cell(summary["safe_share"], share=True)))
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
     for sentence in run.meta.get("alarms", []):

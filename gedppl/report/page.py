@@ -107,6 +107,8 @@ def _what_certificates_say(run: Run) -> str:
     given = [c for c in run.certificates if c is not None]
     if not given or not run.problem.constraint_names:
         return ""
+    if all(part["method"] == "known" for c in given for part in c["constraints"]):
+        return "Costs are known here, so certificates rest on no model."
     sure = sum(all(part["guaranteed"] for part in c["constraints"]) for c in given)
     fell_back = sum(bool(c.get("fallback")) for c in given)
     if sure == len(given):
@@ -205,12 +207,12 @@ def _comparison(run: Run, beside: list[str]) -> str:
 def _segments(run: Run) -> str:
     if not run.segments:
         return ""
-    names, known = run.problem.constraint_names, run.truth_known
+    names, known, has_safe = run.problem.constraint_names, run.truth_known, run.problem.safe_action is not None
     parts = []
     for segment, labels in run.by_segment().items():
         head = [segment, "rounds", "mean utility" if known else "mean outcome"]
         head += (["oracle"] if known else []) + [f"realised {name}" for name in names]
-        head += (["above a limit"] if known and names else []) + ["safe action"]
+        head += (["above a limit"] if known and names else []) + (["safe action"] if has_safe else [])
         here = np.array(run.segments[segment])
         rows = []
         for label, s in labels.items():
@@ -218,7 +220,7 @@ def _segments(run: Run) -> str:
             row += [number(s["oracle_utility"])] if known else []
             row += [_with_interval(run.realised[here == label, j]) for j in range(len(names))]
             row += [str(s["infeasible_rounds"])] if known and names else []
-            rows.append([*row, f"{s['safe_share']:.0%}"])
+            rows.append(row + ([f"{s['safe_share']:.0%}"] if has_safe else []))
         made = table(head, rows)
         if len(rows) > MANY_LABELS:
             made = f"<details><summary>{escape(segment)}: {len(rows)} groups</summary>{made}</details>"

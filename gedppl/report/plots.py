@@ -125,6 +125,7 @@ def plot_width(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
     j = _constraint(run, constraint)
     width = run.cost_upper[:, j] - run.cost_lower[:, j]
     _require(run, bool(np.isfinite(width).any()), "this agent kept no cost bounds")
+    _require(run, bool(np.nanmax(width) > 0), "bounds on a known cost have no width")
     ax = new_axes() if ax is None else ax
     shown = [k for k in range(width.shape[1]) if k != run.problem.safe_action and np.isfinite(width[:, k]).any()]
     for k, thickness in zip(shown, np.linspace(4.0 if len(shown) > 1 else 2.0, 1.4, len(shown))):

@@ -40,7 +40,7 @@ figure h3 { margin: 0 0 6px; font-size: 1rem; }
   background-attachment: local, local, scroll, scroll, scroll; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.93rem; }
 th, td { padding: 6px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: normal; }
+th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 5.5em; }
 th { white-space: normal; vertical-align: bottom; font-weight: 600; color: var(--soft); }
 tr:last-child td { border-bottom: 0; }
 tr.chosen td { background: #0072b21a; font-weight: 600; }

@@ -278,7 +278,8 @@ class _Progress:
         if shown:
             from tqdm import tqdm
 
-            self._bar = tqdm(total=rounds, unit="round", dynamic_ncols=True)
+            short = "{n_fmt}/{total_fmt} |{bar:12}| {elapsed}<{remaining}{postfix}"  # fits into 80 columns
+            self._bar = tqdm(total=rounds, dynamic_ncols=True, bar_format=short)
         self._n, self._utility, self._safe = 0, 0.0, 0
 
     def __enter__(self) -> _Progress:
