@@ -123,6 +123,10 @@ class ConflictingOutcomeError(InputError):
     """A decision was told twice, with different outcomes."""
 
 
+class LearningError(GedError, ArithmeticError):
+    """A model or a solver failed on the data there are."""
+
+
 # runs, replays and logs -----------------------------------------------------------------------------------------------
 
 

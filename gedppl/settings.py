@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 from gedppl.errors import SettingError
 
@@ -13,6 +16,7 @@ from gedppl.errors import SettingError
 DEFAULT_BONUS_SCALE = 0.2
 DEFAULT_WIDTH_SCALE = 0.1
 SELECTIONS = ("per_action", "joint")
+LARGEST_SCALE = 1e9
 
 
 @dataclass(frozen=True)
@@ -67,24 +71,35 @@ def settings(
         "theory": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "none", "growth": 1.02, "exact_rounds": 2000},
         "paper": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "paper", "growth": 1.0, "exact_rounds": math.inf},
     }
-    if selection not in SELECTIONS:
+    if not isinstance(selection, str) or selection not in SELECTIONS:
         raise SettingError(f"selection must be one of {SELECTIONS}, got {selection!r}")
     if selection == "joint":
         if mode == "paper":
             raise SettingError('mode="paper" is the per-action form of the algorithm: use selection="per_action" with it')
         presets["default"]["exact_rounds"] = 0
-    if mode not in presets:
+    if not isinstance(mode, str) or mode not in presets:
         raise SettingError(f"mode must be one of {sorted(presets)}, got {mode!r}")
-    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
+    if not (_is_number(delta) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
+        raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
+    if oracle is not None and not callable(oracle):
+        raise SettingError(f"oracle must be one of the oracles or a callable like them, got {oracle!r}")
+    if radius is not None and (isinstance(radius, type) or not callable(getattr(radius, "describe", None))):
+        raise SettingError(f"radius must be one of the rules in ged.radius, got {radius!r}")
     given: dict[str, Any] = {"warmup": warmup, "bonus_scale": bonus_scale, "width_scale": width_scale}
     given |= {"growth": growth, "exact_rounds": exact_rounds}
     chosen = presets[mode] | {name: value for name, value in given.items() if value is not None}
+    for name in ("bonus_scale", "width_scale", "growth", "exact_rounds"):
+        if _is_number(chosen[name]):
+            chosen[name] = _plain(chosen[name])
     for name in ("bonus_scale", "width_scale"):
-        if not (math.isfinite(chosen[name]) and chosen[name] >= 0):
-            raise SettingError(f"{name} must be a finite number of at least 0, got {chosen[name]!r}")
-    if not chosen["growth"] >= 1:
-        raise SettingError(f"growth must be at least 1, got {chosen['growth']!r}; 1 refits after every round")
+        if not (_is_number(chosen[name]) and 0 <= chosen[name] <= LARGEST_SCALE):
+            raise SettingError(f"{name} must be a finite number of at least 0, up to {LARGEST_SCALE:g}, got {chosen[name]!r}")
+    if not (_is_number(chosen["growth"]) and 1 <= chosen["growth"] <= LARGEST_SCALE):
+        raise SettingError(f"growth must be at least 1 and finite, got {chosen['growth']!r}; 1 refits after every round")
+    if not (_is_number(chosen["exact_rounds"]) and chosen["exact_rounds"] >= 0):
+        raise SettingError(f"exact_rounds must be a number of at least 0, got {chosen['exact_rounds']!r}")
     warmup_rounds(chosen["warmup"], 1)
     if mode == "paper" and radius is None:
         from gedppl.radius import paper_radius
@@ -93,13 +108,24 @@ def settings(
     return Settings(mode=mode, delta=float(delta), radius=radius, oracle=oracle, seed=int(seed), selection=selection, **chosen)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)  # a duration counts as a number there
+
+
+def _plain(value: Any) -> int | float:
+    """The number as Python's own, so that a journal stores and compares it alike."""
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 def warmup_rounds(warmup: str, n_actions: int) -> int:
     """Rounds before the first policy is computed: 0, K, or m for ``"safe-m"``."""
+    if not isinstance(warmup, str):
+        raise SettingError(f'warmup must be "none", "paper" or "safe-m", got {warmup!r}')
     if warmup == "none":
         return 0
     if warmup == "paper":
         return n_actions
-    head, _, count = str(warmup).partition("-")
+    head, _, count = warmup.partition("-")
     if head == "safe" and count.isdigit():
         return int(count)
     raise SettingError(f'warmup must be "none", "paper" or "safe-m" with a number m, e.g. "safe-10"; got {warmup!r}')

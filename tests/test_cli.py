@@ -257,7 +257,10 @@ def test_usage_errors_exit_with_2(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["report"], ["resume"], ["journal"]])
+COMMANDS = [[], ["run"], ["compare"], ["report"], ["resume"], ["journal"], ["journal", "show"], ["journal", "export"]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_has_examples(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*command, "--help"])
@@ -368,7 +371,7 @@ def test_a_killed_run_is_recovered_from_its_journal(tmp_path, capsys):
     assert "6 of them were not in the saved run" in capsys.readouterr().err
     run = Run.load(out)
     assert len(run) == 10
-    assert main(["journal", str(out)]) == 0
+    assert main(["journal", "show", str(out)]) == 0
     assert "10 decision, 10 outcome" in capsys.readouterr().out  # the one that was open has been told
     command = ["run", broken, "--rounds", "10", "--out", str(tmp_path / "whole"), "--quiet", "--no-report"]
     assert main([*command, "--no-journal"]) == 0
@@ -431,16 +434,21 @@ def test_journal_shows_and_exports(tmp_path, script, capsys):
     out = tmp_path / "o"
     assert main(["run", str(script), "--rounds", "6", "--out", str(out), "--quiet", "--no-report"]) == 0
     capsys.readouterr()
-    assert main(["journal", str(out), "--last", "2"]) == 0
+    assert main(["journal", "show", str(out), "--last", "2"]) == 0
     text = capsys.readouterr().out
     assert "6 decision" in text
     assert "last 2 decisions:" in text
-    assert main(["journal", str(out / "journal.db"), "--json"]) == 0
+    assert main(["journal", "show", str(out / "journal.db"), "--json"]) == 0
     assert any("6 decision" in line for line in json.loads(capsys.readouterr().out)["text"])
-    assert main(["journal", str(out), "--export", str(tmp_path / "t.csv"), "--json"]) == 0
+    assert main(["journal", "export", str(out), str(tmp_path / "t.csv"), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert len((tmp_path / "t.csv").read_text().splitlines()) == rows + 1 > 7
-    assert main(["journal", str(tmp_path)]) == 2
+    assert main(["journal", "export", str(out), str(tmp_path / "b.csv"), "--blinded"]) == 0
+    assert "arm-" in (tmp_path / "b.csv").read_text()
+    assert "propensity" not in (tmp_path / "b.csv").read_text()
+    assert main(["journal", "export", str(out), str(out / "journal.db")]) != 0  # never over the journal itself
+    assert "could overwrite the journal" in capsys.readouterr().err
+    assert main(["journal", "show", str(tmp_path)]) == 2
     assert "there is no journal" in capsys.readouterr().err
 
 

@@ -22,9 +22,10 @@ from gedppl.agent import memory as steps
 from gedppl.agent import monitoring, recorder, state_store
 from gedppl.agent.deciding import Decision, FallbackWarning, choose, decide
 from gedppl.agent.feedback import Entry, Outcomes, amended_outcomes, new_outcomes, read_outcomes
-from gedppl.agent.inputs import read_action, read_contexts, read_logged, read_mask
+from gedppl.agent.inputs import read_action, read_contexts, read_logged, read_mask, read_triples
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
+from gedppl.agent.numbers import is_whole
 from gedppl.certificate import Explanation, what_holds_back
 from gedppl.errors import ActionRangeError, DataError, InputError, SettingError, UnknownDecisionError
 from gedppl.guard import Alarm
@@ -112,7 +113,7 @@ class GEDUCB:
             exact_rounds=exact_rounds,
             selection=selection,
         )
-        if guard not in recorder.GUARDS:
+        if not (guard is None or (isinstance(guard, str) and guard in recorder.GUARDS)):
             raise SettingError(f"guard must be one of {recorder.GUARDS}, got {guard!r}")
         self._begin(Keeper.begin(problem, chosen, guard, journal))
 
@@ -190,8 +191,7 @@ class GEDUCB:
                 self._explanations[d.id] = explanation
                 while len(self._explanations) > KEPT_EXPLANATIONS:
                     self._explanations.popitem(last=False)
-            if self._keeper.snapshot_due:
-                self._keeper.save()
+            self._keeper.save_if_due()
             self._warn(raised)
             self._warn_if_stuck(made[-1][0].x, made[-1][1])
             return made[0][0] if single else [d for d, _ in made]
@@ -214,16 +214,14 @@ class GEDUCB:
 
     def explain(self, decision: Decision | int) -> Explanation:
         """The terms behind a decision; ``print`` it, or ask ``.why_not(action)``."""
-        key = decision.id if isinstance(decision, Decision) else int(decision)
         with self._step():
-            if key in self._explanations:
-                return self._explanations[key]
-            if key in self._asked:
+            key = self._known_id(decision.id if isinstance(decision, Decision) else decision)
+            if key not in self._explanations:
                 raise UnknownDecisionError(
                     f"the terms of decision {key} are no longer in memory (the latest {KEPT_EXPLANATIONS} are); "
                     "its policy and certificate are in the journal, if there is one"
                 )
-            raise UnknownDecisionError(f"there is no decision {key}; decisions so far: {len(self._asked)}")
+            return self._explanations[key]
 
     # learning -------------------------------------------------------------------------------------------------------
 
@@ -240,7 +238,7 @@ class GEDUCB:
         with self._step():
             fresh: dict[int, Outcomes] = {}
             entries = []
-            for decision_id, y, z in outcomes:
+            for decision_id, y, z in read_triples(outcomes):
                 key = self._known_id(decision_id)
                 x, action = self._asked[key]
                 told = read_outcomes(self.problem, x, action, y, z)
@@ -394,8 +392,7 @@ class GEDUCB:
         return recorder.actions_payload(f"action {key} {'restored' if on_offer else 'retired'}", available)
 
     def _known_id(self, decision_id: Any) -> int:
-        known = isinstance(decision_id, (int, np.integer)) and not isinstance(decision_id, bool)
-        if not known or int(decision_id) not in self._asked:
+        if not is_whole(decision_id) or int(decision_id) not in self._asked:
             raise UnknownDecisionError(f"there is no decision {decision_id!r}; decisions so far: {len(self._asked)}")
         return int(decision_id)
 

@@ -105,4 +105,6 @@ def decide(
     if memory.watch is not None and (far := memory.watch.flag(x)):
         remarks.append(far)
     certificate, explanation = certify(memory.state, x, policy, action, info, i, fallback, tuple(remarks))
+    policy = policy.copy()
+    policy.setflags(write=False)  # like x: a decision is a record of what happened
     return Decision(key, action, policy, certificate, x), explanation

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gedppl.agent.numbers import read_numbers, shape_of
 from gedppl.errors import ConflictingOutcomeError, DataError, NotFiniteError, ShapeError
 from gedppl.problem import UTILITY, Problem
 
@@ -36,7 +37,8 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
     if isinstance(z, Mapping):
         unknown = set(z) - set(own)
         if unknown:
-            raise DataError(f"z names outcomes that no constraint learns from: {sorted(unknown)}; expected some of {own}")
+            strange = sorted(map(str, unknown))
+            raise DataError(f"z names outcomes that no constraint learns from: {strange}; expected some of {own}")
         told |= z
     elif z is not None:
         if len(own) != 1:
@@ -69,22 +71,18 @@ def check_told(problem: Problem, action: int, outcomes: Mapping[str, Any]) -> No
 
 
 def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | None:
-    try:
-        array = np.asarray(value, float)
-    except (TypeError, ValueError):
-        raise DataError(f"the outcome {name!r} must be a number, got {value!r}") from None
+    what, shape = f"the outcome {name!r}", shape_of(value, f"the outcome {name!r}")
     event_shape = tuple(getattr(problem.streams[name], "event_shape", ()))
-    full = problem.reveals is not None and array.shape == (problem.n_actions,) and not event_shape
-    if not full and array.shape != event_shape:
+    full = problem.reveals is not None and shape == (problem.n_actions,) and not event_shape
+    if not full and shape != event_shape:
         wanted = f"shape {event_shape}" if event_shape else "a single number"
         more = f", or ({problem.n_actions},) with NaN for what was not revealed" if problem.reveals is not None else ""
-        raise ShapeError(f"the outcome {name!r} must be {wanted}{more}; got shape {array.shape}")
-    if np.isinf(array).any():
-        raise NotFiniteError(f"the outcome {name!r} is infinite: {value!r}; outcomes must be finite numbers")
+        raise ShapeError(f"{what} must be {wanted}{more}; got shape {shape}")
+    array = read_numbers(value, what, "leave it out (None) if it was not observed", missing=problem.reveals is not None)
     if np.isnan(array).all():
-        if problem.reveals is None:
-            raise NotFiniteError(f"the outcome {name!r} is NaN; leave it out (None) if it was not observed")
         return None
+    if not full and np.isnan(array).any():
+        raise NotFiniteError(f"{what} is NaN in part: {array.tolist()}; leave it out (None) if it was not observed")
     if problem.reveals is not None:
         seen = ~np.isnan(array) if full else np.eye(problem.n_actions, dtype=bool)[action]
         hidden = seen & ~problem.reveals[action]

@@ -19,7 +19,14 @@ from gedppl.agent import memory as steps
 from gedppl.agent import recorder, state_store
 from gedppl.agent.feedback import Outcomes
 from gedppl.agent.memory import Ledger, Memory
-from gedppl.errors import JournalCorruptError, JournalError, JournalExistsError, JournalFullError, RecordError
+from gedppl.errors import (
+    JournalCorruptError,
+    JournalError,
+    JournalExistsError,
+    JournalFullError,
+    LearningError,
+    RecordError,
+)
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.journal.format import Record
@@ -177,6 +184,8 @@ class Keeper:
         if self._absorbed is None:
             try:
                 self._absorbed = steps.absorbed(self.memory)
+            except LearningError as error:
+                return self.memory, str(error)
             except Exception as error:
                 return self.memory, f"the outcomes told could not be learned: {type(error).__name__}: {error}"
         return self._absorbed, None
@@ -223,9 +232,13 @@ class Keeper:
 
     # keeping ------------------------------------------------------------------------------------------------------------
 
-    @property
-    def snapshot_due(self) -> bool:
-        return self.rounds - self._saved_at >= max(SNAPSHOT_EVERY, SNAPSHOT_SHARE * self.rounds)
+    def save_if_due(self) -> None:
+        """A snapshot now and then. That it fails is no reason to take an acknowledged decision from the caller."""
+        if self.rounds - self._saved_at >= max(SNAPSHOT_EVERY, SNAPSHOT_SHARE * self.rounds):
+            try:
+                self.save()
+            except JournalError as error:
+                warnings.warn(f"no snapshot could be stored, nothing else is lost: {error}", RuntimeWarning, stacklevel=4)
 
     def save(self) -> bool:
         """Store a snapshot; whether there is one of this state now."""

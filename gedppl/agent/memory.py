@@ -5,6 +5,7 @@ The same steps are taken when something happens and when a journal is replayed, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +14,7 @@ import numpy as np
 from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
 from gedppl.agent.monitoring import Watch
+from gedppl.errors import GedError, LearningError
 from gedppl.guard import Alarm
 from gedppl.problem import Problem
 from gedppl.settings import Settings
@@ -83,9 +85,10 @@ def absorbed(memory: Memory) -> Memory:
     state, entries = memory.state, list(memory.inbox)
     if state is None or not entries:
         return memory
-    memory = _watched(memory, entries, decided=True)
-    rounds = sum(e.first for e in entries)
-    return _learned(replace(memory, inbox=Inbox()), ged_ucb.update(state, rows_by_stream(memory.problem, entries), rounds))
+    with _learning():
+        memory = _watched(memory, entries, decided=True)
+        rounds = sum(e.first for e in entries)
+        return _learned(replace(memory, inbox=Inbox()), ged_ucb.update(state, rows_by_stream(memory.problem, entries), rounds))
 
 
 def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:
@@ -106,10 +109,11 @@ def observed(memory: Memory, entries: Sequence[Entry]) -> Memory:
     """Logged rows, in their order, with refits in between, so that each is predicted from those before it."""
     memory = absorbed(started(memory, entries[0].x))
     assert memory.state is not None
-    for chunk in _chunks(entries, memory.state):
-        memory = _watched(memory, chunk, decided=False)
-        state = ged_ucb.update(memory.state, rows_by_stream(memory.problem, chunk), len(chunk))  # type: ignore[arg-type]
-        memory = _learned(memory, state)
+    with _learning():
+        for chunk in _chunks(entries, memory.state):
+            memory = _watched(memory, chunk, decided=False)
+            state = ged_ucb.update(memory.state, rows_by_stream(memory.problem, chunk), len(chunk))  # type: ignore[arg-type]
+            memory = _learned(memory, state)
     return memory
 
 
@@ -132,6 +136,17 @@ def acknowledged(memory: Memory, name: str) -> Memory:
     memory = absorbed(memory)
     watch = memory.watch and memory.watch.restarted(name)
     return replace(memory, watch=watch, active=tuple(a for a in memory.active if a != name))
+
+
+@contextlib.contextmanager
+def _learning() -> Iterator[None]:
+    """What a model or a solver raises gets a name; the memory before is untouched."""
+    try:
+        yield
+    except GedError:
+        raise
+    except Exception as error:
+        raise LearningError(f"the outcomes told could not be learned: {type(error).__name__}: {error}") from error
 
 
 def _watched(memory: Memory, entries: Sequence[Entry], *, decided: bool) -> Memory:

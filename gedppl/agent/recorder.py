@@ -28,7 +28,16 @@ from gedppl.agent.feedback import Entry, Outcomes, check_told
 from gedppl.agent.inputs import read_action, read_contexts
 from gedppl.agent.memory import Ledger, Memory
 from gedppl.agent.model_digest import digest
-from gedppl.errors import InputError, JournalCorruptError, JournalMismatchError, ProblemError, RecordError, SettingError
+from gedppl.agent.numbers import LARGEST
+from gedppl.errors import (
+    InputError,
+    JournalCorruptError,
+    JournalMismatchError,
+    LearningError,
+    ProblemError,
+    RecordError,
+    SettingError,
+)
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.journal.export import Blinding
@@ -177,10 +186,12 @@ def logged_entries(problem: Problem, payloads: Iterable[Mapping[str, Any]], widt
 
 
 def limit_payload(name: str, at_most: Any) -> dict[str, Any]:
-    what = f"limit of {name!r} set to {at_most!r}"
-    if isinstance(at_most, bool) or not isinstance(at_most, int | float | np.number):
+    number = not isinstance(at_most, bool | np.timedelta64) and isinstance(at_most, int | float | np.integer | np.floating)
+    if not number or not abs(at_most if isinstance(at_most, int) else float(at_most)) <= LARGEST:
         raise ProblemError(f"at_most of constraint {name!r} must be a finite number, got {at_most!r}")
-    return {"what": what, "change": "limit", "name": name, "at_most": float(at_most)}
+    if not isinstance(name, str):
+        raise ProblemError(f"a constraint is named by a text, got {name!r}")
+    return {"what": f"limit of {name!r} set to {float(at_most)!r}", "change": "limit", "name": name, "at_most": float(at_most)}
 
 
 def actions_payload(what: str, available: np.ndarray) -> dict[str, Any]:
@@ -219,6 +230,8 @@ def replayed(
                 raise RecordError("the logged rows before it are incomplete")
             else:
                 memory = _STEPS[record.kind](memory, ledger, record.payload, amended or {})
+        except LearningError as error:
+            raise LearningError(f"record {record.sequence} ({record.kind}), which is intact: {error}") from error
         except (InputError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise JournalCorruptError(
                 f"record {record.sequence} ({record.kind}) cannot be replayed: {type(error).__name__}: {error}"

@@ -23,7 +23,7 @@ TOP_HELP = """examples:
   gedppl compare models/dosing.py --rounds 500
   gedppl report runs/dosing --decision 120
   gedppl resume runs/dosing --rounds 1000
-  gedppl journal runs/dosing
+  gedppl journal show runs/dosing
 
 exit codes: 0 done, 1 the run failed, 2 the command was wrong, 130 interrupted with results saved"""
 
@@ -66,9 +66,9 @@ The agent comes back from the journal in the folder, exactly as it was. The envi
 contexts and outcomes again, and the run is refused if it draws others (the script or its data have changed)."""
 
 JOURNAL_HELP = """examples:
-  gedppl journal runs/dosing                           what it holds, alarms, the last decisions
-  gedppl journal runs/dosing --export table.csv        all records as a table (.csv or .parquet)
-  gedppl journal trial.db --export blind.csv --blinded"""
+  gedppl journal show runs/dosing                      what it holds, alarms, the last decisions
+  gedppl journal export runs/dosing table.csv          all records as a table (.csv or .parquet)
+  gedppl journal export trial.db blind.csv --blinded   arms as codes only, and nothing that gives them away"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,8 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"gedppl {gedppl.__version__}")
     subparsers = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def command(name: str, what: str, examples: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-        parser = _new_parser(subparsers.add_parser, name, what, examples, help=what)
+    def command(
+        name: str, what: str, examples: str, run: Callable[[argparse.Namespace], int], among: Any = subparsers
+    ) -> argparse.ArgumentParser:
+        parser = _new_parser(among.add_parser, name, what, examples, help=what)
         parser.set_defaults(command=run)
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
         parser.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
@@ -133,11 +135,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_report_option(resume)
     resume.add_argument("--script", type=Path, help="where the script is now, if it has moved")
 
-    journal = command("journal", "what a journal holds, or its records as a table", JOURNAL_HELP, commands.journal)
-    journal.add_argument("path", type=Path, help="a journal, or the folder of a run")
-    journal.add_argument("--last", type=_positive, default=5, help="how many decisions to show (%(default)s)")
-    journal.add_argument("--export", type=Path, metavar="FILE", help="write all records to a .csv or .parquet file")
-    journal.add_argument("--blinded", action="store_true", help="with --export: arms as codes only")
+    about = "what a journal holds, or its records as a table"
+    journal = _new_parser(subparsers.add_parser, "journal", about, JOURNAL_HELP, help=about)
+    parts = journal.add_subparsers(title="commands", required=True, metavar="show | export")
+    show = command("show", "what a journal holds, alarms, the last decisions", JOURNAL_HELP, commands.show_journal, parts)
+    export = command("export", "all records as a table", JOURNAL_HELP, commands.export_journal, parts)
+    for parser in (show, export):
+        parser.add_argument("path", type=Path, help="a journal, or the folder of a run")
+    show.add_argument("--last", type=_positive, default=5, help="how many decisions to show (%(default)s)")
+    export.add_argument("file", type=Path, help="where to write: .csv or .parquet")
+    export.add_argument("--blinded", action="store_true", help="arms as codes only")
     return top
 
 

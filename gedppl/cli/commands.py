@@ -126,18 +126,26 @@ def report(options: argparse.Namespace) -> int:
     return OK
 
 
-def journal(options: argparse.Namespace) -> int:
-    """What a journal holds, or its records as a table."""
+def show_journal(options: argparse.Namespace) -> int:
+    """What a journal holds."""
+    path = _journal_path(options)
+    text = recorder.show(path, options.last)
+    print_json({"path": str(path), "text": text.splitlines()}) if options.json else print(text)
+    return OK
+
+
+def export_journal(options: argparse.Namespace) -> int:
+    """A journal's records as a table."""
+    rows = recorder.export(_journal_path(options), options.file, blinded=options.blinded)
+    print_json({"path": str(options.file), "rows": rows}) if options.json else print(f"{rows} rows in {options.file}")
+    return OK
+
+
+def _journal_path(options: argparse.Namespace) -> Path:
     path = options.path / JOURNAL if options.path.is_dir() else options.path
     if not path.is_file():
         raise JournalNotFoundError(f"there is no journal {path}; give its path, or the folder of a run that has one")
-    if options.export is None:
-        text = recorder.show(path, options.last)
-        print_json({"path": str(path), "text": text.splitlines()}) if options.json else print(text)
-        return OK
-    rows = recorder.export(path, options.export, blinded=options.blinded)
-    print_json({"path": str(options.export), "rows": rows}) if options.json else print(f"{rows} rows in {options.export}")
-    return OK
+    return path
 
 
 # parts ----------------------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Journal:
     @classmethod
     def create(cls, path: str | os.PathLike[str], protocol: Mapping[str, Any]) -> Journal:
         """A new journal whose record 0 is the frozen protocol: problem fingerprint, delta, seed, versions, ..."""
-        path = Path(path).resolve()
+        path = files.resolved(path)
         payload = {
             "format": FORMAT,
             "protocol": protocol,
@@ -158,7 +158,7 @@ class Journal:
         One process (and one `Journal` in it) may write; `read_only=True` reads beside a writer. With `protocol` the
         journal's own must be the same, `versions` apart (see `require_protocol`).
         """
-        path = Path(path).resolve()
+        path = files.resolved(path)
         head_path = files.head_path(path)
         if not path.exists():
             if not head_path.exists() or head_path.stat().st_size < HEAD_BYTES:

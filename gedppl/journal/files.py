@@ -55,6 +55,14 @@ _FOREVER = 2**62
 # files ----------------------------------------------------------------------------------------------------------------
 
 
+def resolved(path: Any) -> Path:
+    """An absolute path, links followed: it stays the same if the process changes its folder later."""
+    try:
+        return Path(os.fsdecode(path)).resolve()
+    except (TypeError, ValueError, OSError, RuntimeError) as error:
+        raise JournalError(f"a journal's path must be a text or a path, got {path!r}: {error}") from None
+
+
 def head_path(path: Path) -> Path:
     return path.with_name(path.name + ".head")
 
