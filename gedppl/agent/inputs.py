@@ -56,14 +56,18 @@ def read_action(action: Any, n_actions: int) -> int:
 
 def read_triples(outcomes: Any) -> list[tuple[Any, Any, Any]]:
     """What `tell_many` was given, as (id, y, z)."""
+    triples = []
     try:
-        triples = [tuple(one) for one in outcomes]
+        for one in outcomes:
+            if len(one) != 3:  # before it is unpacked: it may be huge
+                raise ShapeError(f"tell_many() takes (id, y, z), got {len(one)} items in one; z is None where there is none")
+            decision_id, y, z = one
+            triples.append((decision_id, y, z))
+    except ShapeError:
+        raise
     except Exception:
         raise ShapeError(f"tell_many() takes a list of (id, y, z), got a {type(outcomes).__name__}") from None
-    for one in triples:
-        if len(one) != 3:
-            raise ShapeError(f"tell_many() takes (id, y, z), got {one!r}; z is None where there is none")
-    return triples  # type: ignore[return-value]
+    return triples
 
 
 def read_logged(problem: Problem, contexts: np.ndarray, a: Any, y: Any, z: Any, single: bool) -> list[Entry]:
