@@ -147,7 +147,9 @@ def test_a_tensor_with_a_gradient_is_its_value() -> None:
     assert agent.state_hash() == plain.state_hash()
 
 
-SETTINGS = ("delta", "mode", "warmup", "bonus_scale", "width_scale", "radius", "seed", "guard", "growth", "exact_rounds", "selection")
+SETTINGS = (
+    "delta", "mode", "warmup", "bonus_scale", "width_scale", "radius", "seed", "guard", "growth", "exact_rounds", "selection",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("option", [*SETTINGS, "journal"])
