@@ -54,8 +54,8 @@ class LikelihoodRatio:
     delta_s = delta (6/pi^2) / (k+1)^2; they sum to delta.
 
     With ``intersect`` the sets of earlier refits go on counting (the running intersection: the truth is in all of them on the
-    same event). It makes bounds a few percent narrower and slower. Finite classes always do it; sets that are bounded by
-    ascent never do.
+    same event). Bounds are a few percent narrower and slower, but where the unlucky delta happens a passing miss becomes a
+    lasting one, so it is off by default. Finite classes always do it; sets that are bounded by ascent never do.
     """
 
     restarts: bool = True

@@ -305,6 +305,20 @@ def test_sets_of_different_times_that_do_not_meet_leave_the_whole_range():
     np.testing.assert_allclose(learner.trail(mean(0, 1), np.array([[0.5]]), 1).upper[0, -1], bounds.upper[0])
 
 
+def test_a_set_that_was_empty_once_leaves_the_intersection_empty():
+    """The rows in between contradict each other, the later ones drown them: the newest set alone is whole again."""
+    model = line(features=lambda x, a: np.ones((len(a), 1)))
+    for intersect in (True, False):
+        learner = LinearGaussianLearner.start(model, 1, delta=0.05, intersect=intersect)
+        for level, count in ((0.9, 60), (0.1, 60), (0.1, 40_000)):
+            learner = learner.absorb(np.zeros((count, 1)), np.zeros(count, int), np.full(count, level)).refit()
+        assert learner.snapshots.empty.tolist() == [False, False, True, False]
+        bounds, trail = learner.bounds(mean(0, 1), np.array([[0.5]]), 1), learner.trail(mean(0, 1), np.array([[0.5]]), 1)
+        assert bounds.guaranteed is not intersect
+        assert bool(bounds.upper[0, 0] == 1.0) is intersect
+        np.testing.assert_array_equal(trail.upper[0, -1], bounds.upper[0])
+
+
 def test_ends_that_cross_by_rounding_are_no_contradiction():
     low, high, apart = _meet(np.array([0.3 + 1e-15, 0.1, 0.8]), np.array([0.3, 0.2, 0.7]))
     assert apart
