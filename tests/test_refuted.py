@@ -168,7 +168,7 @@ def alarms(world: Rows, runs: int, rounds: int, truth: float = 1.0) -> dict[str,
 
 
 WRONG = [
-    Rows("quadratic", 0.4), Rows("t3"), Rows("drift", 0.8), Rows("quadratic", 1.0, "Bernoulli"),
+    Rows("quadratic", 0.4), Rows("t3"), Rows("drift", 0.8), Rows("quadratic", 1.5, "Bernoulli"),
 ]  # fmt: skip
 LABELS = [f"{w.family} {w.kind}" for w in WRONG]
 

@@ -14,7 +14,7 @@ from gedppl import ged_ucb
 from gedppl.agent import monitoring
 from gedppl.agent.memory import Memory
 from gedppl.certificate import Certificate, Explanation, certify
-from gedppl.errors import InfeasibleError, InputError
+from gedppl.errors import InfeasibleError, InputError, NotFiniteError
 
 
 class FallbackWarning(UserWarning):
@@ -62,9 +62,9 @@ def choose(
         try:
             policy, info = ged_ucb.select(memory.state, contexts, mask)
             return policy, info, None
-        except InputError:
-            raise
         except Exception as error:
+            if isinstance(error, InputError) and not isinstance(error, NotFiniteError):
+                raise  # the caller's doing; but the contexts were finite, so what is not now is the model's
             reason, cause = f"{type(error).__name__}: {error}", error
     if safe is None:
         raise FloatingPointError(f"no policy could be computed ({reason}) and the problem names no safe action") from cause

@@ -6,14 +6,14 @@ taken in together, in the order of decision ids, so that its order of arrival do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gedppl.agent.numbers import read_numbers, shape_of
-from gedppl.errors import ConflictingOutcomeError, DataError, NotFiniteError, ShapeError
+from gedppl.errors import ConflictingOutcomeError, DataError, GedError, LearningError, NotFiniteError, ShapeError
 from gedppl.problem import UTILITY, Problem
 
 Outcomes = dict[str, np.ndarray]  # outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
@@ -56,9 +56,19 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
         if check is not None:
             xs, actions, ys = _rows_of_one(problem, name, x, action, array)
             if len(actions):
-                check(xs, actions, ys)
+                _checked(check, name, xs, actions, ys)
         out[name] = array
     return out
+
+
+def _checked(check: Callable[..., Any], name: str, x: np.ndarray, actions: np.ndarray, y: np.ndarray) -> None:
+    try:
+        check(x, actions, y)
+    except GedError:
+        raise
+    except Exception as error:
+        what = f"the model of {name!r} could not judge the outcome {y.tolist()}"
+        raise LearningError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def check_told(problem: Problem, action: int, outcomes: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from gedppl.errors import (
     JournalExistsError,
     JournalFullError,
     LearningError,
+    ProblemError,
     RecordError,
 )
 from gedppl.guard import Alarm
@@ -91,17 +92,21 @@ class Keeper:
     @classmethod
     def begin(cls, problem: Problem, chosen: Settings, guard: str | None, path: str | os.PathLike[str] | None) -> Keeper:
         """A new run; with a path, a new journal."""
+        _require_problem(problem)
         journal = None
         if path is not None:
             try:
                 journal = Journal.create(path, recorder.protocol(problem, chosen, guard))
             except JournalExistsError as error:
+                if os.path.isdir(os.path.abspath(path)):
+                    raise
                 raise JournalExistsError(f"{error}. To go on with it, use ged.resume({os.fspath(path)!r}, problem)") from error
         return cls(Memory(problem, chosen, guard), journal)
 
     @classmethod
     def reopen(cls, path: str | os.PathLike[str], problem: Problem, oracle: Any, radius: Any) -> tuple[Keeper, Resumed]:
         """The run that a journal holds."""
+        _require_problem(problem)
         journal = Journal.open(path)
         try:
             chosen, guard = recorder.read_protocol(journal.protocol, oracle, radius)
@@ -264,3 +269,8 @@ class Keeper:
                 pass  # it could not be written to any more; what was acknowledged is in it
             finally:
                 self.journal.close()
+
+
+def _require_problem(problem: Any) -> None:
+    if not isinstance(problem, Problem):
+        raise ProblemError(f"an agent decides a ged.Problem, got a {type(problem).__name__}: {problem!r}")

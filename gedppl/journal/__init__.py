@@ -98,6 +98,7 @@ class Journal:
         self._first = first
         self._lock = threading.RLock()
         self._process = os.getpid()
+        self._files = files.identity(path), files.identity(files.head_path(path))
         self._unusable = ""
         self._clock: Callable[[], int] = time.time_ns
 
@@ -114,7 +115,9 @@ class Journal:
             "blinding_key": secrets.token_hex(32),  # lets a blinded export use the same codes every time
         }
         text, blob = encode(payload)
-        if path.exists():
+        if os.path.isdir(path):
+            raise JournalExistsError(f"{path} is a folder: name a file in it")
+        if os.path.exists(path):
             raise JournalExistsError(f"{path} exists already: open it with Journal.open, or choose another path")
         try:
             head_file = files.locked(files.head_path(path), path, create=True)
@@ -160,11 +163,11 @@ class Journal:
         """
         path = files.resolved(path)
         head_path = files.head_path(path)
-        if not path.exists():
-            if not head_path.exists() or head_path.stat().st_size < HEAD_BYTES:
+        if not os.path.exists(path):
+            if not os.path.exists(head_path) or head_path.stat().st_size < HEAD_BYTES:
                 raise JournalNotFoundError(f"there is no journal at {path}: begin one with Journal.create")
             raise JournalCorruptError(f"{path} is missing although its head file is there: restore it from a backup")
-        if not path.is_file() or not head_path.is_file():
+        if not os.path.isfile(path) or not os.path.isfile(head_path):
             raise JournalCorruptError(f"{path} is not a journal, or its head file {head_path.name} was lost")
         head_file = None if read_only else files.locked(head_path, path, create=False)
         try:
@@ -309,6 +312,9 @@ class Journal:
             if self._head_file is None or self._unusable or os.getpid() != self._process:
                 why = self._unusable or ("it was opened read-only" if self._head_file is None else "this is a fork")
                 raise JournalError(f"cannot write to {self.path}: {why}; open it again with Journal.open")
+            if (files.identity(self.path), files.identity(files.head_path(self.path))) != self._files:
+                # what is written to a file without a name is gone when the process ends
+                raise JournalError(f"{self.path} or its head file was removed or replaced while in use; put it back")
             now, batch, previous = self._clock(), self._head.count, self._head.hash
             rows = []
             for sequence, (kind, text, blob) in enumerate(encoded, batch):

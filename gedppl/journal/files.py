@@ -63,12 +63,24 @@ def resolved(path: Any) -> Path:
         raise JournalError(f"a journal's path must be a text or a path, got {path!r}: {error}") from None
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file this name stands for; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def head_path(path: Path) -> Path:
     return path.with_name(path.name + ".head")
 
 
 def connect(path: Path, *, writable: bool, create: bool = False) -> sqlite3.Connection:
     mode = "rwc" if create else "rw" if writable else "ro"
+    wal = Path(f"{path}-wal")
+    if not writable and not os.access(path.parent, os.W_OK) and not (wal.exists() and wal.stat().st_size):
+        mode = "ro&immutable=1"  # an archive that nobody writes to: SQLite need not, and cannot, leave its own files there
     db = sqlite3.connect(
         f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=5.0
     )
@@ -110,7 +122,13 @@ def build(path: Path, first: RawRecord) -> None:
 
 def locked(head_path: Path, path: Path, *, create: bool) -> int:
     """The head file, open and locked for this process; the system drops the lock when the process ends, however it ends."""
-    file = os.open(head_path, os.O_RDWR | (os.O_CREAT if create else 0) | getattr(os, "O_BINARY", 0), 0o644)
+    try:
+        file = os.open(head_path, os.O_RDWR | (os.O_CREAT if create else 0) | getattr(os, "O_BINARY", 0), 0o644)
+    except OSError as error:
+        if create:
+            raise
+        fix = "open with read_only=True, or change its rights"
+        raise JournalError(f"{path} cannot be opened for writing: {error}; {fix}") from error
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -178,7 +196,11 @@ def verify(path: Path, *, writer: bool) -> tuple[Head, RawRecord, bool]:
     stray = Path(f"{path}-journal")
     if stray.exists():
         raise JournalCorruptError(f"{stray.name} lies beside {path}: SQLite would play it back, and no journal writes one")
-    head, damaged_slot = read_head(head_path(path).read_bytes()[:HEAD_BYTES])
+    try:
+        data = head_path(path).read_bytes()[:HEAD_BYTES]
+    except OSError as error:
+        raise JournalError(f"{path} could not be read: {error}; check the permissions of its files") from error
+    head, damaged_slot = read_head(data)
     try:
         with contextlib.closing(connect(path, writable=False)) as db:
             _check_schema(db, path)
