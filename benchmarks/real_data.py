@@ -1,6 +1,6 @@
 """The acceptance table on real data: utility, feasibility and anchors, over several orders of arrival.
 
-    python benchmarks/real_data.py                       # all four problems, five orders each (about an hour and a half)
+    python benchmarks/real_data.py                       # all four problems, five orders each (tens of minutes)
     python benchmarks/real_data.py dosing --orders 0     # one order of arrival
     python benchmarks/real_data.py pricing --rounds 1000
 

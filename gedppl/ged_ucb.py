@@ -34,7 +34,7 @@ import numpy as np
 
 from gedppl import counterfactual
 from gedppl.confidence import learner_for
-from gedppl.confidence.learner import Bounds, Learner
+from gedppl.confidence.learner import Bounds, Learner, Trail
 from gedppl.counterfactual.joint import JointCosts, joint_pass
 from gedppl.errors import InfeasibleError, ProblemError, SettingError
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
@@ -372,11 +372,12 @@ def _cost_trail(
             bounds.append(None)
             continue
         learner = state.learners[c.stream]
-        trail = learner.trail(c.functional, x, problem.n_actions)
-        lower[:, :, j], upper[:, :, j] = _pin_safe(problem, x, j, trail.lower[:, snapshots], trail.upper[:, snapshots])
-        bounds.append(learner.bounds(c.functional, x, problem.n_actions))
+        trail, today = learner.trail(c.functional, x, problem.n_actions), learner.bounds(c.functional, x, problem.n_actions)
         if trail.approximate:
+            trail = _calibrated(trail, today)
             steering.append(j)
+        lower[:, :, j], upper[:, :, j] = _pin_safe(problem, x, j, trail.lower[:, snapshots], trail.upper[:, snapshots])
+        bounds.append(today)
     return lower, upper, bounds, steering
 
 
@@ -400,6 +401,24 @@ def _joint_costs(state: State, x: np.ndarray, snapshots: np.ndarray, upper: np.n
         mean[:, :, j] = np.where(free, middle, upper[:, :, j])
         factor[:, :, j, :, : half.shape[-1]] = np.where(free[..., None], half, 0.0)
     return JointCosts(mean, factor)
+
+
+def _calibrated(trail: Trail, today: Bounds) -> Trail:
+    """Approximate bounds of past snapshots, stretched by what today's own bounds show the approximation to be off, and never
+    narrower than today's: a past round knew less.
+
+    A bound that is too low would have past rounds play an action they could not afford: it would count as known without ever
+    having been tried, and its bonus would fade for nothing. What is unknown (the whole range) stays unknown.
+    """
+    low, high = trail.lower[:, :1], trail.upper[:, :1]  # snapshot 0 knows nothing
+    unknown = (trail.lower <= low) & (trail.upper >= high)
+    sides = []
+    for past, now, wider in ((trail.lower, today.lower, np.minimum), (trail.upper, today.upper, np.maximum)):
+        reach = past - trail.estimate
+        factor = np.abs(now - today.estimate)[:, None] / np.maximum(np.abs(reach[:, -1:]), 1e-12)
+        stretched = np.clip(wider(trail.estimate + factor * reach, now[:, None]), low, high)
+        sides.append(np.where(unknown, past, stretched))
+    return replace(trail, lower=sides[0], upper=sides[1])
 
 
 def _pin_safe(

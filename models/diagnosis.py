@@ -6,7 +6,7 @@ information). One classifier serves utility and constraint, and referring everyb
     malignant ~ Bernoulli(logit = b + w score(x)),    utility P(right decision | x)
 
 The score is the plain average of three measurements: 569 patients are few, and every further coefficient widens the set more
-than it sharpens the prediction (with a coefficient for each of the three nearly everybody is still referred at the end).
+than it sharpens the prediction.
 
 "Rarely" can mean three things, and the paper prints a fourth. pi is the probability of discharge at x:
 

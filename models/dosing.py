@@ -195,7 +195,8 @@ ADMITTED = {
     ("builtins", "slice"): slice,
     ("numpy", "dtype"): np.dtype,
     ("numpy", "ndarray"): np.ndarray,
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,  # the name of old NumPy
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("pandas.core.frame", "DataFrame"): Inert,
     ("pandas.core.indexes.base", "Index"): Inert,
     ("pandas.core.indexes.base", "_new_Index"): inert_index,

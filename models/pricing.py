@@ -4,11 +4,12 @@ The RAND Health Insurance Experiment gave families, by lot, plans in which they 
 such a plan; the insurer wants to pay little, and no group of patients may have more than a 35% chance of a year without a
 single visit. Two densities are learned from each year:
 
-    payment  ~ Normal(-(1 - share) (visits of the plan + x'w), scale of the plan),   utility E payment
-    no visit ~ Bernoulli(logit = plan + x'v),                                        constraint P(no visit) <= 0.35
+    visits   ~ NegativeBinomial(mean exp(plan + x'w), concentration c),   utility -(1 - share) E visits
+    no visit ~ Bernoulli(logit = plan + x'v),                             constraint P(no visit) <= 0.35
 
-Visits are no Gaussian numbers, but of the first density only the mean matters, and an error there costs utility, never
-feasibility. The second has a linear predictor: its bounds are exact and certificates are guarantees, if the logit is right.
+One density could serve both, but then an error in the shape of the counts would be an error in the limit. Of the first only
+the mean matters, and an error there costs utility, never feasibility. The second has a linear predictor: its bounds are exact
+and certificates are guarantees, if the logit is right.
 Free care is what everybody has today: its no-visit rate is known from the records, and it is the safe action.
 
 Needs nothing but gedppl; the table is models/data/randhie.csv.gz (public domain, see the README there).
@@ -28,6 +29,7 @@ from scipy.spatial import cKDTree
 from scipy.special import expit
 
 import gedppl as ged
+from gedppl.functionals import Functional
 
 SHARES = np.array([0.0, 0.25, 0.50, 0.95])  # what the patient pays
 AT_MOST = 0.35
@@ -42,12 +44,18 @@ ELIGIBLE = 0.32  # groups with a higher no-visit rate under free care already ar
 # the problem -------------------------------------------------------------------------------------------------------------
 
 
-def payment_model(x, a, y=None):
-    visits = numpyro.param("visits", 3.0 * jnp.ones(len(SHARES)))
-    w = numpyro.param("w", jnp.zeros(len(COLUMNS)))
-    scale = numpyro.param("scale", 5.0 * jnp.ones(len(SHARES)), constraint=dist.constraints.positive)
-    paid = 1 - jnp.asarray(SHARES)[a]
-    numpyro.sample("payment", dist.Normal(-paid * (visits[a] + x @ w), paid * scale[a]), obs=y)
+class Payment(Functional):
+    """-(1 - share) E visits: a functional of one's own is a mean, probability, ... and what to do with it."""
+
+    def __call__(self, density, x=None, a=None):
+        return -density.xp.asarray(1 - SHARES)[a] * super().__call__(density, x, a)
+
+
+def visits_model(x, a, y=None):
+    plan = numpyro.sample("plan", dist.Normal(1.0, 0.5).expand([len(SHARES)]).to_event(1))
+    w = numpyro.sample("w", dist.Normal(0.0, 0.5).expand([len(COLUMNS)]).to_event(1))
+    c = numpyro.sample("c", dist.LogNormal(0.0, 0.5))
+    numpyro.sample("visits", dist.NegativeBinomial2(jnp.exp(plan[a] + x @ w), c), obs=y)
 
 
 def no_visit_model(x, a, y=None):
@@ -77,7 +85,7 @@ def problem(at_most=AT_MOST):
     example = (np.zeros((1, len(COLUMNS))), np.zeros(1, int))
     return ged.Problem(
         n_actions=len(SHARES),
-        utility=ged.Utility(ged.density_class(payment_model, example=example), ged.mean(-MOST_VISITS, 0.0)),
+        utility=ged.Utility(ged.density_class(visits_model, example=example), Payment("mean", -MOST_VISITS, 0.0)),
         constraints=[
             ged.Constraint(
                 ged.density_class(no_visit_model, example=example), ged.mean(0, 1),
@@ -113,7 +121,7 @@ def environment():
     no_visit = cross_fit(fold, interactions(x, plan), visits == 0, "logistic", at)
     no_visit[:, FREE_CARE] = np.minimum(no_visit[:, FREE_CARE], no_visit_rate_of_free_care(x))
     return ged.Replay(
-        x[eligible], -(1 - SHARES) * matched[eligible], {"no visit": matched[eligible] == 0},
+        x[eligible], matched[eligible], {"no visit": matched[eligible] == 0},
         utilities=-(1 - SHARES) * mean_visits[eligible], costs=no_visit[eligible],
     )  # fmt: skip
 

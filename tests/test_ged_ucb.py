@@ -266,3 +266,20 @@ def test_feasibility_rests_on_the_bounds_and_not_on_what_steers_the_past() -> No
     np.testing.assert_array_equal(ged_ucb.cost_bounds(state, at)[1][:, 0, 1], exact.upper[:, 1])
     assert past.approximate
     assert (past.upper[:, -1, 1] < exact.upper[:, 1] - 1e-3).any()  # what would have been certified
+
+
+def test_a_past_round_is_never_taken_to_have_known_more_than_today() -> None:
+    """Too narrow an approximation would count an action as played that past rounds could not afford."""
+    from gedppl.confidence.learner import Bounds, Trail
+
+    estimate = np.full((1, 3, 2), 0.2)
+    upper = np.array([[[1.0, 1.0], [0.25, 0.9], [0.22, 0.6]]])  # snapshot 0 knows nothing; the last is today's
+    lower = np.array([[[0.0, 0.0], [0.15, 0.0], [0.18, 0.1]]])
+    today = Bounds(np.full((1, 2), 0.2), np.array([[0.1, 0.15]]), np.array([[0.5, 0.4]]), "exact", True, "")
+    past = ged_ucb._calibrated(Trail(estimate, lower, upper, approximate=True), today)
+    np.testing.assert_allclose(past.upper[0, 0], 1.0)  # still unknown
+    np.testing.assert_allclose(past.upper[0, 1], [0.95, 0.55])  # 0.05 x 15, 0.7 / 2: as far off as today
+    np.testing.assert_allclose(past.upper[0, 2], today.upper[0])
+    np.testing.assert_allclose(past.lower[0, 2], today.lower[0])
+    assert (past.upper[:, 1:] >= today.upper[:, None] - 1e-12).all()
+    assert (past.lower[:, 1:] <= today.lower[:, None] + 1e-12).all()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from gedppl.density import Density
-
-if TYPE_CHECKING:
-    from gedppl.functionals import Functional
+from gedppl.functionals import Functional
 
 SEARCHED = (
     "the functional is not monotone in the Normal's loc: its range was searched on a grid of at least 16 points per "
@@ -18,13 +14,20 @@ SEARCHED = (
 GRID, WIDEST = 16, 64  # points per scale; intervals beyond this many scales get the functional's whole range
 
 
+def is_plain(functional: Functional) -> bool:
+    """Whether the functional is what its name says; a subclass may do anything with it."""
+    return type(functional).__call__ is Functional.__call__
+
+
 def is_searched(functional: Functional) -> bool:
     """Whether the range over an interval of loc is found by search, not in closed form."""
-    return functional.name == "expected"
+    return functional.name == "expected" or not is_plain(functional)
 
 
 def direction(functional: Functional) -> int:
     """+1 or -1 if the functional grows or falls with loc, 0 if neither."""
+    if not is_plain(functional):
+        return 0
     if functional.name in ("mean", "quantile", "cvar"):
         return 1
     if functional.name == "probability" and (functional.above is None or functional.below is None):
@@ -34,6 +37,8 @@ def direction(functional: Functional) -> int:
 
 def slope(functional: Functional, scale: float) -> float:
     """The largest absolute derivative in loc, for noise of at least this scale; inf where none is known."""
+    if not is_plain(functional):
+        return np.inf
     if functional.name in ("mean", "quantile", "cvar"):
         return 1.0
     if functional.name == "variance":
@@ -47,7 +52,7 @@ def slope(functional: Functional, scale: float) -> float:
 
 def value_at(functional: Functional, loc: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The functional at loc (M, n) with scale (n,) and rows x (n, dx), a (n,); clipped to its range."""
-    if functional.name == "mean":
+    if functional.name == "mean" and is_plain(functional):
         return np.minimum(np.maximum(loc, functional.low), functional.high)  # np.clip costs several times more on few numbers
     density = Density("Normal", {"loc": loc, "scale": np.broadcast_to(scale, loc.shape)})
     return functional.clip(np.asarray(functional(density, x, a), float))

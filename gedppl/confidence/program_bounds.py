@@ -13,6 +13,7 @@ from scipy.special import expit
 from gedppl.confidence.ascent import ascend
 from gedppl.confidence.learner import Bounds, Trail
 from gedppl.confidence.likelihoods import OrderedData, PredictorData
+from gedppl.confidence.loc_ranges import is_plain
 from gedppl.confidence.reach import farthest
 from gedppl.density import Density
 
@@ -179,6 +180,8 @@ def _over_interval(
 
 def _edge_weights(functional: Functional, n_edges: int, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """A functional linear in the probabilities of y = 0..C, as constant (m,) + sum_k weight (m, C) P(y <= k); else None."""
+    if not is_plain(functional):
+        return None
     if functional.name == "mean":
         at = np.repeat(np.arange(n_edges + 1.0)[:, None], len(a), axis=1)
     elif functional.name == "probability":
