@@ -456,7 +456,10 @@ def permuted(count: int, seed: int) -> None:
 
     plain, monitors = told([(i, "both") for i in range(6)])
     for _ in range(count):
-        order = [(i, "both") for i in range(6)] + [(int(i), "both") for i in rng.integers(6, size=3)]  # with duplicates
+        whole = rng.random(6) < 0.5  # the others are told in two parts, either first
+        order = [(i, part) for i in range(6) for part in (["both"] if whole[i] else ["y", "z"])]
+        again = zip(rng.integers(6, size=3), rng.choice(["both", "y", "z"], 3))
+        order += [(int(i), str(part)) for i, part in again]
         rng.shuffle(order)
         result, its_monitors = told(order)
         assert result == plain
