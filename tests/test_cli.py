@@ -260,6 +260,29 @@ def test_usage_errors_exit_with_2(arguments, message, capsys):
 COMMANDS = [[], ["run"], ["compare"], ["report"], ["resume"], ["journal"], ["journal", "show"], ["journal", "export"]]
 
 
+WATCH = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            print(os.environ.get("OMP_NUM_THREADS"))
+
+sys.meta_path.insert(0, Watch())
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "module", "seen"), [(None, "gedppl.cli", "1"), ("3", "gedppl.cli", "3"), (None, "numpy", "None")]
+)
+def test_the_command_computes_on_one_thread_unless_told(chosen, module, seen):
+    """What the environment says at the moment NumPy is imported; a bare import is the control, and is left alone."""
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[1])} | ({} if chosen is None else {"OMP_NUM_THREADS": chosen})
+    command = [sys.executable, "-c", f"{WATCH}import gedppl, {module}"]
+    assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout.split()[0] == seen
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_has_examples(command, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -448,6 +471,9 @@ def test_journal_shows_and_exports(tmp_path, script, capsys):
     assert "propensity" not in (tmp_path / "b.csv").read_text()
     assert main(["journal", "export", str(out), str(out / "journal.db")]) != 0  # never over the journal itself
     assert "could overwrite the journal" in capsys.readouterr().err
+    assert main(["journal", "export", str(out), str(tmp_path / "t.parquet")]) == 0
+    assert f"{rows} rows in {tmp_path / 't.parquet'}" in capsys.readouterr().out
+    assert (tmp_path / "t.parquet").read_bytes()[:4] == b"PAR1"
     assert main(["journal", "show", str(tmp_path)]) == 2
     assert "there is no journal" in capsys.readouterr().err
 

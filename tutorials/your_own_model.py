@@ -15,7 +15,7 @@
 #
 # The library asks one thing of a model: at these parameters, this context and this action, *which distribution* has the outcome?
 # Any NumPyro or Pyro program that answers it will do. This tutorial shows what to write, what to give (priors, bounds), what to
-# ask of the density (functionals), and which programs get exact bounds.
+# ask of the density (functionals), and which programs get exact bounds. The Pyro cells need `pip install '.[pyro]'`.
 
 # %%
 import os

@@ -6,8 +6,13 @@ Results go to stdout, everything else to stderr.
 
 from __future__ import annotations
 
-import argparse
 import os
+
+# Before NumPy is loaded, unless the user has chosen: matrices here are small, and threads that wait for each other cost more
+# than they save.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
