@@ -147,12 +147,14 @@ def program(n: int) -> None:
     with counted_compilations() as names:
         start, cpu = time.perf_counter(), time.process_time()
         for t in range(n):
+            if t in (500, 1000):
+                print(f"  {t} rounds: {time.perf_counter() - start:.1f} s", flush=True)
             decision = agent.ask(phi[t].ravel())
             f = phi[t, decision.action]
             agent.tell(decision.id, f @ w + np.exp(-1.5 + f @ v) * rng.normal())
         wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     print(f"generic program, 20 parameters, {n} rounds: {wall:.1f} s ({cpu:.1f} s of processor time)")
-    print(f"compilations: {count(names)}")
+    print(f"compilations: {len(names)} in all; by function: {cls.program.compilations}")
 
 
 def growth(short: int, long: int) -> None:

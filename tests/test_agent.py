@@ -11,6 +11,7 @@ import pytest
 import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.agent import FallbackWarning, SafeActionWarning
+from gedppl.ged_ucb import costs
 from tests.problems import LinearWorld, TableWorld
 
 WORLD = TableWorld(2, 3, 8, seed=4)
@@ -221,15 +222,15 @@ def test_a_failure_takes_the_safe_action_and_says_so(monkeypatch) -> None:
 
 def test_nan_bounds_never_become_a_policy(monkeypatch) -> None:
     agent = agent_after()
-    trail = ged_ucb._cost_trail
+    trail = costs._cost_trail
 
     def poisoned(*args):
-        lower, upper, bounds = trail(*args)
+        lower, upper, *rest = trail(*args)
         upper[..., 1] = np.nan
-        return lower, upper, bounds
+        return lower, upper, *rest
 
-    monkeypatch.setattr(ged_ucb, "_cost_trail", poisoned)
-    with pytest.warns(FallbackWarning):
+    monkeypatch.setattr(costs, "_cost_trail", poisoned)
+    with pytest.warns(FallbackWarning, match="a cost bound is NaN"):
         assert agent.ask([0.0]).action == 0
 
 

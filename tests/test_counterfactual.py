@@ -318,6 +318,55 @@ def test_blocks_stay_close_to_the_exact_pass(n_actions: int, n_limits: int) -> N
     assert min(held_loss) < -0.01
 
 
+def test_early_blocks_are_merged_and_little_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history's blocks do not grow in number with t; merging far more of them is another algorithm."""
+
+    def filled_blocks(t: int, share: float) -> tuple[list[int], counterfactual.PassResult]:
+        sizes, fill = [], counterfactual.fill_blocks
+
+        def counting(score: np.ndarray, *rest: Any) -> Any:
+            sizes.append(score.shape[1])
+            return fill(score, *rest)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(counterfactual, "fill_blocks", counting)
+            patched.setattr(counterfactual, "MERGED_SHARE", share)
+            return sizes, block_pass(**merged_history(t))
+
+    def merged_history(t: int) -> dict[str, Any]:
+        rng, start = np.random.default_rng(4), [0]
+        while (after := max(start[-1] + 1, int(1.05 * start[-1]))) <= t:
+            start.append(after)
+        shrink = 1 / np.sqrt(1 + np.array(start))[:, None]
+        cost = np.clip(np.array([0.05, 0.3, 0.5, 0.7]) + shrink, 0, 1)
+        cost[:, 0] = 0.05
+        base = np.array([0.1, 0.5, 0.6, 0.9]) + 0.5 * shrink * rng.normal(size=(len(start), 4))
+        weight = 0.3 * np.sqrt(np.arange(t + 1) + 1.0)
+        return {"base_score": base[None], "cost_upper": cost[None, :, None], "at_most": np.full((len(start), 1), 0.4),
+                "bonus_weight": weight, "block_start": np.array(start), "t": t, "safe_action": 0}  # fmt: skip
+
+    t = 3000
+    (all_,), every = filled_blocks(t, 0.0)
+    (some,), merged = filled_blocks(t, counterfactual.MERGED_SHARE)
+    (few,), coarse = filled_blocks(t, 0.5)
+    assert all_ > 110
+    assert some < 90
+    assert few < 10
+    moved = [np.abs(one.expected_count - every.expected_count).sum() / 2 / t for one in (merged, coarse)]
+    assert moved[0] < 0.01 < moved[1]
+    assert filled_blocks(30_000, counterfactual.MERGED_SHARE)[0][0] <= some + 5
+
+
+def test_a_changed_limit_keeps_its_own_block() -> None:
+    given = {
+        "base_score": np.tile([0.0, 1.0], (1, 40, 1)), "cost_upper": np.tile([0.0, 1.0], (1, 40, 1, 1)),
+        "at_most": np.r_[np.full(20, 0.2), np.full(20, 0.6)][:, None], "bonus_weight": np.full(4001, 1e-3),
+        "block_start": np.r_[np.arange(20), 20 + np.arange(20)], "t": 4000, "safe_action": 0,
+    }  # fmt: skip
+    played = block_pass(**given).expected_count[0, 1]
+    assert played == pytest.approx(20 * 0.2 + 3980 * 0.6, rel=1e-4)
+
+
 def test_what_is_played_is_the_rate_not_an_argmax() -> None:
     """Asked at many rounds, the block pass plays what the exact one plays on average. A filling leaves its actions tied, and
     an argmax among tied actions explores for ever."""

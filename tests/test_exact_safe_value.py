@@ -137,3 +137,11 @@ def test_contradictions_are_named() -> None:
     with pytest.raises(ged.errors.ProblemError, match="declared exact, but whatever its parameters"):
         ged.GEDUCB(problem(safe_value_exact=True)).ask(nothing)
     assert jnp.allclose(ged.GEDUCB(problem(0.0, safe_value_exact=True)).ask(nothing).policy.sum(), 1.0)
+
+
+def test_a_linear_gaussian_run_compiles_two_functions_of_its_program() -> None:
+    fresh = ged.density_class(linear_program(K, D, SIGMA))
+    limit = ged.Constraint(fresh, ged.mean(0, 1), at_most=TAU, safe_value=float(SAFE @ MU))
+    declared = ged.Problem(n_actions=K, utility=ged.Utility(fresh, ged.mean(0, 1)), constraints=[limit], safe_action=0)
+    infeasible_rounds(declared, 0, 25)
+    assert fresh.program.compilations == {"first_look": 1, "predictor": 1}

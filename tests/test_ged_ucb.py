@@ -10,6 +10,7 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl import counterfactual, ged_ucb
+from gedppl.ged_ucb import costs
 from gedppl.simulation import constrained_best, simulate
 from tests.literal import algorithm_1
 from tests.problems import LinearWorld, TableWorld
@@ -276,7 +277,7 @@ def test_a_past_round_is_never_taken_to_have_known_more_than_today() -> None:
     upper = np.array([[[1.0, 1.0], [0.25, 0.9], [0.22, 0.6]]])  # snapshot 0 knows nothing; the last is today's
     lower = np.array([[[0.0, 0.0], [0.15, 0.0], [0.18, 0.1]]])
     today = Bounds(np.full((1, 2), 0.2), np.array([[0.1, 0.15]]), np.array([[0.5, 0.4]]), "exact", True, "")
-    past = ged_ucb._calibrated(Trail(estimate, lower, upper, approximate=True), today)
+    past = costs._calibrated(Trail(estimate, lower, upper, approximate=True), today)
     np.testing.assert_allclose(past.upper[0, 0], 1.0)  # still unknown
     np.testing.assert_allclose(past.upper[0, 1], [0.95, 0.55])  # 0.05 x 15, 0.7 / 2: as far off as today
     np.testing.assert_allclose(past.upper[0, 2], today.upper[0])

@@ -23,7 +23,7 @@ from gedppl.backends.histories import Histories
 from gedppl.backends.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.backends.jax_first_look import FirstLook, first_look
 from gedppl.backends.lowering import external_density, is_external
-from gedppl.backends.padding import PIECES, batch_size, pad, pieces, settings_size
+from gedppl.backends.padding import PIECES, pad, pieces, settings_size
 from gedppl.backends.tracing import trial_rows
 from gedppl.classes import LinearPredictor, OrderedPredictor, away_from
 from gedppl.density import Density
@@ -33,6 +33,7 @@ MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
 RARE = ("draw_prior", "first_look")  # asked so seldom that compiling them well would cost more than it saves
 KEEP_COMPILED = 512
+AT_ONCE = 64  # settings whose sums over a history are asked for in one call
 
 
 class JaxKernels:
@@ -68,7 +69,8 @@ class JaxKernels:
                     compiled = jax.jit(function).lower(*args).compile(compiler_options=options)
                 with self._guard:
                     self._compiled[key] = compiled
-                    self.compilations[name] = self.compilations.get(name, 0) + 1
+                    kind = name if static is None else f"{name} of {static}"
+                    self.compilations[kind] = self.compilations.get(kind, 0) + 1
                     while len(self._compiled) > KEEP_COMPILED:
                         self._compiled.popitem(last=False)
             return compiled(*args)
@@ -364,19 +366,30 @@ class JaxKernels:
         logs = self.row_log_likelihood(theta, x, a, y)
         return jnp.sum(jnp.where(w == 0.0, 0.0, w * logs))
 
-    def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
-        def function(theta: Any, *history: Any) -> Any:  # one setting after another: on a CPU at least as fast as side by side
-            return jax.lax.map(lambda one: self._sum(one, *history), theta)
+    def _at_settings(self, name: str, one: Callable[..., Any], theta: np.ndarray, rows: Rows, weights: Any) -> list[np.ndarray]:
+        """one(theta_m, *history) at every setting of theta (M, D), one after another: on a CPU as fast as side by side, and
+        however many there are, a history's bucket is compiled once."""
 
-        out = self.call("total", function, pad(theta, batch_size(len(theta))), *self._history(rows, weights))
-        return np.array(out)[: len(theta)]
+        def function(theta: Any, m: Any, *history: Any) -> Any:
+            def step(i: Any, out: Any) -> Any:
+                return jax.tree.map(lambda all_, new: all_.at[i].set(new), out, one(theta[i], *history))
+
+            shapes = jax.eval_shape(one, theta[0], *history)
+            return jax.lax.fori_loop(0, m, step, jax.tree.map(lambda leaf: jnp.zeros((AT_ONCE, *leaf.shape)), shapes))
+
+        history, parts = self._history(rows, weights), []
+        for first in range(0, len(theta), AT_ONCE):
+            some = theta[first : first + AT_ONCE]
+            out = self.call(name, function, pad(some, AT_ONCE), np.array(len(some)), *history)
+            parts.append([np.asarray(leaf)[: len(some)] for leaf in jax.tree.leaves(out)])
+        return [np.concatenate(column) for column in zip(*parts)]
+
+    def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+        return self._at_settings("total", self._sum, theta, rows, weights)[0]
 
     def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        def function(theta: Any, *history: Any) -> Any:
-            return jax.lax.map(lambda one: jax.value_and_grad(self._sum)(one, *history), theta)
-
-        out = self.call("total_grad", function, pad(theta, batch_size(len(theta))), *self._history(rows, weights))
-        return np.array(out[0])[: len(theta)], np.array(out[1])[: len(theta)]
+        value, grad = self._at_settings("total_grad", jax.value_and_grad(self._sum), theta, rows, weights)
+        return value, grad
 
     def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
         def function(theta: Any, *history: Any) -> Any:

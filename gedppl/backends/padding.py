@@ -17,16 +17,6 @@ def settings_size(m: int) -> int:
     return size
 
 
-def batch_size(m: int) -> int:
-    """To how many parameter settings m are padded for a whole history, where waste is dear: 1, 2, 3, 4, 6, 8, 12, 16, ...
-
-    >>> [batch_size(m) for m in (1, 5, 10, 20, 33)]
-    [1, 6, 12, 24, 48]
-    """
-    power = 1 << max(m - 1, 0).bit_length()
-    return power * 3 // 4 if m <= power * 3 // 4 else power
-
-
 def pad(array: np.ndarray, size: int) -> np.ndarray:
     """The array with its first row repeated at the end, up to `size` rows."""
     short = size - len(array)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -31,10 +32,16 @@ class Region:
 
     def whiten(self, grad: np.ndarray) -> np.ndarray:
         """Gradients (M, D) with respect to z, theta = centre + chol^-T z."""
-        return solve_triangular(self.chol, grad.T, lower=True, check_finite=False).T
+        return np.einsum("md,kd->mk", grad, self._inverse)
 
     def theta(self, z: np.ndarray) -> np.ndarray:
-        return self.centre + solve_triangular(self.chol, z.T, lower=True, trans=1, check_finite=False).T
+        # not by matrix product, whose last digit depends on how many rows there are: a point found must stay inside
+        return self.centre + np.einsum("md,dk->mk", z, self._inverse)
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        """chol^-1. Thousands of small triangular solves would each wake the threads of a BLAS library."""
+        return solve_triangular(self.chol, np.eye(len(self.centre)), lower=True, check_finite=False)
 
     def z(self, theta: np.ndarray) -> np.ndarray:
         return (theta - self.centre) @ self.chol

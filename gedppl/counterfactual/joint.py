@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.counterfactual import HALF_STEP, MERGED_SHARE, TRACE, PassResult, _checked, _Inputs, _merged, block_pass
+from gedppl.counterfactual import HALF_STEP, MERGED_SHARE, TRACE, PassResult, block_pass
 from gedppl.counterfactual.blocks import fill_blocks
+from gedppl.counterfactual.inputs import Inputs, checked, merged
 from gedppl.counterfactual.inverse_counts import InverseCounts
 from gedppl.errors import InfeasibleError
 from gedppl.selection.joint import JointRegion, joint_cost
@@ -64,7 +65,7 @@ def joint_pass(
     snapshot are filled at once. Where actions reveal more than their own outcome, counts are those of the action-wise pass.
     """
     upper = costs.mean + np.linalg.norm(costs.factor, axis=-1)
-    given = _checked(base_score, upper, at_most, bonus_weight, block_start, t, available, reveals, 1, safe_action)
+    given = checked(base_score, upper, at_most, bonus_weight, block_start, t, available, reveals, 1, safe_action)
     if exact:
         walked = [_walk(given, costs, c) for c in range(len(given.base))]
         policy, inverse, count = (np.array([one[k] for one in walked]) for k in range(3))
@@ -81,11 +82,11 @@ def joint_pass(
     return PassResult(policy, inverse, count, given.base[:, -1] + given.bonus[-1] * inverse)
 
 
-def _region(given: _Inputs, costs: JointCosts, c: int, b: int) -> JointRegion:
+def _region(given: Inputs, costs: JointCosts, c: int, b: int) -> JointRegion:
     return JointRegion(costs.mean[c, b], costs.factor[c, b], given.limit[b], given.available[c, b], given.safe_action)
 
 
-def _walk(given: _Inputs, costs: JointCosts, c: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _walk(given: Inputs, costs: JointCosts, c: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One context, round by round: score, select, count."""
     t, n_actions = len(given.bonus) - 1, given.base.shape[2]
     inverse, count = InverseCounts(n_actions, 1), np.zeros(n_actions)
@@ -106,13 +107,13 @@ def _walk(given: _Inputs, costs: JointCosts, c: int) -> tuple[np.ndarray, np.nda
     return policy, inverse.value, count
 
 
-def _filled(given: _Inputs, costs: JointCosts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _filled(given: Inputs, costs: JointCosts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Own outcomes only: tangents of V at what the last filling gave, a few times over; then today's block alone."""
     apart = block_pass(
         given.base, given.cost, given.limit, given.bonus, given.start, len(given.bonus) - 1,
         available=given.available, safe_action=given.safe_action,
     )  # fmt: skip
-    given, last = _merged(given, MERGED_SHARE)
+    given, last = merged(given, MERGED_SHARE)
     costs = costs.under(last)
     take = np.append(np.nonzero(given.stop > given.start)[0], len(given.start) - 1)  # today is one more block, of one round
     base, limit, usable = given.base[:, take], given.limit[take], given.available[:, take]

@@ -1,0 +1,174 @@
+"""GED-UCB: `init`, `select`, `update`. Pure: the same state and context give the same policy.
+
+To be read beside Algorithm 1 of Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+Framework":
+
+    paper                      here
+    f^ (utility density)       state.learners["utility"], a fit for every snapshot
+    g^ (constraint density)    state.learners[name]
+    C~_G(t, delta)             the learner's confidence set
+    V~ (upper constraint)      cost_upper
+    tau, c_0, r_0              limits, safe value, safe utility
+    alpha_r                    width_weight
+    beta_t                     bonus_weight
+    pi~_{t,i}                  the counterfactual policy of round i at today's context
+
+One round. Every past round i is replayed at today's context: its snapshot of the models gives estimated utilities, cost
+bounds and widths; its policy maximises
+
+    utility + beta_i E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)      subject to  sum_a pi_a cost_upper_a <= tau
+
+where N counts how often the earlier counterfactual policies would have revealed the action. Today's policy is the last.
+Feasibility rests on `cost_upper` alone: the weights beta and alpha_r steer exploration and never touch it.
+
+Axis letters: C contexts asked together, B blocks of rounds, K actions, J constraints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gedppl import counterfactual
+from gedppl.confidence import learner_for
+from gedppl.counterfactual.joint import joint_pass
+from gedppl.ged_ucb.costs import Replay, check_explorable, check_feasible, check_joint, cost_bounds, replay, worst_case
+from gedppl.ged_ucb.known import known_directions
+from gedppl.ged_ucb.state import Block, Info, State
+from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration
+from gedppl.problem import UTILITY, Problem
+from gedppl.settings import Settings, warmup_rounds
+
+__all__ = [
+    "Block", "Info", "State", "advance", "bonus_weights", "change", "cost_bounds", "delta_shares", "init", "refit", "select",
+    "update", "worst_case",
+]  # fmt: skip
+
+
+def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
+    """The state before the first round. x (n, dx): any contexts of the right width, to trace the models with."""
+    rows = np.asarray(x, float)
+    for model in problem.streams.values():
+        trace = getattr(model, "trace", None)
+        if trace is not None:
+            trace(rows[:1], np.zeros(1, np.int64))
+    shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
+    learners = {
+        name: learner_for(
+            model, delta=shares[name], radius=chosen.radius, oracle=chosen.oracle, seed=chosen.seed,
+            known_direction=known.get(name),
+        )
+        for name, model in problem.streams.items()
+    }  # fmt: skip
+    if chosen.selection == "joint":
+        check_joint(problem, learners)
+    lipschitz = None
+    if getattr(problem.utility.model, "size", None) is not None:
+        member = problem.utility.model.density(0, rows[:1], np.zeros(1, np.int64))
+        lipschitz = problem.utility.functional.lipschitz("hellinger", member)
+    state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz)
+    return _open_block(state, np.ones(problem.n_actions, bool))
+
+
+def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, Info]:
+    """Today's policies (C, K) at contexts x (C, dx), decided together, and what they rest on."""
+    problem, chosen, K = state.problem, state.settings, state.problem.n_actions
+    mask = np.ones((len(x), K), bool) if allowed is None else np.asarray(allowed, bool)
+    warmup = warmup_rounds(chosen.warmup, K)
+    exact = state.t - warmup <= chosen.exact_rounds
+    seen = replay(state, x, mask, one_by_one=exact)
+    upper = seen.upper[:, -1]
+    if state.t < warmup:
+        action = state.t if chosen.warmup == "paper" else problem.safe_action
+        policy, inverse = np.eye(K)[np.full(len(x), action)], np.ones((len(x), K))
+        engine = f"warm-up ({chosen.warmup})"
+    else:
+        policy, inverse = _counterfactual(state, seen, warmup, exact)
+        engine = "every past round replayed" if exact else "past rounds replayed in blocks"
+        check_feasible(worst_case(policy, upper, seen.joint), problem.limits)
+    if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
+        check_explorable(problem, x, upper, mask)
+    beta = bonus_weights(state, np.array([state.t]), seen.exploration[-1:])[0]
+    info = Info(
+        utility=seen.estimate[:, -1],
+        bonus=beta * inverse,
+        width=seen.width[:, -1],
+        inverse_count=inverse,
+        cost_lower=seen.lower[:, -1],
+        cost_upper=upper,
+        limits=problem.limits,
+        bounds=seen.bounds,
+        joint=None if seen.joint is None else seen.joint.under(slice(-1, None)),
+        engine=engine,
+        notes=seen.notes,
+    )
+    return policy, info
+
+
+def _counterfactual(state: State, seen: Replay, warmup: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Algorithm 1's inner loop over i: today's policies (C, K) and E[1/(N+1)] (C, K)."""
+    first = np.searchsorted(seen.starts, warmup, side="right") - 1  # the block in force when the warm-up ended
+    rounds = np.arange(warmup, state.t + 1)
+    beta = bonus_weights(state, rounds, seen.exploration[np.searchsorted(seen.starts, rounds, side="right") - 1])
+    score = (seen.estimate + seen.width)[:, first:]
+    history = (seen.limits[first:], beta, np.maximum(seen.starts[first:] - warmup, 0), state.t - warmup)
+    options: dict[str, Any] = {
+        "available": seen.available[:, first:],
+        "reveals": state.problem.reveals,
+        "safe_action": state.problem.safe_action,
+    }
+    if seen.joint is not None:
+        result = joint_pass(score, seen.joint.under(slice(first, None)), *history, **options, exact=exact)
+    else:
+        run = counterfactual.exact_pass if exact else counterfactual.block_pass
+        result = run(score, seen.upper[:, first:], *history, **options)
+    return result.policy, result.inverse_count
+
+
+def update(state: State, rows: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], rounds: int) -> State:
+    """Take in the outcomes of `rounds` rounds, told together: stream -> (x (m, dx), a (m,), y (m,)). Refit when due."""
+    learners = dict(state.learners)
+    for stream, (x, a, y) in rows.items():
+        if len(a):
+            learners[stream] = learners[stream].absorb(x, a, y)
+    state = replace(state, learners=learners, told=state.told + rounds)
+    return refit(state) if state.told >= state.refit_at else state
+
+
+def refit(state: State) -> State:
+    """Fit every model to all rows and open a block under the new snapshot."""
+    learners = {name: learner.refit() for name, learner in state.learners.items()}
+    due = max(state.told + 1, math.floor(state.settings.growth * state.told))
+    state = replace(state, learners=learners, refit_at=due)
+    return _open_block(state, state.blocks[-1].available)
+
+
+def advance(state: State, rounds: int) -> State:
+    """Count rounds as decided."""
+    return replace(state, t=state.t + rounds)
+
+
+def change(state: State, problem: Problem, available: np.ndarray) -> State:
+    """Go on with other limits, or with actions added or retired. Past rounds keep theirs."""
+    grown = problem.n_actions - state.problem.n_actions
+    if grown:
+        blocks = tuple(replace(b, available=np.append(b.available, np.zeros(grown, bool))) for b in state.blocks)
+        state = replace(state, blocks=blocks)
+    return _open_block(replace(state, problem=problem), np.asarray(available, bool))
+
+
+def _open_block(state: State, available: np.ndarray) -> State:
+    learner = state.learners[UTILITY]
+    block = Block(
+        start=state.t,
+        snapshot=len(learner.snapshot_sizes) - 1,
+        exploration=exploration(state),
+        limits=state.problem.limits,
+        available=available,
+    )
+    kept = state.blocks if not state.blocks or state.blocks[-1].start < state.t else state.blocks[:-1]
+    return replace(state, blocks=(*kept, block))

@@ -1,0 +1,231 @@
+"""What every block's snapshot says at today's contexts: utilities, cost bounds and the width bonus.
+
+Axis letters: C contexts asked together, B blocks of rounds, K actions, J constraints, q directions of an ellipsoid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gedppl.confidence.learner import Bounds, Learner, Trail
+from gedppl.counterfactual.joint import JointCosts
+from gedppl.errors import InfeasibleError, SettingError
+from gedppl.ged_ucb.known import exactness_notes
+from gedppl.ged_ucb.state import State
+from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One entry for every block in turn, today's last."""
+
+    starts: np.ndarray  # (B,)
+    exploration: np.ndarray  # (B,) Q of the bonus weight
+    estimate: np.ndarray  # (C, B, K) utility
+    width: np.ndarray  # (C, B, K) alpha_r times the width of the cost bounds
+    lower: np.ndarray  # (C, B, J, K)
+    upper: np.ndarray  # (C, B, J, K)
+    limits: np.ndarray  # (B, J)
+    available: np.ndarray  # (C, B, K)
+    bounds: tuple[Bounds | None, ...]  # today's, and how they were found; None where the cost is known
+    joint: JointCosts | None  # where costs are bounded for all actions together
+    notes: tuple[str, ...]
+
+
+def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool) -> Replay:
+    """What past rounds would have seen at x (C, dx), and what is seen today. allowed (C, K).
+
+    A program's bounds are too dear to recompute for every past snapshot: they hold for today, the trail for the past. If rounds
+    are walked `one_by_one`, today is then a block of its own; in blocks it stands for its block.
+    """
+    problem, blocks = state.problem, state.blocks
+    snapshots = np.array([b.snapshot for b in blocks])
+    starts, exploration = np.array([b.start for b in blocks]), np.array([b.exploration for b in blocks])
+    limits = np.stack([b.limits for b in blocks])
+    estimate = state.learners[UTILITY].trail(problem.utility.functional, x, problem.n_actions).estimate[:, snapshots]
+    available = np.stack([b.available for b in blocks])[None] & allowed[:, None]
+    lower, upper, bounds, steering = _cost_trail(state, x, snapshots)
+    if steering:
+        now_lower, now_upper = lower[:, -1:].copy(), upper[:, -1:].copy()
+        for j in steering:
+            found = bounds[j]
+            assert found is not None
+            now_lower[:, 0, j], now_upper[:, 0, j] = _pin_safe(problem, x, j, found.lower, found.upper)
+        kept = slice(None) if one_by_one and starts[-1] < state.t else slice(-1)
+        lower, upper = (np.concatenate([p[:, kept], n], axis=1) for p, n in ((lower, now_lower), (upper, now_upper)))
+        if kept == slice(None):
+            estimate, available = (np.concatenate([p, p[:, -1:]], axis=1) for p in (estimate, available))
+            limits, exploration = np.concatenate([limits, limits[-1:]]), np.append(exploration, exploration[-1])
+            starts = np.append(starts, state.t)
+    width, notes = _width_bonus(state, x, lower, upper, limits)
+    joint = _joint_costs(state, x, snapshots, upper) if state.settings.selection == "joint" else None
+    _check_bounds(lower[:, -1], upper[:, -1], estimate)
+    said = (*notes, *exactness_notes(state))
+    return Replay(starts, exploration, estimate, width, lower, upper, limits, available, tuple(bounds), joint, said)
+
+
+def cost_bounds(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper values of every constraint at x: each (C, J, K)."""
+    problem = state.problem
+    lower = np.empty((len(x), len(problem.constraints), problem.n_actions))
+    upper = np.empty_like(lower)
+    snapshots = np.array([state.blocks[-1].snapshot])
+    trail_lower, trail_upper, bounds, steering = _cost_trail(state, x, snapshots)
+    lower[:], upper[:] = trail_lower[:, -1], trail_upper[:, -1]
+    for j in steering:
+        lower[:, j], upper[:, j] = _pin_safe(problem, x, j, bounds[j].lower, bounds[j].upper)  # type: ignore[union-attr]
+    return lower, upper
+
+
+def _cost_trail(
+    state: State, x: np.ndarray, snapshots: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[Bounds | None], list[int]]:
+    """Cost bounds under every block: lower and upper (C, B, J, K); today's bounds with how they were found; and the
+    constraints whose bounds under blocks only steer, so that today's must take their place."""
+    problem = state.problem
+    shape = (len(x), len(snapshots), len(problem.constraints), problem.n_actions)
+    lower, upper = np.empty(shape), np.empty(shape)
+    bounds: list[Bounds | None] = []
+    steering = []
+    for j, c in enumerate(problem.constraints):
+        if isinstance(c, KnownCost):
+            lower[:, :, j] = upper[:, :, j] = problem.known_costs(j, x)[:, None]
+            bounds.append(None)
+            continue
+        learner = state.learners[c.stream]
+        trail, today = learner.trail(c.functional, x, problem.n_actions), learner.bounds(c.functional, x, problem.n_actions)
+        if trail.approximate:
+            trail = _calibrated(trail, today)
+            steering.append(j)
+        lower[:, :, j], upper[:, :, j] = _pin_safe(problem, x, j, trail.lower[:, snapshots], trail.upper[:, snapshots])
+        bounds.append(today)
+    return lower, upper, bounds, steering
+
+
+def check_joint(problem: Problem, learners: Mapping[str, Learner]) -> None:
+    for c in problem.constraints:
+        if isinstance(c, Constraint) and not (c.functional.name == "mean" and hasattr(learners[c.stream], "jointly")):
+            raise SettingError(
+                f"selection='joint' bounds means of linear-Gaussian classes with their closed-form set; constraint {c.name!r} is "
+                f"{c.functional} of {c.model!r}: use selection='per_action'"
+            )
+
+
+def _joint_costs(state: State, x: np.ndarray, snapshots: np.ndarray, upper: np.ndarray) -> JointCosts:
+    """V_j(pi) = mean'pi + |factor'pi| under every block. What is known or clipped keeps its own bound, without a factor.
+
+    upper (C, B, J, K): the bounds action by action, safe values and ranges included.
+    """
+    problem = state.problem
+    parts = {
+        j: state.learners[c.stream].jointly(x, problem.n_actions)  # type: ignore[attr-defined]
+        for j, c in enumerate(problem.constraints)
+        if isinstance(c, Constraint)
+    }
+    q = max((half.shape[-1] for _, half in parts.values()), default=1)
+    mean, factor = upper.copy(), np.zeros((*upper.shape, q))
+    for j, (middle, half) in parts.items():
+        middle, half = middle[:, snapshots], half[:, snapshots]
+        free = middle + np.linalg.norm(half, axis=-1) <= upper[:, :, j] + TOLERANCE
+        free[..., problem.safe_action] = False
+        mean[:, :, j] = np.where(free, middle, upper[:, :, j])
+        factor[:, :, j, :, : half.shape[-1]] = np.where(free[..., None], half, 0.0)
+    return JointCosts(mean, factor)
+
+
+def _calibrated(trail: Trail, today: Bounds) -> Trail:
+    """Approximate bounds of past snapshots, stretched by what today's own bounds show the approximation to be off, and never
+    narrower than today's: a past round knew less.
+
+    A bound that is too low would have past rounds play an action they could not afford: it would count as known without ever
+    having been tried, and its bonus would fade for nothing. What is unknown (the whole range) stays unknown.
+    """
+    low, high = trail.lower[:, :1], trail.upper[:, :1]  # snapshot 0 knows nothing
+    unknown = (trail.lower <= low) & (trail.upper >= high)
+    sides = []
+    for past, now, wider in ((trail.lower, today.lower, np.minimum), (trail.upper, today.upper, np.maximum)):
+        reach = past - trail.estimate
+        factor = np.abs(now - today.estimate)[:, None] / np.maximum(np.abs(reach[:, -1:]), 1e-12)
+        stretched = np.clip(wider(trail.estimate + factor * reach, now[:, None]), low, high)
+        sides.append(np.where(unknown, past, stretched))
+    return replace(trail, lower=sides[0], upper=sides[1])
+
+
+def _pin_safe(
+    problem: Problem, x: np.ndarray, j: int, lower: np.ndarray, upper: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The safe action's bounds are its known value. lower, upper: (C, ..., K)."""
+    lower, upper = lower.copy(), upper.copy()
+    known = problem.safe_values(x)[:, j].reshape((-1,) + (1,) * (lower.ndim - 2))
+    lower[..., problem.safe_action] = known
+    upper[..., problem.safe_action] = known
+    return lower, upper
+
+
+def _width_bonus(
+    state: State, x: np.ndarray, lower: np.ndarray, upper: np.ndarray, limits: np.ndarray
+) -> tuple[np.ndarray, list[str]]:
+    """width_scale (u1 - r0) max_j (U_j - L_j) / (tau_j - c0_j): (C, B, K).
+
+    Where a limit equals the safe value no mixing is possible and the weight would be infinite: it is left out.
+    """
+    problem = state.problem
+    if not problem.constraints or problem.safe_action is None:
+        return np.zeros(lower.shape[:2] + lower.shape[3:]), []
+    room = limits[None] - problem.safe_values(x)[:, None]  # (C, B, J)
+    gain = problem.utility.functional.high - problem.safe_utilities(x)  # (C,)
+    tight = room <= TOLERANCE
+    weight = np.where(tight, 0.0, gain[:, None, None] / np.where(tight, 1.0, room))
+    bonus = (weight[..., None] * (upper - lower)).max(axis=2)
+    notes = []
+    for j in np.flatnonzero(tight[:, -1].any(axis=0)):
+        notes.append(
+            f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action: no mixing is possible, only "
+            "actions certified one by one can be played"
+        )
+    return state.settings.width_scale * bonus, notes
+
+
+def _check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> None:
+    if np.isnan(lower).any() or np.isnan(upper).any():
+        raise FloatingPointError("a cost bound is NaN")
+    if not np.isfinite(estimate).all():
+        raise FloatingPointError("an estimated utility is not finite")
+
+
+def worst_case(policy: np.ndarray, cost_upper: np.ndarray, joint: JointCosts | None = None) -> np.ndarray:
+    """sum_a pi_a U_a for every constraint: (C, J). An action that is never played adds nothing, however dear.
+
+    With `joint`, the worst case of the whole policy over the set, which is at most that.
+    """
+    if joint is not None:
+        return joint.today(policy)
+    played = np.where(policy[:, None] > 0, cost_upper, 0.0)
+    return np.einsum("ck,cjk->cj", policy, played)
+
+
+def check_feasible(worst: np.ndarray, limits: np.ndarray) -> None:
+    """The last look before a policy leaves: its worst case (C, J) under today's bounds is at or under every limit."""
+    if np.any(worst > limits + TOLERANCE):
+        c, j = np.argwhere(worst > limits + TOLERANCE)[0]
+        raise FloatingPointError(f"the policy's worst case {worst[c, j]:.6g} exceeds the limit {limits[j]:.6g}")
+
+
+def check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: np.ndarray) -> None:
+    """With the limit at the safe value and nothing known, every round would play the safe action for ever: refuse."""
+    learned = np.array([isinstance(c, Constraint) for c in problem.constraints])
+    stuck = (problem.limits - problem.safe_values(x) <= TOLERANCE) & learned  # (C, J)
+    certified = (upper <= problem.limits[:, None]).all(axis=1) & mask
+    certified[:, problem.safe_action] = False
+    if np.any(stuck.any(axis=1) & ~certified.any(axis=1)):
+        j = int(np.flatnonzero(stuck.any(axis=0))[0])
+        raise InfeasibleError(
+            f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action ({problem.limits[j]:g}) and no "
+            "other action is known to be under it, so nothing could ever be explored; raise at_most above the safe value, or "
+            "pass logged data to observe() first"
+        )
