@@ -52,12 +52,16 @@ def line(name: str, utility: float, last: float | None, cost: float, above: floa
 def one_order(script: Script, seed: int, rounds: int, out: Path | None) -> dict[str, float]:
     began = time.process_time()
     world = script.new_environment()
-    agent = ged.GEDUCB(script.problem, seed=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ged.SafeActionWarning)
-        run = ged.simulate(script.problem, world, agent, rounds, seed=seed, progress=True)
-    if out is not None:
-        run.save(out / f"{script.path.stem}-{seed}")
+    saved = None if out is None else out / f"{script.path.stem}-{seed}-{rounds}"
+    if saved is not None and saved.exists():
+        run = ged.Run.load(saved)
+    else:
+        agent = ged.GEDUCB(script.problem, seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ged.SafeActionWarning)
+            run = ged.simulate(script.problem, world, agent, rounds, seed=seed, progress=True)
+        if saved is not None:
+            run.save(saved)
     last = slice(-len(run) // 4, None)
     result = {
         "utility": run.utility.mean(), "last": run.utility[last].mean(), "cost": run.cost[:, 0].mean(),
@@ -117,7 +121,9 @@ def main() -> None:
     parser.add_argument("problems", nargs="*", default=list(ROUNDS), metavar="problem", help=f"some of {', '.join(ROUNDS)}")
     parser.add_argument("--orders", default="0,1,2,3,4", help="seeds of the order of arrival, comma-separated")
     parser.add_argument("--rounds", type=int, help="fewer rounds than the table has")
-    parser.add_argument("--out", type=Path, help="a folder to save the runs in, for `gedppl report`")
+    parser.add_argument(
+        "--out", type=Path, help="a folder to save the runs in, for `gedppl report`; runs that are there already are read"
+    )
     given = parser.parse_args()
     for name in given.problems:
         if name not in ROUNDS:
