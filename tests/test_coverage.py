@@ -11,15 +11,16 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, chi2, kstest
 
 from gedppl import radius
 from gedppl.confidence import feed
-from gedppl.confidence.program_sets import view_of
+from gedppl.confidence.program_sets import summed_divergence, view_of
 from gedppl.confidence.programs import ProgramLearner
 from gedppl.confidence.sampled_sets import members, sampled_bounds
 from gedppl.functionals import mean
-from gedppl.oracles import auto, mle
+from gedppl.oracles import auto, least_squares, mle
+from gedppl.rows import Rows
 from tests.program_doubles import Glm, Heteroscedastic, arm_features
 
 DELTA = 0.05
@@ -196,6 +197,21 @@ def test_chi_square_fails_under_a_stopping_design_and_the_e_process_does_not() -
         x, a, y = stopping_design(np.random.default_rng([run, 5]))
         kept += bool(feed(ProgramLearner.start(cls, delta=DELTA), x, a, y, growth=1.3).contains(truth)[0])
     assert 20 - kept <= binom.ppf(0.9999, 20, DELTA)
+
+
+def test_least_squares_is_chi_square_away_for_a_fixed_design_and_not_for_a_stopping_one() -> None:
+    """8 sum -log affinity(least squares, truth) has the chi-square law with d degrees of freedom, by Kolmogorov and Smirnov."""
+    cls = Glm("Normal", 2, arm_features(2), extra={"scale": 1.0})
+    far = {"fixed": [], "stopping": []}
+    for run in range(250):
+        x, a, y = stopping_design(np.random.default_rng([run, 8]))
+        for name, actions in (("fixed", np.arange(len(a)) % 2), ("stopping", a)):
+            rows = Rows.of(x, actions, y)
+            fit = least_squares()(cls, rows, prior=None)
+            gap = summed_divergence(cls, rows, fit.theta, "neg_log_affinity")(np.zeros((1, 2)))
+            far[name].append(8 * gap[0])
+    assert kstest(far["fixed"], chi2(2).cdf).pvalue > 1e-4
+    assert kstest(far["stopping"], chi2(2).cdf).pvalue < 1e-4
 
 
 def logistic_learner(run, n, rule=None, d=5):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,15 +13,17 @@ import pytest
 from scipy.stats import binom
 
 from gedppl import radius
-from gedppl.classes import density_class
+from gedppl.classes import LinearPredictor, density_class
 from gedppl.confidence import confidence_set, learner_for
+from gedppl.confidence.likelihoods import PredictorData
 from gedppl.confidence.linear_gaussian import EMPTY
-from gedppl.confidence.program_bounds import APART
+from gedppl.confidence.program_bounds import APART, ARGUMENT, FAR, _over_interval
 from gedppl.confidence.programs import ProgramLearner
-from gedppl.functionals import mean
-from gedppl.oracles import auto
+from gedppl.density import Density
+from gedppl.functionals import expected, mean, probability
+from gedppl.oracles import auto, mle
 from gedppl.radius import Est
-from tests.program_doubles import Glm, some_rows
+from tests.program_doubles import Glm, arm_features, some_rows
 
 DELTA = 0.05
 
@@ -118,6 +121,64 @@ def test_data_against_the_declared_bounds_leave_the_whole_range(model, note) -> 
     free = confidence_set(density_class(model, example=(x[:1], a[:1])), x, a, y).bounds(mean(0, 1), x[:1], 1)
     assert free.guaranteed
     assert free.upper[0, 0] - free.lower[0, 0] < 0.2
+
+
+# peaks between the ends of an interval ------------------------------------------------------------------------------------------
+
+
+FIXED = {"Normal": {"scale": 0.1}, "Bernoulli": {}, "Binomial": {"total_count": 400.0}, "Poisson": {}, "Exponential": {},
+         "Gamma": {"concentration": 300.0}}  # fmt: skip
+BETWEEN = {"Normal": (6.8, 7.8), "Bernoulli": (-0.5, 0.5), "Binomial": (389.5, 399.5), "Poisson": (989.5, 1010.5),
+           "Exponential": (6.8, 7.8), "Gamma": (7.25, 7.35)}  # fmt: skip
+MIDDLE = {"Normal": 7.3, "Bernoulli": -3.0, "Binomial": 3.7, "Poisson": 6.9, "Exponential": -2.0, "Gamma": 3.7}  # of eta
+
+
+@pytest.mark.parametrize("family", list(FIXED))
+@pytest.mark.parametrize("reach", ["unseen", "wide", "narrow"])
+def test_the_chance_of_a_band_is_found_wherever_its_peak_is(family, reach) -> None:
+    """P(above < Y < below) over an interval of the linear predictor, against a grid of a million points where it matters."""
+    name, link = ARGUMENT[family]
+    kind = {"Normal": "identity", "Bernoulli": "logit", "Binomial": "logit"}.get(family, "log")
+    predictor = LinearPredictor(family, kind, identity, lambda x, a: np.zeros(len(a)),
+                                lambda x, a: {key: np.full(len(a), value) for key, value in FIXED[family].items()})  # fmt: skip
+    learner = SimpleNamespace(data=PredictorData.empty(predictor, 1))
+    x, a = np.ones((1, 1)), np.zeros(1, int)
+    columns, _ = learner.data.columns(x, a)
+    functional = probability(above=BETWEEN[family][0], below=BETWEEN[family][1])
+    far, middle = FAR[kind], MIDDLE[family]
+    low, high = {"unseen": (-far, far), "wide": (-0.8 * far, 0.6 * far), "narrow": (middle - 0.31, middle + 0.4)}[reach]
+    open_end = np.full((1, 2), reach == "unseen")
+    lower, upper, _ = _over_interval(learner, functional, columns, np.array([low]), np.array([high]), open_end, x, a)
+    eta = np.linspace(max(low, middle - 30), min(high, middle + 30), 1_000_001)
+    fixed = {key: np.full(eta.shape, value) for key, value in FIXED[family].items()}
+    with np.errstate(over="ignore", invalid="ignore"):
+        chance = functional(Density(family, {**fixed, name: link(eta)}))
+    assert upper[0] == pytest.approx(np.nanmax(chance), abs=2e-4)
+    assert lower[0] <= np.nanmin(chance) + 1e-9
+
+
+def test_a_band_that_an_unseen_action_may_hit_is_not_called_impossible() -> None:
+    """From end to end, where the set comes from a program and not from the linear-Gaussian closed form."""
+
+    def model(x, a, y=None):
+        w = numpyro.param("w", jnp.zeros(2))
+        numpyro.sample("y", dist.Normal(w[a], 0.1), obs=y)
+
+    x, a = np.zeros((30, 1)), np.zeros(30, int)
+    found = confidence_set(density_class(model, example=(x, a)), x, a, np.zeros(30), oracle=mle(), growth=2.0)
+    band = found.bounds(probability(above=6.8, below=7.8), x[:1], 2)
+    assert band.guaranteed
+    assert band.upper[0, 0] < 1e-9  # seen, and far from the band
+    assert band.upper[0, 1] > 0.99
+
+
+def test_a_users_function_of_an_unseen_action_has_its_whole_range() -> None:
+    cls = Glm("Bernoulli", 2, arm_features(2))
+    rows = some_rows(cls, [0.5, 0.0], 40, 1, 0, n_actions=1)
+    learner = ProgramLearner.start(cls, delta=DELTA).absorb(rows.x, rows.a, rows.y).refit()
+    found = learner.bounds(expected(lambda y, x, a: 0.2 + 0.1 * y, 0, 1), np.ones((1, 1)), 2)
+    assert (found.lower[0, 1], found.upper[0, 1]) == (0.0, 1.0)
+    assert found.upper[0, 0] < 0.31
 
 
 # sets of different times -----------------------------------------------------------------------------------------------------

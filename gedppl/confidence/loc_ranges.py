@@ -79,13 +79,19 @@ def _turning_point(functional: Functional, x: np.ndarray, a: np.ndarray) -> np.n
     """Where variance (nowhere), second moment (0) and P(above < Y < below) (its middle) turn; they have no other extremum."""
     if functional.name != "probability":
         return 0.0
+    above, below = limits_at(functional, x, a)
+    return 0.5 * (above + below)
+
+
+def limits_at(functional: Functional, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both limits of P(above < Y < below) at rows x (n, dx), a (n,): numbers or (n,)."""
     limits = []
     for limit in (functional.above, functional.below):
         if callable(limit):
             limits.append(np.asarray(limit(x, a), float))
         else:
             limits.append(np.asarray(limit, float)[a] if np.ndim(limit) else np.asarray(limit, float))
-    return 0.5 * (limits[0] + limits[1])
+    return limits[0], limits[1]
 
 
 def _search(

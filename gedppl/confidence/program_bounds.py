@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from gedppl.confidence.ascent import ascend
 from gedppl.confidence.learner import Bounds, Trail
 from gedppl.confidence.likelihoods import OrderedData, PredictorData
-from gedppl.confidence.loc_ranges import is_plain
+from gedppl.confidence.loc_ranges import is_plain, limits_at
 from gedppl.confidence.reach import farthest
 from gedppl.density import Density
 
@@ -137,9 +137,10 @@ def _over_interval(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Smallest and largest value over eta in [eta_low, eta_high] (m,), and whether the largest is nearer to eta_low.
 
-    A grid with both ends, then the cells around the best point again and again: this finds the extremes of a functional that
-    is monotone in eta or has one hump, as all but `expected` are in these families. Where an end is open, (m, 2) bool, and
-    the functional moves towards it, what lies beyond is unknown: the functional's own range.
+    A grid with both ends and with points where the functional is known to turn, then the cells around the best point again and
+    again: this finds the extremes of a functional that is monotone in eta or has one hump, as all but `expected` are in these
+    families. Where an end is open, (m, 2) bool, and the functional moves towards it (or is a user's own), what lies beyond is
+    unknown: the functional's own range.
     """
     m = len(columns)
 
@@ -149,6 +150,8 @@ def _over_interval(
     steps = np.linspace(0.0, 1.0, GRID)
     eta = eta_low[:, None] + (eta_high - eta_low)[:, None] * steps
     eta[:, -1] = eta_high
+    turns = _turns(learner, functional, columns, steps, x, a)
+    eta = np.sort(np.hstack([eta, np.clip(turns, eta_low[:, None], eta_high[:, None])]), axis=1)
     values = at(eta)
     slope = np.diff(values, axis=1)
     monotone = np.all(slope >= 0, axis=1) | np.all(slope <= 0, axis=1)
@@ -170,9 +173,42 @@ def _over_interval(
         peak = first.max(axis=1, keepdims=True)
         flat = np.all(first == first[:, :1], axis=1)
         beyond = np.any(open_end & (first[:, [0, -1]] == peak), axis=1) & ~flat
+        beyond |= open_end.any(axis=1) & (functional.fn is not None)
         out.append(np.where(beyond | np.isinf(best), functional.high if sign > 0 else functional.low, sign * best))
-        at_low = np.argmax(first, axis=1) < GRID // 2
+        at_low = np.take_along_axis(eta, np.argmax(first, axis=1)[:, None], 1)[:, 0] < 0.5 * (eta_low + eta_high)
     return out[0], out[1], at_low
+
+
+def _turns(
+    learner: ProgramLearner, functional: Functional, columns: np.ndarray, steps: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
+    """Linear predictors (m, G) among which a functional that is not monotone in eta turns; G = 0 if a plain grid will do.
+
+    E Y^2 of a Normal is smallest at 0. The derivative of P(Y in A) by a natural parameter is P(A) (E[Y | A] - E[Y]), so that
+    P(above < Y < below) is largest where E[Y] lies between the limits: a peak which a grid over a wide interval may miss.
+    """
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    family, m = data.predictor.family, len(columns)
+    if functional.name == "second_moment" and family == "Normal":
+        return np.zeros((m, 1))
+    if functional.name != "probability" or functional.above is None or functional.below is None:
+        return np.zeros((m, 0))
+    fixed = {name: columns[:, data.dim + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
+    ends = [np.broadcast_to(_predictor_at(family, limit, fixed), m) for limit in limits_at(functional, x, a)]
+    return ends[0][:, None] + (ends[1] - ends[0])[:, None] * steps
+
+
+def _predictor_at(family: str, mean: np.ndarray, fixed: dict[str, np.ndarray]) -> np.ndarray:
+    """The linear predictor at which the family has this mean, or one far out if it never has."""
+    if family == "Normal":
+        return mean
+    if family in ("Bernoulli", "Binomial"):
+        return logit(np.clip(mean / fixed.get("total_count", np.ones(1)), 1e-300, 1 - 1e-16))
+    log_mean = np.log(np.maximum(mean, 1e-300))
+    if family == "Poisson":
+        return log_mean
+    return np.log(fixed.get("concentration", np.ones(1))) - log_mean  # Gamma and Exponential: of the log rate
 
 
 # ordered outcomes: one edge ---------------------------------------------------------------------------------------------------
