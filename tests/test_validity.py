@@ -172,6 +172,21 @@ def test_a_band_that_an_unseen_action_may_hit_is_not_called_impossible() -> None
     assert band.upper[0, 1] > 0.99
 
 
+def test_an_ascent_that_has_no_slope_to_climb_by_does_not_call_an_unseen_action_safe() -> None:
+    def model(x, a, y=None):
+        w = numpyro.param("w", jnp.zeros(2))
+        s = numpyro.param("s", jnp.full(2, -1.0))
+        numpyro.sample("y", dist.Normal(w[a], jnp.exp(s[a])), obs=y)
+
+    x, a = np.zeros((40, 1)), np.zeros(40, int)
+    y = 0.3 * np.random.default_rng(0).standard_normal(40)
+    found = confidence_set(density_class(model, example=(x, a)), x, a, y, growth=2.0)
+    band = found.bounds(probability(above=30.0, below=31.0), x[:1], 2)
+    assert band.method == "ascent"
+    assert band.upper[0, 0] < 1e-3  # seen, and far from the band
+    assert (band.lower[0, 1], band.upper[0, 1]) == (0.0, 1.0)
+
+
 def test_a_users_function_of_an_unseen_action_has_its_whole_range() -> None:
     cls = Glm("Bernoulli", 2, arm_features(2))
     rows = some_rows(cls, [0.5, 0.0], 40, 1, 0, n_actions=1)

@@ -14,8 +14,10 @@ from gedppl.confidence.ascent import ascend
 from gedppl.confidence.learner import Bounds, Trail
 from gedppl.confidence.likelihoods import OrderedData, PredictorData
 from gedppl.confidence.loc_ranges import is_plain, limits_at
+from gedppl.confidence.program_sets import Plausible
 from gedppl.confidence.reach import farthest
 from gedppl.density import Density
+from gedppl.functionals import mean
 
 if TYPE_CHECKING:
     from gedppl.confidence.programs import ProgramLearner
@@ -49,7 +51,7 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
     exact = None if empty else _find_exactly(learner, functional, xs, actions)
     if exact is not None:
         lower, upper, witness, note = exact
-        guaranteed = learner.rule.guaranteed and functional.fn is None and not note.startswith(APART)
+        guaranteed = learner.rule.guaranteed and not _unknown_shape(functional) and not note.startswith(APART)
     elif empty or not learner.sets:
         lower, upper, witness = np.full(n * K, low), np.full(n * K, high), None
         note, guaranteed = (MISSPECIFIED, False) if empty else ("", learner.rule.guaranteed)
@@ -60,12 +62,17 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(lower, low, high).reshape(shape),
         upper=np.clip(upper, low, high).reshape(shape),
-        method="ascent" if learner.sets and not empty and (exact is None or functional.fn is not None) else "exact",
+        method="ascent" if learner.sets and not empty and (exact is None or _unknown_shape(functional)) else "exact",
         guaranteed=guaranteed,
         rule=rule,
         note=note,
         witness=None if witness is None else witness.reshape(*shape, -1),
     )
+
+
+def _unknown_shape(functional: Functional) -> bool:
+    """A user's function of the outcome, or a functional of the user's own: between two points it may do anything."""
+    return functional.fn is not None or not is_plain(functional)
 
 
 def _values(learner: ProgramLearner, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -121,7 +128,7 @@ def _exact(
     eta_low = np.maximum(-value[m:], -far) + offset
     lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, open_end, x, a)
     notes = _remarks(open_end, apart)
-    notes += [SEARCHED] if functional.fn is not None else []
+    notes += [SEARCHED] if _unknown_shape(functional) else []
     return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes)
 
 
@@ -173,7 +180,7 @@ def _over_interval(
         peak = first.max(axis=1, keepdims=True)
         flat = np.all(first == first[:, :1], axis=1)
         beyond = np.any(open_end & (first[:, [0, -1]] == peak), axis=1) & ~flat
-        beyond |= open_end.any(axis=1) & (functional.fn is not None)
+        beyond |= open_end.any(axis=1) & _unknown_shape(functional)
         out.append(np.where(beyond | np.isinf(best), functional.high if sign > 0 else functional.low, sign * best))
         at_low = np.take_along_axis(eta, np.argmax(first, axis=1)[:, None], 1)[:, 0] < 0.5 * (eta_low + eta_high)
     return out[0], out[1], at_low
@@ -199,13 +206,13 @@ def _turns(
     return ends[0][:, None] + (ends[1] - ends[0])[:, None] * steps
 
 
-def _predictor_at(family: str, mean: np.ndarray, fixed: dict[str, np.ndarray]) -> np.ndarray:
+def _predictor_at(family: str, wanted: np.ndarray, fixed: dict[str, np.ndarray]) -> np.ndarray:
     """The linear predictor at which the family has this mean, or one far out if it never has."""
     if family == "Normal":
-        return mean
+        return wanted
     if family in ("Bernoulli", "Binomial"):
-        return logit(np.clip(mean / fixed.get("total_count", np.ones(1)), 1e-300, 1 - 1e-16))
-    log_mean = np.log(np.maximum(mean, 1e-300))
+        return logit(np.clip(wanted / fixed.get("total_count", np.ones(1)), 1e-300, 1 - 1e-16))
+    log_mean = np.log(np.maximum(wanted, 1e-300))
     if family == "Poisson":
         return log_mean
     return np.log(fixed.get("concentration", np.ones(1))) - log_mean  # Gamma and Exponential: of the log rate
@@ -294,11 +301,25 @@ def by_ascent(
     upper = np.maximum(value + half, ends[0])
     lower = np.minimum(value - half, -ends[1])
     witness = np.array([f.theta for f in found]).reshape(-1, 2, m, cls.dim)[winner[0], 0, np.arange(m)]
-    upper = np.where(np.isfinite(upper), upper, functional.high)
-    lower = np.where(np.isfinite(lower), lower, functional.low)
+    blind = _flat_and_unseen(learner, learner.sets[best], half <= 1e-9 * (span if np.isfinite(span) else 1.0), x, a)
+    upper = np.where(np.isfinite(upper) & ~blind, upper, functional.high)
+    lower = np.where(np.isfinite(lower) & ~blind, lower, functional.low)
     spent = sum(f.gradients for f in found), sum(f.values for f in found)
     note = f"{NOT_A_CERTIFICATE} ({spent[0]} gradient and {spent[1]} value evaluations)"
     return lower, upper, witness, note
+
+
+def _flat_and_unseen(learner: ProgramLearner, chosen: Plausible, flat: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """Where the functional is flat at the fit, (m,), although the outcome depends on directions that no row has seen.
+
+    The chance of a band far from the fit has no slope there to climb by, yet an action that was never played may hit it.
+    """
+    if not (chosen.unseen.size and flat.any()):
+        return np.zeros(len(a), bool)
+    centre = np.broadcast_to(chosen.region.centre, (len(a), learner.cls.dim))
+    grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
+    moved = np.linalg.norm(grad @ chosen.unseen, axis=1)
+    return flat & ~(moved <= 1e-7 * np.linalg.norm(grad, axis=1))  # a family without a mean counts as moved
 
 
 # past snapshots --------------------------------------------------------------------------------------------------------------
