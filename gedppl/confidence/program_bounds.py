@@ -127,15 +127,17 @@ def _exact(
     eta_high = np.minimum(value[:m], far) + offset
     eta_low = np.maximum(-value[m:], -far) + offset
     lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, open_end, x, a)
-    notes = _remarks(open_end, apart)
+    notes = _remarks(open_end, a, apart)
     notes += [SEARCHED] if _unknown_shape(functional) else []
     return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes)
 
 
-def _remarks(open_end: np.ndarray, apart: bool) -> list[str]:
+def _remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
     if apart:
         return [APART]
-    return [f"{int(open_end.sum())} of {open_end.size} directions are not yet bounded by the data"] if open_end.any() else []
+    K = int(a.max()) + 1
+    most = int(open_end.any(axis=1).reshape(-1, K).sum(axis=1).max())  # of contexts asked together, the least known
+    return [f"{most} of {K} actions are not yet bounded by the data"] if most else []
 
 
 def _over_interval(
@@ -253,7 +255,7 @@ def _exact_edge(
     rising = weight[here] > 0
     open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
     witness = np.where(rising[:, None], theta[:m], theta[m:])
-    return ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_remarks(open_end, apart))
+    return ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_remarks(open_end, a, apart))
 
 
 # any program: ascent -------------------------------------------------------------------------------------------------------
