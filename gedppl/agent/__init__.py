@@ -399,7 +399,7 @@ class GEDUCB:
 
     def _warn(self, raised: list[Alarm]) -> None:
         for alarm in raised:
-            stops = self._memory.guard == "fallback" and monitoring.stops(alarm.name)
+            stops = self._memory.guard == "fallback" and monitoring.stops(alarm.name, self.problem)
             then = f"The safe action alone is played until acknowledge({alarm.name!r})." if stops else "The run goes on."
             warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
 

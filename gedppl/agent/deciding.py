@@ -78,7 +78,7 @@ def why_stopped(memory: Memory) -> str | None:
     if memory.guard != "fallback" or memory.state is None:
         return None
     said = {alarm.name: alarm.sentence for alarm in memory.alarms}
-    return " ".join(said[name] for name in memory.active if monitoring.stops(name)) or None
+    return " ".join(said[name] for name in memory.active if monitoring.stops(name, memory.problem)) or None
 
 
 def _safe_policy(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, reason: str) -> np.ndarray:

@@ -13,8 +13,9 @@ Limits are watched where the constraint is on a mean and the outcome has a lower
 of its support, or, for outcomes without one but with a known noise scale, six standard deviations under the functional's
 low (at the first context; a miss of that bound has probability 1e-9). Warm-up rounds of the paper's kind are left out.
 
-Only limits and refuted classes stop a run: if the limits are kept and the truth lies in the class, the chance that this
-ever happens is at most delta, whatever the prior. The other two warn; a prior that conflicts with the truth can set them off.
+Only limits, and refuted classes that a limit rests on, stop a run: if the limits are kept and the truth lies in the class,
+the chance that this ever happens is at most delta, whatever the prior. A refuted utility costs utility, never a limit, so it
+warns, as do the other two; a prior that conflicts with the truth can set those off.
 A class can be refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones, and linear predictors
 with score equations. For other programs (a learned noise scale among them) the model's alarms warn only.
 """
@@ -174,9 +175,11 @@ class Watch:
         return replace(self, guard=Guard({**self.guard.monitors, name: fresh}))
 
 
-def stops(alarm: str) -> bool:
-    """Whether an alarm of this name is trusted to stop a run: its false-alarm rate is proved, whatever the prior."""
-    return alarm.partition(":")[0] in ("limit", "refuted")
+def stops(alarm: str, problem: Problem) -> bool:
+    """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a limit rests on what it doubts."""
+    kind, _, name = alarm.partition(":")
+    learned_by_limits = {c.stream for c in problem.constraints if isinstance(c, Constraint)}
+    return kind == "limit" or (kind == "refuted" and name in learned_by_limits)
 
 
 # what the monitors see ------------------------------------------------------------------------------------------------
