@@ -2,6 +2,8 @@
 
     python benchmarks/counterfactual.py            about two minutes
     python benchmarks/counterfactual.py --full     more instances, and t = 10,000
+
+Ratios are taken within one run; absolute times depend on the machine.
 """
 
 from __future__ import annotations

@@ -49,9 +49,7 @@ def linear_problem(world: World, exact: bool = False) -> ged.Problem:
     `exact`: the safe action's known cost is declared exact, which it is.
     """
     cls = linear_class(world.phi.shape[2], world.sigma)
-    limit = ged.Constraint(
-        cls, ged.mean(0, 1), at_most=world.tau, safe_value=float(world.cost[0, 0]), safe_value_exact=exact
-    )
+    limit = ged.Constraint(cls, ged.mean(0, 1), at_most=world.tau, safe_value=float(world.cost[0, 0]), safe_value_exact=exact)
     return ged.Problem(n_actions=K, utility=ged.Utility(cls, ged.mean(0, 1)), constraints=[limit], safe_action=0)
 
 

@@ -1,6 +1,8 @@
 """How long a refit takes, how often a growing history compiles, and what a compiled SVI loop saves.
 
     python benchmarks/oracles.py
+
+Ratios are taken within one run; absolute times depend on the machine.
 """
 
 from __future__ import annotations

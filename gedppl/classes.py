@@ -105,9 +105,7 @@ class DensityClass(Protocol):
         """Weighted sum of the log-likelihood over rows: theta (M, D) -> (M,). weights (n,), 1 by default."""
         ...
 
-    def total_grad(
-        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The same with its gradient: (M,), (M, D)."""
         ...
 
@@ -119,9 +117,7 @@ class DensityClass(Protocol):
         """The functional at theta (M, D) and rows: (M, n)."""
         ...
 
-    def values_grad(
-        self, functional: Functional, theta: np.ndarray, x: Array, a: Array
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def values_grad(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> tuple[np.ndarray, np.ndarray]:
         """Row i at its own theta[i] (n, D): the functional (n,) and its gradient (n, D)."""
         ...
 

@@ -157,9 +157,7 @@ class Est:
         assert self.prior_precision is not None
         assert self.norm_bound is not None
         # information = Phi'Phi / sigma^2, so Phi'Phi / lambda = information sigma^2 / lambda
-        logdet = float(
-            np.linalg.slogdet(np.eye(view.dim) + view.information * (view.scale**2 / self.prior_precision))[1]
-        )
+        logdet = float(np.linalg.slogdet(np.eye(view.dim) + view.information * (view.scale**2 / self.prior_precision))[1])
         bias = self.prior_precision * self.norm_bound**2 / view.scale**2
         if self.kind == "self_normalised":
             return (math.sqrt(2 * log_inverse + logdet) + math.sqrt(bias)) ** 2 / 8

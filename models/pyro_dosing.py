@@ -40,9 +40,7 @@ def problem(at_most=AT_MOST):
     return ged.Problem(
         n_actions=len(DOSES),
         utility=ged.Utility(response, ged.mean(0, 1)),
-        constraints=[
-            ged.Constraint(toxicity, ged.mean(0, 1), at_most=at_most, safe_value=PLACEBO_TOXICITY, name="toxicity")
-        ],
+        constraints=[ged.Constraint(toxicity, ged.mean(0, 1), at_most=at_most, safe_value=PLACEBO_TOXICITY, name="toxicity")],
         safe_action=0,
     )
 

@@ -70,9 +70,7 @@ class LinearWorld:
         return ged.Problem(
             n_actions=K,
             utility=ged.Utility(utility, ged.mean(low, high)),
-            constraints=[
-                ged.Constraint(cost, ged.mean(0, 1), at_most=0.5, safe_value=lambda x: x[:, : self.dim] @ self.mu)
-            ],
+            constraints=[ged.Constraint(cost, ged.mean(0, 1), at_most=0.5, safe_value=lambda x: x[:, : self.dim] @ self.mu)],
             safe_action=0,
         )
 

@@ -188,9 +188,7 @@ class Heteroscedastic(Double):
             log_scale = theta[:, self.p :] @ psi.T
             z = (y - theta[:, : self.p] @ phi.T) * np.exp(-log_scale)
             value = -0.5 * z**2 - log_scale - 0.5 * np.log(2 * np.pi)
-            score = np.concatenate(
-                [(z * np.exp(-log_scale))[:, :, None] * phi, (z**2 - 1)[:, :, None] * psi], axis=2
-            )
+            score = np.concatenate([(z * np.exp(-log_scale))[:, :, None] * phi, (z**2 - 1)[:, :, None] * psi], axis=2)
         return value, score
 
     def values_grad(self, functional, theta, x, a):

@@ -48,8 +48,7 @@ def _evaluate(xp, convert):
     """Every function of the tables on the converted arguments."""
     table = {**{name: (x,) for name, x in ONE_ARGUMENT.items()}, **MORE_ARGUMENTS}
     return {
-        name: getattr(xp, name)(*(convert(x) if isinstance(x, np.ndarray) else x for x in args))
-        for name, args in table.items()
+        name: getattr(xp, name)(*(convert(x) if isinstance(x, np.ndarray) else x for x in args)) for name, args in table.items()
     }
 
 
@@ -69,9 +68,7 @@ def test_incomplete_functions_have_right_derivatives_in_every_argument(x64, name
     args = (POSITIVE[:8], POSITIVE[8:16], UNIT[:8])[-3 if name == "betainc" else 0 :][: 3 if name == "betainc" else 2]
     which = tuple(range(len(args)))
     by_jax = jax.jit(jax.vmap(jax.grad(getattr(namespace(jnp.ones(1)), name), which)))(*args)
-    by_torch = torch.func.vmap(torch.func.grad(getattr(namespace(torch.ones(1)), name), which))(
-        *(torch.tensor(x) for x in args)
-    )
+    by_torch = torch.func.vmap(torch.func.grad(getattr(namespace(torch.ones(1)), name), which))(*(torch.tensor(x) for x in args))
     for i in which:
         h = 1e-5 * args[i] if i < 2 or name != "betainc" else 1e-6
         up, down = ([*args[:i], args[i] + sign * h, *args[i + 1 :]] for sign in (1, -1))

@@ -112,7 +112,7 @@ def subsampled_p(x, a, y=None):
 
 
 def factor_n(x, a, y=None):
-    numpyro.factor("penalty", -n_w().sum() ** 2)
+    numpyro.factor("penalty", -(n_w().sum() ** 2))
     numpyro.sample("y", nd.Normal(0.0, 1.0), obs=y)
 
 

@@ -99,8 +99,6 @@ def test_contract(program: Program, backend: str) -> None:
     assert np.isfinite(cls.log_prior(draws)).all()
 
 
-
-
 @pytest.mark.parametrize("backend", BOTH)
 @pytest.mark.parametrize("program", WITH_DERIVATIVES, ids=repr)
 def test_derivatives(program: Program, backend: str) -> None:

@@ -242,9 +242,7 @@ def test_l2_is_infinite_where_a_density_is_not_square_integrable():
 
 
 def test_l2_changes_under_a_transform_and_hellinger_does_not():
-    on_log_scale, raw = (
-        [Density(family, {"loc": m, "scale": 0.5}) for m in (0.0, 1.0)] for family in ("Normal", "LogNormal")
-    )
+    on_log_scale, raw = ([Density(family, {"loc": m, "scale": 0.5}) for m in (0.0, 1.0)] for family in ("Normal", "LogNormal"))
     assert hellinger2(*on_log_scale).value == hellinger2(*raw).value
     assert float(l2_squared(*raw).value) != pytest.approx(float(l2_squared(*on_log_scale).value), rel=1e-2)
 
@@ -261,6 +259,7 @@ def test_truncated_normals_on_different_intervals():
 
 def test_edges_of_the_discrete_families():
     """Probabilities 0 and 1, rate 0: hand values, no NaN."""
+
     def pair(family, name, values, **more):
         return [Density(family, {name: np.array(v)} | more) for v in values]
 

@@ -303,9 +303,7 @@ _DRAWN = {
     "Binomial": st.fixed_dictionaries({"total_count": st.just(7.0), "probs": _unit}),
     "StudentT": st.fixed_dictionaries({"df": _size, "loc": _number, "scale": _size}),
 }
-_three = st.sampled_from(sorted(_DRAWN)).flatmap(
-    lambda family: st.tuples(st.just(family), *(_DRAWN[family] for _ in range(3)))
-)
+_three = st.sampled_from(sorted(_DRAWN)).flatmap(lambda family: st.tuples(st.just(family), *(_DRAWN[family] for _ in range(3))))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

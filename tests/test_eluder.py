@@ -80,9 +80,7 @@ def test_the_scale_may_grow_along_the_definition() -> None:
     for seed in range(200):
         d2 = np.random.default_rng(seed).uniform(0, 1, (3, 5)) ** 2
         chain = eluder.longest_chain(d2, 0.1, "exact")
-        fixed = max(
-            length_at(d2, order, 0.01) for order in permutations(range(5))
-        )
+        fixed = max(length_at(d2, order, 0.01) for order in permutations(range(5)))
         found |= fixed < len(chain)
         if found:
             break

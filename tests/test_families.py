@@ -209,9 +209,7 @@ def test_multivariate_normal_matches_scipy():
     loc, lower = rng.normal(size=(4, 3)), np.tril(rng.normal(size=(4, 3, 3))) + 3 * np.eye(3)
     density = Density("MultivariateNormal", {"loc": loc, "scale_tril": lower})
     y = rng.normal(size=(5, 4, 3))
-    expected = np.stack(
-        [stats.multivariate_normal(loc[i], lower[i] @ lower[i].T).logpdf(y[:, i]) for i in range(4)], axis=1
-    )
+    expected = np.stack([stats.multivariate_normal(loc[i], lower[i] @ lower[i].T).logpdf(y[:, i]) for i in range(4)], axis=1)
     np.testing.assert_allclose(density.log_prob(y), expected, rtol=1e-10)
     np.testing.assert_allclose(density.map_args(torch.tensor).log_prob(torch.tensor(y)).numpy(), expected, rtol=1e-10)
     with jax.enable_x64(True):
@@ -279,9 +277,7 @@ def test_mixture_outside_every_support_has_log_density_minus_infinity_and_no_nan
     assert not torch.isnan(grad).any()
 
 
-@pytest.mark.parametrize(
-    "base", [("Poisson", {"rate": np.array([2.0, 7.0])}), ("Gamma", {"concentration": 2.0, "rate": 1.0})]
-)
+@pytest.mark.parametrize("base", [("Poisson", {"rate": np.array([2.0, 7.0])}), ("Gamma", {"concentration": 2.0, "rate": 1.0})])
 def test_zero_inflated(base):
     gate = np.array([0.3, 0.6])
     density = Density("ZeroInflated", {"gate": gate, "base": Density(*base)})

@@ -258,9 +258,7 @@ def test_torch_values_and_derivatives(case: Case):
         if slopes:
             grads = torch.func.vmap(torch.func.grad(value))(*tensors)
             for name, grad in zip(slopes, grads, strict=True):
-                np.testing.assert_allclose(
-                    grad.numpy(), slopes[name], rtol=1e-5, atol=1e-7, err_msg=f"{functional} in {name}"
-                )
+                np.testing.assert_allclose(grad.numpy(), slopes[name], rtol=1e-5, atol=1e-7, err_msg=f"{functional} in {name}")
 
 
 # every other pair costs a compilation of seconds and is slow; torch covers them all by default

@@ -38,8 +38,6 @@ def until_alarm(agent: ged.GEDUCB, world, rounds: int, seed: int = 0) -> list:
     return [w for w in caught if w.category is AlarmWarning]
 
 
-
-
 def test_an_alarm_stops_the_run_until_it_is_acknowledged(tmp_path) -> None:
     world = dearer()
     agent = ged.GEDUCB(world.problem, seed=1, journal=tmp_path / "j.db")

@@ -27,7 +27,7 @@ def begun(path: Path, rounds: int = 3) -> ged.GEDUCB:
 
 # names ------------------------------------------------------------------------------------------------------------------------
 
-NAMES = ["a b.db", "żółć 日本.db", "50%25?mode=ro&x=1#f.db", "it's \"q\".db", "new\nline.db", "n" * 235 + ".db", "-r", ":memory:"]
+NAMES = ["a b.db", "żółć 日本.db", "50%25?mode=ro&x=1#f.db", 'it\'s "q".db', "new\nline.db", "n" * 235 + ".db", "-r", ":memory:"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="names that only POSIX allows")

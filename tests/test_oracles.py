@@ -193,7 +193,8 @@ def test_the_class_own_prior_joins_only_beside_a_working_prior() -> None:
         np.testing.assert_allclose(route(cls, rows).theta, reference(cls, rows), atol=2e-6)
     np.testing.assert_allclose(
         fit_least_squares(HandMade(2, "identity", prior_sd=0.5), rows, prior=working).theta,
-        np.linalg.solve(4 * rows.x.T @ rows.x + 4 * np.eye(2), 4 * rows.x.T @ rows.y), atol=1e-10,
+        np.linalg.solve(4 * rows.x.T @ rows.x + 4 * np.eye(2), 4 * rows.x.T @ rows.y),
+        atol=1e-10,
     )
 
 
@@ -360,9 +361,12 @@ def test_a_maximum_outside_the_bounds_moves_to_their_best_boundary_point(route: 
     assert "outside the declared bounds" in fit.status
     assert np.linalg.norm(fit.theta) == pytest.approx(radius, rel=1e-9)
     best = minimize(
-        lambda t: -cls.total_grad(t[None], rows)[0][0], 0.9 * radius * free.theta / np.linalg.norm(free.theta),
-        jac=lambda t: -cls.total_grad(t[None], rows)[1][0], method="SLSQP",
-        constraints={"type": "ineq", "fun": lambda t: radius**2 - t @ t, "jac": lambda t: -2 * t}, options={"ftol": 1e-13},
+        lambda t: -cls.total_grad(t[None], rows)[0][0],
+        0.9 * radius * free.theta / np.linalg.norm(free.theta),
+        jac=lambda t: -cls.total_grad(t[None], rows)[1][0],
+        method="SLSQP",
+        constraints={"type": "ineq", "fun": lambda t: radius**2 - t @ t, "jac": lambda t: -2 * t},
+        options={"ftol": 1e-13},
     )
     assert fit.log_likelihood == pytest.approx(-best.fun, abs=1e-6)
 
@@ -571,9 +575,7 @@ def test_oracles_by_name() -> None:
     assert "least squares" in auto()(HandMade(2, "identity"), rows).status
     assert "least squares" in least_squares()(HandMade(2, "identity"), rows, prior=None).status
     assert "Newton" in auto()(Opaque(2, "identity"), rows).status
-    np.testing.assert_allclose(
-        auto()(HandMade(2, "identity"), rows).theta, mle()(HandMade(2, "identity"), rows).theta, atol=1e-9
-    )
+    np.testing.assert_allclose(auto()(HandMade(2, "identity"), rows).theta, mle()(HandMade(2, "identity"), rows).theta, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,7 @@ problem = ged.Problem(
     n_actions=4,
     utility=ged.Utility(ged.density_class(charge, bounds={"w": 30.0}), ged.mean(0, 20)),
     constraints=[
-        ged.Constraint(
-            ged.density_class(heat, bounds={"v": 30.0}), ged.mean(0, 30), at_most=10.0, safe_value=3.5, name="heat"
-        ),
+        ged.Constraint(ged.density_class(heat, bounds={"v": 30.0}), ged.mean(0, 30), at_most=10.0, safe_value=3.5, name="heat"),
     ],
     safe_action=0,
 )

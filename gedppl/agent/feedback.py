@@ -120,9 +120,7 @@ def _rows_of_one(
     return np.repeat(x[None], len(actions), axis=0), actions, y
 
 
-def rows_by_stream(
-    problem: Problem, entries: Iterable[Entry]
-) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def rows_by_stream(problem: Problem, entries: Iterable[Entry]) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Rows for every model: stream -> (x (m, dx), a (m,), y (m,)), in the order of decision ids."""
     parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
     for entry in sorted(entries, key=lambda e: e.id):

@@ -133,9 +133,7 @@ class Watch:
                     learners[name] = learners[name].absorb(x, a, y)
         return replace(self, guard=guard, logged=self.logged + (0 if decided else len(entries))), alarms
 
-    def _pits(
-        self, state: ged_ucb.State, learners: dict[str, Any], chunk: Sequence[Entry], shift: int
-    ) -> list[dict[str, float]]:
+    def _pits(self, state: ged_ucb.State, learners: dict[str, Any], chunk: Sequence[Entry], shift: int) -> list[dict[str, float]]:
         out: list[dict[str, float]] = [{} for _ in chunk]
         for number, name in enumerate(state.learners):
             if f"calibration:{name}" not in self.guard.monitors:

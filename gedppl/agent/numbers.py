@@ -38,9 +38,7 @@ def _claimed_shape(value: Any) -> tuple[int, ...]:
     return shape if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else ()
 
 
-def read_numbers(
-    value: Any, what: str, fix: str, error: type[InputError] = DataError, *, missing: bool = False
-) -> np.ndarray:
+def read_numbers(value: Any, what: str, fix: str, error: type[InputError] = DataError, *, missing: bool = False) -> np.ndarray:
     """The value as a float array of its own; `missing` lets NaN pass. Truth values count as 0 and 1; text is refused."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise NotFiniteError(f"{what} is masked; {fix}")

@@ -214,9 +214,7 @@ def alarm_payload(alarm: Alarm) -> dict[str, Any]:
 # replaying ------------------------------------------------------------------------------------------------------------
 
 
-def replayed(
-    memory: Memory, ledger: Ledger, recorded: Iterable[Record], amended: Mapping[int, Outcomes] | None = None
-) -> Memory:
+def replayed(memory: Memory, ledger: Ledger, recorded: Iterable[Record], amended: Mapping[int, Outcomes] | None = None) -> Memory:
     """The memory after these records. `ledger` is filled in. `amended`: id -> outcomes to read instead of those told."""
     waiting: list[Mapping[str, Any]] = []  # parts of an observe
     for record in recorded:
@@ -298,9 +296,7 @@ def changed(memory: Memory, payload: Mapping[str, Any]) -> Memory:
     if kind == "versions":
         return memory
     if memory.state is None:
-        raise InputError(
-            f"{payload['what']}: nothing has been decided or observed yet; declare the Problem that way instead"
-        )
+        raise InputError(f"{payload['what']}: nothing has been decided or observed yet; declare the Problem that way instead")
     if kind == "limit":
         problem = memory.problem.with_limit(payload["name"], payload["at_most"])
         return steps.changed(memory, problem, memory.available)

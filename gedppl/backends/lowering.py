@@ -111,9 +111,7 @@ def _gamma_poisson(d: Any, shape: Shape) -> Density:
     """A Poisson with Gamma(concentration, rate) rate: mean concentration / rate."""
     xp = namespace(d.rate, d.concentration)
     probs = 1.0 / (1.0 + xp.asfloat(d.rate))
-    return Density(
-        "NegativeBinomial", {"total_count": _spread(d.concentration, shape), "probs": _spread(probs, shape)}
-    )
+    return Density("NegativeBinomial", {"total_count": _spread(d.concentration, shape), "probs": _spread(probs, shape)})
 
 
 def _independent(d: Any, shape: Shape) -> Density:
@@ -136,9 +134,7 @@ def _mixture_same_family(d: Any, shape: Shape) -> Density:
 
 def _mixture_general(d: Any, shape: Shape) -> Density:
     probs = _spread(copy.copy(strip(d.mixing_distribution)).probs, shape, 1)
-    return Density(
-        "Mixture", {"probs": probs, "components": tuple(lower(part, shape) for part in d.component_distributions)}
-    )
+    return Density("Mixture", {"probs": probs, "components": tuple(lower(part, shape) for part in d.component_distributions)})
 
 
 def _zero_inflated(d: Any, shape: Shape) -> Density:

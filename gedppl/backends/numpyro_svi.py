@@ -119,9 +119,7 @@ class Runner:
             second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, grad)
             rate = self.settings.learning_rate * 0.01 ** (i / steps)
             shrink, spread = 1 - 0.9 ** (i + 1.0), 1 - 0.999 ** (i + 1.0)
-            free = jax.tree.map(
-                lambda p, m, v: p - rate * (m / shrink) / (jnp.sqrt(v / spread) + 1e-8), free, first, second
-            )
+            free = jax.tree.map(lambda p, m, v: p - rate * (m / shrink) / (jnp.sqrt(v / spread) + 1e-8), free, first, second)
             return free, first, second, tail + jnp.where(i >= steps - last, value, 0.0)
 
         last = jnp.maximum(steps // 10, 1)
@@ -140,9 +138,7 @@ class Runner:
 
         return jax.vmap(one)(keys)
 
-    def fit(
-        self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int
-    ) -> GuideFit:
+    def fit(self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int) -> GuideFit:
         x, a, y, w = rows.padded(weights)
         with _alone():
             data = (jnp.asarray(x), jnp.asarray(a), jnp.asarray(y, int if self.program.discrete else float), jnp.asarray(w))

@@ -188,9 +188,7 @@ class ProgramClass:
             leading.add(array.shape[:extra])
             arrays[site.name] = array if extra else array[None]
         if len(leading) > 1:
-            raise ParameterError(
-                f"either every parameter has a leading axis M or none has, with one M; got {sorted(leading)}"
-            )
+            raise ParameterError(f"either every parameter has a leading axis M or none has, with one M; got {sorted(leading)}")
         theta = program.unconstrain(arrays)
         for site in program.sites:
             if not np.isfinite(theta[:, site.start : site.stop]).all():
@@ -368,9 +366,7 @@ class ProgramClass:
         out = self.program.total(settings, rows, weights) if rows.n else np.zeros(len(settings))
         return out[0] if single else out
 
-    def total_grad(
-        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The same with its gradient: (M,), (M, D)."""
         rows = self._on_rows(rows)
         settings, single = self._settings(theta)

@@ -35,9 +35,7 @@ class MeanField:
         self.spread = np.zeros(cls.dim, bool) if self.point else ~cls.prior_free
         self.recorded = False  # whether the last fit ran a graph
 
-    def fit(
-        self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int
-    ) -> GuideFit:
+    def fit(self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int) -> GuideFit:
         P = 1 if self.point else self.settings.particles
         rng = np.random.default_rng(self.settings.seed)
         start = {"loc": self.cls.initial, "log_scale": np.full(int(self.spread.sum()), np.log(START_SCALE))}

@@ -76,9 +76,7 @@ class GuideLoop:
         start = {name: _tensor(values[name]) for name in self.latents}
         return guide(model, init_loc_fn=init_to_value(values=start))
 
-    def fit(
-        self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int
-    ) -> GuideFit:
+    def fit(self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int) -> GuideFit:
         keep = slice(0, rows.n) if weights is None else np.flatnonzero(weights)
         data = _tensor(rows.x[keep]), _tensor(rows.a[keep]), _tensor(rows.y[keep])
         scale = torch.ones(len(data[1]), dtype=torch.float64) if weights is None else _tensor(weights[keep])

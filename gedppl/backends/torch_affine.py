@@ -78,9 +78,7 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
 
     def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
         observed = strip(program.run(theta, x, a).observed)
-        return [
-            torch.as_tensor(getattr(observed, name), dtype=torch.float64).expand(a.shape) for name in (argument, *others)
-        ]
+        return [torch.as_tensor(getattr(observed, name), dtype=torch.float64).expand(a.shape) for name in (argument, *others)]
 
     needed = Level.EXP if link == "log" else Level.AFFINE
     try:

@@ -70,9 +70,7 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
             f"the {name} model has no observed site: pass obs=y to the sample statement of the outcome, and give the "
             "model the signature (x, a, y=None)"
         )
-    raise BackendNotFoundError(
-        f"the model recorded no site under {' or '.join(loaded)}: it needs a sample statement with obs=y"
-    )
+    raise BackendNotFoundError(f"the model recorded no site under {' or '.join(loaded)}: it needs a sample statement with obs=y")
 
 
 def parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[str, Any]:

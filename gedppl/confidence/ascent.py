@@ -161,9 +161,7 @@ class Ascent:
     values: int  # evaluations of the log-likelihood alone
 
 
-def project(
-    region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6, near: float = 1e-3
-) -> tuple[np.ndarray, int]:
+def project(region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6, near: float = 1e-3) -> tuple[np.ndarray, int]:
     """Scale every z (M, D) towards the centre (or up to `grow` times away from it) until it lies in the set, near the boundary.
 
     `near` says how near: a slack of this share of kappa is good enough.

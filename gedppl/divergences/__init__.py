@@ -141,9 +141,7 @@ def _lowered(distribution: Any) -> Density:
     return in_numpy(distribution)
 
 
-def _divergence(
-    kind: str, p: Any, q: Any, method: str, n_draws: int, seed: int, order: int, tol: float
-) -> Estimate:
+def _divergence(kind: str, p: Any, q: Any, method: str, n_draws: int, seed: int, order: int, tol: float) -> Estimate:
     if method not in METHODS:
         raise SettingError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if n_draws < 4:

@@ -381,9 +381,7 @@ def von_mises_curvature(xp: Namespace, eta: Array, h: Array) -> Array:
     return (1 - tangential - rho * rho) * along2 + tangential * (xp.sum(h * h, axis=-1) - along2)
 
 
-AFFINITIES["VonMises"] = exponential_family(
-    von_mises_natural, lambda xp, eta: log_i0(xp, _length(xp, eta)), von_mises_curvature
-)
+AFFINITIES["VonMises"] = exponential_family(von_mises_natural, lambda xp, eta: log_i0(xp, _length(xp, eta)), von_mises_curvature)
 
 
 def arrays_of(p: Args, q: Args) -> tuple[Namespace, dict[str, Any], dict[str, Any]]:

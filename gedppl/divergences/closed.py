@@ -70,7 +70,7 @@ def no_closed_form(kind: str, p: Density, q: Density, *, some: bool = False) -> 
     register = "log_affinity" if kind == "hellinger2" else kind
     where = " at some of these arguments" if some else ""
     return NoClosedFormError(
-        f"no closed form of {kind} is registered for {p.family} and {q.family}{where}; use method=\"auto\", or register "
+        f'no closed form of {kind} is registered for {p.family} and {q.family}{where}; use method="auto", or register '
         f'one: gedppl.divergences.register_divergence("{register}", "{p.family}", "{q.family}", lambda p, q: ...)'
     )
 

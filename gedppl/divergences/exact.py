@@ -128,9 +128,7 @@ def beta_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     a, b, c, d = p["concentration1"], p["concentration0"], q["concentration1"], q["concentration0"]
     alpha, beta = a - c, b - d
     constant = special.betaln(c, d) - special.betaln(a, b)
-    roots = _two_roots(
-        lambda z: -alpha * np.logaddexp(0.0, -z) - beta * np.logaddexp(0.0, z) + constant, np.log(alpha / beta)
-    )
+    roots = _two_roots(lambda z: -alpha * np.logaddexp(0.0, -z) - beta * np.logaddexp(0.0, z) + constant, np.log(alpha / beta))
 
     def gap(z: np.ndarray) -> np.ndarray:
         low = special.betainc(a, b, special.expit(z)) - special.betainc(c, d, special.expit(z))

@@ -162,9 +162,7 @@ def _mirror(leaf: Leaf) -> Leaf:
     return Leaf(leaf.log_weight, Density("Beta", swapped))
 
 
-def _converged(
-    kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, order: int, tol: float, limit: float
-) -> np.ndarray:
+def _converged(kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, order: int, tol: float, limit: float) -> np.ndarray:
     batch = len(endless)
     points, anchor = _points(p + q, batch, limit)
     if kind == "total_variation":
@@ -234,9 +232,7 @@ def _halved(points: np.ndarray, anchor: np.ndarray) -> np.ndarray:
     return np.sort(np.concatenate([points, middle[0]]), axis=0)
 
 
-def _integrate(
-    kind: str, points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: list[Leaf], order: int
-) -> np.ndarray:
+def _integrate(kind: str, points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: list[Leaf], order: int) -> np.ndarray:
     x, weights = gauss_legendre(order)
     y, slope = _nodes(points, anchor, x)
     terms = integrand(kind, log_sum(p, y), log_sum(q, y), np.log(slope))
@@ -244,9 +240,7 @@ def _integrate(
     return np.einsum("k,kpb->b", weights, np.where((slope > 0) & (y != anchor), terms, 0.0))
 
 
-def _with_crossings(
-    points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: list[Leaf], order: int
-) -> np.ndarray:
+def _with_crossings(points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: list[Leaf], order: int) -> np.ndarray:
     """The points and, among them, where log p − log q changes sign: |p − q| has a kink there."""
     nodes, _ = _nodes(points, anchor, gauss_legendre(order)[0])
     y = np.sort(np.concatenate([nodes.reshape(-1, points.shape[1]), points]), axis=0)
@@ -266,5 +260,3 @@ def _with_crossings(
     pick = np.argsort(-steepness, axis=0)[:most]
     roots = bisect(log_ratio, np.take_along_axis(y[:-1], pick, axis=0), np.take_along_axis(y[1:], pick, axis=0))
     return np.sort(np.concatenate([points, np.where(np.isfinite(roots), roots, points[:1])]), axis=0)
-
-

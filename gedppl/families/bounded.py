@@ -185,9 +185,7 @@ def _truncated_icdf(args: Any, p: Any, xp: Any) -> Any:
     level = xp.where(flip, 1 - p, p)
     z = xp.ndtri(xp.ndtr(low) * (1 - level) + xp.ndtr(high) * level)
     q = xp.clip(args["loc"] + args["scale"] * xp.where(flip, -z, z), args["low"], args["high"])
-    return implicit_inverse(
-        q, lambda v: _truncated_cdf(args, v, xp), lambda v: _truncated_log_prob(args, v, xp), xp
-    )
+    return implicit_inverse(q, lambda v: _truncated_cdf(args, v, xp), lambda v: _truncated_log_prob(args, v, xp), xp)
 
 
 def _truncated_bulk(args: Any, tail: float, xp: Any) -> Any:

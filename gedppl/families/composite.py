@@ -145,8 +145,7 @@ def mixture_parts(args: Any) -> list[tuple[Any, Any]]:
     """(weight, density) of every component, each with the mixture's batch shape."""
     probs, components = args["probs"], args["components"]
     return [
-        (probs[..., c], components[c] if isinstance(components, tuple) else components[..., c])
-        for c in range(probs.shape[-1])
+        (probs[..., c], components[c] if isinstance(components, tuple) else components[..., c]) for c in range(probs.shape[-1])
     ]
 
 
@@ -180,9 +179,7 @@ def _mixture_mean(args: Any, xp: Any) -> Any:
 
 def _mixture_variance(args: Any, xp: Any) -> Any:
     centre = _mixture_mean(args, xp)
-    return sum(
-        _axes_for(w, centre, xp) * (part.variance + (part.mean - centre) ** 2) for w, part in mixture_parts(args)
-    )
+    return sum(_axes_for(w, centre, xp) * (part.variance + (part.mean - centre) ** 2) for w, part in mixture_parts(args))
 
 
 def _common_kind(args: Any) -> str:

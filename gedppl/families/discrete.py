@@ -133,9 +133,7 @@ def _log_choose(n: Any, k: Any, xp: Any) -> Any:
 
 def _binomial_log_prob(args: Any, y: Any, xp: Any) -> Any:
     n, p = args["total_count"], args["probs"]
-    return _lattice_log_prob(
-        lambda k: _log_choose(n, k, xp) + x_log_p(k, p, xp) + x_log_1mp(n - k, p, xp), y, 0, n, xp
-    )
+    return _lattice_log_prob(lambda k: _log_choose(n, k, xp) + x_log_p(k, p, xp) + x_log_1mp(n - k, p, xp), y, 0, n, xp)
 
 
 def _binomial_sf(args: Any, y: Any, xp: Any) -> Any:
@@ -194,9 +192,7 @@ register_family(
 
 def _beta_binomial_log_prob(args: Any, y: Any, xp: Any) -> Any:
     n, a, b = args["total_count"], args["concentration1"], args["concentration0"]
-    return _lattice_log_prob(
-        lambda k: _log_choose(n, k, xp) + xp.betaln(k + a, n - k + b) - xp.betaln(a, b), y, 0, n, xp
-    )
+    return _lattice_log_prob(lambda k: _log_choose(n, k, xp) + xp.betaln(k + a, n - k + b) - xp.betaln(a, b), y, 0, n, xp)
 
 
 def _beta_binomial_mean(args: Any, xp: Any) -> Any:
@@ -218,10 +214,12 @@ register_family(
         mean=_beta_binomial_mean,
         variance=_beta_binomial_variance,
         bulk=lambda args, tail, xp: _count_support(args, xp),
-        sample=lambda args, rng, shape: rng.binomial(
-            np.asarray(args["total_count"], int), rng.beta(args["concentration1"], args["concentration0"], shape), shape
-        )
-        * 1.0,
+        sample=lambda args, rng, shape: (
+            rng.binomial(
+                np.asarray(args["total_count"], int), rng.beta(args["concentration1"], args["concentration0"], shape), shape
+            )
+            * 1.0
+        ),
     )
 )
 

@@ -74,9 +74,7 @@ register_family(
         name="Exponential",
         args=("rate",),
         kind="continuous",
-        log_prob=lambda args, y, xp: masked(
-            y >= 0, 1.0, lambda v: xp.log(args["rate"]) - args["rate"] * v, y, xp
-        ),
+        log_prob=lambda args, y, xp: masked(y >= 0, 1.0, lambda v: xp.log(args["rate"]) - args["rate"] * v, y, xp),
         support=_half_line,
         mean=lambda args, xp: 1 / args["rate"],
         variance=lambda args, xp: 1 / args["rate"] ** 2,
@@ -151,9 +149,7 @@ register_family(
 
 def _pareto_log_prob(args: Any, y: Any, xp: Any) -> Any:
     alpha, scale = args["alpha"], args["scale"]
-    return masked(
-        y >= scale, scale, lambda v: xp.log(alpha) - xp.log(scale) - (alpha + 1) * (xp.log(v) - xp.log(scale)), y, xp
-    )
+    return masked(y >= scale, scale, lambda v: xp.log(alpha) - xp.log(scale) - (alpha + 1) * (xp.log(v) - xp.log(scale)), y, xp)
 
 
 def _pareto_log_sf(args: Any, y: Any, xp: Any) -> Any:
@@ -242,9 +238,7 @@ register_family(
         cdf=lambda args, y, xp: xp.gammainc(args["concentration"], args["rate"] * _clipped(y, 0.0, xp)),
         sf=lambda args, y, xp: xp.gammaincc(args["concentration"], args["rate"] * _clipped(y, 0.0, xp)),
         icdf=_gamma_icdf,
-        bulk=lambda args, tail, xp: tuple(
-            end / args["rate"] for end in _gamma_bulk_unit(args["concentration"], tail, xp)
-        ),
+        bulk=lambda args, tail, xp: tuple(end / args["rate"] for end in _gamma_bulk_unit(args["concentration"], tail, xp)),
         chart="log",
         core=lambda args, xp: (
             xp.log(args["concentration"] / args["rate"]),

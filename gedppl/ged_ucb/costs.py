@@ -156,9 +156,7 @@ def _calibrated(trail: Trail, today: Bounds) -> Trail:
     return replace(trail, lower=sides[0], upper=sides[1])
 
 
-def _pin_safe(
-    problem: Problem, x: np.ndarray, j: int, lower: np.ndarray, upper: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _pin_safe(problem: Problem, x: np.ndarray, j: int, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The safe action's bounds are its known value. lower, upper: (C, ..., K)."""
     lower, upper = lower.copy(), upper.copy()
     known = problem.safe_values(x)[:, j].reshape((-1,) + (1,) * (lower.ndim - 2))

@@ -224,9 +224,7 @@ class PitMonitor:
                 f"the outcomes of {name!r} no longer follow what the model predicts: {self.finding}. Something changed, or the "
                 "model never fitted; look at the latest data"
             )
-        return (
-            f"the model of {name!r} does not fit: {self.finding}. The model is wrong or its prior far off; look at the data"
-        )
+        return f"the model of {name!r} does not fit: {self.finding}. The model is wrong or its prior far off; look at the data"
 
 
 Monitor = LimitMonitor | PitMonitor | ClassMonitor

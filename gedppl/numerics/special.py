@@ -113,6 +113,7 @@ def jax_inverses(xp: Any, native: Any) -> dict[str, Any]:
 
 # torch: values and first derivatives by scipy -------------------------------------------------------------------------
 
+
 def _gamma_pdf(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     z = np.where((x > 0) & np.isfinite(x), x, 1.0)
     return np.where((x > 0) & np.isfinite(x), np.exp((a - 1) * np.log(z) - z - sp.gammaln(a)), 0.0)
@@ -163,8 +164,7 @@ def torch_functions() -> dict[str, Any]:
         def vmap(info: Any, in_dims: Any, kernel: Any, *args: Any) -> Any:
             size = info.batch_size
             front = [
-                x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-                for x, dim in zip(args, in_dims[1:], strict=True)
+                x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(args, in_dims[1:], strict=True)
             ]
             return FromScipy.apply(kernel, *front), (0,) * (len(args) + 1)
 

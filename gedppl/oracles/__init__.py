@@ -163,9 +163,7 @@ class FiniteFit:
     eps_opt: float = 0.0
 
 
-def finite_enumeration(
-    cls: Any, rows: Rows, *, weights: np.ndarray | None = None, start: FiniteFit | None = None
-) -> FiniteFit:
+def finite_enumeration(cls: Any, rows: Rows, *, weights: np.ndarray | None = None, start: FiniteFit | None = None) -> FiniteFit:
     """The most likely of M members, by looking at all of them: argmax_m sum_i w_i log p_m(y_i | x_i, a_i).
 
     Parameters
@@ -258,9 +256,7 @@ def auto() -> Oracle:
     return Oracle("auto", _fit_auto, {})
 
 
-def _fit_auto(
-    cls: DensityClass, rows: Rows, *, weights: np.ndarray | None, start: Fit | None, prior: WorkingPrior | None
-) -> Fit:
+def _fit_auto(cls: DensityClass, rows: Rows, *, weights: np.ndarray | None, start: Fit | None, prior: WorkingPrior | None) -> Fit:
     if getattr(cls, "ordered", None) is not None:
         return fit_ordered(cls, rows, weights=weights, start=start, prior=prior)
     if not has_score_equations(cls):

@@ -291,9 +291,7 @@ CHECKS: dict[str, Check] = {  # in this order: the later ones assume that the ea
 }
 
 
-def assess(
-    objective: Objective, theta: np.ndarray, how: str, *, tolerance: float = TOLERANCE, at_bounds: bool = False
-) -> Fit:
+def assess(objective: Objective, theta: np.ndarray, how: str, *, tolerance: float = TOLERANCE, at_bounds: bool = False) -> Fit:
     """The `Fit` at theta (D,), every number recomputed here; ``ok`` only if all of `CHECKS` pass.
 
     ``how`` opens the status sentence, e.g. ``"converged in 7 Newton steps"``.
@@ -349,9 +347,7 @@ def believe(
     tolerance
         Nats that the quadratic model at theta may still promise.
     """
-    checked = assess(
-        Objective(cls, rows, weights, prior), fit.theta, "checked", tolerance=tolerance, at_bounds=fit.at_bounds
-    )
+    checked = assess(Objective(cls, rows, weights, prior), fit.theta, "checked", tolerance=tolerance, at_bounds=fit.at_bounds)
     return replace(checked, draws=fit.draws, guide=fit.guide)
 
 

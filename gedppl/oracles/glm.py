@@ -102,8 +102,7 @@ class PredictorObjective(Objective):
         self.features = np.asarray(predictor.features(x, a), float)[:n][chosen]
         self.offset = np.broadcast_to(np.asarray(predictor.offset(x, a), float), len(a))[:n][chosen]
         self.fixed = {
-            name: np.broadcast_to(np.asarray(value, float), len(a))[:n][chosen]
-            for name, value in predictor.fixed(x, a).items()
+            name: np.broadcast_to(np.asarray(value, float), len(a))[:n][chosen] for name, value in predictor.fixed(x, a).items()
         }
         self.y = rows.y[chosen]
         self.row_weights = None if self.weights is None else self.weights[chosen]

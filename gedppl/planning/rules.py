@@ -73,9 +73,7 @@ class StoppingRules:
                 f"{self.target:g}"
             )
         if self.safe_share is not None:
-            parts.append(
-                f"futility if the safe action took at least {self.safe_share:.0%} of the last {self.window} rounds"
-            )
+            parts.append(f"futility if the safe action took at least {self.safe_share:.0%} of the last {self.window} rounds")
         if self.beyond_reach:
             parts.append(f"futility if no policy that the confidence sets still allow reaches {self.target:g} on average")
         return f"Looks are taken {looks}; the trial stops for " + "; for ".join(parts) + "." if parts else "No early stopping."

@@ -289,9 +289,7 @@ def _certificate(run: Run, decision: int) -> str:
     look, verdict = ("bad", "not a guarantee: see below")
     if all(part.guaranteed for part in parts):
         look, verdict = ("good", "guarantee, if the model class holds the truth")
-    sums = [
-        [p.name, *map(number, (p.worst_case, p.at_most, p.slack)), p.method, "yes" if p.guaranteed else "no"] for p in parts
-    ]
+    sums = [[p.name, *map(number, (p.worst_case, p.at_most, p.slack)), p.method, "yes" if p.guaranteed else "no"] for p in parts]
     lines = [*(part.claim for part in parts), *(f"fit of {name}: {status}" for name, status in c["oracle"].items()), *c["notes"]]
     if c.get("fallback"):
         lines.insert(0, f"safe action taken: {c['fallback']}")

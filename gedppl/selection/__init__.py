@@ -127,9 +127,7 @@ class Polytope:
         return found
 
     @staticmethod
-    def batch(
-        cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None
-    ) -> list[Polytope | None]:
+    def batch(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None) -> list[Polytope | None]:
         """One for each of B cost (B, J, K), limit (B, J) and allowed (B, K); None where no policy keeps the limits."""
         n_snapshots, n_rows, n_actions = cost.shape
         excess, usable = scaled_excess(cost, limit, allowed)
