@@ -202,3 +202,25 @@ def test_a_run_resumes_from_its_snapshot(tmp_path) -> None:
     before = agent.policy(x[:5])
     agent.journal.close()
     np.testing.assert_array_equal(ged.resume(tmp_path / "journal.db", problem).policy(x[:5]), before)
+
+
+def free_edges(x, a, y=None):
+    cuts = numpyro.sample("cuts", nd.Normal(0.0, 1.0).expand([2]).to_event(1))  # nothing keeps them in order
+    numpyro.sample("y", nd.OrderedLogistic(0.0 * x[:, 0], cuts), obs=y)
+
+
+def test_predictions_by_crossing_edges_do_not_count() -> None:
+    learner = ProgramLearner.start(a_class(free_edges), delta=0.05)
+    one = np.zeros((1, 2)), np.zeros(1, int)
+
+    def total(learner):  # of the predictive over the outcomes
+        return sum(np.exp(learner.absorb(*one, np.array([y])).evidence - learner.evidence) for y in (0.0, 1.0, 2.0))
+
+    assert total(learner) <= 1 + 1e-12
+    rng = np.random.default_rng(0)
+    for t in range(1, 41):  # the middle outcome is so rare that it never comes, and the fitted edges cross
+        learner = learner.absorb(*one, 2.0 * rng.integers(2, size=1))
+        learner = learner.refit() if t in (1, 4, 10, 20) else learner
+    assert learner.theta[0] > learner.theta[1]
+    assert total(learner) <= 1 + 1e-12
+    assert learner.contains(np.array([[0.0, 0.03]]))[0]

@@ -36,6 +36,7 @@ from gedppl.errors import SettingError
 from gedppl.oracles import auto
 from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
 from gedppl.oracles.glm import has_score_equations
+from gedppl.oracles.ordered import crossed
 from gedppl.radius import Ball, LikelihoodRatio, Paper, Rule
 from gedppl.rows import Rows
 
@@ -164,7 +165,10 @@ class ProgramLearner:
             return self
         through_program = isinstance(self.data, ProgramData)
         fresh = ProgramData(self.cls, Rows.of(x, a, y)) if through_program else self.data.cleared().append(x, a, y)
-        log_q, particles = self.particles.predict(fresh.row_values(self.particles.theta))
+        values = fresh.row_values(self.particles.theta)
+        if isinstance(self.data, OrderedData):  # no density there: what the single outcomes are given may exceed one in sum
+            values = np.where(crossed(self.data.ordered, self.particles.theta, x, a), -np.inf, values)
+        log_q, particles = self.particles.predict(values)
         rows = Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows
         rows = rows.append(x, a, y)
         data = ProgramData(self.cls, rows) if through_program else self.data.append(x, a, y)

@@ -40,6 +40,15 @@ def terms_of(ordered: OrderedPredictor, x: np.ndarray, a: np.ndarray, y: np.ndar
     return np.vstack([lower, upper, gap])[order], row[order], kind[order]
 
 
+def crossed(ordered: OrderedPredictor, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """Where theta (M, D) puts edges in the wrong order, (M, n): the outcomes' probabilities then do not add up to one."""
+    features, offset = ordered.features(x, a), ordered.offset(x, a)
+    out = np.zeros((len(theta), len(offset)), bool)
+    for k in range(1, offset.shape[1]):
+        out |= theta @ (features[:, k] - features[:, k - 1]).T + (offset[:, k] - offset[:, k - 1]) < 0
+    return out
+
+
 def gap_terms(gap: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """log(1 - exp(-g)), its derivative and minus its second; -inf and NaN where the gap is not positive."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
