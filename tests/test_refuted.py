@@ -13,6 +13,9 @@ from scipy.stats import bernoulli, binom, norm
 import gedppl as ged
 from gedppl.agent import predictions
 from gedppl.agent.predictions import is_refutable, log_predictive, mark, tops
+from gedppl.classes import LinearPredictor
+from gedppl.confidence.likelihoods import PredictorData
+from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.errors import SettingError
 from gedppl.guard import ClassMonitor, PitMonitor
 from gedppl.guard.bets import log_total
@@ -114,6 +117,33 @@ def test_the_top_of_a_linear_predictor_is_that_of_an_independent_search() -> Non
     probs = before.cls.density_at(before.particles.theta, x, a).args["probs"]
     mixed = np.exp(before.particles.log_weights) @ np.where(y == 1, probs, 1 - probs)
     assert log_predictive(before, x, a, y) == pytest.approx(np.log(mixed).sum())
+
+
+@pytest.mark.parametrize("unit", [1.0, 3e4, 1e7])
+def test_a_top_is_found_whatever_the_unit_of_a_feature(unit) -> None:
+    """Money beside an intercept: no direction is too faint to be climbed, or the truth itself would look refuted."""
+    rng = np.random.default_rng(0)
+    x, a = rng.random((500, 1)) + 0.5, np.zeros(500, int)
+
+    def features(x, a):
+        return np.column_stack([np.ones(len(x)), unit * x[:, 0]])
+
+    def plain(x, a):
+        return np.zeros(len(x))
+
+    line = LinearPredictor("Normal", "identity", features, plain, lambda x, a: {"scale": np.full(len(x), NOISE)})
+    learner = LinearGaussianLearner.start(line, 2, delta=0.1)
+    start, y = mark(learner), rng.normal(1 + 0.5 * x[:, 0], NOISE)
+    top = tops(learner.absorb(x, a, y), start[None])[0]
+    fitted = np.polyval(np.polyfit(x[:, 0], y, 1), x[:, 0])
+    assert top == pytest.approx(norm.logpdf(y, fitted, NOISE).sum(), abs=1e-3)
+
+    coin = LinearPredictor("Bernoulli", "logit", features, plain, lambda x, a: {})
+    chance = 1 / (1 + np.exp(-(2 - 2 * x[:, 0])))
+    y = (rng.random(500) < chance).astype(float)
+    data = PredictorData.empty(coin, 2).append(x, a, y)
+    found = predictions._concave_top(data, np.zeros(2))
+    assert bernoulli.logpmf(y, chance).sum() < found < bernoulli.logpmf(y, chance).sum() + 8
 
 
 def test_only_classes_with_a_known_top_can_be_refuted() -> None:

@@ -15,6 +15,7 @@ from gedppl.confidence.likelihoods import PredictorData, climb
 from gedppl.confidence.linear_gaussian import LOG_2PI, LinearGaussianLearner
 from gedppl.confidence.programs import ProgramLearner
 from gedppl.density import Density
+from gedppl.rows import Rows
 
 WIDER_PRIOR = 1e-4  # share of the working prior's precision in the predictive: a prior far off must not look like a wrong model
 
@@ -114,10 +115,37 @@ def _top(learner: Any, since: np.ndarray) -> float:
         q = len(learner.moment)
         information, moment = gone[: q * q].reshape(q, q), gone[q * q : -3]
         squares, log_scales, n = gone[-3:]
-        fitted = moment @ np.linalg.lstsq(information, moment, rcond=1e-12)[0]
+        fitted = _largest_gain(information, moment)
         return float(-0.5 * (n * LOG_2PI + max(squares - fitted, 0.0)) - log_scales)
     if isinstance(learner, FiniteLearner):
         possible = np.isfinite(learner.totals)
         return float(np.max(learner.totals[possible] - since[possible], initial=-np.inf))
-    data = learner.data.between(int(since[0]), learner.n)
-    return float(data.value(climb(data, learner.theta, steps=100, enough=1e-9)[None])[0])
+    return _concave_top(learner.data.between(int(since[0]), learner.n), learner.theta)
+
+
+def _largest_gain(information: np.ndarray, moment: np.ndarray) -> float:
+    """max 2 moment'u - u'information u, each coordinate in its own unit; inf where rounding leaves a direction unsolved."""
+    unit = np.sqrt(np.maximum(np.diag(information), 0.0))
+    unit = np.where(unit > 0, unit, 1.0)
+    values, vectors = np.linalg.eigh(information / np.outer(unit, unit))
+    along = vectors.T @ (moment / unit)
+    solved = values > 1e-12 * max(float(values.max(initial=0.0)), 1e-300)
+    if np.abs(along[~solved]).max(initial=0.0) > 1e-9 * np.linalg.norm(along):
+        return np.inf
+    return float(np.sum(along[solved] ** 2 / values[solved]))
+
+
+def _concave_top(data: PredictorData, near: np.ndarray) -> float:
+    """The top of a concave log-likelihood, and what a last Newton step would still promise; inf if the climb did not settle."""
+    if data.table is None or not data.n:
+        return 0.0
+    unit = np.sqrt(np.mean(data.features**2, axis=0))  # a climb leaves directions of little curvature alone
+    unit = np.where(unit > 0, unit, 1.0)
+    table = data.table.x.copy()
+    table[:, : data.dim] /= unit
+    scaled = PredictorData(data.predictor, data.dim, Rows.of(table, data.table.a, data.table.y), data.names)
+    theta = climb(scaled, near * unit, steps=100, enough=1e-9)
+    value, grad = (part[0] for part in scaled.value_grad(theta[None]))
+    values, vectors = np.linalg.eigh(scaled.information(theta))
+    left = np.sum((vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300)))
+    return float(value + left) if left < 1e-3 else np.inf
