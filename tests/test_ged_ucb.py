@@ -284,3 +284,21 @@ def test_a_past_round_is_never_taken_to_have_known_more_than_today() -> None:
     np.testing.assert_allclose(past.lower[0, 2], today.lower[0])
     assert (past.upper[:, 1:] >= today.upper[:, None] - 1e-12).all()
     assert (past.lower[:, 1:] <= today.lower[:, None] + 1e-12).all()
+
+
+def test_limits_in_the_hundreds_of_millions_are_kept_but_for_rounding() -> None:
+    """A sum of such costs is known to some 1e-7 only; a policy on its limit is no error, one above it still is."""
+    rng = np.random.default_rng(0)
+    largest = 0.0
+    for _ in range(300):
+        limit = 10.0 ** rng.uniform(7, 10)
+        upper = limit * (1 + 0.5 * rng.standard_normal((1, 1, 1, 5)))
+        upper[..., 0] = 0.9 * limit
+        score = rng.standard_normal((1, 1, 5))
+        policy = counterfactual.exact_pass(score, upper, [[limit]], [1.0], [0], 0, safe_action=0).policy
+        worst = costs.worst_case(policy, upper[:, 0])
+        largest = max(largest, worst[0, 0] - limit)
+        costs.check_feasible(worst, np.array([limit]))
+    assert largest > costs.TOLERANCE  # it does happen
+    with pytest.raises(FloatingPointError, match="exceeds the limit"):
+        costs.check_feasible(np.array([[1e8 + 0.01]]), np.array([1e8]))
