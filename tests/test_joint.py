@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ import gedppl as ged
 from gedppl import ged_ucb
 from gedppl.agent import FallbackWarning
 from gedppl.counterfactual.joint import JointCosts, joint_pass
+from gedppl.functionals import Functional
 from tests.problems import TableWorld
-from tests.test_exact_safe_value import MU, SIGMA, TAU, THETA, D, K, contexts, infeasible_rounds, logged, problem
+from tests.test_exact_safe_value import MU, SAFE, SIGMA, TAU, THETA, D, K, contexts, infeasible_rounds, logged, problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
 
@@ -128,6 +130,21 @@ def test_a_resumed_agent_goes_on_alike(tmp_path) -> None:
     with ged.resume(path, problem()) as agent:
         assert agent.settings.selection == "joint"
         assert (agent.policy(x[12]) == before).all()
+
+
+class Doubled(Functional):
+    def __call__(self, density, x=None, a=None):
+        return 2 * super().__call__(density, x, a)
+
+
+def test_what_only_bears_the_name_of_a_mean_is_not_taken_for_one() -> None:
+    limit = replace(problem().constraints[0], functional=Doubled("mean", 0.0, 2.0), safe_value=float(2 * SAFE @ MU), at_most=0.9)
+    declared = replace(problem(), constraints=(limit,))
+    x = contexts(np.random.default_rng(0), 1)[0]
+    with pytest.raises(ged.errors.SettingError, match="bounds means of linear-Gaussian classes"):
+        ged.GEDUCB(declared, selection="joint").ask(x)
+    exact = replace(declared, constraints=(replace(limit, safe_value_exact=True),))
+    assert not ged_ucb.known.known_directions(exact, x[None])
 
 
 def test_where_it_does_not_apply_is_named() -> None:

@@ -32,6 +32,7 @@ from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, rows_by_stream
 from gedppl.agent.predictions import is_refutable, log_predictive, mark, members_at, predictive_cdf, tops
 from gedppl.confidence.linear_gaussian import LinearGaussianLearner
+from gedppl.confidence.loc_ranges import is_mean
 from gedppl.density import Density
 from gedppl.errors import FamilyError, NoClosedFormError
 from gedppl.guard import (
@@ -70,7 +71,7 @@ class Watch:
         problem = state.problem
         limits: dict[str, tuple[float, float, float]] = {}
         for c in problem.constraints:
-            if isinstance(c, Constraint) and c.functional.name == "mean":
+            if isinstance(c, Constraint) and is_mean(c.functional):
                 low = lowest_outcome(c, x, problem.n_actions)
                 if low is not None and low < c.at_most:
                     limits[c.name] = (c.at_most, low, NO_UPPER_END)

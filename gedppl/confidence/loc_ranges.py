@@ -19,6 +19,11 @@ def is_plain(functional: Functional) -> bool:
     return type(functional).__call__ is Functional.__call__
 
 
+def is_mean(functional: Functional) -> bool:
+    """Whether the functional is the mean itself, and nothing that only bears its name."""
+    return functional.name == "mean" and is_plain(functional)
+
+
 def is_searched(functional: Functional) -> bool:
     """Whether the range over an interval of loc is found by search, not in closed form."""
     return functional.name == "expected" or not is_plain(functional)

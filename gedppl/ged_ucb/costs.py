@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gedppl.confidence.learner import Bounds, Learner, Trail
+from gedppl.confidence.loc_ranges import is_mean
 from gedppl.counterfactual.joint import JointCosts
 from gedppl.errors import InfeasibleError, SettingError
 from gedppl.ged_ucb.known import exactness_notes
@@ -110,7 +111,7 @@ def _cost_trail(
 
 def check_joint(problem: Problem, learners: Mapping[str, Learner]) -> None:
     for c in problem.constraints:
-        if isinstance(c, Constraint) and not (c.functional.name == "mean" and hasattr(learners[c.stream], "jointly")):
+        if isinstance(c, Constraint) and not (is_mean(c.functional) and hasattr(learners[c.stream], "jointly")):
             raise SettingError(
                 f"selection='joint' bounds means of linear-Gaussian classes with their closed-form set; constraint {c.name!r} is "
                 f"{c.functional} of {c.model!r}: use selection='per_action'"

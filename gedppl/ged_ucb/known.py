@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gedppl.confidence.loc_ranges import is_mean
 from gedppl.errors import ProblemError
 from gedppl.ged_ucb.state import State
 from gedppl.problem import Constraint, KnownCost, Problem
@@ -54,4 +55,4 @@ def _holds_parameters(c: Constraint | KnownCost) -> bool:
     """Whether an exact safe value is one linear equation in the parameters."""
     predictor = getattr(getattr(c, "model", None), "predictor", None)
     linear = predictor is not None and predictor.family == "Normal" and predictor.link == "identity"
-    return isinstance(c, Constraint) and c.safe_value_exact and linear and c.functional.name == "mean"
+    return isinstance(c, Constraint) and c.safe_value_exact and linear and is_mean(c.functional)
