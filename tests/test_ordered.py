@@ -224,3 +224,28 @@ def test_predictions_by_crossing_edges_do_not_count() -> None:
     assert learner.theta[0] > learner.theta[1]
     assert total(learner) <= 1 + 1e-12
     assert learner.contains(np.array([[0.0, 0.03]]))[0]
+
+
+def cuts_in_numpyro(x, a, y=None):
+    s = numpyro.sample("s", nd.LogNormal(0.0, 0.5))  # times free cuts: not affine, so the program itself is asked
+    c = numpyro.sample("c", nd.Normal(jnp.array([-0.5, 0.5]), 1.0).to_event(1))
+    numpyro.sample("y", nd.OrderedLogistic(x[:, 0], s * jnp.broadcast_to(c, (x.shape[0], 2))), obs=y)
+
+
+def cuts_in_pyro(x, a, y=None):
+    s = pyro.sample("s", pd.LogNormal(torch.tensor(0.0).double(), 0.5))
+    c = pyro.sample("c", pd.Normal(torch.tensor([-0.5, 0.5]), 1.0).to_event(1))
+    pyro.sample("y", pd.OrderedLogistic(x[:, 0], s * c.expand(x.shape[0], 2)), obs=y)
+
+
+@pytest.mark.parametrize("model", [cuts_in_numpyro, cuts_in_pyro])
+def test_cuts_out_of_order_are_no_density(model) -> None:
+    cls, x, a = a_class(model), np.zeros((3, 2)), np.zeros(3, int)
+    assert cls.ordered is None
+    members = [{"s": 1.3, "c": np.array(cuts)} for cuts in ([-0.4, 0.6], [0.6, -0.4])]
+    theta = np.stack([cls.flatten(member) for member in members])
+    three = Rows.of(x, a, np.arange(3.0))
+    total = np.exp(ProgramData(cls, three).row_values(theta)).sum(axis=1)
+    np.testing.assert_allclose(total, [1.0, 0.0], atol=1e-12)
+    finite = ged.finite_class(model, members, example=(x, a))
+    np.testing.assert_allclose(np.exp(finite.log_likelihood(x, a, np.arange(3.0))).sum(axis=1), [1.0, 0.0], atol=1e-12)

@@ -22,7 +22,7 @@ from gedppl.backends.affine import Level
 from gedppl.backends.histories import Histories
 from gedppl.backends.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.backends.jax_first_look import FirstLook, first_look
-from gedppl.backends.lowering import external_density, is_external
+from gedppl.backends.lowering import crossing, external_density, is_external
 from gedppl.backends.padding import PIECES, pad, pieces, settings_size
 from gedppl.backends.tracing import trial_rows
 from gedppl.classes import LinearPredictor, OrderedPredictor, away_from
@@ -287,6 +287,8 @@ class JaxKernels:
             return [jnp.broadcast_to(self.run(theta, x, a).observed.support(y), (x.shape[0],))]
 
         inside = self.by_row("in_support", function, (x, a, y), first=(theta,))[0]
+        if self._fact("may_cross", lambda: self.abstractly(lambda *args: crossing(self.run(*args).observed) is not None)):
+            return inside  # no edges to fall off, and at these settings the cutpoints may be out of order
         near = theta + np.array([[0.0], [0.1], [-0.1]]) * np.cos(np.arange(self.dim))
         logs = self.log_likelihood(near, x, a, y)
         return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)

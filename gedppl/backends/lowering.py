@@ -57,6 +57,18 @@ _SAME_ATTRIBUTES: dict[str, tuple[str, dict[str, int]]] = {
 _LOCATION_SCALE = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic")
 
 
+def crossing(distribution: Any) -> Any:
+    """Where the cutpoints of an ordered outcome are out of order, (n,) or (); None for any other distribution.
+
+    No density is there: the packages' "probabilities" of the single outcomes then exceed one in sum.
+    """
+    base = strip(distribution)
+    if type(base).__name__ != "OrderedLogistic":
+        return None
+    cut = base.cutpoints
+    return (cut[..., 1:] < cut[..., :-1]).any(-1)
+
+
 def strip(distribution: Any) -> Any:
     """The distribution without the wrappers of plates and trivial masks."""
     while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):

@@ -18,7 +18,7 @@ from numpyro.primitives import Messenger
 from gedppl.backends import LOCK
 from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
 from gedppl.backends.jax_kernels import JaxKernels
-from gedppl.backends.lowering import is_masked, lower
+from gedppl.backends.lowering import crossing, is_masked, lower
 from gedppl.backends.tracing import Site
 from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
@@ -225,6 +225,8 @@ class TracedProgram(JaxKernels):
             logp = one.observed.log_prob(outcome)
             if self.moving_support:
                 logp = jnp.where(one.observed.support(outcome), logp, -jnp.inf)
+            if (wrong := crossing(one.observed)) is not None:
+                logp = jnp.where(wrong, -jnp.inf, logp)
             terms.append(jnp.broadcast_to(one.log_weight + logp, (x.shape[0],)))
         return terms[0] if len(terms) == 1 else jax.nn.logsumexp(jnp.stack(terms), axis=0)
 

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from gedppl.backends import LOCK
 from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
-from gedppl.backends.lowering import is_masked, lower, strip
+from gedppl.backends.lowering import crossing, is_masked, lower, strip
 from gedppl.backends.torch_kernels import TorchKernels
 from gedppl.backends.tracing import Site
 from gedppl.density import Density
@@ -320,6 +320,8 @@ class TracedProgram(TorchKernels):
                 logp = one.observed.log_prob(y)
             if self.moving_support:
                 logp = torch.where(one.observed.support.check(y), logp, -torch.inf)
+            if (wrong := crossing(one.observed)) is not None:
+                logp = torch.where(wrong, -torch.inf, logp)
             terms.append((one.log_weight + logp).expand(x.shape[0]))
         return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
 

@@ -16,7 +16,7 @@ from torch.func import grad, grad_and_value, jacrev, vmap
 
 from gedppl.backends import LOCK
 from gedppl.backends.histories import Histories
-from gedppl.backends.lowering import external_density, is_external
+from gedppl.backends.lowering import crossing, external_density, is_external
 from gedppl.backends.torch_affine import linear_predictor, ordered_predictor
 from gedppl.backends.tracing import trial_rows
 from gedppl.classes import LinearPredictor, OrderedPredictor
@@ -195,8 +195,10 @@ class TorchKernels:
         if self.moving_support:
             return np.ones(len(a), bool)
         with LOCK, torch.no_grad():
-            support = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed.support
-            inside = np.broadcast_to(support.check(_tensor(y)).numpy(), (len(a),))
+            observed = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed
+            inside = np.broadcast_to(observed.support.check(_tensor(y)).numpy(), (len(a),))
+        if crossing(observed) is not None:
+            return inside  # no edges to fall off, and at these settings the cutpoints may be out of order
         near = theta + np.array([[0.0], [0.1], [-0.1]]) * np.cos(np.arange(self.dim))
         with np.errstate(invalid="ignore"):
             valid = np.where(inside.reshape(-1, *([1] * (y.ndim - 1))), y, y[np.argmax(inside)])
