@@ -45,9 +45,11 @@ def pack(arrays: Mapping[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            # a fixed date: the same arrays give the same bytes and so the same hash
-            with archive.open(zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), "w") as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+            # A fixed date: the same arrays give the same bytes and so the same hash. Written in one call: an interrupt between
+            # opening and closing a member would surface as the archive's own error.
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), member.getbuffer())
     return buffer.getvalue()
 
 
