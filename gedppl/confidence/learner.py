@@ -30,6 +30,9 @@ class Bounds:
     rule: str  # the radius rule in one sentence, with its delta
     note: str = ""  # anything a reader of the certificate should know, "" if nothing
     witness: np.ndarray | None = None  # (n, K, D) flat parameters (finite class: (n, K) member indices) at the upper value
+    empty: bool = False  # no parameter is left: the class, or what was declared of it, is refuted
+    free_lower: np.ndarray | None = None  # (n, K) before the functional's declared range cuts it; -inf where open
+    free_upper: np.ndarray | None = None  # (n, K) inf where open
 
 
 @dataclass(frozen=True)

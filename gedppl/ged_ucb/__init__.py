@@ -105,6 +105,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         joint=None if seen.joint is None else seen.joint.under(slice(-1, None)),
         engine=engine,
         notes=seen.notes,
+        unlimited=state.t < warmup and chosen.warmup == "paper",
     )
     return policy, info
 

@@ -56,3 +56,4 @@ class Info:
     joint: JointCosts | None  # today's, where costs are bounded for all actions together
     engine: str
     notes: tuple[str, ...]
+    unlimited: bool = False  # the paper's warm-up: played whatever the limits are
