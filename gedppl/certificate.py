@@ -21,7 +21,7 @@ class ConstraintCertificate:
     """Why the policy keeps one limit."""
 
     name: str
-    worst_case: float  # sum_a pi_a U_a, or the whole policy's with selection="joint": the largest value the data still allow
+    worst_case: float  # sum_a pi_a U_a: the largest value the data still allow
     at_most: float
     method: str  # "exact", "ascent", "sampled" or "known"
     guaranteed: bool
@@ -238,8 +238,7 @@ def _certify_one(
     if info is None:
         safe = float(problem.safe_values(x[None])[0, j])
         return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {})
-    joint = None if info.joint is None else info.joint.only(i)
-    worst = float(ged_ucb.worst_case(policy[None], info.cost_upper[i : i + 1], joint)[0, j])
+    worst = float(ged_ucb.worst_case(policy[None], info.cost_upper[i : i + 1])[0, j])
     bounds = info.bounds[j]
     if bounds is None:
         part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {})

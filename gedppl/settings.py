@@ -11,11 +11,11 @@ import numpy as np
 
 from gedppl.errors import SettingError
 
-# Exploration weights of the default mode, chosen once on a spread of problems by `benchmarks/regret.py`: smaller bonuses lock
-# in on an arm that the first fits favour, larger ones explore for nothing; widths of .1 to .3 do equally well, 0 locks in.
-DEFAULT_BONUS_SCALE = 0.2
-DEFAULT_WIDTH_SCALE = 0.1
-SELECTIONS = ("per_action", "joint")
+# Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`: smaller
+# bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
+DEFAULT_SCALES = {"sets": (0.5, 0.1), "counterfactual": (0.2, 0.1)}
+EXPLORATIONS = ("sets", "counterfactual")
+MODES = ("default", "paper", "theory")
 LARGEST_SCALE = 1e9
 
 
@@ -30,7 +30,7 @@ class Settings:
     warmup: str  # "none", "paper" or "safe-m"
     growth: float  # refit once the told rounds have grown by this factor; 1 refits at every round
     exact_rounds: float  # up to this round every past round is replayed one by one, beyond it block by block
-    selection: str = "per_action"  # or "joint": how the worst case of a policy is taken
+    exploration: str = "sets"  # or "counterfactual"
     radius: Any = None
     oracle: Any = None
     seed: int = 0
@@ -45,7 +45,7 @@ def settings(
     width_scale: float | None = None,
     growth: float | None = None,
     exact_rounds: float | None = None,
-    selection: str = "per_action",
+    exploration: str | None = None,
     oracle: Any = None,
     radius: Any = None,
     seed: int = 0,
@@ -56,29 +56,23 @@ def settings(
     needs. ``"paper"``: every formula as printed, in the per-action form. `bonus_scale` and `width_scale` multiply the
     theorem's weights and never touch feasibility.
 
-    `selection`: ``"per_action"`` bounds a policy's cost by the average of its actions' worst cases. ``"joint"`` takes the worst
-    case of the whole policy over the confidence set, which is less where errors do not line up; for limits on means of
-    linear-Gaussian classes (and known costs). It is dearer, so it replays the past in blocks from the start by default.
+    `exploration`: ``"sets"`` is optimistic through the utility's own set; `bonus_scale` is then its weight rho and `width_scale`
+    the weight w of the cost bounds' width. ``"counterfactual"`` is the paper's: past rounds are replayed at today's context, and
+    the scales multiply beta_t and alpha_r. The default mode explores by sets, the other two by counterfactuals.
     """
+    if exploration is not None and not (isinstance(exploration, str) and exploration in EXPLORATIONS):
+        raise SettingError(f"exploration must be one of {EXPLORATIONS}, got {exploration!r}")
+    if not isinstance(mode, str) or mode not in MODES:
+        raise SettingError(f"mode must be one of {MODES}, got {mode!r}")
+    if mode == "paper" and exploration == "sets":
+        raise SettingError('mode="paper" is the paper\'s algorithm, which explores by counterfactuals; use mode="theory" with "sets"')
+    explored = exploration or ("sets" if mode == "default" else "counterfactual")
+    bonus, width = DEFAULT_SCALES[explored]
     presets: dict[str, dict[str, Any]] = {
-        "default": {
-            "bonus_scale": DEFAULT_BONUS_SCALE,
-            "width_scale": DEFAULT_WIDTH_SCALE,
-            "warmup": "none",
-            "growth": 1.05,
-            "exact_rounds": 300,
-        },
+        "default": {"bonus_scale": bonus, "width_scale": width, "warmup": "none", "growth": 1.05, "exact_rounds": 300},
         "theory": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "none", "growth": 1.02, "exact_rounds": 2000},
         "paper": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "paper", "growth": 1.0, "exact_rounds": math.inf},
     }
-    if not isinstance(selection, str) or selection not in SELECTIONS:
-        raise SettingError(f"selection must be one of {SELECTIONS}, got {selection!r}")
-    if selection == "joint":
-        if mode == "paper":
-            raise SettingError('mode="paper" is the per-action form of the algorithm: use selection="per_action" with it')
-        presets["default"]["exact_rounds"] = 0
-    if not isinstance(mode, str) or mode not in presets:
-        raise SettingError(f"mode must be one of {sorted(presets)}, got {mode!r}")
     if not (_is_number(delta) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
     if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
@@ -105,7 +99,7 @@ def settings(
         from gedppl.radius import paper_radius
 
         radius = paper_radius()
-    return Settings(mode=mode, delta=float(delta), radius=radius, oracle=oracle, seed=int(seed), selection=selection, **chosen)
+    return Settings(mode=mode, delta=float(delta), radius=radius, oracle=oracle, seed=int(seed), exploration=explored, **chosen)
 
 
 def _is_number(value: Any) -> bool:

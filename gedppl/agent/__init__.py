@@ -78,9 +78,8 @@ class GEDUCB:
         chance that a run is stopped by mistake is at most another delta: `gedppl.agent.monitoring` says exactly when.
     growth, exact_rounds
         Refit once the told rounds have grown by this factor; replay past rounds one by one up to this round, then in blocks.
-    selection
-        ``"per_action"``, or ``"joint"``: the worst case of a whole policy, for means of linear-Gaussian classes. See
-        `gedppl.settings.settings`.
+    exploration
+        ``"sets"`` (the default mode's) or ``"counterfactual"`` (the paper's). See `gedppl.settings.settings`.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class GEDUCB:
         guard: str | None = "fallback",
         growth: float | None = None,
         exact_rounds: float | None = None,
-        selection: str = "per_action",
+        exploration: str | None = None,
     ) -> None:
         chosen = settings(
             mode,
@@ -112,7 +111,7 @@ class GEDUCB:
             seed=seed,
             growth=growth,
             exact_rounds=exact_rounds,
-            selection=selection,
+            exploration=exploration,
         )
         if not (guard is None or (isinstance(guard, str) and guard in recorder.GUARDS)):
             raise SettingError(f"guard must be one of {recorder.GUARDS}, got {guard!r}")

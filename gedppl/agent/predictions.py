@@ -17,9 +17,6 @@ from gedppl.confidence.programs import ProgramLearner
 from gedppl.density import Density
 from gedppl.rows import Rows
 
-WIDER_PRIOR = 1e-4  # share of the working prior's precision in the predictive: a prior far off must not look like a wrong model
-
-
 def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """P(Y < y) and P(Y <= y) before y is learned: x (n, dx), a (n,), y (n,) -> (n,), (n,).
 
@@ -27,7 +24,7 @@ def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) ->
     class: the members' mixture by posterior probability. Programs: the mixture over particles.
     """
     if isinstance(learner, LinearGaussianLearner):
-        location, sd = _linear(learner, x, a)
+        location, sd = learner.predict(x, a)
         u = ndtr((y - location) / sd)
         return u, u
     if isinstance(learner, FiniteLearner):
@@ -36,19 +33,6 @@ def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) ->
     else:
         parts = [(np.exp(learner.particles.log_weights), learner.cls.density_at(learner.particles.theta, x, a))]
     return _mixed(parts, np.nextafter(y, -np.inf)), _mixed(parts, y)
-
-
-def _linear(learner: LinearGaussianLearner, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of the predictive, (n,) each."""
-    phi, offset, scale = learner.features_at.rows(x, a)
-    space = learner.space
-    # the last term is rounding, and keeps directions never seen positive beside well-known ones
-    rounding = 1e-13 * np.trace(learner.information) * np.eye(len(learner.moment))
-    chol = np.linalg.cholesky(WIDER_PRIOR * space.prior + learner.information + rounding)
-    mean = np.linalg.solve(chol.T, np.linalg.solve(chol, learner.moment))
-    spread = np.linalg.solve(chol, (phi @ space.basis).T)
-    location = phi @ (space.origin + space.basis @ mean) + offset
-    return location, np.sqrt(scale**2 + np.sum(spread**2, axis=0))
 
 
 def _log_weights(learner: FiniteLearner) -> np.ndarray:
@@ -85,7 +69,7 @@ def is_refutable(learner: Any) -> bool:
 def log_predictive(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
     """log of the predictive densities whose distribution functions `predictive_cdf` gives, summed over the n rows."""
     if isinstance(learner, LinearGaussianLearner):
-        location, sd = _linear(learner, x, a)
+        location, sd = learner.predict(x, a)
         return float(-0.5 * np.sum(LOG_2PI + ((y - location) / sd) ** 2) - np.sum(np.log(sd)))
     if isinstance(learner, FiniteLearner):
         logs, rows = _log_weights(learner), np.asarray(learner.cls.log_likelihood(x, a, y), float)
@@ -99,8 +83,8 @@ def log_predictive(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) ->
 def mark(learner: Any) -> np.ndarray:
     """Where the log-likelihood of every parameter stands, as one flat array: `tops` counts from there."""
     if isinstance(learner, LinearGaussianLearner):
-        sums = [learner.squares, learner.log_scales, float(learner.n)]
-        return np.concatenate([learner.information.ravel(), learner.moment, sums])
+        sums = [learner.outcome_squares[0], learner.log_scales, float(learner.n)]
+        return np.concatenate([learner.information[0].ravel(), learner.moment[0], sums])
     return learner.totals if isinstance(learner, FiniteLearner) else np.array([float(learner.n)])
 
 
@@ -112,7 +96,7 @@ def tops(learner: Any, marks: np.ndarray) -> np.ndarray:
 def _top(learner: Any, since: np.ndarray) -> float:
     if isinstance(learner, LinearGaussianLearner):
         gone = mark(learner) - since
-        q = len(learner.moment)
+        q = learner.moment.shape[1]
         information, moment = gone[: q * q].reshape(q, q), gone[q * q : -3]
         squares, log_scales, n = gone[-3:]
         fitted = _largest_gain(information, moment)

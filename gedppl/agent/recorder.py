@@ -47,7 +47,7 @@ from gedppl.settings import Settings, settings
 
 GUARDS = ("fallback", "warn", None)
 OBSERVED_BYTES = 4 * 2**20  # of contexts in one record
-_SETTINGS = ("mode", "delta", "bonus_scale", "width_scale", "warmup", "growth", "exact_rounds", "selection", "seed")
+_SETTINGS = ("mode", "delta", "bonus_scale", "width_scale", "warmup", "growth", "exact_rounds", "exploration", "seed")
 
 Step = tuple[str, Mapping[str, Any]]  # kind and payload
 
@@ -78,11 +78,16 @@ def _name_of(oracle: Any) -> str:
 def read_protocol(frozen: Mapping[str, Any], oracle: Any, radius: Any) -> tuple[Settings, str | None]:
     """The settings and the guard that a journal began with. Oracle and radius are objects: they come from the caller."""
     found, guard = frozen.get("settings"), frozen.get("guard")
+    if isinstance(found, dict) and "selection" in found:
+        raise JournalMismatchError(
+            "this journal was begun by version 0.1, which explored in another way: its decisions cannot be replayed. Read it with "
+            "`gedppl journal export`, begin a new agent and give it the rows with observe()"
+        )
     if not isinstance(found, dict) or set(found) != set(_SETTINGS) or guard not in GUARDS:
         raise JournalMismatchError(
             f"this journal was not begun by an agent: its protocol has {sorted(frozen)}; begin one with GEDUCB(..., journal=)"
         )
-    texts, seed = ("mode", "warmup", "selection"), found["seed"]
+    texts, seed = ("mode", "warmup", "exploration"), found["seed"]
     numbers = [found[n] for n in _SETTINGS if n not in texts]
     if not all(isinstance(found[n], str) for n in texts) or not all(type(v) in (int, float) for v in numbers):
         raise JournalMismatchError(f"the settings of this journal are no settings: {found}")

@@ -18,7 +18,9 @@ import numpy as np
 
 from gedppl.agent.feedback import Entry, Outcomes
 from gedppl.agent.memory import Inbox, Ledger, Memory, started
-from gedppl.confidence import linear_parts, programs
+from gedppl.confidence import linear_gaussian, linear_parts, programs
+from gedppl.confidence.ellipsoids import Ellipsoid
+from gedppl.confidence.groups import Group
 from gedppl.confidence.likelihoods import OrderedData, PredictorData, ProgramData
 from gedppl.confidence.predictive import Particles
 from gedppl.confidence.program_sets import Plausible, Start, plausible
@@ -29,7 +31,11 @@ from gedppl.oracles.fits import Fit, WorkingPrior
 from gedppl.rows import Rows
 
 CLASSES: dict[str, Any] = {
-    c.__name__: c for c in (Fit, Particles, Start, WorkingPrior, linear_parts.Space, linear_parts.Starts, programs.Snapshots)
+    c.__name__: c
+    for c in (
+        Ellipsoid, Fit, Group, Particles, Start, WorkingPrior, linear_gaussian.Snapshot, linear_parts.Space, linear_parts.Starts,
+        programs.Snapshots,
+    )  # fmt: skip
 }
 LIVE = ("cls", "features_at", "oracle", "predictor", "rule")  # fields of learners that come from the problem and the settings
 
@@ -81,9 +87,6 @@ class _Writer:
             return {"map": [[self.node(k), self.node(v)] for k, v in value.items()]}
         if isinstance(value, Rows):
             return {"rows": [self.array(part) for part in (value.x, value.a, value.y)]}
-        if isinstance(value, linear_parts.Snapshots):
-            names = ("sizes", "theta", "middle", "factor", "empty")
-            return {"stack": [[name, self.array(getattr(value, name))] for name in names]}
         cls = CLASSES.get(type(value).__name__)
         if cls is type(value):
             return {"of": cls.__name__, "fields": {f.name: self.node(getattr(value, f.name)) for f in fields(cls)}}
@@ -154,6 +157,7 @@ class _Writer:
             "t": state.t,
             "told": state.told,
             "refit_at": state.refit_at,
+            "played": self.array(state.played),
             "blocks": self._blocks(state.blocks),
             "learners": {name: self.learner(learner) for name, learner in state.learners.items()},
         }
@@ -199,10 +203,6 @@ class _Reader:
             return {self.node(k): self.node(v) for k, v in node["map"]}
         if "rows" in node:
             return Rows.of(*(self.array(n) for n in node["rows"]))
-        if "stack" in node:
-            buffer: dict[str, Any] = {name: self.array(n) for name, n in node["stack"]}
-            count = len(buffer["sizes"])
-            return linear_parts.Snapshots(buffer | {"used": count}, count)
         cls = CLASSES[node["of"]]
         given = {name: self.node(n) for name, n in node["fields"].items()}
         if set(given) != {f.name for f in fields(cls)}:
@@ -259,7 +259,7 @@ class _Reader:
         learners = {name: self.learner(fresh.learners[name], part) for name, part in s["learners"].items()}
         state = replace(
             fresh, problem=problem, learners=learners, t=s["t"], told=s["told"], refit_at=s["refit_at"],
-            blocks=self._blocks(s["blocks"]),
+            played=self.array(s["played"]), blocks=self._blocks(s["blocks"]),
         )  # fmt: skip
         self._check(state, ledger)
         ids, first = self.array(tree["inbox"]), self.array(tree["first"])

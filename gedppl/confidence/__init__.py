@@ -5,7 +5,7 @@ Axis letters: n contexts or rows, K actions, M members, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from gedppl.classes import away_from
 from gedppl.confidence.finite import FiniteLearner
+from gedppl.confidence.groups import action_groups, dependence
 from gedppl.confidence.programs import ProgramLearner
 from gedppl.confidence.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.errors import NotFiniteError, SettingError, ShapeError
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
 
 GROWTH = 1.1  # refit once the rows have grown by this factor
 CLOSED_FORM_ORACLES = ("auto", "least squares")
+PRIOR_DRAWS = 2000  # from which a prior that is not Gaussian is summarised
+MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
+
+
+@dataclass(frozen=True)
+class Where:
+    """What is known of contexts and actions before any data."""
+
+    x: np.ndarray  # (1, dx)
+    n_actions: int
+    learned: tuple[int, ...]  # actions whose outcomes will be learned
+
+    def depends(self, gradients: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+        return dependence(gradients, self.n_actions, self.x)
 
 
 def learner_for(
@@ -36,6 +51,8 @@ def learner_for(
     prior: WorkingPrior | None = None,
     seed: int = 0,
     known_direction: tuple[Any, Any] | None = None,
+    where: Where | None = None,
+    keep_past: bool = True,
 ) -> Any:
     """The learner that serves a class: a member list, the linear-Gaussian closed form, or ascent on the program.
 
@@ -49,6 +66,10 @@ def learner_for(
         For programs: how fits are found, the working prior of parameters without one, and the seed of the particles.
     known_direction
         For the linear-Gaussian closed form, see `LinearGaussianLearner.start`; other learners do not use it.
+    where
+        Contexts and actions to read off which action depends on which parameters: groups of actions then get sets of their own.
+    keep_past
+        Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
     """
     if not (isinstance(delta, (int, float)) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
@@ -58,39 +79,48 @@ def learner_for(
     ratio = LikelihoodRatio() if radius is None else radius
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
     if closed and prior is None and gaussian_outcome and isinstance(ratio, LikelihoodRatio):
-        gaussian = _gaussian_prior(cls)
-        if gaussian is not None:
-            from gedppl.confidence.linear_gaussian import LinearGaussianLearner
+        from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 
-            mean, precision = gaussian
-            return LinearGaussianLearner.start(
-                cls.predictor,
-                cls.dim,
-                delta=delta,
-                prior_mean=mean,
-                prior_precision=precision,
-                norm_bound=_norm_bounds(cls),
-                restarts=ratio.restarts,
-                intersect=ratio.intersect,
-                known_direction=known_direction,
-            )
+        mean, precision = gaussian_prior(cls, seed)
+        return LinearGaussianLearner.start(
+            cls.predictor,
+            cls.dim,
+            delta=delta,
+            prior_mean=mean,
+            prior_precision=precision,
+            norm_bound=_norm_bounds(cls),
+            restarts=ratio.restarts,
+            intersect=ratio.intersect,
+            known_direction=known_direction,
+            groups=None if where is None else action_groups(where.depends(cls.predictor.features), where.learned),
+            keep_past=keep_past,
+        )
     return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed)
 
 
-def _gaussian_prior(cls: Any) -> tuple[np.ndarray | None, np.ndarray | None] | None:
-    """Mean and precision of the class's own prior if it has one on every parameter and it is Gaussian.
+def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Mean (D,) and precision (D, D) of the class's own prior, or of a Gaussian in its place; no precision if it has none.
 
-    (None, None) if no parameter has a prior; None if the prior is mixed or not Gaussian.
+    A prior that is not Gaussian is replaced by one with its median and the spread of its middle half; a parameter without a prior
+    gets none. Coverage does not depend on it: it sets the fit before data, and what is bet on.
     """
-    if np.all(cls.prior_free):
-        return None, None
-    if np.any(cls.prior_free):
-        return None
     origin = np.asarray(cls.initial, float)
-    grad, hessian = cls.log_prior_grad_hessian(origin)
-    if not np.allclose(hessian, cls.log_prior_grad_hessian(away_from(origin))[1], rtol=1e-8, atol=1e-10):
-        return None
-    return origin + np.linalg.solve(-hessian, grad), -hessian
+    if np.all(cls.prior_free):
+        return origin, None
+    if not np.any(cls.prior_free):
+        grad, hessian = cls.log_prior_grad_hessian(origin)
+        again = cls.log_prior_grad_hessian(away_from(origin))[1]
+        size = np.sqrt(np.abs(np.diag(hessian)))
+        if (np.diag(hessian) < 0).all() and np.all(np.abs(hessian - again) <= 1e-8 * np.outer(size, size)):
+            return origin + np.linalg.solve(-hessian, grad), -hessian
+    draws = np.asarray(cls.draw_prior(PRIOR_DRAWS, seed), float)
+    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+    spread = (high - low) / MIDDLE_HALF
+    known = ~cls.prior_free & np.isfinite(spread) & (spread > 0)
+    mean = np.where(known, middle, origin)
+    if not known.all():  # an improper prior is no prior to bet on
+        return mean, None
+    return mean, np.diag(spread**-2.0)
 
 
 def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:

@@ -1,13 +1,14 @@
 """Linear-Gaussian confidence sets in closed form: e-processes that are quadratics, and ellipsoids around their mixture.
 
 Rows are scaled to unit noise, r = phi'theta + N(0, 1), and collected in A = sum phi phi', b = sum phi r. With
-score(theta) = b - A theta, mixing the likelihood ratio p(data | theta + u) / p(data | theta) over u ~ N(0, Lambda^-1) gives
+score(theta) = b - A theta, mixing the likelihood ratio p(data | theta + u) / p(data | theta) over u ~ N(0, C) gives
 
-    M(theta) = det(I + A Lambda^-1)^(-1/2) exp(1/2 score' (A + Lambda)^-1 score),
+    M(theta) = det(I + A C)^(-1/2) exp(1/2 score' (A + C^-1)^-1 score),
 
 which under the truth theta is a nonnegative martingale that starts at 1, on adaptively collected data too. It may start
-anew at any time s with a Lambda known by then, on the rows after s. So may the prior-posterior ratio, evidence / likelihood.
-A weighted average of them (weights summing to 1) is one again, hence by Ville's inequality
+at any time s with a C known by then, on the rows after s, and it may leave out rows by any rule that does not look at their
+outcomes (those of other actions, say). So may the prior-posterior ratio, evidence / likelihood: a bet on the prior. A
+weighted average of them (weights summing to 1) is one again, hence by Ville's inequality
 
     {theta : sum_k w_k M_k(theta) <= 1 / delta}
 
@@ -15,7 +16,10 @@ holds the truth at all times with probability at least 1 - delta. Every log M_k 
 the simplex (Jensen)  sum_k lambda_k (log M_k(theta) + log(w_k / lambda_k)) <= log(1 / delta)  is an ellipsoid around that set.
 Lambda is chosen for a point on the set's edge, where the loss is small.
 
-Axis letters: k e-processes, E ellipsoids, q free parameters.
+Nothing here has a unit. The directions that the rows see are found on the information scaled to a unit diagonal; along them
+coordinates z are used in which the information is the identity. Along all others the set is open, and says so.
+
+Axis letters: k e-processes, q parameters, c columns that some row has touched, r directions seen.
 
 References
 ----------
@@ -31,86 +35,190 @@ from dataclasses import dataclass
 
 import numpy as np
 
-EVIDENCE_SHARE = 0.05  # weight of the prior-posterior ratio: pays if the prior is informative and right, costs 0.05 if not
-UNSEEN = 1e-12  # share of a direction's precision that comes from data, below which the data say nothing about it
+RANK = 1e-11  # share of the largest eigenvalue of a unit-diagonal matrix, below which it may be rounding
+STRAY = 1e-10  # share of a feature vector that may be rounding
+THIN = 1e-3  # share of the information that late starts must have seen along every direction, or an early one is asked too
 MOST_TURNS = 30
-BEYOND = 1e9  # half-width of an unseen direction, in working-prior standard deviations: wider than any functional's range
+BALL_WEIGHTS = (0.05, 0.5, 5.0)  # multipliers of a declared ball, in units of the set's room
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The directions u = lift z that rows have information about, scaled so that the information is z'z."""
+
+    columns: np.ndarray  # (c,) indices of parameters that some row has touched
+    unit: np.ndarray  # (c,) root of their information
+    lift: np.ndarray  # (c, r)
+    down: np.ndarray  # (r, c) z = down u
+    unseen: np.ndarray  # (c - r, c) unit vectors, in coordinates unit * u, without information
+
+
+def seen_directions(information: np.ndarray) -> Seen:
+    """Of A (q, q)."""
+    size = np.sqrt(np.maximum(np.diag(information), 0.0))
+    columns = np.flatnonzero(size > 0)
+    unit = size[columns]
+    value, axes = np.linalg.eigh(information[np.ix_(columns, columns)] / np.outer(unit, unit))
+    known = value > RANK * value.max(initial=0.0)
+    root = np.sqrt(value[known])
+    return Seen(
+        columns, unit, axes[:, known] / root / unit[:, None], (axes[:, known] * root).T * unit, axes[:, ~known].T
+    )
 
 
 @dataclass(frozen=True)
 class Quadratics:
-    """k functions of u = theta - centre:  1/2 u'curvature u - slope'u + level."""
+    """k functions of z:  1/2 z'curvature z - slope'z + level."""
 
-    curvature: np.ndarray  # (k, q, q)
-    slope: np.ndarray  # (k, q)
+    curvature: np.ndarray  # (k, r, r)
+    slope: np.ndarray  # (k, r)
     level: np.ndarray  # (k,)
 
-    def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Values (M, k) at u (M, q)."""
-        curved = np.einsum("mi,kij,mj->mk", u, self.curvature, u)
-        return 0.5 * curved - u @ self.slope.T + self.level
-
-
-@dataclass(frozen=True)
-class Region:
-    """Ellipsoids that each hold the set: theta = centre + middle_e + factor_e' v, |v| <= 1; E of them, all valid at once.
-
-    ``factor`` has q rows for each ellipsoid; the half-width along phi is |factor_e phi|.
-    """
-
-    middle: np.ndarray  # (E, q), relative to the centre
-    factor: np.ndarray  # (E, q, q)
-    seen: np.ndarray  # (E, q) which rows of `factor` are bounded by data
-    empty: bool  # no parameter is left: the model is misspecified (or the unlucky delta happened)
-
-
-def weights(n_starts: int) -> np.ndarray:
-    """Shares of 1: the prior-posterior ratio first, then 6 / (pi (k+1))^2 of the rest for start k. Sums to less than 1.
-
-    >>> bool(weights(10_000).sum() < 1)
-    True
-    """
-    k = np.arange(1, n_starts + 1)
-    return np.append(EVIDENCE_SHARE, (1 - EVIDENCE_SHARE) * 6 / (math.pi * k) ** 2)
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        """Values (M, k) at z (M, r)."""
+        curved = np.einsum("mi,kij,mj->mk", z, self.curvature, z)
+        return 0.5 * curved - z @ self.slope.T + self.level
 
 
 def log_processes(
-    prior: np.ndarray,
-    information: np.ndarray,
-    moment: np.ndarray,
-    mean: np.ndarray,
-    information_at: np.ndarray,
-    moment_at: np.ndarray,
-    mixing: np.ndarray,
-    log_det_mixing: np.ndarray,
-    log_det_prior: float,
-    log_det_posterior: float,
+    seen: Seen, moment: np.ndarray, information_at: np.ndarray, moment_at: np.ndarray, covariance: np.ndarray
 ) -> Quadratics:
-    """log M_k as quadratics around the posterior mean: the prior-posterior ratio, then one for each start.
+    """log M_k around the least squares estimate, one for each start.
 
     Parameters
     ----------
-    prior, information, moment, mean
-        Prior precision P (q, q) (prior mean 0), A (q, q), b (q,) and (P + A)^-1 b (q,) of all rows.
+    seen, moment
+        Directions of A, and b (q,), of all rows of the group.
     information_at, moment_at
         (k, q, q) and (k, q): A and b of the rows before each start.
-    mixing, log_det_mixing
-        (k, q, q) and (k,): Lambda of each start and its log-determinant.
+    covariance
+        (k, q, q): C of each start.
     """
-    pull = prior @ mean  # = b - A mean, without the cancellation
-    ratio = -0.5 * (log_det_posterior - log_det_prior) - 0.5 * mean @ pull
-    after = information - information_at
-    score = pull - moment_at + information_at @ mean
-    total = after + mixing
-    gain = np.linalg.inv(total)
+    at, lift = np.ix_(seen.columns, seen.columns), seen.lift
+    estimate = lift.T @ moment[seen.columns]
+    before = lift.T @ information_at[:, at[0], at[1]] @ lift
+    value, axes = np.linalg.eigh(np.eye(len(estimate)) - before)
+    after = (axes * np.maximum(value, 0.0)[:, None]) @ np.swapaxes(axes, 1, 2)  # what was seen since the start
+    score = np.einsum("kij,j->ki", before, estimate) - moment_at[:, seen.columns] @ lift
+    spread, turn = np.linalg.eigh(seen.down @ covariance[:, at[0], at[1]] @ seen.down.T)
+    root = turn * np.sqrt(np.maximum(spread, 0.0))[:, None]
+    inner = np.eye(len(estimate)) + np.swapaxes(root, 1, 2) @ after @ root
+    gain = root @ np.linalg.solve(inner, np.swapaxes(root, 1, 2))
     lifted = after @ gain
-    level = 0.5 * np.einsum("ki,kij,kj->k", score, gain, score)
-    level -= 0.5 * (np.linalg.slogdet(total)[1] - log_det_mixing)
+    level = 0.5 * np.einsum("ki,kij,kj->k", score, gain, score) - 0.5 * np.linalg.slogdet(inner)[1]
+    return Quadratics(lifted @ after, np.einsum("kij,kj->ki", lifted, score), level)
+
+
+def log_bet(seen: Seen, moment: np.ndarray, covariance: np.ndarray) -> Quadratics:
+    """log evidence / likelihood under the prior N(0, covariance), around the least squares estimate."""
+    estimate = seen.lift.T @ moment[seen.columns]
+    total = np.eye(len(estimate)) + seen.down @ covariance[np.ix_(seen.columns, seen.columns)] @ seen.down.T
+    level = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * estimate @ np.linalg.solve(total, estimate)
+    return Quadratics(np.eye(len(estimate))[None], np.zeros((1, len(estimate))), np.array([level]))
+
+
+def together(first: Quadratics, second: Quadratics) -> Quadratics:
     return Quadratics(
-        np.concatenate([information[None], lifted @ after]),
-        np.concatenate([pull[None], np.einsum("kij,kj->ki", lifted, score)]),
-        np.append(ratio, level),
+        np.concatenate([first.curvature, second.curvature]),
+        np.concatenate([first.slope, second.slope]),
+        np.concatenate([first.level, second.level]),
     )
+
+
+# ellipsoids -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ellipsoid:
+    """{middle + factor'v, |v| <= 1} in the given columns, open along `unseen` and in every other column."""
+
+    columns: np.ndarray  # (c,)
+    middle: np.ndarray  # (c,)
+    factor: np.ndarray  # (r, c)
+    unseen: np.ndarray  # (o, c) unit vectors in coordinates unit * theta
+    unit: np.ndarray  # (c,)
+
+    def reach(self, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Middle (m,) and half-width (m,) of phi'theta for phi (m, q); infinite where it leaves what was seen."""
+        part = phi
+        if len(self.columns) < phi.shape[1]:
+            part = phi[:, self.columns]
+        along = part @ self.factor.T
+        extent = np.sqrt(np.einsum("mr,mr->m", along, along))
+        if len(self.columns) < phi.shape[1]:
+            extent = np.where(np.count_nonzero(phi, axis=1) > np.count_nonzero(part, axis=1), np.inf, extent)
+        if len(self.unseen):
+            scaled = part / self.unit
+            stray = np.abs(scaled @ self.unseen.T).max(axis=1) > STRAY * np.linalg.norm(scaled, axis=1)
+            extent = np.where(stray, np.inf, extent)
+        return part @ self.middle, extent
+
+    def attained(self, phi: np.ndarray, near: np.ndarray, side: float) -> np.ndarray:
+        """(m, q) where phi'theta, phi (m, q), is largest (side 1) or smallest (-1); other columns as in `near` (q,)."""
+        along = phi[:, self.columns] @ self.factor.T
+        size = np.maximum(np.linalg.norm(along, axis=1, keepdims=True), np.finfo(float).tiny)
+        theta = np.tile(near, (len(phi), 1))
+        theta[:, self.columns] = self.middle + side * (along / size) @ self.factor
+        return theta
+
+
+@dataclass(frozen=True)
+class Ball:
+    """A declared fact: 1/2 u'curvature u - slope'u + level <= 0, u = theta - least squares estimate."""
+
+    curvature: np.ndarray  # (q, q)
+    slope: np.ndarray  # (q,)
+    level: float
+
+
+def enclose(
+    seen: Seen, moment: np.ndarray, processes: Quadratics, share: np.ndarray, delta: float, ball: Ball | None = None
+) -> tuple[tuple[Ellipsoid, ...], bool]:
+    """Ellipsoids that each hold {sum_k share_k M_k <= 1 / delta} (and the ball, if one is declared), and whether it is empty."""
+    limit, base = math.log(1 / delta), np.log(share) + processes.level
+    lam = _turned(processes, base, limit)
+    estimate = seen.lift.T @ moment[seen.columns]
+    options = [lam]
+    if len(estimate) and np.linalg.eigvalsh(np.tensordot(lam, processes.curvature, 1))[0] < THIN:
+        fullest = np.einsum("kii->k", processes.curvature)
+        options.append(np.eye(len(lam))[np.argmax(np.where(fullest >= 0.5 * fullest.max(), base, -np.inf))])
+    found, empty = [], False
+    for weights in options:
+        room = 2 * (limit - _average(weights, base))
+        B, h = np.tensordot(weights, processes.curvature, 1), weights @ processes.slope
+        made, square = _ellipsoid(seen, B, h, room, estimate)
+        found.append(made)
+        empty |= square < 0
+    if ball is not None:
+        for weight in BALL_WEIGHTS:
+            cut, square = _cut_ellipsoid(seen, B, h, room, estimate, ball, weight * max(room, 1.0))
+            found.append(cut)
+            empty |= square < 0
+    return tuple(found), empty
+
+
+def of_ball(ball: Ball) -> Ellipsoid:
+    """The declared ball alone, around theta = 0."""
+    none = np.zeros(0)
+    nothing = Seen(none.astype(np.int64), none, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0)))
+    return _cut_ellipsoid(nothing, np.zeros((0, 0)), none, 0.0, none, ball, 1.0)[0]
+
+
+def _turned(processes: Quadratics, base: np.ndarray, limit: float) -> np.ndarray:
+    """Lambda on the simplex. Where the middle of its ellipsoid is itself excluded the processes disagree: it is turned towards
+    those that exclude it; if no parameter is left at all, some lambda shows it."""
+    growth = np.einsum("kii->k", processes.curvature) / max(processes.curvature.shape[1], 1)
+    lam = jensen_weights(base, growth, limit)
+    for _ in range(MOST_TURNS):
+        B, h = np.tensordot(lam, processes.curvature, 1), lam @ processes.slope
+        middle, _, _, square = _solve(B, h, 2 * (limit - _average(lam, base)))
+        logs = base + processes(middle[None])[0] - processes.level
+        top = logs.max()
+        weight = np.exp(logs - top)
+        if square <= 0 or top + math.log(weight.sum()) <= limit:
+            break
+        lam = 0.5 * lam + 0.5 * weight / weight.sum()
+    return lam
 
 
 def jensen_weights(base: np.ndarray, growth: np.ndarray, limit: float) -> np.ndarray:
@@ -119,7 +227,8 @@ def jensen_weights(base: np.ndarray, growth: np.ndarray, limit: float) -> np.nda
     Along an average direction log(w_k M_k) = base_k + growth_k Q / 2. Newton's method from above solves
     log sum_k exp(...) = limit for Q; the function is convex and increasing, so every iterate stays above the root.
     """
-    reach = np.where(growth > UNSEEN, (limit - base) / np.maximum(growth, UNSEEN), np.inf).min() * 2
+    moving = growth > RANK
+    reach = np.min(2 * (limit - base[moving]) / growth[moving], initial=np.inf)
     if not 0 < reach < np.inf:
         reach = 0.0
     for _ in range(4):
@@ -128,46 +237,11 @@ def jensen_weights(base: np.ndarray, growth: np.ndarray, limit: float) -> np.nda
         share = np.exp(exponent - top)
         total = share.sum()
         share /= total
-        step = (top + math.log(total) - limit) / max(0.5 * float(share @ growth), UNSEEN)
+        step = (top + math.log(total) - limit) / max(0.5 * float(share @ growth), RANK)
         if reach == 0.0 or abs(step) < 1e-3 * reach:
             break
         reach = max(reach - step, 0.0)
     return share
-
-
-def enclose(
-    processes: Quadratics, share: np.ndarray, delta: float, whitener: np.ndarray, ball: Quadratics | None = None
-) -> Region:
-    """Ellipsoids around {sum_k share_k M_k <= 1 / delta}, and around its intersection with a ball if one is declared.
-
-    `whitener` (q, q), with whitener' whitener = (P + A)^-1: directions are judged in posterior units, so that the scale of
-    a feature does not matter. The ball {ball(u) <= 0} is added with three multipliers; each sum is an outer ellipsoid.
-    """
-    limit = math.log(1 / delta)
-    base = np.log(share) + processes.level
-    curvature = whitener @ processes.curvature @ whitener.T
-    slope = processes.slope @ whitener.T
-    growth = np.einsum("kii->k", curvature) / len(whitener)
-    lam = jensen_weights(base, growth, limit)
-    for _ in range(MOST_TURNS):
-        B, h, room = np.tensordot(lam, curvature, 1), lam @ slope, 2 * (limit - _average(lam, base))
-        middle, factor, seen, square = _ellipsoid(B[None], h[None], np.array([room]))
-        u = middle[0]
-        logs = base - slope @ u + 0.5 * np.einsum("i,kij,j->k", u, curvature, u)
-        top = logs.max()
-        if square[0] <= 0 or top + math.log(np.exp(logs - top).sum()) <= limit:
-            break
-        # The middle itself is excluded: the processes disagree. Turn towards those that exclude it; if no parameter is
-        # left at all, some lambda shows it.
-        lam = 0.5 * lam + 0.5 * np.exp(logs - top) / np.exp(logs - top).sum()
-    if ball is not None:
-        multiplier = max(room, 1.0) * np.array([0.0, 0.05, 0.5, 5.0])
-        middle, factor, seen, square = _ellipsoid(
-            B + multiplier[:, None, None] * (whitener @ ball.curvature[0] @ whitener.T),
-            h + multiplier[:, None] * (whitener @ ball.slope[0]),
-            room - 2 * multiplier * ball.level[0],
-        )
-    return Region(middle @ whitener, factor @ whitener, seen, bool((square <= 0).any()))
 
 
 def _average(lam: np.ndarray, base: np.ndarray) -> float:
@@ -176,12 +250,55 @@ def _average(lam: np.ndarray, base: np.ndarray) -> float:
     return float(lam[used] @ (base[used] - np.log(lam[used])))
 
 
-def _ellipsoid(B: np.ndarray, h: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """{u : u'Bu - 2h'u <= room} for E of them: middle (E, q), factor (E, q, q), seen (E, q) and squared radius (E,)."""
+def _solve(B: np.ndarray, h: np.ndarray, room: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """{z : z'Bz - 2h'z <= room}: middle (r,), half axes (r', r) and open axes (r - r', r) as rows, squared radius.
+
+    A direction without curvature keeps its share h^2 / curvature of the radius: leaving it out would narrow the others.
+    """
     value, axes = np.linalg.eigh(B)
-    seen = value > UNSEEN
-    inverse = np.where(seen, 1 / np.where(seen, value, 1.0), 0.0)
-    along = np.einsum("eij,ei->ej", axes, h)
-    square = room + (along**2 * inverse).sum(1)
-    half = np.where(seen, np.sqrt(np.maximum(square, 0)[:, None] * inverse), BEYOND)
-    return np.einsum("eij,ej->ei", axes, along * inverse), half[:, :, None] * np.swapaxes(axes, 1, 2), seen, square
+    floor = RANK * value.max(initial=0.0)
+    closed = value > floor
+    along = axes.T @ h
+    least = np.maximum(value, max(floor, np.finfo(float).tiny))
+    square = room + float((along**2 / least).sum())
+    middle = axes[:, closed] @ (along[closed] / value[closed])
+    half = np.sqrt(max(square, 0.0) / value[closed])
+    return middle, half[:, None] * axes[:, closed].T, axes[:, ~closed].T, square
+
+
+def _ellipsoid(
+    seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray
+) -> tuple[Ellipsoid, float]:
+    middle, half, loose, square = _solve(B, h, room)
+    unseen = np.vstack([seen.unseen, _unit_rows((loose @ seen.lift.T) * seen.unit)])
+    made = Ellipsoid(seen.columns, seen.lift @ (estimate + middle), half @ seen.lift.T, unseen, seen.unit)
+    return made, square
+
+
+def _cut_ellipsoid(
+    seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray, ball: Ball, weight: float
+) -> tuple[Ellipsoid, float]:
+    """The set's quadratic plus a multiple of the ball's: an outer ellipsoid that closes directions no row has seen."""
+    size = np.sqrt(np.maximum(np.diag(ball.curvature), 0.0))
+    unit = size.copy()
+    unit[seen.columns] = seen.unit
+    columns = np.flatnonzero(unit > 0)
+    blind = np.setdiff1d(columns, seen.columns)
+    c, r = len(columns), seen.lift.shape[1]
+    where = np.searchsorted(columns, seen.columns)
+    lift = np.zeros((c, c))
+    lift[where, :r] = seen.lift
+    lift[where, r : r + len(seen.unseen)] = seen.unseen.T / seen.unit[:, None]
+    lift[np.searchsorted(columns, blind), r + len(seen.unseen) :] = np.diag(1 / unit[blind])
+    curvature = weight * lift.T @ ball.curvature[np.ix_(columns, columns)] @ lift
+    slope = weight * lift.T @ ball.slope[columns]
+    curvature[:r, :r] += B
+    slope[:r] += h
+    middle, half, loose, square = _solve(curvature, slope, room - 2 * weight * ball.level)
+    middle[:r] += estimate
+    unseen = _unit_rows((loose @ lift.T) * unit[columns])
+    return Ellipsoid(columns, lift @ middle, half @ lift.T, unseen, unit[columns]), square
+
+
+def _unit_rows(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import logsumexp
 
-from gedppl.confidence.learner import Bounds, Trail
+from gedppl.confidence.learner import Bounds, Guess, Trail
 from gedppl.confidence.program_sets import Start, next_starts, row_divergence, thresholds
 from gedppl.errors import SettingError
 from gedppl.radius import LikelihoodRatio, Paper, Rule, View
@@ -178,6 +178,11 @@ class FiniteLearner:
             witness=np.flatnonzero(alive)[np.argmax(values[alive], axis=0)],
             **common,
         )
+
+    def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+        """The exact bounds."""
+        found = self.bounds(functional, x, n_actions)
+        return Guess(found.estimate, found.lower, found.upper)
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
         """The exact bounds under every snapshot, each already the intersection of those before it."""

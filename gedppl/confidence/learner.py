@@ -45,6 +45,15 @@ class Trail:
     approximate: bool = False  # the bounds only steer exploration: those of today must come from `Learner.bounds`
 
 
+@dataclass(frozen=True)
+class Guess:
+    """A functional's estimate and likely range: it steers exploration, and no limit rests on it."""
+
+    estimate: np.ndarray  # (n, K)
+    lower: np.ndarray  # (n, K)
+    upper: np.ndarray  # (n, K)
+
+
 class Learner(Protocol):
     """One model's data, fit, radius and snapshots. Immutable."""
 
@@ -76,6 +85,10 @@ class Learner(Protocol):
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
         """Today's bounds at contexts x (n, dx) for actions 0..K-1, under the newest snapshot (intersected with older)."""
+        ...
+
+    def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+        """Estimate and range at x, from the set where that is cheap, else a few posterior standard deviations."""
         ...
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:

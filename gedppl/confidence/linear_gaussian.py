@@ -1,10 +1,10 @@
 """The exact learner for y ~ Normal(features(x, a) @ theta + offset(x, a), scale(x, a)) with known scale.
 
-Everything is closed form: the posterior mean as the fit, an anytime confidence ellipsoid (`ellipsoids`), and the
-range of a functional over it. A row costs a rank-one update, a refit a few small factorisations, and the bounds under all
-snapshots together are two matrix products. Immutable: `absorb` and `refit` return a new learner.
+Everything is closed form: the posterior mean as the fit, anytime confidence ellipsoids (`ellipsoids`) for all rows and for
+each group of actions with parameters of its own (`groups`), and the range of a functional over them. A row costs a rank-one
+update, a refit a few small factorisations. Immutable: `absorb` and `refit` return a new learner.
 
-Axis letters: n contexts, K actions, B snapshots, E ellipsoids a snapshot, D flat parameters, q free parameters.
+Axis letters: n contexts, K actions, B snapshots, G groups, D flat parameters, q free parameters.
 """
 
 from __future__ import annotations
@@ -12,23 +12,51 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gedppl.confidence import ellipsoids
-from gedppl.confidence.ellipsoids import BEYOND, Quadratics, Region
-from gedppl.confidence.learner import Bounds, Trail
-from gedppl.confidence.linear_parts import FeatureMemo, Snapshots, Space, Starts, free_space, norm_ball
+from gedppl.confidence.ellipsoids import Ball, Ellipsoid, Quadratics, Seen, seen_directions
+from gedppl.confidence.groups import Group, one_group
+from gedppl.confidence.learner import Bounds, Guess, Trail
+from gedppl.confidence.linear_parts import (
+    BET,
+    SPACING,
+    FeatureMemo,
+    Space,
+    Starts,
+    flattening,
+    free_space,
+    guessed_covariance,
+    inverse,
+    norm_ball,
+    solve,
+    stage_weights,
+)
 from gedppl.confidence.loc_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
 from gedppl.errors import FamilyError, NotFiniteError, SettingError, ShapeError
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from gedppl.classes import LinearPredictor
     from gedppl.functionals import Functional
 
 EMPTY = "every parameter is excluded by the data: the model is misspecified (noise scale, features or bounds)"
 LOG_2PI = math.log(2 * math.pi)
+ROUNDING = 1e-9  # share of the numbers compared
+WIDER_PRIOR = 1e-4  # share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One refit: rows, fit and set."""
+
+    n: int
+    theta: np.ndarray  # (D,)
+    ellipsoids: tuple[Ellipsoid, ...]  # of eta; each holds the set by itself
+    empty: bool
 
 
 @dataclass(frozen=True)
@@ -52,18 +80,21 @@ class LinearGaussianLearner:
     predictor: LinearPredictor
     delta: float
     space: Space
+    groups: tuple[Group, ...]  # the first is all rows
     restarts: bool
     intersect: bool
-    next_start: int  # rows at which the next e-process begins
-    information: np.ndarray  # (q, q) A = sum phi phi' / scale^2
-    moment: np.ndarray  # (q,) b = sum phi r / scale^2, r = y - offset - phi'origin
-    squares: float  # sum r^2 / scale^2
+    keep_past: bool
+    information: np.ndarray  # (G, q, q) A = sum phi phi' / scale^2
+    moment: np.ndarray  # (G, q) b = sum phi r / scale^2, r = y - offset - phi'origin
+    counts: np.ndarray  # (G,) rows
+    stages: np.ndarray  # (G,) starts so far
+    due: np.ndarray  # (G,) rows after which the next processes begin
+    outcome_squares: np.ndarray  # (G,) sum r^2 / scale^2
     log_scales: float  # sum log scale
     widest_scale: float
     narrowest_scale: float
-    n: int
     starts: Starts
-    snapshots: Snapshots
+    snapshots: tuple[Snapshot, ...]
     kappa: float
     status: str
     features_at: FeatureMemo = field(repr=False, compare=False)
@@ -75,13 +106,14 @@ class LinearGaussianLearner:
         dim: int,
         *,
         delta: float,
-        prior_mean: Any = None,
-        prior_precision: Any = None,
-        norm_bound: float | Sequence[tuple[Any, float]] | None = None,
-        known_direction: tuple[Any, Any] | None = None,
+        prior_mean: ArrayLike | None = None,
+        prior_precision: ArrayLike | None = None,
+        norm_bound: float | Sequence[tuple[ArrayLike, float]] | None = None,
+        known_direction: tuple[ArrayLike, ArrayLike] | None = None,
+        groups: tuple[Group, ...] | None = None,
         restarts: bool = True,
-        first_start: int | None = None,
         intersect: bool = False,
+        keep_past: bool = True,
     ) -> LinearGaussianLearner:
         """Before any row.
 
@@ -94,18 +126,22 @@ class LinearGaussianLearner:
         delta
             The set misses the truth, at any time, with at most this probability.
         prior_mean, prior_precision
-            Working prior: (D,), and a number, (D,) or (D, D). Default 0 and D / norm_bound^2, or 1 without a norm bound.
-            It sets the fit before data and the scale of the set's mixing distribution; coverage never depends on it.
+            (D,), and a number, (D,) or (D, D). It sets the fit before data, it is bet on, and it scales the set's mixing
+            distribution; coverage never depends on it. Without one the mixing distribution is taken from the first rows.
         norm_bound
             Declared Euclidean norm of theta, or [(indices, norm), ...] for parts of it. It is believed: the set is cut.
         known_direction
             (features, value), (D,) and a number or (m, D) and (m,): features @ theta = value, known before any data (the
             safe action's cost where its features do not change). It is believed.
+        groups
+            From `action_groups`; all rows as one group by default.
         restarts
-            Begin further e-processes at `first_start` (default max(16, 4 D)) rows and ever fourfold.
+            Begin further e-processes later: after max(16, 4 d) rows of a group with d parameters, and after ever 64 times as many.
         intersect
             Intersect each snapshot's set with all earlier ones. Valid on the same event and a few percent narrower, but where
             the unlucky delta happens a passing miss becomes a lasting one, so it is off by default.
+        keep_past
+            Keep every snapshot, for `trail`; otherwise only the newest.
         """
         if predictor.family != "Normal" or predictor.link != "identity":
             raise FamilyError(
@@ -115,35 +151,40 @@ class LinearGaussianLearner:
         if not 0 < delta < 1:
             raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
         ball = norm_ball(norm_bound, dim)
-        if prior_precision is None:
-            prior_precision = np.where(np.diag(ball) > 0, dim * np.diag(ball), 1.0) if ball is not None else 1.0
         space = free_space(dim, prior_mean, prior_precision, known_direction, ball)
-        q = space.basis.shape[1]
-        nothing = np.zeros((q, q)), np.zeros(q)
-        starts = Starts(np.zeros((0, q, q)), np.zeros((0, q)), np.zeros((0, q, q)), np.zeros(0)).push(*nothing, space.prior)
+        q, chosen = space.basis.shape[1], one_group(dim) if groups is None else groups
+        G = len(chosen)
         learner = cls(
             predictor=predictor,
             delta=float(delta),
             space=space,
+            groups=chosen,
             restarts=restarts,
             intersect=intersect,
-            next_start=max(16, 4 * dim) if first_start is None else int(first_start),
-            information=nothing[0],
-            moment=nothing[1],
-            squares=0.0,
+            keep_past=keep_past or intersect,
+            information=np.zeros((G, q, q)),
+            moment=np.zeros((G, q)),
+            counts=np.zeros(G, np.int64),
+            stages=np.zeros(G, np.int64),
+            due=np.array([0 if space.proper else max(4, g.size + 1) for g in chosen]),
+            outcome_squares=np.zeros(G),
             log_scales=0.0,
             widest_scale=0.0,
             narrowest_scale=math.inf,
-            n=0,
-            starts=starts,
-            snapshots=Snapshots.none(1 if ball is None else 4, q, dim),
+            starts=Starts.none(q),
+            snapshots=(),
             kappa=math.inf,
             status="no rows yet",
             features_at=FeatureMemo(predictor, dim),
         )
-        return learner.refit()
+        return learner._begun().refit()
 
     # data -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """Rows absorbed."""
+        return int(self.counts[0])
 
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> LinearGaussianLearner:
         """Take in m rows told together: x (m, dx), a (m,), y (m,)."""
@@ -155,106 +196,141 @@ class LinearGaussianLearner:
         if not np.isfinite(y).all():
             raise NotFiniteError(f"outcomes must be finite, got {y[~np.isfinite(y)][0]}; leave the row out instead")
         phi, offset, scale = self.features_at.rows(x, a)
-        return self.absorb_features(phi, y - offset, scale)
-
-    def absorb_features(self, phi: np.ndarray, y: np.ndarray, scale: np.ndarray) -> LinearGaussianLearner:
-        """The same, given features (m, D), outcomes less offset (m,) and noise scales (m,)."""
         weight = 1.0 / scale
         white = phi * weight[:, None]
-        residual = y * weight - white @ self.space.origin
-        free = white @ self.space.basis
-        information, moment = self.information + free.T @ free, self.moment + free.T @ residual
-        n = self.n + len(y)
-        starts, due = self.starts, self.next_start
-        if self.restarts and n >= due:  # a batch may pass several due times; it can only begin one process, after itself
-            starts = starts.push(information, moment, self.space.prior)
-            while due <= n:
-                due *= 4
+        residual = (y - offset) * weight - white @ self.space.origin
+        free = white @ self.space.basis if self.space.known else white
+        information, moment = self.information.copy(), self.moment.copy()
+        counts, squares = self.counts.copy(), self.outcome_squares.copy()
+        for g, group in enumerate(self.groups):
+            mine = group.rows(a)
+            part, gap = free[mine], residual[mine]
+            information[g] += part.T @ part
+            moment[g] += part.T @ gap
+            counts[g] += len(gap)
+            squares[g] += gap @ gap
         return replace(
             self,
             information=information,
             moment=moment,
-            squares=self.squares + float(residual @ residual),
+            counts=counts,
+            outcome_squares=squares,
             log_scales=self.log_scales - float(np.log(weight).sum()),
             widest_scale=max(self.widest_scale, float(scale.max())),
             narrowest_scale=min(self.narrowest_scale, float(scale.min())),
-            n=n,
-            starts=starts,
-            next_start=due,
-        )
+        )._begun()
+
+    def _begun(self) -> LinearGaussianLearner:
+        """With the e-processes that are due. A batch may pass several due times; it can only begin one stage, after itself."""
+        late = np.flatnonzero(self.counts >= self.due)
+        if not len(late):
+            return self
+        starts, stages, due = self.starts, self.stages.copy(), self.due.copy()
+        for g in late:
+            stage = int(stages[g])
+            if stage == 0 or self.restarts:
+                weights = stage_weights(stage, alone=not self.restarts)
+                starts = starts.push(g, self.information[g], self.moment[g], self._mixing(g, stage), weights)
+            stages[g] = stage + 1
+            due[g] = max(16, 4 * self.groups[g].size) if stage == 0 else SPACING * due[g]
+            due[g] = max(due[g], self.counts[g] + 1)
+        return replace(self, starts=starts, stages=stages, due=due)
+
+    def _mixing(self, g: int, stage: int) -> np.ndarray:
+        """(q, q) covariance of the mixing distribution: what the prior and the rows so far leave open."""
+        space, information = self.space, self.information[g]
+        if stage == 0:
+            n = int(self.counts[g])
+            return guessed_covariance(space, information, self.outcome_squares[g] / n, n) if n else space.covariance
+        return inverse(flattening(space, information, self.moment[g]) * space.prior + information)
 
     @property
     def log_evidence(self) -> float:
-        """log p(y_1..y_n) under the working prior = sum_i log q_i(y_i), q_i the exact predictive before row i."""
-        precision = self.space.prior + self.information
-        fitted = self.moment @ np.linalg.solve(precision, self.moment)
-        log_det = np.linalg.slogdet(precision)[1] - self.space.log_det_prior
-        return -0.5 * (self.n * LOG_2PI + 2 * self.log_scales + log_det + self.squares - float(fitted))
+        """log p(y_1..y_n) under the prior = sum_i log q_i(y_i), q_i the exact predictive before row i."""
+        information, moment = self.information[0], self.moment[0]
+        fitted = moment @ solve(self.space.prior + information, moment)
+        root = np.linalg.cholesky(self.space.covariance)
+        log_det = np.linalg.slogdet(np.eye(len(moment)) + root.T @ information @ root)[1]
+        spent = self.n * LOG_2PI + 2 * self.log_scales + log_det + self.outcome_squares[0]
+        return -0.5 * (spent - float(fitted))
 
     # fit and set ------------------------------------------------------------------------------------------------------
 
     def refit(self) -> LinearGaussianLearner:
         """Posterior mean and confidence set of all rows absorbed, appended as a snapshot."""
-        mean, region = self._solve()
-        space = self.space
-        theta = space.origin + space.basis @ mean
-        if region.empty:
-            status = EMPTY
-        elif self.n == 0:
-            status = "no rows yet"
-        else:
-            rank = int(region.seen[0].sum())
-            seen = "all directions seen" if rank == len(mean) else f"{rank} of {len(mean)} directions seen"
-            status = f"exact posterior mean of {self.n} rows, {seen}"
-        factor = region.factor @ space.basis.T
-        middle = theta + region.middle @ space.basis.T
+        space, prior = self.space, self.space.prior
+        flat = flattening(space, self.information[0], self.moment[0]) if self.n else 1.0
+        eta = solve(flat * prior + self.information[0], self.moment[0])
+        theta = space.origin + space.basis @ eta
+        found, empty = self._enclosed()
         kappa = math.inf
-        if self.n and not region.empty:
-            axes = region.factor[0][region.seen[0]]
-            kappa = 0.5 * float(np.linalg.eigvalsh(axes @ self.information @ axes.T).max(initial=0.0))
-        snapshots = self.snapshots.push(self.n, theta, middle, factor, region.empty)
-        return replace(self, snapshots=snapshots, kappa=kappa, status=status)
+        if self.n and not empty and found and not len(found[0].unseen):
+            axes = found[0].factor
+            part = self.information[0][np.ix_(found[0].columns, found[0].columns)]
+            kappa = 0.5 * float(np.linalg.eigvalsh(axes @ part @ axes.T).max(initial=0.0))
+        past = self.snapshots if self.keep_past else ()
+        snapshots = (*past, Snapshot(self.n, theta, found, empty))
+        return replace(self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat))
 
-    def _solve(self) -> tuple[np.ndarray, Region]:
-        """Posterior mean (q,) and the ellipsoids around the set of all rows absorbed, relative to it."""
-        precision = self.space.prior + self.information
-        lower = np.linalg.cholesky(precision)
-        whitener = np.linalg.inv(lower)
-        mean = whitener.T @ (whitener @ self.moment)
-        log_det = 2 * float(np.log(np.diag(lower)).sum())
-        share = ellipsoids.weights(len(self.starts.log_det))
-        region = ellipsoids.enclose(self._processes(mean, log_det), share, self.delta, whitener, self._ball_around(mean))
-        return mean, region
+    def _said(self, found: tuple[Ellipsoid, ...], empty: bool, flat: float) -> str:
+        if empty:
+            return EMPTY
+        if not self.n:
+            return "no rows yet"
+        seen, q = np.linalg.matrix_rank(found[0].factor) if found else 0, len(self.moment[0])
+        text = "all directions seen" if seen == q else f"{seen} of {q} directions seen"
+        if flat < 1:
+            text += f"; the rows contradict the prior, whose precision was divided by {1 / flat:.0e}"
+        return f"exact posterior mean of {self.n} rows, {text}"
 
-    def _processes(self, mean: np.ndarray, log_det: float) -> Quadratics:
-        s = self.starts
-        return ellipsoids.log_processes(
-            self.space.prior, self.information, self.moment, mean, s.information, s.moment, s.mixing, s.log_det,
-            self.space.log_det_prior, log_det,
-        )  # fmt: skip
+    def _enclosed(self) -> tuple[tuple[Ellipsoid, ...], bool]:
+        """Ellipsoids around the set of every group with rows, those of all rows first; and whether one of them is empty."""
+        found: list[Ellipsoid] = []
+        empty = False
+        for g, group in enumerate(self.groups):
+            if not self.counts[g] and (g or self.space.ball is None):
+                continue
+            seen = seen_directions(self.information[g])
+            processes, share = self._processes(g, seen)
+            if not len(share):  # the first processes have not begun, or nothing was seen: only a declared ball holds
+                if self.space.ball is not None and not g:
+                    found.append(ellipsoids.of_ball(self._ball_around(np.zeros(len(self.moment[0])))))
+                continue
+            ball = self._ball_around(_embedded(seen, self.moment[g])) if self.space.ball is not None else None
+            made, none_left = ellipsoids.enclose(seen, self.moment[g], processes, share, self.delta * group.share, ball)
+            found.extend(made)
+            empty |= none_left
+        return tuple(found), empty
 
-    def _ball_around(self, mean: np.ndarray) -> Quadratics | None:
-        """The declared ball as a quadratic in u: (theta' G theta - 1) / 2 at theta = origin + basis (mean + u)."""
-        G = self.space.ball
-        if G is None:
-            return None
-        theta = self.space.origin + self.space.basis @ mean
-        basis = self.space.basis
-        return Quadratics((basis.T @ G @ basis)[None], -(basis.T @ G @ theta)[None], np.array([0.5 * (theta @ G @ theta - 1)]))
+    def _processes(self, g: int, seen: Seen) -> tuple[Quadratics, np.ndarray]:
+        """log M_k of a group around its least squares estimate, and their weights."""
+        begun = self.starts.of(g)
+        processes = ellipsoids.log_processes(seen, self.moment[g], begun.information, begun.moment, begun.covariance)
+        if not (self.space.declared and self.space.proper):
+            return processes, begun.weight
+        bet = ellipsoids.log_bet(seen, self.moment[g], self.space.covariance)
+        return ellipsoids.together(bet, processes), np.append(BET, (1 - BET) * begun.weight)
+
+    def _ball_around(self, eta: np.ndarray) -> Ball:
+        """The declared ball as a quadratic in u: (theta' G theta - 1) / 2 at theta = origin + basis (eta + u)."""
+        G, basis = self.space.ball, self.space.basis
+        assert G is not None
+        theta = self.space.origin + basis @ eta
+        return Ball(basis.T @ G @ basis, -(basis.T @ G @ theta), 0.5 * (theta @ G @ theta - 1))
 
     @property
     def theta(self) -> np.ndarray:
         """(D,) the current estimate."""
-        return self.snapshots.theta[-1]
+        return self.snapshots[-1].theta
 
     @property
     def radius(self) -> float:
-        """How far below its top the log-likelihood of a plausible parameter may lie (`kappa`); inf before the first row."""
+        """How far below its top the log-likelihood of a plausible parameter may lie (`kappa`); inf before it is known."""
         return self.kappa
 
     @property
     def snapshot_sizes(self) -> np.ndarray:
-        return self.snapshots.sizes
+        return np.array([s.n for s in self.snapshots], np.int64)
 
     def contains(self, theta: np.ndarray) -> np.ndarray:
         """Whether theta (D,) or (M, D) is in the set of all rows absorbed (before its ellipsoids, and without intersection)."""
@@ -262,110 +338,138 @@ class LinearGaussianLearner:
         rows = np.atleast_2d(theta)
         apart = rows - self.space.origin
         eta = apart @ self.space.basis
-        size = 1 + np.abs(rows).max(axis=1) + np.abs(self.space.origin).max()
-        inside = np.abs(apart - eta @ self.space.basis.T).max(axis=1) <= 1e-9 * size
+        size = np.abs(rows).max(axis=1) + np.abs(self.space.origin).max()
+        inside = np.abs(apart - eta @ self.space.basis.T).max(axis=1) <= ROUNDING * size
         if self.space.ball is not None:
-            inside &= np.einsum("mi,ij,mj->m", rows, self.space.ball, rows) <= 1 + 1e-9
-        precision = self.space.prior + self.information
-        mean = np.linalg.solve(precision, self.moment)
-        logs = self._processes(mean, float(np.linalg.slogdet(precision)[1]))(eta - mean)
-        logs = logs + np.log(ellipsoids.weights(len(self.starts.log_det)))
-        inside &= np.logaddexp.reduce(logs, axis=1) <= math.log(1 / self.delta)
+            inside &= np.einsum("mi,ij,mj->m", rows, self.space.ball, rows) <= 1 + ROUNDING
+        for g, group in enumerate(self.groups):
+            if not self.counts[g]:
+                continue
+            seen = seen_directions(self.information[g])
+            processes, share = self._processes(g, seen)
+            if len(share):
+                z = eta[:, seen.columns] @ seen.down.T - seen.lift.T @ self.moment[g][seen.columns]
+                logs = processes(z) + np.log(share)
+                inside &= np.logaddexp.reduce(logs, axis=1) <= math.log(1 / (self.delta * group.share))
         return inside if theta.ndim == 2 else inside[0]
 
     def draw_members(self, n: int, seed: int) -> np.ndarray:
         """Up to n members of the set (M, D), for display: an inner picture, never a bound. Unseen directions follow the prior."""
-        rng = np.random.default_rng(seed)
-        mean, region = self._solve()
-        q = len(mean)
-        prior_sd = np.sqrt(np.diag(np.linalg.inv(self.space.prior)))
-        factor = region.factor[0]
-        size = np.linalg.norm(factor, axis=1)
-        factor = factor * np.minimum(1.0, prior_sd.max() / np.maximum(size, 1e-300))[:, None]
+        rng, q = np.random.default_rng(seed), len(self.moment[0])
+        spread = np.linalg.cholesky(self.space.covariance) if self.space.proper else np.zeros((q, q))
+        own = self.snapshots[-1].ellipsoids
         kept: list[np.ndarray] = []
-        for _ in range(20):
-            direction_ = rng.normal(size=(2 * n, q))
-            direction_ *= (rng.random(2 * n) ** (1 / q) / np.linalg.norm(direction_, axis=1))[:, None]
-            theta = self.space.origin + (mean + region.middle[0] + direction_ @ factor) @ self.space.basis.T
+        for turn in range(20):
+            eta = rng.normal(size=(2 * n, q)) @ spread.T
+            for e in reversed(own):  # those of all rows last
+                if len(e.factor):
+                    v = rng.normal(size=(2 * n, len(e.factor)))
+                    v *= (rng.random(2 * n) ** (1 / len(e.factor)) * 0.9**turn / np.linalg.norm(v, axis=1))[:, None]
+                    eta[:, e.columns] = e.middle + v @ e.factor
+            theta = self.space.origin + eta @ self.space.basis.T
             kept.append(theta[self.contains(theta)])
             if sum(map(len, kept)) >= n:
                 break
         return np.concatenate(kept)[:n]
 
+    def predict(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred times as wide; inf where unknown."""
+        phi, offset, scale = self.features_at.rows(x, a)
+        precision = WIDER_PRIOR * self.space.prior + self.information[0]
+        seen, free = seen_directions(precision), phi @ self.space.basis
+        eta = seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
+        all_of_it = Ellipsoid(seen.columns, eta, seen.lift.T, seen.unseen, seen.unit)
+        location, spread = all_of_it.reach(free)
+        return location + phi @ self.space.origin + offset, np.sqrt(scale**2 + spread**2)
+
     # bounds -----------------------------------------------------------------------------------------------------------
+
+    def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+        """The exact range over the newest snapshot's set."""
+        x = np.asarray(x, float)
+        rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
+        low, high, _, _ = self._range(phi, offset, 1.0)
+        parts = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a), *value_range(functional, low[None], high[None], scale, rows, a)
+        return Guess(*(functional.clip(part).reshape(len(x), n_actions) for part in parts))
+
+    def _range(self, phi: np.ndarray, offset: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+        """Ends (m,) of phi'theta + offset, which ellipsoid sets the one on this side, and whether no parameter is left."""
+        free, base = self._projected(phi, offset)
+        low, high, tightest = _reach(self._held(), free, side)
+        empty = any(s.empty for s in (self.snapshots if self.intersect else self.snapshots[-1:])) or _apart(low, high)
+        if empty:
+            low[:], high[:] = -np.inf, np.inf
+        return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty  # ends may cross by rounding
+
+    def _held(self) -> list[Ellipsoid]:
+        """The ellipsoids in force: the newest, or with `intersect` all."""
+        return [e for s in (self.snapshots if self.intersect else self.snapshots[-1:]) for e in s.ellipsoids]
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
         """Bounds at x (n, dx) for all K actions over the newest snapshot's set, and where the upper one is attained."""
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
-        s = self.snapshots if self.intersect else self.snapshots.newest()
-        along, extent, middle = s.project(phi)
-        low, high = (middle - extent).max(axis=0), (middle + extent).min(axis=0)
-        low, high, apart = _meet(low + offset, high + offset)
-        none_left, searched = bool(s.empty.any()), is_searched(functional)
-        if none_left:
-            low[:], high[:] = -BEYOND, BEYOND
-        empty = none_left or apart
-        estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a)
-        lower, upper = value_range(functional, low[None], high[None], scale, rows, a)
         side = -1.0 if direction(functional) < 0 else 1.0
-        tightest = (side * middle + extent).argmin(axis=0)
+        low, high, tightest, empty = self._range(phi, offset, side)
+        searched = is_searched(functional)
+        estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a)
+        free_lower, free_upper = value_range(functional, low[None], high[None], scale, rows, a)
         shape = len(x), n_actions
         return Bounds(
-            estimate=estimate.reshape(shape),
-            lower=lower.reshape(shape),
-            upper=upper.reshape(shape),
+            estimate=functional.clip(estimate).reshape(shape),
+            lower=functional.clip(free_lower).reshape(shape),
+            upper=functional.clip(free_upper).reshape(shape),
             method="ascent" if searched else "exact",
             guaranteed=not (empty or searched),
             rule=self.rule,
             note=EMPTY if empty else SEARCHED if searched else "",
-            witness=s.attained(along, extent, tightest, side).reshape(*shape, -1),
+            witness=self._witness(phi, tightest, side).reshape(*shape, -1),
+            empty=empty,
+            free_lower=free_lower.reshape(shape),
+            free_upper=free_upper.reshape(shape),
         )
+
+    def _projected(self, phi: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Features (m, q) of eta, and what is added to them (m,)."""
+        return phi @ self.space.basis if self.space.known else phi, offset + phi @ self.space.origin
+
+    def _witness(self, phi: np.ndarray, tightest: np.ndarray, side: float) -> np.ndarray:
+        """(m, D) where the bound that counts is attained; the fit where nothing bounds it."""
+        space, own = self.space, self._held()
+        near, free = (self.theta - space.origin) @ space.basis, phi @ space.basis
+        eta = np.tile(near, (len(phi), 1))
+        for e in np.unique(tightest[tightest >= 0]):
+            mine = tightest == e
+            eta[mine] = own[e].attained(free[mine], near, side)
+        return space.origin + eta @ space.basis.T
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
         """Estimate and bounds under every snapshot (with `intersect`, each intersected with those before it)."""
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
-        s = self.snapshots
-        _, extent, middle = s.project(phi)
-        each = (s.count, -1, len(a))
-        low, high = (middle - extent).reshape(each).max(axis=1), (middle + extent).reshape(each).min(axis=1)
+        free, base = self._projected(phi, offset)
+        low, high = np.empty((len(self.snapshots), len(a))), np.empty((len(self.snapshots), len(a)))
+        for b, s in enumerate(self.snapshots):
+            low[b], high[b], _ = _reach(s.ellipsoids, free, 1.0)
+            if s.empty or _apart(low[b], high[b]):
+                low[b], high[b] = -np.inf, np.inf
         if self.intersect:
             low, high = np.maximum.accumulate(low, axis=0), np.minimum.accumulate(high, axis=0)
-        low, high, _ = _meet(low + offset, high + offset)
-        if s.empty.any():
-            empty = np.logical_or.accumulate(s.empty) if self.intersect else s.empty
-            low[empty], high[empty] = -BEYOND, BEYOND
-        lower, upper = value_range(functional, low, high, scale, rows, a)
-        estimate = value_at(functional, s.theta @ phi.T + offset, scale, rows, a)
-        shape = s.count, len(x), n_actions
-        estimate, lower, upper = (part.reshape(shape).transpose(1, 0, 2) for part in (estimate, lower, upper))
-        return Trail(estimate, lower, upper)
-
-    def jointly(self, x: np.ndarray, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
-        """One ellipsoid for all actions under every snapshot: the mean of policy pi is at most middle'pi + |half'pi|.
-
-        middle (n, B, K) and half (n, B, K, q). Where there are several (a declared ball), the one that is narrowest at x.
-        """
-        x = np.asarray(x, float)
-        _, _, phi, offset, _ = self.features_at.grid(x, n_actions)
-        s = self.snapshots
-        along, extent, middle = s.project(phi)
-        each = s.count, -1, len(x), n_actions
-        extent, middle = extent.reshape(each), (middle + offset).reshape(each)
-        along = np.moveaxis(along.reshape(s.count, extent.shape[1], -1, len(x), n_actions), 2, 4)
-        narrowest = extent.max(axis=3).argmin(axis=1)  # (B, n)
-        b, i = np.indices(narrowest.shape)
-        middle, half = middle[b, narrowest, i], along[b, narrowest, i]
-        middle[s.empty], half[s.empty] = BEYOND, 0.0
-        return middle.swapaxes(0, 1), half.swapaxes(0, 1)
+            broken = np.logical_or.accumulate([s.empty for s in self.snapshots] | (low > high).any(axis=1))
+            low[broken], high[broken] = -np.inf, np.inf
+        low, high = np.minimum(low, high) + base, np.maximum(low, high) + base
+        estimate = value_at(functional, np.array([s.theta for s in self.snapshots]) @ phi.T + offset, scale, rows, a)
+        shape = len(self.snapshots), len(x), n_actions
+        parts = (estimate, *value_range(functional, low, high, scale, rows, a))
+        return Trail(*(functional.clip(part).reshape(shape).transpose(1, 0, 2) for part in parts))
 
     @property
     def rule(self) -> str:
-        again = ", restarted at fourfold growing times," if self.restarts else ""
+        again = ", begun anew at growing times," if self.restarts else ""
+        own = f", for all rows and for {len(self.groups) - 1} groups of actions," if len(self.groups) > 1 else ""
         held = " and what was declared known is exact" if self.space.known else ""
         return (
-            f"mixture of self-normalised e-processes{again} in closed form: covers the truth at all times and for adaptive "
+            f"mixture of self-normalised e-processes{again}{own} in closed form: covers the truth at all times and for adaptive "
             f"data with probability at least {1 - self.delta:g} if the model holds and the noise scale is not understated{held}"
         )
 
@@ -381,14 +485,26 @@ class LinearGaussianLearner:
         return min(most, 2 * self.kappa * (steep * self.widest_scale) ** 2)
 
 
-def _meet(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Ends of the intersection of sets; where they do not meet no parameter is left, so that nothing can be said.
+def _embedded(seen: Seen, moment: np.ndarray) -> np.ndarray:
+    """The least squares estimate (q,), 0 where nothing was seen."""
+    out = np.zeros_like(moment)
+    out[seen.columns] = seen.lift @ (seen.lift.T @ moment[seen.columns])
+    return out
 
-    Ends that cross by rounding are put in order.
-    """
-    crossed = low > high
-    if not crossed.any():
-        return low, high, False
-    apart = low - high > 1e-9 * (1 + np.abs(low) + np.abs(high))
-    low, high = np.where(crossed, high, low), np.where(crossed, low, high)
-    return np.where(apart, -BEYOND, low), np.where(apart, BEYOND, high), bool(apart.any())
+
+def _reach(own: Sequence[Ellipsoid], free: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ends (m,) of phi'eta over every ellipsoid at once, and which one sets the upper (side 1) or lower end, -1 if none does."""
+    low, high = np.full(len(free), -np.inf), np.full(len(free), np.inf)
+    tightest = np.full(len(free), -1)
+    for i, e in enumerate(own):
+        middle, extent = e.reach(free)
+        better = middle + extent < high if side > 0 else middle - extent > low
+        tightest[better] = i
+        low, high = np.maximum(low, middle - extent), np.minimum(high, middle + extent)
+    return low, high, tightest
+
+
+def _apart(low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether the sets do not meet somewhere, by more than rounding: then no parameter is left."""
+    gap = low - high
+    return bool(np.any(gap > ROUNDING * (np.abs(low) + np.abs(high)), where=gap > 0))

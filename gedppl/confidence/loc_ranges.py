@@ -56,28 +56,32 @@ def slope(functional: Functional, scale: float) -> float:
 
 
 def value_at(functional: Functional, loc: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The functional at loc (M, n) with scale (n,) and rows x (n, dx), a (n,); clipped to its range."""
-    if functional.name == "mean" and is_plain(functional):
-        return np.minimum(np.maximum(loc, functional.low), functional.high)  # np.clip costs several times more on few numbers
+    """The functional at loc (M, n) with scale (n,) and rows x (n, dx), a (n,), whatever its declared range."""
+    if is_mean(functional):
+        return loc
     density = Density("Normal", {"loc": loc, "scale": np.broadcast_to(scale, loc.shape)})
-    return functional.clip(np.asarray(functional(density, x, a), float))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(functional(density, x, a), float)
 
 
 def value_range(
     functional: Functional, low: np.ndarray, high: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least and greatest value for loc in [low, high], each (M, n); scale (n,), rows x (n, dx), a (n,)."""
+    """Least and greatest value for loc in [low, high], each (M, n), not cut to the functional's range; ends may be infinite.
+
+    scale (n,), rows x (n, dx), a (n,). What is not a number may be anything: -inf and inf.
+    """
     sign = direction(functional)
     if sign:
         ends = low, high
         lower, upper = (value_at(functional, end, scale, x, a) for end in ends[::sign])
-        return lower, upper
-    if is_searched(functional):
-        return _search(functional, low, high, scale, x, a)
-    ends_value = [value_at(functional, end, scale, x, a) for end in (low, high)]
-    turn = np.clip(_turning_point(functional, x, a), low, high)
-    inside = value_at(functional, turn, scale, x, a)
-    return np.minimum.reduce([*ends_value, inside]), np.maximum.reduce([*ends_value, inside])
+    elif is_searched(functional):
+        lower, upper = _search(functional, low, high, scale, x, a)
+    else:
+        turn = np.clip(_turning_point(functional, x, a), low, high)
+        values = [value_at(functional, loc, scale, x, a) for loc in (low, high, turn)]
+        lower, upper = np.minimum.reduce(values), np.maximum.reduce(values)
+    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
 
 
 def _turning_point(functional: Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray | float:
@@ -104,12 +108,13 @@ def _search(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Grid search: fn smoothed by noise of this scale has no bump narrower than it, so 16 points per scale see them all."""
     width = (high - low) / scale
+    low = np.where(width <= WIDEST, low, 0.0)  # those beyond are not looked at
     narrow = np.where(width <= WIDEST, width, 0.0)
     points = int(np.ceil(narrow.max(initial=0.0) * GRID)) + 2
     grid = np.linspace(0.0, 1.0, points)[:, None, None]
-    reach = np.where(width <= WIDEST, high - low, 0.0)
+    reach = narrow * scale
     loc = low + grid * reach
     values = value_at(functional, loc.reshape(-1, low.shape[-1]), scale, x, a).reshape(loc.shape)
     wide = width > WIDEST
     lower, upper = values.min(axis=0), values.max(axis=0)
-    return np.where(wide, functional.low, lower), np.where(wide, functional.high, upper)
+    return np.where(wide, -np.inf, lower), np.where(wide, np.inf, upper)

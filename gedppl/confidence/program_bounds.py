@@ -11,13 +11,14 @@ import numpy as np
 from scipy.special import expit, logit
 
 from gedppl.confidence.ascent import ascend
-from gedppl.confidence.learner import Bounds, Trail
+from gedppl.confidence.learner import Bounds, Guess, Trail
 from gedppl.confidence.likelihoods import OrderedData, PredictorData
 from gedppl.confidence.loc_ranges import is_plain, limits_at
 from gedppl.confidence.program_sets import Plausible
 from gedppl.confidence.reach import farthest
 from gedppl.density import Density
 from gedppl.functionals import mean
+from gedppl.oracles.fits import positive_definite
 
 if TYPE_CHECKING:
     from gedppl.confidence.programs import ProgramLearner
@@ -38,6 +39,7 @@ ARGUMENT = {  # the family's argument that the linear predictor sets, and how
 }
 GRADIENT_BUDGET = 200  # single-gradient evaluations for all K actions of a context together
 GRID, ZOOMS = 33, 4
+GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
 
 
 def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
@@ -322,6 +324,26 @@ def _flat_and_unseen(learner: ProgramLearner, chosen: Plausible, flat: np.ndarra
     grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
     moved = np.linalg.norm(grad @ chosen.unseen, axis=1)
     return flat & ~(moved <= 1e-7 * np.linalg.norm(grad, axis=1))  # a family without a mean counts as moved
+
+
+# to steer by ---------------------------------------------------------------------------------------------------------------
+
+
+def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+    """See `ProgramLearner.guess`."""
+    n, K = len(x), n_actions
+    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    if learner.fit is None:
+        drawn = np.asarray(functional(learner.cls.density_at(learner.particles.theta, xs, actions), x=xs, a=actions), float)
+        drawn = np.clip(np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high)
+        value, sd = drawn.mean(axis=0), drawn.std(axis=0)
+    else:
+        value, grad = learner.cls.values_grad(functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
+        value, grad = np.asarray(value, float), np.where(np.isfinite(grad), grad, 0.0)
+        step = np.linalg.solve(positive_definite(learner.fit.precision), grad.T)
+        sd = np.sqrt(np.maximum(np.einsum("md,dm->m", grad, step), 0.0))
+    value = np.where(np.isnan(value), functional.high, value)
+    return Guess(*(functional.clip(value + side * GUESS_SDS * sd).reshape(n, K) for side in (0.0, -1.0, 1.0)))
 
 
 # past snapshots --------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.confidence import predictive, program_bounds
-from gedppl.confidence.learner import Bounds, Trail
+from gedppl.confidence.learner import Bounds, Guess, Trail
 from gedppl.confidence.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
 from gedppl.confidence.program_sets import (
     Plausible,
@@ -257,6 +257,10 @@ class ProgramLearner:
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
         """Upper and lower value at contexts x (n, dx) for all K actions: exact on a linear predictor, else by ascent."""
         return program_bounds.bounds(self, functional, np.asarray(x, float), n_actions)
+
+    def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+        """The fit and posterior standard deviations of the functional around it; before a fit, of the prior's draws."""
+        return program_bounds.guess(self, functional, x, n_actions)
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
         """The delta bound under every snapshot. It steers exploration only; no decision's feasibility rests on it."""

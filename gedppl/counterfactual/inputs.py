@@ -9,7 +9,7 @@ import numpy as np
 
 from gedppl.counterfactual.inverse_counts import check_pulls
 from gedppl.errors import InfeasibleError, NotFiniteError, ShapeError
-from gedppl.selection import check_action, why_infeasible
+from gedppl.selection import check_action, eagerness, why_infeasible
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Inputs:
     reveals: np.ndarray  # (K, K)
     pulls: int
     safe_action: int | None
-    eager: np.ndarray  # (K,) taken off the counts that break ties, see `_eagerness`
+    eager: np.ndarray  # (K,) taken off the counts that break ties, see `eagerness`
 
     def only(self, c: int) -> Inputs:
         """The same for one context."""
@@ -104,15 +104,5 @@ def checked(
     check_pulls(pulls)
     check_action(safe_action, n_actions)
     start = start.astype(int)
-    stop, eager = np.append(start[1:], t), _eagerness(shown, t)
+    stop, eager = np.append(start[1:], t), eagerness(shown, t, n_actions)
     return Inputs(base, cost, limit, bonus, start, stop, can, shown, pulls, safe_action, eager)
-
-
-def _eagerness(reveals: np.ndarray, t: int) -> np.ndarray:
-    """(K,): how much ties favour an action before counts decide: the number of outcomes it shows, far above any count.
-
-    Where a query costs something and earns nothing today (label budgets), asking and not asking are tied, and only the
-    policy that shows most learns at all. For a bandit every action shows one outcome: zero, and the counts decide.
-    """
-    shown = reveals.sum(axis=1)
-    return 1e3 * (1 + t) * (shown - shown.min())

@@ -9,17 +9,18 @@ Framework":
     C~_G(t, delta)             the learner's confidence set
     V~ (upper constraint)      cost_upper
     tau, c_0, r_0              limits, safe value, safe utility
-    alpha_r                    width_weight
-    beta_t                     bonus_weight
+    alpha_r                    the weight of the width of the cost bounds
+    beta_t                     bonus_weights
     pi~_{t,i}                  the counterfactual policy of round i at today's context
 
-One round. Every past round i is replayed at today's context: its snapshot of the models gives estimated utilities, cost
-bounds and widths; its policy maximises
+One round. Today's policy maximises a score, subject to  sum_a pi_a cost_upper_a <= tau. There are two scores:
 
-    utility + beta_i E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)      subject to  sum_a pi_a cost_upper_a <= tau
+    exploration="sets"             utility + rho (utility_upper - utility) + w alpha (cost_upper - cost_lower), see `optimism`
+    exploration="counterfactual"   the paper's: utility + beta_t E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)
 
-where N counts how often the earlier counterfactual policies would have revealed the action. Today's policy is the last.
-Feasibility rests on `cost_upper` alone: the weights beta and alpha_r steer exploration and never touch it.
+For the second every past round i is replayed at today's context: its snapshot of the models gives utilities, cost bounds and
+widths, and its policy; N counts how often these policies would have revealed the action.
+Feasibility rests on `cost_upper` alone: the weights steer exploration and never touch it.
 
 Axis letters: C contexts asked together, B blocks of rounds, K actions, J constraints.
 """
@@ -34,13 +35,14 @@ from typing import Any
 import numpy as np
 
 from gedppl import counterfactual
-from gedppl.confidence import learner_for
-from gedppl.counterfactual.joint import joint_pass
-from gedppl.ged_ucb.costs import Replay, check_explorable, check_feasible, check_joint, cost_bounds, replay, worst_case
+from gedppl.confidence import Where, learner_for
+from gedppl.ged_ucb.costs import Replay, check_explorable, check_feasible, cost_bounds, replay, worst_case
 from gedppl.ged_ucb.known import known_directions
+from gedppl.ged_ucb.optimism import Today, today
 from gedppl.ged_ucb.state import Block, Info, State
 from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration
 from gedppl.problem import UTILITY, Problem
+from gedppl.selection import eagerness, select_policies
 from gedppl.settings import Settings, warmup_rounds
 
 __all__ = [
@@ -57,20 +59,21 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
         if trace is not None:
             trace(rows[:1], np.zeros(1, np.int64))
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
+    learned = tuple(a for a in range(problem.n_actions) if problem.learn_safe or a != problem.safe_action)
     learners = {
         name: learner_for(
             model, delta=shares[name], radius=chosen.radius, oracle=chosen.oracle, seed=chosen.seed,
-            known_direction=known.get(name),
+            known_direction=known.get(name), where=Where(rows[:1], problem.n_actions, learned),
+            keep_past=chosen.exploration == "counterfactual",
         )
         for name, model in problem.streams.items()
     }  # fmt: skip
-    if chosen.selection == "joint":
-        check_joint(problem, learners)
     lipschitz = None
     if getattr(problem.utility.model, "size", None) is not None:
         member = problem.utility.model.density(0, rows[:1], np.zeros(1, np.int64))
         lipschitz = problem.utility.functional.lipschitz("hellinger", member)
-    state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz)
+    state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz,
+                  played=np.zeros(problem.n_actions))  # fmt: skip
     return _open_block(state, np.ones(problem.n_actions, bool))
 
 
@@ -79,30 +82,23 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     problem, chosen, K = state.problem, state.settings, state.problem.n_actions
     mask = np.ones((len(x), K), bool) if allowed is None else np.asarray(allowed, bool)
     warmup = warmup_rounds(chosen.warmup, K)
-    exact = state.t - warmup <= chosen.exact_rounds
-    seen = replay(state, x, mask, one_by_one=exact)
-    upper = seen.upper[:, -1]
+    choose = _by_sets if chosen.exploration == "sets" else _by_counterfactuals
+    policy, seen, engine = choose(state, x, mask, warmup)
     if state.t < warmup:
         action = state.t if chosen.warmup == "paper" else problem.safe_action
-        policy, inverse = np.eye(K)[np.full(len(x), action)], np.ones((len(x), K))
-        engine = f"warm-up ({chosen.warmup})"
+        policy, engine = np.eye(K)[np.full(len(x), action)], f"warm-up ({chosen.warmup})"
     else:
-        policy, inverse = _counterfactual(state, seen, warmup, exact)
-        engine = "every past round replayed" if exact else "past rounds replayed in blocks"
-        check_feasible(worst_case(policy, upper, seen.joint), problem.limits)
+        check_feasible(worst_case(policy, seen.upper), problem.limits)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
-        check_explorable(problem, x, upper, mask)
-    beta = bonus_weights(state, np.array([state.t]), seen.exploration[-1:])[0]
+        check_explorable(problem, x, seen.upper, mask)
     info = Info(
-        utility=seen.estimate[:, -1],
-        bonus=beta * inverse,
-        width=seen.width[:, -1],
-        inverse_count=inverse,
-        cost_lower=seen.lower[:, -1],
-        cost_upper=upper,
+        utility=seen.estimate,
+        bonus=seen.bonus,
+        width=seen.width,
+        cost_lower=seen.lower,
+        cost_upper=seen.upper,
         limits=problem.limits,
         bounds=seen.bounds,
-        joint=None if seen.joint is None else seen.joint.under(slice(-1, None)),
         engine=engine,
         notes=seen.notes,
         unlimited=state.t < warmup and chosen.warmup == "paper",
@@ -110,8 +106,33 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     return policy, info
 
 
+def _by_sets(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
+    """Policies (C, K) of highest score, without a look at past rounds."""
+    problem = state.problem
+    seen = today(state, x)
+    played = state.played - eagerness(problem.reveals, state.t, problem.n_actions)
+    usable = mask & state.blocks[-1].available
+    score = seen.estimate + seen.bonus + seen.width
+    policy = select_policies(score, seen.upper, problem.limits, usable, played, problem.safe_action)
+    return policy, seen, "optimism from the sets"
+
+
+def _by_counterfactuals(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
+    """Algorithm 1's inner loop over i: today's policies (C, K) after every past round was replayed."""
+    exact = state.t - warmup <= state.settings.exact_rounds
+    seen = replay(state, x, mask, one_by_one=exact)
+    policy, inverse = np.zeros(seen.estimate[:, -1].shape), np.ones(seen.estimate[:, -1].shape)
+    if state.t >= warmup:
+        policy, inverse = _counterfactual(state, seen, warmup, exact)
+    beta = bonus_weights(state, np.array([state.t]), seen.exploration[-1:])[0]
+    now = Today(
+        seen.estimate[:, -1], beta * inverse, seen.width[:, -1], seen.lower[:, -1], seen.upper[:, -1], seen.bounds, seen.notes
+    )
+    return policy, now, "every past round replayed" if exact else "past rounds replayed in blocks"
+
+
 def _counterfactual(state: State, seen: Replay, warmup: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Algorithm 1's inner loop over i: today's policies (C, K) and E[1/(N+1)] (C, K)."""
+    """Today's policies (C, K) and E[1/(N+1)] (C, K)."""
     first = np.searchsorted(seen.starts, warmup, side="right") - 1  # the block in force when the warm-up ended
     rounds = np.arange(warmup, state.t + 1)
     beta = bonus_weights(state, rounds, seen.exploration[np.searchsorted(seen.starts, rounds, side="right") - 1])
@@ -122,11 +143,8 @@ def _counterfactual(state: State, seen: Replay, warmup: int, exact: bool) -> tup
         "reveals": state.problem.reveals,
         "safe_action": state.problem.safe_action,
     }
-    if seen.joint is not None:
-        result = joint_pass(score, seen.joint.under(slice(first, None)), *history, **options, exact=exact)
-    else:
-        run = counterfactual.exact_pass if exact else counterfactual.block_pass
-        result = run(score, seen.upper[:, first:], *history, **options)
+    run = counterfactual.exact_pass if exact else counterfactual.block_pass
+    result = run(score, seen.upper[:, first:], *history, **options)
     return result.policy, result.inverse_count
 
 
@@ -136,7 +154,10 @@ def update(state: State, rows: Mapping[str, tuple[np.ndarray, np.ndarray, np.nda
     for stream, (x, a, y) in rows.items():
         if len(a):
             learners[stream] = learners[stream].absorb(x, a, y)
-    state = replace(state, learners=learners, told=state.told + rounds)
+    played = state.played.copy()
+    if UTILITY in rows:
+        np.add.at(played, rows[UTILITY][1], 1.0)
+    state = replace(state, learners=learners, told=state.told + rounds, played=played)
     return refit(state) if state.told >= state.refit_at else state
 
 
@@ -158,7 +179,7 @@ def change(state: State, problem: Problem, available: np.ndarray) -> State:
     grown = problem.n_actions - state.problem.n_actions
     if grown:
         blocks = tuple(replace(b, available=np.append(b.available, np.zeros(grown, bool))) for b in state.blocks)
-        state = replace(state, blocks=blocks)
+        state = replace(state, blocks=blocks, played=np.append(state.played, np.zeros(grown)))
     return _open_block(replace(state, problem=problem), np.asarray(available, bool))
 
 
@@ -167,9 +188,11 @@ def _open_block(state: State, available: np.ndarray) -> State:
     block = Block(
         start=state.t,
         snapshot=len(learner.snapshot_sizes) - 1,
-        exploration=exploration(state),
+        exploration=0.0 if state.settings.exploration == "sets" else exploration(state),
         limits=state.problem.limits,
         available=available,
     )
     kept = state.blocks if not state.blocks or state.blocks[-1].start < state.t else state.blocks[:-1]
+    if state.settings.exploration == "sets":  # past rounds are not looked at
+        kept = ()
     return replace(state, blocks=(*kept, block))

@@ -5,15 +5,12 @@ Axis letters: C contexts asked together, B blocks of rounds, K actions, J constr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gedppl.confidence.learner import Bounds, Learner, Trail
-from gedppl.confidence.loc_ranges import is_mean
-from gedppl.counterfactual.joint import JointCosts
-from gedppl.errors import InfeasibleError, SettingError
+from gedppl.confidence.learner import Bounds, Trail
+from gedppl.errors import InfeasibleError
 from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
@@ -35,7 +32,6 @@ class Replay:
     limits: np.ndarray  # (B, J)
     available: np.ndarray  # (C, B, K)
     bounds: tuple[Bounds | None, ...]  # today's, and how they were found; None where the cost is known
-    joint: JointCosts | None  # where costs are bounded for all actions together
     notes: tuple[str, ...]
 
 
@@ -65,23 +61,31 @@ def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool
             limits, exploration = np.concatenate([limits, limits[-1:]]), np.append(exploration, exploration[-1])
             starts = np.append(starts, state.t)
     width, notes = _width_bonus(state, x, lower, upper, limits)
-    joint = _joint_costs(state, x, snapshots, upper) if state.settings.selection == "joint" else None
-    _check_bounds(lower[:, -1], upper[:, -1], estimate)
+    check_bounds(lower[:, -1], upper[:, -1], estimate)
     said = (*notes, *exactness_notes(state))
-    return Replay(starts, exploration, estimate, width, lower, upper, limits, available, tuple(bounds), joint, said)
+    return Replay(starts, exploration, estimate, width, lower, upper, limits, available, tuple(bounds), said)
 
 
 def cost_bounds(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper values of every constraint at x: each (C, J, K)."""
+    return todays_costs(state, x)[:2]
+
+
+def todays_costs(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Bounds | None]]:
+    """Lower and upper values of every constraint at x, each (C, J, K), the safe action's pinned; and how they were found."""
     problem = state.problem
     lower = np.empty((len(x), len(problem.constraints), problem.n_actions))
     upper = np.empty_like(lower)
-    snapshots = np.array([state.blocks[-1].snapshot])
-    trail_lower, trail_upper, bounds, steering = _cost_trail(state, x, snapshots)
-    lower[:], upper[:] = trail_lower[:, -1], trail_upper[:, -1]
-    for j in steering:
-        lower[:, j], upper[:, j] = _pin_safe(problem, x, j, bounds[j].lower, bounds[j].upper)  # type: ignore[union-attr]
-    return lower, upper
+    bounds: list[Bounds | None] = []
+    for j, c in enumerate(problem.constraints):
+        if isinstance(c, KnownCost):
+            lower[:, j] = upper[:, j] = problem.known_costs(j, x)
+            bounds.append(None)
+        else:
+            found = state.learners[c.stream].bounds(c.functional, x, problem.n_actions)
+            lower[:, j], upper[:, j] = _pin_safe(problem, x, j, found.lower, found.upper)
+            bounds.append(found)
+    return lower, upper, bounds
 
 
 def _cost_trail(
@@ -107,37 +111,6 @@ def _cost_trail(
         lower[:, :, j], upper[:, :, j] = _pin_safe(problem, x, j, trail.lower[:, snapshots], trail.upper[:, snapshots])
         bounds.append(today)
     return lower, upper, bounds, steering
-
-
-def check_joint(problem: Problem, learners: Mapping[str, Learner]) -> None:
-    for c in problem.constraints:
-        if isinstance(c, Constraint) and not (is_mean(c.functional) and hasattr(learners[c.stream], "jointly")):
-            raise SettingError(
-                f"selection='joint' bounds means of linear-Gaussian classes with their closed-form set; constraint {c.name!r} is "
-                f"{c.functional} of {c.model!r}: use selection='per_action'"
-            )
-
-
-def _joint_costs(state: State, x: np.ndarray, snapshots: np.ndarray, upper: np.ndarray) -> JointCosts:
-    """V_j(pi) = mean'pi + |factor'pi| under every block. What is known or clipped keeps its own bound, without a factor.
-
-    upper (C, B, J, K): the bounds action by action, safe values and ranges included.
-    """
-    problem = state.problem
-    parts = {
-        j: state.learners[c.stream].jointly(x, problem.n_actions)  # type: ignore[attr-defined]
-        for j, c in enumerate(problem.constraints)
-        if isinstance(c, Constraint)
-    }
-    q = max((half.shape[-1] for _, half in parts.values()), default=1)
-    mean, factor = upper.copy(), np.zeros((*upper.shape, q))
-    for j, (middle, half) in parts.items():
-        middle, half = middle[:, snapshots], half[:, snapshots]
-        free = middle + np.linalg.norm(half, axis=-1) <= upper[:, :, j] + TOLERANCE
-        free[..., problem.safe_action] = False
-        mean[:, :, j] = np.where(free, middle, upper[:, :, j])
-        factor[:, :, j, :, : half.shape[-1]] = np.where(free[..., None], half, 0.0)
-    return JointCosts(mean, factor)
 
 
 def _calibrated(trail: Trail, today: Bounds) -> Trail:
@@ -170,41 +143,46 @@ def _pin_safe(problem: Problem, x: np.ndarray, j: int, lower: np.ndarray, upper:
 def _width_bonus(
     state: State, x: np.ndarray, lower: np.ndarray, upper: np.ndarray, limits: np.ndarray
 ) -> tuple[np.ndarray, list[str]]:
-    """width_scale (u1 - r0) max_j (U_j - L_j) / (tau_j - c0_j): (C, B, K).
-
-    Where a limit equals the safe value no mixing is possible and the weight would be infinite: it is left out.
-    """
+    """width_scale (u1 - r0) max_j (U_j - L_j) / (tau_j - c0_j): (C, B, K)."""
     problem = state.problem
     if not problem.constraints or problem.safe_action is None:
         return np.zeros(lower.shape[:2] + lower.shape[3:]), []
     room = limits[None] - problem.safe_values(x)[:, None]  # (C, B, J)
     gain = problem.utility.functional.high - problem.safe_utilities(x)  # (C,)
+    bonus, tight = weighted_width(lower, upper, room, gain[:, None])
+    return state.settings.width_scale * bonus, tight_notes(problem, tight[:, -1])
+
+
+def weighted_width(
+    lower: np.ndarray, upper: np.ndarray, room: np.ndarray, gain: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """gain max_j (U_j - L_j) / room_j (..., K), for U, L (..., J, K), room (..., J), gain (...); and where there is no room.
+
+    Where a limit equals the safe value no mixing is possible and the weight would be infinite: it is left out.
+    """
     tight = room <= TOLERANCE
-    weight = np.where(tight, 0.0, gain[:, None, None] / np.where(tight, 1.0, room))
-    bonus = (weight[..., None] * (upper - lower)).max(axis=2)
-    notes = []
-    for j in np.flatnonzero(tight[:, -1].any(axis=0)):
-        notes.append(
-            f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action: no mixing is possible, only "
-            "actions certified one by one can be played"
-        )
-    return state.settings.width_scale * bonus, notes
+    weight = np.where(tight, 0.0, gain[..., None] / np.where(tight, 1.0, room))
+    return (weight[..., None] * (upper - lower)).max(axis=-2), tight
 
 
-def _check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> None:
+def tight_notes(problem: Problem, tight: np.ndarray) -> list[str]:
+    """For limits without room, tight (C, J)."""
+    return [
+        f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action: no mixing is possible, only "
+        "actions certified one by one can be played"
+        for j in np.flatnonzero(tight.any(axis=0))
+    ]
+
+
+def check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> None:
     if np.isnan(lower).any() or np.isnan(upper).any():
         raise FloatingPointError("a cost bound is NaN")
     if not np.isfinite(estimate).all():
         raise FloatingPointError("an estimated utility is not finite")
 
 
-def worst_case(policy: np.ndarray, cost_upper: np.ndarray, joint: JointCosts | None = None) -> np.ndarray:
-    """sum_a pi_a U_a for every constraint: (C, J). An action that is never played adds nothing, however dear.
-
-    With `joint`, the worst case of the whole policy over the set, which is at most that.
-    """
-    if joint is not None:
-        return joint.today(policy)
+def worst_case(policy: np.ndarray, cost_upper: np.ndarray) -> np.ndarray:
+    """sum_a pi_a U_a for every constraint: (C, J). An action that is never played adds nothing, however dear."""
     played = np.where(policy[:, None] > 0, cost_upper, 0.0)
     return np.einsum("ck,cjk->cj", policy, played)
 

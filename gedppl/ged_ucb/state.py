@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from gedppl.confidence.learner import Bounds, Learner
-from gedppl.counterfactual.joint import JointCosts
 from gedppl.problem import Problem
 from gedppl.settings import Settings
 
@@ -39,6 +38,7 @@ class State:
     refit_at: int  # refit once `told` reaches this
     blocks: tuple[Block, ...]
     lipschitz: float | None  # of the utility in Hellinger distance, for a finite class and where there is such a constant
+    played: np.ndarray  # (K,) rounds told, by action: ties go to the least played
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,12 @@ class Info:
     """What a reader wants to know about a selection."""
 
     utility: np.ndarray  # (C, K) estimated
-    bonus: np.ndarray  # (C, K) beta_t E[1/(N+1)]
+    bonus: np.ndarray  # (C, K) rho (u+ - estimate), or beta_t E[1/(N+1)]
     width: np.ndarray  # (C, K) alpha_r times the width of the cost bounds
-    inverse_count: np.ndarray  # (C, K)
     cost_lower: np.ndarray  # (C, J, K)
     cost_upper: np.ndarray  # (C, J, K)
     limits: np.ndarray  # (J,)
     bounds: tuple[Bounds | None, ...]  # J; None where the cost is known
-    joint: JointCosts | None  # today's, where costs are bounded for all actions together
     engine: str
     notes: tuple[str, ...]
     unlimited: bool = False  # the paper's warm-up: played whatever the limits are

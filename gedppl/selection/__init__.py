@@ -91,6 +91,35 @@ def select_policy(
     return Polytope.of(cost, limit, allowed, safe_action).best(score, counts)
 
 
+def select_policies(
+    score: np.ndarray,
+    cost_upper: np.ndarray,
+    limits: np.ndarray,
+    allowed: np.ndarray,
+    played: np.ndarray,
+    safe_action: int | None,
+) -> np.ndarray:
+    """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,), allowed (C, K), played (K,)."""
+    at_most = np.broadcast_to(limits, cost_upper.shape[:2])
+    found = Polytope.batch(cost_upper, at_most, allowed, safe_action)
+    policy = np.empty_like(score)
+    for c, polytope in enumerate(found):
+        if polytope is None:
+            raise InfeasibleError(why_infeasible(cost_upper[c], limits, allowed[c]))
+        policy[c] = polytope.best(score[c], played)
+    return policy
+
+
+def eagerness(reveals: np.ndarray | None, t: int, n_actions: int) -> np.ndarray:
+    """(K,): how much ties favour an action before counts decide: the number of outcomes it shows, far above any count.
+
+    Where a query costs something and earns nothing today (label budgets), asking and not asking are tied, and only the
+    policy that shows most learns at all. For a bandit every action shows one outcome: zero, and the counts decide.
+    """
+    shown = np.ones(n_actions) if reveals is None else reveals.sum(axis=1)
+    return 1e3 * (1 + t) * (shown - shown.min())
+
+
 def check_action(action: int | None, n_actions: int) -> None:
     """Raise unless `action` is None or one of 0..K-1."""
     if action is not None and not 0 <= action < n_actions:

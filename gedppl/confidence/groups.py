@@ -1,0 +1,95 @@
+"""Which rows speak about an action: groups of actions that own parameters, and the share of delta that each group's set gets.
+
+An e-process may leave out rows by any rule that does not look at their outcomes, for instance all rows of other actions. Its
+evidence is paid per parameter: K actions with d parameters of their own cost (K d / 2) log n in one common process, and
+(d / 2) log n + log K in one for each. What an action depends on is known before any data; were it read wrongly, sets would be
+wider, never wrong: every group's set is valid by itself.
+
+Axis letters: K actions, D flat parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+PROBES = 24
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that form an e-process of their own: those of some actions, or all."""
+
+    actions: tuple[int, ...] | None  # None: all rows
+    share: float  # of delta
+    size: int  # parameters that these actions depend on
+
+    def rows(self, a: np.ndarray) -> np.ndarray:
+        """Which of the rows with actions a (n,) belong to it, (n,) bool."""
+        return np.ones(len(a), bool) if self.actions is None else np.isin(a, self.actions)
+
+    def __str__(self) -> str:
+        if self.actions is None:
+            return f"all rows ({self.size} parameters)"
+        noun = "action" if len(self.actions) == 1 else "actions"
+        return f"{noun} {', '.join(map(str, self.actions))} ({self.size} parameters)"
+
+
+def one_group(dim: int) -> tuple[Group, ...]:
+    return (Group(None, 1.0, dim),)
+
+
+def action_groups(depends: np.ndarray, learned: Sequence[int] | None = None) -> tuple[Group, ...]:
+    """Groups for actions that depend on parameters as `depends` (K, D) says; `learned`: the actions that will have rows.
+
+    Components of the graph of actions and parameters, if there are several: one group each, and all rows beside them (for actions
+    that come later and for what a wrong reading would miss), with equal shares of delta. One component in which at least two
+    actions own parameters: half of delta for all rows, half for the actions. Otherwise all rows alone.
+
+    >>> [str(g) for g in action_groups(np.kron(np.eye(2, dtype=bool), np.ones((1, 3), bool)))]
+    ['all rows (6 parameters)', 'action 0 (3 parameters)', 'action 1 (3 parameters)']
+    """
+    K, D = depends.shape
+    actions = range(K) if learned is None else learned
+    if D == 0 or len(actions) < 2:
+        return one_group(D)
+    parts = _components(depends, actions)
+    if len(parts) > 1:
+        share = 1 / (len(parts) + 1)
+        own = [Group(part, share, int(depends[list(part)].any(axis=0).sum())) for part in parts]
+        return (Group(None, share, D), *own)
+    users = depends[list(actions)].sum(axis=0)
+    owners = [a for a in actions if np.any(depends[a] & (users == 1))]
+    if len(owners) < 2:
+        return one_group(D)
+    share = 0.5 / len(owners)
+    return (Group(None, 0.5, D), *(Group((a,), share, int(depends[a].sum())) for a in owners))
+
+
+def _components(depends: np.ndarray, actions: Sequence[int]) -> list[tuple[int, ...]]:
+    """Connected components of actions, two being joined by a parameter that both depend on."""
+    left, parts = set(actions), []
+    while left:
+        part, reached = set(), {min(left)}
+        while reached != part:
+            part = reached
+            parameters = depends[sorted(part)].any(axis=0)
+            reached = part | {a for a in left if np.any(depends[a] & parameters)}
+        parts.append(tuple(sorted(part)))
+        left -= part
+    return parts
+
+
+def dependence(gradients: Callable[[np.ndarray, np.ndarray], np.ndarray], n_actions: int, x: np.ndarray) -> np.ndarray:
+    """Which parameters each action's outcome depends on, (K, D) bool, by trying contexts around x (1, dx).
+
+    `gradients(x, a)` gives (n, D); an entry that is not a number counts as a dependence.
+    """
+    rng = np.random.default_rng(0)
+    near = x * rng.normal(1.0, 0.5, (PROBES, x.shape[1])) + rng.normal(size=(PROBES, x.shape[1]))
+    tried = np.vstack([x, near, np.arange(4.0)[:, None] * np.ones((1, x.shape[1]))])
+    rows, actions = np.repeat(tried, n_actions, axis=0), np.tile(np.arange(n_actions), len(tried))
+    found = np.asarray(gradients(rows, actions), float)
+    return np.any((found != 0).reshape(len(tried), n_actions, -1), axis=0)  # NaN differs from 0

@@ -1,0 +1,82 @@
+"""Optimism from the utility's own set: today's scores and cost bounds, without a look at past rounds.
+
+    score_a = u_a + rho (u+_a - u_a) + w max_j alpha_j (U_{j,a} - L_{j,a}),    alpha_j = (max_a u+_a - max(r0, u-_{a0})) / (tau_j - c0_j)
+
+u is the estimated utility, u+ and u- the largest and smallest that the data still allow, U and L the cost bounds. With rho = w = 1
+and the utility's set valid, the policy that maximises the score under sum_a pi_a U_{j,a} <= tau_j is worth at least the best
+policy that keeps the limits: mix that one with the safe action until its worst case fits, and the third term pays for the mixing.
+That holds at every context by itself. Smaller weights explore less and keep the limits all the same.
+
+Axis letters: C contexts asked together, K actions, J constraints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gedppl.confidence.learner import Bounds, Guess
+from gedppl.ged_ucb.costs import check_bounds, tight_notes, todays_costs, weighted_width
+from gedppl.ged_ucb.known import exactness_notes
+from gedppl.ged_ucb.state import State
+from gedppl.problem import UTILITY, Constraint
+
+
+@dataclass(frozen=True)
+class Today:
+    """What a selection rests on."""
+
+    estimate: np.ndarray  # (C, K) utility
+    bonus: np.ndarray  # (C, K) rho (u+ - u)
+    width: np.ndarray  # (C, K) w alpha (U - L)
+    lower: np.ndarray  # (C, J, K)
+    upper: np.ndarray  # (C, J, K)
+    bounds: tuple[Bounds | None, ...]  # J; None where the cost is known
+    notes: tuple[str, ...]
+
+
+def today(state: State, x: np.ndarray) -> Today:
+    """At contexts x (C, dx)."""
+    problem, chosen = state.problem, state.settings
+    lower, upper, bounds = todays_costs(state, x)
+    utility = _utility(state, x)
+    check_bounds(lower, upper, utility.estimate)
+    width, notes = np.zeros_like(utility.estimate), []
+    if problem.constraints and problem.safe_action is not None:
+        low = _lowest(state, lower, bounds) if chosen.mode == "theory" else lower
+        room = problem.limits - problem.safe_values(x)
+        least = np.maximum(problem.safe_utilities(x), utility.lower[:, problem.safe_action])
+        width, tight = weighted_width(low, upper, room, np.maximum(utility.upper.max(axis=1) - least, 0.0))
+        notes = tight_notes(problem, tight)
+    bonus = chosen.bonus_scale * (utility.upper - utility.estimate)
+    said = (*notes, *exactness_notes(state))
+    return Today(utility.estimate, bonus, chosen.width_scale * width, lower, upper, tuple(bounds), said)
+
+
+def _utility(state: State, x: np.ndarray) -> Guess:
+    """Estimate and range of the utility. No limit rests on it: unless a theorem needs the set itself, a cheap range will do."""
+    problem = state.problem
+    learner, functional = state.learners[UTILITY], problem.utility.functional
+    if state.settings.mode == "theory":
+        found = learner.bounds(functional, x, problem.n_actions)
+        return Guess(found.estimate, found.lower, found.upper)
+    guess = learner.guess(functional, x, problem.n_actions)
+    if problem.learn_safe or problem.safe_action is None:
+        return guess
+    # What is never learned would stay as wide as before the first round, and its optimism would hold the policy there.
+    a0, known = problem.safe_action, problem.safe_utilities(x)
+    estimate, low, high = (part.copy() for part in (guess.estimate, guess.lower, guess.upper))
+    if problem.safe_utility is not None:
+        estimate[:, a0] = known
+    low[:, a0] = high[:, a0] = estimate[:, a0]
+    return Guess(estimate, low, high)
+
+
+def _lowest(state: State, lower: np.ndarray, bounds: list[Bounds | None]) -> np.ndarray:
+    """Lower values (C, J, K) for the theorem: where the safe value is only an upper bound, the safe action's is not pinned to it."""
+    lower, a0 = lower.copy(), state.problem.safe_action
+    for j, (c, found) in enumerate(zip(state.problem.constraints, bounds)):
+        if isinstance(c, Constraint) and found is not None and not c.safe_value_exact:
+            lower[:, j, a0] = np.minimum(lower[:, j, a0], found.lower[:, a0])
+    return lower
