@@ -37,7 +37,7 @@ CLASSES: dict[str, Any] = {
         programs.Snapshots,
     )  # fmt: skip
 }
-LIVE = ("cls", "features_at", "oracle", "predictor", "rule")  # fields of learners that come from the problem and the settings
+LIVE = ("cls", "features_at", "oracle", "predictor", "region_of", "rule")  # fields of learners that come from the problem and the settings
 
 
 class NotStorableError(JournalError):

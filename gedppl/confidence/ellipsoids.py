@@ -31,6 +31,7 @@ prior-posterior ratio).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,21 +139,6 @@ class Ellipsoid:
     unseen: np.ndarray  # (o, c) unit vectors in coordinates unit * theta
     unit: np.ndarray  # (c,)
 
-    def reach(self, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Middle (m,) and half-width (m,) of phi'theta for phi (m, q); infinite where it leaves what was seen."""
-        part = phi
-        if len(self.columns) < phi.shape[1]:
-            part = phi[:, self.columns]
-        along = part @ self.factor.T
-        extent = np.sqrt(np.einsum("mr,mr->m", along, along))
-        if len(self.columns) < phi.shape[1]:
-            extent = np.where(np.count_nonzero(phi, axis=1) > np.count_nonzero(part, axis=1), np.inf, extent)
-        if len(self.unseen):
-            scaled = part / self.unit
-            stray = np.abs(scaled @ self.unseen.T).max(axis=1) > STRAY * np.linalg.norm(scaled, axis=1)
-            extent = np.where(stray, np.inf, extent)
-        return part @ self.middle, extent
-
     def attained(self, phi: np.ndarray, near: np.ndarray, side: float) -> np.ndarray:
         """(m, q) where phi'theta, phi (m, q), is largest (side 1) or smallest (-1); other columns as in `near` (q,)."""
         along = phi[:, self.columns] @ self.factor.T
@@ -160,6 +146,44 @@ class Ellipsoid:
         theta = np.tile(near, (len(phi), 1))
         theta[:, self.columns] = self.middle + side * (along / size) @ self.factor
         return theta
+
+
+class Region:
+    """Ellipsoids of several sets, in order, stacked so that all of them are asked at once. S sets, E ellipsoids, R half axes."""
+
+    def __init__(self, sets: Sequence[Sequence[Ellipsoid]], q: int) -> None:
+        every = [e for own in sets for e in own]
+        self.first = np.cumsum([0, *(len(own) for own in sets)])  # (S + 1,) where each set's ellipsoids begin
+        self._middle = np.zeros((len(every), q))
+        self._factor = np.zeros((sum(max(len(e.factor), 1) for e in every), q))  # at least one row each, for reduceat
+        self._row = np.cumsum([0, *(max(len(e.factor), 1) for e in every)])[:-1]
+        self._blind = np.ones((len(every), q))
+        self._ruler = np.zeros((len(every), q))
+        loose, owner = [], []
+        for i, e in enumerate(every):
+            self._middle[i, e.columns] = e.middle
+            self._blind[i, e.columns] = 0.0
+            self._ruler[i, e.columns] = 1 / e.unit
+            self._factor[self._row[i] : self._row[i] + len(e.factor), e.columns] = e.factor
+            for direction in e.unseen:
+                row = np.zeros(q)
+                row[e.columns] = direction / e.unit
+                loose.append(row)
+                owner.append(i)
+        self._loose, self._owner = np.array(loose).reshape(-1, q), np.array(owner, np.intp)
+        self._partly = bool(self._blind.any())
+
+    def reach(self, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Middle and half-width (m, E) of phi'theta for phi (m, q); infinite where phi leaves what an ellipsoid has seen."""
+        along = phi @ self._factor.T
+        extent = np.sqrt(np.add.reduceat(along * along, self._row, axis=1)) if len(self._row) else along
+        if self._partly:
+            extent = np.where((phi != 0) @ self._blind.T > 0, np.inf, extent)
+        if len(self._owner):
+            size = np.sqrt(phi**2 @ (self._ruler**2).T)[:, self._owner]
+            row, which = np.nonzero(np.abs(phi @ self._loose.T) > STRAY * size)
+            extent[row, self._owner[which]] = np.inf
+        return phi @ self._middle.T, extent
 
 
 @dataclass(frozen=True)
@@ -172,9 +196,19 @@ class Ball:
 
 
 def enclose(
-    seen: Seen, moment: np.ndarray, processes: Quadratics, share: np.ndarray, delta: float, ball: Ball | None = None
+    seen: Seen,
+    moment: np.ndarray,
+    processes: Quadratics,
+    share: np.ndarray,
+    delta: float,
+    ball: Ball | None = None,
+    *,
+    own_columns: bool = False,
 ) -> tuple[tuple[Ellipsoid, ...], bool]:
-    """Ellipsoids that each hold {sum_k share_k M_k <= 1 / delta} (and the ball, if one is declared), and whether it is empty."""
+    """Ellipsoids that each hold {sum_k share_k M_k <= 1 / delta} (and the ball, if one is declared), and whether it is empty.
+
+    `own_columns`: columns that no row has touched are somebody else's, and need not be closed by the ball.
+    """
     limit, base = math.log(1 / delta), np.log(share) + processes.level
     lam = _turned(processes, base, limit)
     estimate = seen.lift.T @ moment[seen.columns]
@@ -189,12 +223,24 @@ def enclose(
         made, square = _ellipsoid(seen, B, h, room, estimate)
         found.append(made)
         empty |= square < 0
-    if ball is not None:
+    if ball is not None and not _inside(found[-1], moment, seen, ball, own_columns):
         for weight in BALL_WEIGHTS:
             cut, square = _cut_ellipsoid(seen, B, h, room, estimate, ball, weight * max(room, 1.0))
             found.append(cut)
             empty |= square < 0
     return tuple(found), empty
+
+
+def _inside(e: Ellipsoid, moment: np.ndarray, seen: Seen, ball: Ball, own_columns: bool) -> bool:
+    """Whether the ellipsoid lies in the ball, so that the ball cuts nothing off."""
+    if (len(e.columns) < len(moment) and not own_columns) or len(e.unseen):
+        return False
+    part = ball.curvature[np.ix_(e.columns, e.columns)]
+    u = e.middle - seen.lift @ (seen.lift.T @ moment[seen.columns])
+    level = 0.5 * u @ part @ u - ball.slope[e.columns] @ u + ball.level
+    gradient = e.factor @ (part @ u - ball.slope[e.columns])
+    steepest = float(np.linalg.norm(gradient) + 0.5 * np.trace(e.factor @ part @ e.factor.T))
+    return level + steepest <= 0
 
 
 def of_ball(ball: Ball) -> Ellipsoid:

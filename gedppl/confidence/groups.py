@@ -28,7 +28,9 @@ class Group:
 
     def rows(self, a: np.ndarray) -> np.ndarray:
         """Which of the rows with actions a (n,) belong to it, (n,) bool."""
-        return np.ones(len(a), bool) if self.actions is None else np.isin(a, self.actions)
+        if self.actions is None:
+            return np.ones(len(a), bool)
+        return np.array([action in self.actions for action in a.tolist()], bool)
 
     def __str__(self) -> str:
         if self.actions is None:

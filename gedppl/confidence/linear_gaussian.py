@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.confidence import ellipsoids
-from gedppl.confidence.ellipsoids import Ball, Ellipsoid, Quadratics, Seen, seen_directions
+from gedppl.confidence.ellipsoids import Ball, Ellipsoid, Quadratics, Region, Seen, seen_directions
 from gedppl.confidence.groups import Group, one_group
 from gedppl.confidence.learner import Bounds, Guess, Trail
 from gedppl.confidence.linear_parts import (
@@ -59,6 +59,23 @@ class Snapshot:
     empty: bool
 
 
+class RegionMemo:
+    """The stacked ellipsoids of the snapshots last asked for; replaced in one assignment, so threads may share it."""
+
+    __slots__ = ("_last", "_q")
+
+    def __init__(self, q: int) -> None:
+        self._q = q
+        self._last: tuple[tuple[Snapshot, ...], Region] = ((), Region([], q))
+
+    def stacked(self, snapshots: tuple[Snapshot, ...]) -> Region:
+        known, region = self._last
+        if len(known) != len(snapshots) or any(one is not other for one, other in zip(known, snapshots)):
+            region = Region([s.ellipsoids for s in snapshots], self._q)
+            self._last = (snapshots, region)
+        return region
+
+
 @dataclass(frozen=True)
 class LinearGaussianLearner:
     """Data, fit, confidence set and snapshots of a linear-Gaussian class. Made by `LinearGaussianLearner.start`.
@@ -98,6 +115,7 @@ class LinearGaussianLearner:
     kappa: float
     status: str
     features_at: FeatureMemo = field(repr=False, compare=False)
+    region_of: RegionMemo = field(repr=False, compare=False)
 
     @classmethod
     def start(
@@ -176,6 +194,7 @@ class LinearGaussianLearner:
             kappa=math.inf,
             status="no rows yet",
             features_at=FeatureMemo(predictor, dim),
+            region_of=RegionMemo(q),
         )
         return learner._begun().refit()
 
@@ -297,7 +316,9 @@ class LinearGaussianLearner:
                     found.append(ellipsoids.of_ball(self._ball_around(np.zeros(len(self.moment[0])))))
                 continue
             ball = self._ball_around(_embedded(seen, self.moment[g])) if self.space.ball is not None else None
-            made, none_left = ellipsoids.enclose(seen, self.moment[g], processes, share, self.delta * group.share, ball)
+            made, none_left = ellipsoids.enclose(
+                seen, self.moment[g], processes, share, self.delta * group.share, ball, own_columns=g > 0
+            )
             found.extend(made)
             empty |= none_left
         return tuple(found), empty
@@ -378,8 +399,8 @@ class LinearGaussianLearner:
         precision = WIDER_PRIOR * self.space.prior + self.information[0]
         seen, free = seen_directions(precision), phi @ self.space.basis
         eta = seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
-        all_of_it = Ellipsoid(seen.columns, eta, seen.lift.T, seen.unseen, seen.unit)
-        location, spread = all_of_it.reach(free)
+        one_sd = Ellipsoid(seen.columns, eta, seen.lift.T, seen.unseen, seen.unit)
+        location, spread = (part[:, 0] for part in Region([[one_sd]], len(self.moment[0])).reach(free))
         return location + phi @ self.space.origin + offset, np.sqrt(scale**2 + spread**2)
 
     # bounds -----------------------------------------------------------------------------------------------------------
@@ -395,15 +416,15 @@ class LinearGaussianLearner:
     def _range(self, phi: np.ndarray, offset: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
         """Ends (m,) of phi'theta + offset, which ellipsoid sets the one on this side, and whether no parameter is left."""
         free, base = self._projected(phi, offset)
-        low, high, tightest = _reach(self._held(), free, side)
-        empty = any(s.empty for s in (self.snapshots if self.intersect else self.snapshots[-1:])) or _apart(low, high)
+        low, high, tightest = _ends(*self.region_of.stacked(self._in_force()).reach(free), side)
+        empty = any(s.empty for s in self._in_force()) or _apart(low, high)
         if empty:
             low[:], high[:] = -np.inf, np.inf
         return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty  # ends may cross by rounding
 
-    def _held(self) -> list[Ellipsoid]:
-        """The ellipsoids in force: the newest, or with `intersect` all."""
-        return [e for s in (self.snapshots if self.intersect else self.snapshots[-1:]) for e in s.ellipsoids]
+    def _in_force(self) -> tuple[Snapshot, ...]:
+        """The newest snapshot, or with `intersect` all."""
+        return self.snapshots if self.intersect else self.snapshots[-1:]
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
         """Bounds at x (n, dx) for all K actions over the newest snapshot's set, and where the upper one is attained."""
@@ -435,7 +456,7 @@ class LinearGaussianLearner:
 
     def _witness(self, phi: np.ndarray, tightest: np.ndarray, side: float) -> np.ndarray:
         """(m, D) where the bound that counts is attained; the fit where nothing bounds it."""
-        space, own = self.space, self._held()
+        space, own = self.space, [e for s in self._in_force() for e in s.ellipsoids]
         near, free = (self.theta - space.origin) @ space.basis, phi @ space.basis
         eta = np.tile(near, (len(phi), 1))
         for e in np.unique(tightest[tightest >= 0]):
@@ -448,9 +469,13 @@ class LinearGaussianLearner:
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
         free, base = self._projected(phi, offset)
-        low, high = np.empty((len(self.snapshots), len(a))), np.empty((len(self.snapshots), len(a)))
+        low, high = np.full((2, len(self.snapshots), len(a)), np.inf)
+        low *= -1
+        region = self.region_of.stacked(self.snapshots)
+        middle, extent = region.reach(free)
         for b, s in enumerate(self.snapshots):
-            low[b], high[b], _ = _reach(s.ellipsoids, free, 1.0)
+            own = slice(*region.first[b : b + 2])
+            low[b], high[b], _ = _ends(middle[:, own], extent[:, own], 1.0)
             if s.empty or _apart(low[b], high[b]):
                 low[b], high[b] = -np.inf, np.inf
         if self.intersect:
@@ -492,16 +517,15 @@ def _embedded(seen: Seen, moment: np.ndarray) -> np.ndarray:
     return out
 
 
-def _reach(own: Sequence[Ellipsoid], free: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ends (m,) of phi'eta over every ellipsoid at once, and which one sets the upper (side 1) or lower end, -1 if none does."""
-    low, high = np.full(len(free), -np.inf), np.full(len(free), np.inf)
-    tightest = np.full(len(free), -1)
-    for i, e in enumerate(own):
-        middle, extent = e.reach(free)
-        better = middle + extent < high if side > 0 else middle - extent > low
-        tightest[better] = i
-        low, high = np.maximum(low, middle - extent), np.minimum(high, middle + extent)
-    return low, high, tightest
+def _ends(middle: np.ndarray, extent: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ends (m,) of what lies in every ellipsoid, (m, E), and which one sets the upper (side 1) or lower end, -1 if none does."""
+    if not middle.shape[1]:
+        nothing = np.full(len(middle), np.inf)
+        return -nothing, nothing, np.full(len(middle), -1)
+    lows, highs = middle - extent, middle + extent
+    low, high = lows.max(axis=1), highs.min(axis=1)
+    tightest = highs.argmin(axis=1) if side > 0 else lows.argmax(axis=1)
+    return low, high, np.where(np.isfinite(high if side > 0 else low), tightest, -1)
 
 
 def _apart(low: np.ndarray, high: np.ndarray) -> bool:

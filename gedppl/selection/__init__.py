@@ -101,13 +101,51 @@ def select_policies(
 ) -> np.ndarray:
     """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,), allowed (C, K), played (K,)."""
     at_most = np.broadcast_to(limits, cost_upper.shape[:2])
-    found = Polytope.batch(cost_upper, at_most, allowed, safe_action)
-    policy = np.empty_like(score)
-    for c, polytope in enumerate(found):
+    policy = np.zeros_like(score)
+    left = np.arange(len(score))
+    if cost_upper.shape[1] == 1:
+        left = _alone_on_top(score, cost_upper, at_most, allowed, policy)
+    if not len(left):
+        return policy
+    for c, polytope in zip(left, Polytope.batch(cost_upper[left], at_most[left], allowed[left], safe_action)):
         if polytope is None:
             raise InfeasibleError(why_infeasible(cost_upper[c], limits, allowed[c]))
         policy[c] = polytope.best(score[c], played)
     return policy
+
+
+def _alone_on_top(
+    score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, policy: np.ndarray
+) -> np.ndarray:
+    """Fill in policies (C, K) where one vertex beats all others under one limit; the contexts where none does, with ties or none.
+
+    A vertex is an action within the limit, or a mixture of one strictly below it and one above that sits on it:
+    score_i + (score_j - score_i) e_i / (e_i - e_j), e the excess over the limit.
+    """
+    excess, usable = scaled_excess(cost, limit, allowed)
+    e = excess[:, 0]
+    n, K = e.shape
+    cheap, dear = usable & (e < 0), usable & (e > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = e[:, :, None] / (e[:, :, None] - e[:, None, :])  # of the dear one
+    share = np.where(cheap[:, :, None] & dear[:, None, :], share, 0.0)
+    value = score[:, :, None] + share * (score[:, None, :] - score[:, :, None])
+    value = np.where(cheap[:, :, None] & dear[:, None, :], value, -np.inf)
+    own = np.arange(K)
+    value[:, own, own] = np.where(usable & (e <= 0), score, -np.inf)
+    flat = value.reshape(n, -1)
+    best, row = flat.argmax(axis=1), np.arange(n)
+    top = flat[row, best]
+    spread = np.where(usable, score, -np.inf).max(axis=1), np.where(usable, score, np.inf).min(axis=1)
+    tolerance = 1e-10 * (spread[0] - spread[1]) + 1e-12 * np.maximum(np.abs(spread[0]), np.abs(spread[1]))
+    alone = np.isfinite(top) & (np.count_nonzero(flat >= (top - tolerance)[:, None], axis=1) == 1)
+    i, j = np.divmod(best, K)
+    mixed = share[row, i, j]
+    policy[row[alone], i[alone]] = 1 - mixed[alone]
+    policy[row[alone], j[alone]] += mixed[alone]
+    over = np.einsum("ck,ck->c", policy, e) > 0.1 * SLACK
+    policy[over] = 0.0
+    return np.flatnonzero(~alone | over)
 
 
 def eagerness(reveals: np.ndarray | None, t: int, n_actions: int) -> np.ndarray:
