@@ -20,7 +20,7 @@ from scipy.stats import poisson
 import gedppl as ged
 
 Draw = Callable[[np.random.Generator], np.ndarray]
-SAMPLE = 4000  # contexts from which limits are set
+SAMPLE = 1000  # contexts from which limits are set
 
 
 # families of outcomes -------------------------------------------------------------------------------------------------
@@ -194,7 +194,15 @@ def feature_world(
 
 
 def arms_world(
-    draw: Draw, W: np.ndarray, V: np.ndarray, tau: float, utility: Family, cost: Family | None = None, *, bound: float, **more: Any
+    draw: Draw,
+    W: np.ndarray,
+    V: np.ndarray,
+    tau: float,
+    utility: Family,
+    cost: Family | None = None,
+    *,
+    bound: float,
+    **more: Any,
 ) -> World:
     """Contexts (d,); action a has utility x'W_a and cost x'V_a, W and V (K, d), before the link."""
     (K, d), cost = W.shape, cost or utility

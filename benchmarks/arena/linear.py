@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .base import Normal, World, arms_world, feature_world, limit_at, unit
+from .base import SAMPLE, Normal, World, arms_world, feature_world, limit_at, unit
 
 NOISE = Normal(0.1)
 
@@ -89,13 +89,13 @@ def disjoint(seed: int = 0, K: int = 4) -> World:
     def draw(rng: np.random.Generator) -> np.ndarray:
         return np.append(1.0, rng.random(2))
 
-    x = np.column_stack([np.ones(4000), rng.random((4000, 2))])
-    cost = (x @ V.T)[np.arange(4000), (x @ W.T).argmax(1)]
+    x = np.column_stack([np.ones(SAMPLE), rng.random((SAMPLE, 2))])
+    cost = (x @ V.T)[np.arange(SAMPLE), (x @ W.T).argmax(1)]
     return arms_world(draw, W, V, float(np.median(cost)), NOISE, bound=2.0)
 
 
 def treatments(seed: int = 0) -> World:
-    """The disjoint arms of models/bandit.py: an arm that is best in 40% of contexts is easily starved. One truth for all seeds."""
+    """The disjoint arms of models/bandit.py: one that is best in 40% of contexts is easily starved. One truth for all seeds."""
     W = np.array([[0.2, 0.0, 0.0], [0.3, 0.4, 0.0], [0.5, 0.0, 0.4], [0.9, 0.0, -0.2]])
     V = np.array([[0.1, 0.0, 0.0], [0.2, 0.0, 0.2], [0.3, 0.4, 0.0], [0.6, 0.2, 0.1]])
     return arms_world(lambda rng: np.append(1.0, rng.random(2)), W, V, 0.4, NOISE, bound=2.0)
