@@ -39,7 +39,7 @@ class OPLB(Baseline):
     tau, safe_action, safe_value, safe_utility
         The limit; the safe action, its known cost c_0 < tau and (a lower bound on) its utility r_0.
     sigma, delta, ridge, norm_bound, feature_bound
-        R, delta, lambda, S, L.
+        R, delta, lambda, S, L. `feature_bound` None: the largest |phi| seen so far.
     safe_features
         (d,) if phi(x, safe_action) is the same at every x; None otherwise.
     radius_scale
@@ -71,7 +71,7 @@ class OPLB(Baseline):
         delta: float = 0.05,
         ridge: float = 1.0,
         norm_bound: float = 1.0,
-        feature_bound: float = 1.0,
+        feature_bound: float | None = 1.0,
         safe_features: Any = None,
         radius_scale: float = 1.0,
         form: str = "joint",
@@ -89,7 +89,8 @@ class OPLB(Baseline):
         self._K, self._d = n_actions, dim
         self._tau, self._safe, self._c0 = float(tau), safe_action, float(safe_value)
         self._sigma, self._delta, self._ridge = float(sigma), float(delta), float(ridge)
-        self._S, self._L, self._scale = float(norm_bound), float(feature_bound), float(radius_scale)
+        self._S, self._L, self._scale = float(norm_bound), float(feature_bound or 0.0), float(radius_scale)
+        self._grow = feature_bound is None
         self.width_weight = 1 + 2 * (1 - safe_utility) / (tau - safe_value)
         self._axis = np.zeros(dim)  # unit vector of the safe features, and the cost per unit along it
         self._per_unit = 0.0
@@ -123,7 +124,10 @@ class OPLB(Baseline):
     def learn(self, x: np.ndarray, action: int, y: float, z: float | None) -> None:
         if z is None:
             raise ShapeError("OPLB learns a cost: pass z to tell")
-        phi = self._rows(x)[action]
+        rows = self._rows(x)
+        if self._grow:
+            self._L = max(self._L, float(_norm(rows).max()))
+        phi = rows[action]
         self._n += 1
         self._reward_gram = self._reward_gram + np.outer(phi, phi)
         self._reward_moment = self._reward_moment + phi * y
