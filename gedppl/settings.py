@@ -11,8 +11,8 @@ import numpy as np
 
 from gedppl.errors import SettingError
 
-# Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`: smaller
-# bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
+# Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
+# smaller bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
 DEFAULT_SCALES = {"sets": (0.5, 0.1), "counterfactual": (0.2, 0.1)}
 EXPLORATIONS = ("sets", "counterfactual")
 MODES = ("default", "paper", "theory")
@@ -65,7 +65,9 @@ def settings(
     if not isinstance(mode, str) or mode not in MODES:
         raise SettingError(f"mode must be one of {MODES}, got {mode!r}")
     if mode == "paper" and exploration == "sets":
-        raise SettingError('mode="paper" is the paper\'s algorithm, which explores by counterfactuals; use mode="theory" with "sets"')
+        raise SettingError(
+            'mode="paper" is the paper\'s algorithm, which explores by counterfactuals; use mode="theory" with "sets"'
+        )
     explored = exploration or ("sets" if mode == "default" else "counterfactual")
     bonus, width = DEFAULT_SCALES[explored]
     presets: dict[str, dict[str, Any]] = {

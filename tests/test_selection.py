@@ -1,15 +1,14 @@
-"""`select_policy` against an LP solver, its ties, its rounding and its errors; the joint forms against brute force."""
+"""`select_policy` against an LP solver, its ties, its rounding and its errors"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog, minimize
+from scipy.optimize import linprog
 
 from gedppl import selection
-from gedppl.errors import ActionRangeError, InfeasibleError, NotFiniteError, SettingError, ShapeError
+from gedppl.errors import ActionRangeError, InfeasibleError, NotFiniteError, ShapeError
 from gedppl.selection import Polytope, select_policy
-from gedppl.selection.joint import select_joint
 
 
 def random_program(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -196,108 +195,3 @@ def regret_of_optimistic_pessimistic_play(tie_to_least_played: bool, rounds: int
 def test_first_index_ties_multiply_regret() -> None:
     fair, first = (regret_of_optimistic_pessimistic_play(rule) for rule in (True, False))
     assert first > 1.25 * fair
-
-
-# joint forms -------------------------------------------------------------------------------------------------------------
-
-
-def random_ellipsoid(rng: np.random.Generator, n_actions: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    R, mean = 0.3 * rng.normal(size=(n_actions, d)), rng.random(n_actions)
-    R[0], mean[0] = 0.0, 0.1
-    return mean, R
-
-
-def test_joint_forms_are_never_below_a_grid() -> None:
-    rng = np.random.default_rng(6)
-    grid = np.array([(i, j, 50 - i - j) for i in range(51) for j in range(51 - i)]) / 50
-    closest = [np.inf, np.inf]
-    for _ in range(60):
-        mean, R = random_ellipsoid(rng, 3, 2)
-        score, limit, weight = rng.random(3), rng.uniform(0.2, 0.8), rng.uniform(0, 2)
-        length = np.linalg.norm(grid @ R, axis=1)
-        inside = grid @ mean + length <= limit
-        for joint_width in (False, True):
-            bonus = weight if joint_width else 0.0
-            policy = select_joint(score, mean, R, limit, width_weight=weight, joint_width=joint_width)
-            assert mean @ policy + np.linalg.norm(R.T @ policy) <= limit + 1e-12
-            mine = score @ policy + 2 * bonus * np.linalg.norm(R.T @ policy)
-            ahead = mine - (grid @ score + 2 * bonus * length)[inside].max()
-            assert ahead >= -1e-9
-            closest[joint_width] = min(closest[joint_width], ahead)
-            assert ahead < 0.15  # a grid of step 1/50 cannot be far behind
-    assert max(closest) < 1e-9
-
-
-def test_joint_cost_equals_a_general_solver() -> None:
-    rng = np.random.default_rng(7)
-    for _ in range(10):
-        mean, R = random_ellipsoid(rng, 6, 4)
-        score = rng.random(6)
-        policy = select_joint(score, mean, R, 0.5)
-        found = [
-            minimize(
-                lambda p, s=score: -s @ p, rng.dirichlet(np.ones(6)), jac=lambda p, s=score: -s, bounds=[(0, 1)] * 6,
-                constraints=[
-                    {"type": "eq", "fun": lambda p: p.sum() - 1},
-                    {"type": "ineq", "fun": lambda p, m=mean, R=R: 0.5 - m @ p - np.sqrt(((R.T @ p) ** 2).sum() + 1e-18)},
-                ],
-                options={"ftol": 1e-12, "maxiter": 300},
-            )
-            for _ in range(3)
-        ]  # fmt: skip
-        best = max(-one.fun for one in found if one.success)
-        assert score @ policy == pytest.approx(best, abs=1e-7)
-
-
-def test_a_joint_bound_allows_more_than_action_wise_ones() -> None:
-    rng = np.random.default_rng(8)
-    gains = []
-    for _ in range(30):
-        mean, R = random_ellipsoid(rng, 6, 4)
-        score = rng.random(6)
-        together = score @ select_joint(score, mean, R, 0.5)
-        apart = score @ select_joint(score, mean, R, 0.5, joint_cost=False)
-        gains.append(together - apart)
-    assert min(gains) >= -1e-9
-    assert max(gains) > 0.01
-
-
-def width_pays_for_mixing(rng: np.random.Generator, joint_cost: bool, joint_width: bool, draws: int) -> int:
-    """Violations of α γ W(π) ≥ (1 - γ)(1 - r0) with α = (1 - r0)/(τ - c0), over policies that may truly be feasible."""
-    violations = 0
-    for _ in range(draws):
-        mean, R = random_ellipsoid(rng, 4, 2)
-        policy, limit, safe_cost, safe_utility = rng.dirichlet(np.ones(4)), rng.uniform(0.2, 0.8), 0.1, 0.2
-        together = np.linalg.norm(R.T @ policy)
-        if mean @ policy - together > limit:  # no parameter of the set makes this policy feasible
-            continue
-        radius = {True: together, False: policy @ np.linalg.norm(R, axis=1)}
-        value, width = mean @ policy + radius[joint_cost], 2 * radius[joint_width]
-        mix = min(1.0, (limit - safe_cost) / max(value - safe_cost, 1e-12))
-        alpha = (1 - safe_utility) / (limit - safe_cost)
-        violations += alpha * mix * width < (1 - mix) * (1 - safe_utility) - 1e-12
-    return violations
-
-
-def test_the_refused_pair_breaks_optimism_and_the_others_do_not() -> None:
-    assert width_pays_for_mixing(np.random.default_rng(9), False, True, 4000) > 20
-    for joint_cost, joint_width in ((True, True), (True, False), (False, False)):
-        assert width_pays_for_mixing(np.random.default_rng(9), joint_cost, joint_width, 4000) == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"joint_cost": False, "joint_width": True}, SettingError, "breaks optimism"),
-        ({"width_weight": -1.0}, SettingError, "must not be negative"),
-        ({"mean": [0.1]}, ShapeError, r"mean \(K,\)"),
-        ({"R": [[np.nan], [0.0]]}, NotFiniteError, "must be finite"),
-        ({"allowed": [1, 1]}, ShapeError, "`allowed` must be 2 booleans"),
-        ({"allowed": [False, False]}, InfeasibleError, "no action is allowed"),
-        ({"at_most": 0.0}, InfeasibleError, "lowest action-wise bound is 0.1"),
-    ],
-)
-def test_joint_bad_input_is_named(change: dict, error: type[Exception], message: str) -> None:
-    arguments = {"score": [0.0, 1.0], "mean": [0.1, 0.4], "R": [[0.0], [0.2]], "at_most": 0.5, **change}
-    with pytest.raises(error, match=message):
-        select_joint(**arguments)

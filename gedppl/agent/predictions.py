@@ -17,6 +17,7 @@ from gedppl.confidence.programs import ProgramLearner
 from gedppl.density import Density
 from gedppl.rows import Rows
 
+
 def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """P(Y < y) and P(Y <= y) before y is learned: x (n, dx), a (n,), y (n,) -> (n,), (n,).
 

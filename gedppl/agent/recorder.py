@@ -80,8 +80,8 @@ def read_protocol(frozen: Mapping[str, Any], oracle: Any, radius: Any) -> tuple[
     found, guard = frozen.get("settings"), frozen.get("guard")
     if isinstance(found, dict) and "selection" in found:
         raise JournalMismatchError(
-            "this journal was begun by version 0.1, which explored in another way: its decisions cannot be replayed. Read it with "
-            "`gedppl journal export`, begin a new agent and give it the rows with observe()"
+            "this journal was begun by version 0.1, which explored in another way: its decisions cannot be replayed. Read it "
+            "with `gedppl journal export`, begin a new agent and give it the rows with observe()"
         )
     if not isinstance(found, dict) or set(found) != set(_SETTINGS) or guard not in GUARDS:
         raise JournalMismatchError(

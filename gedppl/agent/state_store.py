@@ -30,14 +30,9 @@ from gedppl.guard import Alarm
 from gedppl.oracles.fits import Fit, WorkingPrior
 from gedppl.rows import Rows
 
-CLASSES: dict[str, Any] = {
-    c.__name__: c
-    for c in (
-        Ellipsoid, Fit, Group, Particles, Start, WorkingPrior, linear_gaussian.Snapshot, linear_parts.Space, linear_parts.Starts,
-        programs.Snapshots,
-    )  # fmt: skip
-}
-LIVE = ("cls", "features_at", "oracle", "predictor", "region_of", "rule")  # fields of learners that come from the problem and the settings
+_LINEAR = (Ellipsoid, Group, linear_gaussian.Snapshot, linear_parts.Space, linear_parts.Starts)
+CLASSES: dict[str, Any] = {c.__name__: c for c in (Fit, Particles, Start, WorkingPrior, programs.Snapshots, *_LINEAR)}
+LIVE = ("cls", "features_at", "oracle", "predictor", "region_of", "rule")  # come from the problem and settings, or are memos
 
 
 class NotStorableError(JournalError):

@@ -62,9 +62,7 @@ def seen_directions(information: np.ndarray) -> Seen:
     value, axes = np.linalg.eigh(information[np.ix_(columns, columns)] / np.outer(unit, unit))
     known = value > RANK * value.max(initial=0.0)
     root = np.sqrt(value[known])
-    return Seen(
-        columns, unit, axes[:, known] / root / unit[:, None], (axes[:, known] * root).T * unit, axes[:, ~known].T
-    )
+    return Seen(columns, unit, axes[:, known] / root / unit[:, None], (axes[:, known] * root).T * unit, axes[:, ~known].T)
 
 
 @dataclass(frozen=True)
@@ -312,9 +310,7 @@ def _solve(B: np.ndarray, h: np.ndarray, room: float) -> tuple[np.ndarray, np.nd
     return middle, half[:, None] * axes[:, closed].T, axes[:, ~closed].T, square
 
 
-def _ellipsoid(
-    seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray
-) -> tuple[Ellipsoid, float]:
+def _ellipsoid(seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray) -> tuple[Ellipsoid, float]:
     middle, half, loose, square = _solve(B, h, room)
     unseen = np.vstack([seen.unseen, _unit_rows((loose @ seen.lift.T) * seen.unit)])
     made = Ellipsoid(seen.columns, seen.lift @ (estimate + middle), half @ seen.lift.T, unseen, seen.unit)

@@ -92,6 +92,7 @@ def dependence(gradients: Callable[[np.ndarray, np.ndarray], np.ndarray], n_acti
     rng = np.random.default_rng(0)
     near = x * rng.normal(1.0, 0.5, (PROBES, x.shape[1])) + rng.normal(size=(PROBES, x.shape[1]))
     tried = np.vstack([x, near, np.arange(4.0)[:, None] * np.ones((1, x.shape[1]))])
-    rows, actions = np.repeat(tried, n_actions, axis=0), np.tile(np.arange(n_actions), len(tried))
-    found = np.asarray(gradients(rows, actions), float)
-    return np.any((found != 0).reshape(len(tried), n_actions, -1), axis=0)  # NaN differs from 0
+    actions = np.arange(n_actions)
+    # one context at a time: rows as many as a decision asks for, so that nothing is compiled twice
+    found = [np.asarray(gradients(np.repeat(row[None], n_actions, axis=0), actions), float) != 0 for row in tried]
+    return np.any(found, axis=0)  # NaN differs from 0

@@ -10,7 +10,7 @@ Axis letters: n contexts, K actions, B snapshots, G groups, D flat parameters, q
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 EMPTY = "every parameter is excluded by the data: the model is misspecified (noise scale, features or bounds)"
 LOG_2PI = math.log(2 * math.pi)
 ROUNDING = 1e-9  # share of the numbers compared
+FLUSH = 1e-14  # share of the terms of a sum, below which it is their rounding
 WIDER_PRIOR = 1e-4  # share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
 
 
@@ -154,7 +155,7 @@ class LinearGaussianLearner:
         groups
             From `action_groups`; all rows as one group by default.
         restarts
-            Begin further e-processes later: after max(16, 4 d) rows of a group with d parameters, and after ever 64 times as many.
+            Begin further e-processes later: after max(16, 4 d) rows of a group with d parameters, then after 64 times as many.
         intersect
             Intersect each snapshot's set with all earlier ones. Valid on the same event and a few percent narrower, but where
             the unlucky delta happens a passing miss becomes a lasting one, so it is off by default.
@@ -215,44 +216,61 @@ class LinearGaussianLearner:
         if not np.isfinite(y).all():
             raise NotFiniteError(f"outcomes must be finite, got {y[~np.isfinite(y)][0]}; leave the row out instead")
         phi, offset, scale = self.features_at.rows(x, a)
-        weight = 1.0 / scale
-        white = phi * weight[:, None]
-        residual = (y - offset) * weight - white @ self.space.origin
+        white = phi / scale[:, None]
+        residual = (y - offset) / scale - white @ self.space.origin
         free = white @ self.space.basis if self.space.known else white
+        learner = replace(
+            self,
+            log_scales=self.log_scales + float(np.log(scale).sum()),
+            widest_scale=max(self.widest_scale, float(scale.max())),
+            narrowest_scale=min(self.narrowest_scale, float(scale.min())),
+        )
+        mine = np.array([group.rows(a) for group in self.groups])  # (G, m)
+        for part in learner._until_due(mine):
+            learner = learner._added(mine[:, part], free[part], residual[part])
+        return learner
+
+    def _until_due(self, mine: np.ndarray) -> Iterator[slice]:
+        """A batch in parts, each up to the row after which processes begin: they may look at earlier rows of it, not at later."""
+        done, counts, due = 0, self.counts, self.due
+        running = counts[:, None] + np.cumsum(mine, axis=1)
+        while done < mine.shape[1]:
+            reached = np.any(running[:, done:] >= due[:, None], axis=0)
+            stop = done + int(np.argmax(reached)) + 1 if reached.any() else mine.shape[1]
+            yield slice(done, stop)
+            due = np.where(running[:, stop - 1] >= due, self._next_due(due, running[:, stop - 1]), due)
+            done = stop
+
+    def _next_due(self, due: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """(G,) the rows after which a stage follows the one that begins at `counts`."""
+        second = np.array([max(16, 4 * g.size) for g in self.groups])
+        return np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
+
+    def _added(self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray) -> LinearGaussianLearner:
         information, moment = self.information.copy(), self.moment.copy()
         counts, squares = self.counts.copy(), self.outcome_squares.copy()
-        for g, group in enumerate(self.groups):
-            mine = group.rows(a)
-            part, gap = free[mine], residual[mine]
+        for g in np.flatnonzero(mine.any(axis=1)):
+            part, gap = free[mine[g]], residual[mine[g]]
             information[g] += part.T @ part
             moment[g] += part.T @ gap
             counts[g] += len(gap)
             squares[g] += gap @ gap
-        return replace(
-            self,
-            information=information,
-            moment=moment,
-            counts=counts,
-            outcome_squares=squares,
-            log_scales=self.log_scales - float(np.log(weight).sum()),
-            widest_scale=max(self.widest_scale, float(scale.max())),
-            narrowest_scale=min(self.narrowest_scale, float(scale.min())),
-        )._begun()
+        grown = replace(self, information=information, moment=moment, counts=counts, outcome_squares=squares)
+        return grown._begun()
 
     def _begun(self) -> LinearGaussianLearner:
-        """With the e-processes that are due. A batch may pass several due times; it can only begin one stage, after itself."""
+        """With the e-processes that are due."""
         late = np.flatnonzero(self.counts >= self.due)
         if not len(late):
             return self
-        starts, stages, due = self.starts, self.stages.copy(), self.due.copy()
+        starts, stages = self.starts, self.stages.copy()
         for g in late:
             stage = int(stages[g])
             if stage == 0 or self.restarts:
                 weights = stage_weights(stage, alone=not self.restarts)
                 starts = starts.push(g, self.information[g], self.moment[g], self._mixing(g, stage), weights)
             stages[g] = stage + 1
-            due[g] = max(16, 4 * self.groups[g].size) if stage == 0 else SPACING * due[g]
-            due[g] = max(due[g], self.counts[g] + 1)
+        due = np.where(self.counts >= self.due, self._next_due(self.due, self.counts), self.due)
         return replace(self, starts=starts, stages=stages, due=due)
 
     def _mixing(self, g: int, stage: int) -> np.ndarray:
@@ -282,14 +300,19 @@ class LinearGaussianLearner:
         eta = solve(flat * prior + self.information[0], self.moment[0])
         theta = space.origin + space.basis @ eta
         found, empty = self._enclosed()
-        kappa = math.inf
-        if self.n and not empty and found and not len(found[0].unseen):
-            axes = found[0].factor
-            part = self.information[0][np.ix_(found[0].columns, found[0].columns)]
-            kappa = 0.5 * float(np.linalg.eigvalsh(axes @ part @ axes.T).max(initial=0.0))
+        kappa = math.inf if empty or not found else self._drop(found[0], eta)
         past = self.snapshots if self.keep_past else ()
         snapshots = (*past, Snapshot(self.n, theta, found, empty))
         return replace(self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat))
+
+    def _drop(self, e: Ellipsoid, eta: np.ndarray) -> float:
+        """How far below the fit's the log-likelihood of a point of the ellipsoid may lie; inf where it is open."""
+        if len(e.unseen) or not self.n:
+            return math.inf
+        part = self.information[0][np.ix_(e.columns, e.columns)]
+        apart = e.middle - eta[e.columns]
+        axes = np.linalg.eigvalsh(e.factor @ part @ e.factor.T).max(initial=0.0)
+        return 0.5 * (math.sqrt(max(apart @ part @ apart, 0.0)) + math.sqrt(max(axes, 0.0))) ** 2
 
     def _said(self, found: tuple[Ellipsoid, ...], empty: bool, flat: float) -> str:
         if empty:
@@ -410,7 +433,10 @@ class LinearGaussianLearner:
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
         low, high, _, _ = self._range(phi, offset, 1.0)
-        parts = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a), *value_range(functional, low[None], high[None], scale, rows, a)
+        parts = (
+            value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a),
+            *value_range(functional, low[None], high[None], scale, rows, a),
+        )
         return Guess(*(functional.clip(part).reshape(len(x), n_actions) for part in parts))
 
     def _range(self, phi: np.ndarray, offset: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
@@ -420,6 +446,8 @@ class LinearGaussianLearner:
         empty = any(s.empty for s in self._in_force()) or _apart(low, high)
         if empty:
             low[:], high[:] = -np.inf, np.inf
+        known = ~free.any(axis=1)  # nothing unknown is left in it
+        low[known] = high[known] = 0.0
         return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty  # ends may cross by rounding
 
     def _in_force(self) -> tuple[Snapshot, ...]:
@@ -452,7 +480,12 @@ class LinearGaussianLearner:
 
     def _projected(self, phi: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Features (m, q) of eta, and what is added to them (m,)."""
-        return phi @ self.space.basis if self.space.known else phi, offset + phi @ self.space.origin
+        base = offset + phi @ self.space.origin
+        if not self.space.known:
+            return phi, base
+        basis = self.space.basis
+        free = phi @ basis
+        return np.where(np.abs(free) <= FLUSH * (np.abs(phi) @ np.abs(basis)), 0.0, free), base  # what is known leaves rounding
 
     def _witness(self, phi: np.ndarray, tightest: np.ndarray, side: float) -> np.ndarray:
         """(m, D) where the bound that counts is attained; the fit where nothing bounds it."""

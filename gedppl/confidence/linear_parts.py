@@ -69,7 +69,12 @@ class Starts:
         return cls(np.zeros(0, np.int64), np.zeros((0, q, q)), np.zeros((0, q)), np.zeros((0, q, q)), np.zeros(0))
 
     def push(
-        self, group: int, information: np.ndarray, moment: np.ndarray, covariance: np.ndarray, weights: Sequence[tuple[float, float]]
+        self,
+        group: int,
+        information: np.ndarray,
+        moment: np.ndarray,
+        covariance: np.ndarray,
+        weights: Sequence[tuple[float, float]],
     ) -> Starts:
         """One process for each (precision in units of the inverse of `covariance`, weight)."""
         m = len(weights)
@@ -83,9 +88,7 @@ class Starts:
 
     def of(self, group: int) -> Starts:
         mine = self.group == group
-        return Starts(
-            self.group[mine], self.information[mine], self.moment[mine], self.covariance[mine], self.weight[mine]
-        )
+        return Starts(self.group[mine], self.information[mine], self.moment[mine], self.covariance[mine], self.weight[mine])
 
 
 def stage_weights(stage: int, *, alone: bool = False) -> tuple[tuple[float, float], ...]:

@@ -153,9 +153,7 @@ def _width_bonus(
     return state.settings.width_scale * bonus, tight_notes(problem, tight[:, -1])
 
 
-def weighted_width(
-    lower: np.ndarray, upper: np.ndarray, room: np.ndarray, gain: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def weighted_width(lower: np.ndarray, upper: np.ndarray, room: np.ndarray, gain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """gain max_j (U_j - L_j) / room_j (..., K), for U, L (..., J, K), room (..., J), gain (...); and where there is no room.
 
     Where a limit equals the safe value no mixing is possible and the weight would be infinite: it is left out.

@@ -1,11 +1,12 @@
 """Optimism from the utility's own set: today's scores and cost bounds, without a look at past rounds.
 
-    score_a = u_a + rho (u+_a - u_a) + w max_j alpha_j (U_{j,a} - L_{j,a}),    alpha_j = (max_a u+_a - max(r0, u-_{a0})) / (tau_j - c0_j)
+    score_a = u_a + rho (u+_a - u_a) + w max_j alpha_j (U_{j,a} - L_{j,a}),
+    alpha_j = (max_a u+_a - max(r0, u-_{a0})) / (tau_j - c0_j)
 
-u is the estimated utility, u+ and u- the largest and smallest that the data still allow, U and L the cost bounds. With rho = w = 1
-and the utility's set valid, the policy that maximises the score under sum_a pi_a U_{j,a} <= tau_j is worth at least the best
-policy that keeps the limits: mix that one with the safe action until its worst case fits, and the third term pays for the mixing.
-That holds at every context by itself. Smaller weights explore less and keep the limits all the same.
+u is the estimated utility, u+ and u- the largest and smallest that the data still allow, U and L the cost bounds. With
+rho = w = 1 and the utility's set valid, the policy that maximises the score under sum_a pi_a U_{j,a} <= tau_j is worth at least
+the best policy that keeps the limits: mix that one with the safe action until its worst case fits, and the third term pays for
+the mixing. That holds at every context by itself. Smaller weights explore less and keep the limits all the same.
 
 Axis letters: C contexts asked together, K actions, J constraints.
 """
@@ -74,7 +75,7 @@ def _utility(state: State, x: np.ndarray) -> Guess:
 
 
 def _lowest(state: State, lower: np.ndarray, bounds: list[Bounds | None]) -> np.ndarray:
-    """Lower values (C, J, K) for the theorem: where the safe value is only an upper bound, the safe action's is not pinned to it."""
+    """Lower values (C, J, K) for the theorem: where the safe value is only an upper bound, the safe action's is not pinned."""
     lower, a0 = lower.copy(), state.problem.safe_action
     for j, (c, found) in enumerate(zip(state.problem.constraints, bounds)):
         if isinstance(c, Constraint) and found is not None and not c.safe_value_exact:

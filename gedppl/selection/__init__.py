@@ -114,9 +114,7 @@ def select_policies(
     return policy
 
 
-def _alone_on_top(
-    score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, policy: np.ndarray
-) -> np.ndarray:
+def _alone_on_top(score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, policy: np.ndarray) -> np.ndarray:
     """Fill in policies (C, K) where one vertex beats all others under one limit; the contexts where none does, with ties or none.
 
     A vertex is an action within the limit, or a mixture of one strictly below it and one above that sits on it:
