@@ -17,6 +17,7 @@ from gedppl.problem import UTILITY, Problem
 
 if TYPE_CHECKING:
     import arviz
+    import xarray
 
 TOLERANCE = 1e-9
 
@@ -291,7 +292,7 @@ class Run:
 
         return check_guarantee(self, delta, **options)
 
-    def to_arviz(self) -> arviz.InferenceData:
+    def to_arviz(self) -> arviz.InferenceData | xarray.DataTree:
         """The run for ArviZ, with policies, bounds, outcomes and members in groups of their own."""
         from gedppl.report import to_arviz
 
