@@ -82,7 +82,7 @@ def test_arviz_opens_the_file(run, written):
 
 @pytest.mark.parametrize("version", ["0.23.4", "1.3.0"])
 def test_each_arviz_gets_its_own_kind_of_object(run, tmp_path, monkeypatch, version):
-    """InferenceData in 0.x, an xarray DataTree in 1.x, which xarray itself writes and reads; the other ArviZ is a stand-in here."""
+    """InferenceData in 0.x; in 1.x an xarray DataTree, which xarray itself writes and reads. ArviZ is a stand-in here."""
     import xarray
 
     class InferenceData(dict):

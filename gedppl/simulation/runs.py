@@ -305,11 +305,19 @@ class Run:
         return save(self, folder)
 
     @staticmethod
-    def load(folder: str | Path, problem: Problem | None = None) -> Run:
-        """Read a run. Nothing in the files is executed. A problem is needed only to continue the run."""
+    def load(folder: str | Path, problem: Problem | None = None, *, max_bytes: int | None = None) -> Run:
+        """Read a run. Nothing in the files is executed, and memory is only taken in proportion to what they have on disk.
+
+        Parameters
+        ----------
+        problem
+            Needed only to continue the run.
+        max_bytes
+            The memory that the run may need, for files that you trust although they claim more.
+        """
         from gedppl.simulation.run_files import load
 
-        run = load(folder)
+        run = load(folder, max_bytes)
         if problem is not None:
             run.adopt(problem)
         return run
