@@ -104,14 +104,18 @@ def json_depth(text: bytes) -> int:
     return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
 
 
+def too_deep(text: bytes, limit: int) -> bool:
+    """Whether the JSON is nested deeper than `limit`; most is told by counting its brackets."""
+    return text.count(b"[") + text.count(b"{") > limit and json_depth(text) > limit
+
+
 def parsed(text: bytes, what: str, limit: int) -> Any:
     """JSON as plain values, if it is not nested too deeply and they need at most `limit` bytes."""
     needed = json_bytes(text)
     if needed > limit:
         raise UnsafeFileError(f"{what} would need {needed:,} bytes, the limit is {limit:,}")
-    depth = json_depth(text)
-    if depth > MAX_DEPTH:
-        raise UnsafeFileError(f"{what} is nested {depth:,} levels deep, the limit is {MAX_DEPTH}")
+    if too_deep(text, MAX_DEPTH):
+        raise UnsafeFileError(f"{what} is nested {json_depth(text):,} levels deep, the limit is {MAX_DEPTH}")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -121,7 +121,7 @@ def test_an_interrupt_leaves_the_old_or_the_new_state(call) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_after_an_interrupt_the_next_call_goes_on_with_the_journal(call, tmp_path) -> None:
-    seen = sweep(tmp_path, call, 12 if call in CHANGING else 3, 0)
+    seen = sweep(tmp_path, call, 6 if call in CHANGING else 2, 0)
     assert seen <= {"old", "new"}
 
 
@@ -184,7 +184,7 @@ def beginnings(folder: Path, call: str, n: int, seed: int) -> None:
 
 @pytest.mark.parametrize("call", ["GEDUCB", "resume", "close"])
 def test_an_interrupted_beginning_can_be_repeated(call, tmp_path) -> None:
-    beginnings(tmp_path, call, 10, 0)
+    beginnings(tmp_path, call, 5, 0)
 
 
 @pytest.mark.slow

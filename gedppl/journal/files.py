@@ -49,7 +49,7 @@ _SELECT = (
     "WHERE sequence >= ? AND sequence < ? ORDER BY sequence LIMIT ?"
 )
 _ROW_OVERHEAD = 65536
-_CHUNK = 256
+_CHUNK, _CHUNK_BYTES = 256, 16 * 2**20  # rows fetched at once: this many, or the first that together have so many bytes
 _FOREVER = 2**62
 
 
@@ -289,9 +289,16 @@ def _check_first(path: Path, payload: dict[str, Any]) -> None:
 
 
 def fetch(db: sqlite3.Connection, start: int, stop: int, lock: Any) -> list[tuple[Any, ...]]:
+    """Some of the rows from `start` on, not many bytes at once; none if there are none."""
     try:
         with lock:  # by chunks: no cursor stays open while somebody writes
-            return db.execute(_SELECT, (start, stop, _CHUNK)).fetchall()
+            rows: list[tuple[Any, ...]] = []
+            with contextlib.closing(db.execute(_SELECT, (start, stop, _CHUNK))) as found:
+                size = 0
+                while size < _CHUNK_BYTES and (row := found.fetchone()) is not None:
+                    rows.append(row)
+                    size += sum(len(value) for value in row if isinstance(value, bytes))
+            return rows
     except sqlite3.ProgrammingError:
         raise JournalError("the journal was closed; open it again with Journal.open") from None
     except sqlite3.Error as error:
@@ -300,16 +307,13 @@ def fetch(db: sqlite3.Connection, start: int, stop: int, lock: Any) -> list[tupl
 
 def scan(db: sqlite3.Connection, start: int, stop: int, previous: bytes, lock: Any) -> Iterator[RawRecord]:
     """Rows start, start + 1, ... below stop, each checked to follow the one before."""
-    while start < stop:
-        rows = fetch(db, start, stop, lock)
+    while start < stop and (rows := fetch(db, start, stop, lock)):
         for row in rows:
             raw = checked(row, start, previous)
             yield raw
             start, previous = start + 1, raw.hash
-        if len(rows) < _CHUNK:
-            if stop != _FOREVER and start < stop:
-                raise JournalCorruptError(f"record {start} is missing")
-            return
+    if stop != _FOREVER and start < stop:
+        raise JournalCorruptError(f"record {start} is missing")
 
 
 def decoded(raw: RawRecord) -> Record:

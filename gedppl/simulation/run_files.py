@@ -194,7 +194,7 @@ def _check_shapes(meta: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> N
     if not T:
         return
     K = shapes["policy"][1] if len(shapes["policy"]) == 2 else 0
-    wanted = dict.fromkeys(("action", "best"), (T,)) | dict.fromkeys(_PER_ACTION, (T, K))
+    wanted: dict[str, tuple[int, ...]] = dict.fromkeys(("action", "best"), (T,)) | dict.fromkeys(_PER_ACTION, (T, K))
     wanted |= dict.fromkeys(_PER_LIMIT, (T, J)) | dict.fromkeys(_PER_BOTH, (T, J, K)) | {"x": (T, (*shapes["x"], 0)[1])}
     for name, shape in wanted.items():
         if shapes[name] != shape:
