@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import csv
 import gc
 import io
@@ -348,11 +349,11 @@ def test_a_program_that_holds_the_database_gives_a_locked_error(path):
 
 def rebuilt(path: Path, change, *, fix_head: bool = True) -> None:
     """Let `change` edit the database, then make chain and head agree again: what an attacker with both files can do."""
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         change(db)
     db.close()
     if fix_head:
-        with sqlite3.connect(path) as db:
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
             count, last = db.execute("SELECT count(*), (SELECT hash FROM records ORDER BY sequence DESC) FROM records").fetchone()
         db.close()
         for generation in (10, 11):

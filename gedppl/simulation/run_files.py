@@ -41,8 +41,8 @@ _PER_BOTH = ("costs", "cost_lower", "cost_upper")
 # FREE_BYTES, a larger one more in proportion; `save` does not compress arrays whose run would need more than that.
 FREE_BYTES, PER_BYTE = 96 * 2**20, 150
 ROUND_BYTES, OUTCOME_BYTES = 2500, 128  # of a round beside its numbers and its certificate; of an outcome
-MAX_META = 16 * 2**20
-MAX_LINE = 4 * 2**20  # of one certificate
+MAX_META, MAX_META_BYTES = 16 * 2**20, 64 * 2**20  # of run.json, on disk and in memory
+MAX_LINE = 4 * 2**20  # of one certificate, on disk
 
 
 def save(run: Run, folder: str | Path) -> Path:
@@ -122,7 +122,7 @@ def load(folder: str | Path, max_bytes: int | None = None) -> Run:
         return _assemble(meta, arrays, _read_certificates(source, rounds, budget))
     except RunFileError:
         raise
-    except (UnsafeFileError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (UnsafeFileError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
         said = str(error) if isinstance(error, UnsafeFileError) else f"{type(error).__name__}: {error}"
         raise RunFileError(f"the run in {source} cannot be read ({said}); run it again") from error
 
@@ -150,7 +150,7 @@ def _count(value: Any, what: str) -> int:
 
 def _read_meta(source: Path) -> dict[str, Any]:
     """``run.json``, if it and the files beside it are as they were written."""
-    meta = reading.parsed(reading.contents(source / META, MAX_META), META, FREE_BYTES)
+    meta = reading.parsed(reading.contents(source / META, MAX_META), META, MAX_META_BYTES)
     if not isinstance(meta, dict):
         raise RunFileError(f"{source / META} holds a {type(meta).__name__}, not an object")
     if meta.get("format") not in (1, FORMAT) or (meta["format"] == 1) == (_HASHES in meta):
@@ -171,7 +171,7 @@ def _read_certificates(source: Path, rounds: int, budget: _Budget) -> list[Any]:
         if len(certificates) == rounds:
             raise UnsafeFileError(f"{CERTIFICATES} has more than {rounds:,} rounds, {META} says {rounds:,}: two runs are mixed")
         budget.take(reading.json_bytes(line), CERTIFICATES)
-        certificates.append(reading.parsed(line, f"certificate {len(certificates)}", FREE_BYTES))
+        certificates.append(reading.parsed(line, f"certificate {len(certificates)}", MAX_META_BYTES))
         if not isinstance(certificates[-1], dict | None):
             raise UnsafeFileError(f"certificate {len(certificates) - 1} is a {type(certificates[-1]).__name__}")
     return certificates
@@ -230,10 +230,10 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, np.ndarray], certificates:
         members.setdefault(outcome, {})[site] = arrays[f"member_{i}"]
     return Run(
         problem=Outline(
-            int(outline["n_actions"]),
-            outline["safe_action"],
-            list(outline["constraint_names"]),
-            np.array(outline["limits"], float),
+            _count(outline["n_actions"], "n_actions"),
+            None if outline["safe_action"] is None else _count(outline["safe_action"], "safe_action"),
+            [str(name) for name in outline["constraint_names"]],
+            np.array(outline["limits"], float).reshape(len(outline["constraint_names"])),
         ),
         seed=int(meta["seed"]),
         rounds=rounds,
