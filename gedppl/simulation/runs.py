@@ -14,6 +14,7 @@ import numpy as np
 
 from gedppl.errors import RunFileError, ShapeError, UnknownTruthError
 from gedppl.problem import UTILITY, Problem
+from gedppl.simulation.showing import as_html, as_text
 
 if TYPE_CHECKING:
     import arviz
@@ -60,7 +61,7 @@ class Round:
     certificate: dict[str, Any] | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A run, complete round by complete round. It grows while it runs; an interrupted run can be continued."""
 
@@ -75,6 +76,28 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.rounds)
+
+    def __repr__(self) -> str:
+        return as_text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        """A title, and a few facts: what happened, and whether the limits were kept."""
+        names = self.problem.constraint_names
+        limits = [f"{name} at most {at_most:.4g}" for name, at_most in zip(names, self.problem.limits)]
+        facts = {"actions": f"{self.problem.n_actions}, safe action {self.problem.safe_action}"}
+        facts |= {"limits": "; ".join(limits) or "none"}
+        if self.rounds:
+            s = self.summary()
+            known = s["regret"] is not None
+            facts |= {"regret": f"{s['regret']:.4g}" if known else "unknown: the environment knows no truth"}
+            facts |= {"infeasible rounds": str(s["infeasible_rounds"])} if known else {}
+            facts |= {"safe action": f"{s['safe_share']:.0%} of rounds"}
+            facts |= {"certificates": f"{sum(c is not None for c in self.certificates)} of {len(self)}"}
+        more = ", interrupted" if self.interrupted else ""
+        return f"Run of {len(self):,} rounds, seed {self.seed}{more}", facts
 
     # what happened ----------------------------------------------------------------------------------------------------
 
