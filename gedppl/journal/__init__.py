@@ -400,6 +400,10 @@ class Journal:
         """The same as a Parquet file, if pyarrow is installed."""
         return journal_export.to_parquet(self._table(blinding), self._target(path))
 
+    def to_open_bandit(self) -> dict[str, Any]:
+        """The decisions that were told their utility, as the Open Bandit Pipeline's bandit feedback (see `export`)."""
+        return journal_export.to_open_bandit(self.records())
+
     def _table(self, blinding: Blinding | None) -> journal_export.Table:
         key = bytes.fromhex(decode(self._first.payload, self._first.arrays)["blinding_key"])
         return journal_export.Table(self.records, blinding, key)
