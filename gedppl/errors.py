@@ -150,6 +150,10 @@ class RunFileError(GedError, ValueError):
     """A saved run cannot be read, or does not belong to this problem or environment."""
 
 
+class UnsafeFileError(GedError, ValueError):
+    """A file is not what it should be, or claims more than it may hold; nothing more of it was read."""
+
+
 class ScriptError(GedError, ValueError):
     """A model script cannot be loaded."""
 

@@ -15,13 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as nd
-import pyro
-import pyro.distributions as pd
-import torch
 from numpyro.contrib.module import eqx_module
 from numpyro.distributions import constraints as nc
-from pyro.nn import PyroModule
-from torch.distributions import constraints as pc
+
+from tests.optional_pyro import HAS_PYRO, pc, pd, pyro, torch
 
 DX, K = 2, 3
 
@@ -216,18 +213,23 @@ def network_n(x, a, y=None):
     numpyro.sample("y", nd.Normal(jnp.take_along_axis(out, a[:, None], 1)[:, 0], 0.5), obs=y)
 
 
-class _Network(PyroModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Linear(DX, 4)
-        self.last = PyroModule[torch.nn.Linear](4, K)
+def _network() -> Any:
+    from pyro.nn import PyroModule
 
-    def forward(self, x, a, y=None):
-        out = self.last(torch.tanh(self.first(x)))
-        pyro.sample("y", pd.Normal(out.gather(1, a[:, None])[:, 0], 0.5), obs=y)
+    class Network(PyroModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(DX, 4)
+            self.last = PyroModule[torch.nn.Linear](4, K)
+
+        def forward(self, x, a, y=None):
+            out = self.last(torch.tanh(self.first(x)))
+            pyro.sample("y", pd.Normal(out.gather(1, a[:, None])[:, 0], 0.5), obs=y)
+
+    return Network()
 
 
-network_p = _Network()
+network_p = _network() if HAS_PYRO else None
 
 
 def binomial_n(x, a, y=None):

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special as sp
-import torch
 
 from gedppl.errors import InputError
 from gedppl.numerics.arrays import NAMES, concrete, library, namespace
+from tests.optional_pyro import torch
 
 RNG = np.random.default_rng(0)
 POSITIVE = RNG.gamma(2.0, 4.0, 60) + 0.05

@@ -10,17 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as nd
-import pyro
-import pyro.distributions as pd
 import pytest
-import torch
 from numpyro.contrib.control_flow import scan
 from numpyro.distributions import constraints as nc
-from torch.distributions import constraints as pc
 
 from gedppl import errors
 from gedppl.classes import as_density, check_site_names, density_class, finite_class
 from gedppl.rows import Rows
+from tests.optional_pyro import HAS_PYRO, pc, pd, pyro, torch
 from tests.programs import linear_n, linear_p, logistic_n, logistic_p, poisson_n
 
 X, A = np.array([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]), np.array([0, 1, 2])
@@ -231,17 +228,22 @@ REFUSED: list[tuple[type[Exception], str, Callable[..., Any], Callable[..., Any]
 ]
 
 
+def stored() -> dict[str, Any]:
+    """Pyro's parameters, which belong to the whole process."""
+    return dict(pyro.get_param_store().items()) if HAS_PYRO else {}
+
+
 @pytest.mark.parametrize("backend", [0, 1], ids=["numpyro", "pyro"])
 @pytest.mark.parametrize(("error", "message", "numpyro_model", "pyro_model"), REFUSED,
                          ids=[row[2].__name__[:-2] for row in REFUSED])  # fmt: skip
 def test_a_model_is_refused(error, message, numpyro_model, pyro_model, backend) -> None:
     model = (numpyro_model, pyro_model)[backend]
-    before = dict(pyro.get_param_store().items())
+    before = stored()
     cls = density_class(model)
     with pytest.raises(error, match=message):
         cls.trace(X, A)
     assert not cls.traced
-    assert dict(pyro.get_param_store().items()) == before
+    assert stored() == before
     with pytest.raises(errors.ModelError, match=r"not been run yet.*example"):
         cls.dim  # noqa: B018
 

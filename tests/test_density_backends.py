@@ -12,11 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as nd
-import pyro
-import pyro.distributions as pd
 import pytest
 import scipy.stats
-import torch
 from numpyro.contrib.module import flax_module
 from numpyro.distributions import constraints as nc
 
@@ -24,10 +21,10 @@ from gedppl import errors
 from gedppl.backends.affine import Level
 from gedppl.backends.jax_affine import levels as jax_levels
 from gedppl.backends.padding import pieces
-from gedppl.backends.torch_affine import levels as torch_levels
 from gedppl.classes import as_density, density_class, finite_class
 from gedppl.density import Density
 from gedppl.rows import Rows
+from tests.optional_pyro import HAS_PYRO, PPLS, pd, pyro, torch
 from tests.programs import PROGRAMS, hierarchical_p, linear_n, linear_p, network_p, poisson_n
 from tests.test_density_class import MeanOf, case
 
@@ -35,7 +32,7 @@ RNG = np.random.default_rng(11)
 BY_NAME = {program.name: program for program in PROGRAMS}
 X, A = RNG.normal(size=(5, 2)), np.array([0, 1, 2, 1, 0])
 Y = RNG.normal(size=5)
-BOTH = pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+BOTH = pytest.mark.parametrize("backend", PPLS)
 BOTH_LINEAR = pytest.mark.parametrize("model", [linear_n, linear_p], ids=["numpyro", "pyro"])
 
 
@@ -280,6 +277,12 @@ LEVELS = [
 ]
 
 
+def torch_levels(function: Any, at: Any) -> list[Level]:
+    from gedppl.backends.torch_affine import levels
+
+    return levels(function, at)
+
+
 def _as(xp: Any, value: np.ndarray) -> Any:
     return torch.as_tensor(value) if xp is torch else jnp.asarray(value)
 
@@ -422,17 +425,25 @@ CASES = [
     (nd.Mixture(nd.Categorical(probs=np.array([0.4, 0.6])), _PAIR), "Mixture", 0.7),
     (nd.BetaBinomial(2.0, 3.0, total_count=6), "BetaBinomial", 4.0),
     (nd.Kumaraswamy(2.0, 3.0), "External", 0.7),
-    (pd.Normal(0.3, 2.0), "Normal", 0.7),
-    (torch.distributions.Gamma(2.0, 3.0), "Gamma", 0.7),
-    (pd.InverseGamma(3.0, 2.0), "InverseGamma", 0.7),
-    (pd.HalfCauchy(1.5), "HalfCauchy", 0.7),
-    (pd.VonMises(0.3, 2.0), "VonMises", 0.7),
-    (pd.Pareto(1.0, 3.0), "Pareto", 1.7),
-    (pd.Gumbel(0.5, 1.5), "Gumbel", 0.7),
-    (pd.ZeroInflatedNegativeBinomial(3.0, probs=torch.tensor(0.4), gate=torch.tensor(0.2)), "ZeroInflated", 0.0),
-    (pd.Normal(torch.zeros(3), 1.0).to_event(1), "Independent", [0.1, 0.2, 0.3]),
-    (pd.LowRankMultivariateNormal(torch.zeros(2), torch.ones(2, 1), torch.ones(2)), "MultivariateNormal", [0.1, 0.2]),
 ]
+
+
+def pyro_cases() -> list[Any]:
+    return [
+        (pd.Normal(0.3, 2.0), "Normal", 0.7),
+        (torch.distributions.Gamma(2.0, 3.0), "Gamma", 0.7),
+        (pd.InverseGamma(3.0, 2.0), "InverseGamma", 0.7),
+        (pd.HalfCauchy(1.5), "HalfCauchy", 0.7),
+        (pd.VonMises(0.3, 2.0), "VonMises", 0.7),
+        (pd.Pareto(1.0, 3.0), "Pareto", 1.7),
+        (pd.Gumbel(0.5, 1.5), "Gumbel", 0.7),
+        (pd.ZeroInflatedNegativeBinomial(3.0, probs=torch.tensor(0.4), gate=torch.tensor(0.2)), "ZeroInflated", 0.0),
+        (pd.Normal(torch.zeros(3), 1.0).to_event(1), "Independent", [0.1, 0.2, 0.3]),
+        (pd.LowRankMultivariateNormal(torch.zeros(2), torch.ones(2, 1), torch.ones(2)), "MultivariateNormal", [0.1, 0.2]),
+    ]
+
+
+CASES += pyro_cases() if HAS_PYRO else []
 
 
 @pytest.mark.parametrize(("distribution", "family", "y"), CASES, ids=[f"{type(d).__module__[:4]}-{f}" for d, f, _ in CASES])
@@ -442,7 +453,7 @@ def test_distributions_are_taken_as_they_are(distribution, family, y) -> None:
     assert density.family == family
     assert density.batch_shape == tuple(distribution.batch_shape)
     assert vars(distribution).keys() == before.keys()  # lazy attributes of the caller's object stay unset
-    y = torch.tensor(y) if isinstance(distribution, torch.distributions.Distribution) else jnp.asarray(y)
+    y = jnp.asarray(y) if isinstance(distribution, nd.Distribution) else torch.tensor(y)
     expected = np.asarray(distribution.log_prob(y))
     np.testing.assert_allclose(np.asarray(density.log_prob(np.asarray(y))), expected, rtol=2e-5, atol=2e-5)  # float32
     assert as_density(density) is density

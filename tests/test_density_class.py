@@ -11,10 +11,12 @@ import pytest
 
 from gedppl.classes import density_class
 from gedppl.rows import Rows
+from tests.optional_pyro import HAS_PYRO, PPLS, needs_pyro
 from tests.programs import DX, PROGRAMS, K, Program
 
 N, M = 6, 3
 BOTH = ("numpyro", "pyro")
+HERE = BOTH if HAS_PYRO else BOTH[:1]
 # compiling is slow: the default run takes 20 programs through the contract and four of them through the derivatives
 LATER = ("gamma_poisson", "lognormal", "weibull", "independent")
 QUICK = ("linear", "logistic", "hierarchical", "network")
@@ -36,7 +38,7 @@ def case(program: Program) -> dict[str, Any]:
     """Classes of both PPLs, and rows and settings shared by both; built once a session, as compiling is slow."""
     rng = np.random.default_rng(7)
     x, a, y = rng.normal(size=(N, DX)), np.arange(N) % K, program.outcomes(rng, N)
-    classes = {backend: density_class(getattr(program, backend), example=(x, a)) for backend in BOTH}
+    classes = {backend: density_class(getattr(program, backend), example=(x, a)) for backend in HERE}
     noise = 0.5 * rng.normal(size=(M, classes["numpyro"].dim))
     if program.name == "moving_edge":
         noise = np.abs(noise)  # keep every outcome below the edge
@@ -44,11 +46,9 @@ def case(program: Program) -> dict[str, Any]:
     # the same parameters by name: Pyro's flat vector may order the sites otherwise
     params = classes["numpyro"].unflatten(theta)
     renamed = {program.rename.get(name, name): value for name, value in params.items()}
-    return {
-        "x": x, "a": a, "y": y, "rows": Rows.of(x, a, y), "classes": classes,
-        "theta": {"numpyro": theta, "pyro": classes["pyro"].flatten(renamed)},
-        "params": {"numpyro": params, "pyro": renamed},
-    }  # fmt: skip
+    named = dict(zip(HERE, (params, renamed)))
+    theta = {backend: theta if backend == "numpyro" else classes[backend].flatten(named[backend]) for backend in HERE}
+    return {"x": x, "a": a, "y": y, "rows": Rows.of(x, a, y), "classes": classes, "theta": theta, "params": named}
 
 
 def order(c: dict[str, Any], program: Program) -> np.ndarray:
@@ -62,6 +62,7 @@ def close(left: Any, right: Any, tolerance: float = 1e-9) -> None:
     np.testing.assert_allclose(left, right, rtol=tolerance, atol=tolerance)
 
 
+@needs_pyro
 @pytest.mark.parametrize("program", ALL, ids=repr)
 def test_both_ppls_agree(program: Program) -> None:
     c = case(program)
@@ -75,7 +76,7 @@ def test_both_ppls_agree(program: Program) -> None:
     close(n.log_prior(c["theta"]["numpyro"]), p.log_prior(c["theta"]["pyro"]))
 
 
-@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("backend", PPLS)
 @pytest.mark.parametrize("program", ALL, ids=repr)
 def test_contract(program: Program, backend: str) -> None:
     c = case(program)
@@ -99,7 +100,7 @@ def test_contract(program: Program, backend: str) -> None:
     assert np.isfinite(cls.log_prior(draws)).all()
 
 
-@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("backend", PPLS)
 @pytest.mark.parametrize("program", WITH_DERIVATIVES, ids=repr)
 def test_derivatives(program: Program, backend: str) -> None:
     c = case(program)
@@ -129,6 +130,7 @@ def test_derivatives(program: Program, backend: str) -> None:
     np.testing.assert_allclose(slopes @ step, (up - down) / 2, rtol=1e-4, atol=1e-11)
 
 
+@needs_pyro
 @pytest.mark.parametrize("program", WITH_DERIVATIVES, ids=repr)
 def test_derivatives_agree_between_ppls(program: Program) -> None:
     c = case(program)
@@ -144,7 +146,7 @@ def test_derivatives_agree_between_ppls(program: Program) -> None:
     close(hess_n, hess_p[np.ix_(same, same)], 1e-7)
 
 
-@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("backend", PPLS)
 @pytest.mark.parametrize("program", ALL, ids=repr)
 def test_the_predictor_is_found_where_it_can_be_proved(program: Program, backend: str) -> None:
     c = case(program)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from scipy import integrate, stats
 
 from gedppl.density import Density
@@ -18,6 +17,7 @@ from gedppl.families.family import _FAMILIES, safe_log
 from gedppl.functionals.expectation import expectation, quantile
 from gedppl.numerics.integrate import lattice, panels
 from tests.families_table import CASES, Case, N
+from tests.optional_pyro import torch
 
 HEAVY = {"Cauchy", "HalfCauchy"}  # no mean
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.family)

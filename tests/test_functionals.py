@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from gedppl.density import Density
 from gedppl.errors import FamilyError, FunctionalError
 from gedppl.functionals.expectation import expectation, quantile
 from tests.families_table import CASES, Case, N
+from tests.optional_pyro import torch
 
 BIG = 1e9
 NO_MEAN = {"Cauchy", "HalfCauchy"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import csv
+import gc
 import io
 import json
 import os
@@ -347,11 +349,11 @@ def test_a_program_that_holds_the_database_gives_a_locked_error(path):
 
 def rebuilt(path: Path, change, *, fix_head: bool = True) -> None:
     """Let `change` edit the database, then make chain and head agree again: what an attacker with both files can do."""
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         change(db)
     db.close()
     if fix_head:
-        with sqlite3.connect(path) as db:
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
             count, last = db.execute("SELECT count(*), (SELECT hash FROM records ORDER BY sequence DESC) FROM records").fetchone()
         db.close()
         for generation in (10, 11):
@@ -472,22 +474,51 @@ def test_a_lost_head_is_refused(path):
         Journal.open(path)
 
 
-def test_an_interrupt_between_commit_and_head_keeps_the_record_and_demands_a_reopen(path):
+@pytest.mark.parametrize(("label", "kept"), [("begun", False), ("inserted", False), ("committed", False), ("synced", True)])
+def test_after_an_interrupt_the_next_append_goes_on(path, label, kept):
+    """What the head knows counts; what was committed and never acknowledged is undone, like what was not."""
     journal = Journal.create(path, PROTOCOL)
+    interrupt_at(journal, label)
+    expected = [2] if not kept else [1, 2]
+    journal.append("outcome", {"i": 2})
+    assert [r.payload["i"] for r in journal.records("outcome")] == expected
+    state = journal.state_hash
+    journal.close()
+    with Journal.open(path) as journal:
+        assert [r.payload["i"] for r in journal.records("outcome")] == expected
+        assert journal.state_hash == state
 
-    def interrupt(label: str) -> None:
-        if label == "committed":
+
+def test_a_process_that_dies_between_commit_and_head_keeps_the_record(path):
+    """Nobody is left to undo it: it is whole and chained, so it is kept."""
+    journal = Journal.create(path, PROTOCOL)
+    interrupt_at(journal, "committed")
+    journal._head_file.close()
+    journal._connection.close()
+    for _ in range(2):
+        with Journal.open(path) as journal:
+            assert [r.payload["i"] for r in journal.records("outcome")] == [1]
+
+
+def interrupt_at(journal: Journal, label: str) -> None:
+    def interrupt(at: str) -> None:
+        if at == label:
             raise KeyboardInterrupt
 
     journal._reached = interrupt
     with pytest.raises(KeyboardInterrupt):
         journal.append("outcome", {"i": 1})
-    with pytest.raises(JournalError, match="an append was interrupted; open it again"):
-        journal.append("outcome", {"i": 2})
-    journal.close()
-    for _ in range(2):
-        with Journal.open(path) as journal:
-            assert [r.payload["i"] for r in journal.records("outcome")] == [1]
+    journal._reached = lambda at: None
+
+
+def test_a_journal_that_nobody_holds_is_not_locked(path):
+    filled(path)
+    journal = Journal.open(path)
+    with pytest.raises(JournalLockedError):
+        Journal.open(path)
+    del journal
+    gc.collect()
+    Journal.open(path).close()
 
 
 # a full disk ----------------------------------------------------------------------------------------------------------

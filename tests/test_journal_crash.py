@@ -6,6 +6,7 @@ writers and kills them. Every guard here has a positive control, a variant witho
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -188,7 +189,7 @@ def guarded(folder: Path) -> list[tuple] | None:
 def unguarded(folder: Path) -> list[tuple] | None:
     """The control: the same rows by SQLite alone, with its own integrity check."""
     try:
-        with sqlite3.connect(folder / "j.db") as db:
+        with contextlib.closing(sqlite3.connect(folder / "j.db")) as db, db:
             intact = db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             rows = db.execute("SELECT sequence, time_ns, kind, payload FROM records ORDER BY sequence").fetchall()
         db.close()
@@ -278,7 +279,7 @@ def test_neither_the_chain_nor_the_head_can_be_left_out(pristine, tmp_path, part
         def agreeing(data: bytes) -> tuple[Head, bool]:
             """A head that agrees with what the database has left."""
             last = records[-2]
-            with sqlite3.connect(f"file:{tmp_path / 'j.db'}?mode=ro", uri=True) as db:
+            with contextlib.closing(sqlite3.connect(f"file:{tmp_path / 'j.db'}?mode=ro", uri=True)) as db, db:
                 row = db.execute("SELECT hash FROM records WHERE sequence=?", (last[0],)).fetchone()
             db.close()
             return Head(99, last[0] + 1, row[0]), False

@@ -47,6 +47,8 @@ def test_every_script_runs_and_keeps_its_limits(name, tmp_path, monkeypatch) -> 
 
     Where the package with its table is missing a made-up table of the same form takes its place, so no script goes untried.
     """
+    if name.startswith("pyro"):
+        pytest.importorskip("pyro")
     made_up = provide(name, tmp_path, monkeypatch)
     with loaded(MODELS / f"{name}.py") as script:
         agent = ged.GEDUCB(script.problem, seed=0)

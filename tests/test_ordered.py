@@ -8,10 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as nd
-import pyro
-import pyro.distributions as pd
 import pytest
-import torch
 from scipy.optimize import minimize
 from scipy.stats import binom
 
@@ -22,6 +19,7 @@ from gedppl.oracles import maximum_likelihood
 from gedppl.oracles.fits import WorkingPrior
 from gedppl.oracles.ordered import OrderedObjective
 from gedppl.rows import Rows
+from tests.optional_pyro import HAS_PYRO, pd, pyro, torch
 
 EDGES = np.array([[-1.0, 0.5, 1.0], [-0.3, 0.2, 1.5]])  # (K, C)
 TRUTH = np.array([0.7, -0.4, 2.0])
@@ -156,7 +154,7 @@ def test_what_weighs_several_edges_goes_by_ascent() -> None:
 
 def test_members_never_leave_the_bounds() -> None:
     functional = ged.probability(below=0.5)
-    for model in (in_numpyro, in_pyro):
+    for model in (in_numpyro, in_pyro)[: 1 + HAS_PYRO]:
         learner, at = learned(60, 5, model)
         draws = learner.theta + np.random.default_rng(0).standard_normal((4000, 3)) * 0.5
         draws = draws[learner.contains(draws)]

@@ -133,7 +133,8 @@ class GEDUCB:
     @property
     def problem(self) -> Problem:
         """The problem as it stands, with the limits and actions in force."""
-        return self._memory.problem
+        with self._step():
+            return self._memory.problem
 
     @property
     def journal(self) -> Journal | None:
@@ -143,7 +144,8 @@ class GEDUCB:
     @property
     def rounds(self) -> int:
         """Decisions made."""
-        return self._keeper.rounds
+        with self._step():
+            return self._keeper.rounds
 
     @property
     def open_decisions(self) -> list[int]:

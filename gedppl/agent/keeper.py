@@ -172,6 +172,8 @@ class Keeper:
 
     def settle(self) -> None:
         """Finish, or forget, a step that was interrupted."""
+        if self.journal is not None:
+            self.journal.settle()
         if self._pending is not None:
             if self.journal is None or len(self.journal) == self._pending.first + len(self._pending.records):
                 self._finish(self._pending)

@@ -90,7 +90,9 @@ class Journal:
     # called with a label between the steps of an append; a crash test replaces it to die at a chosen step
     _reached: Callable[[str], None] = staticmethod(lambda label: None)
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, head_file: int | None, head: Head, first: RawRecord) -> None:
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, head_file: files.HeadFile | None, head: Head, first: RawRecord
+    ) -> None:
         self.path = path
         self._connection = connection
         self._head_file = head_file  # None: opened for reading
@@ -100,6 +102,7 @@ class Journal:
         self._process = os.getpid()
         self._files = files.identity(path), files.identity(files.head_path(path))
         self._unusable = ""
+        self._writing: Head | None = None  # an append is under way: the head that it will end with
         self._clock: Callable[[], int] = time.time_ns
 
     # opening and closing ----------------------------------------------------------------------------------------------
@@ -139,19 +142,19 @@ class Journal:
                 leftover.unlink(missing_ok=True)
             files.build(building, row)
             head = Head(1, 1, row.hash)
-            os.ftruncate(head_file, 0)
-            os.ftruncate(head_file, HEAD_BYTES)
+            head_file.truncate(0)
+            head_file.truncate(HEAD_BYTES)
             files.write_head(head_file, head)
             os.replace(building, path)
             files.sync_folder(path.parent)
             return cls(path, files.connect(path, writable=True), head_file, head, row)
         except (sqlite3.Error, OSError) as error:
-            os.close(head_file)
+            head_file.close()
             if isinstance(error, JournalError):
                 raise
             raise JournalFullError(f"{path} could not be created: {error}") from error
         except BaseException:
-            os.close(head_file)
+            head_file.close()
             raise
 
     @classmethod
@@ -170,6 +173,7 @@ class Journal:
         if not os.path.isfile(path) or not os.path.isfile(head_path):
             raise JournalCorruptError(f"{path} is not a journal, or its head file {head_path.name} was lost")
         head_file = None if read_only else files.locked(head_path, path, create=False)
+        journal = None
         try:
             head, first, ahead = files.verify(path, writer=not read_only)
             journal = cls(path, files.connect(path, writable=not read_only), head_file, head, first)
@@ -179,8 +183,10 @@ class Journal:
                 journal.require_protocol(protocol)
             return journal
         except BaseException as error:
-            if head_file is not None:
-                os.close(head_file)
+            if journal is not None:
+                journal.close()
+            elif head_file is not None:
+                head_file.close()
             if isinstance(error, sqlite3.Error):
                 raise files.named(error, f"{path} could not be opened") from error
             raise
@@ -188,11 +194,13 @@ class Journal:
     def close(self) -> None:
         """Release the files and the writer's lock. Nothing is lost without it."""
         with self._lock:
+            with contextlib.suppress(JournalError):
+                self.settle()
+            self._unusable = "the journal was closed"
             self._connection.close()
             if self._head_file is not None:
-                os.close(self._head_file)
+                self._head_file.close()
                 self._head_file = None
-            self._unusable = "the journal was closed"
 
     def __enter__(self) -> Journal:
         return self
@@ -307,8 +315,32 @@ class Journal:
             raise JournalCorruptError(f"it says it follows record {payload.get('sequence')!r}")
         return Snapshot(payload["sequence"], unpack(data), payload["meta"])
 
+    def settle(self) -> None:
+        """After an interrupt: an append that the head knows counts; any other never was acknowledged, and is undone."""
+        with self._lock:
+            head, file, db = self._writing, self._head_file, self._connection
+            if head is None or file is None or self._unusable or os.getpid() != self._process:
+                return
+            try:
+                if files.written_head(file) == head:
+                    files.write_head(file, head)  # once more: it is not known to be synced
+                    self._head = head
+                else:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+                    db.execute("BEGIN IMMEDIATE")
+                    for table in ("records", "snapshots"):
+                        db.execute(f"DELETE FROM {table} WHERE sequence >= ?", (len(self),))
+                    db.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise files.named(error, f"{self.path}: an interrupted append could not be undone") from error
+            except OSError as error:
+                raise JournalFullError(f"{self.path}: the head file could not be read or written ({error})") from error
+            self._writing = None
+
     def _store(self, encoded: list[tuple[bytes, bytes, bytes]], snapshot: bytes | None = None) -> list[int]:
         with self._lock:
+            self.settle()
             if self._head_file is None or self._unusable or os.getpid() != self._process:
                 why = self._unusable or ("it was opened read-only" if self._head_file is None else "this is a fork")
                 raise JournalError(f"cannot write to {self.path}: {why}; open it again with Journal.open")
@@ -320,16 +352,16 @@ class Journal:
             for sequence, (kind, text, blob) in enumerate(encoded, batch):
                 previous = chain(previous, sequence, batch, now, kind, text, blob)
                 rows.append((sequence, batch, now, kind.decode(), text.decode(), blob, previous))
-            self._unusable = "an append was interrupted"  # until it is known how this one ended
+            head = self._writing = Head(self._head.generation + 1, batch + len(rows), previous)
             self._commit(rows, snapshot)
-            head = Head(self._head.generation + 1, batch + len(rows), previous)
             try:
                 files.write_head(self._head_file, head)
             except OSError as error:
                 self._unusable = "the head file could not be written"
                 raise JournalFullError(f"{self.path}: {self._unusable} ({error}); nothing was acknowledged") from error
             self._reached("synced")
-            self._head, self._unusable = head, ""
+            self._head = head
+            self._writing = None
             return [row[0] for row in rows]
 
     def _commit(self, rows: list[tuple[Any, ...]], snapshot: bytes | None) -> None:
@@ -348,13 +380,14 @@ class Journal:
                 self._reached("committed")
         except sqlite3.Error as error:
             named = files.named(error, f"{self.path}: the record could not be stored")
+            self._unusable = "an append failed"
             with contextlib.suppress(sqlite3.Error):
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 # usable again only if it is certain that the database is where the head says
                 fsync_failed = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_FSYNC
                 if not fsync_failed and db.execute("SELECT max(sequence) FROM records").fetchone() == (len(self) - 1,):
-                    self._unusable = ""
+                    self._unusable, self._writing = "", None
             raise named from error
 
     # for people -------------------------------------------------------------------------------------------------------
@@ -366,6 +399,10 @@ class Journal:
     def export_parquet(self, path: str | os.PathLike[str], blinding: Blinding | None = None) -> int:
         """The same as a Parquet file, if pyarrow is installed."""
         return journal_export.to_parquet(self._table(blinding), self._target(path))
+
+    def to_open_bandit(self) -> dict[str, Any]:
+        """The decisions that were told their utility, as the Open Bandit Pipeline's bandit feedback (see `export`)."""
+        return journal_export.to_open_bandit(self.records())
 
     def _table(self, blinding: Blinding | None) -> journal_export.Table:
         key = bytes.fromhex(decode(self._first.payload, self._first.arrays)["blinding_key"])

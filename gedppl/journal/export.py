@@ -14,14 +14,14 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gedppl.errors import BackendNotFoundError, JournalFullError
+from gedppl.errors import BackendNotFoundError, DataError, JournalFullError
 from gedppl.journal.format import Record
 
 _FIRST = ("sequence", "time", "kind")
@@ -122,6 +122,38 @@ def to_parquet(table: Table, path: Path) -> int:
     with _replacing(path) as temporary:
         pyarrow.parquet.write_table(pyarrow.table(dict(zip(columns, map(pyarrow.array, arrays)))), temporary)
     return len(rows)
+
+
+def to_open_bandit(records: Iterable[Record]) -> dict[str, Any]:
+    """Decisions and their rewards as the bandit feedback that the Open Bandit Pipeline's estimators take.
+
+    Rounds whose utility was never told are left out; amended outcomes count as amended. ``position`` is None: one action
+    a round. The rewards are utilities only; no limit is in them.
+    """
+    decisions: dict[int, Mapping[str, Any]] = {}
+    rewards: dict[int, float] = {}
+    for record in records:
+        payload = record.payload
+        if record.kind == "decision":
+            decisions[payload["id"]] = payload
+        elif record.kind in ("outcome", "amend") and payload["y"] is not None:
+            told = np.asarray(payload["y"], float)
+            if told.ndim > 1 or (told.ndim == 1 and len(told) != len(decisions[payload["id"]]["policy"])):
+                raise DataError(f"decision {payload['id']} has a utility of shape {told.shape}; a reward is a single number")
+            rewards[payload["id"]] = float(told if told.ndim == 0 else told[decisions[payload["id"]]["action"]])
+    told_ids = [i for i in decisions if i in rewards and not math.isnan(rewards[i])]
+    if not told_ids:
+        raise DataError("no decision in this journal was told its utility: there is no feedback to export")
+    chosen = [decisions[i] for i in told_ids]
+    return {
+        "n_rounds": len(chosen),
+        "n_actions": max(len(p["policy"]) for p in chosen),
+        "context": np.stack([np.asarray(p["x"], float) for p in chosen]),
+        "action": np.array([p["action"] for p in chosen], np.int64),
+        "position": None,
+        "reward": np.array([rewards[i] for i in told_ids]),
+        "pscore": np.array([p["propensity"] for p in chosen], float),
+    }
 
 
 def _column(values: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ stays byte for byte as it was found.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sqlite3
 import sys
@@ -48,7 +49,7 @@ _SELECT = (
     "WHERE sequence >= ? AND sequence < ? ORDER BY sequence LIMIT ?"
 )
 _ROW_OVERHEAD = 65536
-_CHUNK = 256
+_CHUNK, _CHUNK_BYTES = 256, 16 * 2**20  # rows fetched at once: this many, or the first that together have so many bytes
 _FOREVER = 2**62
 
 
@@ -61,6 +62,24 @@ def resolved(path: Any) -> Path:
         return Path(os.fsdecode(path)).resolve()
     except (TypeError, ValueError, OSError, RuntimeError) as error:
         raise JournalError(f"a journal's path must be a text or a path, got {path!r}: {error}") from None
+
+
+class HeadFile(io.FileIO):
+    """The head file, open. Whoever drops it releases its lock: no interrupt leaves a lock that nobody holds."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        flags = os.O_RDWR | (os.O_CREAT if create else 0) | getattr(os, "O_BINARY", 0)
+        super().__init__(path, "r+b", opener=lambda name, _: os.open(name, flags, 0o644))
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Connection(sqlite3.Connection):
+    """Closed when dropped, without a word."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def identity(path: Path) -> tuple[int, int] | None:
@@ -82,8 +101,9 @@ def connect(path: Path, *, writable: bool, create: bool = False) -> sqlite3.Conn
     if not writable and not os.access(path.parent, os.W_OK) and not (wal.exists() and wal.stat().st_size):
         mode = "ro&immutable=1"  # an archive that nobody writes to: SQLite need not, and cannot, leave its own files there
     db = sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=5.0
-    )
+        f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=5.0,
+        factory=Connection,
+    )  # fmt: skip
     try:
         db.text_factory = bytes
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES + _ROW_OVERHEAD)
@@ -120,10 +140,10 @@ def build(path: Path, first: RawRecord) -> None:
         sync(file.fileno())
 
 
-def locked(head_path: Path, path: Path, *, create: bool) -> int:
+def locked(head_path: Path, path: Path, *, create: bool) -> HeadFile:
     """The head file, open and locked for this process; the system drops the lock when the process ends, however it ends."""
     try:
-        file = os.open(head_path, os.O_RDWR | (os.O_CREAT if create else 0) | getattr(os, "O_BINARY", 0), 0o644)
+        file = HeadFile(head_path, create=create)
     except OSError as error:
         if create:
             raise
@@ -133,14 +153,14 @@ def locked(head_path: Path, path: Path, *, create: bool) -> int:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(file, HEAD_BYTES, os.SEEK_SET)  # a byte beyond the slots: there a lock also stops readers
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+            file.seek(HEAD_BYTES)  # a byte beyond the slots: there a lock also stops readers
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(file)
+        file.close()
         raise JournalLockedError(
             f"{path} is being written by another process or another agent: close that one, or open with read_only=True"
         ) from None
@@ -165,12 +185,18 @@ def sync_folder(folder: Path) -> None:
             os.close(file)
 
 
-def write_head(file: int, head: Head) -> None:
+def write_head(file: HeadFile, head: Head) -> None:
     offset, data = head.slot()
-    os.lseek(file, offset, os.SEEK_SET)
-    if os.write(file, data) != len(data):
+    file.seek(offset)
+    if file.write(data) != len(data):
         raise OSError("short write")
-    sync(file)
+    sync(file.fileno())
+
+
+def written_head(file: HeadFile) -> Head:
+    """The head that the file holds now."""
+    file.seek(0)
+    return read_head(file.read(HEAD_BYTES) or b"")[0]
 
 
 def named(error: sqlite3.Error, doing: str, *, reading: bool = False) -> JournalError:
@@ -263,9 +289,16 @@ def _check_first(path: Path, payload: dict[str, Any]) -> None:
 
 
 def fetch(db: sqlite3.Connection, start: int, stop: int, lock: Any) -> list[tuple[Any, ...]]:
+    """Some of the rows from `start` on, not many bytes at once; none if there are none."""
     try:
         with lock:  # by chunks: no cursor stays open while somebody writes
-            return db.execute(_SELECT, (start, stop, _CHUNK)).fetchall()
+            rows: list[tuple[Any, ...]] = []
+            with contextlib.closing(db.execute(_SELECT, (start, stop, _CHUNK))) as found:
+                size = 0
+                while size < _CHUNK_BYTES and (row := found.fetchone()) is not None:
+                    rows.append(row)
+                    size += sum(len(value) for value in row if isinstance(value, bytes))
+            return rows
     except sqlite3.ProgrammingError:
         raise JournalError("the journal was closed; open it again with Journal.open") from None
     except sqlite3.Error as error:
@@ -274,16 +307,13 @@ def fetch(db: sqlite3.Connection, start: int, stop: int, lock: Any) -> list[tupl
 
 def scan(db: sqlite3.Connection, start: int, stop: int, previous: bytes, lock: Any) -> Iterator[RawRecord]:
     """Rows start, start + 1, ... below stop, each checked to follow the one before."""
-    while start < stop:
-        rows = fetch(db, start, stop, lock)
+    while start < stop and (rows := fetch(db, start, stop, lock)):
         for row in rows:
             raw = checked(row, start, previous)
             yield raw
             start, previous = start + 1, raw.hash
-        if len(rows) < _CHUNK:
-            if stop != _FOREVER and start < stop:
-                raise JournalCorruptError(f"record {start} is missing")
-            return
+    if stop != _FOREVER and start < stop:
+        raise JournalCorruptError(f"record {start} is missing")
 
 
 def decoded(raw: RawRecord) -> Record:

@@ -28,11 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gedppl.errors import JournalCorruptError, RecordError
+from gedppl.reading import json_bytes, too_deep
 
 FORMAT = 1
 APPLICATION_ID = 0x67656470  # "gedp", stored in the database's header
 KINDS = ("decision", "outcome", "amend", "observe", "change", "alarm", "snapshot")
 MAX_RECORD_BYTES = 16 * 2**20
+MAX_DECODED_BYTES = 128 * 2**20  # an upper bound on what a payload needs in memory
 MAX_DEPTH = 32
 GENESIS = hashlib.sha256(b"gedppl journal").digest()
 
@@ -123,6 +125,8 @@ def encode(payload: Mapping[str, Any]) -> tuple[bytes, bytes]:
         raise RecordError(f"a payload must be a dict, got {type(payload).__name__}")
     text = json.dumps(plain(payload, "payload", 0), separators=(",", ":")).encode("ascii")
     blob = b"".join(chunks)
+    if json_bytes(text) > MAX_DECODED_BYTES:
+        raise RecordError(f"the record would need {json_bytes(text):,} bytes when read: store long lists of numbers as arrays")
     if len(text) + len(blob) > MAX_RECORD_BYTES:
         raise RecordError(
             f"the record has {len(text) + len(blob):,} bytes, the limit is {MAX_RECORD_BYTES:,}: "
@@ -151,6 +155,8 @@ def decode(text: bytes, blob: bytes) -> dict[str, Any]:
         flat = np.frombuffer(blob, dtype, count, start) if count else np.empty(0, dtype)
         return flat if shape == [count] else flat.reshape(shape)
 
+    if json_bytes(text) > MAX_DECODED_BYTES or too_deep(text, MAX_DEPTH + 2):  # an array is two levels
+        raise JournalCorruptError(f"a payload of {len(text):,} bytes is nested too deeply or holds too many values")
     try:
         payload = json.loads(text, object_hook=revive)
     except (ValueError, TypeError, KeyError, RecursionError) as error:

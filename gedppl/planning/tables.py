@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl.simulation.showing import as_html, as_text
+
 if TYPE_CHECKING:
     from gedppl.planning.rules import StoppingRules
 
@@ -49,7 +51,7 @@ class Trial:
         return float(reached[0] + width) if len(reached) else math.inf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What trials would do. ``print`` it; `rows`, `to_csv`, `to_markdown` and `protocol` give its tables."""
 
@@ -63,6 +65,26 @@ class Plan:
     window: int
     rules: StoppingRules | None
     interrupted: bool = False
+
+    def __repr__(self) -> str:
+        return as_text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        """A title, and how the trials of each scenario and setting ended."""
+        facts: dict[str, str] = {}
+        for s, setting in enumerate(self.settings):
+            for name in self.scenarios:
+                trials = self.cell(s, name)
+                if trials:
+                    label = ", ".join([name, *(f"{key} {value}" for key, value in setting.items())])
+                    regret = float(np.mean([t.regret[-1] if t.rounds else 0.0 for t in trials]))
+                    broken = sum(t.infeasible > 0 for t in trials)
+                    facts[label] = f"mean regret {regret:.4g}; {broken} of {len(trials)} trials with an infeasible round"
+        more = ", interrupted" if self.interrupted else ""
+        return f"Plan of {len(self.trials)} trials, {self.rounds:,} rounds each at most{more}", facts
 
     def cell(self, setting: int, scenario: str) -> list[Trial]:
         """The trials of one setting and scenario."""

@@ -6,15 +6,12 @@ Axis letters: T rounds, K actions, J constraints, M members.
 from __future__ import annotations
 
 import io
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl import arviz_shim
 from gedppl.errors import InputError, SettingError
 from gedppl.report import page, plots
 
@@ -27,24 +24,8 @@ DPI = 150
 NETCDF, PAGE = "run.nc", "report.html"
 
 
-@contextmanager
-def _quiet_import() -> Iterator[None]:
-    """ArviZ 0.23 announces its successor with a FutureWarning at import; that is no concern of our caller."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
-
-
-def _arviz() -> ModuleType:
-    with _quiet_import():
-        import arviz
-
-    return arviz
-
-
 def to_arviz(run: Run) -> Any:
-    """The run for ArviZ: `InferenceData` (ArviZ 0.x) or an xarray `DataTree` (ArviZ 1.x, where this is not tested).
+    """The run for ArviZ: `InferenceData` (ArviZ 0.x) or an xarray `DataTree` (ArviZ 1.x), whichever is installed.
 
     ==================  =============================================================================================
     group               variables
@@ -69,10 +50,7 @@ def to_arviz(run: Run) -> Any:
         for name, variables in _groups(run).items()
         if variables
     }
-    arviz = _arviz()
-    if hasattr(arviz, "InferenceData") and int(arviz.__version__.split(".")[0]) < 1:
-        return arviz.InferenceData(**groups)
-    return xarray.DataTree.from_dict({f"/{name}": data for name, data in groups.items()})
+    return arviz_shim.from_groups(groups)
 
 
 Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
@@ -190,6 +168,5 @@ def write_report(run: Run, folder: str | Path, *, decision: int | None = None, n
         (target / f"{name}.png").write_bytes(images[name])
     (target / PAGE).write_text(page.render(run, images, shown), encoding="utf-8")
     if netcdf:
-        with _quiet_import():
-            to_arviz(run).to_netcdf(str(target / NETCDF), engine="h5netcdf")
+        arviz_shim.write_netcdf(to_arviz(run), target / NETCDF)
     return target / PAGE

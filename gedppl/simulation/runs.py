@@ -14,9 +14,11 @@ import numpy as np
 
 from gedppl.errors import RunFileError, ShapeError, UnknownTruthError
 from gedppl.problem import UTILITY, Problem
+from gedppl.simulation.showing import as_html, as_text
 
 if TYPE_CHECKING:
     import arviz
+    import xarray
 
 TOLERANCE = 1e-9
 
@@ -59,7 +61,7 @@ class Round:
     certificate: dict[str, Any] | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A run, complete round by complete round. It grows while it runs; an interrupted run can be continued."""
 
@@ -74,6 +76,28 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.rounds)
+
+    def __repr__(self) -> str:
+        return as_text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        """A title, and a few facts: what happened, and whether the limits were kept."""
+        names = self.problem.constraint_names
+        limits = [f"{name} at most {at_most:.4g}" for name, at_most in zip(names, self.problem.limits)]
+        facts = {"actions": f"{self.problem.n_actions}, safe action {self.problem.safe_action}"}
+        facts |= {"limits": "; ".join(limits) or "none"}
+        if self.rounds:
+            s = self.summary()
+            known = s["regret"] is not None
+            facts |= {"regret": f"{s['regret']:.4g}" if known else "unknown: the environment knows no truth"}
+            facts |= {"infeasible rounds": str(s["infeasible_rounds"])} if known else {}
+            facts |= {"safe action": f"{s['safe_share']:.0%} of rounds"}
+            facts |= {"certificates": f"{sum(c is not None for c in self.certificates)} of {len(self)}"}
+        more = ", interrupted" if self.interrupted else ""
+        return f"Run of {len(self):,} rounds, seed {self.seed}{more}", facts
 
     # what happened ----------------------------------------------------------------------------------------------------
 
@@ -291,7 +315,7 @@ class Run:
 
         return check_guarantee(self, delta, **options)
 
-    def to_arviz(self) -> arviz.InferenceData:
+    def to_arviz(self) -> arviz.InferenceData | xarray.DataTree:
         """The run for ArviZ, with policies, bounds, outcomes and members in groups of their own."""
         from gedppl.report import to_arviz
 
@@ -304,11 +328,19 @@ class Run:
         return save(self, folder)
 
     @staticmethod
-    def load(folder: str | Path, problem: Problem | None = None) -> Run:
-        """Read a run. Nothing in the files is executed. A problem is needed only to continue the run."""
+    def load(folder: str | Path, problem: Problem | None = None, *, max_bytes: int | None = None) -> Run:
+        """Read a run. Nothing in the files is executed, and memory is only taken in proportion to what they have on disk.
+
+        Parameters
+        ----------
+        problem
+            Needed only to continue the run.
+        max_bytes
+            The memory that the run may need, for files that you trust although they claim more.
+        """
         from gedppl.simulation.run_files import load
 
-        run = load(folder)
+        run = load(folder, max_bytes)
         if problem is not None:
             run.adopt(problem)
         return run
