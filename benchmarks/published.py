@@ -4,6 +4,8 @@
     python benchmarks/published.py --setting oplb --rounds 1000000  OPLB and Safe-LTS, d = 5, some minutes
     python benchmarks/published.py --setting roful                  ROFUL and GenOP on the published trials
     python benchmarks/published.py --setting hp-ucb                 how often the realised cost exceeds its limit
+    python benchmarks/published.py --setting crm                    CRM and 3+3: how often the right dose is named
+    python benchmarks/published.py --setting boin                   BOIN on an interval design's scenario
 
 A line is {setting, algorithm, tau, ours, published, ratio, standard_error, note}; `published` is null where the papers have no
 number for this horizon. `ours` is the mean final regret, or what the note says.
@@ -15,7 +17,7 @@ import argparse
 import json
 from collections.abc import Callable
 
-from reproduce import hp_ucb, opb, oplb, roful
+from reproduce import hp_ucb, opb, oplb, roful, trials
 from reproduce.cells import Cell
 
 SETTINGS: dict[str, Callable[[int | None, int | None, int], list[Cell]]] = {
@@ -23,6 +25,8 @@ SETTINGS: dict[str, Callable[[int | None, int | None, int], list[Cell]]] = {
     "oplb": oplb.cells,
     "roful": roful.cells,
     "hp-ucb": hp_ucb.cells,
+    "crm": trials.crm_cells,
+    "boin": trials.boin_cells,
 }
 
 

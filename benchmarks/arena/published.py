@@ -14,9 +14,9 @@ def opb(seed: int = 0, tau: float = 0.5) -> World:
 
 
 def oplb(seed: int = 0, d: int = 5, tau: float = 0.5) -> World:
-    """The same paper's linear bandit: d cyclic shifts of v/|v|, v = 0..d-1, beside the zero action; noise 1."""
+    """The same paper's linear bandit: d cyclic shifts of flip(v)/|v|, v = 0..d-1, beside the zero action; noise 1."""
     theta = unit(np.arange(d, dtype=float))
-    arms = np.vstack([np.zeros(d), *(np.roll(theta, k) for k in range(d))])
+    arms = np.vstack([np.zeros(d), *(np.roll(theta[::-1], k) for k in range(d))])
     return feature_world(
         lambda rng: arms, theta, theta[::-1].copy(), tau, Normal(1.0), ranges=((0.0, 1.0), (0.0, 1.0))
     )  # fmt: skip

@@ -1,7 +1,12 @@
 """OPB on four arms (Pacchiano, Ghavamzadeh, Bartlett, Jiang, AISTATS 2021; their public code).
 
 K=4, r=(.1, .2, .4, .7), c=(0, .4, .5, .2), outcomes N(mean, .1) cut to [0, 1], arm 0's cost known, alpha_r = 1 + 1/tau,
-interval sqrt(2 log T^2 / n), ties to the arms pulled least, 10 runs. Regret is that of the policies, at the nominal means.
+interval sqrt(2 log T^2 / n), 10 runs. Regret is that of the policies, at the nominal means.
+
+Among equally good vertices the one with the least-pulled arm is played. At tau = .2 and T = 1e4 every optimistic reward stays cut
+at 1 to the end, so that cell shows the tie rule and nothing else: 3,172 by this rule, 2,857 by least expected pulls (all other
+cells move by less than 1%).
+
 All runs of all limits go through the rounds together; `gedppl.baselines.opb.OPB` is the same rule one run at a time.
 """
 
@@ -23,15 +28,18 @@ LOW, HIGH = (np.array(index) for index in zip(*[(a, b) for a in range(K) for b i
 
 
 def policies(score: np.ndarray, upper: np.ndarray, tau: np.ndarray, played: np.ndarray) -> np.ndarray:
-    """The linear programme of every run by its vertices, ties to the least played: score, upper, played (R, K), tau (R,)."""
+    """The linear programme of every run by its vertices, ties to the least-pulled arm: score, upper, played (R, K), tau (R,)."""
     gap = upper[:, HIGH] - upper[:, LOW]
     mixes = (upper[:, LOW] <= tau[:, None]) & (upper[:, HIGH] > tau[:, None])
     share = np.where(mixes, (tau[:, None] - upper[:, LOW]) / np.where(mixes, gap, 1.0), 0.0)
     value = np.concatenate([score, score[:, LOW] + share * (score[:, HIGH] - score[:, LOW])], axis=1)
-    counts = np.concatenate([played, played[:, LOW] + share * (played[:, HIGH] - played[:, LOW])], axis=1)
+    least = np.concatenate([played, np.minimum(played[:, LOW], played[:, HIGH])], axis=1)
+    expected = np.concatenate([played, played[:, LOW] + share * (played[:, HIGH] - played[:, LOW])], axis=1)
     value = np.where(np.concatenate([upper <= tau[:, None], mixes], axis=1), value, -np.inf)
-    best = value >= value.max(axis=1, keepdims=True) - 1e-10
-    chosen = np.where(best, counts, np.inf).argmin(axis=1)
+    tied = value >= value.max(axis=1, keepdims=True) - 1e-10
+    least = np.where(tied, least, np.inf)
+    tied &= least == least.min(axis=1, keepdims=True)
+    chosen = np.where(tied, expected, np.inf).argmin(axis=1)
     runs = np.arange(len(score))
     out = np.zeros_like(score)
     single = chosen < K
@@ -41,8 +49,9 @@ def policies(score: np.ndarray, upper: np.ndarray, tau: np.ndarray, played: np.n
     return out
 
 
-def regrets(taus: np.ndarray, rounds: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Final regret and number of infeasible policies of one run for each limit in `taus` (R,)."""
+def regrets(taus: np.ndarray, rounds: int, rng: np.random.Generator, pessimism: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Final regret and number of infeasible policies of one run for each limit in `taus` (R,); `pessimism` scales the cost's
+    interval (1 in the paper)."""
     R, runs, log = len(taus), np.arange(len(taus)), 2 * np.log(float(rounds) ** 2)
     pulls, gains, harms = np.zeros((3, R, K))
     weight = (1 + 1 / taus)[:, None]
@@ -52,7 +61,7 @@ def regrets(taus: np.ndarray, rounds: int, rng: np.random.Generator) -> tuple[np
     for _ in range(rounds):
         n = np.maximum(pulls, 1.0)
         width = np.sqrt(log / n)
-        upper = np.minimum(1.0, harms / n + width)
+        upper = np.minimum(1.0, harms / n + pessimism * width)
         upper[:, 0] = 0.0
         policy = policies(np.minimum(1.0, gains / n + weight * width), upper, taus, pulls)
         lost += best - policy @ REWARD

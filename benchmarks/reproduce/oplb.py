@@ -1,7 +1,8 @@
 """OPLB and Safe-LTS on scaled arms (same paper and code; arXiv 2401.08016).
 
-theta = v/|v|, v = (0..d-1), mu = flip(theta); the d arms are the cyclic shifts of v/|v|, each played at a scale s in [0, 1];
-noise N(0, 1); lambda = .1. The scale is the largest that keeps s UCB_cost <= tau; cost radius
+theta = v/|v|, v = (0..d-1), mu = flip(theta); the d arms are the cyclic shifts of flip(v)/|v| (the columns of the code's strided
+matrix run backwards; shifts of v itself make another, much easier problem), each played at a scale s in [0, 1]; noise N(0, 1);
+lambda = .1. The scale is the largest that keeps s UCB_cost <= tau; cost radius
 
     2 sqrt(2 log(det(V)^1/2 det(lambda I)^-1/2 / delta)) + sqrt(lambda) |mu|,   delta = 1 / (1 + number of logged rounds),
 
@@ -29,10 +30,12 @@ TAUS = (0.5, 0.8)
 def shifts(d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """theta, mu (d,) and the arms (d, d), one a row."""
     v = np.arange(d) / np.linalg.norm(np.arange(d))
-    return v, v[::-1].copy(), np.stack([np.roll(v, k) for k in range(d)])
+    return v, v[::-1].copy(), np.stack([np.roll(v[::-1], k) for k in range(d)])
 
 
-def regrets(d: int, taus: np.ndarray, thompson: np.ndarray, rounds: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def regrets(
+    d: int, taus: np.ndarray, thompson: np.ndarray, rounds: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Final regret and infeasible rounds of R runs, run r at limit taus[r] by Safe-LTS where thompson[r], else by OPLB."""
     theta, mu, arms = shifts(d)
     reward, cost = arms @ theta, arms @ mu
@@ -86,7 +89,5 @@ def cells(rounds: int | None, runs: int | None, seed: int, d: int = 5) -> list[C
         known = PUBLISHED.get((rounds, d, tau))
         note = f"T={rounds}, d={d}, {runs} runs, {int(b.sum())} infeasible rounds"
         name = "Safe-LTS" if is_thompson else "OPLB"
-        found.append(
-            Cell("oplb", name, tau, float(x.mean()), known and known[is_thompson], float(x.std() / np.sqrt(runs)), note)
-        )
+        found.append(Cell("oplb", name, tau, float(x.mean()), known and known[is_thompson], float(x.std() / np.sqrt(runs)), note))
     return found

@@ -50,13 +50,18 @@ Ctrl-C ends after the round at hand; results up to there are written and the exi
 COMPARE_HELP = """examples:
   gedppl compare models/dosing.py --rounds 1000
   gedppl compare my_problem.py --agents gedppl,oracle,always-safe,greedy --seeds 3 --json
+  gedppl compare models/bandit.py --agents gedppl,oplb,roful --seeds 20 --workers 4 --out runs/arena
 
 agents:
   gedppl, gedppl-theory, gedppl-paper   this library, in its three modes
   oracle                                knows the truth and keeps every limit
   greedy                                knows the truth and ignores the limits
   always-safe, always-K                 one action always (K a number)
+  oplb, roful, safe-lts, ...            other papers' algorithms (gedppl/baselines); the models must fit them
 All agents meet the same contexts. Regret is against the oracle: who breaks limits, as greedy does, can have a negative one.
+With --out each agent and seed is kept as it is done: the same command goes on where it was ended, one that fails stops no other,
+and index.html shows regret, rounds above a limit, excess cost, share of the safe action and time. --backend dask or ray with
+--address spreads them over a cluster; its workers need gedppl and the script at the same path.
 "above a limit" counts rounds whose policy truly exceeds a limit; "realised above" counts outcomes, which chance alone can do."""
 
 REPORT_HELP = """examples:
@@ -129,6 +134,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_options(compare, rounds=500)
     compare.add_argument("--agents", default="gedppl,oracle,always-safe,greedy", help="comma-separated (%(default)s)")
     compare.add_argument("--seeds", type=_positive, default=1, help="how many seeds, from --seed on (%(default)s)")
+    compare.add_argument("--out", type=Path, help="keep every cell here, go on from what is there, and write a page")
+    compare.add_argument("--workers", type=_positive, default=1, help="how many cells at once (%(default)s)")
+    compare.add_argument("--backend", choices=("loky", "dask", "ray"), default="loky", help="where workers run (%(default)s)")
+    compare.add_argument("--address", help="of a Dask or Ray cluster; a local one if not given")
 
     report = command("report", "write the page and pictures of a saved run again", REPORT_HELP, commands.report)
     report.add_argument("folder", type=Path, help="what --out was")

@@ -13,7 +13,7 @@ from typing import Any
 import gedppl
 from gedppl.agent import recorder
 from gedppl.agent import resume as resume_agent
-from gedppl.cli.scripts import Script, check_path, loaded, make_agent
+from gedppl.cli.scripts import Script, agent_names, check_path, loaded, make_agent
 from gedppl.cli.tables import averaged, print_comparison, print_json, print_run, say
 from gedppl.errors import GedError, JournalNotFoundError, RunFileError, RunNotFoundError, ScriptError, SettingError
 from gedppl.simulation import draw_members, recover, simulate
@@ -85,7 +85,9 @@ def compare(options: argparse.Namespace) -> int:
     names = [name.strip() for name in options.agents.split(",") if name.strip()]
     if not names:
         raise SettingError("--agents names nobody; e.g. --agents gedppl,oracle,always-safe")
-    chosen: dict[str, Any] = {"delta": options.delta, "mode": options.mode}
+    if options.out is not None or options.workers > 1 or options.backend != "loky":
+        return _compare_cells(options, names)
+    chosen: dict[str, Any] = {"delta": options.delta, "mode": options.mode, "rounds": options.rounds}
     rows: list[dict[str, Any]] = []
     interrupted = False
     with loaded(options.script) as script:
@@ -115,6 +117,39 @@ def compare(options: argparse.Namespace) -> int:
     if interrupted:
         say("interrupted: the last agent's numbers are of an incomplete run")
     return INTERRUPTED if interrupted else OK
+
+
+def _compare_cells(options: argparse.Namespace, names: list[str]) -> int:
+    """Every agent and seed as a cell of its own: kept in a folder, spread over workers, failures beside the others."""
+    from gedppl.cli.sweep import sweep
+    from gedppl.cli.sweep_page import rows_of, write_page
+
+    out = options.out or Path("runs") / f"compare-{options.script.stem}"
+    with loaded(options.script) as script:
+        unknown = sorted(set(names) - set(agent_names(script.problem)))
+        if unknown:
+            known = ", ".join(agent_names(script.problem))
+            raise SettingError(f"there is no agent {unknown[0]!r}; choose from {known}")
+        try:
+            results = sweep(
+                script, list(dict.fromkeys(names)), range(options.seed, options.seed + options.seeds), out,
+                rounds=options.rounds, delta=options.delta, mode=options.mode, workers=options.workers,
+                backend=options.backend, address=options.address, say=(lambda text: None) if options.quiet else say,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            say(f"interrupted; the cells that are complete are in {out}, and the same command goes on with the others")
+            return INTERRUPTED
+        rows = rows_of(results)
+        page = write_page(results, out, title=script.title or script.path.stem)
+    if options.json:
+        print_json({"script": str(options.script), "rounds": options.rounds, "page": str(page), "agents": rows})
+    else:
+        print_comparison([row for row in rows if row["seeds"]])
+        for row in rows:
+            for sentence in row["failures"]:
+                print(f"\n{row['agent']}: {sentence}")
+        print(f"\npage: {page}")
+    return OK if any(row["seeds"] for row in rows) else FAILED
 
 
 def report(options: argparse.Namespace) -> int:

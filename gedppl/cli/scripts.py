@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import importlib.util
 import sys
@@ -42,8 +43,9 @@ def make_agent(
     delta: float = 0.05,
     mode: str = "default",
     journal: Path | None = None,
+    rounds: int = 1000,
 ) -> Any:
-    """An agent by its name on the command line."""
+    """An agent by its name on the command line. `rounds` is the horizon, which some baselines want to know."""
     base, _, kind = name.partition("-")
     if base == "gedppl" and (not kind or kind in MODES):
         from gedppl.agent import GEDUCB
@@ -60,8 +62,20 @@ def make_agent(
         return FixedPolicy(lambda x: np.eye(K)[problem.safe_action], seed)
     if base == "always" and kind.isdigit() and int(kind) < K:
         return FixedPolicy(lambda x: np.eye(K)[int(kind)], seed)
-    known = ["gedppl", *(f"gedppl-{m}" for m in MODES[1:]), "oracle", "greedy", "always-safe", f"always-0 ... always-{K - 1}"]
-    raise SettingError(f"there is no agent {name!r}; choose from {', '.join(known)}")
+    from gedppl.baselines.by_name import BASELINES, make_baseline
+
+    if name in BASELINES:
+        x = copy.deepcopy(world).context(np.random.default_rng(0))  # a world may count its contexts
+        return make_baseline(name, problem, x, rounds=rounds, delta=delta, seed=seed)
+    raise SettingError(f"there is no agent {name!r}; choose from {', '.join(agent_names(problem))}")
+
+
+def agent_names(problem: Problem) -> list[str]:
+    """The names that `make_agent` knows."""
+    from gedppl.baselines.by_name import BASELINES
+
+    ours = ["gedppl", *(f"gedppl-{m}" for m in MODES[1:])]
+    return [*ours, "oracle", "greedy", "always-safe", *(f"always-{k}" for k in range(problem.n_actions)), *BASELINES]
 
 
 def _truth(world: Any, x: np.ndarray, problem: Problem) -> tuple[np.ndarray, np.ndarray]:

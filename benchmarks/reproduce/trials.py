@@ -1,0 +1,91 @@
+"""Dose-finding tables: CRM and 3+3 (Iasonos et al. 2008; PMC5383510 table 3), BOIN (setting of Lin and Yin)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gedppl.baselines.boin import BOIN
+from gedppl.baselines.crm import CRM
+from gedppl.baselines.dose_design import DoseDesign
+from gedppl.baselines.three_plus_three import ThreePlusThree
+
+from .cells import Cell
+
+# Iasonos 2008, n = 20, target .25: truth, skeleton, published % finding the MTD by CRM and by 3+3
+SCENARIOS = (
+    ((0.03, 0.05, 0.10, 0.18, 0.22), (0.25, 0.30, 0.40, 0.50, 0.55), 63.0, 39.0),
+    ((0.06, 0.09, 0.13, 0.16, 0.25), (0.15, 0.20, 0.25, 0.30, 0.40), 67.0, 33.0),
+    ((0.06, 0.10, 0.15, 0.19, 0.28), (0.10, 0.15, 0.20, 0.25, 0.35), 57.0, 26.0),
+)
+# PMC5383510, table 3: truth, published P(no dose named) and P(dose 1, 2, ... named) by 3+3
+TABLE_3 = (
+    ((0.25, 0.35, 0.50, 0.65, 0.80), (0.44, 0.36, 0.18, 0.02)),
+    ((0.15, 0.25, 0.40, 0.55, 0.70), (0.21, 0.34, 0.33, 0.11, 0.01)),
+    ((0.10, 0.15, 0.25, 0.40, 0.55), (0.10, 0.19, 0.30, 0.30, 0.10, 0.02)),
+)
+INTERVALS = (0.08, 0.10, 0.20, 0.30, 0.45, 0.60)  # Lin and Yin, target .30, 12 cohorts of 3
+BOIN_CORRECT, BOIN_ABOVE = 47.2, 14.2  # % correct, % of patients above the MTD, in a re-run
+MOST = 200  # patients of a trial that would not stop
+
+
+def trial(design: DoseDesign, truth: np.ndarray, rng: np.random.Generator) -> DoseDesign:
+    """Treat patients until the design stops."""
+    nothing = np.zeros(0)
+    for _ in range(MOST):
+        if design.dose is None:
+            break
+        dose = design.dose
+        design.learn(nothing, dose, 0.0, float(rng.random() < truth[dose]))
+    return design
+
+
+def named(make: Callable[[], DoseDesign], truth: tuple[float, ...], runs: int, rng: np.random.Generator) -> list[DoseDesign]:
+    """Many trials of one design."""
+    return [trial(make(), np.array(truth), rng) for _ in range(runs)]
+
+
+def _share(hits: np.ndarray) -> tuple[float, float]:
+    return float(hits.mean()), float(hits.std() / np.sqrt(len(hits)))
+
+
+def crm_cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
+    """% of trials that name the MTD; and the shares of 3+3 that name each dose, or none."""
+    runs, rng, found = runs or 1000, np.random.default_rng(seed), []
+    patients = rounds or 20
+    for s, (truth, skeleton, by_crm, by_rule) in enumerate(SCENARIOS, 1):
+        best = int(np.abs(np.array(truth) - 0.25).argmin())
+        note = f"% naming the MTD (dose {best + 1}), scenario {s}, {runs} trials"
+        designs = {
+            "CRM": (lambda skeleton=skeleton: CRM(skeleton, target=0.25, patients=patients), by_crm if patients == 20 else None,
+                    f"{note}, n={patients}, skeleton {skeleton}, b ~ N(0, 1.34), no skipping"),
+            "3+3": (lambda: ThreePlusThree(5), by_rule, note),
+        }  # fmt: skip
+        for name, (make, published, text) in designs.items():
+            hits = np.array([d.recommended == best for d in named(make, truth, runs, rng)])
+            mean, error = _share(hits)
+            found.append(Cell("crm", f"{name} S{s}", 0.25, 100 * mean, published, 100 * error, text))
+    for truth, shares in TABLE_3:
+        picks = np.array(
+            [-1 if d.recommended is None else d.recommended for d in named(lambda: ThreePlusThree(5), truth, runs, rng)]
+        )
+        for dose, published in enumerate(shares, -1):
+            mean, error = _share(picks == dose)
+            what = "none" if dose < 0 else f"dose {dose + 1}"
+            found.append(Cell("crm", f"3+3 names {what}", 0.25, mean, published, error, f"truth {truth}, {runs} trials"))
+    return found
+
+
+def boin_cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
+    """% of trials that name the MTD, and % of patients treated above it."""
+    runs, rng, cohorts = runs or 1000, np.random.default_rng(seed), rounds or 12
+    trials = named(lambda: BOIN(6, target=0.3, cohorts=cohorts), INTERVALS, runs, rng)
+    correct = np.array([t.recommended == 3 for t in trials])
+    above = np.array([t.patients[4:].sum() / t.patients.sum() for t in trials])
+    note, same = f"truth {INTERVALS}, {cohorts} cohorts of 3, {runs} trials", cohorts == 12
+    found = []
+    for name, values, published in (("correct", correct, BOIN_CORRECT), ("patients above the MTD", above, BOIN_ABOVE)):
+        mean, error = _share(values)
+        found.append(Cell("boin", f"BOIN, % {name}", 0.3, 100 * mean, published if same else None, 100 * error, note))
+    return found
