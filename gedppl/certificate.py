@@ -6,6 +6,7 @@ Axis letters: K actions, J constraints, D flat parameters.
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +38,7 @@ class ConstraintCertificate:
     def claim(self) -> str:
         """One sentence, never stronger than what is proved."""
         numbers = f"{self.name}: worst case {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
-        if self.method == "known":
+        if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
         if self.guaranteed:
             kind = "guarantee, if the model class holds the truth"
@@ -198,13 +199,15 @@ def certify(
     i: int,
     fallback: str | None,
     remarks: tuple[str, ...] = (),
+    doubts: Mapping[str, str] | None = None,
 ) -> tuple[Certificate, Explanation]:
     """The certificate and the terms of context i of a selection. No `info`: the safe action alone, for reason `fallback`.
 
-    `remarks` (alarms, a context far outside of what was seen) are added to the notes.
+    `remarks` (alarms, a context far outside of what was seen) are added to the notes. `doubts`, constraint -> sentence, take
+    the guarantee away, from the safe action's declared value too: what it rests on was refuted.
     """
     problem = state.problem
-    parts = tuple(_certify_one(state, j, x, policy, info, i) for j in range(len(problem.constraints)))
+    parts = tuple(_doubted(_certify_one(state, j, x, policy, info, i), doubts or {}) for j in range(len(problem.constraints)))
     certificate = Certificate(
         round=state.t + i,
         mode=state.settings.mode,
@@ -229,6 +232,12 @@ def certify(
         certificate=certificate,
     )
     return certificate, explanation
+
+
+def _doubted(part: ConstraintCertificate, doubts: Mapping[str, str]) -> ConstraintCertificate:
+    if part.name not in doubts:
+        return part
+    return replace(part, guaranteed=False, note=doubts[part.name])
 
 
 def _certify_one(

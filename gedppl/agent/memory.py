@@ -15,6 +15,7 @@ from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
 from gedppl.agent.monitoring import Watch
 from gedppl.errors import GedError, LearningError
+from gedppl.ged_ucb.declared import Refuted
 from gedppl.guard import Alarm
 from gedppl.problem import Problem
 from gedppl.settings import Settings
@@ -131,6 +132,20 @@ def alarmed(memory: Memory, alarm: Alarm) -> Memory:
     return replace(memory, alarms=(*memory.alarms, alarm), active=(*memory.active, alarm.name))
 
 
+def doubted(memory: Memory, found: Sequence[Refuted]) -> Memory:
+    """What the confidence sets refute, as alarms. It stays refuted, so that what was acknowledged is not raised again."""
+    if memory.watch is None or memory.state is None:
+        return memory
+    known = {alarm.name for alarm in memory.alarms}
+    delta, rounds = memory.settings.delta, memory.state.told
+    news = [
+        Alarm(r.name, 1.0 / delta, delta, rounds, f"Alarm after {rounds} rounds: {r.sentence}.")
+        for r in found
+        if r.name not in known
+    ]
+    return with_alarms(memory, news)
+
+
 def acknowledged(memory: Memory, name: str) -> Memory:
     """An alarm is looked into and the run goes on; its monitor begins anew, with its share of delta once more."""
     memory = absorbed(memory)
@@ -153,7 +168,7 @@ def _watched(memory: Memory, entries: Sequence[Entry], *, decided: bool) -> Memo
     if memory.watch is None or memory.state is None:
         return memory
     watch, alarms = memory.watch.take_in(memory.state, entries, decided=decided)
-    return _with_alarms(replace(memory, watch=watch), alarms)
+    return with_alarms(replace(memory, watch=watch), alarms)
 
 
 def _learned(memory: Memory, state: ged_ucb.State) -> Memory:
@@ -162,10 +177,10 @@ def _learned(memory: Memory, state: ged_ucb.State) -> Memory:
     if memory.watch is None:
         return memory
     watch, alarms = memory.watch.learned(state)
-    return _with_alarms(replace(memory, watch=watch), alarms)
+    return with_alarms(replace(memory, watch=watch), alarms)
 
 
-def _with_alarms(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
+def with_alarms(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
     for alarm in alarms:
         memory = alarmed(memory, alarm)
     return memory

@@ -18,7 +18,7 @@ def known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.ndar
     """
     known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for j, c in enumerate(problem.constraints):
-        if not _holds_parameters(c):
+        if not holds_parameters(c):
             continue
         assert isinstance(c, Constraint)
         action = np.array([problem.safe_action])
@@ -41,7 +41,7 @@ def exactness_notes(state: State) -> list[str]:
     for c in state.problem.constraints:
         if isinstance(c, Constraint) and c.safe_value_exact:
             space = getattr(state.learners[c.stream], "space", None)
-            if _holds_parameters(c) and space is not None and space.known:
+            if holds_parameters(c) and space is not None and space.known:
                 notes.append(f"the safe action's value of {c.name!r} is believed exact, as declared: parameters are held to it")
             else:
                 notes.append(
@@ -51,7 +51,7 @@ def exactness_notes(state: State) -> list[str]:
     return notes
 
 
-def _holds_parameters(c: Constraint | KnownCost) -> bool:
+def holds_parameters(c: Constraint | KnownCost) -> bool:
     """Whether an exact safe value is one linear equation in the parameters."""
     predictor = getattr(getattr(c, "model", None), "predictor", None)
     linear = predictor is not None and predictor.family == "Normal" and predictor.link == "identity"
