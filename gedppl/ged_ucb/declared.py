@@ -68,22 +68,21 @@ def _empty(problem: Problem, c: Constraint) -> Refuted:
         for other in problem.constraints
         if isinstance(other, Constraint) and other.stream == c.stream and holds_parameters(other)
     ]
-    declared = getattr(c.model, "bounds", None)
-    bounded = isinstance(declared, dict) and bool(declared)
-    if not held and not bounded:
+    declared = getattr(c.model, "bounds", None)  # a finite class has none
+    sites = ", ".join(sorted(declared)) if isinstance(declared, dict) else ""
+    if not held and not sites:
         return Refuted(
             f"empty:{c.stream}",
             f"no parameter of the model of {c.stream!r} is left: the data exclude every one. The class does not hold the truth; "
             "fall back to the safe action and revise the model",
         )
-    if bounded and not held:
-        sites = ", ".join(sorted(declared))
+    if not held:
         return Refuted(
             f"bounds:{c.stream}",
             f"the bounds declared on the parameters ({sites}) of the model of {c.stream!r} are refuted: the data leave no "
             "parameter inside them. Declare wider bounds, or, if none would do, revise the model",
         )
-    blamed = ", ".join([*held, *([f"the bounds on {', '.join(sorted(declared))}"] if bounded else [])])
+    blamed = ", ".join([*held, *([f"the bounds on {sites}"] if sites else [])])
     return Refuted(
         f"declared:{c.stream}",
         f"what was declared of {c.stream!r} is refuted together with its model: no parameter meets {blamed} and the data. "
