@@ -417,12 +417,21 @@ def test_finite_coverage_and_misspecification() -> None:
     assert missed <= 9  # binom.ppf(0.9999, 40, 0.05)
     wrong, _ = finite_learner(400, mean_=6.0)
     assert wrong.alive[-1]  # the nearest member stays: a likelihood ratio only compares members
-    gone = replace(wrong, alive=np.zeros(21, bool)).refit()
+    gone = replace(wrong, plausible=np.zeros(21, bool)).refit()
     found = gone.bounds(mean(-3, 9), np.zeros((1, 1)), 1)
     assert found.note == EMPTY
+    assert found.empty
     assert not found.guaranteed
     assert (found.lower[0, 0], found.upper[0, 0]) == (-3.0, 9.0)
     assert "misspecified" in gone.status
+    # every member was out at some time: those in the set now still bound, and nothing is guaranteed
+    left = replace(wrong, alive=np.zeros(21, bool)).refit()
+    found = left.bounds(mean(-3, 9), np.zeros((1, 1)), 1)
+    assert EMPTY in found.note
+    assert found.empty
+    assert not found.guaranteed
+    assert found.upper[0, 0] == GRID[-1]
+    assert "misspecified" in left.status
 
 
 def test_finite_members_with_nan_or_zero_density_are_excluded() -> None:
