@@ -62,6 +62,7 @@ class Certificate:
     engine: str
     notes: tuple[str, ...] = ()
     fallback: str | None = None  # why the safe action was taken instead of a computed policy
+    feedback: str = ""  # how outcomes were learned, and what that takes for granted
 
     @property
     def guaranteed(self) -> bool:
@@ -74,6 +75,7 @@ class Certificate:
             lines.append(f"safe action taken: {self.fallback}")
         lines += [c.claim for c in self.constraints]
         lines += [f"fit of {name}: {status}" for name, status in self.oracle.items()]
+        lines += [self.feedback] if self.feedback else []
         lines += list(self.notes)
         return "\n".join(lines)
 
@@ -85,6 +87,7 @@ class Certificate:
             "delta": self.delta,
             "engine": self.engine,
             "fallback": self.fallback,
+            "feedback": self.feedback,
             "notes": list(self.notes),
             "oracle": dict(self.oracle),
             "constraints": [
@@ -217,6 +220,7 @@ def certify(
         engine="safe action" if info is None else info.engine,
         notes=(*(() if info is None else info.notes), *remarks),
         fallback=fallback,
+        feedback=problem.feedback,
     )
     unknown, unknown_costs = np.full(problem.n_actions, np.nan), np.full((len(parts), problem.n_actions), np.nan)
     explanation = Explanation(

@@ -392,7 +392,8 @@ def guard(delta: float = 0.05) -> Guard:
 
 def test_the_guard_shares_delta_and_names_its_monitors():
     monitors = guard().monitors
-    assert sorted(monitors) == ["calibration:cost", "calibration:utility", "drift:cost", "drift:utility", "limit:cost"]
+    betting = [f"{kind}:{name}" for kind in ("calibration", "delay", "drift") for name in ("cost", "utility")]
+    assert sorted(monitors) == [*betting, "limit:cost"]
     assert monitors["limit:cost"].delta == 0.025
     assert sum(m.delta for m in monitors.values()) == pytest.approx(0.05)
     alone = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)})

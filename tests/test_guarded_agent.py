@@ -109,7 +109,8 @@ def test_alarms_stop_a_run_only_where_their_rate_is_proved() -> None:
         agent.ask(world.context(np.random.default_rng(0)))
         return sorted(agent._keeper.memory.watch.guard.monitors)
 
-    betting = ["calibration:cost", "calibration:utility", "drift:cost", "drift:utility", "limit:cost", "safe_value:cost"]
+    models = [f"{kind}:{name}" for kind in ("calibration", "delay", "drift") for name in ("cost", "utility")]
+    betting = [*models, "limit:cost", "safe_value:cost"]
     for world in (WORLD, ArmsWorld("Normal"), ArmsWorld("Bernoulli")):
         assert monitors(world) == sorted([*betting, "refuted:cost", "refuted:utility"])
     # the largest likelihood of a general program is not known: its monitors warn only

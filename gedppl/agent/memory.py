@@ -82,14 +82,19 @@ def started(memory: Memory, x: np.ndarray) -> Memory:
 
 
 def absorbed(memory: Memory) -> Memory:
-    """With everything told so far shown to the monitors, then learned."""
-    state, entries = memory.state, list(memory.inbox)
-    if state is None or not entries:
+    """With everything told so far that is old enough shown to the monitors, then learned; the rest waits on."""
+    state = memory.state
+    if state is None or not len(memory.inbox):
         return memory
+    old = [state.t - e.id >= memory.problem.outcome_age for e in memory.inbox]
+    due = [e for e, is_due in zip(memory.inbox, old) if is_due]
+    if not due:
+        return memory
+    waiting = Inbox([e for e, is_due in zip(memory.inbox, old) if not is_due])
     with _learning():
-        memory = _watched(memory, entries, decided=True)
-        rounds = sum(e.first for e in entries)
-        return _learned(replace(memory, inbox=Inbox()), ged_ucb.update(state, rows_by_stream(memory.problem, entries), rounds))
+        memory = _watched(memory, due, decided=True)
+        rounds = sum(e.first for e in due)
+        return _learned(replace(memory, inbox=waiting), ged_ucb.update(state, rows_by_stream(memory.problem, due), rounds))
 
 
 def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:

@@ -9,6 +9,7 @@ before it: from the rows taken in earlier, and inside a batch told together from
     refuted:<outcome>        the outcome against every parameter of its model
     calibration:<outcome>    the outcome against its predictive
     drift:<outcome>          the same, with an eye on late changes
+    delay:<outcome>          the outcome against how late it was told
 
 Limits are watched where the constraint is on an expectation and has a lower end, which is all that the bet needs: `stakes` says
 which, context by context. Warm-up rounds of the paper's kind are left out.
@@ -45,6 +46,7 @@ from gedppl.guard import (
     Alarm,
     ClassMonitor,
     Cost,
+    DelayMonitor,
     Guard,
     LimitMonitor,
     Monitor,
@@ -134,7 +136,8 @@ class Watch:
             for entry, its_pits in zip(chunk, pits):
                 costs = _costs(state, guard, entry) if decided else {}
                 action = entry.action % _first_actions(guard, state.problem)
-                guard, new = guard.update(Told(entry.x, action, its_pits, costs))
+                late = max(state.t - entry.id - state.problem.outcome_age, 0) if decided else None
+                guard, new = guard.update(Told(entry.x, action, its_pits, costs, late))
                 alarms += new
             for name, (x, a, y) in rows_by_stream(state.problem, chunk).items():
                 if f"refuted:{name}" in guard.monitors:
@@ -184,6 +187,8 @@ class Watch:
             fresh = type(monitor).create(limit=monitor.limit, low=monitor.low, high=monitor.high, delta=monitor.delta)
         elif isinstance(monitor, ClassMonitor):
             fresh = ClassMonitor.create(delta=monitor.delta)
+        elif isinstance(monitor, DelayMonitor):
+            fresh = DelayMonitor.create(delta=monitor.delta, burn_in=monitor.burn_in)
         else:
             make = PitMonitor.drift if monitor.drifting else PitMonitor.calibration
             fresh = make(dx=monitor.bets.dx, n_actions=monitor.bets.n_actions, delta=monitor.delta, burn_in=monitor.burn_in)

@@ -8,6 +8,7 @@ e-processes: over the whole run, however long and whenever it is looked at, the 
     refuted       delta, if the truth lies in the model class, whatever the prior, the fits and the way actions were chosen
     calibration   delta on average over the model's prior, or if the predictive is the truth itself
     drift         the same
+    delay         the same, if delays say nothing of outcomes
 
 What is not guaranteed. For one fixed truth and a Bayesian predictive the last two kept their rate in simulations after
 `burn_in` rounds, with these exceptions: a truth some ten prior standard deviations out, a learned scale inflated by a
@@ -30,11 +31,12 @@ from gedppl.errors import DataError, NotFiniteError, SettingError
 from gedppl.guard.bets import Bets, Moments, Trend, log_total, shared
 from gedppl.guard.checks import check_delta, crossed
 from gedppl.guard.contexts import OutlierCheck, check_row
+from gedppl.guard.delays import DelayMonitor
 from gedppl.guard.limits import Cost, Floor, LimitMonitor, SafeValueMonitor
 from gedppl.guard.refuted import ClassMonitor
 
 __all__ = [
-    "Alarm", "ClassMonitor", "Cost", "Floor", "Guard", "LimitMonitor", "Monitor", "OutlierCheck", "PitMonitor",
+    "Alarm", "ClassMonitor", "Cost", "DelayMonitor", "Floor", "Guard", "LimitMonitor", "Monitor", "OutlierCheck", "PitMonitor",
     "SafeValueMonitor", "Told", "pit_uniform", "randomised_pit",
 ]  # fmt: skip
 
@@ -163,7 +165,7 @@ class PitMonitor:
         return f"the model of {name!r} does not fit: {self.finding}. The model is wrong or its prior far off; look at the data"
 
 
-Monitor = LimitMonitor | PitMonitor | ClassMonitor
+Monitor = LimitMonitor | PitMonitor | ClassMonitor | DelayMonitor
 
 
 @dataclass(frozen=True)
@@ -174,18 +176,19 @@ class Told:
     action: int
     pits: Mapping[str, float] = field(default_factory=dict)  # model name -> u
     costs: Mapping[str, Cost] = field(default_factory=dict)  # monitor, e.g. "limit:cost" -> what the outcome says to it
+    late: int | None = None  # rounds after it could have been learned; None for rows that nobody waited for
 
 
 @dataclass(frozen=True)
 class Guard:
     """All monitors together. `delta` bounds the chance of any false alarm: the monitors of limits and safe values share half of
-    it, and of a model's share `refuted` has half.
+    it, and of a model's share `refuted` has half, the others a third of the rest each.
 
     >>> guard = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)}, models=["cost"],
     ...                      refutable=["cost"])
     >>> guard, alarms = guard.update(Told(np.zeros(1), 0, pits={"cost": 0.3}, costs={"limit:cost": Cost(0.2)}))
     >>> alarms, sorted(guard.monitors)
-    ([], ['calibration:cost', 'drift:cost', 'limit:cost', 'refuted:cost'])
+    ([], ['calibration:cost', 'delay:cost', 'drift:cost', 'limit:cost', 'refuted:cost'])
     """
 
     monitors: Mapping[str, Monitor]
@@ -219,9 +222,10 @@ class Guard:
         shape: dict[str, Any] = {"dx": dx, "n_actions": n_actions, "burn_in": burn_in}
         for name in models:
             share = half * delta / len(models)
-            each = share / 4 if name in refutable else share / 2
+            each = share / 6 if name in refutable else share / 3
             monitors[f"calibration:{name}"] = PitMonitor.calibration(**shape, delta=each)
             monitors[f"drift:{name}"] = PitMonitor.drift(**shape, delta=each)
+            monitors[f"delay:{name}"] = DelayMonitor.create(delta=each, burn_in=burn_in)
             if name in refutable:
                 monitors[f"refuted:{name}"] = ClassMonitor.create(delta=share / 2, first=burn_in)
         return cls(monitors)
@@ -235,7 +239,9 @@ class Guard:
                 if key in told.costs:
                     after[key] = monitor.update(*told.costs[key])
             elif name in told.pits:
-                if isinstance(monitor, PitMonitor):
+                if isinstance(monitor, DelayMonitor):
+                    after[key] = monitor if told.late is None else monitor.update(told.pits[name], told.late)
+                elif isinstance(monitor, PitMonitor):
                     after[key] = monitor.update(told.pits[name], told.x, told.action)
                 else:  # both kinds of bets together, half of the stake each
                     after[key] = monitor.update(_together(after, name) - _together(self.monitors, name))
@@ -286,6 +292,8 @@ class Guard:
             state = {"n": np.array(m.n), "log_wealth": m.log_wealth, "log_peak": np.asarray(m.log_peak)}
             if isinstance(m, LimitMonitor):
                 state["mean"] = np.asarray(m.mean)
+            elif isinstance(m, DelayMonitor):
+                state |= {"late_n": np.array(m.moments.n), "late_mean": m.moments.mean, "late_m2": m.moments.m2}
             elif isinstance(m, PitMonitor):
                 state |= {"context_n": np.array(m.moments.n), "context_mean": m.moments.mean, "context_m2": m.moments.m2}
                 state |= {"trend_products": m.trend.products, "trend_squares": m.trend.squares}
@@ -303,6 +311,9 @@ class Guard:
             common: dict[str, Any] = {"n": int(state["n"]), "log_wealth": state["log_wealth"], "log_peak": state["log_peak"]}
             if isinstance(m, LimitMonitor):
                 after[key] = replace(m, **common, mean=state["mean"])
+            elif isinstance(m, DelayMonitor):
+                late = Moments(int(state["late_n"]), state["late_mean"], state["late_m2"])
+                after[key] = replace(m, **common, moments=late)
             elif isinstance(m, PitMonitor):
                 moments = Moments(int(state["context_n"]), state["context_mean"], state["context_m2"])
                 trend = Trend(state["trend_products"], state["trend_squares"])
