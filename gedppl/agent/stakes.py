@@ -93,12 +93,12 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
     members = getattr(model, "size", None) is not None
     try:
         low = min(float(np.min(np.asarray(d.support[0], float))) for d in found)
+        if np.isfinite(low):
+            moving = not members and getattr(getattr(model, "program", None), "moving_support", False)
+            return None if moving else Floor(low)
         variance = max(float(np.max(np.asarray(d.variance, float))) for d in found) if members else np.nan
     except FamilyError:  # a family of the user's own that says nothing about it
         return None
-    if np.isfinite(low):
-        moving = not members and getattr(getattr(model, "program", None), "moving_support", False)
-        return None if moving else Floor(low)
     if members:
         sd, normal = float(np.sqrt(variance)), all(d.family == "Normal" for d in found)
     elif model.predictor is not None and model.predictor.family == "Normal":

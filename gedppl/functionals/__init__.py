@@ -80,7 +80,7 @@ class Functional:
                 f"{self} is NaN for {int(np.isnan(values).sum())} of {values.size} densities; the family may have no "
                 f"{self.name} (a Cauchy has no mean), or its parameters are not finite"
             )
-        slack = 1e-9 * max(1.0, abs(self.low), abs(self.high))
+        slack = 1e-9 * max(abs(self.low), abs(self.high))
         for side, worst, wrong in (
             ("low", values.min(initial=math.inf), values < self.low - slack),
             ("high", values.max(initial=-math.inf), values > self.high + slack),

@@ -25,7 +25,7 @@ def known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.ndar
         features = np.asarray(c.model.predictor.features(x, action), float)
         value = problem.safe_values(x)[:, j] - np.asarray(c.model.predictor.offset(x, action), float)
         before = known.get(c.stream, (np.zeros((0, features.shape[1])), np.zeros(0)))
-        if not np.abs(features).max() > 0 and np.abs(value).max() > 1e-9:
+        if not np.abs(features).max() > 0 and np.abs(value).max() > 1e-9 * np.abs(problem.safe_values(x)[:, j]).max():
             raise ProblemError(
                 f"safe_value of constraint {c.name!r} is declared exact, but whatever its parameters the model gives the safe "
                 f"action {problem.safe_values(x)[0, j] - value[0]:g}, not {problem.safe_values(x)[0, j]:g}; mend the model or "
