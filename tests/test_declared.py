@@ -12,12 +12,14 @@ from scipy.stats import binom, norm
 import gedppl as ged
 from gedppl.agent import AlarmWarning, SafeActionWarning, monitoring
 from gedppl.confidence.learner import Bounds
+from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
 from gedppl.ged_ucb import declared
 from gedppl.planning import plan
 from gedppl.simulation import simulate
 from tests.plain_worlds import PlainTables, PlainWorld, play
+from tests.program_doubles import Glm
 
 
 class Families:
@@ -285,6 +287,77 @@ def test_right_declarations_are_not_refuted() -> None:
         made = run(ged.GEDUCB(world.problem, seed=seed), world, 60, seed)
         refused += isinstance(made[-1], DeclarationError)
     assert refused <= binom.ppf(0.9999, 30, 0.05)
+
+
+def test_a_refusal_by_outcomes_is_on_the_record_and_ends_with_an_acknowledgement(tmp_path) -> None:
+    world, path = SAFE_VALUES["quantile"](), tmp_path / "j.db"
+    world.problem = replace(world.problem, learn_safe=False)
+    agent = ged.GEDUCB(world.problem, seed=1, journal=path)
+    assert isinstance(run(agent, world, 400, allowed=[True, False])[-1], DeclarationError)
+    expected, names = agent.state_hash(), [alarm.name for alarm in agent.alarms]
+    assert "safe_value:cost" in [r.payload["name"] for r in agent.journal.records("alarm")]
+    agent._keeper.journal.close()
+    with ged.resume(path, world.problem) as back:
+        assert (back.state_hash(), [alarm.name for alarm in back.alarms]) == (expected, names)
+        with pytest.raises(DeclarationError):
+            back.ask([0.0])
+        for name in names:
+            back.acknowledge(name)
+        assert not back.ask([0.0], allowed=[True, False]).certificate.guaranteed
+        assert back._keeper.memory.watch.guard.monitors["safe_value:cost"].n == 0
+        expected = back.state_hash()
+    with ged.resume(path, world.problem) as again:
+        assert again.state_hash() == expected
+
+
+@pytest.mark.parametrize("name", ["probability", "quantile", "mean in nanoseconds"])
+def test_without_the_watch_a_wrong_safe_value_is_certified(name: str, monkeypatch) -> None:
+    """The control of the safe value: nothing but this check sees it at the first decision."""
+    monkeypatch.setattr(declared, "_safe_value", lambda *_: None)
+    decision = ged.GEDUCB(SAFE_VALUES[name]().problem, seed=1).ask([0.0])
+    assert decision.certificate.guaranteed
+
+
+# a learner with a continuum of parameters -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def free_ends(monkeypatch) -> None:
+    """A linear-Gaussian learner that says where its bounds lay before they were cut to the declared range."""
+    plain = LinearGaussianLearner.bounds
+
+    def bounds(self, functional, x, n_actions):
+        free = plain(self, replace(functional, low=-np.inf, high=np.inf), x, n_actions)
+        return replace(plain(self, functional, x, n_actions), free_lower=free.lower, free_upper=free.upper)
+
+    monkeypatch.setattr(LinearGaussianLearner, "bounds", bounds)
+
+
+def linear(functional, at_most: float, safe_value: float, truth=(0.7, 3.0)) -> ScalarWorld:
+    """y ~ Normal(theta[a], 0.5); the cost of the safe action and of the other are functionals of that."""
+    world = ScalarWorld([truth], normal, functional, at_most, safe_value)
+    model = Glm("Normal", 2, lambda x, a: np.eye(2)[a], {"scale": 0.5})
+    cost = replace(world.problem.constraints[0], model=model)
+    world.problem = replace(world.problem, constraints=[cost])
+    return world
+
+
+LINEAR = {
+    "cvar": (lambda: linear(ged.cvar(0.9, 0, 2), 2.0, 1.9, (0.7, 3.9 - SHIFT)), "the range [0, 2] declared for the cvar"),
+    "mean": (lambda: linear(ged.mean(0, 2), 2.0, 1.0), "the range [0, 2] declared for the mean"),
+    "probability": (lambda: linear(ged.probability(above=1.0), 0.2, 0.05), "safe_value=0.05 of 'cost' is refuted"),
+    "quantile": (lambda: linear(ged.quantile(0.8, 0, 9), 1.0, 0.3), "safe_value=0.3 of 'cost' is refuted"),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_gaussian_declarations_are_refuted_by_the_set(name: str, free_ends, no_bets) -> None:
+    make, sentence = LINEAR[name]
+    world = make()
+    made = run(ged.GEDUCB(world.problem, seed=1, bonus_scale=1.0), world, 150)
+    assert isinstance(made[-1], DeclarationError), made[-1].certificate
+    assert sentence in str(made[-1])
+    assert len(made) > 1  # it needed data
 
 
 # the check itself, by hand --------------------------------------------------------------------------------------------------

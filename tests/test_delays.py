@@ -71,7 +71,7 @@ def test_bad_news_first_breaks_coverage_and_a_fixed_age_mends_it() -> None:
 
 @pytest.mark.slow
 def test_bad_news_first_breaks_coverage_and_a_fixed_age_mends_it_in_many_runs() -> None:
-    check_delays(400, 300, 0.3)
+    check_delays(200, 150, 0.3)
 
 
 def check_reveals(actions: int, runs: int, rounds: int, share: float) -> None:
@@ -95,7 +95,7 @@ def test_dependent_outcomes_learned_as_independent_rows_break_coverage_and_one_r
 @pytest.mark.slow
 @pytest.mark.parametrize(("actions", "share"), [(2, 0.15), (5, 0.6)])
 def test_dependent_outcomes_in_many_runs(actions: int, share: float) -> None:
-    check_reveals(actions, 400, 300, share)
+    check_reveals(actions, 150, 150, share)
 
 
 # when rows enter ------------------------------------------------------------------------------------------------------------

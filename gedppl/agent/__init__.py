@@ -20,7 +20,7 @@ import numpy as np
 from gedppl import ged_ucb
 from gedppl.agent import memory as steps
 from gedppl.agent import monitoring, recorder, state_store
-from gedppl.agent.deciding import Choice, Decision, FallbackWarning, choose, decide
+from gedppl.agent.deciding import AlarmWarning, Choice, Decision, FallbackWarning, SafeActionWarning, choose, decide
 from gedppl.agent.feedback import Entry, Outcomes, amended_outcomes, new_outcomes, read_outcomes
 from gedppl.agent.inputs import read_action, read_contexts, read_logged, read_mask, read_triples
 from gedppl.agent.keeper import Keeper, Resumed
@@ -37,14 +37,6 @@ __all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionW
 
 KEPT_EXPLANATIONS = 1000  # full terms are kept for the latest decisions only
 SAFE_WINDOW, SAFE_SHARE = 200, 0.8
-
-
-class SafeActionWarning(UserWarning):
-    """The safe action takes nearly every round: the limit, the radius or the model leaves no room."""
-
-
-class AlarmWarning(UserWarning):
-    """A monitor found that an assumption does not hold."""
 
 
 class GEDUCB:
@@ -73,9 +65,10 @@ class GEDUCB:
         A path, where a new journal begins: every decision and outcome is durable before the call returns. An agent whose
         process ended goes on with `resume`.
     guard
-        ``"fallback"``: once a limit is found exceeded, or every parameter of a model refuted, the safe action alone is played,
-        until `acknowledge`; the other alarms warn. ``"warn"``: all alarms are said and recorded. None: nothing is watched. The
-        chance that a run is stopped by mistake is at most another delta: `gedppl.agent.monitoring` says exactly when.
+        ``"fallback"``: once a limit is found exceeded, or a model refuted, the safe action alone is played, until `acknowledge`;
+        once a declaration is refuted (a range, a safe value, bounds), `ask` raises `DeclarationError` until then; other alarms
+        warn. ``"warn"``: all alarms are said and recorded. None: nothing is watched. The chance that a run is stopped by mistake
+        is at most another delta: `gedppl.agent.monitoring` says exactly when.
     growth, exact_rounds
         Refit once the told rounds have grown by this factor; replay past rounds one by one up to this round, then in blocks.
     selection
@@ -232,8 +225,8 @@ class GEDUCB:
     def tell(self, decision_id: int, y: Any = None, z: Any = None) -> None:
         """What came of a decision: the utility's outcome y, and z, a number or {constraint name: number}.
 
-        Any order, any delay. Parts may come later (y now, z later). The same value again changes nothing; another value
-        is an error. The delay must not depend on the outcome: feedback that arrives only when it is good biases any model.
+        Any order, any delay. Parts may come later (y now, z later). The same value again changes nothing; another value is an
+        error. If the delay depends on the outcome, no set covers: declare ``Problem(outcome_age=)``.
         """
         self.tell_many([(decision_id, y, z)])
 
@@ -379,12 +372,11 @@ class GEDUCB:
 
     def _refuse(self, choice: Choice) -> None:
         """If a declaration was refuted: put the alarms on the record, and raise. Nothing else of the step is kept."""
-        if choice.refused is None:
-            return
-        raised = choice.memory.alarms[len(self._memory.alarms) :]
-        if raised and self._state is not None:  # before the first decision there is nothing to acknowledge: declare it anew
-            self._keeper.commit([], steps.with_alarms(self._memory, raised))
-        raise DeclarationError(choice.refused)
+        if choice.refused:
+            raised = choice.memory.alarms[len(self._memory.alarms) :]
+            if raised and self._state is not None:  # before the first decision there is nothing to acknowledge: declare it anew
+                self._keeper.commit([], steps.with_alarms(self._memory, raised))
+            raise DeclarationError(choice.refused)
 
     def _payload(self, d: Decision, allowed: np.ndarray | None, learned: bool) -> dict[str, Any]:
         if self.journal is None:

@@ -23,6 +23,14 @@ class FallbackWarning(UserWarning):
     """No policy could be computed and the safe action was taken instead."""
 
 
+class SafeActionWarning(UserWarning):
+    """The safe action takes nearly every round: the limit, the radius or the model leaves no room."""
+
+
+class AlarmWarning(UserWarning):
+    """A monitor found that an assumption does not hold."""
+
+
 @dataclass(frozen=True, repr=False)
 class Decision:
     """One decision: play `action`, which was drawn from `policy`."""
