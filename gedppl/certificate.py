@@ -6,6 +6,7 @@ Axis letters: K actions, J constraints, D flat parameters.
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +38,7 @@ class ConstraintCertificate:
     def claim(self) -> str:
         """One sentence, never stronger than what is proved."""
         numbers = f"{self.name}: worst case {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
-        if self.method == "known":
+        if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
         if self.guaranteed:
             kind = "guarantee, if the model class holds the truth"
@@ -61,6 +62,7 @@ class Certificate:
     engine: str
     notes: tuple[str, ...] = ()
     fallback: str | None = None  # why the safe action was taken instead of a computed policy
+    feedback: str = ""  # how outcomes were learned, and what that takes for granted
 
     @property
     def guaranteed(self) -> bool:
@@ -73,6 +75,7 @@ class Certificate:
             lines.append(f"safe action taken: {self.fallback}")
         lines += [c.claim for c in self.constraints]
         lines += [f"fit of {name}: {status}" for name, status in self.oracle.items()]
+        lines += [self.feedback] if self.feedback else []
         lines += list(self.notes)
         return "\n".join(lines)
 
@@ -84,6 +87,7 @@ class Certificate:
             "delta": self.delta,
             "engine": self.engine,
             "fallback": self.fallback,
+            "feedback": self.feedback,
             "notes": list(self.notes),
             "oracle": dict(self.oracle),
             "constraints": [
@@ -198,13 +202,15 @@ def certify(
     i: int,
     fallback: str | None,
     remarks: tuple[str, ...] = (),
+    doubts: Mapping[str, str] | None = None,
 ) -> tuple[Certificate, Explanation]:
     """The certificate and the terms of context i of a selection. No `info`: the safe action alone, for reason `fallback`.
 
-    `remarks` (alarms, a context far outside of what was seen) are added to the notes.
+    `remarks` (alarms, a context far outside of what was seen) are added to the notes. `doubts`, constraint -> sentence, take
+    the guarantee away, from the safe action's declared value too: what it rests on was refuted.
     """
     problem = state.problem
-    parts = tuple(_certify_one(state, j, x, policy, info, i) for j in range(len(problem.constraints)))
+    parts = tuple(_doubted(_certify_one(state, j, x, policy, info, i), doubts or {}) for j in range(len(problem.constraints)))
     certificate = Certificate(
         round=state.t + i,
         mode=state.settings.mode,
@@ -214,6 +220,7 @@ def certify(
         engine="safe action" if info is None else info.engine,
         notes=(*(() if info is None else info.notes), *remarks),
         fallback=fallback,
+        feedback=problem.feedback,
     )
     unknown, unknown_costs = np.full(problem.n_actions, np.nan), np.full((len(parts), problem.n_actions), np.nan)
     explanation = Explanation(
@@ -229,6 +236,12 @@ def certify(
         certificate=certificate,
     )
     return certificate, explanation
+
+
+def _doubted(part: ConstraintCertificate, doubts: Mapping[str, str]) -> ConstraintCertificate:
+    if part.name not in doubts:
+        return part
+    return replace(part, guaranteed=False, note=doubts[part.name])
 
 
 def _certify_one(

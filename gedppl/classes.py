@@ -24,6 +24,23 @@ Array = Any  # numpy, jax or torch
 Params = Mapping[str, Any]
 
 
+class Drawn(np.ndarray):
+    """Flat parameters that were drawn at random; `unflatten` hands the mark on, so that `finite_class` knows draws as draws."""
+
+
+class DrawnParams(dict[str, Any]):
+    """Parameters by site that were drawn at random; their values bear the mark too."""
+
+    @classmethod
+    def of(cls, params: Params) -> DrawnParams:
+        return cls({name: np.asarray(value).view(Drawn) for name, value in params.items()})
+
+    @staticmethod
+    def include(params: Params) -> bool:
+        """Whether these are draws, or were put together from some."""
+        return isinstance(params, DrawnParams) or any(isinstance(value, Drawn) for value in params.values())
+
+
 @dataclass(frozen=True)
 class LinearPredictor:
     """The class is a one-predictor family: eta(theta) = features(x, a) @ theta + offset(x, a), proved affine in theta.
@@ -170,12 +187,18 @@ def density_class(
 
 
 def finite_class(
-    model: Any, settings: Sequence[Params] | None = None, *, example: tuple[Array, Array] | None = None
+    model: Any,
+    settings: Sequence[Params] | None = None,
+    *,
+    example: tuple[Array, Array] | None = None,
+    sampled: bool | None = None,
 ) -> FiniteClass:
     """A class of M densities: M settings of one model, ``finite_class(model, [params, ...])``, or members of several
     models, ``finite_class([(model, params), ...])``.
 
-    Different models may use one site name for different things; each keeps its own parameters.
+    Different models may use one site name for different things; each keeps its own parameters. ``sampled=True`` says that the
+    settings are draws: then the truth is none of them, and nothing is guaranteed on the class. Settings that come from
+    ``draw_prior`` say so by themselves.
 
     >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
     >>> def coin(x, a, y=None):
@@ -187,7 +210,7 @@ def finite_class(
     """
     from gedppl.backends.finite_class import FiniteClass
 
-    return FiniteClass(model, settings, example=example)
+    return FiniteClass(model, settings, example=example, sampled=sampled)
 
 
 def check_site_names(classes: Sequence[ProgramClass]) -> None:

@@ -115,6 +115,10 @@ class InfeasibleError(InputError):
     """No policy meets every limit."""
 
 
+class DeclarationError(GedError, RuntimeError):
+    """The data refute what was declared of the problem, so that no action is known to be safe any more."""
+
+
 class UnknownDecisionError(InputError):
     """Feedback names a decision that was never made."""
 

@@ -138,8 +138,16 @@ class Problem:
         Whether rows of the safe action enter the fits. False where its outcome is trivial (cost exactly 0, say).
     reveals
         Boolean (K, K): playing a reveals the outcome of b too. The identity (bandit feedback) if not given; all ones is
-        full information. Outcomes revealed together must be independent given the context, or be one shared outcome
-        told as a single number.
+        full information. Of outcomes told together as (K,) one is learned, that of the action played (or, where it is not
+        revealed or not learned, the first that is), unless they are declared `independent`. One shared outcome is told as a
+        single number; a model of the whole outcome vector is joint, and learns all of it.
+    independent
+        True says that outcomes revealed together are independent given the context: then each is a row of its own. It is
+        believed: dependent ones taken for independent count the same evidence several times, and no set covers.
+    outcome_age
+        An outcome enters the fits when its decision is this many rounds old, whatever it is and however early it was told; one
+        that is told later enters when it is told. 1, as soon as possible, is right only where the delay says nothing of the
+        outcome. Where bad outcomes are told at once and good ones after a while, give the longest delay.
     """
 
     n_actions: int
@@ -149,6 +157,8 @@ class Problem:
     safe_utility: NumberOrFunction | None = None
     learn_safe: bool = True
     reveals: np.ndarray | None = None
+    independent: bool = False
+    outcome_age: int = 1
     streams: dict[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -166,6 +176,39 @@ class Problem:
             reveals = reveals.copy()
             reveals.flags.writeable = False
             set_(self, "reveals", reveals)
+        self._check_feedback()
+
+    def _check_feedback(self) -> None:
+        if not isinstance(self.independent, bool) or (self.independent and self.reveals is None):
+            raise ProblemError(
+                f"independent={self.independent!r}: True says that outcomes revealed together are independent given x; without "
+                "reveals= there is one a round, leave it out"
+            )
+        age = self.outcome_age
+        if isinstance(age, bool) or not isinstance(age, (int, np.integer)) or age < 1:
+            raise ProblemError(
+                f"outcome_age must be a whole number of rounds, at least 1, got {age!r}; 1 learns every outcome at the next "
+                "decision after it was told"
+            )
+
+    def learned_of(self, action: int) -> int | None:
+        """Whose outcome is learned when several are revealed by playing `action`: known before any of them is."""
+        if self.reveals is None:
+            return action
+        learned = [int(b) for b in np.flatnonzero(self.reveals[action]) if self.learn_safe or b != self.safe_action]
+        return action if action in learned else next(iter(learned), None)
+
+    @property
+    def feedback(self) -> str:
+        """How outcomes are learned, and what that takes for granted, in one sentence."""
+        if self.outcome_age > 1:
+            said = f"outcomes are learned {self.outcome_age} rounds after their decision (later if they are told later)"
+        else:
+            said = "outcomes are learned when they are told: their delay must say nothing of them"
+        if self.reveals is None:
+            return said
+        together = "as independent given x, as declared" if self.independent else "one row a round"
+        return f"{said}; of those revealed together, {together}"
 
     def _check_actions(self) -> None:
         if not isinstance(self.n_actions, (int, np.integer)) or self.n_actions < 1:
@@ -284,6 +327,8 @@ class Problem:
         """A hash of the declaration and of the models' source, to tell one problem's journal from another's."""
         parts = [f"K={self.n_actions}", f"safe={self.safe_action}", f"learn_safe={self.learn_safe}"]
         parts += [f"reveals={None if self.reveals is None else self.reveals.tolist()}"]
+        parts += [f"independent={self.independent}"] * self.independent  # journals from before this could be declared agree
+        parts += [f"outcome_age={self.outcome_age}"] * (self.outcome_age != 1)
         parts += [f"safe_utility={_describe(self.safe_utility)}"]
         parts += [f"utility={_describe(self.utility.model)}|{_describe(self.utility.functional)}"]
         for c in self.constraints:

@@ -368,7 +368,7 @@ def test_bad_settings(options, match) -> None:
 
 
 def test_full_information_counts_every_action() -> None:
-    problem = replace(WORLD.problem(), reveals=np.ones((3, 3), bool))
+    problem = replace(WORLD.problem(), reveals=np.ones((3, 3), bool), independent=True)
     agent = ged.GEDUCB(problem)
     decision = agent.ask([0.0])
     agent.tell(decision.id, [1.0, 0.0, 1.0], [0.0, np.nan, 1.0])

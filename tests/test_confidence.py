@@ -371,7 +371,7 @@ def finite_learner(n=120, rule=None, seed=0, mean_=0.2):
     return feed(FiniteLearner.start(Means(GRID), delta=DELTA, radius=rule), x, a, y), (x, a, y)
 
 
-def test_finite_set_is_the_mixture_likelihood_ratio_intersected_over_time() -> None:
+def test_finite_set_is_the_mixture_likelihood_ratio_and_remembers_who_was_never_out() -> None:
     learner, (_, a, y) = finite_learner()
     logs = np.cumsum(norm.logpdf(y, GRID[:, None] + a), axis=1)
     assert learner.evidence == pytest.approx(float(logsumexp(logs[:, -1]) - np.log(21)))
@@ -379,20 +379,22 @@ def test_finite_set_is_the_mixture_likelihood_ratio_intersected_over_time() -> N
     sizes = [s for s in learner.snapshot_sizes if s]
     for n in sizes:
         now = logs[:, n - 1]
-        alive &= now >= logsumexp(now) - np.log(21) - np.log(1 / DELTA)
+        inside = now >= logsumexp(now) - np.log(21) - np.log(1 / DELTA)
+        alive &= inside
     np.testing.assert_array_equal(learner.alive, alive)
-    assert 0 < alive.sum() < 21
+    np.testing.assert_array_equal(learner.plausible, inside)
+    assert 0 < alive.sum() < inside.sum() < 21
     found = learner.bounds(mean(-3, 3), np.zeros((1, 1)), 2)
-    np.testing.assert_allclose(found.upper, [[GRID[alive].max(), GRID[alive].max() + 1]])
-    np.testing.assert_allclose(found.lower, [[GRID[alive].min(), GRID[alive].min() + 1]])
-    assert found.witness.tolist() == [[int(np.flatnonzero(alive)[-1])] * 2]
+    np.testing.assert_allclose(found.upper, [[GRID[inside].max(), GRID[inside].max() + 1]])
+    np.testing.assert_allclose(found.lower, [[GRID[inside].min(), GRID[inside].min() + 1]])
+    assert found.witness.tolist() == [[int(np.flatnonzero(inside)[-1])] * 2]
     assert found.estimate[0, 0] == GRID[np.argmax(logs[:, -1])]
     assert found.method == "exact"
     assert found.guaranteed
     trail = learner.trail(mean(-3, 3), np.zeros((1, 1)), 2)
     np.testing.assert_array_equal(trail.upper[:, -1], found.upper)
-    assert (np.diff(trail.upper, axis=1) <= 0).all()  # the running intersection never widens
-    values = GRID[alive] - found.estimate[0, 0]
+    assert (np.diff(trail.upper, axis=1) > 0).any()  # no running intersection: a set may widen again
+    values = GRID[inside] - found.estimate[0, 0]
     assert learner.squared_deviation(mean(-3, 3)) == pytest.approx(120 * np.max(values**2))
 
 
@@ -415,12 +417,21 @@ def test_finite_coverage_and_misspecification() -> None:
     assert missed <= 9  # binom.ppf(0.9999, 40, 0.05)
     wrong, _ = finite_learner(400, mean_=6.0)
     assert wrong.alive[-1]  # the nearest member stays: a likelihood ratio only compares members
-    gone = replace(wrong, alive=np.zeros(21, bool)).refit()
+    gone = replace(wrong, plausible=np.zeros(21, bool)).refit()
     found = gone.bounds(mean(-3, 9), np.zeros((1, 1)), 1)
     assert found.note == EMPTY
+    assert found.empty
     assert not found.guaranteed
     assert (found.lower[0, 0], found.upper[0, 0]) == (-3.0, 9.0)
     assert "misspecified" in gone.status
+    # every member was out at some time: those in the set now still bound, and nothing is guaranteed
+    left = replace(wrong, alive=np.zeros(21, bool)).refit()
+    found = left.bounds(mean(-3, 9), np.zeros((1, 1)), 1)
+    assert EMPTY in found.note
+    assert found.empty
+    assert not found.guaranteed
+    assert found.upper[0, 0] == GRID[-1]
+    assert "misspecified" in left.status
 
 
 def test_finite_members_with_nan_or_zero_density_are_excluded() -> None:

@@ -13,7 +13,7 @@ from scipy.special import ndtr, stdtr
 from scipy.stats import binom, f
 
 from gedppl.errors import ActionRangeError, ContextWidthError, DataError, NotFiniteError, SettingError
-from gedppl.guard import Guard, LimitMonitor, OutlierCheck, PitMonitor, Told, pit_uniform, randomised_pit
+from gedppl.guard import Cost, Guard, LimitMonitor, OutlierCheck, PitMonitor, Told, pit_uniform, randomised_pit
 from gedppl.guard.bets import AMOUNTS, SHAPES, Bets, Moments, Trend, log_total, shapes, shared
 
 
@@ -392,11 +392,16 @@ def guard(delta: float = 0.05) -> Guard:
 
 def test_the_guard_shares_delta_and_names_its_monitors():
     monitors = guard().monitors
-    assert sorted(monitors) == ["calibration:cost", "calibration:utility", "drift:cost", "drift:utility", "limit:cost"]
+    betting = [f"{kind}:{name}" for kind in ("calibration", "delay", "drift") for name in ("cost", "utility")]
+    assert sorted(monitors) == [*betting, "limit:cost"]
     assert monitors["limit:cost"].delta == 0.025
     assert sum(m.delta for m in monitors.values()) == pytest.approx(0.05)
     alone = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)})
     assert alone.monitors["limit:cost"].delta == 0.05
+
+
+def costing(cost: float) -> dict[str, Cost]:
+    return {"limit:cost": Cost(cost)}
 
 
 def test_the_guard_says_what_happened_once_and_leaves_the_old_state_alone():
@@ -405,7 +410,7 @@ def test_the_guard_says_what_happened_once_and_leaves_the_old_state_alone():
     before = {k: v.tobytes() for k, v in start.arrays().items()}
     alarms = []
     for _ in range(400):
-        told = Told(rng.normal(size=1), int(rng.integers(2)), {"utility": rng.random()}, {"cost": rng.random() * 0.5 + 0.4})
+        told = Told(rng.normal(size=1), int(rng.integers(2)), {"utility": rng.random()}, costing(rng.random() * 0.5 + 0.4))
         state, new = state.update(told)
         alarms += new
     assert [a.name for a in alarms] == ["limit:cost"]
@@ -439,7 +444,7 @@ def test_the_state_goes_through_arrays_and_back():
     rng = np.random.default_rng(28)
     state = guard()
     rows = [
-        Told(rng.normal(size=1), int(rng.integers(2)), {"utility": rng.random(), "cost": rng.random()}, {"cost": rng.random()})
+        Told(rng.normal(size=1), int(rng.integers(2)), {"utility": rng.random(), "cost": rng.random()}, costing(rng.random()))
         for _ in range(120)
     ]
     for told in rows[:70]:

@@ -14,9 +14,10 @@ import gedppl.agent as agent_module
 from gedppl import errors
 from gedppl.agent import AlarmWarning, monitoring, predictions
 from gedppl.agent.feedback import Entry
-from gedppl.agent.monitoring import lowest_outcome, stops
+from gedppl.agent.monitoring import stops
 from gedppl.agent.predictions import predictive_cdf
-from gedppl.guard import LimitMonitor
+from gedppl.agent.stakes import limit_floor
+from gedppl.guard import Cost, Told
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 from tests.program_doubles import Glm, Heteroscedastic
 
@@ -108,9 +109,10 @@ def test_alarms_stop_a_run_only_where_their_rate_is_proved() -> None:
         agent.ask(world.context(np.random.default_rng(0)))
         return sorted(agent._keeper.memory.watch.guard.monitors)
 
-    betting = ["calibration:cost", "calibration:utility", "drift:cost", "drift:utility", "limit:cost"]
+    models = [f"{kind}:{name}" for kind in ("calibration", "delay", "drift") for name in ("cost", "utility")]
+    betting = [*models, "limit:cost", "safe_value:cost"]
     for world in (WORLD, ArmsWorld("Normal"), ArmsWorld("Bernoulli")):
-        assert monitors(world) == [*betting, "refuted:cost", "refuted:utility"]
+        assert monitors(world) == sorted([*betting, "refuted:cost", "refuted:utility"])
     # the largest likelihood of a general program is not known: its monitors warn only
     assert monitors(ArmsWorld("Bernoulli", exact=False, actions=2)) == betting
     assert [name for name in monitors(WORLD) if stops(name, WORLD.problem)] == ["limit:cost", "refuted:cost"]
@@ -131,14 +133,16 @@ def test_a_refuted_utility_warns_and_the_run_goes_on() -> None:
 
 
 def test_a_class_without_the_truth_is_refuted_and_stops_the_run(tmp_path) -> None:
-    world = PlainWorld()  # every action costs 0.4 on average: the limit is kept, but all members say 0.1 of the safe action
-    world.truth = (world.truth[0], np.full_like(world.truth[1], 0.4))
+    world = PlainWorld()  # the limit is kept and the safe value right, but no member has actions that never cost anything
+    costs = np.zeros_like(world.truth[1])
+    costs[:, 0] = 0.1
+    world.truth = (world.truth[0], costs)
     agent = ged.GEDUCB(world.problem, seed=1, journal=tmp_path / "j.db")
     until_alarm(agent, world, 300)
     assert "refuted:cost" in [alarm.name for alarm in agent.alarms]
     decision = agent.ask([0.0])
     assert decision.policy.tolist() == [1, 0, 0]
-    assert "no parameter of the model of 'cost' explains the outcomes: outcomes are larger" in decision.certificate.fallback
+    assert "no parameter of the model of 'cost' explains the outcomes: outcomes are smaller" in decision.certificate.fallback
     expected = agent.state_hash()
     agent.close()
     back = ged.resume(tmp_path / "j.db", world.problem)
@@ -202,13 +206,14 @@ def test_lower_ends_of_outcomes() -> None:
     x = np.array([1.0, 0.5])
 
     def lowest(model, low=0.0):
-        return lowest_outcome(ged.Constraint(model, ged.mean(low, 1), at_most=0.5, safe_value=0.1), x, 2)
+        floor = limit_floor(ged.Constraint(model, ged.mean(low, 1), at_most=0.5, safe_value=0.1), x, 2)
+        return floor and floor.low
 
     assert lowest(Glm("Bernoulli", 2)) == 0.0
     assert lowest(Glm("Normal", 2, extra={"scale": 0.2})) == pytest.approx(-1.2)
     # a scale that is learned bounds nothing
     assert lowest(_with_density(Heteroscedastic(2))) is None
-    assert lowest_outcome(WORLD.problem.constraints[0], np.zeros(1), 3) == 0.0
+    assert limit_floor(WORLD.problem.constraints[0], np.zeros(1), 3) == (0.0, 0.0)
 
 
 def _with_density(model):
@@ -295,13 +300,13 @@ def test_a_decision_answers_to_the_limit_of_its_own_round() -> None:
     memory = agent._keeper.memory
     guard = memory.watch.guard
 
-    def cost(number: int) -> tuple[float, float]:
-        return monitoring._costs(memory.state, guard, Entry(number, np.zeros(1), 1, {"cost": np.asarray(1.0)}, True))["cost"]
+    def cost(number: int) -> Cost:
+        entry = Entry(number, np.zeros(1), 1, {"cost": np.asarray(1.0)}, True)
+        return monitoring._costs(memory.state, guard, entry)["limit:cost"]
 
-    assert (cost(0), cost(1)) == ((1.0, 0.5), (1.0, 0.3))
-    limited = monitoring._with_limits(guard, {"cost": (1.0, 0.3)}).monitors["limit:cost"]
-    assert isinstance(limited, LimitMonitor)
-    assert limited.limit == 0.3
+    assert (cost(0)[:2], cost(1)[:2]) == ((1.0, 0.5), (1.0, 0.3))
+    limited, _ = guard.update(Told(np.zeros(1), 1, costs={"limit:cost": cost(1)}))
+    assert limited.monitors["limit:cost"].limit == 0.3
 
 
 def test_warm_up_rounds_of_the_paper_do_not_count_against_it() -> None:

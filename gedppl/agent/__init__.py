@@ -20,14 +20,14 @@ import numpy as np
 from gedppl import ged_ucb
 from gedppl.agent import memory as steps
 from gedppl.agent import monitoring, recorder, state_store
-from gedppl.agent.deciding import Decision, FallbackWarning, choose, decide
+from gedppl.agent.deciding import AlarmWarning, Choice, Decision, FallbackWarning, SafeActionWarning, choose, decide
 from gedppl.agent.feedback import Entry, Outcomes, amended_outcomes, new_outcomes, read_outcomes
 from gedppl.agent.inputs import read_action, read_contexts, read_logged, read_mask, read_triples
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
 from gedppl.agent.numbers import is_whole
 from gedppl.certificate import Explanation, what_holds_back
-from gedppl.errors import ActionRangeError, DataError, InputError, SettingError, UnknownDecisionError
+from gedppl.errors import ActionRangeError, DataError, DeclarationError, InputError, SettingError, UnknownDecisionError
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.problem import Problem
@@ -37,14 +37,6 @@ __all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionW
 
 KEPT_EXPLANATIONS = 1000  # full terms are kept for the latest decisions only
 SAFE_WINDOW, SAFE_SHARE = 200, 0.8
-
-
-class SafeActionWarning(UserWarning):
-    """The safe action takes nearly every round: the limit, the radius or the model leaves no room."""
-
-
-class AlarmWarning(UserWarning):
-    """A monitor found that an assumption does not hold."""
 
 
 class GEDUCB:
@@ -73,9 +65,10 @@ class GEDUCB:
         A path, where a new journal begins: every decision and outcome is durable before the call returns. An agent whose
         process ended goes on with `resume`.
     guard
-        ``"fallback"``: once a limit is found exceeded, or every parameter of a model refuted, the safe action alone is played,
-        until `acknowledge`; the other alarms warn. ``"warn"``: all alarms are said and recorded. None: nothing is watched. The
-        chance that a run is stopped by mistake is at most another delta: `gedppl.agent.monitoring` says exactly when.
+        ``"fallback"``: once a limit is found exceeded, or a model refuted, the safe action alone is played, until `acknowledge`;
+        once a declaration is refuted (a range, a safe value, bounds), `ask` raises `DeclarationError` until then; other alarms
+        warn. ``"warn"``: all alarms are said and recorded. None: nothing is watched. The chance that a run is stopped by mistake
+        is at most another delta: `gedppl.agent.monitoring` says exactly when.
     growth, exact_rounds
         Refit once the told rounds have grown by this factor; replay past rounds one by one up to this round, then in blocks.
     exploration
@@ -180,9 +173,10 @@ class GEDUCB:
             contexts, single = read_contexts(x, self._width)
             mask = read_mask(allowed, len(contexts), self._memory.available)
             memory, broken = self._keeper.learned(contexts[0])
-            policy, info, fallback = choose(memory, contexts, mask, broken)
-            made = [decide(memory, contexts[i], policy[i], info, i, fallback) for i in range(len(contexts))]
-            after = memory
+            choice = choose(memory, contexts, mask, broken)
+            self._refuse(choice)
+            made = [decide(choice, contexts[i], i) for i in range(len(contexts))]
+            after = choice.memory
             records: list[recorder.Step] = []
             for i, (d, _) in enumerate(made):
                 after = steps.decided(after, d.x, learned=broken is None)
@@ -204,8 +198,10 @@ class GEDUCB:
             contexts, single = read_contexts(x, self._width)
             mask = read_mask(allowed, len(contexts), self._memory.available)
             memory, broken = self._keeper.learned(contexts[0])
-            policy, _, _ = choose(memory, contexts, mask, broken)
-            return policy[0] if single else policy
+            choice = choose(memory, contexts, mask, broken)
+            if choice.refused:
+                raise DeclarationError(choice.refused)
+            return choice.policy[0] if single else choice.policy
 
     def cost_bounds(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper value of every constraint and action at x: each (J, K), or (n, J, K); the constraint's units."""
@@ -230,8 +226,8 @@ class GEDUCB:
     def tell(self, decision_id: int, y: Any = None, z: Any = None) -> None:
         """What came of a decision: the utility's outcome y, and z, a number or {constraint name: number}.
 
-        Any order, any delay. Parts may come later (y now, z later). The same value again changes nothing; another value
-        is an error. The delay must not depend on the outcome: feedback that arrives only when it is good biases any model.
+        Any order, any delay. Parts may come later (y now, z later). The same value again changes nothing; another value is an
+        error. If the delay depends on the outcome, no set covers: declare ``Problem(outcome_age=)``.
         """
         self.tell_many([(decision_id, y, z)])
 
@@ -375,6 +371,14 @@ class GEDUCB:
         assert state is not None
         return state
 
+    def _refuse(self, choice: Choice) -> None:
+        """If a declaration was refuted: put the alarms on the record, and raise. Nothing else of the step is kept."""
+        if choice.refused:
+            raised = choice.memory.alarms[len(self._memory.alarms) :]
+            if raised and self._state is not None:  # before the first decision there is nothing to acknowledge: declare it anew
+                self._keeper.commit([], steps.with_alarms(self._memory, raised))
+            raise DeclarationError(choice.refused)
+
     def _payload(self, d: Decision, allowed: np.ndarray | None, learned: bool) -> dict[str, Any]:
         if self.journal is None:
             return {"id": d.id, "x": d.x, "action": d.action, "learned": learned}
@@ -400,8 +404,7 @@ class GEDUCB:
 
     def _warn(self, raised: list[Alarm]) -> None:
         for alarm in raised:
-            stops = self._memory.guard == "fallback" and monitoring.stops(alarm.name, self.problem)
-            then = f"The safe action alone is played until acknowledge({alarm.name!r})." if stops else "The run goes on."
+            then = monitoring.what_then(alarm.name, self._memory.guard, self.problem)
             warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
 
     def _warn_if_stuck(self, x: np.ndarray, latest: Explanation) -> None:

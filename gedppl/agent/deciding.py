@@ -6,19 +6,29 @@ Axis letters: n contexts, K actions.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.agent import monitoring
-from gedppl.agent.memory import Memory
+from gedppl.agent.memory import Memory, doubted
 from gedppl.certificate import Certificate, Explanation, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError
+from gedppl.ged_ucb import declared
 
 
 class FallbackWarning(UserWarning):
     """No policy could be computed and the safe action was taken instead."""
+
+
+class SafeActionWarning(UserWarning):
+    """The safe action takes nearly every round: the limit, the radius or the model leaves no room."""
+
+
+class AlarmWarning(UserWarning):
+    """A monitor found that an assumption does not hold."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +54,51 @@ class Decision:
         return f"{self!r}\n{self.certificate}"
 
 
-def choose(
+@dataclass(frozen=True)
+class Choice:
+    """Policies at n contexts, and what they rest on."""
+
+    policy: np.ndarray  # (n, K)
+    info: ged_ucb.Info | None  # None: the safe action alone
+    fallback: str | None  # why the safe action alone
+    memory: Memory  # with the alarms that the sets behind these policies raised
+    doubts: Mapping[str, str]  # constraint -> why nothing is guaranteed of it
+    refused: str | None = None  # why no policy may be played at all
+
+
+def choose(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, broken: str | None) -> Choice:
+    """Policies at contexts (n, dx), or the safe action alone and why, or a refusal where a declaration was refuted.
+
+    Nothing is played against an alarm: if the sets that a policy rests on refute a class, the safe action is taken instead,
+    and if they refute a declaration, none is known to be safe.
+    """
+    refused = why_refused(memory)
+    if refused:
+        return Choice(np.empty((0, memory.problem.n_actions)), None, None, memory, {}, refused)
+    policy, info, fallback = _policies(memory, contexts, mask, broken)
+    found = () if info is None else declared.refuted(memory.problem, contexts, info.bounds)
+    noticed = doubted(memory, found)
+    if len(noticed.alarms) > len(memory.alarms) and why_stopped(noticed):
+        policy, info, fallback = _policies(noticed, contexts, mask, broken)
+    said = {r.name: r.sentence for r in found} | {alarm.name: alarm.sentence for alarm in memory.alarms}
+    # a class that is refuted is no doubt about the safe action, which rests on its declared value alone
+    kinds = declared.DECLARATIONS if info is None else declared.KINDS
+    return Choice(policy, info, fallback, noticed, declared.doubts(memory.problem, said, kinds), why_refused(noticed))
+
+
+def why_refused(memory: Memory) -> str | None:
+    """The sentences of the declarations refuted and not acknowledged, and how to go on."""
+    if memory.guard != "fallback":
+        return None
+    said = {alarm.name: alarm.sentence for alarm in memory.alarms}
+    names = [name for name in memory.active if monitoring.refuses(name)]
+    if not names:
+        return None
+    calls = " and ".join(f"acknowledge({name!r})" for name in names)
+    return " ".join([*(said[name] for name in names), f"No action is known to be safe; {calls} goes on without a guarantee."])
+
+
+def _policies(
     memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, broken: str | None
 ) -> tuple[np.ndarray, ged_ucb.Info | None, str | None]:
     """Policies (n, K) at contexts (n, dx) and what they rest on; or the safe action alone and why.
@@ -69,7 +123,7 @@ def choose(
     if safe is None:
         raise FloatingPointError(f"no policy could be computed ({reason}) and the problem names no safe action") from cause
     policy = _safe_policy(memory, contexts, mask, reason)
-    warnings.warn(f"no policy could be computed ({reason}); taking the safe action {safe}", FallbackWarning, stacklevel=3)
+    warnings.warn(f"no policy could be computed ({reason}); taking the safe action {safe}", FallbackWarning, stacklevel=4)
     return policy, None, reason
 
 
@@ -90,10 +144,9 @@ def _safe_policy(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, 
     return policy
 
 
-def decide(
-    memory: Memory, x: np.ndarray, policy: np.ndarray, info: ged_ucb.Info | None, i: int, fallback: str | None
-) -> tuple[Decision, Explanation]:
-    """Draw the action of context i from its policy (K,), and certify it."""
+def decide(choice: Choice, x: np.ndarray, i: int) -> tuple[Decision, Explanation]:
+    """Draw the action of context i, x (dx,), from its policy, and certify it."""
+    memory, policy, fallback = choice.memory, choice.policy[i], choice.fallback
     assert memory.state is not None
     key = memory.state.t + i
     # one stream for every decision id: the draw does not depend on what else was drawn
@@ -104,7 +157,7 @@ def decide(
     remarks = [] if fallback else [said[name] for name in memory.active]
     if memory.watch is not None and (far := memory.watch.flag(x)):
         remarks.append(far)
-    certificate, explanation = certify(memory.state, x, policy, action, info, i, fallback, tuple(remarks))
+    certificate, explanation = certify(memory.state, x, policy, action, choice.info, i, fallback, tuple(remarks), choice.doubts)
     policy = policy.copy()
     policy.setflags(write=False)  # like x: a decision is a record of what happened
     return Decision(key, action, policy, certificate, x), explanation

@@ -54,7 +54,7 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
             continue
         check = getattr(problem.streams[name], "check_outcomes", None)
         if check is not None:
-            xs, actions, ys = _rows_of_one(problem, name, x, action, array)
+            xs, actions, ys = _rows_of_one(problem, name, x, action, array, every=True)
             if len(actions):
                 _checked(check, name, xs, actions, ys)
         out[name] = array
@@ -105,14 +105,20 @@ def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | 
 
 
 def _rows_of_one(
-    problem: Problem, name: str, x: np.ndarray, action: int, value: np.ndarray
+    problem: Problem, name: str, x: np.ndarray, action: int, value: np.ndarray, *, every: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows (x, a, y) that one outcome adds to a model."""
+    """The rows (x, a, y) that one outcome adds to a model: one, unless those revealed together are declared independent.
+
+    Which one must not depend on the outcomes, so it is settled by the action. `every`: all that were told, to be checked.
+    """
     event_shape = tuple(getattr(problem.streams[name], "event_shape", ()))
     if value.shape == event_shape:
         actions, y = np.array([action]), value[None]
     else:
-        actions = np.flatnonzero(~np.isnan(value))
+        told = ~np.isnan(value)
+        if not (every or problem.independent):
+            told &= np.arange(len(value)) == problem.learned_of(action)
+        actions = np.flatnonzero(told)
         y = value[actions]
     if not problem.learn_safe:
         keep = actions != problem.safe_action

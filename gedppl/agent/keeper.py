@@ -209,9 +209,10 @@ class Keeper:
         """Write a step down, then let it count. The alarms that it set off are written with it, and returned."""
         alarms = [a for a in after.alarms[len(self.memory.alarms) :] if ledger is None]
         said: list[recorder.Step] = [("alarm", recorder.alarm_payload(a)) for a in alarms]
-        # Before the step, so that one it acknowledges is not raised again by a replay; but logged rows may be the first
-        # thing that ever happened, and before them there are no monitors.
-        records = [*records, *said] if records[0][0] == "observe" else [*said, *records]
+        # Before the step, so that one it acknowledges is not raised again by a replay; but before the first thing that ever
+        # happened, a decision or logged rows, there are no monitors.
+        last = self.memory.state is None or any(kind == "observe" for kind, _ in records)
+        records = [*records, *said] if last else [*said, *records]
         first = len(self.history) if self.journal is None else len(self.journal)
         self._pending = _Pending(records, first, after, asked or {}, told or {}, ledger)
         if self.journal is not None:

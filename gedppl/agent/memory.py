@@ -15,6 +15,7 @@ from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
 from gedppl.agent.monitoring import Watch
 from gedppl.errors import GedError, LearningError
+from gedppl.ged_ucb.declared import Refuted
 from gedppl.guard import Alarm
 from gedppl.problem import Problem
 from gedppl.settings import Settings
@@ -81,14 +82,19 @@ def started(memory: Memory, x: np.ndarray) -> Memory:
 
 
 def absorbed(memory: Memory) -> Memory:
-    """With everything told so far shown to the monitors, then learned."""
-    state, entries = memory.state, list(memory.inbox)
-    if state is None or not entries:
+    """With everything told so far that is old enough shown to the monitors, then learned; the rest waits on."""
+    state = memory.state
+    if state is None or not len(memory.inbox):
         return memory
+    old = [state.t - e.id >= memory.problem.outcome_age for e in memory.inbox]
+    due = [e for e, is_due in zip(memory.inbox, old) if is_due]
+    if not due:
+        return memory
+    waiting = Inbox([e for e, is_due in zip(memory.inbox, old) if not is_due])
     with _learning():
-        memory = _watched(memory, entries, decided=True)
-        rounds = sum(e.first for e in entries)
-        return _learned(replace(memory, inbox=Inbox()), ged_ucb.update(state, rows_by_stream(memory.problem, entries), rounds))
+        memory = _watched(memory, due, decided=True)
+        rounds = sum(e.first for e in due)
+        return _learned(replace(memory, inbox=waiting), ged_ucb.update(state, rows_by_stream(memory.problem, due), rounds))
 
 
 def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:
@@ -131,6 +137,20 @@ def alarmed(memory: Memory, alarm: Alarm) -> Memory:
     return replace(memory, alarms=(*memory.alarms, alarm), active=(*memory.active, alarm.name))
 
 
+def doubted(memory: Memory, found: Sequence[Refuted]) -> Memory:
+    """What the confidence sets refute, as alarms. It stays refuted, so that what was acknowledged is not raised again."""
+    if memory.watch is None or memory.state is None:
+        return memory
+    known = {alarm.name for alarm in memory.alarms}
+    delta, rounds = memory.settings.delta, memory.state.told
+    news = [
+        Alarm(r.name, 1.0 / delta, delta, rounds, f"Alarm after {rounds} rounds: {r.sentence}.")
+        for r in found
+        if r.name not in known
+    ]
+    return with_alarms(memory, news)
+
+
 def acknowledged(memory: Memory, name: str) -> Memory:
     """An alarm is looked into and the run goes on; its monitor begins anew, with its share of delta once more."""
     memory = absorbed(memory)
@@ -153,7 +173,7 @@ def _watched(memory: Memory, entries: Sequence[Entry], *, decided: bool) -> Memo
     if memory.watch is None or memory.state is None:
         return memory
     watch, alarms = memory.watch.take_in(memory.state, entries, decided=decided)
-    return _with_alarms(replace(memory, watch=watch), alarms)
+    return with_alarms(replace(memory, watch=watch), alarms)
 
 
 def _learned(memory: Memory, state: ged_ucb.State) -> Memory:
@@ -162,10 +182,10 @@ def _learned(memory: Memory, state: ged_ucb.State) -> Memory:
     if memory.watch is None:
         return memory
     watch, alarms = memory.watch.learned(state)
-    return _with_alarms(replace(memory, watch=watch), alarms)
+    return with_alarms(replace(memory, watch=watch), alarms)
 
 
-def _with_alarms(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
+def with_alarms(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
     for alarm in alarms:
         memory = alarmed(memory, alarm)
     return memory

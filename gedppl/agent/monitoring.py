@@ -5,17 +5,24 @@ before it: from the rows taken in earlier, and inside a batch told together from
 (refreshed each time the data grew by a tenth). So the order of arrival does not matter here either.
 
     limit:<constraint>       the realised cost against the limit in force when the decision was made
+    safe_value:<constraint>  the realised cost of the safe action against its declared value
     refuted:<outcome>        the outcome against every parameter of its model
     calibration:<outcome>    the outcome against its predictive
     drift:<outcome>          the same, with an eye on late changes
+    delay:<outcome>          the outcome against how late it was told
 
-Limits are watched where the constraint is on a mean and the outcome has a lower end, which is all that the bet needs: that
-of its support, or, for outcomes without one but with a known noise scale, six standard deviations under the functional's
-low (at the first context; a miss of that bound has probability 1e-9). Warm-up rounds of the paper's kind are left out.
+Limits are watched where the constraint is on an expectation and has a lower end, which is all that the bet needs: `stakes` says
+which, context by context. Warm-up rounds of the paper's kind are left out.
 
-Only limits, and refuted classes that a limit rests on, stop a run: if the limits are kept and the truth lies in the class,
-the chance that this ever happens is at most delta, whatever the prior. A refuted utility costs utility, never a limit, so it
-warns, as do the other two; a prior that conflicts with the truth can set those off.
+What the confidence sets themselves show is in `gedppl.ged_ucb.declared` and costs no delta of the guard:
+
+    empty:<outcome>          no parameter of the class is left
+    range:<constraint>, safe_value:<constraint>, bounds:<outcome>, declared:<outcome>     what was declared holds for none of them
+
+Only limits, and refuted or empty classes that a limit rests on, stop a run: if the limits are kept and the truth lies in the
+class, the chance that this ever happens is at most delta, whatever the prior. After a refuted declaration no action is known to
+be safe, and `ask` refuses. A refuted utility costs utility, never a limit, so it warns, as do the others; a prior that conflicts
+with the truth can set those off.
 A class can be refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones, and linear predictors
 with score equations. For other programs (a learned noise scale among them) the model's alarms warn only.
 """
@@ -30,14 +37,16 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, rows_by_stream
-from gedppl.agent.predictions import is_refutable, log_predictive, mark, members_at, predictive_cdf, tops
+from gedppl.agent.predictions import is_refutable, log_predictive, mark, predictive_cdf, tops
+from gedppl.agent.stakes import densities, is_scalar, limit_cost, limit_floor, safe_cost
 from gedppl.confidence.linear_gaussian import LinearGaussianLearner
-from gedppl.confidence.loc_ranges import is_mean
-from gedppl.density import Density
 from gedppl.errors import FamilyError, NoClosedFormError
+from gedppl.ged_ucb.declared import DECLARATIONS, KINDS
 from gedppl.guard import (
     Alarm,
     ClassMonitor,
+    Cost,
+    DelayMonitor,
     Guard,
     LimitMonitor,
     Monitor,
@@ -48,10 +57,9 @@ from gedppl.guard import (
     randomised_pit,
 )
 from gedppl.guard.bets import Bets
-from gedppl.problem import Constraint, Problem
+from gedppl.problem import Constraint, Problem, evaluate
 from gedppl.settings import warmup_rounds
 
-NOISE_SDS = 6.0
 OUTLIER_COLUMNS = 64  # wider contexts are checked on fixed random projections
 FIRST_LOGGED = 2**40  # logged rows have no decision id; their numbers for `pit_uniform` start here
 NO_UPPER_END = float(np.finfo(float).max)
@@ -69,12 +77,16 @@ class Watch:
     def begin(cls, state: ged_ucb.State, x: np.ndarray) -> Watch:
         """Before the first outcome; x (dx,) is the first context."""
         problem = state.problem
-        limits: dict[str, tuple[float, float, float]] = {}
+        limits, safe_values = {}, {}
         for c in problem.constraints:
-            if isinstance(c, Constraint) and is_mean(c.functional):
-                low = lowest_outcome(c, x, problem.n_actions)
-                if low is not None and low < c.at_most:
-                    limits[c.name] = (c.at_most, low, NO_UPPER_END)
+            if isinstance(c, Constraint) and problem.safe_action is not None:
+                floor = limit_floor(c, x, problem.n_actions)
+                if floor is not None and floor.low < c.at_most:
+                    limits[c.name] = (c.at_most, floor.low, NO_UPPER_END)
+                at_safe = float(evaluate(c.safe_value, x[None], f"safe_value of {c.name!r}")[0])
+                cost = safe_cost(c, c.functional.low, x, problem.safe_action, at_safe)
+                if cost is not None and cost.limit is not None and cost.floor is not None and cost.floor.low < cost.limit:
+                    safe_values[c.name] = (cost.limit, cost.floor.low, NO_UPPER_END)
         models = [name for name, learner in state.learners.items() if _has_predictive(problem.streams[name], learner, x)]
         width = len(x)
         guard = Guard.create(
@@ -82,6 +94,7 @@ class Watch:
             n_actions=problem.n_actions,
             delta=state.settings.delta,
             limits=limits,
+            safe_values=safe_values,
             models=models,
             refutable=[name for name in models if is_refutable(state.learners[name])],
         )
@@ -123,9 +136,8 @@ class Watch:
             for entry, its_pits in zip(chunk, pits):
                 costs = _costs(state, guard, entry) if decided else {}
                 action = entry.action % _first_actions(guard, state.problem)
-                guard, new = _with_limits(guard, costs).update(
-                    Told(entry.x, action, its_pits, {name: z for name, (z, _) in costs.items()})
-                )
+                late = max(state.t - entry.id - state.problem.outcome_age, 0) if decided else None
+                guard, new = guard.update(Told(entry.x, action, its_pits, costs, late))
                 alarms += new
             for name, (x, a, y) in rows_by_stream(state.problem, chunk).items():
                 if f"refuted:{name}" in guard.monitors:
@@ -160,14 +172,23 @@ class Watch:
         )
         return replace(self, guard=guard), alarms
 
+    def knows(self, name: str) -> bool:
+        """Whether there may be an alarm of this name."""
+        kind = name.partition(":")[0]
+        return name in self.guard.monitors or kind in KINDS
+
     def restarted(self, name: str) -> Watch:
-        """The same with one monitor at its start: after an alarm was looked into."""
+        """The same with one monitor at its start: after an alarm was looked into. What the sets refute has no monitor."""
+        if name not in self.guard.monitors:
+            return self
         monitor = self.guard.monitors[name]
         fresh: Monitor
         if isinstance(monitor, LimitMonitor):
-            fresh = LimitMonitor.create(limit=monitor.limit, low=monitor.low, high=monitor.high, delta=monitor.delta)
+            fresh = type(monitor).create(limit=monitor.limit, low=monitor.low, high=monitor.high, delta=monitor.delta)
         elif isinstance(monitor, ClassMonitor):
             fresh = ClassMonitor.create(delta=monitor.delta)
+        elif isinstance(monitor, DelayMonitor):
+            fresh = DelayMonitor.create(delta=monitor.delta, burn_in=monitor.burn_in)
         else:
             make = PitMonitor.drift if monitor.drifting else PitMonitor.calibration
             fresh = make(dx=monitor.bets.dx, n_actions=monitor.bets.n_actions, delta=monitor.delta, burn_in=monitor.burn_in)
@@ -178,7 +199,21 @@ def stops(alarm: str, problem: Problem) -> bool:
     """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a limit rests on what it doubts."""
     kind, _, name = alarm.partition(":")
     learned_by_limits = {c.stream for c in problem.constraints if isinstance(c, Constraint)}
-    return kind == "limit" or (kind == "refuted" and name in learned_by_limits)
+    return kind == "limit" or (kind in ("refuted", "empty") and name in learned_by_limits)
+
+
+def refuses(alarm: str) -> bool:
+    """Whether after an alarm nothing is known to be safe: what was declared is refuted, and the safe action rests on that."""
+    return alarm.partition(":")[0] in DECLARATIONS
+
+
+def what_then(alarm: str, guard: str | None, problem: Problem) -> str:
+    """What follows from an alarm, for its warning."""
+    if guard == "fallback" and refuses(alarm):
+        return f"ask() raises DeclarationError until acknowledge({alarm!r})."
+    if guard == "fallback" and stops(alarm, problem):
+        return f"The safe action alone is played until acknowledge({alarm!r})."
+    return "The run goes on."
 
 
 # what the monitors see ------------------------------------------------------------------------------------------------
@@ -202,29 +237,24 @@ def _played(problem: Problem, entry: Entry, stream: str, *, learned: bool) -> fl
     return None if np.isnan(number) else number
 
 
-def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, tuple[float, float]]:
-    """Constraint -> (realised cost, the limit in force when the decision was made)."""
+def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
+    """Monitor -> what this outcome says of a limit, the one in force when the decision was made, and of a safe value."""
     if state.settings.warmup == "paper" and entry.id < warmup_rounds("paper", state.problem.n_actions):
         return {}
+    problem = state.problem
     block = next((b for b in reversed(state.blocks) if b.start <= entry.id), state.blocks[0])
-    out = {}
-    for j, c in enumerate(state.problem.constraints):
-        monitor = guard.monitors.get(f"limit:{c.name}")
-        if isinstance(c, Constraint) and isinstance(monitor, LimitMonitor) and monitor.low < block.limits[j]:
-            z = _played(state.problem, entry, c.stream, learned=False)
-            if z is not None:
-                out[c.name] = (max(z, monitor.low), float(block.limits[j]))
-    return out
-
-
-def _with_limits(guard: Guard, costs: dict[str, tuple[float, float]]) -> Guard:
-    """Limits may change in a run; a bet is fair against the limit of its own round, whatever the others were."""
-    changed = {}
-    for name, (_, limit) in costs.items():
-        monitor = guard.monitors[f"limit:{name}"]
-        if isinstance(monitor, LimitMonitor) and monitor.limit != limit:
-            changed[f"limit:{name}"] = replace(monitor, limit=limit)
-    return Guard({**guard.monitors, **changed}) if changed else guard
+    out: dict[str, Cost | None] = {}
+    for j, c in enumerate(problem.constraints):
+        z = _played(problem, entry, c.stream, learned=False) if isinstance(c, Constraint) else None
+        if z is None or not isinstance(c, Constraint):
+            continue
+        if f"limit:{c.name}" in guard.monitors:
+            limit = float(block.limits[j])
+            out[f"limit:{c.name}"] = limit_cost(c, z, entry.x, entry.action, limit, problem.n_actions)
+        if f"safe_value:{c.name}" in guard.monitors and entry.action == problem.safe_action:
+            safe_value = float(problem.safe_values(entry.x[None])[0, j])
+            out[f"safe_value:{c.name}"] = safe_cost(c, z, entry.x, entry.action, safe_value)
+    return {name: cost for name, cost in out.items() if cost is not None}
 
 
 def _first_actions(guard: Guard, problem: Problem) -> int:
@@ -236,49 +266,13 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
 # models before the first outcome --------------------------------------------------------------------------------------
 
 
-def _densities(model: Any, x: np.ndarray, a: np.ndarray) -> list[Density]:
-    if getattr(model, "size", None) is not None:
-        return [density for _, density in members_at(model, x, a)]
-    return [model.density_at(np.asarray(model.initial, float), x, a)]
-
-
-def _is_scalar(density: Density) -> bool:
-    return density.kind in ("continuous", "discrete", "mixed") and not density.event_shape
-
-
 def _has_predictive(model: Any, learner: Any, x: np.ndarray) -> bool:
     if isinstance(learner, LinearGaussianLearner):
         return True
-    densities = _densities(model, x[None], np.zeros(1, np.int64))
-    if not all(_is_scalar(d) for d in densities):
+    found = densities(model, x[None], np.zeros(1, np.int64))
+    if not all(is_scalar(d) for d in found):
         return False
     try:
-        return all(np.isfinite(np.asarray(d.cdf(0.0), float)).all() for d in densities)
+        return all(np.isfinite(np.asarray(d.cdf(0.0), float)).all() for d in found)
     except (FamilyError, NoClosedFormError):
         return False
-
-
-def lowest_outcome(c: Constraint, x: np.ndarray, n_actions: int) -> float | None:
-    """The lower end of a constraint's outcome, for sure or but for six sds of known noise; None if there is none."""
-    model = c.model
-    rows, actions = np.repeat(x[None], n_actions, axis=0), np.arange(n_actions)
-    densities = _densities(model, rows, actions)
-    if not all(_is_scalar(d) for d in densities):
-        return None
-    members = getattr(model, "size", None) is not None
-    try:
-        low = min(float(np.min(np.asarray(d.support[0], float))) for d in densities)
-        variance = max(float(np.max(np.asarray(d.variance, float))) for d in densities) if members else np.nan
-    except FamilyError:  # a family of the user's own that says nothing about it
-        return None
-    if np.isfinite(low):
-        moving = not members and getattr(getattr(model, "program", None), "moving_support", False)
-        return None if moving else low
-    if members:
-        sd = float(np.sqrt(variance))
-    elif model.predictor is not None and model.predictor.family == "Normal":
-        sd = float(np.max(model.predictor.fixed(rows, actions)["scale"]))
-    else:
-        return None
-    low = c.functional.low - NOISE_SDS * sd
-    return low if np.isfinite(low) else None

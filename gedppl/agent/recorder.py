@@ -306,7 +306,7 @@ def changed(memory: Memory, payload: Mapping[str, Any]) -> Memory:
         problem = memory.problem.with_limit(payload["name"], payload["at_most"])
         return steps.changed(memory, problem, memory.available)
     if kind == "acknowledge":
-        if memory.watch is None or payload["alarm"] not in memory.watch.guard.monitors:
+        if memory.watch is None or not memory.watch.knows(str(payload["alarm"])):
             raise RecordError(f"there is no monitor {payload['alarm']!r}")
         return steps.acknowledged(memory, payload["alarm"])
     if kind == "actions":
@@ -324,7 +324,7 @@ def _alarm(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mappin
     numbers = (alarm.evidence, alarm.delta, alarm.round)
     if not all(isinstance(v, int | float) for v in numbers) or not all(isinstance(v, str) for v in (alarm.name, alarm.sentence)):
         raise RecordError(f"an alarm of {payload}")
-    if memory.watch is None or alarm.name not in memory.watch.guard.monitors:
+    if memory.watch is None or not memory.watch.knows(alarm.name):
         raise RecordError(f"there is no monitor {alarm.name!r}")
     return steps.alarmed(memory, alarm)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.backends.program import ProgramClass
-from gedppl.classes import Params
+from gedppl.classes import DrawnParams, Params
 from gedppl.density import Density
 from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError
 
@@ -19,8 +19,22 @@ from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeEr
 class FiniteClass:
     """M densities. See `gedppl.finite_class`."""
 
-    def __init__(self, model: Any, settings: Sequence[Params] | None = None, *, example: tuple[Any, Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        settings: Sequence[Params] | None = None,
+        *,
+        example: tuple[Any, Any] | None = None,
+        sampled: bool | None = None,
+    ) -> None:
         pairs = _pairs(model, settings)
+        drawn = any(DrawnParams.include(params) for _, params in pairs)
+        if drawn and sampled is False:
+            raise ModelError(
+                "sampled=False, but these settings were drawn by draw_prior: the truth is none of them; leave sampled= out, or "
+                "list settings that were chosen"
+            )
+        self.sampled = drawn or bool(sampled)
         self.members: tuple[tuple[Any, Params], ...] = tuple(pairs)
         self._programs: list[ProgramClass] = []  # one for each distinct model
         self._owner = np.empty(len(pairs), np.int64)  # (M,) which program a member belongs to
@@ -40,7 +54,8 @@ class FiniteClass:
         return len(self.members)
 
     def __repr__(self) -> str:
-        return f"finite_class({self.size} members of {len(self._programs)} model{'s' if len(self._programs) > 1 else ''})"
+        kind = "draws" if self.sampled else "members"
+        return f"finite_class({self.size} {kind} of {len(self._programs)} model{'s' if len(self._programs) > 1 else ''})"
 
     def trace(self, x: Any, a: Any) -> FiniteClass:
         """Run the models on these rows to learn their parameters and check every member; a second call does nothing."""

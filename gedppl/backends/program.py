@@ -15,7 +15,7 @@ import numpy as np
 
 from gedppl.backends import LOCK
 from gedppl.backends.tracing import Site, check_initial, find_program, parse_bounds
-from gedppl.classes import LinearPredictor, OrderedPredictor, Params
+from gedppl.classes import Drawn, DrawnParams, LinearPredictor, OrderedPredictor, Params
 from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
@@ -202,7 +202,8 @@ class ProgramClass:
         """Named constrained values of a flat vector (D,), or with a leading axis those of each row of (M, D)."""
         settings, single = self._settings(theta)
         values = self.program.constrain(settings)
-        return {name: value[0] for name, value in values.items()} if single else values
+        found = {name: value[0] for name, value in values.items()} if single else values
+        return DrawnParams.of(found) if isinstance(theta, Drawn) else found
 
     def _settings(self, theta: Any) -> tuple[np.ndarray, bool]:
         theta = np.asarray(theta, float)
@@ -251,7 +252,7 @@ class ProgramClass:
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
         """n draws (n, D) from the prior; `param` coordinates are standard normal around `initial`."""
-        return self.program.draw_prior(int(n), int(seed), self.initial)
+        return self.program.draw_prior(int(n), int(seed), self.initial).view(Drawn)
 
     # rows -------------------------------------------------------------------------------------------------------------
 

@@ -203,7 +203,7 @@ def _decide(options: argparse.Namespace, script: Script, agent: Any, new: Run, r
         if script.segments is not None:
             new.add_segments(script.segments)
         new.members = draw_members(agent)
-        new.meta["alarms"] = [alarm.sentence for alarm in getattr(agent, "alarms", [])]
+        new.meta["alarms"] = [*new.meta.get("refuted", []), *(alarm.sentence for alarm in getattr(agent, "alarms", []))]
         new.save(out)
         shown = options.decision if options.decision is None or options.decision < len(new) else None
         page = _write_report(new, out, shown) if options.report else None

@@ -253,7 +253,7 @@ class ConfidenceSet:
     def members(self, n: int, seed: int = 0, source: str = "set") -> list[Any]:
         """At most n members: named parameters (or member numbers). An inner approximation of the set; see `sampled_sets`."""
         if isinstance(self.learner, FiniteLearner):
-            return [int(m) for m in np.flatnonzero(self.learner.alive)[:n]]
+            return [int(m) for m in np.flatnonzero(self.learner.plausible)[:n]]
         return [self.cls.unflatten(theta) for theta in self._drawn(n, seed, source).theta]
 
     def _drawn(self, n: int, seed: int, source: str) -> Members:

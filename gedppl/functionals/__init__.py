@@ -30,7 +30,8 @@ from gedppl.functionals import rules as functional_rules
 from gedppl.functionals.rules import register_functional
 
 __all__ = [
-    "Functional", "cvar", "expected", "mean", "probability", "quantile", "register_functional", "second_moment", "variance",
+    "Functional", "cvar", "expected", "mean", "probability", "quantile", "realised", "register_functional", "second_moment",
+    "variance",
 ]  # fmt: skip
 
 Array = Any
@@ -79,7 +80,7 @@ class Functional:
                 f"{self} is NaN for {int(np.isnan(values).sum())} of {values.size} densities; the family may have no "
                 f"{self.name} (a Cauchy has no mean), or its parameters are not finite"
             )
-        slack = 1e-9 * max(1.0, abs(self.low), abs(self.high))
+        slack = 1e-9 * max(abs(self.low), abs(self.high))
         for side, worst, wrong in (
             ("low", values.min(initial=math.inf), values < self.low - slack),
             ("high", values.max(initial=-math.inf), values > self.high + slack),
@@ -116,6 +117,37 @@ def _is_set(functional: Functional, key: str) -> bool:
 
 def _short(value: Any) -> str:
     return getattr(value, "__name__", "function") if callable(value) else repr(value)
+
+
+def realised(functional: Functional, outcome: np.ndarray, x: np.ndarray, action: int) -> float:
+    """What one outcome at x (dx,) says of a functional that is an expectation: its value for the point mass; NaN for others.
+
+    >>> realised(probability(above=1.0), np.asarray(3.0), np.zeros(1), 0)
+    1.0
+    """
+    if np.isnan(outcome).any():
+        return math.nan
+    rows, actions = x[None], np.array([action])
+    if functional.name == "expected" and functional.fn is not None:
+        return float(np.asarray(functional.fn(outcome[None, None], rows, actions), float).reshape(-1)[0])
+    if outcome.ndim:
+        return math.nan
+    if functional.name == "mean":
+        return float(outcome)
+    if functional.name == "second_moment":
+        return float(outcome**2)
+    if functional.name == "probability":
+        above = _edge(functional.above, rows, actions, -math.inf)
+        return float(above < outcome < _edge(functional.below, rows, actions, math.inf))
+    return math.nan
+
+
+def _edge(limit: Any, x: np.ndarray, a: np.ndarray, default: float) -> float:
+    if limit is None:
+        return default
+    if callable(limit):
+        return float(np.asarray(limit(x, a)).reshape(-1)[0])
+    return float(limit[a[0]] if isinstance(limit, tuple) else limit)
 
 
 # the constructors -----------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def _expected(functional: Functional, divergence: str, low: float, high: float, 
         values = np.asarray(functional.fn(grid, None, None), dtype=np.float64)  # type: ignore[misc]
     except Exception:  # a function of the context cannot be tried without one: any failure means just that
         return None, f"{functional} depends on the context or action, so its oscillation is not known"
-    slack = 1e-9 * max(1.0, abs(functional.low), abs(functional.high))
+    slack = 1e-9 * max(abs(functional.low), abs(functional.high))
     bad = ~((values >= functional.low - slack) & (values <= functional.high + slack))
     if bad.any():
         at = grid[np.argmax(bad)]

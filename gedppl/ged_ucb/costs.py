@@ -15,8 +15,8 @@ from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
 
-TOLERANCE = 1e-9
-ROUNDING = 1e-12  # share of a limit: large costs are known to fewer decimals
+TOLERANCE = 1e-9  # share of the costs that a policy adds up
+ROUNDING = 1e-12  # share of a limit or a safe value: closer than this they are equal
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _calibrated(trail: Trail, today: Bounds) -> Trail:
     sides = []
     for past, now, wider in ((trail.lower, today.lower, np.minimum), (trail.upper, today.upper, np.maximum)):
         reach = past - trail.estimate
-        factor = np.abs(now - today.estimate)[:, None] / np.maximum(np.abs(reach[:, -1:]), 1e-12)
+        factor = np.abs(now - today.estimate)[:, None] / np.maximum(np.abs(reach[:, -1:]), ROUNDING * (high - low))
         stretched = np.clip(wider(trail.estimate + factor * reach, now[:, None]), low, high)
         sides.append(np.where(unknown, past, stretched))
     return replace(trail, lower=sides[0], upper=sides[1])
@@ -147,7 +147,7 @@ def _width_bonus(
     problem = state.problem
     if not problem.constraints or problem.safe_action is None:
         return np.zeros(lower.shape[:2] + lower.shape[3:]), []
-    room = limits[None] - problem.safe_values(x)[:, None]  # (C, B, J)
+    room = room_for_mixing(limits[None], problem.safe_values(x)[:, None])  # (C, B, J)
     gain = problem.utility.functional.high - problem.safe_utilities(x)  # (C,)
     bonus, tight = weighted_width(lower, upper, room, gain[:, None])
     return state.settings.width_scale * bonus, tight_notes(problem, tight[:, -1])
@@ -158,7 +158,7 @@ def weighted_width(lower: np.ndarray, upper: np.ndarray, room: np.ndarray, gain:
 
     Where a limit equals the safe value no mixing is possible and the weight would be infinite: it is left out.
     """
-    tight = room <= TOLERANCE
+    tight = room <= 0
     weight = np.where(tight, 0.0, gain[..., None] / np.where(tight, 1.0, room))
     return (weight[..., None] * (upper - lower)).max(axis=-2), tight
 
@@ -170,6 +170,12 @@ def tight_notes(problem: Problem, tight: np.ndarray) -> list[str]:
         "actions certified one by one can be played"
         for j in np.flatnonzero(tight.any(axis=0))
     ]
+
+
+def room_for_mixing(limits: np.ndarray, safe_values: np.ndarray) -> np.ndarray:
+    """How far the safe value lies under the limit; 0 where they differ by rounding only. In any unit: 2e-10 is room beside 0."""
+    room = limits - safe_values
+    return np.where(room <= ROUNDING * np.maximum(np.abs(limits), np.abs(safe_values)), 0.0, room)
 
 
 def check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> None:
@@ -185,9 +191,13 @@ def worst_case(policy: np.ndarray, cost_upper: np.ndarray) -> np.ndarray:
     return np.einsum("ck,cjk->cj", policy, played)
 
 
-def check_feasible(worst: np.ndarray, limits: np.ndarray) -> None:
-    """The last look before a policy leaves: its worst case (C, J) under today's bounds is at or under every limit."""
-    over = worst > limits + TOLERANCE + ROUNDING * np.abs(limits)
+def check_feasible(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | float = 0.0) -> None:
+    """The last look before a policy leaves: its worst case (C, J) under today's bounds is at or under every limit.
+
+    `size` (C, J), sum_a pi_a |U_a|, is what was added up: rounding is a share of it, and of nothing absolute.
+    """
+    finite = np.where(np.isfinite(size), size, 0.0)  # an unbounded cost in play is no rounding
+    over = worst > limits + TOLERANCE * np.maximum(np.abs(limits), finite)
     if over.any():
         c, j = np.argwhere(over)[0]
         raise FloatingPointError(f"the policy's worst case {worst[c, j]:.6g} exceeds the limit {limits[j]:.6g}")
@@ -196,7 +206,7 @@ def check_feasible(worst: np.ndarray, limits: np.ndarray) -> None:
 def check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: np.ndarray) -> None:
     """With the limit at the safe value and nothing known, every round would play the safe action for ever: refuse."""
     learned = np.array([isinstance(c, Constraint) for c in problem.constraints])
-    stuck = (problem.limits - problem.safe_values(x) <= TOLERANCE) & learned  # (C, J)
+    stuck = (room_for_mixing(problem.limits, problem.safe_values(x)) <= 0) & learned  # (C, J)
     certified = (upper <= problem.limits[:, None]).all(axis=1) & mask
     certified[:, problem.safe_action] = False
     if np.any(stuck.any(axis=1) & ~certified.any(axis=1)):

@@ -18,14 +18,14 @@ def known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.ndar
     """
     known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for j, c in enumerate(problem.constraints):
-        if not _holds_parameters(c):
+        if not holds_parameters(c):
             continue
         assert isinstance(c, Constraint)
         action = np.array([problem.safe_action])
         features = np.asarray(c.model.predictor.features(x, action), float)
         value = problem.safe_values(x)[:, j] - np.asarray(c.model.predictor.offset(x, action), float)
         before = known.get(c.stream, (np.zeros((0, features.shape[1])), np.zeros(0)))
-        if not np.abs(features).max() > 0 and np.abs(value).max() > 1e-9:
+        if not np.abs(features).max() > 0 and np.abs(value).max() > 1e-9 * np.abs(problem.safe_values(x)[:, j]).max():
             raise ProblemError(
                 f"safe_value of constraint {c.name!r} is declared exact, but whatever its parameters the model gives the safe "
                 f"action {problem.safe_values(x)[0, j] - value[0]:g}, not {problem.safe_values(x)[0, j]:g}; mend the model or "
@@ -41,7 +41,7 @@ def exactness_notes(state: State) -> list[str]:
     for c in state.problem.constraints:
         if isinstance(c, Constraint) and c.safe_value_exact:
             space = getattr(state.learners[c.stream], "space", None)
-            if _holds_parameters(c) and space is not None and space.known:
+            if holds_parameters(c) and space is not None and space.known:
                 notes.append(f"the safe action's value of {c.name!r} is believed exact, as declared: parameters are held to it")
             else:
                 notes.append(
@@ -51,7 +51,7 @@ def exactness_notes(state: State) -> list[str]:
     return notes
 
 
-def _holds_parameters(c: Constraint | KnownCost) -> bool:
+def holds_parameters(c: Constraint | KnownCost) -> bool:
     """Whether an exact safe value is one linear equation in the parameters."""
     predictor = getattr(getattr(c, "model", None), "predictor", None)
     linear = predictor is not None and predictor.family == "Normal" and predictor.link == "identity"

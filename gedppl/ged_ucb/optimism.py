@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gedppl.confidence.learner import Bounds, Guess
-from gedppl.ged_ucb.costs import check_bounds, tight_notes, todays_costs, weighted_width
+from gedppl.ged_ucb.costs import check_bounds, room_for_mixing, tight_notes, todays_costs, weighted_width
 from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.problem import UTILITY, Constraint
@@ -46,7 +46,7 @@ def today(state: State, x: np.ndarray) -> Today:
     width, notes = np.zeros_like(utility.estimate), []
     if problem.constraints and problem.safe_action is not None:
         low = _lowest(state, lower, bounds) if chosen.mode == "theory" else lower
-        room = problem.limits - problem.safe_values(x)
+        room = room_for_mixing(problem.limits, problem.safe_values(x))
         least = np.maximum(problem.safe_utilities(x), utility.lower[:, problem.safe_action])
         width, tight = weighted_width(low, upper, room, np.maximum(utility.upper.max(axis=1) - least, 0.0))
         notes = tight_notes(problem, tight)

@@ -4,9 +4,11 @@ Each monitor is a value: `update` returns the next one and leaves the old as it 
 e-processes: over the whole run, however long and whenever it is looked at, the probability of a false alarm is at most
 
     limit         delta, if the mean cost keeps its limit in every round; no model is assumed, only a lower end of the costs
+    safe_value    delta, if the safe action's declared value is not exceeded; no model either
     refuted       delta, if the truth lies in the model class, whatever the prior, the fits and the way actions were chosen
     calibration   delta on average over the model's prior, or if the predictive is the truth itself
     drift         the same
+    delay         the same, if delays say nothing of outcomes
 
 What is not guaranteed. For one fixed truth and a Bayesian predictive the last two kept their rate in simulations after
 `burn_in` rounds, with these exceptions: a truth some ten prior standard deviations out, a learned scale inflated by a
@@ -27,15 +29,16 @@ import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
 from gedppl.guard.bets import Bets, Moments, Trend, log_total, shared
+from gedppl.guard.checks import check_delta, crossed
 from gedppl.guard.contexts import OutlierCheck, check_row
+from gedppl.guard.delays import DelayMonitor
+from gedppl.guard.limits import Cost, Floor, LimitMonitor, SafeValueMonitor
 from gedppl.guard.refuted import ClassMonitor
 
 __all__ = [
-    "Alarm", "ClassMonitor", "Guard", "LimitMonitor", "Monitor", "OutlierCheck", "PitMonitor", "Told", "pit_uniform",
-    "randomised_pit",
+    "Alarm", "ClassMonitor", "Cost", "DelayMonitor", "Floor", "Guard", "LimitMonitor", "Monitor", "OutlierCheck", "PitMonitor",
+    "SafeValueMonitor", "Told", "pit_uniform", "randomised_pit",
 ]  # fmt: skip
-
-FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 
 
 def randomised_pit(below: float, at: float, uniform: float) -> float:
@@ -76,71 +79,6 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class LimitMonitor:
-    """Is the mean of a bounded cost above its limit?
-
-    E_t = sum_k w_k prod_{i<=t} (1 + lambda_k (z_i - limit)),    lambda_k = c_k / (limit - low),    0 < c_k < 1,
-
-    is a nonnegative supermartingale if E[z_i | past, x_i] <= limit in every round, so P(ever E_t >= 1/delta) <= delta,
-    with no model at all (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2024).
-
-    Parameters
-    ----------
-    limit, low, high
-        The constraint's `at_most` and the range of the cost.
-    delta
-        Probability of a false alarm over the whole run.
-
-    >>> monitor = LimitMonitor.create(limit=0.4, low=0.0, high=1.0, delta=0.05)
-    >>> for _ in range(20):
-    ...     monitor = monitor.update(0.9)
-    >>> monitor.alarmed, monitor.n
-    (True, 20)
-    """
-
-    limit: float
-    low: float
-    high: float
-    delta: float
-    n: int
-    log_wealth: np.ndarray  # (..., len(FRACTIONS)), initial weights included
-    log_peak: np.ndarray  # (...) the largest log E so far
-    mean: np.ndarray  # (...) of the costs, for the sentence
-
-    @classmethod
-    def create(cls, *, limit: float, low: float, high: float, delta: float) -> LimitMonitor:
-        _check_delta(delta)
-        if not (np.isfinite(low) and np.isfinite(high) and low < limit < high):
-            raise SettingError(f"a limit needs low < limit < high, all finite, got low={low}, limit={limit}, high={high}")
-        weights = np.full(len(FRACTIONS), -np.log(len(FRACTIONS)))
-        return cls(limit, low, high, delta, 0, weights, np.zeros(()), np.zeros(()))
-
-    def update(self, cost: Any) -> LimitMonitor:
-        """Take in one realised cost (or (R,): one for each of R parallel runs)."""
-        z = np.asarray(cost, float)
-        if not np.all(np.isfinite(z)):
-            raise NotFiniteError(f"a cost must be finite, got {cost}")
-        if z.min() < self.low - 1e-9 or z.max() > self.high + 1e-9:
-            raise DataError(f"the cost {cost} lies outside its range [{self.low}, {self.high}]: correct it or the range")
-        payoff = np.clip((z - self.limit) / (self.limit - self.low), -1.0, None)
-        wealth = self.log_wealth + np.log1p(payoff[..., None] * FRACTIONS)
-        peak = np.maximum(self.log_peak, log_total(wealth))
-        mean = self.mean + (z - self.mean) / (self.n + 1)
-        return replace(self, n=self.n + 1, log_wealth=wealth, log_peak=peak, mean=mean)
-
-    @property
-    def alarmed(self) -> Any:
-        return _crossed(self.log_peak, self.delta)
-
-    def sentence(self, name: str) -> str:
-        return (
-            f"the mean cost of {name!r} exceeds its limit {self.limit:g}: the average over {self.n} rounds is "
-            f"{float(self.mean):.3g}. The constraint's model is wrong or the costs changed; fall back to the safe action "
-            "and look at the data"
-        )
-
-
-@dataclass(frozen=True)
 class PitMonitor:
     """Are the outcomes those that the model predicted? Bets on u = F(y), with and without regard to context and action.
 
@@ -177,7 +115,7 @@ class PitMonitor:
 
     @classmethod
     def _create(cls, dx: int, n_actions: int, delta: float, burn_in: int, drifting: bool) -> PitMonitor:
-        _check_delta(delta)
+        check_delta(delta)
         if dx < 0 or n_actions < 1 or burn_in < 0:
             raise SettingError(f"dx={dx}, n_actions={n_actions}, burn_in={burn_in}: at least 0, 1 and 0")
         bets = Bets(dx, n_actions)
@@ -211,7 +149,7 @@ class PitMonitor:
 
     @property
     def alarmed(self) -> Any:
-        return _crossed(self.log_peak, self.delta)
+        return crossed(self.log_peak, self.delta)
 
     @property
     def finding(self) -> str:
@@ -227,7 +165,7 @@ class PitMonitor:
         return f"the model of {name!r} does not fit: {self.finding}. The model is wrong or its prior far off; look at the data"
 
 
-Monitor = LimitMonitor | PitMonitor | ClassMonitor
+Monitor = LimitMonitor | PitMonitor | ClassMonitor | DelayMonitor
 
 
 @dataclass(frozen=True)
@@ -237,19 +175,20 @@ class Told:
     x: np.ndarray
     action: int
     pits: Mapping[str, float] = field(default_factory=dict)  # model name -> u
-    costs: Mapping[str, float] = field(default_factory=dict)  # constraint name -> realised cost
+    costs: Mapping[str, Cost] = field(default_factory=dict)  # monitor, e.g. "limit:cost" -> what the outcome says to it
+    late: int | None = None  # rounds after it could have been learned; None for rows that nobody waited for
 
 
 @dataclass(frozen=True)
 class Guard:
-    """All monitors together. `delta` bounds the chance of any false alarm: the limits' monitors share half of it, and of a
-    model's share `refuted` has half.
+    """All monitors together. `delta` bounds the chance of any false alarm: the monitors of limits and safe values share half of
+    it, and of a model's share `refuted` has half, the others a third of the rest each.
 
     >>> guard = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)}, models=["cost"],
     ...                      refutable=["cost"])
-    >>> guard, alarms = guard.update(Told(np.zeros(1), 0, pits={"cost": 0.3}, costs={"cost": 0.2}))
+    >>> guard, alarms = guard.update(Told(np.zeros(1), 0, pits={"cost": 0.3}, costs={"limit:cost": Cost(0.2)}))
     >>> alarms, sorted(guard.monitors)
-    ([], ['calibration:cost', 'drift:cost', 'limit:cost', 'refuted:cost'])
+    ([], ['calibration:cost', 'delay:cost', 'drift:cost', 'limit:cost', 'refuted:cost'])
     """
 
     monitors: Mapping[str, Monitor]
@@ -262,26 +201,31 @@ class Guard:
         n_actions: int,
         delta: float,
         limits: Mapping[str, tuple[float, float, float]] | None = None,
+        safe_values: Mapping[str, tuple[float, float, float]] | None = None,
         models: Any = (),
         refutable: Any = (),
         burn_in: int = 50,
     ) -> Guard:
-        """`limits`: constraint name -> (at_most, low, high), for constraints on a mean; `models`: names with a predictive.
+        """`limits`: constraint name -> (at_most, low, high), where outcomes speak of it; `models`: names with a predictive.
 
-        `refutable`: those of them whose largest log-likelihood can be computed.
+        `safe_values`: the same for the declared value of the safe action; `refutable`: models whose largest log-likelihood can
+        be computed.
         """
-        _check_delta(delta)
-        limits, models = dict(limits or {}), list(models)
-        half = 0.5 if limits and models else 1.0
+        check_delta(delta)
+        models = list(models)
+        means = [(f"limit:{name}", LimitMonitor, ends) for name, ends in (limits or {}).items()]
+        means += [(f"safe_value:{name}", SafeValueMonitor, ends) for name, ends in (safe_values or {}).items()]
+        half = 0.5 if means and models else 1.0
         monitors: dict[str, Monitor] = {}
-        for name, (limit, low, high) in limits.items():
-            monitors[f"limit:{name}"] = LimitMonitor.create(limit=limit, low=low, high=high, delta=half * delta / len(limits))
+        for key, kind, (limit, low, high) in means:
+            monitors[key] = kind.create(limit=limit, low=low, high=high, delta=half * delta / len(means))
         shape: dict[str, Any] = {"dx": dx, "n_actions": n_actions, "burn_in": burn_in}
         for name in models:
             share = half * delta / len(models)
-            each = share / 4 if name in refutable else share / 2
+            each = share / 6 if name in refutable else share / 3
             monitors[f"calibration:{name}"] = PitMonitor.calibration(**shape, delta=each)
             monitors[f"drift:{name}"] = PitMonitor.drift(**shape, delta=each)
+            monitors[f"delay:{name}"] = DelayMonitor.create(delta=each, burn_in=burn_in)
             if name in refutable:
                 monitors[f"refuted:{name}"] = ClassMonitor.create(delta=share / 2, first=burn_in)
         return cls(monitors)
@@ -292,10 +236,12 @@ class Guard:
         for key, monitor in self.monitors.items():
             name = key.split(":", 1)[1]
             if isinstance(monitor, LimitMonitor):
-                if name in told.costs:
-                    after[key] = monitor.update(told.costs[name])
+                if key in told.costs:
+                    after[key] = monitor.update(*told.costs[key])
             elif name in told.pits:
-                if isinstance(monitor, PitMonitor):
+                if isinstance(monitor, DelayMonitor):
+                    after[key] = monitor if told.late is None else monitor.update(told.pits[name], told.late)
+                elif isinstance(monitor, PitMonitor):
                     after[key] = monitor.update(told.pits[name], told.x, told.action)
                 else:  # both kinds of bets together, half of the stake each
                     after[key] = monitor.update(_together(after, name) - _together(self.monitors, name))
@@ -346,6 +292,8 @@ class Guard:
             state = {"n": np.array(m.n), "log_wealth": m.log_wealth, "log_peak": np.asarray(m.log_peak)}
             if isinstance(m, LimitMonitor):
                 state["mean"] = np.asarray(m.mean)
+            elif isinstance(m, DelayMonitor):
+                state |= {"late_n": np.array(m.moments.n), "late_mean": m.moments.mean, "late_m2": m.moments.m2}
             elif isinstance(m, PitMonitor):
                 state |= {"context_n": np.array(m.moments.n), "context_mean": m.moments.mean, "context_m2": m.moments.m2}
                 state |= {"trend_products": m.trend.products, "trend_squares": m.trend.squares}
@@ -363,6 +311,9 @@ class Guard:
             common: dict[str, Any] = {"n": int(state["n"]), "log_wealth": state["log_wealth"], "log_peak": state["log_peak"]}
             if isinstance(m, LimitMonitor):
                 after[key] = replace(m, **common, mean=state["mean"])
+            elif isinstance(m, DelayMonitor):
+                late = Moments(int(state["late_n"]), state["late_mean"], state["late_m2"])
+                after[key] = replace(m, **common, moments=late)
             elif isinstance(m, PitMonitor):
                 moments = Moments(int(state["context_n"]), state["context_mean"], state["context_m2"])
                 trend = Trend(state["trend_products"], state["trend_squares"])
@@ -385,13 +336,3 @@ def _together(monitors: Mapping[str, Monitor], name: str) -> float:
 
 def _finding(monitors: Mapping[str, Monitor], name: str) -> str:
     return max(_pit_monitors(monitors, name), key=lambda m: float(log_total(m.log_wealth))).finding
-
-
-def _crossed(log_peak: np.ndarray, delta: float) -> Any:
-    alarmed = np.asarray(log_peak) >= -np.log(delta)
-    return bool(alarmed) if alarmed.ndim == 0 else alarmed
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")

@@ -121,7 +121,7 @@ def _fit(objective: Objective, *, start: Fit | None, starts: int, seed: int, max
     first = initial if start is None or not np.isfinite(start.theta).all() else start.theta
     points = [first]
     if starts > 1:
-        points += list(objective.cls.draw_prior(starts - 1, seed))
+        points += list(np.asarray(objective.cls.draw_prior(starts - 1, seed)))
     fits = [_climb(objective, point, max_steps) for point in points]
     if not any(fit.ok for fit in fits) and first is not initial:
         # an old fit may lie where the new objective is flat or not finite

@@ -234,7 +234,7 @@ def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str
         safe=run.action == problem.safe_action,
         infeasible=int(run.infeasible.sum()),
         stopped=stopped,
-        alarmed=bool(getattr(agent, "alarms", ())),
+        alarmed=bool(getattr(agent, "alarms", ())) or bool(run.meta.get("refuted")),
     )
 
 

@@ -329,7 +329,7 @@ def _parameters(where: Any) -> str:
 
 
 def _how_it_was_made(run: Run) -> str:
-    elsewhere = ("title", "action_names", "context_names", "alarms")
+    elsewhere = ("title", "action_names", "context_names", "alarms", "refuted")
     made = [(k, v) for k, v in run.meta.items() if k not in elsewhere and v is not None]
     if not made:
         return ""

@@ -239,7 +239,7 @@ def best_vertex(vertices: np.ndarray, score: np.ndarray, played: np.ndarray, tol
     if len(tied) == 1:
         return int(tied[0])
     load = vertices[tied] @ played
-    return int(tied[np.argmax(load <= load.min() + 1e-9 * (1.0 + np.abs(played).max()))])
+    return int(tied[np.argmax(load <= load.min() + 1e-9 * np.abs(played).max())])
 
 
 # several constraints, short lists ------------------------------------------------------------------------------------

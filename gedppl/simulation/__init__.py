@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gedppl.agent.monitoring import refuses
 from gedppl.certificate import plain
-from gedppl.errors import RunFileError, SettingError, ShapeError
+from gedppl.errors import DeclarationError, RunFileError, SettingError, ShapeError
 from gedppl.problem import Problem
 from gedppl.selection import select_policy
 from gedppl.simulation.realised import realised_values
@@ -129,7 +130,7 @@ def simulate(
             x = np.asarray(environment.context(streams["contexts"]), float)
             if x.ndim != 1:
                 raise ShapeError(f"environment.context must return one context (dx,), got shape {x.shape}")
-            decision = agent.ask(x)
+            decision = _asked(agent, x, run)
             y, z = environment.outcome(x, decision.action, streams["outcomes"])
             agent.tell(decision.id, y, z)
             certificate = getattr(decision, "certificate", None)
@@ -145,6 +146,21 @@ def simulate(
                 run.interrupted = i + 1 < rounds
                 break
     return run
+
+
+def _asked(agent: Any, x: np.ndarray, run: Run) -> Any:
+    """Ask. Where a declaration was refuted, the run notes it under ``meta["refuted"]`` and goes on without its guarantee, as if
+    somebody had acknowledged it: a simulation is there to show what would happen."""
+    while True:
+        try:
+            return agent.ask(x)
+        except DeclarationError:
+            refuted = [alarm for alarm in agent.alarms if refuses(alarm.name)]
+            if not refuted:  # nothing was decided yet: the problem itself is declared wrongly
+                raise
+            for alarm in refuted:
+                run.meta.setdefault("refuted", []).append(alarm.sentence)
+                agent.acknowledge(alarm)
 
 
 def catch_up(environment: Environment, run: Run) -> None:

@@ -16,7 +16,7 @@ from gedppl.selection import select_policy
 if TYPE_CHECKING:
     from gedppl.simulation.runs import Run
 
-TOLERANCE = 1e-9
+TOLERANCE = 1e-9  # share of the numbers compared
 FRONTIER_ROUNDS, FRONTIER_POINTS = 100, 15
 
 
@@ -74,5 +74,6 @@ def frontier(run: Run, j: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _average(name: str, policy: np.ndarray, utilities: np.ndarray, costs: np.ndarray, limit: np.ndarray) -> Reference:
     cost = (policy[:, None] * costs).sum(axis=2)  # (T, J)
-    over = (cost > limit + TOLERANCE).any(axis=1)
+    size = np.maximum(np.abs(limit), np.where(np.isfinite(cost), np.abs(cost), 0.0))
+    over = (cost > limit + TOLERANCE * size).any(axis=1)
     return Reference(name, float((policy * utilities).sum(axis=1).mean()), cost.mean(axis=0), float(over.mean()))

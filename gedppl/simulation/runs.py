@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import arviz
     import xarray
 
-TOLERANCE = 1e-9
+TOLERANCE = 1e-9  # share of the numbers compared
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ class Run:
                 f"the true costs of {int(np.isnan(cost).any(axis=1).sum())} of {len(self)} rounds are not known, so neither is "
                 "their feasibility; give the environment `costs(x)` from a reference model, or look at `realised`"
             )
-        return np.asarray((cost > self.limit + TOLERANCE).any(axis=1))
+        size = np.maximum(np.abs(self.limit), np.where(np.isfinite(cost), np.abs(cost), 0.0))
+        return np.asarray((cost > self.limit + TOLERANCE * size).any(axis=1))
 
     @property
     def realised(self) -> np.ndarray:
@@ -195,7 +196,7 @@ class Run:
     def violated(self) -> np.ndarray:
         """Rounds with a realised value above its limit, (T,) bool. The limits are on expectations: such rounds are no breach."""
         with np.errstate(invalid="ignore"):
-            return np.asarray((self.realised > self.limit + TOLERANCE).any(axis=1))
+            return np.asarray((self.realised > self.limit + TOLERANCE * np.abs(self.limit)).any(axis=1))
 
     # what the agent said ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,146 @@
+"""What was declared of a problem, held against the parameters that the data still allow.
+
+A range, a safe value and bounds on parameters are hypotheses like the model itself. If the truth lies in the confidence set
+in all rounds, which has probability 1 - delta, then a declaration that holds for no parameter in the set is wrong: this may be
+looked at whenever one likes, and it spends no delta of its own. What is looked at is the set before the declared range cuts it
+(`Bounds.free_lower`, `free_upper`) and before the safe action is pinned to its declared value. Bounds that are not proved
+refute nothing: a search from inside the set may miss the parameter that meets the declaration.
+
+Blame goes, in this order, to the class (its set is empty, and nothing was declared that cut it), to a single declaration, and
+to several together where the set was cut by more than one.
+
+Axis letters: n contexts, K actions, J constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gedppl.confidence.learner import Bounds
+from gedppl.ged_ucb.known import holds_parameters
+from gedppl.problem import Constraint, Problem
+
+ROUNDING = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
+OF_CONSTRAINTS = ("range", "safe_value")  # alarms named by a constraint; the others by an outcome
+DECLARATIONS = (*OF_CONSTRAINTS, "bounds", "declared")
+KINDS = (*DECLARATIONS, "empty")  # an empty set is the class's own fault
+
+
+@dataclass(frozen=True)
+class Refuted:
+    """One finding: `name` is the alarm's, the kind and the constraint or outcome it is about."""
+
+    name: str
+    sentence: str
+
+
+def refuted(problem: Problem, x: np.ndarray, bounds: Sequence[Bounds | None]) -> tuple[Refuted, ...]:
+    """What the sets behind these bounds (J) at contexts x (n, dx) refute."""
+    found: dict[str, Refuted] = {}
+    safe_values = problem.safe_values(x)
+    for c, b, safe in zip(problem.constraints, bounds, safe_values.T):
+        if not isinstance(c, Constraint) or b is None:
+            continue
+        one = _empty(problem, c) if b.empty else None
+        news = [one] if one is not None else [_range(c, b, x), _safe_value(problem, c, b, x, safe)]
+        found |= {r.name: r for r in news if r is not None}
+    return tuple(found.values())
+
+
+def doubts(problem: Problem, said: Mapping[str, str], kinds: Sequence[str]) -> dict[str, str]:
+    """Constraint -> why nothing is guaranteed of it, from refutations of these kinds by name -> sentence."""
+    out: dict[str, str] = {}
+    for name, sentence in said.items():
+        kind, _, about = name.partition(":")
+        for c in problem.constraints:
+            concerned = c.name == about if kind in OF_CONSTRAINTS else isinstance(c, Constraint) and c.stream == about
+            if kind in kinds and concerned:
+                out.setdefault(c.name, sentence)
+    return out
+
+
+def _empty(problem: Problem, c: Constraint) -> Refuted:
+    held = [
+        f"the exact safe_value of {other.name!r}"
+        for other in problem.constraints
+        if isinstance(other, Constraint) and other.stream == c.stream and holds_parameters(other)
+    ]
+    declared = getattr(c.model, "bounds", None)  # a finite class has none
+    sites = ", ".join(sorted(declared)) if isinstance(declared, dict) else ""
+    if not held and not sites:
+        return Refuted(
+            f"empty:{c.stream}",
+            f"no parameter of the model of {c.stream!r} is left: the data exclude every one. The class does not hold the truth; "
+            "fall back to the safe action and revise the model",
+        )
+    if not held:
+        return Refuted(
+            f"bounds:{c.stream}",
+            f"the bounds declared on the parameters ({sites}) of the model of {c.stream!r} are refuted: the data leave no "
+            "parameter inside them. Declare wider bounds, or, if none would do, revise the model",
+        )
+    blamed = ", ".join([*held, *([f"the bounds on {sites}"] if sites else [])])
+    return Refuted(
+        f"declared:{c.stream}",
+        f"what was declared of {c.stream!r} is refuted together with its model: no parameter meets {blamed} and the data. "
+        "Declare less: drop safe_value_exact, widen the bounds, or revise the model",
+    )
+
+
+def _watched(b: Bounds) -> bool:
+    return b.guaranteed and b.free_lower is not None and b.free_upper is not None
+
+
+def _range(c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | None:
+    """Refuted if all values that the set allows some action lie on one side of the declared range."""
+    if not _watched(b):
+        return None
+    assert b.free_lower is not None
+    assert b.free_upper is not None
+    f = c.functional
+    slack = ROUNDING * max(abs(f.low), abs(f.high))
+    over = np.where(np.isfinite(b.free_lower), b.free_lower - f.high, -np.inf)
+    under = np.where(np.isfinite(b.free_upper), f.low - b.free_upper, -np.inf)
+    gap = np.maximum(over, under)
+    if not gap.max() > slack:
+        return None
+    i, a = np.unravel_index(int(gap.argmax()), gap.shape)
+    above = over[i, a] >= under[i, a]
+    value, end = (b.free_lower[i, a], "high") if above else (b.free_upper[i, a], "low")
+    return Refuted(
+        f"range:{c.name}",
+        f"the range [{f.low:g}, {f.high:g}] declared for the {f.name} of {c.name!r} is refuted: at context {_shown(x[i])} the "
+        f"data leave action {a} no value but {'above' if above else 'below'} {value:.6g}. Declare {end}= so that it bounds the "
+        f"{f.name} of every action at every context",
+    )
+
+
+def _safe_value(problem: Problem, c: Constraint, b: Bounds, x: np.ndarray, safe: np.ndarray) -> Refuted | None:
+    """An upper bound c0 is refuted from above only, an exact value from both sides; where the model learns the safe action."""
+    if not _watched(b) or not problem.learn_safe:
+        return None
+    assert b.free_lower is not None
+    assert b.free_upper is not None
+    lower, upper = b.free_lower[:, problem.safe_action], b.free_upper[:, problem.safe_action]
+    over = np.where(np.isfinite(lower), lower - safe, -np.inf)
+    under = np.where(np.isfinite(upper) & c.safe_value_exact, safe - upper, -np.inf)
+    gap = np.maximum(over, under)
+    i = int(gap.argmax())
+    reached = lower[i] if over[i] >= under[i] else upper[i]
+    if not gap[i] > ROUNDING * max(abs(float(safe[i])), abs(float(reached))):
+        return None
+    above = over[i] >= under[i]
+    return Refuted(
+        f"safe_value:{c.name}",
+        f"safe_value={safe[i]:g} of {c.name!r} is refuted: at context {_shown(x[i])} the data leave the safe action "
+        f"{problem.safe_action} no {c.functional.name} but {'above' if above else 'below'} {reached:.6g}. Declare "
+        f"{'a value that is not exceeded' if above else 'the value itself, or drop safe_value_exact'}, or name another "
+        "safe action",
+    )
+
+
+def _shown(x: np.ndarray) -> str:
+    return np.array2string(x, precision=4, threshold=8, separator=", ")

@@ -1,0 +1,202 @@
+"""How often sound runs are stopped: by each monitor of means alone, and by agents; and what a floor of another row would do."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import binom, laplace, norm
+from scipy.stats import t as student
+
+import gedppl as ged
+from gedppl.agent.monitoring import stops
+from gedppl.agent.stakes import limit_floor, safe_cost
+from gedppl.classes import LinearPredictor
+from gedppl.density import Density
+from gedppl.errors import DeclarationError
+from gedppl.guard import Floor, LimitMonitor, SafeValueMonitor
+from tests.plain_worlds import ArmsWorld
+from tests.program_doubles import Glm, arm_features
+from tests.test_declared import Families, exponential, normal
+
+DELTA, RUNS = 0.05, 1000
+MOST = binom.ppf(0.9999, RUNS, DELTA)
+
+
+def stopped(draw, floors, limit: float = 0.4, rounds: int = 300, kind=LimitMonitor) -> int:
+    """Of 1,000 runs those in which a monitor ever alarmed. draw(rng, i) -> (R,) costs of round i, of mean `limit`."""
+    rng = np.random.default_rng(11)
+    low = floors(0).low
+    monitor = kind.create(limit=limit, low=low, high=1e300, delta=DELTA)
+    for i in range(rounds):
+        monitor = monitor.update(np.asarray(draw(rng, i), float), None, floors(i))
+    return int(monitor.alarmed.sum())
+
+
+def scales(i: int) -> float:
+    """Noise that is small at the first context and large later."""
+    return 0.05 if i % 7 == 0 else (0.3, 1.0, 3.0)[i % 3]
+
+
+SOUND = {
+    "coins": (lambda rng, i: rng.random(RUNS) < 0.4, lambda i: Floor(0.0)),
+    "exponential": (lambda rng, i: 0.4 * rng.exponential(size=RUNS), lambda i: Floor(0.0)),
+    "normal, heteroscedastic": (
+        lambda rng, i: rng.normal(0.4, scales(i), RUNS), lambda i: Floor.under(0.0, scales(i), normal=True),
+    ),
+    "laplace, heteroscedastic": (
+        lambda rng, i: rng.laplace(0.4, scales(i) / np.sqrt(2), RUNS), lambda i: Floor.under(0.0, scales(i), normal=False),
+    ),
+    "a policy that mixes dear and cheap": (
+        lambda rng, i: np.where(rng.random(RUNS) < 0.4, rng.normal(1.0, 0.1, RUNS), rng.normal(0.0, scales(i), RUNS)),
+        lambda i: Floor.under(0.0, max(0.1, scales(i)), normal=True),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("kind", [LimitMonitor, SafeValueMonitor])
+def test_a_mean_at_its_limit_seldom_stops(name: str, kind) -> None:
+    assert stopped(*SOUND[name], kind=kind) <= MOST
+
+
+@pytest.mark.parametrize("name", [name for name in SOUND if "heteroscedastic" in name])
+def test_the_floor_of_the_first_context_would_stop_sound_runs(name: str) -> None:
+    """The positive control: costs cut where the first context's noise ends."""
+    draw, floors = SOUND[name]
+    assert stopped(lambda rng, i: np.maximum(draw(rng, i), floors(0).low), lambda i: floors(0)) > 0.3 * RUNS
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_mean_above_its_limit_stops(name: str) -> None:
+    draw, floors = SOUND[name]
+    assert stopped(lambda rng, i: draw(rng, i) + 0.4, floors, rounds=1000) > 0.9 * RUNS
+
+
+def test_what_a_cut_adds_is_counted() -> None:
+    """E(low - Z)+ for a Normal exactly, and for any other law of this variance at most."""
+    floor = Floor.under(0.3, 2.0, normal=True)
+    assert floor.low == pytest.approx(0.3 - 12.0)
+    grid = np.linspace(floor.low - 40, floor.low, 400_001)
+    for law in (norm(0.3, 2.0),):
+        integral = np.trapezoid(law.cdf(grid), grid)
+        assert floor.excess == pytest.approx(integral, rel=1e-3)
+    wide = Floor.under(0.3, 2.0, normal=False)
+    for law in (laplace(0.3, 2.0 / np.sqrt(2)), student(3, 0.3, 2.0 / np.sqrt(3))):
+        assert law.std() == pytest.approx(2.0)
+        assert np.trapezoid(law.cdf(grid), grid) <= wide.excess
+    # two points, one of them far below, reach the bound but for the far end
+    p = 0.5 * (1 - 6 / np.sqrt(37))
+    far = 0.3 - 2.0 * np.sqrt((1 - p) / p)
+    assert p * (wide.low - far) == pytest.approx(wide.excess)
+
+
+def test_the_floor_is_that_of_the_row() -> None:
+    model = Glm("Normal", 2, extra={"scale": 0.2})
+    model.predictor = LinearPredictor(
+        "Normal", "identity", model.features, model.predictor.offset, lambda x, a: {"scale": 0.1 + x[:, 1] * (1 + a)}
+    )
+    c = ged.Constraint(model, ged.mean(0, 1), at_most=0.5, safe_value=0.1)
+    # the largest of all actions: a bet may not know which was drawn
+    assert [limit_floor(c, np.array([1.0, s]), 2).low for s in (0.0, 1.0, 3.0)] == pytest.approx([-0.6, -12.6, -36.6])
+
+
+SAFE = {
+    "mean": (exponential, ged.mean(0, 9), 0.7),
+    "probability": (normal, ged.probability(above=1.0), 0.7),
+    "second moment": (normal, ged.second_moment(9.0), 0.7),
+    "quantile": (normal, ged.quantile(0.8, -9, 9), 0.7),
+    "cvar": (exponential, ged.cvar(0.5, 0, 9), 0.7),
+    "mean of a normal": (normal, ged.mean(-9, 9), 0.7),
+}
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_a_right_safe_value_is_seldom_refuted_by_outcomes_and_a_low_one_often(name: str) -> None:
+    make, functional, value = SAFE[name]
+    truth = make(np.array([value]))
+    exact = float(np.asarray(functional(truth, np.zeros((1, 1)), np.zeros(1, int)))[0])
+    c = ged.Constraint(Families(np.array([[value]]), make), functional, at_most=functional.high, safe_value=exact)
+    rng = np.random.default_rng(5)
+
+    def refuted(declared: float, runs: int, rounds: int) -> int:
+        count = 0
+        for _ in range(runs):
+            stakes = [safe_cost(c, float(z), np.zeros(1), 0, declared) for z in truth.icdf(rng.random(rounds))]
+            first = stakes[0]
+            monitor = SafeValueMonitor.create(limit=first.limit, low=first.floor.low, high=1e300, delta=DELTA)
+            for stake in stakes:
+                monitor = monitor.update(*stake)
+            count += monitor.alarmed
+        return count
+
+    assert refuted(exact, 40, 100) <= binom.ppf(0.9999, 40, DELTA)
+    low = exact - 0.6 * (exact - max(functional.low, 0.0)) if name != "cvar" else 0.2 * exact
+    assert refuted(low, 10, 400) >= 8
+
+
+# agents ---------------------------------------------------------------------------------------------------------------------
+
+
+class Uneven(ArmsWorld):
+    """Linear-Gaussian costs whose known noise goes with the context; every policy is sound, the class holds the truth."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__("Normal", seed=seed)
+        self.first = True
+        for i, model in enumerate(self.models):
+            uneven = Glm("Normal", 6, lambda x, a: arm_features(3)(x[:, :2], a), {"scale": 0.1}, bound=np.inf)
+            offset = model.predictor.offset
+            uneven.predictor = LinearPredictor("Normal", "identity", uneven.features, offset, lambda x, a: {"scale": x[:, 2]})
+            uneven.density_at = lambda theta, x, a, m=uneven: Density(
+                "Normal", {"loc": np.asarray(theta) @ m.features(x, a).T, "scale": np.asarray(x)[:, 2]}
+            )
+            self.models[i] = uneven
+        utility = ged.Utility(self.models[0], ged.mean(-0.5, 1.5))
+        cost = ged.Constraint(self.models[1], ged.mean(-0.5, 1.5), at_most=0.7, safe_value=0.0)
+        self.problem = ged.Problem(3, utility, [cost], safe_action=0)
+
+    def context(self, rng):
+        scale, self.first = 0.01 if self.first else float(rng.choice([0.1, 1.0, 4.0])), False
+        return np.array([1.0, rng.random(), scale])
+
+    def outcome(self, x, action, rng):
+        phi = arm_features(3)(x[None, :2], np.array([action]))[0]
+        return tuple(float(phi @ theta + x[2] * rng.standard_normal()) for theta in self.theta)
+
+
+def stopped_agents(runs: int, cohorts: int, size: int) -> int:
+    count = 0
+    for seed in range(runs):
+        world = Uneven(seed)
+        agent, rng = ged.GEDUCB(world.problem, seed=seed), np.random.default_rng([9, seed])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                for _ in range(cohorts):
+                    made = agent.ask(np.stack([world.context(rng) for _ in range(size)]))
+                    agent.tell_many([(d.id, *world.outcome(d.x, d.action, rng)) for d in made])
+                count += any(stops(alarm.name, world.problem) for alarm in agent.alarms)
+            except DeclarationError:
+                count += 1
+    return count
+
+
+def test_sound_agents_under_uneven_noise_are_seldom_stopped() -> None:
+    assert stopped_agents(4, 6, 20) <= binom.ppf(0.9999, 4, DELTA)
+
+
+@pytest.mark.slow
+def test_sound_agents_under_uneven_noise_are_seldom_stopped_in_many_runs() -> None:
+    assert stopped_agents(50, 20, 20) <= binom.ppf(0.9999, 50, DELTA)
+
+
+def test_a_floor_of_the_first_context_would_stop_agents(monkeypatch) -> None:
+    """The positive control of the test above: the noise floor is taken from the first context for all rows."""
+    from gedppl.agent import stakes
+
+    kept: dict[int, Floor] = {}
+    own = stakes.outcome_floor
+    monkeypatch.setattr(stakes, "outcome_floor", lambda c, x, a: kept.setdefault(id(c), own(c, x, a)))
+    assert stopped_agents(4, 6, 20) >= 1
