@@ -81,6 +81,7 @@ def biject_to(constraint: Any) -> Any:
 
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__idiv__")
 
 
 class _Swap(TorchFunctionMode):
@@ -100,12 +101,13 @@ class _Swap(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "_is_all_true":  # a distribution made outside validates its values: ours are checked at the door
             return True
-        writes = name.endswith("_") and not name.endswith("__")
-        if writes or func == torch.Tensor.requires_grad.__get__:  # must see the tensor itself
+        if func == torch.Tensor.requires_grad.__get__:  # must see the tensor itself
             return func(*args, **(kwargs or {}))
         widen = name != "__get__"  # an attribute of a tensor, such as its transpose, is widened when it is used
         swapped = {key: self._swapped(value, widen) for key, value in (kwargs or {}).items()}
-        return func(*self._swapped(args, widen), **swapped)
+        writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+        target = args[:1] if writes else ()  # a widened copy would take the write, and be dropped
+        return func(*target, *self._swapped(args[len(target) :], widen), **swapped)
 
     def _swapped(self, value: Any, widen: bool) -> Any:
         if isinstance(value, torch.Tensor):
@@ -227,6 +229,7 @@ class _Fill(Messenger):
         name = msg["name"]
         (site,) = self.program.groups[name]
         value, _ = self._leaf(site, biject_to(self.program.constraint_of(name)), None)
+        value = value.clone()  # a program that writes into its parameter must not write into theta
         self.swap.put(msg, value)
         msg["value"], msg["done"] = value, True
 
@@ -248,7 +251,7 @@ class _Fill(Messenger):
             jacobian = transform.log_abs_det_jacobian(free, value).sum()
             self.log_prior = self.log_prior + fn.log_prob(value).sum() + jacobian
             self.log_jacobian = self.log_jacobian + jacobian
-            msg["value"], msg["done"] = value, True
+            msg["value"], msg["done"] = value.clone(), True
 
     def _leaf(self, site: Site, transform: Any, drawn: Any) -> tuple[Any, Any]:
         """The constrained and unconstrained value of one array: from theta, given by name, or drawn."""
