@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -15,6 +14,8 @@ import pytest
 import scipy.stats
 import torch
 
+import gedppl as ged
+from gedppl import errors
 from gedppl.backends.affine import Level
 from gedppl.backends.torch_affine import levels as torch_levels
 from gedppl.classes import density_class
@@ -122,3 +123,165 @@ def test_a_write_into_narrow_numbers_arrives() -> None:
     expected = scipy.stats.norm.logpdf(np.ones(6), X @ [3.0, 1.0, 1.0], 1.0)
     np.testing.assert_allclose(cls.log_likelihood(np.array([2.0]), X, A, np.ones(6)), expected, rtol=1e-6)
     assert cls.predictor is None
+
+
+# a name is no proof ----------------------------------------------------------------------------------------------------
+
+
+def _truncated(base: Any, xp: Any) -> type:
+    """A user's Poisson of counts from one: the name, the arguments and the support of another density."""
+
+    class Poisson(base):
+        def log_prob(self, value: Any) -> Any:
+            return super().log_prob(value) - xp.log1p(-xp.exp(-self.rate))
+
+        @property
+        def mean(self) -> Any:
+            return self.rate / (1 - xp.exp(-self.rate))
+
+    return Poisson
+
+
+def _scaled(base: Any, xp: Any) -> type:
+    class Normal(base):
+        def log_prob(self, value: Any) -> Any:
+            return 0.5 * super().log_prob(value)
+
+    return Normal
+
+
+def _lapsing(base: Any, xp: Any) -> type:
+    class Bernoulli(base):
+        def log_prob(self, value: Any) -> Any:
+            p = 0.05 + 0.9 / (1 + xp.exp(-self.logits))
+            return value * xp.log(p) + (1 - value) * xp.log1p(-p)
+
+    return Bernoulli
+
+
+def _moved(base: Any, xp: Any) -> type:
+    class Normal(base):
+        @property
+        def mean(self) -> Any:
+            return self.loc
+
+        def log_prob(self, value: Any) -> Any:
+            return super().log_prob(value + 1e-2)
+
+    return Normal
+
+
+STRANGERS = {
+    "zero-truncated Poisson": (_truncated, "Poisson", lambda eta, xp: {"rate": xp.exp(eta)}),
+    "scaled Normal": (_scaled, "Normal", lambda eta, xp: {"loc": eta, "scale": 1.0}),
+    "lapsing Bernoulli": (_lapsing, "Bernoulli", lambda eta, xp: {"logits": eta}),
+    "moved Normal": (_moved, "Normal", lambda eta, xp: {"loc": eta, "scale": 1.0}),
+}
+
+
+def _model(kind: str, backend: str, change: Any = None) -> Any:
+    """A program with one affine predictor whose outcome is of a user's class."""
+    make, name, arguments = STRANGERS[kind]
+    if backend == "numpyro":
+        base = getattr(nd, name if name != "Bernoulli" else "BernoulliLogits")
+        cls = (change or make)(base, jnp)
+
+        def model(x, a, y=None):
+            eta = x @ numpyro.param("w", jnp.zeros(3))
+            numpyro.sample("y", cls(**arguments(eta, jnp)), obs=y)
+
+    else:
+        cls = (change or make)(getattr(pd, name), torch)
+
+        def model(x, a, y=None):
+            eta = x @ pyro.param("w", torch.zeros(3))
+            pyro.sample("y", cls(**arguments(eta, torch)), obs=y)
+
+    return model
+
+
+def _unchanged(base: Any, xp: Any) -> type:
+    return type(base.__name__, (base,), {})
+
+
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_class_is_no_family_by_its_name(kind, backend) -> None:
+    cls = density_class(_model(kind, backend), example=(X, A))
+    assert cls.predictor is None
+    assert cls.program.family == "External"
+
+
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_subclass_with_the_familys_log_density_is_the_family(kind, backend) -> None:
+    cls = density_class(_model(kind, backend, _unchanged), example=(X, A))
+    assert cls.predictor is not None
+    assert cls.program.family == STRANGERS[kind][1]
+
+
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+def test_an_argument_that_is_not_what_the_log_density_uses_proves_nothing(backend) -> None:
+    """The log_prob is the base's, by `logits`; but what the object shows as `probs` is another number."""
+
+    def make(base: Any, xp: Any) -> type:
+        return type("Bernoulli", (base,), {"probs": property(lambda self: 0.1 + 0.8 / (1 + xp.exp(-self.logits)))})
+
+    cls = density_class(_model("lapsing Bernoulli", backend, make), example=(X, A))
+    assert cls.predictor is None
+    assert cls.program.family == "External"
+
+
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+def test_the_hidden_state_of_one_object_does_not_vouch_for_the_next(backend) -> None:
+    """A class may lapse in one program and not in another: what was found of the first says nothing of the second."""
+    models = []
+    for lapse in (0.0, 0.2):
+
+        def make(base: Any, xp: Any, lapse: float = lapse) -> type:
+            def log_prob(self: Any, value: Any) -> Any:
+                p = self.lapse + (1 - 2 * self.lapse) / (1 + xp.exp(-self.logits))
+                return value * xp.log(p) + (1 - value) * xp.log1p(-p)
+
+            return type("Bernoulli", (base,), {"lapse": lapse, "log_prob": log_prob})
+
+        models.append(density_class(_model("lapsing Bernoulli", backend, make), example=(X, A)))
+    assert models[1].predictor is None
+
+
+def test_a_log_density_put_on_the_object_itself_is_seen() -> None:
+    def model(x, a, y=None):
+        outcome = pd.Normal(x @ pyro.param("w", torch.zeros(3)), 1.0)
+        outcome.log_prob = lambda value: 0.5 * pd.Normal(outcome.loc, 1.0).log_prob(value)
+        pyro.sample("y", outcome, obs=y)
+
+    assert density_class(model, example=(X, A)).predictor is None
+
+
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+def test_a_component_of_the_users_own_is_looked_at_too(backend) -> None:
+    def model_n(x, a, y=None):
+        loc = x @ numpyro.param("w", jnp.zeros(3))
+        parts = _scaled(nd.Normal, jnp)(jnp.stack([loc, -loc], -1), 1.0)
+        numpyro.sample("y", nd.MixtureSameFamily(nd.Categorical(probs=jnp.array([0.5, 0.5])), parts), obs=y)
+
+    def model_p(x, a, y=None):
+        loc = x @ pyro.param("w", torch.zeros(3))
+        parts = _scaled(pd.Normal, torch)(torch.stack([loc, -loc], -1), torch.ones(2))
+        pyro.sample("y", pd.MixtureSameFamily(pd.Categorical(probs=torch.tensor([0.5, 0.5])), parts), obs=y)
+
+    cls = density_class(model_n if backend == "numpyro" else model_p, example=(X, A))
+    assert cls.program.family in ("External", "Mixture")
+    assert not cls.program.known_family
+
+
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+def test_what_a_strange_class_only_inherits_is_not_asked_of_it(backend) -> None:
+    """A mean inherited from the base class is that of another density: 1 instead of 1.58 at rate one."""
+    cls = density_class(_model("zero-truncated Poisson", backend), example=(X, A))
+    found = cls.values(ged.mean(0, 100), np.zeros(3), X, A)
+    np.testing.assert_allclose(found, 1 / (1 - np.exp(-1)), rtol=1e-12)
+    with pytest.raises(errors.FamilyError, match=r"Poisson has a log_prob of its own .* define Poisson.variance"):
+        cls.values(ged.variance(100), np.zeros(3), X, A)
+    with pytest.raises(errors.FamilyError, match=r"define Poisson.sample"):
+        cls.values(ged.expected(lambda y, x, a: y, 0, 100), np.zeros(3), X, A)

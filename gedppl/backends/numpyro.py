@@ -17,9 +17,11 @@ from numpyro.primitives import Messenger
 
 from gedppl.backends import LOCK
 from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
+from gedppl.backends.identity import Identity, identify, predictor_holds
 from gedppl.backends.jax_kernels import JaxKernels
-from gedppl.backends.lowering import crossing, is_masked, lower
+from gedppl.backends.lowering import crossing, external, is_masked, lower
 from gedppl.backends.tracing import Site
+from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
 
@@ -190,6 +192,25 @@ class TracedProgram(JaxKernels):
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
         self.unconstrained = all(record.unconstrained for record in outline.parameters)
+        found = [self._identify(assignment) for assignment in self.assignments]
+        self.known_family, self.packaged = all(one.known for one in found), all(one.packaged for one in found)
+
+    # what is observed: by what it does, not by its name ---------------------------------------------------------------
+
+    def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
+        return self.run(jnp.asarray(theta), self.x, self.a, assignment=assignment).observed
+
+    def _log_prob(self, distribution: Any, y: np.ndarray) -> np.ndarray:
+        return np.asarray(distribution.log_prob(jnp.asarray(y, jnp.int64 if self.discrete else float)))
+
+    def _identify(self, assignment: Mapping[str, Any]) -> Identity:
+        with _quiet():
+            return identify(lambda theta: self._observed_at(theta, assignment), self._log_prob, self.dim, len(self.a))
+
+    def predictor_holds(self, predictor: LinearPredictor) -> bool:
+        """Whether a predictor's log-density is the program's; asked where a class of the user's is involved."""
+        with _quiet():
+            return predictor_holds(predictor, self._observed_at, self._log_prob, self.x, self.a, self.dim)
 
     @staticmethod
     def _lay_out(parameters: list[Record]) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:
@@ -234,7 +255,7 @@ class TracedProgram(JaxKernels):
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
-        parts = tuple(lower(one.observed, shape) for one in passes)
+        parts = tuple((lower if self.known_family else external)(one.observed, shape) for one in passes)
         if len(parts) == 1:
             return parts[0]
         weights = jnp.stack([jnp.broadcast_to(jnp.exp(one.log_weight), shape) for one in passes], axis=-1)

@@ -23,9 +23,11 @@ from torch.overrides import TorchFunctionMode
 
 from gedppl.backends import LOCK
 from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
-from gedppl.backends.lowering import crossing, is_masked, lower, strip
+from gedppl.backends.identity import Identity, identify, predictor_holds
+from gedppl.backends.lowering import crossing, external, is_masked, lower, strip
 from gedppl.backends.torch_kernels import TorchKernels
 from gedppl.backends.tracing import Site
+from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import ModelError, SiteClashError
 
@@ -276,6 +278,10 @@ class Pass(NamedTuple):
     free: dict[str, Any]
 
 
+def _log_prob(distribution: Any, y: np.ndarray) -> np.ndarray:
+    return distribution.log_prob(_tensor(y)).numpy()
+
+
 class TracedProgram(TorchKernels):
     """A Pyro program whose sites are known."""
 
@@ -299,6 +305,22 @@ class TracedProgram(TorchKernels):
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
+        found = [self._identify(assignment) for assignment in self.assignments]
+        self.known_family, self.packaged = all(one.known for one in found), all(one.packaged for one in found)
+
+    # what is observed: by what it does, not by its name ---------------------------------------------------------------
+
+    def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
+        return self.run(_tensor(theta), _tensor(self.x), _tensor(self.a), assignment=assignment).observed
+
+    def _identify(self, assignment: Mapping[str, Any]) -> Identity:
+        with _plain(), torch.no_grad():
+            return identify(lambda theta: self._observed_at(theta, assignment), _log_prob, self.dim, len(self.a))
+
+    def predictor_holds(self, predictor: LinearPredictor) -> bool:
+        """Whether a predictor's log-density is the program's; asked where a class of the user's is involved."""
+        with _plain(), torch.no_grad():
+            return predictor_holds(predictor, self._observed_at, _log_prob, self.x, self.a, self.dim)
 
     # one pass through the program -------------------------------------------------------------------------------------
 
@@ -332,7 +354,7 @@ class TracedProgram(TorchKernels):
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
-        parts = tuple(lower(one.observed, shape) for one in passes)
+        parts = tuple((lower if self.known_family else external)(one.observed, shape) for one in passes)
         if len(parts) == 1:
             return parts[0]
         weights = torch.stack([torch.exp(one.log_weight).expand(shape) for one in passes], dim=-1)

@@ -11,7 +11,7 @@ from torch.func import functionalize, jacrev
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, ordered_from, predictor_from
-from gedppl.backends.lowering import strip
+from gedppl.backends.lowering import package_class, strip
 from gedppl.classes import LinearPredictor, OrderedPredictor
 
 # aten operation -> the name of its rule in `gedppl.backends.affine`
@@ -79,12 +79,12 @@ def _flat(args: Any) -> list[Any]:
 
 def linear_predictor(program: Any) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
     observed = strip(program.run(zero, x0, a0).observed)
-    name = type(observed).__name__
+    name = package_class(observed)
     if name in ("Bernoulli", "Binomial"):  # torch keeps what it was given in the instance and derives the other lazily
         name += "Logits" if "logits" in vars(observed) else "Probs"
     known = FAMILIES.get(name)
@@ -114,16 +114,17 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         fixed = [value.detach().numpy().copy() for value in arguments(zero, x, a)[1:]]
         return [jacrev(eta)(zero, x, a).detach().numpy(), eta(zero, x, a).detach().numpy(), *fixed]
 
-    return predictor_from(family, link, others, parts)
+    predictor = predictor_from(family, link, others, parts)
+    return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
 def ordered_predictor(program: Any) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
-    if type(strip(program.run(zero, x0, a0).observed)).__name__ != ORDERED:
+    if package_class(strip(program.run(zero, x0, a0).observed)) != ORDERED or not program.packaged:
         return None
 
     def edges(theta: Any, x: Any, a: Any) -> Any:
