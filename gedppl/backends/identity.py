@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.backends.lowering import from_package, lower, strip
+from gedppl.backends.lowering import crossing, from_package, lower, strip
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import InputError
@@ -83,11 +83,14 @@ def looks_alike(ours: np.ndarray, theirs: np.ndarray) -> bool | None:
         return None
     if np.any(known & (np.isfinite(ours) != np.isfinite(theirs))):
         return False
-    return bool(np.all(np.abs(ours - theirs)[both] <= TOLERANCE * (1 + np.abs(ours[both]))))
+    return bool(np.all(np.abs(ours[both] - theirs[both]) <= TOLERANCE * (1 + np.abs(ours[both]))))
 
 
 def _same(distribution: Any, log_prob: LogProb, n: int) -> bool | None:
     """Whether the family's log-density is the object's at outcomes drawn from the family; None if that cannot be asked."""
+    wrong = crossing(distribution)
+    if wrong is not None and bool(wrong.any()):  # cutpoints out of order: there is no density to compare
+        return None
     density = lower(distribution, (n,))
     if any(part.family == "External" for part in _parts(density)):
         return None
