@@ -81,6 +81,10 @@ class ActionRangeError(DataError):
     """An action is not one of 0, ..., K-1, or is not allowed here."""
 
 
+class TrialsError(DataError):
+    """A row's number of trials is not a whole number from 0."""
+
+
 class OutOfSupportError(DataError):
     """An outcome has density zero under every parameter."""
 

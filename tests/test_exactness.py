@@ -285,3 +285,64 @@ def test_what_a_strange_class_only_inherits_is_not_asked_of_it(backend) -> None:
         cls.values(ged.variance(100), np.zeros(3), X, A)
     with pytest.raises(errors.FamilyError, match=r"define Poisson.sample"):
         cls.values(ged.expected(lambda y, x, a: y, 0, 100), np.zeros(3), X, A)
+
+
+# trials that the rows bring ---------------------------------------------------------------------------------------------
+
+
+def trials_n(x, a, y=None):
+    w = numpyro.param("w", jnp.zeros(2))
+    numpyro.sample("y", nd.Binomial(total_count=x[:, 1], logits=w[a]), obs=y)
+
+
+def trials_p(x, a, y=None):
+    w = pyro.param("w", torch.zeros(2))
+    pyro.sample("y", pd.Binomial(total_count=x[:, 1], logits=w[a]), obs=y)
+
+
+def beta_trials_n(x, a, y=None):
+    w = numpyro.param("w", jnp.zeros(2))
+    numpyro.sample("y", nd.BetaBinomial(2 * jnp.exp(w[a]), 2.0, total_count=x[:, 1]), obs=y)
+
+
+def beta_trials_p(x, a, y=None):
+    w = pyro.param("w", torch.zeros(2))
+    pyro.sample("y", pd.BetaBinomial(2 * torch.exp(w[a]), torch.tensor(2.0), total_count=x[:, 1]), obs=y)
+
+
+TRIALS = np.column_stack([np.ones(40), np.arange(40) % 7 + 2.0])
+TRIED = np.arange(40) % 2
+HITS = np.random.default_rng(5).binomial(TRIALS[:, 1].astype(int), 0.3).astype(float)
+
+
+@pytest.mark.parametrize("model", [trials_n, trials_p])
+def test_trials_may_differ_from_row_to_row(model) -> None:
+    cls = density_class(model, example=(TRIALS, TRIED))
+    assert cls.predictor is not None
+    expected = scipy.stats.binom.logpmf(HITS, TRIALS[:, 1], 1 / (1 + np.exp(-np.array([0.2, -0.4])[TRIED])))
+    np.testing.assert_allclose(cls.log_likelihood(np.array([0.2, -0.4]), TRIALS, TRIED, HITS), expected, rtol=1e-10)
+    found = ged.confidence_set(cls, TRIALS, TRIED, HITS).bounds(ged.mean(0, 10), np.array([[1.0, 4.0], [1.0, 8.0]]), 2)
+    assert found.guaranteed
+    assert found.method == "exact"
+    np.testing.assert_allclose(2 * found.upper[0], found.upper[1], rtol=1e-9)  # twice the trials, twice the mean
+    assert np.all((found.lower[0] < 1.2) & (found.upper[0] > 1.2))
+
+
+@pytest.mark.parametrize("model", [beta_trials_n, beta_trials_p])
+def test_trials_of_a_beta_binomial_may_differ_too(model) -> None:
+    cls = density_class(model, example=(TRIALS, TRIED))
+    theta = np.array([0.2, -0.4])
+    expected = scipy.stats.betabinom.logpmf(HITS, TRIALS[:, 1], 2 * np.exp(theta[TRIED]), 2.0)
+    np.testing.assert_allclose(cls.log_likelihood(theta, TRIALS, TRIED, HITS), expected, rtol=2e-6)  # the packages round
+
+
+@pytest.mark.parametrize("model", [trials_n, trials_p, beta_trials_n, beta_trials_p])
+@pytest.mark.parametrize("trials", [2.5, -1.0])
+def test_a_part_of_a_trial_is_refused(model, trials) -> None:
+    cls = density_class(model, example=(TRIALS, TRIED))
+    x = TRIALS.copy()
+    x[3, 1] = trials
+    with pytest.raises(errors.TrialsError, match=rf"row 3 has {trials} trials, .* whole number"):
+        cls.log_likelihood(np.zeros(2), x, TRIED, np.zeros(40))
+    with pytest.raises(errors.TrialsError, match="row 0 has"):
+        cls.values(ged.mean(0, 10), np.zeros((1, 2)), x[3:4], TRIED[3:4])

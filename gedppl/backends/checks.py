@@ -196,7 +196,10 @@ def _refuse_row_site(site: Record, wider: tuple[Shape, ...]) -> None:
             "rows, outside the plate"
         )
     if site.outcomes is None:
-        raise ModelError(f"{site.name!r} is a discrete latent with infinite support drawn once a row, so it cannot be summed out")
+        raise ModelError(
+            f"{site.name!r} is a discrete latent with infinite support, or with values that differ from row to row, drawn once "
+            "a row, so it cannot be summed out"
+        )
     if site.shapes != ((2,),):
         raise ModelError(
             f"discrete latent {site.name!r} has shape {site.shapes[0]} for two rows; only one value a row, shape (n,), can be "

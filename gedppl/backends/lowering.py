@@ -8,7 +8,7 @@ becomes family ``"External"``, whose log-density still works through the PPL.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gedppl.density import Density
@@ -54,6 +54,7 @@ _SAME_ATTRIBUTES: dict[str, tuple[str, dict[str, int]]] = {
     "Pareto": ("Pareto", {"scale": 0, "alpha": 0}),
     "BetaBinomial": ("BetaBinomial", {"concentration1": 0, "concentration0": 0, "total_count": 0}),
 }
+_TRIALS = ("Binomial", "BetaBinomial")
 _PACKAGES = ("numpyro", "pyro", "torch")
 _LOCATION_SCALE = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic")
 
@@ -231,10 +232,28 @@ _SPECIAL: dict[str, Callable[[Any, Shape], Density | None]] = {
 }
 
 
+def nested(density: Density) -> Iterator[Density]:
+    """The density and every one that it is made of."""
+    yield density
+    for value in density.args.values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Density):
+                yield from nested(part)
+
+
 def is_external(density: Density) -> bool:
     """Whether any part of it is a distribution that only the PPL knows."""
-    nested = [p for v in density.args.values() for p in (v if isinstance(v, tuple) else (v,)) if isinstance(p, Density)]
-    return density.family == "External" or any(is_external(part) for part in nested)
+    return any(part.family == "External" for part in nested(density))
+
+
+def counts_trials(density: Density) -> bool:
+    """Whether some part of it has a number of trials."""
+    return any(part.family in _TRIALS for part in nested(density))
+
+
+def trials_of(density: Density) -> list[Any]:
+    """The numbers of trials in every part of it, each with the rows in front."""
+    return [part.args["total_count"] for part in nested(density) if part.family in _TRIALS]
 
 
 def external_density(row_density: Callable[[Any], Density], theta: Any, single: bool) -> Density:

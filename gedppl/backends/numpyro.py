@@ -59,7 +59,7 @@ class _Recorder(Messenger):
                 Record(
                     msg["name"], "sample", value=value, fn=fn, observed=bool(msg["is_observed"]),
                     scaled=msg["scale"] not in (None, 1, 1.0), masked=is_masked(fn), discrete=is_discrete(fn),
-                    outcomes=_outcomes(fn), shapes=(jnp.shape(value),), free_shapes=(free_shape,), constraint=str(fn.support),
+                    outcomes=None if msg["is_observed"] else _outcomes(fn), shapes=(jnp.shape(value),), free_shapes=(free_shape,), constraint=str(fn.support),
                     unconstrained=latent and _is_identity(biject_to(fn.support)),
                 )
             )  # fmt: skip
@@ -75,8 +75,11 @@ def _outcomes(fn: Any) -> np.ndarray | None:
     """The values a discrete distribution can take, if they are finitely many."""
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
-    with jax.ensure_compile_time_eval():
-        return np.unique(np.asarray(fn.enumerate_support(expand=False)))
+    try:
+        with jax.ensure_compile_time_eval():
+            return np.unique(np.asarray(fn.enumerate_support(expand=False)))
+    except (jax.errors.ConcretizationTypeError, NotImplementedError):  # they differ from row to row
+        return None
 
 
 @contextmanager

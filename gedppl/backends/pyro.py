@@ -177,7 +177,7 @@ class _Recorder(Messenger):
                     name, "sample", value=value, fn=fn, observed=msg["is_observed"],
                     scaled=not (isinstance(msg["scale"], int | float) and msg["scale"] == 1),
                     masked=is_masked(fn) or not (msg["mask"] is None or msg["mask"] is True),
-                    discrete=is_discrete(fn), outcomes=_outcomes(fn),
+                    discrete=is_discrete(fn), outcomes=None if msg["is_observed"] else _outcomes(fn),
                     shapes=(tuple(value.shape),), constraint=fn.support,
                 )
             )  # fmt: skip
@@ -187,7 +187,10 @@ def _outcomes(fn: Any) -> np.ndarray | None:
     """The values a discrete distribution can take, if they are finitely many."""
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
-    return np.unique(fn.enumerate_support(expand=False).numpy())
+    try:
+        return np.unique(fn.enumerate_support(expand=False).numpy())
+    except NotImplementedError:  # they differ from row to row
+        return None
 
 
 @contextmanager
