@@ -34,6 +34,10 @@ class SeveralObservedSitesError(ModelError):
     """The program has more than one observed site."""
 
 
+class OutcomeUsedError(ModelError):
+    """The program uses the outcome for more than observing it, so that what it says of y depends on y."""
+
+
 class RowLatentError(ModelError):
     """The program draws a continuous latent for every row: its marginal has no closed form."""
 

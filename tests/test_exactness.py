@@ -346,3 +346,61 @@ def test_a_part_of_a_trial_is_refused(model, trials) -> None:
         cls.log_likelihood(np.zeros(2), x, TRIED, np.zeros(40))
     with pytest.raises(errors.TrialsError, match="row 0 has"):
         cls.values(ged.mean(0, 10), np.zeros((1, 2)), x[3:4], TRIED[3:4])
+
+
+# the outcome is observed, and nothing else -------------------------------------------------------------------------------
+
+
+def _pair(mean: Any, prior: Any = None) -> list[Any]:
+    """One model in both PPLs whose mean is mean(x @ w, y, xp), and the prior's centre prior(y, xp) if there is one."""
+
+    def in_numpyro(x, a, y=None):
+        centre = 0.0 if prior is None else prior(y, jnp)
+        w = numpyro.sample("w", nd.Normal(centre * jnp.ones(3), 1.0).to_event(1))
+        numpyro.sample("y", nd.Normal(mean(x @ w, y, jnp), 1.0), obs=y)
+
+    def in_pyro(x, a, y=None):
+        centre = 0.0 if prior is None else prior(y, torch)
+        w = pyro.sample("w", pd.Normal(centre * torch.ones(3), 1.0).to_event(1))
+        pyro.sample("y", pd.Normal(mean(x @ w, y, torch), 1.0), obs=y)
+
+    return [in_numpyro, in_pyro]
+
+
+PEEKING = {
+    "in its own mean": (_pair(lambda eta, y, xp: eta if y is None else eta + 0.3 * y), "computed from y itself"),
+    "always": (_pair(lambda eta, y, xp: 0.5 * (eta + y)), "computed from y itself"),
+    "far out only": (_pair(lambda eta, y, xp: xp.where(y > 1e9, eta, 2.0 * eta)), "computed from y itself"),
+    "by its presence": (_pair(lambda eta, y, xp: eta if y is None else eta + 1.0), "another one when y is given"),
+    "in a prior": (_pair(lambda eta, y, xp: eta, lambda y, xp: 0.0 if y is None else y.mean()), "computed from y itself"),
+}
+
+
+@pytest.mark.parametrize("backend", [0, 1], ids=["numpyro", "pyro"])
+@pytest.mark.parametrize(("models", "message"), PEEKING.values(), ids=PEEKING)
+def test_a_model_that_uses_its_outcome_is_refused(models, message, backend) -> None:
+    with pytest.raises(errors.OutcomeUsedError, match=message):
+        density_class(models[backend], example=(X, A))
+
+
+HONEST = {
+    "its shape": _pair(lambda eta, y, xp: eta + (0.0 if y is None else 0.0 * y.shape[0])),
+    "a branch that says the same": _pair(lambda eta, y, xp: eta + 1.0 if y is None else 1.0 + eta),
+    "an outcome that must be there": _pair(lambda eta, y, xp: eta + 0.0 * len(y)),
+}
+
+
+@pytest.mark.parametrize("backend", [0, 1], ids=["numpyro", "pyro"])
+@pytest.mark.parametrize("models", HONEST.values(), ids=HONEST)
+def test_a_model_may_look_at_what_is_not_the_outcomes_value(models, backend) -> None:
+    assert density_class(models[backend], example=(X, A)).predictor is not None
+
+
+def test_a_pyro_program_without_a_fixed_graph_is_tried_with_other_outcomes() -> None:
+    def model(x, a, y=None):
+        w = pyro.param("w", torch.zeros(3))
+        eta = x @ w + (1.0 if float(w.sum()) > 100 else 0.0)
+        pyro.sample("y", pd.Normal(eta + (0.0 if y is None else 0.3 * y), 1.0), obs=y)
+
+    with pytest.raises(errors.OutcomeUsedError, match="computed from y itself"):
+        density_class(model, example=(X, A))

@@ -22,7 +22,7 @@ from gedppl.numerics.arrays import namespace
 from gedppl.oracles.glm import TERMS
 
 DRAWS = 24  # outcomes compared at each row
-TOLERANCE = 1e-5  # of a log-density: beyond the rounding of the packages (1e-6 in a BetaBinomial), and below what a certificate could notice
+TOLERANCE = 1e-5  # of a log-density: above the packages' rounding (1e-6 in a BetaBinomial), below what a certificate notices
 _HOLDS: dict[frozenset[type], bool] = {}  # combinations of the packages' own classes, compared before
 
 Observed = Callable[[np.ndarray], Any]  # theta (D,) -> the outcome's distribution, with concrete arguments
@@ -42,13 +42,17 @@ class Identity:
     packaged: bool  # nothing in it is of a class that the packages do not bring
 
 
-def identify(observed: Observed, log_prob: LogProb, dim: int, n: int) -> Identity:
-    """Whether the distributions that a program observes are what `lower` takes them for."""
-    objects = [strip(observed(theta)) for theta in settings(dim)]
-    types = frozenset(kind for thing in objects for kind in _types(thing))
-    packaged = all(from_package(kind) for kind in types) and not any(map(_patched, objects))
+def identify(outline: Any, observed: Observed, log_prob: LogProb, dim: int, n: int) -> Identity:
+    """Whether the distributions that a program observes are what `lower` takes them for.
+
+    `outline` is one of them, whose arguments need not be numbers.
+    """
+    outline = strip(outline)
+    types = frozenset(_types(outline))
+    packaged = all(from_package(kind) for kind in types) and not _patched(outline)
     if packaged and types in _HOLDS:
         return Identity(_HOLDS[types], packaged)
+    objects = [strip(observed(theta)) for theta in settings(dim)]
     found = [same for thing in objects if (same := _same(thing, log_prob, n)) is not None]
     if not found:  # nothing could be compared: the packages' word counts, a stranger's does not
         return Identity(packaged, packaged)

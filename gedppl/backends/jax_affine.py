@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, ordered_from, predictor_from
 from gedppl.backends.lowering import package_class, strip
@@ -28,6 +29,14 @@ def levels(function: Callable[..., Any], theta: Any, *rows: Any) -> list[Level]:
     """How each array that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold."""
     closed = jax.make_jaxpr(function)(theta, *rows)
     return _walk(closed.jaxpr, [Level.AFFINE] + [Level.FREE] * len(rows))
+
+
+def what_matters(function: Callable[..., Any], *args: Any) -> tuple[list[bool], str]:
+    """Which arguments `function(*args)` makes use of, and the text of the operations that its results come from."""
+    needed, used = dce_jaxpr(
+        jax.make_jaxpr(function)(*args).jaxpr, [True] * len(jax.tree.leaves(jax.eval_shape(function, *args)))
+    )
+    return list(used), str(needed)
 
 
 def _walk(jaxpr: Any, inputs: list[Level]) -> list[Level]:

@@ -22,9 +22,11 @@ from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
 from gedppl.backends import LOCK
-from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
-from gedppl.backends.identity import Identity, identify, predictor_holds
+from gedppl.backends.affine import Level
+from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites, refuse_outcome_use
+from gedppl.backends.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.backends.lowering import crossing, external, is_masked, lower, strip
+from gedppl.backends.torch_affine import levels
 from gedppl.backends.torch_kernels import TorchKernels
 from gedppl.backends.tracing import Site
 from gedppl.classes import LinearPredictor
@@ -244,6 +246,8 @@ class _Fill(Messenger):
             return
         if name == self.program.observed:
             self.observed = fn
+            if not msg["is_observed"]:  # run without y: nothing needs to be drawn
+                msg["value"], msg["done"] = torch.zeros(fn.shape()), True
         elif name in self.assignment:
             value = torch.full(tuple(fn.batch_shape), float(self.assignment[name]))
             self.log_weight = self.log_weight + fn.log_prob(value)
@@ -308,6 +312,7 @@ class TracedProgram(TorchKernels):
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
+        self._check_outcome_use()
         found = [self._identify(assignment) for assignment in self.assignments]
         self.known_family, self.packaged = all(one.known for one in found), all(one.packaged for one in found)
 
@@ -318,7 +323,38 @@ class TracedProgram(TorchKernels):
 
     def _identify(self, assignment: Mapping[str, Any]) -> Identity:
         with _plain(), torch.no_grad():
-            return identify(lambda theta: self._observed_at(theta, assignment), _log_prob, self.dim, len(self.a))
+            outline = self._observed_at(np.zeros(self.dim), assignment)
+            return identify(outline, lambda theta: self._observed_at(theta, assignment), _log_prob, self.dim, len(self.a))
+
+    def _check_outcome_use(self) -> None:
+        """Refuse a program in which y does more than to be observed."""
+        zeros = torch.zeros((len(self.a), *self.event_shape), dtype=torch.float64)
+        rows = (
+            _tensor(settings(self.dim)[1]),
+            _tensor(self.x),
+            _tensor(self.a),
+            zeros.clone(),
+        )  # a graph tells tensors apart by identity
+
+        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
+            one = self.run(theta, x, a, y=y)
+            with _plain():
+                return [one.observed.log_prob(value), one.log_prior, torch.as_tensor(one.log_weight)]
+
+        def differs(y: Any) -> bool:
+            pairs = zip(logs(zeros, *rows), logs(y, *rows))
+            return any(looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs)
+
+        try:
+            depends = any(level is not Level.FREE for level in levels(logs, zeros, *rows))
+        except RuntimeError:  # the program looks at values while it runs, so it has no fixed graph: look at values too
+            depends = differs(zeros + 1.0)
+        refuse_outcome_use(depends, False, self.observed)
+        try:
+            other = differs(None)
+        except Exception:  # whatever a user's program raises without y: then it has nothing to say there
+            return
+        refuse_outcome_use(False, other, self.observed)
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
         """Whether a predictor's log-density is the program's; asked where a class of the user's is involved."""
@@ -327,9 +363,13 @@ class TracedProgram(TorchKernels):
 
     # one pass through the program -------------------------------------------------------------------------------------
 
-    def run(self, theta: Any, x: Any, a: Any, *, assignment: Mapping[str, Any] | None = None, given: Any = None) -> Pass:
-        """Run the program at a flat vector (or at `given` constrained values); works inside torch.func transforms."""
-        y = torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64)
+    def run(self, theta: Any, x: Any, a: Any, *, assignment: Mapping[str, Any] | None = None, given: Any = None,
+            y: Any = "zeros") -> Pass:  # fmt: skip
+        """Run the program at a flat vector (or at `given` constrained values); works inside torch.func transforms.
+
+        What y is does not matter, which `_check_outcome_use` makes sure of.
+        """
+        y = torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64) if isinstance(y, str) else y
         with _quiet() as swap:
             fill = _Fill(self, swap, theta, self.assignments[0] if assignment is None else assignment, given)
             with fill:
