@@ -157,3 +157,33 @@ def test_a_refuted_class_is_empty_and_a_climb_that_fell_short_refutes_nothing() 
     unsure = replace(lost, sets=tuple(replace(s, refuted=False) for s in lost.sets)).bounds(ged.mean(0, 50), x[:1], 1)
     assert (unsure.empty, unsure.guaranteed) == (False, False)
     assert unsure.upper[0, 0] == 50.0
+
+
+# priors that are not Gaussian -----------------------------------------------------------------------------------------------------
+
+
+PRIORS = {
+    "Laplace": (lambda unit: nd.Laplace(0.0, unit), "ProgramLearner"),  # no curvature anywhere: a singular system, once
+    "Gumbel": (lambda unit: nd.Gumbel(0.0, unit), "ProgramLearner"),
+    "Student": (lambda unit: nd.StudentT(5.0, 0.0, unit), "ProgramLearner"),
+    "Normal": (lambda unit: nd.Normal(0.0, unit), "LinearGaussianLearner"),
+}
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize(("prior", "learner"), PRIORS.values(), ids=PRIORS)
+def test_a_linear_gaussian_class_takes_any_prior_in_any_unit(prior, learner, unit) -> None:
+    """A prior counts as Gaussian if it is one, not if its curvature is small in the user's unit."""
+
+    def model(x, a, y=None):
+        w = numpyro.sample("w", prior(unit).expand([2]).to_event(1))
+        numpyro.sample("y", nd.Normal(w[a], 0.3 * unit), obs=y)
+
+    x, a = np.ones((24, 1)), np.arange(24) % 2
+    y = unit * (a + 0.3 * np.random.default_rng(4).standard_normal(24))
+    found = ged.confidence_set(ged.density_class(model, example=(x, a)), x, a, y, growth=1.5)
+    assert type(found.learner).__name__ == learner
+    bounds = found.bounds(ged.mean(-9 * unit, 9 * unit), x[:1], 2)
+    assert bounds.guaranteed
+    assert np.all((bounds.lower[0] < unit * np.arange(2)) & (bounds.upper[0] > unit * np.arange(2)))
+    assert np.all(bounds.upper - bounds.lower < 2 * unit)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.classes import away_from
 from gedppl.confidence.finite import FiniteLearner
 from gedppl.confidence.programs import ProgramLearner
 from gedppl.confidence.sampled_sets import INNER, Members, members, sampled_bounds
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
 GROWTH = 1.1  # refit once the rows have grown by this factor
+PRIOR_PROBES = 16  # draws at which a prior must be what its curvature says
 CLOSED_FORM_ORACLES = ("auto", "least squares")
 
 
@@ -80,7 +80,8 @@ def learner_for(
 def _gaussian_prior(cls: Any) -> tuple[np.ndarray | None, np.ndarray | None] | None:
     """Mean and precision of the class's own prior if it has one on every parameter and it is Gaussian.
 
-    (None, None) if no parameter has a prior; None if the prior is mixed or not Gaussian.
+    (None, None) if no parameter has a prior; None if the prior is mixed or not Gaussian: if its logarithm is not the parabola
+    that its slope and curvature say, at draws from it.
     """
     if np.all(cls.prior_free):
         return None, None
@@ -88,7 +89,15 @@ def _gaussian_prior(cls: Any) -> tuple[np.ndarray | None, np.ndarray | None] | N
         return None
     origin = np.asarray(cls.initial, float)
     grad, hessian = cls.log_prior_grad_hessian(origin)
-    if not np.allclose(hessian, cls.log_prior_grad_hessian(away_from(origin))[1], rtol=1e-8, atol=1e-10):
+    scale = np.sqrt(np.abs(np.diag(hessian)))  # of each coordinate, in its own units
+    if not (np.isfinite(hessian).all() and np.all(scale > 0)):
+        return None
+    if np.linalg.eigvalsh(-hessian / np.outer(scale, scale)).min() <= np.sqrt(np.finfo(float).eps):
+        return None
+    places = np.asarray(cls.draw_prior(PRIOR_PROBES, 0), float) - origin
+    quadratic = places @ grad + 0.5 * np.einsum("md,de,me->m", places, hessian, places)
+    change = np.asarray(cls.log_prior(origin + places), float) - float(cls.log_prior(origin))
+    if not np.allclose(change, quadratic, rtol=1e-7, atol=1e-7):  # nats
         return None
     return origin + np.linalg.solve(-hessian, grad), -hessian
 

@@ -175,7 +175,7 @@ def _over_interval(
 def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Values (m, G) with those that are no number at an infinite end set to where the functional was going."""
     values = values.copy()
-    for end, beside, step in ((0, 1, 1), (-1, -2, -1)):
+    for end, step in ((0, 1), (-1, -1)):
         lost = np.isnan(values[:, end]) & ~np.isfinite(eta[:, end])
         inner = np.where(np.isfinite(eta), values, np.nan)[:, 1:-1][:, ::step]
         change = inner[:, 0] - np.array([row[row != row[0]][0] if np.any(row != row[0]) else row[0] for row in inner])
@@ -236,8 +236,9 @@ def _turns(
 ) -> np.ndarray:
     """Linear predictors (m, G) among which a functional that is not monotone in eta turns; G = 0 if it does not.
 
-    E Y^2 of a Normal is smallest at 0, Var Y of a Bernoulli or Binomial largest. The derivative of P(Y in A) by a natural parameter is P(A) (E[Y | A] - E[Y]), so that
-    P(above < Y < below) is largest where E[Y] lies between the limits: a peak which a grid over a wide interval may miss.
+    E Y^2 of a Normal is smallest at 0, Var Y of a Bernoulli or Binomial largest. The derivative of P(Y in A) by a natural
+    parameter is P(A) (E[Y | A] - E[Y]), so that P(above < Y < below) is largest where E[Y] lies between the limits: a peak
+    which a grid over a wide interval may miss.
     """
     data = learner.data
     assert isinstance(data, PredictorData)
