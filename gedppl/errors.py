@@ -34,6 +34,10 @@ class SeveralObservedSitesError(ModelError):
     """The program has more than one observed site."""
 
 
+class OutcomeUsedError(ModelError):
+    """The program uses the outcome for more than observing it, so that what it says of y depends on y."""
+
+
 class RowLatentError(ModelError):
     """The program draws a continuous latent for every row: its marginal has no closed form."""
 
@@ -79,6 +83,10 @@ class ContextWidthError(DataError):
 
 class ActionRangeError(DataError):
     """An action is not one of 0, ..., K-1, or is not allowed here."""
+
+
+class TrialsError(DataError):
+    """A row's number of trials is not a whole number from 0."""
 
 
 class OutOfSupportError(DataError):

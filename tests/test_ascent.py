@@ -124,8 +124,9 @@ def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
     learner = SimpleNamespace(
         cls=cls, sets=(plausible(ProgramData(cls, rows), 0, theta, 0.0, drop=KAPPA),), candidates=members[:32]
     )
-    lower, upper, witness, note = by_ascent(learner, mean(-50, 50), x[:2], a[:2])
-    reached = np.concatenate([upper, -lower])
+    ends = by_ascent(learner, mean(-50, 50), x[:2], a[:2])
+    witness, note = ends.witness, ends.note
+    reached = np.concatenate([ends.upper, -ends.lower])
     assert (region.slack(witness) >= 0).all()
     assert int(re.search(r"(\d+) gradient", note)[1]) <= 200
     objective = objective_of(cls, mean(-50, 50), x, a, sign)

@@ -17,7 +17,7 @@ from gedppl.classes import LinearPredictor, density_class
 from gedppl.confidence import confidence_set, learner_for
 from gedppl.confidence.likelihoods import PredictorData
 from gedppl.confidence.linear_gaussian import EMPTY
-from gedppl.confidence.program_bounds import APART, ARGUMENT, FAR, _over_interval
+from gedppl.confidence.program_bounds import APART, ARGUMENT, _over_interval
 from gedppl.confidence.programs import ProgramLearner
 from gedppl.density import Density
 from gedppl.functionals import expected, mean, probability
@@ -145,10 +145,9 @@ def test_the_chance_of_a_band_is_found_wherever_its_peak_is(family, reach) -> No
     x, a = np.ones((1, 1)), np.zeros(1, int)
     columns, _ = learner.data.columns(x, a)
     functional = probability(above=BETWEEN[family][0], below=BETWEEN[family][1])
-    far, middle = FAR[kind], MIDDLE[family]
-    low, high = {"unseen": (-far, far), "wide": (-0.8 * far, 0.6 * far), "narrow": (middle - 0.31, middle + 0.4)}[reach]
-    open_end = np.full((1, 2), reach == "unseen")
-    lower, upper, _ = _over_interval(learner, functional, columns, np.array([low]), np.array([high]), open_end, x, a)
+    far, middle = {"identity": 1e8, "logit": 60.0, "log": 60.0}[kind], MIDDLE[family]
+    low, high = {"unseen": (-np.inf, np.inf), "wide": (-0.8 * far, 0.6 * far), "narrow": (middle - 0.31, middle + 0.4)}[reach]
+    lower, upper, _ = _over_interval(learner, functional, columns, np.array([[low, high]]), x, a)
     eta = np.linspace(max(low, middle - 30), min(high, middle + 30), 1_000_001)
     fixed = {key: np.full(eta.shape, value) for key, value in FIXED[family].items()}
     with np.errstate(over="ignore", invalid="ignore"):

@@ -15,6 +15,7 @@ from gedppl.errors import (
     FactorError,
     ModelError,
     NoObservedSiteError,
+    OutcomeUsedError,
     RowLatentError,
     SeveralObservedSitesError,
     SiteClashError,
@@ -196,11 +197,28 @@ def _refuse_row_site(site: Record, wider: tuple[Shape, ...]) -> None:
             "rows, outside the plate"
         )
     if site.outcomes is None:
-        raise ModelError(f"{site.name!r} is a discrete latent with infinite support drawn once a row, so it cannot be summed out")
+        raise ModelError(
+            f"{site.name!r} is a discrete latent with infinite support, or with values that differ from row to row, drawn once "
+            "a row, so it cannot be summed out"
+        )
     if site.shapes != ((2,),):
         raise ModelError(
             f"discrete latent {site.name!r} has shape {site.shapes[0]} for two rows; only one value a row, shape (n,), can be "
             "summed out: use one site for each"
+        )
+
+
+def refuse_outcome_use(depends: bool, differs: bool, name: str) -> None:
+    """Raise if the densities depend on y, or on whether y is given."""
+    if depends:
+        raise OutcomeUsedError(
+            f"the distribution of {name!r}, or a prior, is computed from y itself, so it says nothing of y before y is known: "
+            "use y in obs=y only (an earlier outcome that predicts this one belongs in the context x)"
+        )
+    if differs:
+        raise OutcomeUsedError(
+            f"the distribution of {name!r}, or a prior, is another one when y is given than when y is None: the model must say "
+            "the same of an outcome before and after it is seen; drop the branch on y"
         )
 
 

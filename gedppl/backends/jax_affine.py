@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, ordered_from, predictor_from
-from gedppl.backends.lowering import strip
+from gedppl.backends.lowering import package_class, strip
 from gedppl.classes import LinearPredictor, OrderedPredictor
 
 # JAX primitive -> the name of its rule in `gedppl.backends.affine`
@@ -28,6 +29,14 @@ def levels(function: Callable[..., Any], theta: Any, *rows: Any) -> list[Level]:
     """How each array that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold."""
     closed = jax.make_jaxpr(function)(theta, *rows)
     return _walk(closed.jaxpr, [Level.AFFINE] + [Level.FREE] * len(rows))
+
+
+def what_matters(function: Callable[..., Any], *args: Any) -> tuple[list[bool], str]:
+    """Which arguments `function(*args)` makes use of, and the text of the operations that its results come from."""
+    needed, used = dce_jaxpr(
+        jax.make_jaxpr(function)(*args).jaxpr, [True] * len(jax.tree.leaves(jax.eval_shape(function, *args)))
+    )
+    return list(used), str(needed)
 
 
 def _walk(jaxpr: Any, inputs: list[Level]) -> list[Level]:
@@ -62,9 +71,9 @@ def _step(equation: Any, operands: list[Level]) -> list[Level]:
 
 def linear_predictor(program: Any) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
         return None
-    known = FAMILIES.get(program.abstractly(lambda *args: type(strip(program.run(*args).observed)).__name__))
+    known = FAMILIES.get(program.abstractly(lambda *args: package_class(strip(program.run(*args).observed))))
     if known is None:
         return None
     family, link, argument, others = known
@@ -92,14 +101,15 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
     def parts(x: Any, a: Any) -> list[np.ndarray]:
         return program.by_row("predictor", program.predictor_parts, (x, a))
 
-    return predictor_from(family, link, others, parts)
+    predictor = predictor_from(family, link, others, parts)
+    return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
 def ordered_predictor(program: Any) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
         return None
-    if program.abstractly(lambda *args: type(strip(program.run(*args).observed)).__name__) != ORDERED:
+    if program.abstractly(lambda *args: package_class(strip(program.run(*args).observed))) != ORDERED or not program.packaged:
         return None
 
     def edges(theta: Any, x: Any, a: Any) -> Any:

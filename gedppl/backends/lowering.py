@@ -8,7 +8,7 @@ becomes family ``"External"``, whose log-density still works through the PPL.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gedppl.density import Density
@@ -54,6 +54,8 @@ _SAME_ATTRIBUTES: dict[str, tuple[str, dict[str, int]]] = {
     "Pareto": ("Pareto", {"scale": 0, "alpha": 0}),
     "BetaBinomial": ("BetaBinomial", {"concentration1": 0, "concentration0": 0, "total_count": 0}),
 }
+_TRIALS = ("Binomial", "BetaBinomial")
+_PACKAGES = ("numpyro", "pyro", "torch")
 _LOCATION_SCALE = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic")
 
 
@@ -63,10 +65,20 @@ def crossing(distribution: Any) -> Any:
     No density is there: the packages' "probabilities" of the single outcomes then exceed one in sum.
     """
     base = strip(distribution)
-    if type(base).__name__ != "OrderedLogistic":
+    if package_class(base) != "OrderedLogistic":
         return None
     cut = base.cutpoints
     return (cut[..., 1:] < cut[..., :-1]).any(-1)
+
+
+def from_package(kind: type) -> bool:
+    """Whether a class is one that NumPyro, Pyro or torch brings."""
+    return kind.__module__.partition(".")[0] in _PACKAGES
+
+
+def package_class(distribution: Any) -> str:
+    """The name of the packages' class that a distribution is, or derives from; "" if there is none."""
+    return next((base.__name__ for base in type(distribution).__mro__ if from_package(base)), "")
 
 
 def strip(distribution: Any) -> Any:
@@ -94,7 +106,7 @@ def lower(distribution: Any, shape: Shape) -> Density:
     for base in type(distribution).__mro__:
         if type(distribution).log_prob is not getattr(base, "log_prob", None):
             break
-        if base.__module__.partition(".")[0] not in ("numpyro", "pyro", "torch"):
+        if not from_package(base):
             continue
         if base.__name__ in _SAME_ATTRIBUTES:
             family, arguments = _SAME_ATTRIBUTES[base.__name__]
@@ -105,7 +117,12 @@ def lower(distribution: Any, shape: Shape) -> Density:
             if density is not None:
                 return density
             break
-    return Density("External", {"distribution": distribution})
+    return external(distribution, shape)
+
+
+def external(distribution: Any, shape: Shape) -> Density:
+    """The distribution as one that only its PPL knows, without the wrappers; its batch shape is its own."""
+    return Density("External", {"distribution": copy.copy(strip(distribution))})
 
 
 def _spread(value: Any, shape: Shape, event_dims: int = 0) -> Any:
@@ -215,10 +232,28 @@ _SPECIAL: dict[str, Callable[[Any, Shape], Density | None]] = {
 }
 
 
+def nested(density: Density) -> Iterator[Density]:
+    """The density and every one that it is made of."""
+    yield density
+    for value in density.args.values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Density):
+                yield from nested(part)
+
+
 def is_external(density: Density) -> bool:
     """Whether any part of it is a distribution that only the PPL knows."""
-    nested = [p for v in density.args.values() for p in (v if isinstance(v, tuple) else (v,)) if isinstance(p, Density)]
-    return density.family == "External" or any(is_external(part) for part in nested)
+    return any(part.family == "External" for part in nested(density))
+
+
+def counts_trials(density: Density) -> bool:
+    """Whether some part of it has a number of trials."""
+    return any(part.family in _TRIALS for part in nested(density))
+
+
+def trials_of(density: Density) -> list[Any]:
+    """The numbers of trials in every part of it, each with the rows in front."""
+    return [part.args["total_count"] for part in nested(density) if part.family in _TRIALS]
 
 
 def external_density(row_density: Callable[[Any], Density], theta: Any, single: bool) -> Density:

@@ -16,10 +16,13 @@ from numpyro.handlers import seed
 from numpyro.primitives import Messenger
 
 from gedppl.backends import LOCK
-from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
+from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites, refuse_outcome_use
+from gedppl.backends.identity import Identity, identify, looks_alike, predictor_holds, settings
+from gedppl.backends.jax_affine import what_matters
 from gedppl.backends.jax_kernels import JaxKernels
-from gedppl.backends.lowering import crossing, is_masked, lower
+from gedppl.backends.lowering import crossing, external, is_masked, lower
 from gedppl.backends.tracing import Site
+from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
 
@@ -57,7 +60,8 @@ class _Recorder(Messenger):
                 Record(
                     msg["name"], "sample", value=value, fn=fn, observed=bool(msg["is_observed"]),
                     scaled=msg["scale"] not in (None, 1, 1.0), masked=is_masked(fn), discrete=is_discrete(fn),
-                    outcomes=_outcomes(fn), shapes=(jnp.shape(value),), free_shapes=(free_shape,), constraint=str(fn.support),
+                    outcomes=None if msg["is_observed"] else _outcomes(fn), shapes=(jnp.shape(value),),
+                    free_shapes=(free_shape,), constraint=str(fn.support),
                     unconstrained=latent and _is_identity(biject_to(fn.support)),
                 )
             )  # fmt: skip
@@ -73,8 +77,11 @@ def _outcomes(fn: Any) -> np.ndarray | None:
     """The values a discrete distribution can take, if they are finitely many."""
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
-    with jax.ensure_compile_time_eval():
-        return np.unique(np.asarray(fn.enumerate_support(expand=False)))
+    try:
+        with jax.ensure_compile_time_eval():
+            return np.unique(np.asarray(fn.enumerate_support(expand=False)))
+    except (jax.errors.ConcretizationTypeError, NotImplementedError):  # they differ from row to row
+        return None
 
 
 @contextmanager
@@ -132,6 +139,8 @@ class _Fill(Messenger):
             msg["value"] = jax.tree.unflatten(self.program.trees[name], leaves)
         elif kind == "sample" and name == self.program.observed:
             self.observed = msg["fn"]
+            if msg["value"] is None:  # run without y: nothing needs to be drawn
+                msg["value"] = jnp.zeros(msg["fn"].shape())
         elif kind == "sample" and name in self.assignment:
             msg["value"] = jnp.full(msg["fn"].shape(), self.assignment[name], jnp.int64)
             self.log_weight = self.log_weight + msg["fn"].log_prob(msg["value"])
@@ -190,6 +199,49 @@ class TracedProgram(JaxKernels):
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
         self.unconstrained = all(record.unconstrained for record in outline.parameters)
+        self._check_outcome_use()
+        found = [self._identify(assignment) for assignment in self.assignments]
+        self.known_family, self.packaged = all(one.known for one in found), all(one.packaged for one in found)
+
+    # what is observed: by what it does, not by its name ---------------------------------------------------------------
+
+    def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
+        return self.run(jnp.asarray(theta), self.x, self.a, assignment=assignment).observed
+
+    def _log_prob(self, distribution: Any, y: np.ndarray) -> np.ndarray:
+        return np.asarray(distribution.log_prob(jnp.asarray(y, jnp.int64 if self.discrete else float)))
+
+    def _identify(self, assignment: Mapping[str, Any]) -> Identity:
+        with _quiet():
+            outline = self.abstractly(lambda theta, x, a: self.run(theta, x, a, assignment=assignment).observed)
+            return identify(outline, lambda theta: self._observed_at(theta, assignment), self._log_prob, self.dim, len(self.a))
+
+    def _check_outcome_use(self) -> None:
+        """Refuse a program in which y does more than to be observed."""
+        zeros = np.zeros((len(self.a), *self.event_shape))
+        rows = settings(self.dim)[1], self.x, self.a, zeros.astype(np.int64 if self.discrete else float)
+
+        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
+            one = self.run(theta, x, a, y=y)
+            return [one.observed.log_prob(value), one.log_prior, jnp.asarray(one.log_weight)]
+
+        with _quiet():
+            used, text = what_matters(logs, zeros, *rows)
+            refuse_outcome_use(used[0], False, self.observed)
+            try:
+                without = what_matters(lambda *rows: logs(None, *rows), *rows)[1]
+            except Exception:  # whatever a user's program raises without y: then it has nothing to say there
+                return
+            if text.split("let")[-1] == without.split("let")[-1]:
+                return
+            arrays = [jnp.asarray(array) for array in (zeros, *rows)]
+            pairs = zip(logs(*arrays), logs(None, *arrays[1:]))
+            refuse_outcome_use(False, any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs), self.observed)
+
+    def predictor_holds(self, predictor: LinearPredictor) -> bool:
+        """Whether a predictor's log-density is the program's; asked where a class of the user's is involved."""
+        with _quiet():
+            return predictor_holds(predictor, self._observed_at, self._log_prob, self.x, self.a, self.dim)
 
     @staticmethod
     def _lay_out(parameters: list[Record]) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:
@@ -205,9 +257,12 @@ class TracedProgram(JaxKernels):
     # one pass through the program -------------------------------------------------------------------------------------
 
     def run(self, theta: Any, x: Any, a: Any, *, assignment: Mapping[str, Any] | None = None, given: Any = None,
-            key: Any = None) -> Pass:  # fmt: skip
-        """Run the program at a flat vector (or at `given` constrained values); traceable by JAX."""
-        y = jnp.zeros((x.shape[0], *self.event_shape))
+            key: Any = None, y: Any = "zeros") -> Pass:  # fmt: skip
+        """Run the program at a flat vector (or at `given` constrained values); traceable by JAX.
+
+        What y is does not matter, which `_check_outcome_use` makes sure of.
+        """
+        y = jnp.zeros((x.shape[0], *self.event_shape)) if isinstance(y, str) else y
         model = seed(self.model, jax.random.key(0) if key is None else key)
         with _quiet():
             fill = _Fill(model, self, theta, self.assignments[0] if assignment is None else assignment, given)
@@ -234,7 +289,7 @@ class TracedProgram(JaxKernels):
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
-        parts = tuple(lower(one.observed, shape) for one in passes)
+        parts = tuple((lower if self.known_family else external)(one.observed, shape) for one in passes)
         if len(parts) == 1:
             return parts[0]
         weights = jnp.stack([jnp.broadcast_to(jnp.exp(one.log_weight), shape) for one in passes], axis=-1)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.backends import LOCK
+from gedppl.backends.lowering import counts_trials, trials_of
 from gedppl.backends.tracing import Site, check_initial, find_program, parse_bounds
 from gedppl.classes import Drawn, DrawnParams, LinearPredictor, OrderedPredictor, Params
 from gedppl.density import Density
@@ -25,6 +26,7 @@ from gedppl.errors import (
     OutOfSupportError,
     ParameterError,
     ShapeError,
+    TrialsError,
 )
 from gedppl.rows import Rows
 
@@ -278,7 +280,21 @@ class ProgramClass:
         if self._program is None:
             self.trace(x, a)
         self._check_actions(x, a)
+        self._check_trials(x, a)
         return x, a
+
+    def _check_trials(self, x: np.ndarray, a: np.ndarray) -> None:
+        """Numbers of trials come from the rows in some programs: log-densities take any number, outcomes do not."""
+        if not len(a) or not counts_trials(self.program.outline_density):
+            return
+        for trials in trials_of(self.program.density(self._initial[None], x, a, True)):
+            wrong = ~((trials >= 0) & (trials == np.floor(trials)))
+            if wrong.any():
+                row = int(np.argmax(wrong.reshape(len(a), -1).any(axis=1)))
+                raise TrialsError(
+                    f"row {row} has {trials[row]} trials, but a number of trials is a whole number 0, 1, 2, ...: "
+                    "round total_count in the model, or mend the context it is read from"
+                )
 
     def _check_actions(self, x: np.ndarray, a: np.ndarray) -> None:
         """Run each action number once in a mode that notices indices past the end: JAX would clamp them silently."""

@@ -22,10 +22,14 @@ from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
 from gedppl.backends import LOCK
-from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites
-from gedppl.backends.lowering import crossing, is_masked, lower, strip
+from gedppl.backends.affine import Level
+from gedppl.backends.checks import Record, analyse, assignments, is_discrete, name_sites, refuse_outcome_use
+from gedppl.backends.identity import Identity, identify, looks_alike, predictor_holds, settings
+from gedppl.backends.lowering import crossing, external, is_masked, lower, strip
+from gedppl.backends.torch_affine import levels
 from gedppl.backends.torch_kernels import TorchKernels
 from gedppl.backends.tracing import Site
+from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import ModelError, SiteClashError
 
@@ -81,6 +85,7 @@ def biject_to(constraint: Any) -> Any:
 
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__idiv__")
 
 
 class _Swap(TorchFunctionMode):
@@ -100,12 +105,13 @@ class _Swap(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "_is_all_true":  # a distribution made outside validates its values: ours are checked at the door
             return True
-        writes = name.endswith("_") and not name.endswith("__")
-        if writes or func == torch.Tensor.requires_grad.__get__:  # must see the tensor itself
+        if func == torch.Tensor.requires_grad.__get__:  # must see the tensor itself
             return func(*args, **(kwargs or {}))
         widen = name != "__get__"  # an attribute of a tensor, such as its transpose, is widened when it is used
         swapped = {key: self._swapped(value, widen) for key, value in (kwargs or {}).items()}
-        return func(*self._swapped(args, widen), **swapped)
+        writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+        target = args[:1] if writes else ()  # a widened copy would take the write, and be dropped
+        return func(*target, *self._swapped(args[len(target) :], widen), **swapped)
 
     def _swapped(self, value: Any, widen: bool) -> Any:
         if isinstance(value, torch.Tensor):
@@ -173,7 +179,7 @@ class _Recorder(Messenger):
                     name, "sample", value=value, fn=fn, observed=msg["is_observed"],
                     scaled=not (isinstance(msg["scale"], int | float) and msg["scale"] == 1),
                     masked=is_masked(fn) or not (msg["mask"] is None or msg["mask"] is True),
-                    discrete=is_discrete(fn), outcomes=_outcomes(fn),
+                    discrete=is_discrete(fn), outcomes=None if msg["is_observed"] else _outcomes(fn),
                     shapes=(tuple(value.shape),), constraint=fn.support,
                 )
             )  # fmt: skip
@@ -183,7 +189,10 @@ def _outcomes(fn: Any) -> np.ndarray | None:
     """The values a discrete distribution can take, if they are finitely many."""
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
-    return np.unique(fn.enumerate_support(expand=False).numpy())
+    try:
+        return np.unique(fn.enumerate_support(expand=False).numpy())
+    except NotImplementedError:  # they differ from row to row
+        return None
 
 
 @contextmanager
@@ -227,6 +236,7 @@ class _Fill(Messenger):
         name = msg["name"]
         (site,) = self.program.groups[name]
         value, _ = self._leaf(site, biject_to(self.program.constraint_of(name)), None)
+        value = value.clone()  # a program that writes into its parameter must not write into theta
         self.swap.put(msg, value)
         msg["value"], msg["done"] = value, True
 
@@ -236,6 +246,8 @@ class _Fill(Messenger):
             return
         if name == self.program.observed:
             self.observed = fn
+            if not msg["is_observed"]:  # run without y: nothing needs to be drawn
+                msg["value"], msg["done"] = torch.zeros(fn.shape()), True
         elif name in self.assignment:
             value = torch.full(tuple(fn.batch_shape), float(self.assignment[name]))
             self.log_weight = self.log_weight + fn.log_prob(value)
@@ -248,7 +260,7 @@ class _Fill(Messenger):
             jacobian = transform.log_abs_det_jacobian(free, value).sum()
             self.log_prior = self.log_prior + fn.log_prob(value).sum() + jacobian
             self.log_jacobian = self.log_jacobian + jacobian
-            msg["value"], msg["done"] = value, True
+            msg["value"], msg["done"] = value.clone(), True
 
     def _leaf(self, site: Site, transform: Any, drawn: Any) -> tuple[Any, Any]:
         """The constrained and unconstrained value of one array: from theta, given by name, or drawn."""
@@ -271,6 +283,10 @@ class Pass(NamedTuple):
     log_weight: Any
     values: dict[str, Any]
     free: dict[str, Any]
+
+
+def _log_prob(distribution: Any, y: np.ndarray) -> np.ndarray:
+    return distribution.log_prob(_tensor(y)).numpy()
 
 
 class TracedProgram(TorchKernels):
@@ -296,12 +312,64 @@ class TracedProgram(TorchKernels):
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
+        self._check_outcome_use()
+        found = [self._identify(assignment) for assignment in self.assignments]
+        self.known_family, self.packaged = all(one.known for one in found), all(one.packaged for one in found)
+
+    # what is observed: by what it does, not by its name ---------------------------------------------------------------
+
+    def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
+        return self.run(_tensor(theta), _tensor(self.x), _tensor(self.a), assignment=assignment).observed
+
+    def _identify(self, assignment: Mapping[str, Any]) -> Identity:
+        with _plain(), torch.no_grad():
+            outline = self._observed_at(np.zeros(self.dim), assignment)
+            return identify(outline, lambda theta: self._observed_at(theta, assignment), _log_prob, self.dim, len(self.a))
+
+    def _check_outcome_use(self) -> None:
+        """Refuse a program in which y does more than to be observed."""
+        zeros = torch.zeros((len(self.a), *self.event_shape), dtype=torch.float64)
+        rows = (
+            _tensor(settings(self.dim)[1]),
+            _tensor(self.x),
+            _tensor(self.a),
+            zeros.clone(),
+        )  # a graph tells tensors apart by identity
+
+        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
+            one = self.run(theta, x, a, y=y)
+            with _plain():
+                return [one.observed.log_prob(value), one.log_prior, torch.as_tensor(one.log_weight)]
+
+        def differs(y: Any) -> bool:
+            pairs = zip(logs(zeros, *rows), logs(y, *rows))
+            return any(looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs)
+
+        try:
+            depends = any(level is not Level.FREE for level in levels(logs, zeros, *rows))
+        except RuntimeError:  # the program looks at values while it runs, so it has no fixed graph: look at values too
+            depends = differs(zeros + 1.0)
+        refuse_outcome_use(depends, False, self.observed)
+        try:
+            other = differs(None)
+        except Exception:  # whatever a user's program raises without y: then it has nothing to say there
+            return
+        refuse_outcome_use(False, other, self.observed)
+
+    def predictor_holds(self, predictor: LinearPredictor) -> bool:
+        """Whether a predictor's log-density is the program's; asked where a class of the user's is involved."""
+        with _plain(), torch.no_grad():
+            return predictor_holds(predictor, self._observed_at, _log_prob, self.x, self.a, self.dim)
 
     # one pass through the program -------------------------------------------------------------------------------------
 
-    def run(self, theta: Any, x: Any, a: Any, *, assignment: Mapping[str, Any] | None = None, given: Any = None) -> Pass:
-        """Run the program at a flat vector (or at `given` constrained values); works inside torch.func transforms."""
-        y = torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64)
+    def run(self, theta: Any, x: Any, a: Any, *, assignment: Mapping[str, Any] | None = None, given: Any = None,
+            y: Any = "zeros") -> Pass:  # fmt: skip
+        """Run the program at a flat vector (or at `given` constrained values); works inside torch.func transforms.
+
+        What y is does not matter, which `_check_outcome_use` makes sure of.
+        """
+        y = torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64) if isinstance(y, str) else y
         with _quiet() as swap:
             fill = _Fill(self, swap, theta, self.assignments[0] if assignment is None else assignment, given)
             with fill:
@@ -329,7 +397,7 @@ class TracedProgram(TorchKernels):
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
-        parts = tuple(lower(one.observed, shape) for one in passes)
+        parts = tuple((lower if self.known_family else external)(one.observed, shape) for one in passes)
         if len(parts) == 1:
             return parts[0]
         weights = torch.stack([torch.exp(one.log_weight).expand(shape) for one in passes], dim=-1)

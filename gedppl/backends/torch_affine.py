@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.func import jacrev
+from torch.func import functionalize, jacrev
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, ordered_from, predictor_from
-from gedppl.backends.lowering import strip
+from gedppl.backends.lowering import package_class, strip
 from gedppl.classes import LinearPredictor, OrderedPredictor
 
 # aten operation -> the name of its rule in `gedppl.backends.affine`
@@ -19,15 +19,21 @@ _RULES = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "permute", "t"), "move"),
     **dict.fromkeys(("transpose", "slice", "select", "clone", "alias", "split", "unbind", "numpy_T"), "move"),
     **dict.fromkeys(("add", "sub", "rsub", "neg", "sum", "cat", "stack", "cumsum"), "sum"),
+    **dict.fromkeys(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter", "index_put"), "sum"),
     **dict.fromkeys(("index", "index_select", "gather"), "index"),
     **dict.fromkeys(("mm", "mv", "bmm", "dot"), "contract"),
     **{"where": "select", "mul": "multiply", "div": "divide", "exp": "exp", "log": "log"},
 }
+_SHAPE_ONLY = ("zeros_like", "ones_like", "empty_like", "new_zeros", "new_ones", "new_empty")  # of their operand
 
 
 def levels(function: Callable[..., Any], theta: torch.Tensor, *rows: torch.Tensor) -> list[Level]:
-    """How each tensor that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold."""
-    graph = make_fx(function)(theta, *rows).graph
+    """How each tensor that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold.
+
+    A write through a view changes a value that the graph has named already, so writes and views are first turned into
+    operations that return what they made.
+    """
+    graph = make_fx(functionalize(function, remove="mutations_and_views"))(theta, *rows).graph
     known: dict[Any, Level] = {}
     inputs = iter([Level.AFFINE] + [Level.FREE] * len(rows))
     for node in graph.nodes:
@@ -45,9 +51,13 @@ def levels(function: Callable[..., Any], theta: torch.Tensor, *rows: torch.Tenso
 def _step(node: Any, known: dict[Any, Level]) -> Level:
     operands = [known[part] if isinstance(part, torch.fx.Node) else Level.FREE for part in _flat(node.args)]
     operands += [known[part] for part in _flat(node.kwargs.values()) if isinstance(part, torch.fx.Node)]
-    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
+    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0].removesuffix("_copy")
     if name == "getitem":
         return operands[0]
+    if name in _SHAPE_ONLY:
+        return Level.FREE
+    if name in ("copy", "fill"):  # what is written replaces what was there, in the type of what was there
+        return operands[1] if _holds(node.args[0], node.args[1]) else combine(None, operands)
     if name == "addmm":  # bias + left @ right
         return combine("sum", [operands[0], combine("contract", operands[1:3])]) if len(operands) == 3 else Level.OTHER
     if name == "reciprocal":
@@ -57,18 +67,24 @@ def _step(node: Any, known: dict[Any, Level]) -> Level:
     return combine(_RULES.get(name), operands or [Level.FREE])
 
 
+def _holds(target: Any, source: Any) -> bool:
+    """Whether writing the source into the target's type rounds nothing."""
+    kinds = [node.meta["val"].dtype for node in (target, source) if isinstance(node, torch.fx.Node)]
+    return kinds[0].is_floating_point and all(kind.itemsize <= kinds[0].itemsize for kind in kinds if kind.is_floating_point)
+
+
 def _flat(args: Any) -> list[Any]:
     return [leaf for part in args for leaf in (_flat(part) if isinstance(part, list | tuple) else [part])]
 
 
 def linear_predictor(program: Any) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
     observed = strip(program.run(zero, x0, a0).observed)
-    name = type(observed).__name__
+    name = package_class(observed)
     if name in ("Bernoulli", "Binomial"):  # torch keeps what it was given in the instance and derives the other lazily
         name += "Logits" if "logits" in vars(observed) else "Probs"
     known = FAMILIES.get(name)
@@ -98,16 +114,17 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         fixed = [value.detach().numpy().copy() for value in arguments(zero, x, a)[1:]]
         return [jacrev(eta)(zero, x, a).detach().numpy(), eta(zero, x, a).detach().numpy(), *fixed]
 
-    return predictor_from(family, link, others, parts)
+    predictor = predictor_from(family, link, others, parts)
+    return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
 def ordered_predictor(program: Any) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0:
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
-    if type(strip(program.run(zero, x0, a0).observed)).__name__ != ORDERED:
+    if package_class(strip(program.run(zero, x0, a0).observed)) != ORDERED or not program.packaged:
         return None
 
     def edges(theta: Any, x: Any, a: Any) -> Any:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.classes import away_from
 from gedppl.confidence.finite import FiniteLearner
 from gedppl.confidence.groups import action_groups, dependence
 from gedppl.confidence.programs import ProgramLearner
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
 GROWTH = 1.1  # refit once the rows have grown by this factor
+PRIOR_PROBES = 16  # draws at which a prior must be what its curvature says
 CLOSED_FORM_ORACLES = ("auto", "least squares")
 PRIOR_DRAWS = 2000  # from which a prior that is not Gaussian is summarised
 MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
@@ -101,26 +101,36 @@ def learner_for(
 def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Mean (D,) and precision (D, D) of the class's own prior, or of a Gaussian in its place; no precision if it has none.
 
-    A prior that is not Gaussian is replaced by one with its median and the spread of its middle half; a parameter without a prior
-    gets none. Coverage does not depend on it: it sets the fit before data, and what is bet on.
+    A prior that is not Gaussian is replaced by one with its median and the spread of its middle half. If a parameter has no prior
+    there is none to bet on. Coverage does not depend on it: it sets the fit before data, and what is bet on.
     """
     origin = np.asarray(cls.initial, float)
     if np.all(cls.prior_free):
         return origin, None
-    if not np.any(cls.prior_free):
-        grad, hessian = cls.log_prior_grad_hessian(origin)
-        again = cls.log_prior_grad_hessian(away_from(origin))[1]
-        size = np.sqrt(np.abs(np.diag(hessian)))
-        if (np.diag(hessian) < 0).all() and np.all(np.abs(hessian - again) <= 1e-8 * np.outer(size, size)):
-            return origin + np.linalg.solve(-hessian, grad), -hessian
+    exact = None if np.any(cls.prior_free) else _parabola(cls, origin)
+    if exact is not None:
+        return exact
     draws = np.asarray(cls.draw_prior(PRIOR_DRAWS, seed), float)
     low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
     spread = (high - low) / MIDDLE_HALF
     known = ~cls.prior_free & np.isfinite(spread) & (spread > 0)
-    mean = np.where(known, middle, origin)
-    if not known.all():  # an improper prior is no prior to bet on
-        return mean, None
-    return mean, np.diag(spread**-2.0)
+    return np.where(known, middle, origin), np.diag(spread**-2.0) if known.all() else None
+
+
+def _parabola(cls: Any, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and precision of a prior whose logarithm, at draws from it, is the parabola that its slope and curvature say."""
+    grad, hessian = cls.log_prior_grad_hessian(origin)
+    scale = np.sqrt(np.abs(np.diag(hessian)))  # of each coordinate, in its own units
+    if not (np.isfinite(hessian).all() and np.all(scale > 0)):
+        return None
+    if np.linalg.eigvalsh(-hessian / np.outer(scale, scale)).min() <= np.sqrt(np.finfo(float).eps):
+        return None
+    places = np.asarray(cls.draw_prior(PRIOR_PROBES, 0), float) - origin
+    quadratic = places @ grad + 0.5 * np.einsum("md,de,me->m", places, hessian, places)
+    change = np.asarray(cls.log_prior(origin + places), float) - float(cls.log_prior(origin))
+    if not np.allclose(change, quadratic, rtol=1e-7, atol=1e-7):  # nats
+        return None
+    return origin + np.linalg.solve(-hessian, grad), -hessian
 
 
 def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:

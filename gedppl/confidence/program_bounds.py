@@ -5,6 +5,7 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, G grid poin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,6 @@ MISSPECIFIED = "no parameter of the class explains the data as well as the predi
 APART = "no parameter is in every set and inside the declared bounds: the model, or a bound, does not hold"
 NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
 SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
-FAR = {"identity": 1e8, "logit": 60.0, "log": 60.0}  # stands for an infinite linear predictor
 ARGUMENT = {  # the family's argument that the linear predictor sets, and how
     "Normal": ("loc", np.asarray),
     "Bernoulli": ("probs", expit),
@@ -37,9 +37,21 @@ ARGUMENT = {  # the family's argument that the linear predictor sets, and how
     "Exponential": ("rate", np.exp),
     "Gamma": ("rate", np.exp),
 }
+PROBES = (-1.0, 0.0, 1.0)  # of a predictor, in units of its noise: between open ends, to see which way a functional goes
 GRADIENT_BUDGET = 200  # single-gradient evaluations for all K actions of a context together
 GRID, ZOOMS = 33, 4
 GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
+
+
+@dataclass(frozen=True)
+class Found:
+    """The ends of a functional over everything plausible, before its declared range cuts them, at m rows."""
+
+    lower: np.ndarray  # (m,) -inf where nothing is known
+    upper: np.ndarray  # (m,)
+    witness: np.ndarray | None  # (m, D) parameters at the upper end
+    note: str
+    apart: bool = False  # no parameter is in every set and inside the declared bounds
 
 
 def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
@@ -49,26 +61,26 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
     estimate = _values(learner, functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
     rule = learner.rule.describe(learner.delta)
     shape = (n, K)
-    empty = any(s.region.kappa <= 0 for s in learner.sets)
-    exact = None if empty else _find_exactly(learner, functional, xs, actions)
-    if exact is not None:
-        lower, upper, witness, note = exact
-        guaranteed = learner.rule.guaranteed and not _unknown_shape(functional) and not note.startswith(APART)
-    elif empty or not learner.sets:
-        lower, upper, witness = np.full(n * K, low), np.full(n * K, high), None
-        note, guaranteed = (MISSPECIFIED, False) if empty else ("", learner.rule.guaranteed)
-    else:
-        lower, upper, witness, note = by_ascent(learner, functional, xs, actions)
-        guaranteed = False
+    void = any(s.region.kappa <= 0 for s in learner.sets)
+    found = None if void else _find_exactly(learner, functional, xs, actions)
+    exact = found is not None
+    if found is None and not void and learner.sets:
+        found = by_ascent(learner, functional, xs, actions)
+    if found is None:  # no row yet, or a set without members
+        found = Found(np.full(n * K, -np.inf), np.full(n * K, np.inf), None, MISSPECIFIED if void else "")
+        exact = not void
     return Bounds(
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
-        lower=np.clip(lower, low, high).reshape(shape),
-        upper=np.clip(upper, low, high).reshape(shape),
-        method="ascent" if learner.sets and not empty and (exact is None or _unknown_shape(functional)) else "exact",
-        guaranteed=guaranteed,
+        lower=np.clip(found.lower, low, high).reshape(shape),
+        upper=np.clip(found.upper, low, high).reshape(shape),
+        method="exact" if void or not learner.sets or (exact and not _unknown_shape(functional)) else "ascent",
+        guaranteed=learner.rule.guaranteed and exact and not found.apart and not (learner.sets and _unknown_shape(functional)),
         rule=rule,
-        note=note,
-        witness=None if witness is None else witness.reshape(*shape, -1),
+        note=found.note,
+        witness=None if found.witness is None else found.witness.reshape(*shape, -1),
+        empty=found.apart or any(s.refuted for s in learner.sets),
+        free_lower=found.lower.reshape(shape),
+        free_upper=found.upper.reshape(shape),
     )
 
 
@@ -89,7 +101,7 @@ def _at_predictor(
     data = learner.data
     assert isinstance(data, PredictorData)
     D, (G, m) = data.dim, eta.shape
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         if functional.fn is not None:  # a user's function may be written for the program's own arrays: ask the program
             phi, offset = columns[:, :D], columns[:, D]
             steps = (eta - offset) / np.maximum(np.sum(phi**2, axis=1), 1e-300)
@@ -101,10 +113,8 @@ def _at_predictor(
         return np.asarray(functional(Density(data.predictor.family, {**args, name: link(eta)}), x=x, a=a), float)
 
 
-def _find_exactly(
-    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str] | None:
-    """Lower, upper, witness and note where the functional is that of one affine form of theta and the set convex; else None."""
+def _find_exactly(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
+    """The ends where the functional is that of one affine form of theta and the set convex; else None."""
     if not all(s.convex for s in learner.sets):
         return None
     if isinstance(learner.data, PredictorData):
@@ -115,23 +125,22 @@ def _find_exactly(
 # exact: one linear predictor ---------------------------------------------------------------------------------------------
 
 
-def _exact(
-    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found:
     data = learner.data
     assert isinstance(data, PredictorData)
     columns, _ = data.columns(x, a)
     phi, offset = columns[:, : data.dim], columns[:, data.dim]
     m = len(phi)
     value, theta, apart = farthest(learner, phi)
-    far = FAR[data.predictor.link]
-    open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)  # (m, 2): below, above
-    eta_high = np.minimum(value[:m], far) + offset
-    eta_low = np.maximum(-value[m:], -far) + offset
-    lower, upper, at_low = _over_interval(learner, functional, columns, eta_low, eta_high, open_end, x, a)
+    ends = offset[:, None] + np.stack([-value[m:], value[:m]], axis=1)  # (m, 2), infinite where open
+    open_end = ~np.isfinite(ends)
+    if _unknown_shape(functional):
+        lower, upper, at_low = _searched(learner, functional, columns, ends, x, a)
+    else:
+        lower, upper, at_low = _over_interval(learner, functional, columns, ends, x, a)
     notes = _remarks(open_end, a, apart)
     notes += [SEARCHED] if _unknown_shape(functional) else []
-    return lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes)
+    return Found(lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes), apart)
 
 
 def _remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
@@ -142,81 +151,119 @@ def _remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
     return [f"{most} of {K} actions are not yet bounded by the data"] if most else []
 
 
+@np.errstate(invalid="ignore")  # inf - inf between ends that are open
 def _over_interval(
-    learner: ProgramLearner, functional: Functional, columns: np.ndarray, eta_low: np.ndarray, eta_high: np.ndarray,
-    open_end: np.ndarray, x: np.ndarray, a: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """Smallest and largest value over eta in [eta_low, eta_high] (m,), and whether the largest is nearer to eta_low.
+    learner: ProgramLearner, functional: Functional, columns: np.ndarray, ends: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Smallest and largest value for eta between ends (m, 2), and whether the largest is at the lower half, each (m,).
 
-    A grid with both ends and with points where the functional is known to turn, then the cells around the best point again and
-    again: this finds the extremes of a functional that is monotone in eta or has one hump, as all but `expected` are in these
-    families. Where an end is open, (m, 2) bool, and the functional moves towards it (or is a user's own), what lies beyond is
-    unknown: the functional's own range.
+    Every functional but a user's own is monotone in eta in these families, or turns once among `_turns`. So the ends and a
+    grid over the turns have the extremes, and the cells around the best point are searched again where it is inside. At an
+    end that is infinite the value is the limit there; where that is no number, it is infinite in the way the functional goes.
     """
-    m = len(columns)
+    low, high = ends[:, :1], ends[:, 1:]
+    inside = np.hstack([_turns(learner, functional, columns, np.linspace(0.0, 1.0, GRID), x, a), _probes(learner, columns, x, a)])
+    eta = np.hstack([low, np.sort(np.clip(inside, low, high), axis=1), high])
+    values = _with_limits(eta, _at_predictor(learner, functional, eta.T, columns, x, a).T)
+    peaks = [_zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0)]
+    best = np.argmax(np.where(np.isnan(values), np.inf, values), axis=1)
+    first_finite = np.where(np.isfinite(low[:, 0]), 0, 1)
+    lower, upper = -peaks[0], peaks[1]
+    if functional.name == "probability":  # whose range is a fact, not a declaration
+        lower, upper = np.maximum(lower, 0.0), np.minimum(upper, 1.0)
+    return lower, upper, best <= np.maximum(first_finite, (eta.shape[1] - 1) // 2)
 
-    def at(eta: np.ndarray) -> np.ndarray:  # (m, G)
-        return _at_predictor(learner, functional, eta.T, columns, x, a).T
 
-    steps = np.linspace(0.0, 1.0, GRID)
-    eta = eta_low[:, None] + (eta_high - eta_low)[:, None] * steps
-    eta[:, -1] = eta_high
-    turns = _turns(learner, functional, columns, steps, x, a)
-    eta = np.sort(np.hstack([eta, np.clip(turns, eta_low[:, None], eta_high[:, None])]), axis=1)
-    values = at(eta)
+def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Values (m, G) with those that are no number at an infinite end set to where the functional was going."""
+    values = values.copy()
+    for end, step in ((0, 1), (-1, -1)):
+        lost = np.isnan(values[:, end]) & ~np.isfinite(eta[:, end])
+        inner = np.where(np.isfinite(eta), values, np.nan)[:, 1:-1][:, ::step]
+        change = inner[:, 0] - np.array([row[row != row[0]][0] if np.any(row != row[0]) else row[0] for row in inner])
+        goes = np.where(change == 0, inner[:, 0], np.where(change > 0, np.inf, -np.inf))
+        values[lost, end] = goes[lost]
+    return values
+
+
+def _zoom(
+    learner: ProgramLearner, functional: Functional, sign: float, eta: np.ndarray, values: np.ndarray, columns: np.ndarray,
+    x: np.ndarray, a: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """The largest of sign * functional (m,), the cells beside the best of eta (m, G) searched again; unknown is infinite."""
+    grid, found = eta, sign * values
+    best = np.where(np.isnan(found), np.inf, found).max(axis=1)
+    where = np.argmax(np.where(np.isnan(found), np.inf, found), axis=1)
     slope = np.diff(values, axis=1)
-    monotone = np.all(slope >= 0, axis=1) | np.all(slope <= 0, axis=1)
-    out = []
-    at_low = np.zeros(m, bool)
-    for sign in (-1.0, 1.0):
-        grid, found = eta, sign * values
-        best = np.where(np.isnan(found), np.inf, found).max(axis=1)
-        where = np.argmax(np.where(np.isnan(found), np.inf, found), axis=1)
-        if not monotone.all():
-            for _ in range(ZOOMS):
-                left = np.take_along_axis(grid, np.maximum(where - 1, 0)[:, None], 1)
-                right = np.take_along_axis(grid, np.minimum(where + 1, grid.shape[1] - 1)[:, None], 1)
-                grid = left + (right - left) * steps[::4]
-                found = sign * at(grid)
-                where = np.argmax(np.where(np.isnan(found), -np.inf, found), axis=1)
-                best = np.maximum(best, np.nanmax(np.where(np.isnan(found), -np.inf, found), axis=1))
-        first = np.where(np.isnan(values), np.inf, sign * values)
-        peak = first.max(axis=1, keepdims=True)
-        flat = np.all(first == first[:, :1], axis=1)
-        beyond = np.any(open_end & (first[:, [0, -1]] == peak), axis=1) & ~flat
-        beyond |= open_end.any(axis=1) & _unknown_shape(functional)
-        out.append(np.where(beyond | np.isinf(best), functional.high if sign > 0 else functional.low, sign * best))
-        at_low = np.take_along_axis(eta, np.argmax(first, axis=1)[:, None], 1)[:, 0] < 0.5 * (eta_low + eta_high)
-    return out[0], out[1], at_low
+    if np.all(np.all(slope >= 0, axis=1) | np.all(slope <= 0, axis=1)):
+        return best
+    for _ in range(ZOOMS):
+        middle = np.take_along_axis(grid, where[:, None], 1)
+        left = np.take_along_axis(grid, np.maximum(where - 1, 0)[:, None], 1)
+        right = np.take_along_axis(grid, np.minimum(where + 1, grid.shape[1] - 1)[:, None], 1)
+        left, right = (np.where(np.isfinite(side), side, middle) for side in (left, right))
+        steps = np.linspace(0.0, 1.0, GRID)[::4]
+        grid = np.where(np.isfinite(middle), left + np.where(np.isfinite(right - left), right - left, 0.0) * steps, middle)
+        found = sign * _at_predictor(learner, functional, grid.T, columns, x, a).T
+        found = np.where(np.isnan(found), -np.inf, found)
+        where, best = np.argmax(found, axis=1), np.maximum(best, found.max(axis=1))
+    return best
+
+
+def _searched(
+    learner: ProgramLearner, functional: Functional, columns: np.ndarray, ends: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same for a user's own functional, on a grid: where an end is open nothing is known of it."""
+    known = np.isfinite(ends).all(axis=1)
+    low, high = (np.where(known, side, columns[:, learner.cls.dim])[:, None] for side in ends.T)
+    eta = low + (high - low) * np.linspace(0.0, 1.0, GRID)
+    eta[:, -1] = high[:, 0]
+    values = _at_predictor(learner, functional, eta.T, columns, x, a).T
+    lower, upper = (sign * _zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0))
+    at_low = np.argmax(np.where(np.isnan(values), np.inf, values), axis=1) <= GRID // 2
+    return np.where(known, lower, -np.inf), np.where(known, upper, np.inf), at_low
+
+
+def _probes(learner: ProgramLearner, columns: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """A few linear predictors (m, 3) around zero, which a Normal's noise gives a unit."""
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    names = data.fixed_names(x, a)
+    unit = columns[:, data.dim + 1 + names.index("scale")] if "scale" in names else np.ones(len(columns))
+    return unit[:, None] * PROBES
 
 
 def _turns(
     learner: ProgramLearner, functional: Functional, columns: np.ndarray, steps: np.ndarray, x: np.ndarray, a: np.ndarray
 ) -> np.ndarray:
-    """Linear predictors (m, G) among which a functional that is not monotone in eta turns; G = 0 if a plain grid will do.
+    """Linear predictors (m, G) among which a functional that is not monotone in eta turns; G = 0 if it does not.
 
-    E Y^2 of a Normal is smallest at 0. The derivative of P(Y in A) by a natural parameter is P(A) (E[Y | A] - E[Y]), so that
-    P(above < Y < below) is largest where E[Y] lies between the limits: a peak which a grid over a wide interval may miss.
+    E Y^2 of a Normal is smallest at 0, Var Y of a Bernoulli or Binomial largest. The derivative of P(Y in A) by a natural
+    parameter is P(A) (E[Y | A] - E[Y]), so that P(above < Y < below) is largest where E[Y] lies between the limits: a peak
+    which a grid over a wide interval may miss.
     """
     data = learner.data
     assert isinstance(data, PredictorData)
     family, m = data.predictor.family, len(columns)
-    if functional.name == "second_moment" and family == "Normal":
+    if (functional.name, family) in (("second_moment", "Normal"), ("variance", "Bernoulli"), ("variance", "Binomial")):
         return np.zeros((m, 1))
     if functional.name != "probability" or functional.above is None or functional.below is None:
         return np.zeros((m, 0))
     fixed = {name: columns[:, data.dim + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
-    ends = [np.broadcast_to(_predictor_at(family, limit, fixed), m) for limit in limits_at(functional, x, a)]
-    return ends[0][:, None] + (ends[1] - ends[0])[:, None] * steps
+    with np.errstate(divide="ignore"):
+        ends = [np.broadcast_to(_predictor_at(family, limit, fixed), m) for limit in limits_at(functional, x, a)]
+    finite = [np.where(np.isfinite(end), end, other) for end, other in (ends, ends[::-1])]  # no mean is there: no turn either
+    low, high = (np.where(np.isfinite(end), end, 0.0) for end in finite)
+    return low[:, None] + (high - low)[:, None] * steps
 
 
 def _predictor_at(family: str, wanted: np.ndarray, fixed: dict[str, np.ndarray]) -> np.ndarray:
-    """The linear predictor at which the family has this mean, or one far out if it never has."""
+    """The linear predictor at which the family has this mean; infinite if it never has."""
     if family == "Normal":
         return wanted
     if family in ("Bernoulli", "Binomial"):
-        return logit(np.clip(wanted / fixed.get("total_count", np.ones(1)), 1e-300, 1 - 1e-16))
-    log_mean = np.log(np.maximum(wanted, 1e-300))
+        return logit(np.clip(wanted / np.maximum(fixed.get("total_count", np.ones(1)), 1.0), 0.0, 1.0))
+    log_mean = np.log(np.maximum(wanted, 0.0))
     if family == "Poisson":
         return log_mean
     return np.log(fixed.get("concentration", np.ones(1))) - log_mean  # Gamma and Exponential: of the log rate
@@ -239,9 +286,7 @@ def _edge_weights(functional: Functional, n_edges: int, x: np.ndarray, a: np.nda
     return at[-1], -np.diff(at, axis=0).T
 
 
-def _exact_edge(
-    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str] | None:
+def _exact_edge(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
     """P(y <= k) grows with one edge, which is affine in theta. None if the functional weighs several edges."""
     data = learner.data
     assert isinstance(data, OrderedData)
@@ -257,15 +302,13 @@ def _exact_edge(
     rising = weight[here] > 0
     open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
     witness = np.where(rising[:, None], theta[:m], theta[m:])
-    return ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_remarks(open_end, a, apart))
+    return Found(ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_remarks(open_end, a, apart)), apart)
 
 
 # any program: ascent -------------------------------------------------------------------------------------------------------
 
 
-def by_ascent(
-    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found:
     """U = max(delta, ascent), L = min(delta, ascent), over the set whose delta bounds are narrower in sum."""
     cls, m = learner.cls, len(a)
     delta = []
@@ -306,11 +349,11 @@ def by_ascent(
     lower = np.minimum(value - half, -ends[1])
     witness = np.array([f.theta for f in found]).reshape(-1, 2, m, cls.dim)[winner[0], 0, np.arange(m)]
     blind = _flat_and_unseen(learner, learner.sets[best], half <= 1e-9 * (span if np.isfinite(span) else 1.0), x, a)
-    upper = np.where(np.isfinite(upper) & ~blind, upper, functional.high)
-    lower = np.where(np.isfinite(lower) & ~blind, lower, functional.low)
+    upper = np.where(np.isnan(upper) | blind, np.inf, upper)
+    lower = np.where(np.isnan(lower) | blind, -np.inf, lower)
     spent = sum(f.gradients for f in found), sum(f.values for f in found)
     note = f"{NOT_A_CERTIFICATE} ({spent[0]} gradient and {spent[1]} value evaluations)"
-    return lower, upper, witness, note
+    return Found(lower, upper, witness, note)
 
 
 def _flat_and_unseen(learner: ProgramLearner, chosen: Plausible, flat: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -364,8 +407,7 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
         phi, offset = columns[:, :D], columns[:, D]
         centre = theta @ phi.T  # (P, nK)
         size = np.linalg.norm(np.einsum("pij,mj->pmi", whitener, phi), axis=2)
-        far = FAR[learner.data.predictor.link]
-        half = np.minimum(np.where(np.isfinite(reach), reach, far)[:, None] * size, far)  # unknown: replaced below
+        half = np.where(np.isfinite(reach), reach, 0.0)[:, None] * size  # unknown: replaced below
         eta = offset + np.stack([centre, centre - half, centre + half])  # (3, P, nK)
         values = _at_predictor(learner, functional, eta.reshape(3 * P, n * K), columns, xs, actions).reshape(eta.shape)
         estimate = values[0]

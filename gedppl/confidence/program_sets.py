@@ -18,7 +18,7 @@ from gedppl.confidence.predictive import draws
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_variation
 from gedppl.errors import NoClosedFormError
-from gedppl.oracles.fits import RANK_TOLERANCE, Fit
+from gedppl.oracles.fits import RANK_TOLERANCE, Fit, decrement
 from gedppl.radius import LikelihoodRatio, Rule, View
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Plausible:
     region: Region
     unseen: np.ndarray  # (D, r) orthonormal directions that the rows say nothing about
     convex: bool  # a concave slack: linear objectives can be bounded exactly
+    refuted: bool = False  # proved to have no member: the top of a concave log-likelihood lies below the threshold
 
 
 def next_starts(starts: tuple[Start, ...], n: int, evidence: float, rule: Rule) -> tuple[Start, ...]:
@@ -125,9 +126,13 @@ def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: 
         value, grad = data.value_grad(theta)
         return _outside_if_nan(value - threshold), grad
 
-    chol, unseen = metric(data.information(centre))
+    information = data.information(centre)
+    chol, unseen = metric(information)
     region = Region(centre, chol, top - threshold, slack, slack_grad)
-    return Plausible(start, data, region, unseen, data.concave)
+    # A local climb proves nothing of the top. A concave one is within about twice its decrement once that is small.
+    lacking = decrement(data.value_grad(centre[None])[1][0], information)
+    refuted = data.concave and lacking < 0.1 and region.kappa < -2 * lacking - TOP
+    return Plausible(start, data, region, unseen, data.concave, refuted)
 
 
 def ball(data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]) -> Plausible:

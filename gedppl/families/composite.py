@@ -12,6 +12,7 @@ import numpy as np
 
 from gedppl.errors import FamilyError
 from gedppl.families.family import Family, get_family, register_family, safe_log
+from gedppl.numerics.quantiles import check_own
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -282,6 +283,7 @@ register_family(
 
 def _external(attribute: str) -> Any:
     def get(args: Any, xp: Any) -> Any:
+        check_own(args["distribution"], attribute)
         try:
             return getattr(args["distribution"], attribute)
         except NotImplementedError:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.errors import FunctionalError
+from gedppl.errors import FamilyError, FunctionalError
 
 Array = Any
 
@@ -47,8 +47,23 @@ def quantile(density: Any, p: Array) -> Array:
     return q - xp.where(smooth, change, 0.0)
 
 
+def check_own(distribution: Any, *attributes: str) -> None:
+    """Raise if a class brings a log_prob of its own but has all of these attributes from a base class, for another density."""
+    mro = type(distribution).__mro__
+    own = next((i for i, base in enumerate(mro) if "log_prob" in vars(base)), 0)
+    if mro[own].__module__.partition(".")[0] in ("numpyro", "pyro", "torch"):
+        return
+    if not any(name in vars(base) for base in mro[: own + 1] for name in attributes):
+        kind, name = type(distribution).__name__, attributes[0]
+        raise FamilyError(
+            f"the distribution {kind} has a log_prob of its own and the {name} of a base class, which belongs to another "
+            f"density: define {kind}.{name}"
+        )
+
+
 def external_draws(density: Any, size: int, seed: int) -> Array:
     """Draws of an unknown distribution through its own sampler, under a fixed seed."""
+    check_own(density.args["distribution"], "sample", "rsample")
     distribution, name = density.args["distribution"], density.xp.name
     if name == "jax":
         import jax
