@@ -4,9 +4,9 @@
     python benchmarks/weights.py --seeds 1000 1008 --rho 0.7 --width 0.2      the chosen pair on other seeds (to report)
     python benchmarks/weights.py --exploration counterfactual --rho 0.2 --width 0.1
 
-Regret is in units of what always playing safe loses, so that problems count alike; a mean over problems and seeds decides, because
-medians hide lock-in. `starved`: runs in which an action that is best in more than a tenth of contexts got less than a hundredth of
-the plays although its worst case allowed more in the last tenth of the run.
+Regret is in units of what always playing safe loses, so that problems count alike; a mean over problems and seeds decides,
+because medians hide lock-in. `starved`: runs in which an action that is best in more than a tenth of contexts got less than a
+hundredth of the plays although its worst case allowed more in the last tenth of the run.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Where:
 
     x: np.ndarray  # (1, dx)
     n_actions: int
-    learned: tuple[int, ...]  # actions whose outcomes will be learned
+    wanted: tuple[int, ...]  # actions whose bounds will be asked for
 
     def depends(self, gradients: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
         return dependence(gradients, self.n_actions, self.x)
@@ -92,7 +92,7 @@ def learner_for(
             restarts=ratio.restarts,
             intersect=ratio.intersect,
             known_direction=known_direction,
-            groups=None if where is None else action_groups(where.depends(cls.predictor.features), where.learned),
+            groups=None if where is None else action_groups(where.depends(cls.predictor.features), where.wanted),
             keep_past=keep_past,
         )
     return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed)

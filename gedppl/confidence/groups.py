@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 PROBES = 24
+WHOLE = 0.1  # share of delta for all rows beside groups that have nothing in common
 
 
 @dataclass(frozen=True)
@@ -43,25 +44,26 @@ def one_group(dim: int) -> tuple[Group, ...]:
     return (Group(None, 1.0, dim),)
 
 
-def action_groups(depends: np.ndarray, learned: Sequence[int] | None = None) -> tuple[Group, ...]:
-    """Groups for actions that depend on parameters as `depends` (K, D) says; `learned`: the actions that will have rows.
+def action_groups(depends: np.ndarray, wanted: Sequence[int] | None = None) -> tuple[Group, ...]:
+    """Groups for actions that depend on parameters as `depends` (K, D) says; `wanted`: those whose bounds will be asked for.
 
-    Components of the graph of actions and parameters, if there are several: one group each, and all rows beside them (for actions
-    that come later and for what a wrong reading would miss), with equal shares of delta. One component in which at least two
-    actions own parameters: half of delta for all rows, half for the actions. Otherwise all rows alone.
+    Components of the graph of actions and parameters, if there are several: one group each, and a tenth of delta for all rows
+    (for actions that come later, for those not wanted, and for what a wrong reading would miss). One component in which at
+    least two actions own parameters: half of delta for all rows, half for the actions. Otherwise all rows alone.
 
     >>> [str(g) for g in action_groups(np.kron(np.eye(2, dtype=bool), np.ones((1, 3), bool)))]
     ['all rows (6 parameters)', 'action 0 (3 parameters)', 'action 1 (3 parameters)']
     """
     K, D = depends.shape
-    actions = range(K) if learned is None else learned
-    if D == 0 or len(actions) < 2:
+    actions = range(K) if wanted is None else wanted
+    if D == 0 or K < 2:
         return one_group(D)
-    parts = _components(depends, actions)
-    if len(parts) > 1:
-        share = 1 / (len(parts) + 1)
+    every = _components(depends, range(K))
+    parts = [part for part in every if set(part) & set(actions)]
+    if len(every) > 1 and parts:
+        share = (1 - WHOLE) / len(parts)
         own = [Group(part, share, int(depends[list(part)].any(axis=0).sum())) for part in parts]
-        return (Group(None, share, D), *own)
+        return (Group(None, WHOLE, D), *own)
     users = depends[list(actions)].sum(axis=0)
     owners = [a for a in actions if np.any(depends[a] & (users == 1))]
     if len(owners) < 2:

@@ -59,11 +59,12 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
         if trace is not None:
             trace(rows[:1], np.zeros(1, np.int64))
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
-    learned = tuple(a for a in range(problem.n_actions) if problem.learn_safe or a != problem.safe_action)
+    every = tuple(range(problem.n_actions))
+    others = tuple(a for a in every if a != problem.safe_action)  # whose costs are not pinned
     learners = {
         name: learner_for(
             model, delta=shares[name], radius=chosen.radius, oracle=chosen.oracle, seed=chosen.seed,
-            known_direction=known.get(name), where=Where(rows[:1], problem.n_actions, learned),
+            known_direction=known.get(name), where=Where(rows[:1], problem.n_actions, every if name == UTILITY else others),
             keep_past=chosen.exploration == "counterfactual",
         )
         for name, model in problem.streams.items()
