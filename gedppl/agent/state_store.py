@@ -23,7 +23,7 @@ from gedppl.confidence.ellipsoids import Ellipsoid
 from gedppl.confidence.groups import Group
 from gedppl.confidence.likelihoods import OrderedData, PredictorData, ProgramData
 from gedppl.confidence.predictive import Particles
-from gedppl.confidence.program_sets import Plausible, Start, plausible
+from gedppl.confidence.program_sets import Plausible, Start, Unseen, plausible
 from gedppl.errors import JournalCorruptError, JournalError
 from gedppl.ged_ucb import Block, State
 from gedppl.guard import Alarm
@@ -114,7 +114,8 @@ class _Writer:
                 raise NotStorableError("a divergence ball around a program cannot be part of a snapshot")
             return s.start
         region = [self.node(part) for part in (s.region.centre, s.region.chol, float(s.region.kappa))]
-        return {"start": s.start, "n": s.data.n, "threshold": threshold, "region": region, "unseen": self.array(s.unseen)}
+        unseen = [self.array(part) for part in (s.unseen.basis, s.unseen.unit, s.unseen.untouched)]
+        return {"start": s.start, "n": s.data.n, "threshold": threshold, "region": region, "unseen": unseen, "refuted": s.refuted}
 
     def outcomes(self, told: Iterable[Outcomes]) -> list[Any]:
         """A list of outcomes by columns: [name, positions, values], one for each name and shape."""
@@ -225,7 +226,9 @@ class _Reader:
     def _set(self, data: Any, s: Mapping[str, Any]) -> Plausible:
         centre, chol, kappa = (self.node(n) for n in s["region"])
         made = plausible(data.between(s["start"], s["start"] + s["n"]), s["start"], centre, s["threshold"])
-        return replace(made, region=replace(made.region, centre=centre, chol=chol, kappa=kappa), unseen=self.array(s["unseen"]))
+        basis, unit, untouched = (self.array(part) for part in s["unseen"])
+        region = replace(made.region, centre=centre, chol=chol, kappa=kappa)
+        return replace(made, region=region, unseen=Unseen(basis, unit, untouched), refuted=bool(s["refuted"]))
 
     def outcomes(self, n: int, columns: Iterable[Any]) -> list[Outcomes]:
         out: list[Outcomes] = [{} for _ in range(n)]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gedppl.classes import LinearPredictor
+from gedppl.oracles.fits import units
 from gedppl.oracles.glm import TERMS
 from gedppl.oracles.ordered import GAP, edge_terms, gap_terms, terms_of
 from gedppl.rows import Rows, bucket
@@ -287,10 +288,11 @@ def climb(
         information = data.information(theta) if precision is None else precision
         if not np.isfinite(information).all():  # too high up: a likelihood without a top ran out of numbers
             return before
-        values, vectors = np.linalg.eigh(information)
+        unit = units(information)
+        values, vectors = np.linalg.eigh(information / np.outer(unit, unit))
         floor = 1e-9 * max(float(np.abs(values).max(initial=0.0)), 1e-300)
-        along = vectors.T @ grad
-        step = vectors @ np.where(np.abs(values) > floor, along / np.maximum(np.abs(values), floor), 0.0)
+        along = vectors.T @ (grad / unit)
+        step = vectors @ np.where(np.abs(values) > floor, along / np.maximum(np.abs(values), floor), 0.0) / unit
         gain = float(grad @ step)
         if not np.isfinite(gain) or gain < enough:
             return theta

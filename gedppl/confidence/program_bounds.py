@@ -361,12 +361,11 @@ def _flat_and_unseen(learner: ProgramLearner, chosen: Plausible, flat: np.ndarra
 
     The chance of a band far from the fit has no slope there to climb by, yet an action that was never played may hit it.
     """
-    if not (chosen.unseen.size and flat.any()):
+    if not (chosen.unseen.any and flat.any()):
         return np.zeros(len(a), bool)
     centre = np.broadcast_to(chosen.region.centre, (len(a), learner.cls.dim))
     grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
-    moved = np.linalg.norm(grad @ chosen.unseen, axis=1)
-    return flat & ~(moved <= 1e-7 * np.linalg.norm(grad, axis=1))  # a family without a mean counts as moved
+    return flat & (chosen.unseen.meets(grad) | np.isnan(grad).any(axis=1))  # a family without a mean counts as moved
 
 
 # to steer by ---------------------------------------------------------------------------------------------------------------

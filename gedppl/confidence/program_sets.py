@@ -18,7 +18,7 @@ from gedppl.confidence.predictive import draws
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_variation
 from gedppl.errors import NoClosedFormError
-from gedppl.oracles.fits import RANK_TOLERANCE, Fit, decrement
+from gedppl.oracles.fits import RANK_TOLERANCE, Fit, decrement, symmetric, units
 from gedppl.radius import LikelihoodRatio, Rule, View
 
 if TYPE_CHECKING:
@@ -38,13 +38,34 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Unseen:
+    """The directions that rows say nothing about."""
+
+    basis: np.ndarray  # (D, r) orthonormal, of coordinates multiplied by `unit`
+    unit: np.ndarray  # (D,)
+    untouched: np.ndarray  # (D,) bool: coordinates that no row depends on, whatever their unit
+
+    @property
+    def any(self) -> bool:
+        return self.basis.size > 0
+
+    def meets(self, phi: np.ndarray) -> np.ndarray:
+        """Whether each linear form (m, D) depends on them, beyond rounding: (m,)."""
+        if not self.any:
+            return np.zeros(len(phi), bool)
+        scaled = np.where(self.untouched, 0.0, phi / self.unit)
+        leaves = np.linalg.norm(scaled @ self.basis, axis=1) > 1e-7 * np.linalg.norm(scaled, axis=1)
+        return leaves | np.any(phi[:, self.untouched] != 0, axis=1)
+
+
+@dataclass(frozen=True)
 class Plausible:
     """One region of plausible parameters, from the rows after a start."""
 
     start: int
     data: Data
     region: Region
-    unseen: np.ndarray  # (D, r) orthonormal directions that the rows say nothing about
+    unseen: Unseen
     convex: bool  # a concave slack: linear objectives can be bounded exactly
     refuted: bool = False  # proved to have no member: the top of a concave log-likelihood lies below the threshold
 
@@ -93,15 +114,16 @@ def likelihood_sets(
             block_value, block_grad = block.value_grad(centre[None])
             value, grad = value + float(block_value[0]), grad + block_grad[0]
             info = info + block.information(centre)
-        values, vectors = np.linalg.eigh(0.5 * (info + info.T))
+        unit = units(info)
+        values, vectors = np.linalg.eigh(symmetric(info) / np.outer(unit, unit))
         if values.min() <= 1e-8 * max(values.max(), 1e-300):
             continue
-        inverse = (vectors / values) @ vectors.T
+        inverse = (vectors / values) @ vectors.T / np.outer(unit, unit)
         kappa = value + 0.5 * float(grad @ inverse @ grad) - limits[i]
         if kappa > 0:
             scores[i] = kappa * float(np.trace(inverse @ whole))
     best = min(scores, key=lambda i: scores[i], default=None)
-    if best is None or (first.region.kappa > 0 and not first.unseen.size and scores[best] >= first.region.kappa * D):
+    if best is None or (first.region.kappa > 0 and not first.unseen.any and scores[best] >= first.region.kappa * D):
         return (first,)
     later = plausible(data.between(starts[best].n, data.n), starts[best].n, centre, float(limits[best]))
     return (first, later)
@@ -165,13 +187,18 @@ def ellipsoid(data: Data, centre: np.ndarray, drop: float) -> Plausible:
     return Plausible(0, data, Region(centre, chol, drop, lambda theta: slack_grad(theta)[0], slack_grad), unseen, convex=True)
 
 
-def metric(information: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A Cholesky factor of the information made positive definite, and a basis (D, r) of the directions it does not see."""
-    values, vectors = np.linalg.eigh(0.5 * (information + information.T))
-    top = max(float(np.abs(values).max(initial=0.0)), 1e-12)
+def metric(information: np.ndarray) -> tuple[np.ndarray, Unseen]:
+    """A Cholesky factor of the information made positive definite, and the directions it does not see.
+
+    Both are found in the coordinates' own units (see `units`), so that a column in large numbers hides none in small ones.
+    """
+    unit = units(information)
+    values, vectors = np.linalg.eigh(symmetric(information) / np.outer(unit, unit))
+    top = float(np.abs(values).max(initial=0.0)) or 1.0  # nothing seen at all: any metric will do
     unseen = np.abs(values) <= RANK_TOLERANCE * top
     lifted = np.where(unseen, RANK_TOLERANCE * top, np.maximum(np.abs(values), RANK_TOLERANCE * top))
-    return np.linalg.cholesky((vectors * lifted) @ vectors.T), vectors[:, unseen]
+    chol = unit[:, None] * np.linalg.cholesky((vectors * lifted) @ vectors.T)
+    return chol, Unseen(vectors[:, unseen], unit, np.diag(information) == 0)
 
 
 def _outside_if_nan(slack: np.ndarray) -> np.ndarray:

@@ -39,7 +39,7 @@ def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.n
             ends = np.array([np.tile(_seen_half_width(s, phi), 2) + both @ s.region.centre for s in learner.past])
             _solve(learner.past, np.where(ends.min(axis=0) < promised, np.argmin(ends, axis=0), -1), both, value, theta)
     gap = -value[m:] - value[:m]
-    apart = gap > 1e-6 * (1 + np.where(np.isfinite(gap), np.abs(value[:m]), 0.0))
+    apart = gap > 1e-6 * np.where(np.isfinite(gap), np.maximum(np.abs(value[:m]), np.abs(value[m:])), 0.0)
     value[np.tile(apart, 2)] = np.inf
     return value, theta, bool(apart.any())
 
@@ -59,11 +59,7 @@ def _solve(sets: tuple[Plausible, ...], use: np.ndarray, both: np.ndarray, value
 
 def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
     """The delta half-width of phi'theta, infinite where phi leaves the span of the rows."""
-    width = chosen.region.half_width(phi)
-    if chosen.unseen.size:
-        stray = np.linalg.norm(phi @ chosen.unseen, axis=1) > 1e-7 * np.maximum(np.linalg.norm(phi, axis=1), 1e-300)
-        width = np.where(stray, np.inf, width)
-    return width
+    return np.where(chosen.unseen.meets(phi), np.inf, chosen.region.half_width(phi))
 
 
 def declared_reach(cls: Any, phi: np.ndarray) -> np.ndarray:

@@ -175,6 +175,16 @@ def symmetric(matrix: np.ndarray) -> np.ndarray:
     return 0.5 * (matrix + matrix.T)
 
 
+def units(matrix: np.ndarray) -> np.ndarray:
+    """Square roots of the diagonal (D,): what one standard error of each coordinate is the inverse of; 1 where it is 0.
+
+    Divided by them on both sides, a matrix of curvatures is free of the coordinates' units, and its eigenvalues tell which
+    directions the rows do not see; without that, a column in large numbers would hide one in small numbers.
+    """
+    size = np.sqrt(np.abs(np.diag(matrix)))
+    return np.where((size > 0) & np.isfinite(size), size, 1.0)
+
+
 def decrement(grad: np.ndarray, precision: np.ndarray) -> float:
     """Half the squared Newton decrement 1/2 g' P^-1 g: the gain in nats that a quadratic model still promises.
 
@@ -182,7 +192,8 @@ def decrement(grad: np.ndarray, precision: np.ndarray) -> float:
     """
     if not (np.isfinite(grad).all() and np.isfinite(precision).all()):
         return np.inf
-    along, size, _ = curved(grad, precision)
+    unit = units(precision)
+    along, size, _ = curved(grad / unit, precision / np.outer(unit, unit))
     if np.any((size == 0) & (along != 0)):
         return np.inf
     return float(0.5 * np.sum(along[size > 0] ** 2 / size[size > 0]))
@@ -201,16 +212,18 @@ def curved(grad: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def positive_definite(matrix: np.ndarray, floor: float = RANK_TOLERANCE) -> np.ndarray:
-    """The matrix with eigenvalues below ``floor`` times the largest raised to it."""
-    values, vectors = np.linalg.eigh(matrix)
+    """The matrix with eigenvalues below ``floor`` times the largest raised to it, in the coordinates' own units."""
+    unit = units(matrix)
+    values, vectors = np.linalg.eigh(matrix / np.outer(unit, unit))
     low = floor * max(values.max(initial=0.0), np.sqrt(np.finfo(float).tiny))
     if values.size == 0 or values.min() > low:
         return matrix
-    return symmetric((vectors * np.maximum(values, low)) @ vectors.T)
+    return symmetric((vectors * np.maximum(values, low)) @ vectors.T) * np.outer(unit, unit)
 
 
 def rank(information: np.ndarray) -> int:
-    values = np.linalg.eigvalsh(information)
+    unit = units(information)
+    values = np.linalg.eigvalsh(information / np.outer(unit, unit))
     return int(np.sum(values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)))
 
 
@@ -245,14 +258,16 @@ def _no_runaway(e: Evidence) -> str | None:
 
     A direction that is flat at the starting parameters too is merely unseen, and no fault.
     """
-    values, vectors = np.linalg.eigh(e.precision)
     reference = e.objective.precision(np.asarray(e.objective.cls.initial, float))
     if not np.isfinite(reference).all():
         return None
+    unit = units(reference)
+    values, vectors = np.linalg.eigh(e.precision / np.outer(unit, unit))
+    reference = reference / np.outer(unit, unit)
     at_start = np.linalg.norm(reference @ vectors, axis=0)
     spoken = at_start > 1e-8 * max(at_start.max(initial=0.0), np.finfo(float).tiny)
     ratio = np.where(spoken, np.abs(values) / np.where(spoken, at_start, 1.0), 1.0)
-    along = np.abs(vectors.T @ e.grad)
+    along = np.abs(vectors.T @ (e.grad / unit))
     step = np.divide(along, np.abs(values), out=np.zeros_like(along), where=np.abs(values) > 0)
     gone = spoken & ((ratio < 1e-14) | ((ratio < 1e-4) & (step > 0.1)))
     if not gone.any():
@@ -265,8 +280,9 @@ def _no_runaway(e: Evidence) -> str | None:
 
 
 def _curvature(e: Evidence) -> str | None:
-    values = np.linalg.eigvalsh(e.precision)
-    if e.at_bounds or values.size == 0 or values.min() >= -1e-6 * max(1e-6, values.max()):
+    unit = units(e.precision)
+    values = np.linalg.eigvalsh(e.precision / np.outer(unit, unit))
+    if e.at_bounds or values.size == 0 or values.min() >= -1e-6 * max(values.max(), np.finfo(float).tiny):
         return None
     return f"the curvature is not that of a maximum (smallest eigenvalue {values.min():.3g})"
 

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import expit, gammaln
 
 from gedppl.errors import SettingError
-from gedppl.oracles.fits import RANK_TOLERANCE, Fit, Objective, WorkingPrior, assess, symmetric
+from gedppl.oracles.fits import RANK_TOLERANCE, Fit, Objective, WorkingPrior, assess, symmetric, units
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
@@ -181,9 +181,10 @@ def fit_least_squares(
 
 
 def _pinv_solve(precision: np.ndarray, grad: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(precision)
+    unit = units(precision)
+    values, vectors = np.linalg.eigh(precision / np.outer(unit, unit))
     seen = values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)
-    return vectors[:, seen] @ ((vectors[:, seen].T @ grad) / values[seen])
+    return vectors[:, seen] @ ((vectors[:, seen].T @ (grad / unit)) / values[seen]) / unit
 
 
 @dataclass(frozen=True)

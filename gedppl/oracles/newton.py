@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import minimize
 
-from gedppl.oracles.fits import NOISE, Objective, curved
+from gedppl.oracles.fits import NOISE, Objective, curved, units
 
 GAIN = 1e-12  # nats: below this promised gain Newton stops
 
@@ -24,20 +24,22 @@ def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tup
     """
     theta, damping = np.array(start, float), 0.0
     value, grad = objective.value_grad(theta)
+    unit = units(objective.precision(theta))  # steps are taken in standard errors, so that no coordinate's unit matters
     for done in range(max_steps):
         precision = objective.precision(theta)
         if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
             return theta, f"stopped after {done} Newton steps at a value that is not finite"
-        along, size, vectors = curved(grad, precision)
+        along, size, vectors = curved(grad / unit, precision / np.outer(unit, unit))
         top = max(size.max(initial=0.0), np.finfo(float).tiny)
         size = np.maximum(size, NOISE * top)
         if 0.5 * np.sum(along**2 / size) <= GAIN:
             return theta, f"converged in {done} Newton steps"
-        farthest = 10.0 * (1.0 + float(np.linalg.norm(theta)))
+        farthest = 10.0 * (np.sqrt(len(theta)) + float(np.linalg.norm(unit * theta)))
         for _ in range(40):
             move = vectors @ (along / (size + damping))
             length = float(np.linalg.norm(move))
             move = move * min(1.0, farthest / length) if length > 0 else move
+            move = move / unit
             promised = float(grad @ move) * 0.5
             trial = theta + move
             trial_value, trial_grad = objective.value_grad(trial)
