@@ -89,7 +89,8 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     else:
         policy, inverse = _counterfactual(state, seen, warmup, exact)
         engine = "every past round replayed" if exact else "past rounds replayed in blocks"
-        check_feasible(worst_case(policy, upper, seen.joint), problem.limits, worst_case(policy, np.abs(upper)))
+        in_play = np.where(policy[:, None] > 0, np.abs(upper), 0.0).max(axis=2)
+        check_feasible(worst_case(policy, upper, seen.joint), problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
         check_explorable(problem, x, upper, mask)
     beta = bonus_weights(state, np.array([state.t]), seen.exploration[-1:])[0]
