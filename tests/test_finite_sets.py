@@ -191,3 +191,20 @@ def test_draws_from_the_prior_are_known_as_draws() -> None:
     assert not ged.finite_class(coin, [{"p": np.asarray(s["p"]).tolist()} for s in one_by_one]).sampled
     with pytest.raises(errors.ModelError, match="sampled=False, but these settings were drawn by draw_prior"):
         ged.finite_class(coin, one_by_one, sampled=False)
+
+
+def test_a_member_without_a_value_refutes_nothing() -> None:
+    class Holes(PlainTables):
+        def values(self, functional, x, a):
+            out = 3.0 + super().values(functional, x, a)
+            out[0] = np.nan
+            return out
+
+    learner = FiniteLearner.start(Holes(np.full((2, 1, 2), 0.5)), delta=0.05)
+    found = learner.bounds(ged.mean(0, 1), np.zeros((1, 1)), 2)
+    assert (found.free_lower == -np.inf).all()
+    assert (found.free_upper == np.inf).all()
+    assert (found.upper == 1.0).all()
+    alone = FiniteLearner.start(PlainTables(np.full((2, 1, 2), 0.5)), delta=0.05).bounds(ged.mean(0, 0.25), np.zeros((1, 1)), 2)
+    assert (alone.free_lower == 0.5).all()  # the control: beyond the range, and said so
+    assert (alone.lower == 0.25).all()

@@ -138,7 +138,7 @@ def test_certificates_are_inflated_piece_by_piece(tmp_path, text, match) -> None
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("end", [b"more", gzip.compress(b"null")])
+@pytest.mark.parametrize("end", [b"more", gzip.compress(b"null", mtime=0)], ids=["text", "a second stream"])
 def test_nothing_may_follow_the_compressed_data(tmp_path, end) -> None:
     a_run(tmp_path)
     path = tmp_path / "certificates.jsonl.gz"

@@ -89,7 +89,8 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         action = state.t if chosen.warmup == "paper" else problem.safe_action
         policy, engine = np.eye(K)[np.full(len(x), action)], f"warm-up ({chosen.warmup})"
     else:
-        check_feasible(worst_case(policy, seen.upper), problem.limits, worst_case(policy, np.abs(seen.upper)))
+        in_play = np.where(policy[:, None] > 0, np.abs(seen.upper), 0.0).max(axis=2)
+        check_feasible(worst_case(policy, seen.upper), problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
         check_explorable(problem, x, seen.upper, mask)
     info = Info(

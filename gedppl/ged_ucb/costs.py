@@ -15,8 +15,8 @@ from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
 
-TOLERANCE = 1e-9  # share of the costs that a policy adds up
-ROUNDING = 1e-12  # share of a limit or a safe value: closer than this they are equal
+TOLERANCE = 1e-11  # share of a limit by which a policy may end above it
+ROUNDING = 1e-12  # share of the numbers compared, or added up: closer than this they are equal
 
 
 @dataclass(frozen=True)
@@ -194,10 +194,10 @@ def worst_case(policy: np.ndarray, cost_upper: np.ndarray) -> np.ndarray:
 def check_feasible(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | float = 0.0) -> None:
     """The last look before a policy leaves: its worst case (C, J) under today's bounds is at or under every limit.
 
-    `size` (C, J), sum_a pi_a |U_a|, is what was added up: rounding is a share of it, and of nothing absolute.
+    `size` (C, J) is the largest |U_a| in play: policies are known to a share of it (`selection.SLACK`), and to nothing absolute.
     """
     finite = np.where(np.isfinite(size), size, 0.0)  # an unbounded cost in play is no rounding
-    over = worst > limits + TOLERANCE * np.maximum(np.abs(limits), finite)
+    over = worst > limits + TOLERANCE * np.abs(limits) + ROUNDING * finite
     if over.any():
         c, j = np.argwhere(over)[0]
         raise FloatingPointError(f"the policy's worst case {worst[c, j]:.6g} exceeds the limit {limits[j]:.6g}")
