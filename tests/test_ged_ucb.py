@@ -40,7 +40,7 @@ def test_paper_mode_is_algorithm_1_policy_by_policy(seed: int) -> None:
 
 def recorded_policies(world, rounds: int, **options):
     problem = world.problem()
-    agent = ged.GEDUCB(problem, seed=1, exact_rounds=np.inf, **options)
+    agent = ged.GEDUCB(problem, seed=1, exploration="counterfactual", exact_rounds=np.inf, **options)
     run = simulate(problem, world, agent, rounds, seed=2)
     return agent, run
 
@@ -70,7 +70,7 @@ def test_permuting_actions_permutes_policies() -> None:
     order = np.array([0, 3, 1, 2])  # new action k is old action order[k]
     permuted = TableWorld(3, 4, 12, seed=5)
     permuted.F, permuted.G = world.F[:, :, order], world.G[:, :, order]
-    agent = ged.GEDUCB(permuted.problem(), seed=1, exact_rounds=np.inf)
+    agent = ged.GEDUCB(permuted.problem(), seed=1, exploration="counterfactual", exact_rounds=np.inf)
     for i in range(25):
         np.testing.assert_allclose(agent.policy(run.x[i]), run.policy[i][order], atol=1e-9)
         decision = agent.ask(run.x[i])
@@ -177,7 +177,7 @@ def test_exploration_weights_never_touch_feasibility() -> None:
 def test_blocks_agree_with_the_exact_pass() -> None:
     world = LinearWorld(5, 5, 0.1, seed=4)
     problem = world.problem()
-    agent = ged.GEDUCB(problem, seed=0, exact_rounds=0)
+    agent = ged.GEDUCB(problem, seed=0, exploration="counterfactual", exact_rounds=0)
     simulate(problem, world, agent, 400, seed=1)
     state = agent._current(None)
     slow = replace(state, settings=replace(state.settings, exact_rounds=np.inf))
