@@ -19,7 +19,7 @@ class GenOP(LinearBaseline):
 
     >>> agent = GenOP(lambda x, a: np.eye(2)[a], n_actions=2, dim=2, tau=0.5, safe_value=0.1, sigma=0.1)
     >>> agent.ask([1.0]).policy.round(3)
-    array([0.672, 0.328])
+    array([0.651, 0.349])
     """
 
     def choose(self, view: View) -> np.ndarray:

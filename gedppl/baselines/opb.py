@@ -36,7 +36,9 @@ class OPB(Baseline):
 
     Examples
     --------
-    >>> OPB(n_actions=3, tau=0.5, safe_value=0.0, horizon=100).ask([]).policy
+    >>> agent = OPB(n_actions=3, tau=0.5, safe_value=0.0, horizon=100)
+    >>> agent.tell(agent.ask([]).id, 0.1, 0.0)  # the first arm, which is safe
+    >>> agent.ask([]).policy  # then one that was never pulled, as often as the limit allows
     array([0.5, 0.5, 0. ])
     """
 

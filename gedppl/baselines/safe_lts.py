@@ -22,7 +22,7 @@ class SafeLTS(LinearBaseline):
     """Thompson sampling on the pessimistic safe set. Parameters: `LinearBaseline`.
 
     >>> agent = SafeLTS(lambda x, a: np.eye(2)[a], n_actions=2, dim=2, tau=0.5, safe_value=0.1, sigma=0.1)
-    >>> agent.ask([1.0]).policy.round(3)[0] >= 0.5  # little is known
+    >>> bool(agent.ask([1.0]).policy[0] >= 0.5)  # little is known
     True
     """
 
