@@ -1,6 +1,7 @@
 """How good and how fast a decision is, end to end through `GEDUCB`.
 
-    python benchmarks/decide.py regret --seeds 20     regret against OPLB on the same seeds, linear-Gaussian, T = 2000
+    python benchmarks/decide.py regret --seeds 8      regret against OPLB on the same seeds, linear-Gaussian, T = 2000
+    python benchmarks/decide.py spread --seeds 8      models/bandit.py, logistic, finite: against always playing safe
     python benchmarks/decide.py rounds                2,000 rounds of a linear-Gaussian problem, with compilation
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
     python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000
@@ -26,13 +27,14 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
+from weights import play as play_arena
 
 import gedppl as ged
 from gedppl import ged_ucb
 
 
 @lru_cache
-def linear_class(d: int, sigma: float) -> Any:
+def linear_class(K: int, d: int, sigma: float) -> Any:
     """Normal outcomes with known noise, linear in the features that contexts carry for every action; compiled once."""
 
     def model(x: Any, a: Any, y: Any = None) -> None:
@@ -48,9 +50,9 @@ def linear_problem(world: World, exact: bool = False) -> ged.Problem:
 
     `exact`: the safe action's known cost is declared exact, which it is.
     """
-    cls = linear_class(world.phi.shape[2], world.sigma)
+    cls = linear_class(world.n_actions, world.dim, world.sigma)
     limit = ged.Constraint(cls, ged.mean(0, 1), at_most=world.tau, safe_value=float(world.cost[0, 0]), safe_value_exact=exact)
-    return ged.Problem(n_actions=K, utility=ged.Utility(cls, ged.mean(0, 1)), constraints=[limit], safe_action=0)
+    return ged.Problem(n_actions=world.n_actions, utility=ged.Utility(cls, ged.mean(0, 1)), constraints=[limit], safe_action=0)
 
 
 def play(world: World, problem: ged.Problem, seed: int, **options: Any) -> tuple[np.ndarray, int]:
@@ -67,20 +69,21 @@ def play(world: World, problem: ged.Problem, seed: int, **options: Any) -> tuple
 
 
 def regret(seeds: range, rounds: int, only: list[str], variants: list[str]) -> None:
-    print(f"K={K}, sigma={SIGMA}, T={rounds}, delta={DELTA}, {len(seeds)} seeds; regret against the constrained oracle")
+    print(f"sigma={SIGMA}, T={rounds}, delta={DELTA}, seeds {seeds}; regret against the constrained oracle")
     for name in only:
         worlds = [PROBLEMS[name](np.random.default_rng([seed, 0]), rounds) for seed in seeds]
-        theirs = np.median([play_oplb(world, seed, form="per_action").regret for seed, world in zip(seeds, worlds)])
-        print(f"{name}: OPLB median {theirs:.1f}")
+        alpha = 1.0 if name in ("tight", "two_dims", "wide") else None  # with its own it hardly leaves the safe action there
+        theirs = np.array([play_oplb(world, seed, alpha=alpha).regret for seed, world in zip(seeds, worlds)])
+        print(f"{name}: OPLB{'' if alpha is None else ' at alpha_r = 1'} mean {theirs.mean():.1f} median {np.median(theirs):.1f}")
         for variant in variants:
             chosen = VARIANTS[variant]
             runs = [play(w, linear_problem(w, chosen["exact"]), s, **chosen["agent"]) for s, w in zip(seeds, worlds)]
             lost = np.array([run[0] for run in runs])
             total, half = lost.sum(axis=1), lost[:, : rounds // 2].sum(axis=1)
             print(
-                f"  {variant:30s} median {np.median(total):6.1f} mean {total.mean():6.1f} | of OPLB's "
-                f"{np.median(total) / theirs:.3f} | infeasible rounds {sum(run[1] for run in runs)} | doubling ratio "
-                f"{np.median(total / half):.2f}",
+                f"  {variant:18s} mean {total.mean():6.1f} median {np.median(total):6.1f} | of OPLB's mean "
+                f"{total.mean() / theirs.mean():.3f} median {np.median(total) / np.median(theirs):.3f} | infeasible rounds "
+                f"{sum(run[1] for run in runs)} | doubling ratio {np.median(total / half):.2f}",
                 flush=True,
             )
 
@@ -88,8 +91,20 @@ def regret(seeds: range, rounds: int, only: list[str], variants: list[str]) -> N
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {"exact": False, "agent": {}},
     "safe value exact": {"exact": True, "agent": {}},
-    "safe value exact, joint": {"exact": True, "agent": {"selection": "joint"}},
+    "counterfactual": {"exact": False, "agent": {"exploration": "counterfactual"}},
 }
+
+
+def spread(seeds: range) -> None:
+    """The arena's problems with the default agent, as shares of what always playing safe loses."""
+    for name, rounds in (("treatments", 1000), ("disjoint", 1000), ("logistic", 500), ("finite", 500), ("finite_lock_in", 500)):
+        runs = [play_arena(name, rounds, seed, {}) for seed in seeds]
+        lost, always = (np.array([run[i] for run in runs]) for i in (0, 1))
+        print(
+            f"{name:15s} T={rounds}: mean regret {lost.mean():.1f}, of always safe {np.mean(lost / always):.3f} | infeasible "
+            f"rounds {sum(run[2] for run in runs)} | starved {sum(run[3] for run in runs)}/{len(runs)}",
+            flush=True,
+        )
 
 
 @contextlib.contextmanager
@@ -191,16 +206,18 @@ def count(names: list[str]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["regret", "rounds", "program", "growth"])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("what", choices=["regret", "spread", "rounds", "program", "growth"])
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--only", nargs="+", default=["shared", "intercept", "rotated"], choices=sorted(PROBLEMS))
+    parser.add_argument("--variants", nargs="+", default=["defaults", "safe value exact"], choices=list(VARIANTS))
+    parser.add_argument("--only", nargs="+", default=["shared", "tight", "two_dims", "wide"], choices=sorted(PROBLEMS))
     given = parser.parse_args()
     warnings.simplefilter("ignore", ged.SafeActionWarning)
     if given.what == "regret":
         regret(range(given.first_seed, given.first_seed + given.seeds), given.rounds, given.only, given.variants)
+    elif given.what == "spread":
+        spread(range(given.first_seed, given.first_seed + given.seeds))
     elif given.what == "rounds":
         rounds(given.rounds)
     elif given.what == "program":
