@@ -121,15 +121,15 @@ def test_an_interrupt_leaves_the_old_or_the_new_state(call) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_after_an_interrupt_the_next_call_goes_on_with_the_journal(call, tmp_path) -> None:
-    seen = sweep(tmp_path, call, 6 if call in CHANGING else 2, 0)
-    assert seen <= {"old", "new"}
+    sweep(tmp_path, call, 6 if call in CHANGING else 2, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_after_an_interrupt_at_many_lines_the_next_call_goes_on_with_the_journal(call, tmp_path) -> None:
     seen = sweep(tmp_path, call, 300, 1)
-    assert seen == {"old", "new"} if call not in ("policy", "cost_bounds", "explain", "alarms", "rounds") else {"old"}
+    changes_the_state = call in CHANGING and call != "save"
+    assert seen == ({"old", "new"} if changes_the_state else {"old"})
 
 
 def test_without_settling_an_interrupted_append_would_end_the_journal(tmp_path, monkeypatch) -> None:
