@@ -11,7 +11,7 @@ import pytest
 import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.agent import FallbackWarning, SafeActionWarning
-from gedppl.ged_ucb import costs
+from gedppl.ged_ucb import optimism
 from tests.problems import LinearWorld, TableWorld
 
 WORLD = TableWorld(2, 3, 8, seed=4)
@@ -222,14 +222,14 @@ def test_a_failure_takes_the_safe_action_and_says_so(monkeypatch) -> None:
 
 def test_nan_bounds_never_become_a_policy(monkeypatch) -> None:
     agent = agent_after()
-    trail = costs._cost_trail
+    todays_costs = optimism.todays_costs
 
     def poisoned(*args):
-        lower, upper, *rest = trail(*args)
+        lower, upper, bounds = todays_costs(*args)
         upper[..., 1] = np.nan
-        return lower, upper, *rest
+        return lower, upper, bounds
 
-    monkeypatch.setattr(costs, "_cost_trail", poisoned)
+    monkeypatch.setattr(optimism, "todays_costs", poisoned)
     with pytest.warns(FallbackWarning, match="a cost bound is NaN"):
         assert agent.ask([0.0]).action == 0
 
