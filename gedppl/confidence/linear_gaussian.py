@@ -264,7 +264,7 @@ class LinearGaussianLearner:
         if not len(late):
             return self
         starts, stages = self.starts, self.stages.copy()
-        for g in late:
+        for g in late.tolist():
             stage = int(stages[g])
             if stage == 0 or self.restarts:
                 weights = stage_weights(stage, alone=not self.restarts)
@@ -513,13 +513,17 @@ class LinearGaussianLearner:
                 low[b], high[b] = -np.inf, np.inf
         if self.intersect:
             low, high = np.maximum.accumulate(low, axis=0), np.minimum.accumulate(high, axis=0)
-            broken = np.logical_or.accumulate([s.empty for s in self.snapshots] | (low > high).any(axis=1))
+            broken = np.logical_or.accumulate(np.array([s.empty for s in self.snapshots]) | (low > high).any(axis=1))
             low[broken], high[broken] = -np.inf, np.inf
         low, high = np.minimum(low, high) + base, np.maximum(low, high) + base
         estimate = value_at(functional, np.array([s.theta for s in self.snapshots]) @ phi.T + offset, scale, rows, a)
         shape = len(self.snapshots), len(x), n_actions
-        parts = (estimate, *value_range(functional, low, high, scale, rows, a))
-        return Trail(*(functional.clip(part).reshape(shape).transpose(1, 0, 2) for part in parts))
+        lower, upper = value_range(functional, low, high, scale, rows, a)
+
+        def shaped(values: np.ndarray) -> np.ndarray:
+            return functional.clip(values).reshape(shape).transpose(1, 0, 2)
+
+        return Trail(shaped(estimate), shaped(lower), shaped(upper))
 
     @property
     def rule(self) -> str:
