@@ -43,6 +43,7 @@ __all__ = [
     "score_equations",
 ]
 
+ELSEWHERE = 64  # draws from the prior among which a start is looked for, where the usual ones have no density
 NEWTON_LIMIT = 60  # parameters: beyond, L-BFGS goes first
 POLISH_LIMIT = 400  # parameters: up to here a few Newton steps finish what L-BFGS began
 
@@ -119,13 +120,18 @@ def _fit(objective: Objective, *, start: Fit | None, starts: int, seed: int, max
     if objective.n == 0 and objective.prior is None:
         return assess(objective, initial, "no rows yet: the initial parameters")
     first = initial if start is None or not np.isfinite(start.theta).all() else start.theta
-    points = [first]
+    points = [objective.admissible(first)]
     if starts > 1:
         points += list(objective.cls.draw_prior(starts - 1, seed))
     fits = [_climb(objective, point, max_steps) for point in points]
     if not any(fit.ok for fit in fits) and first is not initial:
         # an old fit may lie where the new objective is flat or not finite
-        fits.append(_climb(objective, initial, max_steps))
+        fits.append(_climb(objective, objective.admissible(initial), max_steps))
+    if not any(fit.ok or np.isfinite(fit.log_likelihood) for fit in fits):  # no way up from here: look where the prior goes
+        draws = objective.cls.draw_prior(ELSEWHERE, seed)
+        values = [objective.value_grad(draw)[0] for draw in draws]
+        if np.isfinite(values).any():
+            fits.append(_climb(objective, draws[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))], max_steps))
     good = [fit for fit in fits if fit.ok]
     if len(good) <= 1:
         return good[0] if good else fits[0]

@@ -129,6 +129,10 @@ class Objective:
             return np.zeros((self.dim, self.dim))
         return symmetric(-np.asarray(self.cls.total_hessian(theta, self.rows, self.weights), float))
 
+    def admissible(self, theta: np.ndarray) -> np.ndarray:
+        """Where to start from instead of theta (D,), if there is nothing to climb by there."""
+        return theta
+
     def log_prior(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Value, up to a constant, and gradient (D,)."""
         if self.prior is None:
