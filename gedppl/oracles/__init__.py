@@ -9,8 +9,9 @@ Axis letters: M members of a finite class, n rows, D flat parameters.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -132,10 +133,29 @@ def _fit(objective: Objective, *, start: Fit | None, starts: int, seed: int, max
         values = [objective.value_grad(draw)[0] for draw in draws]
         if np.isfinite(values).any():
             fits.append(_climb(objective, draws[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))], max_steps))
+    if not any(fit.ok for fit in fits) and any(fit.funnel for fit in fits):
+        return _beside_the_funnel(objective, next(fit for fit in fits if fit.funnel), max_steps)
     good = [fit for fit in fits if fit.ok]
     if len(good) <= 1:
         return good[0] if good else fits[0]
     return max(good, key=lambda fit: objective.value_grad(fit.theta)[0])
+
+
+def _beside_the_funnel(objective: Objective, fallen: Fit, max_steps: int) -> Fit:
+    """A point to go on from where a prior has no top: the fit under independent Gaussians as wide as the prior's draws.
+
+    It is no fit of the model and says so; sets stay valid around any point.
+    """
+    draws = np.asarray(objective.cls.draw_prior(ELSEWHERE, 0), float)
+    spread = np.diff(np.quantile(draws, [0.25, 0.75], axis=0), axis=0)[0]
+    middle = np.median(draws, axis=0)
+    plain = copy.copy(objective)
+    plain.own_prior, plain.prior = (
+        False,
+        WorkingPrior(middle, np.where(spread > 0, 1 / np.where(spread > 0, spread, 1.0) ** 2, 0.0)),
+    )
+    found = _climb(plain, middle, max_steps)
+    return replace(found, ok=False, funnel=True, status=f"{fallen.status}; independent Gaussians as wide stand in for it")
 
 
 def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:
