@@ -62,7 +62,7 @@ def logistic_contexts(u: float) -> Case:
         w = numpyro.sample("w", nd.Normal(0.0, jnp.array([1.0, 1.0 / u])).expand([2, 2]).to_event(2))
         numpyro.sample("y", nd.Bernoulli(logits=(w[a] * x).sum(-1)), obs=y)
 
-    return model, X * [1.0, u], (UNIFORM < 1 / (1 + np.exp(-ETA))).astype(float), ged.mean(0, 1), 1.0
+    return model, X * [1.0, u], (1 / (1 + np.exp(-ETA)) > UNIFORM).astype(float), ged.mean(0, 1), 1.0
 
 
 def ordered_contexts(u: float) -> Case:

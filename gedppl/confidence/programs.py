@@ -193,9 +193,8 @@ class ProgramLearner:
             )
             return replace(self, snapshots=repeated, status=fit.status)
         if not fit.ok:
-            warnings.warn(
-                f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}", FitWarning, 3
-            )
+            text = f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}"
+            warnings.warn(text, FitWarning, stacklevel=3)
         sets = self._sets(fit)
         particles = predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
         status, kappa, chol = fit.status if fit.ok else f"did not converge: {fit.status}", np.inf, None
