@@ -139,6 +139,10 @@ class LearningError(GedError, ArithmeticError):
     """A model or a solver failed on the data there are."""
 
 
+class FitWarning(UserWarning):
+    """Decisions rest on a fit that did not converge: limits are kept as certified, but sets may be wide and estimates poor."""
+
+
 # runs, replays and logs -----------------------------------------------------------------------------------------------
 
 

@@ -466,20 +466,33 @@ def test_learner_for_picks_by_class_and_rule() -> None:
         learner_for(LOGISTIC, delta=1.5)
 
 
-def test_learner_for_passes_a_gaussian_prior_and_refuses_another() -> None:
+def test_learner_for_takes_a_gaussian_prior_as_it_is_and_summarises_another() -> None:
     class Prior(Glm):
+        """N(1.5, 1/4) with, if bent, a quartic term: not a parabola."""
+
         def __init__(self, bent):
             super().__init__("Normal", 2, extra={"scale": 0.5})
             self.prior_free, self.bent = np.zeros(2, bool), bent
 
+        def log_prior(self, theta):
+            gap = np.asarray(theta) - 1.5
+            return np.sum(-2.0 * gap**2 - self.bent * gap**4, axis=-1)
+
         def log_prior_grad_hessian(self, theta):
-            extra = self.bent * np.diag(np.asarray(theta) ** 2)
-            return -4.0 * (np.asarray(theta) - 1.5), -4.0 * np.eye(2) - extra
+            gap = np.asarray(theta) - 1.5
+            return -4.0 * gap - 4 * self.bent * gap**3, np.diag(-4.0 - 12 * self.bent * gap**2)
+
+        def draw_prior(self, n, seed):
+            return 1.5 + 0.3 * np.random.default_rng(seed).normal(size=(n, 2))
 
     learner = learner_for(Prior(0.0), delta=DELTA)
     assert isinstance(learner, LinearGaussianLearner)
     np.testing.assert_allclose(learner.theta, [1.5, 1.5])
-    assert isinstance(learner_for(Prior(1.0), delta=DELTA), ProgramLearner)
+    np.testing.assert_allclose(learner.space.prior, 4 * np.eye(2))
+    bent = learner_for(Prior(1.0), delta=DELTA)
+    assert isinstance(bent, LinearGaussianLearner)
+    np.testing.assert_allclose(bent.theta, [1.5, 1.5], atol=0.03)
+    np.testing.assert_allclose(np.diag(bent.space.prior), 0.3**-2.0, rtol=0.1)
 
 
 @pytest.mark.parametrize("cls", [LOGISTIC, Glm("Normal", 3, extra={"scale": 0.5})], ids=["ascent on programs", "ellipsoid"])

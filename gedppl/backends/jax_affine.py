@@ -18,7 +18,7 @@ from gedppl.classes import LinearPredictor, OrderedPredictor
 # JAX primitive -> the name of its rule in `gedppl.backends.affine`
 _RULES = {
     **dict.fromkeys(("reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev", "copy", "copy_p"), "move"),
-    **dict.fromkeys(("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "pad", "cumsum"), "sum"),
+    **dict.fromkeys(("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "stack", "pad", "cumsum"), "sum"),
     **dict.fromkeys(("gather", "dynamic_slice"), "index"),
     **{"select_n": "select", "mul": "multiply", "dot_general": "contract", "div": "divide", "exp": "exp", "log": "log"},
 }

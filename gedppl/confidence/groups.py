@@ -74,9 +74,10 @@ def action_groups(depends: np.ndarray, wanted: Sequence[int] | None = None) -> t
 
 def _components(depends: np.ndarray, actions: Sequence[int]) -> list[tuple[int, ...]]:
     """Connected components of actions, two being joined by a parameter that both depend on."""
-    left, parts = set(actions), []
+    left, parts = set(actions), list[tuple[int, ...]]()
     while left:
-        part, reached = set(), {min(left)}
+        part: set[int] = set()
+        reached = {min(left)}
         while reached != part:
             part = reached
             parameters = depends[sorted(part)].any(axis=0)

@@ -79,8 +79,8 @@ def value_range(
         lower, upper = _search(functional, low, high, scale, x, a)
     else:
         turn = np.clip(_turning_point(functional, x, a), low, high)
-        ends = () if functional.name == "variance" else (low, high)  # it is the same everywhere, and infinite ends have none
-        values = [value_at(functional, loc, scale, x, a) for loc in (turn, *ends)]
+        places = [turn] if functional.name == "variance" else [turn, low, high]  # the same everywhere; infinite ends have none
+        values = [value_at(functional, loc, scale, x, a) for loc in places]
         lower, upper = np.minimum.reduce(values), np.maximum.reduce(values)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
 

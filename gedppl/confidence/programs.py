@@ -12,6 +12,7 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from gedppl.confidence.program_sets import (
     thresholds,
     view_of,
 )
-from gedppl.errors import SettingError
+from gedppl.errors import FitWarning, SettingError
 from gedppl.oracles import auto
 from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
 from gedppl.oracles.glm import has_score_equations
@@ -191,9 +192,12 @@ class ProgramLearner:
                 np.append(last.kappa, last.kappa[-1]),
             )
             return replace(self, snapshots=repeated, status=fit.status)
+        if not fit.ok:
+            text = f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}"
+            warnings.warn(text, FitWarning, stacklevel=3)
         sets = self._sets(fit)
         particles = predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
-        status, kappa, chol = fit.status, np.inf, None
+        status, kappa, chol = fit.status if fit.ok else f"did not converge: {fit.status}", np.inf, None
         if any(s.region.kappa <= 0 for s in sets):
             status += f"; {program_bounds.MISSPECIFIED}"
         elif sets:

@@ -9,8 +9,9 @@ Axis letters: M members of a finite class, n rows, D flat parameters.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -43,6 +44,7 @@ __all__ = [
     "score_equations",
 ]
 
+ELSEWHERE = 64  # draws from the prior among which a start is looked for, where the usual ones have no density
 NEWTON_LIMIT = 60  # parameters: beyond, L-BFGS goes first
 POLISH_LIMIT = 400  # parameters: up to here a few Newton steps finish what L-BFGS began
 
@@ -119,17 +121,41 @@ def _fit(objective: Objective, *, start: Fit | None, starts: int, seed: int, max
     if objective.n == 0 and objective.prior is None:
         return assess(objective, initial, "no rows yet: the initial parameters")
     first = initial if start is None or not np.isfinite(start.theta).all() else start.theta
-    points = [first]
+    points = [objective.admissible(first)]
     if starts > 1:
         points += list(np.asarray(objective.cls.draw_prior(starts - 1, seed)))
     fits = [_climb(objective, point, max_steps) for point in points]
     if not any(fit.ok for fit in fits) and first is not initial:
         # an old fit may lie where the new objective is flat or not finite
-        fits.append(_climb(objective, initial, max_steps))
+        fits.append(_climb(objective, objective.admissible(initial), max_steps))
+    if not any(fit.ok or np.isfinite(fit.log_likelihood) for fit in fits):  # no way up from here: look where the prior goes
+        draws = objective.cls.draw_prior(ELSEWHERE, seed)
+        values = [objective.value_grad(draw)[0] for draw in draws]
+        if np.isfinite(values).any():
+            fits.append(_climb(objective, draws[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))], max_steps))
+    if not any(fit.ok for fit in fits) and any(fit.funnel for fit in fits):
+        return _beside_the_funnel(objective, next(fit for fit in fits if fit.funnel), max_steps)
     good = [fit for fit in fits if fit.ok]
     if len(good) <= 1:
         return good[0] if good else fits[0]
     return max(good, key=lambda fit: objective.value_grad(fit.theta)[0])
+
+
+def _beside_the_funnel(objective: Objective, fallen: Fit, max_steps: int) -> Fit:
+    """A point to go on from where a prior has no top: the fit under independent Gaussians as wide as the prior's draws.
+
+    It is no fit of the model and says so; sets stay valid around any point.
+    """
+    draws = np.asarray(objective.cls.draw_prior(ELSEWHERE, 0), float)
+    spread = np.diff(np.quantile(draws, [0.25, 0.75], axis=0), axis=0)[0]
+    middle = np.median(draws, axis=0)
+    plain = copy.copy(objective)
+    plain.own_prior, plain.prior = (
+        False,
+        WorkingPrior(middle, np.where(spread > 0, 1 / np.where(spread > 0, spread, 1.0) ** 2, 0.0)),
+    )
+    found = _climb(plain, middle, max_steps)
+    return replace(found, ok=False, funnel=True, status=f"{fallen.status}; independent Gaussians as wide stand in for it")
 
 
 def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:

@@ -47,6 +47,7 @@ class Fit:
     ok: bool
     status: str
     n: int
+    funnel: bool = False  # the prior has no top: see `CHECKS`
     rank: int = 0  # of the information: directions the rows say anything about
     eps_opt: float = np.inf
     eps_opt_proved: bool = False
@@ -128,6 +129,10 @@ class Objective:
         if self.n == 0:
             return np.zeros((self.dim, self.dim))
         return symmetric(-np.asarray(self.cls.total_hessian(theta, self.rows, self.weights), float))
+
+    def admissible(self, theta: np.ndarray) -> np.ndarray:
+        """Where to start from instead of theta (D,), if there is nothing to climb by there."""
+        return theta
 
     def log_prior(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Value, up to a constant, and gradient (D,)."""
@@ -253,6 +258,30 @@ def _bounds(e: Evidence) -> str | None:
     return None if bool(np.all(e.objective.cls.inside(e.theta))) else "the parameters lie outside the declared bounds"
 
 
+def _no_funnel(e: Evidence) -> str | None:
+    """A hierarchy written centred: its density grows without end as a scale goes to 0, whatever the rows say.
+
+    Known by a climb that did not arrive, and that the prior alone drew: its log-density rose by more than one nat a parameter
+    and by more than the likelihood's did.
+    """
+    if not e.objective.own_prior or e.at_bounds:
+        return None
+    if e.tolerance == np.inf or decrement(e.grad, e.precision) <= e.tolerance:
+        return None
+    start = np.asarray(e.objective.cls.initial, float)
+    risen = e.objective.log_prior(e.theta)[0] - e.objective.log_prior(start)[0]
+    gained = e.objective.log_likelihood(e.theta)[0] - e.objective.log_likelihood(start)[0]
+    if not (risen > e.objective.dim and risen > gained):
+        return None
+    before, after = e.objective.cls.unflatten(start), e.objective.cls.unflatten(e.theta)
+    scales = [name for name in after if np.min(before[name]) > 0 and np.min(after[name]) > 0]
+    shrunk = [f"{name} = {np.min(after[name]):.2g}" for name in scales if np.any(after[name] < 0.1 * before[name])]
+    return (
+        f"a funnel: the prior's density grows without bound as a scale goes to 0 ({', '.join(shrunk) or 'none is named'}), so "
+        "that there is no most probable point; write the hierarchy non-centred (w = mu + tau * z with z ~ Normal(0, 1))"
+    )
+
+
 def _no_runaway(e: Evidence) -> str | None:
     """Separable data: the curvature has died out along a direction which the rows do speak about elsewhere.
 
@@ -273,8 +302,10 @@ def _no_runaway(e: Evidence) -> str | None:
     if not gone.any():
         return None
     size = float(np.linalg.norm(e.theta))
+    counts = bool(np.all(e.objective.rows.y == np.floor(e.objective.rows.y)))  # only such outcomes can be separable
+    what = "the data are separable: the log-likelihood" if counts else "the log-likelihood has no maximum: it"
     return (
-        f"the data are separable: the log-likelihood rises without end along {int(gone.sum())} of {e.objective.dim} "
+        f"{what} rises without end along {int(gone.sum())} of {e.objective.dim} "
         f"directions (|theta| = {size:.3g} and growing); more rows or a prior will fix it"
     )
 
@@ -299,6 +330,7 @@ def _gradient(e: Evidence) -> str | None:
 Check = Callable[[Evidence], "str | None"]
 
 CHECKS: dict[str, Check] = {  # in this order: the later ones assume that the earlier ones passed
+    "funnel": _no_funnel,
     "finite": _finite,
     "bounds": _bounds,
     "runaway": _no_runaway,
@@ -321,7 +353,8 @@ def assess(objective: Objective, theta: np.ndarray, how: str, *, tolerance: floa
     raw = information + (objective.prior_precision(theta) if finite else nothing)
     grad = grad_likelihood + grad_prior
     evidence = Evidence(objective, theta, log_likelihood + log_prior, grad, raw, tolerance, at_bounds)
-    complaint = next((text for check in CHECKS.values() if (text := check(evidence)) is not None), None)
+    wrong = next(((name, text) for name, check in CHECKS.items() if (text := check(evidence)) is not None), None)
+    complaint = None if wrong is None else wrong[1]
     usable = bool(np.isfinite(raw).all())
     seen = rank(information) if usable else 0
     parts = [how, f"gradient norm {np.linalg.norm(grad):.2g}"]
@@ -338,6 +371,7 @@ def assess(objective: Objective, theta: np.ndarray, how: str, *, tolerance: floa
         ok=complaint is None,
         status=", ".join(parts) if complaint is None else complaint,
         n=objective.n,
+        funnel=wrong is not None and wrong[0] == "funnel",
         rank=seen,
         eps_opt=float(eps_opt),
         eps_opt_proved=bool(proved),

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.optimize import linprog
 from scipy.special import expit
 
 from gedppl.oracles.fits import Objective, WorkingPrior, symmetric
@@ -49,6 +50,27 @@ def crossed(ordered: OrderedPredictor, theta: np.ndarray, x: np.ndarray, a: np.n
     return out
 
 
+def apart(gaps: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """The point nearest to theta (D,), in the sum of its steps, where all gaps (G, D + 1) are at least one logit.
+
+    Where no point has that (cutpoints fixed nearer to each other), the one with the widest gaps; theta if all are positive.
+    """
+    here = gaps[:, :-1] @ theta + gaps[:, -1]
+    if not len(gaps) or here.min() > 0:
+        return theta
+    D, G = len(theta), gaps[:, :-1]
+    steps = linprog(np.ones(2 * D), A_ub=-np.hstack([G, -G]), b_ub=here - 1.0)  # up and down, each >= 0
+    if steps.status == 0:
+        return theta + steps.x[:D] - steps.x[D:]
+    widest = linprog(
+        np.append(np.zeros(2 * D), -1.0),
+        A_ub=np.hstack([-G, G, np.ones((len(G), 1))]),
+        b_ub=here,
+        bounds=[(0, None)] * (2 * D) + [(None, 1.0)],
+    )
+    return theta + widest.x[:D] - widest.x[D : 2 * D] if widest.status == 0 else theta
+
+
 def gap_terms(gap: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """log(1 - exp(-g)), its derivative and minus its second; -inf and NaN where the gap is not positive."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -77,6 +99,14 @@ class OrderedObjective(Objective):
         used, gap = weight > 0, kind == GAP
         self._edges, self._kind, self._weight = (part[used & ~gap] for part in (columns, kind, weight))
         self._gaps, self._gap_weight = columns[used & gap], weight[used & gap]
+
+    def admissible(self, theta: np.ndarray) -> np.ndarray:
+        """theta, or near it a point whose edges stand apart: tied cutpoints give outcomes between them no density to climb from."""
+        if not self.n:
+            return theta
+        features, offset = self.cls.ordered.features(self.rows.x, self.rows.a), self.cls.ordered.offset(self.rows.x, self.rows.a)
+        gaps = np.concatenate([np.diff(features, axis=1), np.diff(offset, axis=1)[..., None]], axis=2)
+        return apart(np.unique(gaps.reshape(-1, self.dim + 1), axis=0), theta)
 
     def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         edge = self._edges[:, :-1] @ theta + self._edges[:, -1]
