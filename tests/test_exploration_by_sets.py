@@ -186,20 +186,21 @@ def test_a_known_cost_has_no_width_and_is_kept_exactly() -> None:
     assert np.all(ged_ucb.select(ged.GEDUCB(free)._current(world.contexts), world.contexts)[1].width == 0)
 
 
-def test_a_safe_action_that_is_never_learned_is_not_clung_to() -> None:
-    """Its utility stays as unknown as at first; were it taken at its best, every policy would end there."""
+@pytest.mark.parametrize(("ends", "declared"), [((0.05, 0.95), None), ((0.95, 0.05), 0.05)])
+def test_a_safe_action_that_is_never_learned_is_not_clung_to(ends: tuple[float, float], declared: float | None) -> None:
+    """Members differ in the safe action's utility alone, which stays unknown: taken at its best, every policy would end there.
+    What is declared of it goes before the fit."""
     world = CoinWorld(8)
-    world.F[:, :, 0] = np.linspace(0.05, 0.95, 8)[:, None]
-    world.F[0, :, 1:], world.G[0, :, 1:] = 0.6, 0.2
-    for known in (None, 0.05):
-        problem = replace(world.problem, learn_safe=False, safe_utility=known)
-        agent = ged.GEDUCB(problem, guard=None)
-        x, a, y, z = logged(world, 400)
-        agent.observe(x[a > 0], a[a > 0], y[a > 0], z[a > 0])
-        state = agent._current(None)
-        policy, info = ged_ucb.select(state, world.contexts)
-        assert np.all(info.bonus[:, 0] == 0)
-        assert np.all(policy[:, 0] < 0.01)
+    world.F[:, :, 0], world.F[:, :, 1:] = np.linspace(*ends, world.members)[:, None], 0.6
+    world.G[:, :, 1:] = 0.2
+    agent = ged.GEDUCB(replace(world.problem, learn_safe=False, safe_utility=declared), guard=None)
+    rng = np.random.default_rng(0)
+    for _ in range(15):
+        x = world.context(rng)
+        decision = agent.ask(x)
+        assert decision.policy[0] == 0
+        agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+    assert np.all(agent._current(None).learners["utility"].plausible)  # nothing was learned of it
 
 
 # what may be asked for ---------------------------------------------------------------------------------------------------
