@@ -193,7 +193,7 @@ def test_a_safe_action_that_is_never_learned_is_not_clung_to(ends: tuple[float, 
     world = CoinWorld(8)
     world.F[:, :, 0], world.F[:, :, 1:] = np.linspace(*ends, world.members)[:, None], 0.6
     world.G[:, :, 1:] = 0.2
-    agent = ged.GEDUCB(replace(world.problem, learn_safe=False, safe_utility=declared), guard=None)
+    agent = ged.GEDUCB(replace(world.problem, learn_safe=False, safe_utility=declared), bonus_scale=1.0, guard=None)
     rng = np.random.default_rng(0)
     for _ in range(15):
         x = world.context(rng)

@@ -209,7 +209,7 @@ def test_every_round_of_a_run_is_optimistic_and_feasible() -> None:
 
 @pytest.mark.slow
 def test_every_round_of_many_runs_is_optimistic_and_feasible() -> None:
-    check_watched(range(100, 140), rounds=200)
+    check_watched(range(100, 112), rounds=100)
 
 
 def test_without_the_width_runs_are_feasible_and_not_optimistic() -> None:
