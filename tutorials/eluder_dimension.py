@@ -176,3 +176,9 @@ problem = ged.Problem(
     safe_action=0,
 )
 print(guarantee(problem, 10_000, 0.05, contexts=x))
+
+# %% [markdown]
+# That is the theorem for the paper's exploration. For `exploration="sets"` there is another, whose utility term is a width too:
+
+# %%
+print(guarantee(problem, 10_000, 0.05, contexts=x, exploration="sets"))

@@ -55,8 +55,9 @@ class GEDUCB:
     warmup
         ``None`` (the mode's choice), ``"none"``, ``"paper"`` (each action once, whatever the limits) or ``"safe-m"``.
     bonus_scale, width_scale
-        Multiply the theorem's exploration weights; 1 in ``"theory"`` and ``"paper"``, 0.2 and 0.1 by default, chosen once on the
-        problems of `benchmarks/regret.py`. They never touch feasibility.
+        By sets: rho and w of u + rho (u+ - u) + w alpha (U - L), see `gedppl.ged_ucb.optimism`; by counterfactuals they multiply
+        the paper's beta_t and alpha_r. 1 in ``"theory"`` and ``"paper"``, by default 0.5 and 0.1 (counterfactuals: 0.2 and 0.1),
+        chosen once by `benchmarks/weights.py`. They never touch feasibility.
     oracle, radius
         How to fit and how wide the confidence set is; chosen by the model if not given.
     seed
@@ -70,7 +71,7 @@ class GEDUCB:
         warn. ``"warn"``: all alarms are said and recorded. None: nothing is watched. The chance that a run is stopped by mistake
         is at most another delta: `gedppl.agent.monitoring` says exactly when.
     growth, exact_rounds
-        Refit once the told rounds have grown by this factor; replay past rounds one by one up to this round, then in blocks.
+        Refit once the told rounds have grown by this factor; counterfactuals: round by round up to this round, then in blocks.
     exploration
         ``"sets"`` (the default mode's) or ``"counterfactual"`` (the paper's). See `gedppl.settings.settings`.
     """

@@ -72,8 +72,13 @@ def cost_bounds(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def todays_costs(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Bounds | None]]:
-    """Lower and upper values of every constraint at x, each (C, J, K), the safe action's pinned; and how they were found."""
-    problem = state.problem
+    """Lower and upper values of every constraint at x, each (C, J, K), and how they were found.
+
+    The safe action's are pinned at its declared value. Optimism by sets is proved where that value is exact; where it is an upper
+    bound only, the theorem needs what the set says of it, or the policy would go on paying for a width that no data can close.
+    """
+    problem, chosen = state.problem, state.settings
+    by_theorem = chosen.mode == "theory" and chosen.exploration == "sets"
     lower = np.empty((len(x), len(problem.constraints), problem.n_actions))
     upper = np.empty_like(lower)
     bounds: list[Bounds | None] = []
@@ -84,6 +89,11 @@ def todays_costs(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, l
         else:
             found = state.learners[c.stream].bounds(c.functional, x, problem.n_actions)
             lower[:, j], upper[:, j] = _pin_safe(problem, x, j, found.lower, found.upper)
+            if by_theorem and not c.safe_value_exact:
+                a0 = problem.safe_action
+                lower[:, j, a0] = np.minimum(lower[:, j, a0], found.lower[:, a0])
+                if found.guaranteed:
+                    upper[:, j, a0] = np.minimum(upper[:, j, a0], found.upper[:, a0])
             bounds.append(found)
     return lower, upper, bounds
 

@@ -21,7 +21,7 @@ from gedppl.confidence.learner import Bounds, Guess
 from gedppl.ged_ucb.costs import check_bounds, room_for_mixing, tight_notes, todays_costs, weighted_width
 from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
-from gedppl.problem import UTILITY, Constraint
+from gedppl.problem import UTILITY
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,9 @@ def today(state: State, x: np.ndarray) -> Today:
     check_bounds(lower, upper, utility.estimate)
     width, notes = np.zeros_like(utility.estimate), []
     if problem.constraints and problem.safe_action is not None:
-        low = _lowest(state, lower, bounds) if chosen.mode == "theory" else lower
         room = room_for_mixing(problem.limits, problem.safe_values(x))
         least = np.maximum(problem.safe_utilities(x), utility.lower[:, problem.safe_action])
-        width, tight = weighted_width(low, upper, room, np.maximum(utility.upper.max(axis=1) - least, 0.0))
+        width, tight = weighted_width(lower, upper, room, np.maximum(utility.upper.max(axis=1) - least, 0.0))
         notes = tight_notes(problem, tight)
     bonus = chosen.bonus_scale * (utility.upper - utility.estimate)
     said = (*notes, *exactness_notes(state))
@@ -72,12 +71,3 @@ def _utility(state: State, x: np.ndarray) -> Guess:
         estimate[:, a0] = known
     low[:, a0] = high[:, a0] = estimate[:, a0]
     return Guess(estimate, low, high)
-
-
-def _lowest(state: State, lower: np.ndarray, bounds: list[Bounds | None]) -> np.ndarray:
-    """Lower values (C, J, K) for the theorem: where the safe value is only an upper bound, the safe action's is not pinned."""
-    lower, a0 = lower.copy(), state.problem.safe_action
-    for j, (c, found) in enumerate(zip(state.problem.constraints, bounds)):
-        if isinstance(c, Constraint) and found is not None and not c.safe_value_exact:
-            lower[:, j, a0] = np.minimum(lower[:, j, a0], found.lower[:, a0])
-    return lower

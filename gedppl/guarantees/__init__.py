@@ -1,6 +1,8 @@
-"""What the theorem promises before a single round: `guarantee`, and how a finished run compares: `check_guarantee`.
+"""What the theorems promise before a single round: `guarantee`, and how a finished run compares: `check_guarantee`.
 
-With probability 1 - delta/2 every policy keeps every limit. The regret of T rounds is at most
+With probability 1 - delta/2 every policy keeps every limit. There is one regret theorem for each way to explore.
+
+``exploration="counterfactual"``, the paper's: the regret of T rounds is at most
 
     2 beta_T (K + K log(T/K))                                   exploration bonus, by the potential lemma
     + 2 K sum_t beta_t / t                                      slack of the estimate
@@ -11,6 +13,15 @@ with beta_t = 1/2 sqrt(Q_t t / K), alpha_j = (u - r_0) / (tau_j - c_0j), dim_j t
 and r_j the squared radius of the set. (Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
 Framework", main theorem, with its constants corrected: r_j and L_j are missing in print, and the step from realised widths to
 expected ones costs the factor 2 and the 1.255 log term.)
+
+``exploration="sets"``: the regret at the contexts that come, whatever their law, is at most
+
+    L_F (2 S_F + 1.255 log((J+1)/delta')) + sum_j alpha_j L_j (2 S_j + 1.255 log((J+1)/delta')),
+
+S_F being that of the utility's class. The score of each policy is at least what the best policy within the limits is worth, and
+exceeds its own worth by no more than the utility's width and alpha times the costs' (`gedppl.ged_ucb.optimism`); these are
+summed as above. It needs every drawn outcome to be learned before the next decision, and a safe action whose cost is known
+exactly or is itself learned. For finite classes r = 1.5 log(M/delta) holds beside coverage on an event with a delta of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +43,15 @@ from gedppl.settings import settings
 SUMMED = 1_000_000  # rounds up to which sum beta_t / t is added up; beyond it is bounded
 HORIZONS = 60  # doublings of T tried when looking for the first bound below the trivial one
 TOLERANCE = 1e-9
+COUNTERFACTUALS_ASSUME = (
+    "contexts are independent draws from one distribution, and every model holds the truth",
+    'the agent runs with mode="theory", growth=1 and exact_rounds of at least T; others have the feasibility only',
+)
+SETS_ASSUME = (
+    "every model holds the truth, and safe_utility, if given, is no more than the safe action is worth; contexts may be any",
+    'the agent runs with mode="theory", exploration="sets" and growth=1, and every outcome is told before the next decision; '
+    "others have the feasibility only",
+)
 
 
 @dataclass(frozen=True)
@@ -107,8 +127,9 @@ def guarantee(
     contexts: Any = None,
     *,
     constants: Mapping[str, ClassConstants] | None = None,
+    exploration: str = "counterfactual",
 ) -> Guarantee:
-    """The corrected theorem's regret bound and feasibility statement for T rounds, from the declaration alone.
+    """The theorem's regret bound and feasibility statement for T rounds, from the declaration alone.
 
     Parameters
     ----------
@@ -122,16 +143,22 @@ def guarantee(
     constants
         By outcome (``"utility"`` or a constraint's name), for classes whose constants the library does not know or knows
         less well than you.
+    exploration
+        ``"counterfactual"`` or ``"sets"``, as passed to the agent: each has a theorem of its own.
 
     Notes
     -----
     The regret bound is for ``GEDUCB(mode="theory", growth=1, exact_rounds=T)``: a fit in every round, every past round
-    replayed and the theorem's exploration weights. Other modes explore less or refit less often, which usually lowers the
+    replayed and the theorem's exploration weights; or for ``GEDUCB(mode="theory", exploration="sets", growth=1)`` with every
+    outcome told before the next decision. Other modes explore less or refit less often, which usually lowers the
     regret and has no such proof. Feasibility holds in every mode but ``"paper"``.
     """
     if not (isinstance(rounds, (int, np.integer)) and rounds >= 1):
         raise SettingError(f"rounds must be a positive whole number, got {rounds!r}")
-    shares = delta_shares(problem, settings("theory", delta=delta))
+    shares = delta_shares(problem, settings("theory", delta=delta, exploration=exploration))
+    by_sets = exploration == "sets"
+    if by_sets:
+        _check_all_is_learned(problem)
     x = _contexts(contexts)
     learned = {c.name: c for c in problem.constraints if isinstance(c, Constraint)}
     known = dict(constants or {})
@@ -143,12 +170,22 @@ def guarantee(
         known[UTILITY] = class_constants(utility.model, utility.functional, problem.n_actions, x, what="utility")
     for name, c in learned.items():
         if name not in known:
-            known[name] = class_constants(c.model, c.functional, problem.n_actions, x, pinned=problem.safe_action, what=name)
+            # where the safe value is an upper bound only, the set says what the safe action costs: its points count
+            pinned = problem.safe_action if c.safe_value_exact or not by_sets else None
+            known[name] = class_constants(c.model, c.functional, problem.n_actions, x, pinned=pinned, what=name)
     weights = _width_weights(problem, list(learned.values()), x)
 
     def terms(T: int) -> tuple[Term, ...]:
-        parts = _utility_terms(problem, known[UTILITY], T, shares[UTILITY])
-        widths = [_width_term(c, known[name], weights[name], T, shares[c.stream]) for name, c in learned.items()]
+        step = shares[UTILITY] / (len(learned) + 1)  # of delta, for each class's step to expected widths
+        parts: tuple[Term, ...]
+        if by_sets:
+            parts = (_width_term("width of the utility", known[UTILITY], 1.0, T, shares[UTILITY], step),)
+        else:
+            parts = _utility_terms(problem, known[UTILITY], T, shares[UTILITY])
+        widths = [
+            _width_term(f"width of {name!r}", known[name], weights[name], T, share, step if by_sets else share)
+            for name, share in ((name, shares[c.stream]) for name, c in learned.items())
+        ]
         return (*parts, *widths)
 
     spread = problem.utility.functional.high - problem.utility.functional.low
@@ -160,17 +197,42 @@ def guarantee(
         trivial=rounds * spread,
         feasibility=_feasibility(list(learned.values()), delta, of_sets),
         feasibility_probability=1 - of_sets,
-        # The utility's error, either way the agent bounds it (deviation of the fit; coverage and the step to expectations);
-        # for the constraints coverage, the members' deviation and the step to expected widths.
-        regret_probability=max(0.0, 1 - 3 * shares[UTILITY] - 3 * of_sets),
+        regret_probability=max(0.0, 1 - (_missed_by_sets if by_sets else _missed_by_counterfactuals)(shares, of_sets)),
         informative_from=_first_informative(lambda T: sum(t.value for t in terms(T)), spread),
         assumptions=(
-            "contexts are independent draws from one distribution, and every model holds the truth",
-            'the agent runs with mode="theory", growth=1 and exact_rounds of at least T; others have the feasibility only',
+            *(SETS_ASSUME if by_sets else COUNTERFACTUALS_ASSUME),
             *(note for name in known for note in known[name].notes),
         ),
         proved=all(c.proved for c in known.values()),
     )
+
+
+def _missed_by_counterfactuals(shares: Mapping[str, float], of_sets: float) -> float:
+    """The utility's error, either way the agent bounds it (deviation of the fit; coverage and the step to expectations); for the
+    constraints coverage, the members' deviation and the step to expected widths."""
+    return 3 * shares[UTILITY] + 3 * of_sets
+
+
+def _missed_by_sets(shares: Mapping[str, float], of_sets: float) -> float:
+    """Coverage and the members' deviation for every outcome's set, and once the step to expected widths."""
+    return 2 * sum(shares.values()) + shares[UTILITY]
+
+
+def _check_all_is_learned(problem: Problem) -> None:
+    """Raise where the declaration itself keeps an outcome that is drawn from being learned before the next decision."""
+    reason = None
+    if not problem.learn_safe and problem.safe_action is not None:
+        reason = "learn_safe=False leaves the safe action's out; let it be learned"
+    elif problem.outcome_age > 1:
+        reason = f"outcome_age={problem.outcome_age} holds them back; use outcome_age=1"
+    elif any(problem.learned_of(a) != a for a in range(problem.n_actions)):
+        hidden = [a for a in range(problem.n_actions) if problem.learned_of(a) != a]
+        reason = f"playing {hidden} does not reveal their own; let reveals be True on its diagonal"
+    if reason is not None:
+        raise SettingError(
+            f'the theorem for exploration="sets" needs every outcome learned before the next decision, but {reason}. Limits are '
+            "kept all the same"
+        )
 
 
 def _contexts(contexts: Any) -> np.ndarray | None:
@@ -225,14 +287,17 @@ def _width_weights(problem: Problem, learned: list[Constraint], x: np.ndarray | 
     return {c.name: float(ratio[:, j].max()) for j, c in enumerate(learned)}
 
 
-def _width_term(c: Constraint, known: ClassConstants, weight: float, T: int, delta: float) -> Term:
+def _width_term(name: str, known: ClassConstants, weight: float, T: int, delta: float, step: float) -> Term:
+    """What the width of a set with `delta` costs in T rounds; `step` of delta is for the step to expected widths."""
     dim, radius = float(known.dimension(1 / T**2)), known.radius(T, delta)
-    formula = "alpha L (2 (1/T + min(dim, T) + 4 sqrt(dim r T)) + 1.255 log(1/delta))"
-    numbers = f"alpha = {weight:.4g}, L = {known.lipschitz:.4g}, dim = {dim:g}, r = {radius:.4g}"
-    if dim == 0 or known.lipschitz == 0:
-        return Term(f"width of {c.name!r}", 0.0, formula, numbers + ": the members agree")
-    total = expected_width_sum(width_sum_bound(radius, dim, T), delta)
-    return Term(f"width of {c.name!r}", weight * known.lipschitz * total, formula, numbers)
+    formula = "alpha L (2 (1/T + min(dim, T) + 4 sqrt(dim r T)) + 1.255 log(1/delta'))"
+    numbers = f"alpha = {weight:.4g}, L = {known.lipschitz:.4g}, dim = {dim:g}, r = {radius:.4g}, delta' = {step:.4g}"
+    if known.lipschitz == 0:
+        return Term(name, 0.0, formula, numbers + ": the members agree")
+    if dim == 0:  # no width exceeds 1/T^2 anywhere, so neither does an expected one
+        return Term(name, weight * known.lipschitz / T, "alpha L / T", numbers + ": the members agree up to 1/T^2")
+    total = expected_width_sum(width_sum_bound(radius, dim, T), step)
+    return Term(name, weight * known.lipschitz * total, formula, numbers)
 
 
 def _feasibility(learned: list[Constraint], delta: float, of_sets: float) -> str:
@@ -265,7 +330,7 @@ class GuaranteeCheck:
     guarantee: Guarantee
     rounds: int
     regret: float
-    regret_bound: float  # for the contexts that came, not their expectation: adds range sqrt(T log(2/delta) / 2)
+    regret_bound: float  # of the regret at the contexts that came; see `check_guarantee`
     infeasible_rounds: int
     largest_excess: float  # of a policy's true cost over its limit; at most 0 when feasible
 
@@ -302,25 +367,28 @@ def check_guarantee(
     contexts: Any = None,
     *,
     constants: Mapping[str, ClassConstants] | None = None,
+    exploration: str = "counterfactual",
 ) -> GuaranteeCheck:
-    """Compare a finished `Run` with the guarantee for its length.
+    """Compare a finished `Run` with the guarantee for its length, and for the `exploration` of its agent.
 
-    `contexts` default to those of the run. The run's regret is at the contexts that came; the theorem's is an expectation
-    over them, so the bound grows by range * sqrt(T log(2/delta) / 2) (Azuma and Hoeffding).
+    `contexts` default to those of the run. The run's regret is at the contexts that came. The theorem for counterfactuals speaks
+    of an expectation over them, so its bound grows by range * sqrt(T log(2/delta) / 2) (Azuma and Hoeffding); the one for sets
+    speaks of the contexts that came.
     """
     if not len(run):
         raise SettingError("the run has no rounds; simulate some first")
     if not run.truth_known:
         raise UnknownTruthError("the true utilities or costs of this run are not known, so its regret cannot be compared")
     x = np.unique(np.stack(run.x), axis=0) if contexts is None else contexts
-    promised = guarantee(run.problem, len(run), delta, x, constants=constants)
+    promised = guarantee(run.problem, len(run), delta, x, constants=constants, exploration=exploration)
     excess = np.array(run.cost) - np.array(run.limit)
     spread = promised.trivial / len(run)
+    over_contexts = 0.0 if exploration == "sets" else spread * math.sqrt(0.5 * len(run) * math.log(2 / delta))
     return GuaranteeCheck(
         guarantee=promised,
         rounds=len(run),
         regret=float(run.regret[-1]),
-        regret_bound=promised.regret + spread * math.sqrt(0.5 * len(run) * math.log(2 / delta)),
+        regret_bound=promised.regret + over_contexts,
         infeasible_rounds=int(run.infeasible.sum()),
         largest_excess=float(excess.max()) if excess.size else -math.inf,
     )
