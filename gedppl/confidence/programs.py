@@ -117,8 +117,8 @@ class ProgramLearner:
         data: Data
         if density.predictor is not None and has_score_equations(density):
             data = PredictorData.empty(density.predictor, D)
-        elif getattr(density, "ordered", None) is not None:
-            data = OrderedData.empty(density.ordered, D)  # type: ignore[arg-type]
+        elif density.ordered is not None:
+            data = OrderedData.empty(density.ordered, D)
         else:
             data = ProgramData(density, Rows.empty(1))
         initial = np.asarray(density.initial, float)
