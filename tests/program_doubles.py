@@ -18,6 +18,7 @@ class Double:
 
     backend = "numpy"
     predictor = None
+    ordered = None
     event_shape = ()
 
     def __init__(self, dim, initial=None, bound=np.inf):

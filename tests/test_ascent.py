@@ -122,7 +122,7 @@ def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
     members = laplace(cls, region.centre, region.chol @ region.chol.T, 0).theta
     members = members[region.slack(members) >= 0]
     learner = SimpleNamespace(
-        cls=cls, sets=(plausible(ProgramData(cls, rows), 0, theta, 0.0, drop=KAPPA),), candidates=members[:32]
+        cls=cls, sets=(plausible(ProgramData(cls, rows), 0, theta, 0.0, drop=KAPPA),), own=(), candidates=members[:32]
     )
     ends = by_ascent(learner, mean(-50, 50), x[:2], a[:2])
     witness, note = ends.witness, ends.note

@@ -20,6 +20,7 @@ from gedppl.agent.feedback import Entry, Outcomes
 from gedppl.agent.memory import Inbox, Ledger, Memory, started
 from gedppl.confidence import linear_gaussian, linear_parts, programs
 from gedppl.confidence.ellipsoids import Ellipsoid
+from gedppl.confidence.group_rows import GroupRows
 from gedppl.confidence.groups import Group
 from gedppl.confidence.likelihoods import OrderedData, PredictorData, ProgramData
 from gedppl.confidence.predictive import Particles
@@ -32,6 +33,7 @@ from gedppl.rows import Rows
 
 _LINEAR = (Ellipsoid, Group, linear_gaussian.Snapshot, linear_parts.Space, linear_parts.Starts)
 CLASSES: dict[str, Any] = {c.__name__: c for c in (Fit, Particles, Start, WorkingPrior, programs.Snapshots, *_LINEAR)}
+OWN = ("group", "evidence", "starts", "fitted")  # of a group of rows; its data are rows of the learner
 LIVE = ("cls", "features_at", "oracle", "predictor", "region_of", "rule")  # come from the problem and settings, or are memos
 
 
@@ -103,9 +105,16 @@ class _Writer:
                 out[f.name] = [self.node(value.table), self.node(value.names)]
             elif f.name == "sets":
                 out[f.name] = [self._set(s) for s in value]
+            elif f.name == "own":
+                out[f.name] = [self._own(part) for part in value]
             else:
                 out[f.name] = self.node(value)
         return out
+
+    def _own(self, part: GroupRows) -> dict[str, Any]:
+        """A group without its data: its rows are among the learner's."""
+        kept = {name: self.node(getattr(part, name)) for name in OWN}
+        return kept | {"sets": [self._set(s) for s in part.sets]}
 
     def _set(self, s: Plausible) -> Any:
         threshold = inspect.getclosurevars(s.region.slack).nonlocals.get("threshold")
@@ -209,7 +218,7 @@ class _Reader:
         names = {f.name for f in fields(fresh)} - set(LIVE)
         if set(tree) != names:
             raise ValueError(f"a {type(fresh).__name__} with the fields {sorted(set(tree) ^ names)} too many or too few")
-        special = ("data", "sets") if isinstance(fresh, programs.ProgramLearner) else ()
+        special = ("data", "own", "sets") if isinstance(fresh, programs.ProgramLearner) else ()
         learner = replace(fresh, **{name: self.node(tree[name]) for name in tree if name not in special})
         if not special:
             return learner
@@ -221,7 +230,15 @@ class _Reader:
             data = fresh.data if rows is None else fresh.data.append(rows.x, rows.a, rows.y)
         else:
             data = fresh.data if learner.rows is None else ProgramData(fresh.cls, learner.rows)
-        return replace(learner, data=data, sets=tuple(self._set(data, s) for s in tree["sets"]))
+        own = tuple(self._own(fresh.data, part, learner.rows) for part in tree["own"])
+        if tuple(part.group for part in own) != learner.groups[1:]:
+            raise ValueError("the groups of rows are not those of the learner")
+        return replace(learner, data=data, own=own, sets=tuple(self._set(data, s) for s in tree["sets"]))
+
+    def _own(self, empty: Any, tree: Mapping[str, Any], rows: Rows | None) -> GroupRows:
+        kept = {name: self.node(tree[name]) for name in OWN}
+        part = GroupRows(data=empty, sets=(), **kept).of(rows)
+        return replace(part, sets=tuple(self._set(part.data, s) for s in tree["sets"]))
 
     def _set(self, data: Any, s: Mapping[str, Any]) -> Plausible:
         centre, chol, kappa = (self.node(n) for n in s["region"])

@@ -5,14 +5,14 @@ Axis letters: n contexts or rows, K actions, M members, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.confidence.finite import FiniteLearner
-from gedppl.confidence.groups import action_groups, dependence
+from gedppl.confidence.groups import Group, action_groups, dependence, program_dependence
 from gedppl.confidence.programs import ProgramLearner
 from gedppl.confidence.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.errors import NotFiniteError, SettingError, ShapeError
@@ -20,6 +20,7 @@ from gedppl.oracles.fits import WorkingPrior
 from gedppl.radius import LikelihoodRatio, Rule
 
 if TYPE_CHECKING:
+    from gedppl.classes import DensityClass
     from gedppl.confidence.learner import Bounds
     from gedppl.functionals import Functional
 
@@ -38,8 +39,18 @@ class Where:
     n_actions: int
     wanted: tuple[int, ...]  # actions whose bounds will be asked for
 
-    def depends(self, gradients: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-        return dependence(gradients, self.n_actions, self.x)
+    def groups(self, cls: DensityClass) -> tuple[Group, ...]:
+        """Groups of actions with parameters of their own, as the program shows them."""
+        return action_groups(self._depends(cls), self.wanted)
+
+    def _depends(self, cls: DensityClass) -> np.ndarray:
+        """(K, D) bool."""
+        if cls.predictor is not None:
+            return dependence(cls.predictor.features, self.n_actions, self.x)
+        edges = cls.ordered
+        if edges is not None:
+            return dependence(lambda x, a: np.any(edges.features(x, a) != 0, axis=1), self.n_actions, self.x)
+        return program_dependence(cls, self.n_actions, self.x)
 
 
 def learner_for(
@@ -92,10 +103,11 @@ def learner_for(
             restarts=ratio.restarts,
             intersect=ratio.intersect,
             known_direction=known_direction,
-            groups=None if where is None else action_groups(where.depends(cls.predictor.features), where.wanted),
+            groups=None if where is None else where.groups(cls),
             keep_past=keep_past,
         )
-    return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed)
+    groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
+    return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed, groups=groups)
 
 
 def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -233,6 +245,8 @@ class ConfidenceSet:
     @property
     def rule(self) -> str:
         """The radius rule in one sentence."""
+        if isinstance(self.learner, ProgramLearner):
+            return self.learner.sentence
         return self.learner.rule if isinstance(self.learner.rule, str) else self.learner.rule.describe(self.learner.delta)
 
     @property

@@ -12,10 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gedppl.errors import GedError
+from gedppl.rows import Rows
+
+if TYPE_CHECKING:
+    from gedppl.classes import DensityClass
+
 PROBES = 24
+PROGRAM_PROBES = 4  # settings and outcomes of a program
+SHOWN = 6  # groups named in a sentence
 WHOLE = 0.1  # share of delta for all rows beside groups that have nothing in common
 
 
@@ -38,6 +47,16 @@ class Group:
             return f"all rows ({self.size} parameters)"
         noun = "action" if len(self.actions) == 1 else "actions"
         return f"{noun} {', '.join(map(str, self.actions))} ({self.size} parameters)"
+
+
+def named(groups: Sequence[Group]) -> str:
+    """The groups in words; of many, the first few.
+
+    >>> named([Group(None, 0.1, 6), *(Group((a,), 0.3, 2) for a in range(3))])
+    'all rows (6 parameters), action 0 (2 parameters), action 1 (2 parameters), action 2 (2 parameters)'
+    """
+    rest = len(groups) - SHOWN
+    return ", ".join([*map(str, groups[:SHOWN]), *[f"and {rest} more"] * (rest > 0)])
 
 
 def one_group(dim: int) -> tuple[Group, ...]:
@@ -85,6 +104,26 @@ def _components(depends: np.ndarray, actions: Sequence[int]) -> list[tuple[int, 
         parts.append(tuple(sorted(part)))
         left -= part
     return parts
+
+
+def program_dependence(cls: DensityClass, n_actions: int, x: np.ndarray) -> np.ndarray:
+    """The same for a program without a known predictor: where the log-density has a slope, at draws from the prior.
+
+    Tried at x (1, dx) alone, since a program may refuse contexts made up for it, on outcomes drawn where fits start. A parameter
+    that is idle there (its column is 0) is overlooked, which costs width and nothing else. Where a slope is no number, or no
+    outcome can be drawn, every action is taken to depend on everything.
+    """
+    theta = np.vstack([cls.initial, np.asarray(cls.draw_prior(PROGRAM_PROBES - 1, 0), float)])
+    actions = np.arange(n_actions)
+    try:
+        drawn = cls.density_at(theta[0], np.repeat(x, n_actions, axis=0), actions).sample(0, len(theta))  # (probes, K, ...)
+        same = np.repeat(x, len(theta), axis=0)
+        rows = [Rows.of(same, np.full(len(theta), action), drawn[:, action]) for action in actions]
+        slopes = np.array([cls.total_grad(theta, part)[1] for part in rows])  # (K, probes, D)
+    except GedError:
+        return np.ones((n_actions, cls.dim), bool)
+    usable = np.isfinite(slopes).all(axis=(0, 2))  # at a draw far out a log-density may overflow
+    return np.any(slopes[:, usable] != 0, axis=1) if usable.any() else np.ones((n_actions, cls.dim), bool)
 
 
 def dependence(gradients: Callable[[np.ndarray, np.ndarray], np.ndarray], n_actions: int, x: np.ndarray) -> np.ndarray:

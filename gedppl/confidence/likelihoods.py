@@ -72,7 +72,7 @@ class ProgramData:
         return ProgramData(self.cls, Rows.empty(self.rows.x.shape[1], self.rows.y.shape[1:]))
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramData:
-        return ProgramData(self.cls, self.rows.append(x, a, y))
+        return ProgramData(self.cls, self.rows.append(x, a, y) if self.n else Rows.of(x, a, y))  # the first set the width
 
     def between(self, start: int, stop: int) -> ProgramData:
         if start == 0 and stop == self.n:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gedppl.confidence import ellipsoids
 from gedppl.confidence.ellipsoids import Ball, Ellipsoid, Quadratics, Region, Seen, seen_directions
-from gedppl.confidence.groups import Group, one_group
+from gedppl.confidence.groups import Group, named, one_group
 from gedppl.confidence.learner import Bounds, Guess, Trail
 from gedppl.confidence.linear_parts import (
     BET,
@@ -528,7 +528,7 @@ class LinearGaussianLearner:
     @property
     def rule(self) -> str:
         again = ", begun anew at growing times," if self.restarts else ""
-        own = f", for all rows and for {len(self.groups) - 1} groups of actions," if len(self.groups) > 1 else ""
+        own = f", for {named(self.groups)}," if len(self.groups) > 1 else ""
         held = " and what was declared known is exact" if self.space.known else ""
         return (
             f"mixture of self-normalised e-processes{again}{own} in closed form: covers the truth at all times and for adaptive "

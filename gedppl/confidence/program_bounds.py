@@ -5,20 +5,17 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, G grid poin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import expit, logit
 
-from gedppl.confidence.ascent import ascend
+from gedppl.confidence.ascent_bounds import Found, by_ascent
 from gedppl.confidence.learner import Bounds, Guess, Trail
 from gedppl.confidence.likelihoods import OrderedData, PredictorData
 from gedppl.confidence.loc_ranges import is_plain, limits_at
-from gedppl.confidence.program_sets import Plausible
 from gedppl.confidence.reach import farthest
 from gedppl.density import Density
-from gedppl.functionals import mean
 from gedppl.oracles.fits import positive_definite
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
 MISSPECIFIED = "no parameter of the class explains the data as well as the predictions did: the model is misspecified"
 APART = "no parameter is in every set and inside the declared bounds: the model, or a bound, does not hold"
-NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
 SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
 ARGUMENT = {  # the family's argument that the linear predictor sets, and how
     "Normal": ("loc", np.asarray),
@@ -38,20 +34,8 @@ ARGUMENT = {  # the family's argument that the linear predictor sets, and how
     "Gamma": ("rate", np.exp),
 }
 PROBES = (-1.0, 0.0, 1.0)  # of a predictor, in units of its noise: between open ends, to see which way a functional goes
-GRADIENT_BUDGET = 200  # single-gradient evaluations for all K actions of a context together
 GRID, ZOOMS = 33, 4
 GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
-
-
-@dataclass(frozen=True)
-class Found:
-    """The ends of a functional over everything plausible, before its declared range cuts them, at m rows."""
-
-    lower: np.ndarray  # (m,) -inf where nothing is known
-    upper: np.ndarray  # (m,)
-    witness: np.ndarray | None  # (m, D) parameters at the upper end
-    note: str
-    apart: bool = False  # no parameter is in every set and inside the declared bounds
 
 
 def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
@@ -59,12 +43,11 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
     n, K, low, high = len(x), n_actions, functional.low, functional.high
     xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
     estimate = _values(learner, functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
-    rule = learner.rule.describe(learner.delta)
-    shape = (n, K)
-    void = any(s.region.kappa <= 0 for s in learner.sets)
+    sets, shape = learner.every_set, (n, K)
+    void = any(s.region.kappa <= 0 for s in sets)
     found = None if void else _find_exactly(learner, functional, xs, actions)
     exact = found is not None
-    if found is None and not void and learner.sets:
+    if found is None and not void and sets:
         found = by_ascent(learner, functional, xs, actions)
     if found is None:  # no row yet, or a set without members
         found = Found(np.full(n * K, -np.inf), np.full(n * K, np.inf), None, MISSPECIFIED if void else "")
@@ -73,12 +56,12 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(found.lower, low, high).reshape(shape),
         upper=np.clip(found.upper, low, high).reshape(shape),
-        method="exact" if void or not learner.sets or (exact and not _unknown_shape(functional)) else "ascent",
-        guaranteed=learner.rule.guaranteed and exact and not found.apart and not (learner.sets and _unknown_shape(functional)),
-        rule=rule,
+        method="exact" if void or not sets or (exact and not _unknown_shape(functional)) else "ascent",
+        guaranteed=learner.rule.guaranteed and exact and not found.apart and not (sets and _unknown_shape(functional)),
+        rule=learner.sentence,
         note=found.note,
         witness=None if found.witness is None else found.witness.reshape(*shape, -1),
-        empty=found.apart or any(s.refuted for s in learner.sets),
+        empty=found.apart or any(s.refuted for s in sets),
         free_lower=found.lower.reshape(shape),
         free_upper=found.upper.reshape(shape),
     )
@@ -115,7 +98,7 @@ def _at_predictor(
 
 def _find_exactly(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
     """The ends where the functional is that of one affine form of theta and the set convex; else None."""
-    if not all(s.convex for s in learner.sets):
+    if not all(s.convex for s in learner.every_set):
         return None
     if isinstance(learner.data, PredictorData):
         return _exact(learner, functional, x, a)
@@ -303,69 +286,6 @@ def _exact_edge(learner: ProgramLearner, functional: Functional, x: np.ndarray, 
     open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
     witness = np.where(rising[:, None], theta[:m], theta[m:])
     return Found(ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_remarks(open_end, a, apart)), apart)
-
-
-# any program: ascent -------------------------------------------------------------------------------------------------------
-
-
-def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found:
-    """U = max(delta, ascent), L = min(delta, ascent), over the set whose delta bounds are narrower in sum."""
-    cls, m = learner.cls, len(a)
-    delta = []
-    for s in learner.sets:
-        value, grad = cls.values_grad(functional, np.broadcast_to(s.region.centre, (m, cls.dim)), x, a)
-        grad = np.where(np.isfinite(grad), grad, 0.0)
-        delta.append((np.asarray(value, float), s.region.half_width(grad), grad))
-    span = functional.high - functional.low
-    best = int(np.argmin([np.sum(np.minimum(half, span if np.isfinite(span) else np.inf)) for _, half, _ in delta]))
-    region = learner.sets[best].region
-    value, half, grad = delta[best]
-    white = region.whiten(grad)
-    size = np.linalg.norm(white, axis=1)
-    unit = white / np.maximum(size, 1e-300)[:, None]
-    sign = np.concatenate([np.ones(m), -np.ones(m)])
-    rows_x, rows_a = np.vstack([x, x]), np.concatenate([a, a])
-    start = region.theta(np.sqrt(2 * region.kappa) * sign[:, None] * np.vstack([unit, unit]))
-
-    def objective(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        out, out_grad = cls.values_grad(functional, theta, rows_x, rows_a)
-        return sign * np.asarray(out, float), sign[:, None] * np.asarray(out_grad, float)
-
-    budget = GRADIENT_BUDGET * m // int(a.max() + 1)
-    found = [ascend(region, objective, start, steps=max(6, budget // (2 * m) - 1))]
-    known = np.full((2, m), -np.inf)  # what members of the set are known to reach, up and down
-    if len(learner.candidates):  # what is left goes to a second start: the known member with the best value
-        seen = np.asarray(cls.values(functional, learner.candidates, x, a), float)
-        seen = np.where(np.isnan(seen), -np.inf, np.stack([seen, -seen]))
-        known = seen.max(axis=1)
-        left = (budget - found[0].gradients) // (2 * m) - 1
-        if left >= 4 or np.any(known > found[0].value.reshape(2, m)):  # a climb that ends below a member was lost
-            second = learner.candidates[np.argmax(seen, axis=1)].reshape(2 * m, -1)
-            found.append(ascend(region, objective, second, steps=max(8, left)))
-    reached = np.array([f.value for f in found]).reshape(-1, 2, m)  # starts x {up, down} x problems
-    winner = np.argmax(reached, axis=0)  # (2, m)
-    ends = np.maximum(np.take_along_axis(reached, winner[None], 0)[0], known)
-    upper = np.maximum(value + half, ends[0])
-    lower = np.minimum(value - half, -ends[1])
-    witness = np.array([f.theta for f in found]).reshape(-1, 2, m, cls.dim)[winner[0], 0, np.arange(m)]
-    blind = _flat_and_unseen(learner, learner.sets[best], half <= 1e-9 * (span if np.isfinite(span) else 1.0), x, a)
-    upper = np.where(np.isnan(upper) | blind, np.inf, upper)
-    lower = np.where(np.isnan(lower) | blind, -np.inf, lower)
-    spent = sum(f.gradients for f in found), sum(f.values for f in found)
-    note = f"{NOT_A_CERTIFICATE} ({spent[0]} gradient and {spent[1]} value evaluations)"
-    return Found(lower, upper, witness, note)
-
-
-def _flat_and_unseen(learner: ProgramLearner, chosen: Plausible, flat: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """Where the functional is flat at the fit, (m,), although the outcome depends on directions that no row has seen.
-
-    The chance of a band far from the fit has no slope there to climb by, yet an action that was never played may hit it.
-    """
-    if not (chosen.unseen.any and flat.any()):
-        return np.zeros(len(a), bool)
-    centre = np.broadcast_to(chosen.region.centre, (len(a), learner.cls.dim))
-    grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
-    return flat & (chosen.unseen.meets(grad) | np.isnan(grad).any(axis=1))  # a family without a mean counts as moved
 
 
 # to steer by ---------------------------------------------------------------------------------------------------------------

@@ -91,6 +91,20 @@ def thresholds(starts: Sequence[Start], evidence: float, rule: LikelihoodRatio, 
     return np.array([evidence - s.evidence + math.log(rule.level(s.k, delta)) for s in starts])
 
 
+def within(
+    data: Data, starts: Sequence[Start], evidence: float, rule: LikelihoodRatio, delta: float, theta: np.ndarray
+) -> np.ndarray:
+    """Whether each theta (M, D) lies in the likelihood-ratio set of every start, by the definition."""
+    inside = np.ones(len(theta), bool)
+    limits = thresholds(starts, evidence, rule, delta)
+    edges = [*(s.n for s in starts), data.n]
+    tail = np.zeros(len(theta))
+    for i in range(len(starts) - 1, -1, -1):
+        tail = tail + data.between(edges[i], edges[i + 1]).value(theta)
+        inside &= tail >= limits[i]
+    return inside
+
+
 def likelihood_sets(
     data: Data, starts: Sequence[Start], evidence: float, rule: LikelihoodRatio, delta: float, near: np.ndarray
 ) -> tuple[Plausible, ...]:

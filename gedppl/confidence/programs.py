@@ -5,7 +5,8 @@
 
 covers the truth at all times and for all starts s with probability 1 - delta, for any model that holds the truth
 (Wasserman, Ramdas, Balakrishnan, "Universal inference"). The rows alone define the set; fits, working priors and
-particles only decide how narrow it is.
+particles only decide how narrow it is. Groups of actions with parameters of their own have such sets from their rows alone
+beside the one of all rows (`group_rows`), each with its share of delta.
 
 Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter settings.
 """
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.confidence import predictive, program_bounds
+from gedppl.confidence.group_rows import GroupRows
+from gedppl.confidence.groups import Group, named, one_group
 from gedppl.confidence.learner import Bounds, Guess, Trail
 from gedppl.confidence.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
 from gedppl.confidence.program_sets import (
@@ -30,8 +33,8 @@ from gedppl.confidence.program_sets import (
     next_starts,
     plausible,
     summed_divergence,
-    thresholds,
     view_of,
+    within,
 )
 from gedppl.errors import FitWarning, SettingError
 from gedppl.oracles import auto
@@ -79,13 +82,15 @@ class ProgramLearner:
     oracle: Any
     prior: WorkingPrior
     seed: int
+    groups: tuple[Group, ...]  # the first is all rows
     rows: Rows | None
     data: Data
     evidence: float  # R_t
     starts: tuple[Start, ...]
     particles: predictive.Particles
     fit: Fit | None
-    sets: tuple[Plausible, ...]  # of the newest refit
+    sets: tuple[Plausible, ...]  # of all rows, of the newest refit
+    own: tuple[GroupRows, ...]  # of every other group: its rows and sets
     past: tuple[Plausible, ...]  # of refits before it, with the running intersection
     candidates: np.ndarray  # (C, D) parameters known to lie in every set: further starts for the ascent
     snapshots: Snapshots
@@ -101,27 +106,34 @@ class ProgramLearner:
         oracle: Any = None,
         prior: WorkingPrior | None = None,
         seed: int = 0,
+        groups: tuple[Group, ...] | None = None,
     ) -> ProgramLearner:
-        """Before any row. The class must have been traced (``density.trace(x, a)`` or a first call)."""
+        """Before any row. The class must have been traced (``density.trace(x, a)`` or a first call).
+
+        `groups`, from `action_groups`, is for the likelihood ratio; under any other rule there is one set, of all rows.
+        """
         if not 0 < delta < 1:
             raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
         D = density.dim
         data: Data
         if density.predictor is not None and has_score_equations(density):
             data = PredictorData.empty(density.predictor, D)
-        elif getattr(density, "ordered", None) is not None:
-            data = OrderedData.empty(density.ordered, D)  # type: ignore[arg-type]
+        elif density.ordered is not None:
+            data = OrderedData.empty(density.ordered, D)
         else:
             data = ProgramData(density, Rows.empty(1))
         initial = np.asarray(density.initial, float)
+        rule = LikelihoodRatio() if radius is None else radius
+        split = one_group(D) if groups is None or not isinstance(rule, LikelihoodRatio) else groups
         empty = Snapshots(np.zeros(0, np.int64), np.zeros((0, D)), np.zeros((0, D, D)), np.zeros(0))
         return cls(
             cls=density,
             delta=float(delta),
-            rule=LikelihoodRatio() if radius is None else radius,
+            rule=rule,
             oracle=auto() if oracle is None else oracle,
             prior=WorkingPrior.weak(density) if prior is None else prior,
             seed=int(seed),
+            groups=split,
             rows=None,
             data=data,
             evidence=0.0,
@@ -129,6 +141,7 @@ class ProgramLearner:
             particles=predictive.at_start(density, seed),
             fit=None,
             sets=(),
+            own=tuple(GroupRows.none(group, data) for group in split[1:]),
             past=(),
             candidates=np.zeros((0, D)),
             snapshots=empty.push(0, initial, None, np.inf),
@@ -153,6 +166,22 @@ class ProgramLearner:
         """How far below its top the log-likelihood of a plausible parameter may lie; inf before the first refit."""
         return float(self.snapshots.kappa[-1])
 
+    @property
+    def every_set(self) -> tuple[Plausible, ...]:
+        """Those of all rows, then those of the groups."""
+        return (*self.sets, *(s for part in self.own for s in part.sets))
+
+    @property
+    def whole_delta(self) -> float:
+        """The share of delta for the sets of all rows."""
+        return self.delta * self.groups[0].share
+
+    @property
+    def sentence(self) -> str:
+        """The rule, with its delta and the groups it is split over."""
+        said = self.rule.describe(self.delta)
+        return f"{said}; for {named(self.groups)}" if len(self.groups) > 1 else said
+
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramLearner:
         """Take in m rows told together: x (m, dx), a (m,), y (m,). R grows by the joint log predictive of the batch.
 
@@ -175,7 +204,10 @@ class ProgramLearner:
         data = ProgramData(self.cls, rows) if through_program else self.data.append(x, a, y)
         starts = next_starts(self.starts, rows.n, self.evidence + log_q, self.rule)
         evidence = 0.0 if log_q == -np.inf else self.evidence + log_q
-        return replace(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles)
+        own = self.own
+        if isinstance(self.rule, LikelihoodRatio):
+            own = tuple(part.absorb(x, a, y, values, self.particles, self.rule) for part in own)
+        return replace(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles, own=own)
 
     def refit(self) -> ProgramLearner:
         """Fit to all rows, rebuild the sets and append a snapshot. A failed fit keeps everything but says so."""
@@ -195,21 +227,25 @@ class ProgramLearner:
         if not fit.ok:
             text = f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}"
             warnings.warn(text, FitWarning, stacklevel=3)
-        sets = self._sets(fit)
+        sets, own = self._sets(fit), self.own
+        if isinstance(self.rule, LikelihoodRatio):
+            own = tuple(part.refit(self.rule, self.delta, fit.theta) for part in own)
+        every = (*sets, *(s for part in own for s in part.sets))
         particles = predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
         status, kappa, chol = fit.status if fit.ok else f"did not converge: {fit.status}", np.inf, None
-        if any(s.region.kappa <= 0 for s in sets):
+        if any(s.region.kappa <= 0 for s in every):
             status += f"; {program_bounds.MISSPECIFIED}"
         elif sets:
             kappa, chol = sets[-1].region.kappa, sets[-1].region.chol
         candidates = np.zeros((0, self.cls.dim))
         if sets and not all(s.convex for s in sets) and np.isfinite(kappa):
-            inside = np.all([s.region.slack(particles.theta) >= 0 for s in sets], axis=0)
+            inside = np.all([s.region.slack(particles.theta) >= 0 for s in every], axis=0)
             candidates = particles.theta[inside][:32]
         return replace(
             self,
             fit=fit,
             sets=sets,
+            own=own,
             past=self._past(),
             particles=particles,
             candidates=candidates,
@@ -227,7 +263,7 @@ class ProgramLearner:
         assert self.rows is not None
         rule = self.rule
         if isinstance(rule, LikelihoodRatio):
-            return likelihood_sets(self.data, self.starts, self.evidence, rule, self.delta, fit.theta)
+            return likelihood_sets(self.data, self.starts, self.evidence, rule, self.whole_delta, fit.theta)
         linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
         centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)  # one step, and exact
         view = view_of(self.cls, self.data, self.rows, fit, centre, self.delta, self.seed)
@@ -241,7 +277,8 @@ class ProgramLearner:
         return (ball(self.data, centre, radius, summed_divergence(self.cls, self.rows, centre, rule.divergence)),)
 
     def contains(self, theta: np.ndarray) -> np.ndarray:
-        """Whether each theta (M, D) is plausible: in the set of every start, from all rows absorbed, and inside the bounds."""
+        """Whether each theta (M, D) is plausible: in the set of every start and group, from all rows absorbed, and inside
+        the bounds."""
         theta = np.asarray(theta, float)
         inside = np.broadcast_to(np.asarray(self.cls.inside(theta)), len(theta)).copy()
         if self.rows is None:
@@ -250,12 +287,9 @@ class ProgramLearner:
             for s in self.sets:
                 inside &= s.region.slack(theta) >= 0
             return inside
-        limits = thresholds(self.starts, self.evidence, self.rule, self.delta)
-        edges = [*(s.n for s in self.starts), self.n]
-        tail = np.zeros(len(theta))
-        for i in range(len(self.starts) - 1, -1, -1):
-            tail = tail + self.data.between(edges[i], edges[i + 1]).value(theta)
-            inside &= tail >= limits[i]
+        inside &= within(self.data, self.starts, self.evidence, self.rule, self.whole_delta, theta)
+        for part in self.own:
+            inside &= part.contains(theta, self.rule, self.delta)
         return inside
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:

@@ -21,20 +21,21 @@ MAX_CELLS = 4_000_000  # problems x rows held at once
 def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
     """max phi'theta, then max -phi'theta, for phi (m, D): (2m,), inf where open; where, (2m, D); and whether sets are apart.
 
-    For each form one of the newest sets is solved, the one whose delta half-width is smallest, and one of the past sets, if
-    any are kept, where the delta bound promises more. The ends of a form whose sets (or declared bounds) do not meet are
-    open: no parameter is left, so that nothing can be said.
+    For each form one of the newest sets, of all rows or of a group, is solved: the one whose delta half-width is smallest; and
+    one of the past sets, if any are kept, where the delta bound promises more. The ends of a form whose sets (or declared
+    bounds) do not meet are open: no parameter is left, so that nothing can be said.
     """
     m = len(phi)
     both = np.vstack([phi, -phi])
     value = declared_reach(learner.cls, both)
     theta = np.broadcast_to(learner.theta, both.shape).copy()
-    if learner.sets:
-        widths = np.array([_seen_half_width(s, phi) for s in learner.sets])
+    sets = learner.every_set
+    if sets:
+        widths = np.array([_seen_half_width(s, phi) for s in sets])
         newest = np.tile(np.argmin(widths, axis=0), 2)
         best = np.tile(np.min(widths, axis=0), 2)
-        promised = best + np.einsum("md,md->m", both, np.array([s.region.centre for s in learner.sets])[newest])
-        _solve(learner.sets, np.where(np.isfinite(best), newest, -1), both, value, theta)
+        promised = best + np.einsum("md,md->m", both, np.array([s.region.centre for s in sets])[newest])
+        _solve(sets, np.where(np.isfinite(best), newest, -1), both, value, theta)
         if learner.past:
             ends = np.array([np.tile(_seen_half_width(s, phi), 2) + both @ s.region.centre for s in learner.past])
             _solve(learner.past, np.where(ends.min(axis=0) < promised, np.argmin(ends, axis=0), -1), both, value, theta)

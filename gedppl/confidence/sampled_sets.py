@@ -128,7 +128,7 @@ def sampled_bounds(learner: ProgramLearner, functional: Functional, x: np.ndarra
         upper=values.max(axis=0).reshape(n, K),
         method="sampled",
         guaranteed=False,
-        rule=learner.rule.describe(learner.delta),
+        rule=learner.sentence,
         note=found.note,
         witness=thetas[np.argmax(values, axis=0)].reshape(n, K, -1),
     )
