@@ -72,6 +72,15 @@ FAMILIES = {
 }
 
 
+def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:
+    """Whether features, offset and other arguments are affine in the context, from the levels with the context as the variable.
+
+    found: of the argument that carries the predictor, at any theta, and of the others. If eta(theta, x) is affine in x whatever
+    theta is, then so are the offset, eta(0, x), and each feature, eta(e_j, x) - eta(0, x).
+    """
+    return found[0] in (Level.FREE, needed) and max(found[1:], default=Level.FREE) <= Level.AFFINE
+
+
 ORDERED = "OrderedLogistic"
 
 Parts = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]

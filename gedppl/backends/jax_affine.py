@@ -11,7 +11,8 @@ import numpy as np
 from jax.experimental import checkify
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, ordered_from, predictor_from
+from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, is_affine_by_context, ordered_from, predictor_from
+from gedppl.backends.feature_tables import MOST_CELLS, tabulated, unit_slopes
 from gedppl.backends.lowering import package_class, strip
 from gedppl.classes import LinearPredictor, OrderedPredictor
 
@@ -22,6 +23,7 @@ _RULES = {
     **dict.fromkeys(("gather", "dynamic_slice"), "index"),
     **{"select_n": "select", "mul": "multiply", "dot_general": "contract", "div": "divide", "exp": "exp", "log": "log"},
 }
+FEW_ROWS = 2000  # rows that the program answers sooner than another function of it is compiled
 _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat")
 
 
@@ -69,6 +71,15 @@ def _step(equation: Any, operands: list[Level]) -> list[Level]:
     return [result] * len(equation.outvars)
 
 
+def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:
+    """(x, a) -> the function and its Jacobian in x. Backwards: a context has more columns than a predictor has parts."""
+
+    def both(x: Any, a: Any) -> Any:
+        return function(x, a), jax.jacrev(function)(x, a)
+
+    return both
+
+
 def linear_predictor(program: Any) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
     if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
@@ -101,7 +112,20 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
     def parts(x: Any, a: Any) -> list[np.ndarray]:
         return program.by_row("predictor", program.predictor_parts, (x, a))
 
-    predictor = predictor_from(family, link, others, parts)
+    def row(x: Any, a: Any) -> Any:
+        return jnp.concatenate([jnp.ravel(part) for part in everything(x[None], a[None])])
+
+    def slopes(n_actions: int, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+        if n_actions * (dx + 1) <= FEW_ROWS:  # the program as it is compiled already
+            return unit_slopes(parts)(n_actions, dx)
+        if n_actions * (program.dim + 2) * dx > MOST_CELLS:
+            return None
+        found = [program.call("feature_table", _with_jacobian(row), np.zeros(dx), np.array(a)) for a in range(n_actions)]
+        return np.array([base for base, _ in found]), np.array([slope for _, slope in found])
+
+    by_context = levels(lambda x, theta, a: arguments(theta, x, a), program.x, np.zeros(program.dim), program.a)
+    fast = tabulated(parts, slopes, program.dim) if is_affine_by_context(by_context, needed) else parts
+    predictor = predictor_from(family, link, others, fast)
     return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 

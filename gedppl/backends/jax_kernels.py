@@ -31,7 +31,7 @@ from gedppl.rows import Rows
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
-RARE = ("draw_prior", "first_look")  # asked so seldom that compiling them well would cost more than it saves
+RARE = ("draw_prior", "first_look", "feature_table")  # asked so seldom that compiling them well would cost more than it saves
 KEEP_COMPILED = 512
 AT_ONCE = 64  # settings whose sums over a history are asked for in one call
 

@@ -10,7 +10,8 @@ import torch
 from torch.func import functionalize, jacrev
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, ordered_from, predictor_from
+from gedppl.backends.affine import FAMILIES, ORDERED, Level, combine, is_affine_by_context, ordered_from, predictor_from
+from gedppl.backends.feature_tables import tabulated, unit_slopes
 from gedppl.backends.lowering import package_class, strip
 from gedppl.classes import LinearPredictor, OrderedPredictor
 
@@ -108,13 +109,16 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         value = arguments(theta, x, a)[0]
         return torch.log(value) if link == "log" else value
 
-    def parts(x: Any, a: Any) -> list[np.ndarray]:
-        x = torch.as_tensor(np.array(x, float))
-        a = torch.as_tensor(np.array(a, np.int64))
-        fixed = [value.detach().numpy().copy() for value in arguments(zero, x, a)[1:]]
-        return [jacrev(eta)(zero, x, a).detach().numpy(), eta(zero, x, a).detach().numpy(), *fixed]
+    def everything(x: Any, a: Any) -> list[Any]:
+        return [jacrev(eta)(zero, x, a), eta(zero, x, a), *arguments(zero, x, a)[1:]]
 
-    predictor = predictor_from(family, link, others, parts)
+    def parts(x: Any, a: Any) -> list[np.ndarray]:
+        found = everything(torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64)))
+        return [value.detach().numpy().copy() for value in found]
+
+    by_context = levels(lambda x, theta, a: arguments(theta, x, a), x0, zero, a0)
+    fast = tabulated(parts, unit_slopes(parts), program.dim) if is_affine_by_context(by_context, needed) else parts
+    predictor = predictor_from(family, link, others, fast)
     return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 

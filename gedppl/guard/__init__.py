@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -78,6 +79,60 @@ class Alarm:
     sentence: str
 
 
+@lru_cache(maxsize=64)
+def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
+    """(E + 1,) log wealth before the first bet."""
+    kept = 0.5 if drifting else 1e-6
+    weights = np.append(np.log1p(-kept) + bets.log_weights(), np.log(kept))
+    weights.setflags(write=False)
+    return weights
+
+
+class Round:
+    """One context and action, as betting monitors see them. What several monitors need is computed once: those of one model
+    share moments, trend and bets, and those of several models the moments, as long as they began together."""
+
+    def __init__(self, bets: Bets, x: Any, action: Any) -> None:
+        context = np.asarray(x, float)
+        check_row(context, action, bets.dx, bets.n_actions)
+        self._bets, self._action, self._projected = bets, np.asarray(action), bets.projected(context)
+        # by the identity of what they were computed from, which is kept here so that it stays the same
+        self._moments: dict[int, tuple[Moments, Moments]] = {}
+        self._features: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._bet: dict[tuple[int, int, bytes], tuple[Trend, Trend, np.ndarray]] = {}
+
+    def moments(self, before: Moments, u: Any) -> Moments:
+        """With this context taken in; u is checked, so that a wrong one is refused in any round."""
+        _check_pit(u)
+        return self._after(before)
+
+    def _after(self, before: Moments) -> Moments:
+        if id(before) not in self._moments:
+            self._moments[id(before)] = (before, before.include(self._projected))
+        return self._moments[id(before)][1]
+
+    def bet(self, before: Moments, trend: Trend, u: Any) -> tuple[Moments, Trend, np.ndarray]:
+        """Moments and trend after this round, and log(1 + payoff) (..., E + 1) of every bet on u, the last of what is kept."""
+        pit, moments = _check_pit(u), self._after(before)
+        key = (id(moments), id(trend), pit.tobytes())
+        if key not in self._bet:
+            if id(moments) not in self._features:
+                self._features[id(moments)] = self._bets.features(moments.standardised(self._projected), self._action)
+            column, group = self._features[id(moments)]
+            f = trend.within_action(column, group)
+            payoff = self._bets.payoffs(pit, column, group, trend.expected(f))
+            log_payoff = np.log1p(np.concatenate([payoff, np.zeros((*payoff.shape[:-1], 1))], -1))
+            self._bet[key] = (trend, trend.include(pit, f), log_payoff)
+        return moments, *self._bet[key][1:]
+
+
+def _check_pit(u: Any) -> np.ndarray:
+    pit = np.asarray(u, float)
+    if not (pit.min() >= 0 and pit.max() <= 1):  # NaN fails both
+        raise DataError(f"a probability integral transform lies in [0, 1], got {u}")
+    return pit
+
+
 @dataclass(frozen=True)
 class PitMonitor:
     """Are the outcomes those that the model predicted? Bets on u = F(y), with and without regard to context and action.
@@ -120,32 +175,28 @@ class PitMonitor:
             raise SettingError(f"dx={dx}, n_actions={n_actions}, burn_in={burn_in}: at least 0, 1 and 0")
         bets = Bets(dx, n_actions)
         start = Moments.empty(bets.columns), Trend.empty(bets)
-        monitor = cls(bets, delta, drifting, burn_in, 0, *start, np.zeros(0), np.zeros(()))
-        return replace(monitor, log_wealth=monitor._log_weights())
-
-    def _log_weights(self) -> np.ndarray:
-        kept = 0.5 if self.drifting else 1e-6
-        return np.append(np.log1p(-kept) + self.bets.log_weights(), np.log(kept))
+        return cls(bets, delta, drifting, burn_in, 0, *start, _first_wealth(bets, drifting), np.zeros(()))
 
     def update(self, u: Any, x: Any, action: Any) -> PitMonitor:
         """Take in one outcome's u, with its context (dx,) and action (or (R,), (R, dx), (R,): R parallel runs)."""
-        pit, context = np.asarray(u, float), np.asarray(x, float)
-        check_row(context, action, self.bets.dx, self.bets.n_actions)
-        if not np.all(np.isfinite(pit)) or pit.min() < 0 or pit.max() > 1:
-            raise DataError(f"a probability integral transform lies in [0, 1], got {u}")
-        projected = self.bets.projected(context)
-        moments = self.moments.include(projected)
+        return self.shown(Round(self.bets, x, action), u)
+
+    def shown(self, now: Round, u: Any) -> PitMonitor:
+        """`update`, with what other monitors have computed of the same round."""
         if self.n < self.burn_in:
-            return replace(self, n=self.n + 1, moments=moments)
-        column, group = self.bets.features(moments.standardised(projected), np.asarray(action))
-        f = self.trend.within_action(column, group)
-        payoff = self.bets.payoffs(pit, column, group, self.trend.expected(f))
-        grown = self.log_wealth + np.log1p(np.concatenate([payoff, np.zeros((*payoff.shape[:-1], 1))], -1))
-        peak = np.maximum(self.log_peak, log_total(grown))
+            return replace(self, n=self.n + 1, moments=now.moments(self.moments, u))
+        moments, trend, log_payoff = now.bet(self.moments, self.trend, u)
+        grown = self.log_wealth + log_payoff
+        total = log_total(grown)
+        peak = np.maximum(self.log_peak, total)
         if self.drifting:
-            grown = shared(grown, self._log_weights(), 1.0 / (self.n - self.burn_in + 2))
-        trend = self.trend.include(pit, f)
+            grown = shared(grown, _first_wealth(self.bets, True), 1.0 / (self.n - self.burn_in + 2), total)
         return replace(self, n=self.n + 1, moments=moments, trend=trend, log_wealth=grown, log_peak=peak)
+
+    @cached_property
+    def log_total(self) -> np.ndarray:
+        """log of the wealth of all bets together."""
+        return log_total(self.log_wealth)
 
     @property
     def alarmed(self) -> Any:
@@ -166,6 +217,7 @@ class PitMonitor:
 
 
 Monitor = LimitMonitor | PitMonitor | ClassMonitor | DelayMonitor
+Shared = TypeVar("Shared", Moments, Trend)
 
 
 @dataclass(frozen=True)
@@ -228,11 +280,12 @@ class Guard:
             monitors[f"delay:{name}"] = DelayMonitor.create(delta=each, burn_in=burn_in)
             if name in refutable:
                 monitors[f"refuted:{name}"] = ClassMonitor.create(delta=share / 2, first=burn_in)
-        return cls(monitors)
+        return cls(_sharing(monitors))
 
     def update(self, told: Told) -> tuple[Guard, list[Alarm]]:
         """Take in one outcome; the alarms that it set off (a monitor says so once)."""
         after = dict(self.monitors)
+        rounds: dict[Bets, Round] = {}
         for key, monitor in self.monitors.items():
             name = key.split(":", 1)[1]
             if isinstance(monitor, LimitMonitor):
@@ -242,7 +295,9 @@ class Guard:
                 if isinstance(monitor, DelayMonitor):
                     after[key] = monitor if told.late is None else monitor.update(told.pits[name], told.late)
                 elif isinstance(monitor, PitMonitor):
-                    after[key] = monitor.update(told.pits[name], told.x, told.action)
+                    if monitor.bets not in rounds:
+                        rounds[monitor.bets] = Round(monitor.bets, told.x, told.action)
+                    after[key] = monitor.shown(rounds[monitor.bets], told.pits[name])
                 else:  # both kinds of bets together, half of the stake each
                     after[key] = monitor.update(_together(after, name) - _together(self.monitors, name))
         return Guard(after), self._news(after)
@@ -273,7 +328,7 @@ class Guard:
     def _news(self, after: Mapping[str, Monitor]) -> list[Alarm]:
         alarms = []
         for key, new in after.items():
-            if new.alarmed and not self.monitors[key].alarmed:
+            if new is not self.monitors[key] and new.alarmed and not self.monitors[key].alarmed:
                 name = key.split(":", 1)[1]
                 said = new.sentence(name, _finding(after, name)) if isinstance(new, ClassMonitor) else new.sentence(name)
                 evidence = float(np.exp(min(float(new.log_peak), 700.0)))
@@ -321,7 +376,27 @@ class Guard:
             else:
                 common |= {name: state[name] for name in ("log_shares", "evidence", "marks")}
                 after[key] = replace(m, **common, due=int(state["due"]), started=int(state["started"]))
-        return Guard(after)
+        return Guard(_sharing(after))
+
+
+def _sharing(monitors: dict[str, Monitor]) -> dict[str, Monitor]:
+    """With one object for equal moments and for equal trends, so that a `Round` computes with them once."""
+    moments: list[Moments] = []
+    trends: list[Trend] = []
+    out = dict(monitors)
+    for key, m in monitors.items():
+        if isinstance(m, PitMonitor):
+            out[key] = replace(m, moments=_same(m.moments, moments), trend=_same(m.trend, trends))
+    return out
+
+
+def _same(one: Shared, known: list[Shared]) -> Shared:
+    """The first of `known` that is equal; it joins them if none is."""
+    for other in known:
+        if all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True)):
+            return other
+    known.append(one)
+    return one
 
 
 def _pit_monitors(monitors: Mapping[str, Monitor], name: str) -> list[PitMonitor]:
@@ -331,8 +406,8 @@ def _pit_monitors(monitors: Mapping[str, Monitor], name: str) -> list[PitMonitor
 
 def _together(monitors: Mapping[str, Monitor], name: str) -> float:
     """log of the wealth of a model's two betting monitors."""
-    return float(np.logaddexp.reduce([log_total(m.log_wealth) for m in _pit_monitors(monitors, name)]))
+    return float(np.logaddexp.reduce([m.log_total for m in _pit_monitors(monitors, name)]))
 
 
 def _finding(monitors: Mapping[str, Monitor], name: str) -> str:
-    return max(_pit_monitors(monitors, name), key=lambda m: float(log_total(m.log_wealth))).finding
+    return max(_pit_monitors(monitors, name), key=lambda m: float(m.log_total)).finding

@@ -13,6 +13,7 @@ C context columns, A action groups, G shapes, E bets.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -47,6 +48,14 @@ def shapes(u: np.ndarray) -> np.ndarray:
     return np.stack(columns, -1)
 
 
+@lru_cache(maxsize=32)
+def _directions(dx: int) -> np.ndarray:
+    """(dx, MAX_COLUMNS), the same in every run."""
+    directions = np.random.default_rng(0).normal(size=(dx, MAX_COLUMNS)) / np.sqrt(dx)
+    directions.setflags(write=False)
+    return directions
+
+
 @dataclass(frozen=True)
 class Bets:
     """The set of bets for contexts of `dx` columns and `n_actions` actions.
@@ -75,8 +84,7 @@ class Bets:
         """(..., dx) -> (..., C)."""
         if self.dx <= MAX_COLUMNS:
             return np.asarray(x, float)
-        directions = np.random.default_rng(0).normal(size=(self.dx, MAX_COLUMNS)) / np.sqrt(self.dx)
-        return np.asarray(x, float) @ directions
+        return np.asarray(x, float) @ _directions(self.dx)
 
     def sizes(self) -> list[int]:
         """Bets on u alone, with a column, with an action, with a column within one action, along a learned direction."""
@@ -213,12 +221,12 @@ def log_total(log_wealth: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(log_wealth - top[..., None]).sum(-1))
 
 
-def shared(log_wealth: np.ndarray, log_weights: np.ndarray, rate: float) -> np.ndarray:
+def shared(log_wealth: np.ndarray, log_weights: np.ndarray, rate: float, total: np.ndarray | None = None) -> np.ndarray:
     """Every bet gives up a fraction `rate` of its wealth, and the pot is dealt out anew by the initial weights.
 
     The total stays the same, so it is still a martingale; but a bet that begins to pay only after a change starts from
     the wealth of today and not from what it lost before. This is the mixture over all times at which a bet may begin
-    (fixed share; Herbster and Warmuth, "Tracking the best expert", 1998).
+    (fixed share; Herbster and Warmuth, "Tracking the best expert", 1998). `total` is `log_total(log_wealth)`, if it is known.
     """
-    pot = np.log(rate) + log_total(log_wealth)[..., None]
+    pot = np.log(rate) + (log_total(log_wealth) if total is None else total)[..., None]
     return np.logaddexp(np.log1p(-rate) + log_wealth, pot + log_weights)

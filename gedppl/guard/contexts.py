@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy.special import fdtri
 
 from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, SettingError
+
+
+MOST_DEPENDENT = 1e6  # trace of the inverse of the columns' correlations
 
 
 @dataclass(frozen=True)
@@ -72,22 +76,53 @@ class OutlierCheck:
         """Squared distance over its threshold (0: cannot tell; inf: off the span of all seen), and the column most off."""
         if self.dx == 0 or self.n < 2 * self.dx + 10:
             return 0.0, 0
-        scale = np.sqrt(np.diag(self.scatter) / (self.n - 1))
-        unit = np.where(scale > 0, scale, 1.0)
+        unit, moved, inverse = self._seen
         gap = (context - self.mean) / unit
+        away = np.abs(gap)
+        column = int(away.argmax())
+        tolerance = 1e-6 * (1.0 + (np.abs(self.mean) / unit).max() + away[column])
+        if inverse is None:
+            return self._ratio_along_axes(gap, column, tolerance)
+        still = np.where(moved, 0.0, away)  # columns that never varied
+        if still.max() > tolerance:
+            return np.inf, int(still.argmax())
+        part = gap[moved]
+        return self._over_threshold(float(part @ inverse @ part), len(part)), column
+
+    @cached_property
+    def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Units (dx,), which columns varied (dx,), and the inverse of their correlations; None where they depend on each other.
+
+        1 / trace(inverse) is at most the smallest eigenvalue and the number of columns at least the largest, so that the trace
+        proves that no direction counts as one that never varied; else `_ratio_along_axes` has to look. Computed once: a context
+        is flagged when it is asked about and then taken in.
+        """
+        scale = np.sqrt(self.scatter.diagonal() / (self.n - 1))
+        moved = scale > 0
+        unit = np.where(moved, scale, 1.0)
+        correlations = (self.scatter / unit / unit[:, None] / (self.n - 1))[moved][:, moved]
+        try:
+            inverse = np.linalg.inv(correlations)
+        except np.linalg.LinAlgError:
+            return unit, moved, None
+        return unit, moved, inverse if len(inverse) and 0 < inverse.trace() < MOST_DEPENDENT else None
+
+    def _ratio_along_axes(self, gap: np.ndarray, column: int, tolerance: float) -> tuple[float, int]:
+        """`_ratio` from the standardised gap (dx,), direction by direction."""
+        unit = self._seen[0]
         values, vectors = np.linalg.eigh(self.scatter / np.outer(unit, unit) / (self.n - 1))
         along = vectors.T @ gap
         varied = values > 1e-10 * max(values.max(), 1e-300)
-        column = int(np.argmax(abs(gap)))
-        tolerance = 1e-6 * (1.0 + np.max(abs(self.mean) / unit) + np.max(abs(gap)))
         if np.any(abs(along[~varied]) > tolerance):
             return np.inf, int(np.argmax(abs(vectors[:, ~varied] @ along[~varied])))
         rank = int(varied.sum())
         if rank == 0:
             return 0.0, column
-        distance = self.n / (self.n + 1) * float(np.sum(along[varied] ** 2 / values[varied]))
+        return self._over_threshold(float(np.sum(along[varied] ** 2 / values[varied])), rank), column
+
+    def _over_threshold(self, distance: float, rank: int) -> float:
         threshold = rank * (self.n - 1) / (self.n - rank) * float(fdtri(rank, self.n - rank, 1.0 - self.level))
-        return distance / threshold, column
+        return self.n / (self.n + 1) * distance / threshold
 
 
 def check_row(x: np.ndarray, action: Any, dx: int, n_actions: int) -> None:

@@ -57,6 +57,8 @@ class DelayMonitor:
         if self.n < self.burn_in:
             return replace(self, n=self.n + 1, moments=moments)
         place = np.nan_to_num(np.clip(moments.standardised(column), -1.0, 1.0))
+        if not place.any():  # nothing is bet
+            return replace(self, n=self.n + 1, moments=moments)
         wealth = self.log_wealth + np.log1p(AMOUNTS * (2.0 * pit - 1.0)[..., None] * place)
         peak = np.maximum(self.log_peak, log_total(wealth))
         return replace(self, n=self.n + 1, moments=moments, log_wealth=wealth, log_peak=peak)
