@@ -25,6 +25,7 @@ _HOMES = {
     "guarantees.lemma_checks": ("check_lemmas",),
     "oracles": ("least_squares", "mle", "score_equations"),
     "planning": ("Scenario", "StoppingRules", "plan"),
+    "planning.price": ("Price", "price"),
     "report.plots": ("plot_cost_bounds", "plot_policy_map", "plot_regret", "plot_shrinkage", "plot_tradeoff", "plot_width"),
     "problem": ("Constraint", "Problem", "Utility", "known_cost"),
     "radius": ("hellinger_ball", "likelihood_ratio", "paper_radius", "parametric_bootstrap", "posterior_quantile"),

@@ -14,6 +14,7 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.confidence.learner import Bounds
+from gedppl.ged_ucb.known import holds_parameters
 from gedppl.problem import Constraint
 
 
@@ -293,11 +294,23 @@ def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanatio
         )
     where = f"The nearest action, {a}, may cost between {low:.3g} and {high:.3g} on {name!r} against a limit of {limit:.3g}."
     if low > limit:
-        return f"{where} Even its lowest value is above the limit: only a higher at_most would let it in."
+        return f"{where} Even its lowest value is above the limit: no policy that keeps the limit plays it often."
     return (
-        f"{where} The confidence set is what is wide{_in_which_parameters(state, x, j, a)}: more data near these contexts "
-        f"(observe), a larger delta, tighter parameter bounds or prior, or at_most of {high:.3g} or more would let it in."
+        f"{where} The confidence set is what is wide{_in_which_parameters(state, x, j, a)}: data near these contexts (observe) "
+        f"narrow it, and so does whatever else is known and can truthfully be declared: {_declarable(state, j, high)}. "
+        "ged.price(problem, contexts) says which helps most."
     )
+
+
+def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
+    """What a user might know and has not declared. Never another limit: that is the user's to set, and not what is wrong."""
+    told = "tighter parameter bounds or prior, fewer members"
+    c = state.problem.constraints[j]
+    if isinstance(c, Constraint) and high >= c.functional.high:
+        told += f", a range that ends below {c.functional.high:.3g}"
+    if isinstance(c, Constraint) and not c.safe_value_exact and holds_parameters(replace(c, safe_value_exact=True)):
+        told += ", that the safe value is exact"
+    return told
 
 
 def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) -> str:

@@ -236,6 +236,10 @@ class ProgramClass:
                     ok &= ((value >= low) & (value <= high)).all(axis=1)
         return ok[0] if single else ok
 
+    def with_bounds(self, bounds: Mapping[str, Any]) -> ProgramClass:
+        """The same model, declared within these bounds instead."""
+        return ProgramClass(self.model, init=self._init, bounds=bounds, example=(self.program.x, self.program.a))
+
     @property
     def bounds(self) -> dict[str, Any]:
         """Declared bounds by site: a number (Euclidean norm) or (low, high) arrays."""

@@ -10,18 +10,23 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import gedppl
-from gedppl.agent import recorder
+from gedppl.agent import GEDUCB, recorder
 from gedppl.agent import resume as resume_agent
 from gedppl.cli.scripts import Script, agent_names, check_path, loaded, make_agent
 from gedppl.cli.tables import averaged, print_comparison, print_json, print_run, say
 from gedppl.errors import GedError, JournalNotFoundError, RunFileError, RunNotFoundError, ScriptError, SettingError
+from gedppl.planning.price import first_mix_words
+from gedppl.problem import Constraint
 from gedppl.simulation import draw_members, recover, simulate
 from gedppl.simulation.run_files import ARRAYS, CERTIFICATES, META
 from gedppl.simulation.runs import Run
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 JOURNAL = "journal.db"
+LOOKED_AT = 20  # contexts at which the first mix is told
 
 
 def run(options: argparse.Namespace) -> int:
@@ -192,6 +197,8 @@ def _decide(options: argparse.Namespace, script: Script, agent: Any, new: Run, r
     begun, asked = time.perf_counter(), len(new) + rounds
     try:
         with contextlib.redirect_stdout(sys.stderr):
+            if not len(new) and not options.quiet and _keeps_limits_unseen(agent):
+                _say_first_mix(script, new.seed)
             simulate(script.problem, script.environment, agent, rounds, new.seed, progress=_bar(options), run=new)
     except KeyboardInterrupt:  # the second one
         new.interrupted = True
@@ -218,6 +225,18 @@ def _decide(options: argparse.Namespace, script: Script, agent: Any, new: Run, r
         say(f"interrupted after {len(new)} of {asked} rounds; these are in {out}{onwards}")
         return INTERRUPTED
     return OK
+
+
+def _keeps_limits_unseen(agent: Any) -> bool:
+    """Whether the agent keeps learned limits from its first round on: the paper's warm-up does not, nor need others."""
+    return isinstance(agent, GEDUCB) and agent.settings.warmup == "none"
+
+
+def _say_first_mix(script: Script, seed: int) -> None:
+    """Before the run: how often its first decisions can leave the safe action at all."""
+    if any(isinstance(c, Constraint) for c in script.problem.constraints) and script.problem.n_actions > 1:
+        world, rng = script.new_environment(), np.random.default_rng(seed)  # the run's own may count its contexts
+        say(first_mix_words(script.problem, np.array([world.context(rng) for _ in range(LOOKED_AT)], float)))
 
 
 def _describe(options: argparse.Namespace, script: Script) -> dict[str, Any]:

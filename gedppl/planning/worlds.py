@@ -45,7 +45,7 @@ class ModelWorld:
     """
 
     def __init__(self, problem: Problem, truth: Mapping[str, Any], contexts: np.ndarray, noise: float = 1.0) -> None:
-        self.problem, self.contexts, self.noise = problem, contexts, noise
+        self.problem, self.truth, self.contexts, self.noise = problem, dict(truth), contexts, noise
         n, K = len(contexts), problem.n_actions
         self._place = {row.tobytes(): i for i, row in enumerate(contexts)}
         x, a = grid(contexts, K)
