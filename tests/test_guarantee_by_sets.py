@@ -17,6 +17,8 @@ from gedppl.guarantees.class_constants import class_constants
 from tests.eluder_worlds import CoinWorld
 from tests.test_guarantee import fixed_constants
 
+pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
+
 
 def test_terms_of_the_theorem_for_sets_by_hand() -> None:
     """T = 100, J = 1, alpha = 2.5, delta = 0.05 in halves, the step's half shared by the two classes."""
@@ -40,6 +42,15 @@ def test_the_theorem_for_sets_uses_the_finite_class_radius_and_the_exact_dimensi
     total = 2 * lemmas.width_sum_bound(radius, dim, T) + 1.255 * math.log(2 / 0.025)
     assert promised.terms[0].value == pytest.approx(math.sqrt(2) * total)
     assert promised.proved
+
+
+def test_a_dimension_of_zero_at_a_coarse_scale_promises_no_regret_of_zero() -> None:
+    """One round has scale 1, which no Hellinger distance exceeds: the members may differ all the same, by up to 1/T^2."""
+    coarse = replace(fixed_constants(), dimension=lambda eps: 0.0 if eps >= 0.5 else 4.0)
+    promised = guarantee(CoinWorld(0).problem, 1, constants={"utility": coarse, "cost": coarse}, exploration="sets")
+    assert promised.regret == pytest.approx(1.5 + 2.5 * 1.5)
+    assert promised.informative_from is not None
+    assert promised.informative_from > 1000
 
 
 def test_an_inexact_safe_value_pays_for_the_safe_action_s_width() -> None:

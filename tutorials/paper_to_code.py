@@ -46,7 +46,7 @@ rng = np.random.default_rng(0)
 
 # %%
 def model(x, a, y=None):
-    p = numpyro.param("p", 0.5 * jnp.ones((2, 3)))  # by context and action
+    p = numpyro.param("p", 0.5 * jnp.ones((2, 3)), constraint=dist.constraints.unit_interval)  # by context and action
     numpyro.sample("y", dist.Bernoulli(probs=p[x[:, 0].astype(int), a]), obs=y)
 
 
