@@ -159,7 +159,7 @@ def test_a_refuted_class_is_empty_and_a_climb_that_fell_short_refutes_nothing() 
     assert unsure.upper[0, 0] == 50.0
 
 
-# priors that are not Gaussian -----------------------------------------------------------------------------------------------------
+# priors that are not Gaussian ---------------------------------------------------------------------------------------------------
 
 
 PRIORS = {
