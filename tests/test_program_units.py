@@ -1,4 +1,4 @@
-"""Units are the user's: outcomes, noise, priors, ranges and limits times 10^k, or contexts with their coefficients, change nothing."""
+"""Units are the user's: outcomes with noise, priors and ranges, or contexts with coefficients, times 10^k change nothing."""
 
 from __future__ import annotations
 

@@ -150,10 +150,8 @@ def _beside_the_funnel(objective: Objective, fallen: Fit, max_steps: int) -> Fit
     spread = np.diff(np.quantile(draws, [0.25, 0.75], axis=0), axis=0)[0]
     middle = np.median(draws, axis=0)
     plain = copy.copy(objective)
-    plain.own_prior, plain.prior = (
-        False,
-        WorkingPrior(middle, np.where(spread > 0, 1 / np.where(spread > 0, spread, 1.0) ** 2, 0.0)),
-    )
+    precision = np.divide(1.0, spread**2, out=np.zeros(len(spread)), where=spread > 0)
+    plain.own_prior, plain.prior = False, WorkingPrior(middle, precision)
     found = _climb(plain, middle, max_steps)
     return replace(found, ok=False, funnel=True, status=f"{fallen.status}; independent Gaussians as wide stand in for it")
 

@@ -101,7 +101,7 @@ class OrderedObjective(Objective):
         self._gaps, self._gap_weight = columns[used & gap], weight[used & gap]
 
     def admissible(self, theta: np.ndarray) -> np.ndarray:
-        """theta, or near it a point whose edges stand apart: tied cutpoints give outcomes between them no density to climb from."""
+        """theta, or near it a point whose edges stand apart: no density is between tied ones to climb by."""
         if not self.n:
             return theta
         features, offset = self.cls.ordered.features(self.rows.x, self.rows.a), self.cls.ordered.offset(self.rows.x, self.rows.a)
