@@ -56,7 +56,7 @@ class GEDUCB:
         ``None`` (the mode's choice), ``"none"``, ``"paper"`` (each action once, whatever the limits) or ``"safe-m"``.
     bonus_scale, width_scale
         By sets: rho and w of u + rho (u+ - u) + w alpha (U - L), see `gedppl.ged_ucb.optimism`; by counterfactuals they multiply
-        the paper's beta_t and alpha_r. 1 in ``"theory"`` and ``"paper"``, by default 0.5 and 0.1 (counterfactuals: 0.2 and 0.1),
+        the paper's beta_t and alpha_r. 1 in ``"theory"`` and ``"paper"``, by default 0.7 and 0.1 (counterfactuals: 0.2 and 0.1),
         chosen once by `benchmarks/weights.py`. They never touch feasibility.
     oracle, radius
         How to fit and how wide the confidence set is; chosen by the model if not given.
