@@ -9,7 +9,7 @@ import numpyro.distributions as nd
 import pytest
 
 import gedppl as ged
-from gedppl.confidence import feed, learner_for
+from gedppl.confidence import Where, feed, learner_for
 
 X, A = np.array([[1.0, 0.3], [1.0, -0.2], [1.0, 0.1]]), np.array([0, 1, 0])
 
@@ -59,3 +59,22 @@ def test_finite_classes_are_exact_and_draws_certify_nothing() -> None:
     settings = [{"w": [0.1, 0.2]}, {"w": [0.0, 0.5]}]
     assert "2 members" in ged.finite_class(logistic, settings).exactness
     assert "no certificate" in ged.finite_class(logistic, settings, sampled=True).exactness
+
+
+def test_a_programs_groups_are_read_off_its_log_density() -> None:
+    def arms(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([2, 2]).to_event(2))
+        numpyro.sample("y", nd.StudentT(4.0, (w[a] * x).sum(-1), 0.5), obs=y)
+
+    def pooled(x, a, y=None):
+        centre, z = (
+            numpyro.sample("centre", nd.Normal(0.0, 1.0)),
+            numpyro.sample("z", nd.Normal(0.0, 1.0).expand([2]).to_event(1)),
+        )
+        numpyro.sample("y", nd.StudentT(4.0, centre + z[a], 0.5), obs=y)
+
+    where = Where(X[:1], 2, (0, 1))
+    found = where.groups(ged.density_class(arms, example=(X, A)))
+    assert [(g.actions, g.size) for g in found] == [(None, 4), ((0,), 2), ((1,), 2)]
+    found = where.groups(ged.density_class(pooled, example=(X, A)))
+    assert [(g.actions, g.share, g.size) for g in found] == [(None, 0.5, 3), ((0,), 0.25, 2), ((1,), 0.25, 2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gedppl.oracles.glm import has_score_equations
+from gedppl.oracles.glm import TERMS
 
 if TYPE_CHECKING:
     from gedppl.backends.program import ProgramClass
@@ -14,7 +14,7 @@ GROUPS = "Actions with parameters of their own get sets from their own rows too"
 
 def exactness(cls: ProgramClass) -> str:
     """Exact on one affine predictor of a known family and on ordered outcomes; otherwise what stands in the way."""
-    if cls.predictor is not None and has_score_equations(cls):
+    if cls.predictor is not None and (cls.predictor.family, cls.predictor.link) in TERMS:
         family, link = cls.predictor.family, cls.predictor.link
         form = "an ellipsoid in closed form" if family == "Normal" else "convex"
         return (

@@ -95,7 +95,8 @@ def _components(depends: np.ndarray, actions: Sequence[int]) -> list[tuple[int, 
     """Connected components of actions, two being joined by a parameter that both depend on."""
     left, parts = set(actions), []
     while left:
-        part, reached = set(), {min(left)}
+        part: set[int] = set()
+        reached = {min(left)}
         while reached != part:
             part = reached
             parameters = depends[sorted(part)].any(axis=0)
