@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+import gedppl as ged
 from gedppl import radius
+from gedppl.agent.state_store import _Reader, _Writer
 from gedppl.confidence import Where, feed, learner_for
 from gedppl.confidence.groups import Group, action_groups, dependence, named, program_dependence
 from gedppl.confidence.program_bounds import MISSPECIFIED
 from gedppl.confidence.program_sets import Start
 from gedppl.confidence.programs import ProgramLearner
+from gedppl.density import Density
 from gedppl.functionals import mean
+from tests.plain_worlds import ArmsWorld, play
 from tests.program_doubles import Glm, Heteroscedastic, arm_features
 
 DELTA, K = 0.05, 4
@@ -58,8 +62,6 @@ class CommonScale(Heteroscedastic):
     """Means by arm, one log-scale for all: the scale connects what the means do not."""
 
     def density_at(self, theta, x, a):
-        from gedppl.density import Density
-
         phi, psi = self._parts(x, a)
         theta = np.asarray(theta)
         return Density("Normal", {"loc": theta[..., : self.p] @ phi.T, "scale": np.exp(theta[..., self.p :] @ psi.T)})
@@ -239,3 +241,28 @@ def test_the_rule_names_the_groups_and_of_many_the_first() -> None:
     assert said.endswith("; for all rows (12 parameters), " + ", ".join(f"action {k} (3 parameters)" for k in range(K)))
     assert named([*OWN, *OWN]).endswith("and 4 more")
     assert "action" not in ProgramLearner.start(ARMS, delta=DELTA).sentence.split(";")[-1]
+
+
+def test_a_certificate_and_an_explanation_name_the_groups() -> None:
+    world = ArmsWorld("Bernoulli")
+    agent = ged.GEDUCB(world.problem, seed=0, guard=None)
+    play(agent, world, 2)
+    decision = agent.ask(world.context(np.random.default_rng(0)))
+    (limit,) = decision.certificate.constraints
+    assert limit.rule.endswith("; for all rows (6 parameters), action 1 (2 parameters), action 2 (2 parameters)")
+    assert "action 2 (2 parameters)" in str(agent.explain(decision))
+
+
+def test_a_stored_group_comes_back_with_its_rows_and_a_foreign_one_does_not() -> None:
+    _, x, a, y = arm_rows(60, 8)
+    learner = feed(ProgramLearner.start(ARMS, delta=DELTA, groups=OWN), x, a, y, growth=2.0)
+    fresh = ProgramLearner.start(ARMS, delta=DELTA, groups=OWN)
+    writer = _Writer(strict=True)
+    tree = writer.learner(learner)
+    back = _Reader(writer.arrays).learner(fresh, tree)
+    for part, known in zip(back.own, learner.own):
+        assert (part.group, part.evidence, part.starts, part.fitted) == (known.group, known.evidence, known.starts, known.fitted)
+        np.testing.assert_array_equal(part.data.table.x, known.data.table.x)
+    np.testing.assert_array_equal(widths(back, x[:2]), widths(learner, x[:2]))
+    with pytest.raises(ValueError, match="not those of the learner"):
+        _Reader(writer.arrays).learner(fresh, tree | {"own": tree["own"][1:]})

@@ -53,6 +53,13 @@ class FiniteClass:
         """M, the number of members."""
         return len(self.members)
 
+    @property
+    def exactness(self) -> str:
+        """Which bounds will be exact and why."""
+        if self.sampled:
+            return f"exact over {self.size} draws, and no certificate: the truth is none of them."
+        return f"exact: every bound is the largest or smallest value over those of the {self.size} members that remain plausible."
+
     def __repr__(self) -> str:
         kind = "draws" if self.sampled else "members"
         return f"finite_class({self.size} {kind} of {len(self._programs)} model{'s' if len(self._programs) > 1 else ''})"

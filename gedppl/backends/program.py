@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.backends import LOCK
+from gedppl.backends.exactness import exactness
 from gedppl.backends.lowering import counts_trials, trials_of
 from gedppl.backends.tracing import Site, check_initial, find_program, parse_bounds
 from gedppl.classes import Drawn, DrawnParams, LinearPredictor, OrderedPredictor, Params
@@ -149,6 +150,11 @@ class ProgramClass:
     @property
     def ordered(self) -> OrderedPredictor | None:
         return self.program.ordered
+
+    @property
+    def exactness(self) -> str:
+        """Which bounds will be exact and why, or what in the program stands in the way."""
+        return exactness(self)
 
     def __repr__(self) -> str:
         name = getattr(self.model, "__name__", type(self.model).__name__)
