@@ -104,7 +104,9 @@ class OrderedObjective(Objective):
         """theta, or near it a point whose edges stand apart: no density is between tied ones to climb by."""
         if not self.n:
             return theta
-        features, offset = self.cls.ordered.features(self.rows.x, self.rows.a), self.cls.ordered.offset(self.rows.x, self.rows.a)
+        ordered, x, a = self.cls.ordered, self.rows.x, self.rows.a
+        assert ordered is not None
+        features, offset = ordered.features(x, a), ordered.offset(x, a)
         gaps = np.concatenate([np.diff(features, axis=1), np.diff(offset, axis=1)[..., None]], axis=2)
         return apart(np.unique(gaps.reshape(-1, self.dim + 1), axis=0), theta)
 
