@@ -191,7 +191,7 @@ def test_a_run_resumes_from_its_snapshot(tmp_path) -> None:
     cls = a_class()
     limit = ged.Constraint(cls, ged.probability(below=0.5), at_most=0.4, safe_value=0.05, name="low", outcome="utility")
     problem = ged.Problem(2, ged.Utility(cls, ged.probability(above=0.5)), [limit], safe_action=0)
-    agent = ged.GEDUCB(problem, seed=0, journal=tmp_path / "journal.db")
+    agent = ged.GEDUCB(problem, seed=0, journal=tmp_path / "journal.db", guard=None)  # the safe value is made up
     x, _, _ = world(20, 4)
     rng = np.random.default_rng(0)
     for row in x:
