@@ -104,15 +104,9 @@ class OrderedObjective(Objective):
         """theta, or near it a point whose edges stand apart: no density is between tied ones to climb by."""
         if not self.n:
             return theta
-<<<<<<< HEAD
         edges = self.cls.ordered
         assert edges is not None  # an objective of ordered outcomes is made for such classes only
         features, offset = edges.features(self.rows.x, self.rows.a), edges.offset(self.rows.x, self.rows.a)
-=======
-        ordered, x, a = self.cls.ordered, self.rows.x, self.rows.a
-        assert ordered is not None
-        features, offset = ordered.features(x, a), ordered.offset(x, a)
->>>>>>> programs
         gaps = np.concatenate([np.diff(features, axis=1), np.diff(offset, axis=1)[..., None]], axis=2)
         return apart(np.unique(gaps.reshape(-1, self.dim + 1), axis=0), theta)
 
