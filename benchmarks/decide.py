@@ -4,6 +4,7 @@
     python benchmarks/decide.py rounds                2,000 rounds of a linear-Gaussian problem, with compilation
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
     python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000
+    python benchmarks/decide.py speed --rounds 1000   CPU time of ask and tell beside their targets
 
 Ratios are taken within one run; absolute times depend on the machine.
 """
@@ -26,6 +27,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
+from speed import speed
 
 import gedppl as ged
 from gedppl import ged_ucb
@@ -191,7 +193,7 @@ def count(names: list[str]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["regret", "rounds", "program", "growth"])
+    parser.add_argument("what", choices=["regret", "rounds", "program", "growth", "speed"])
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=2000)
@@ -203,6 +205,8 @@ def main() -> None:
         regret(range(given.first_seed, given.first_seed + given.seeds), given.rounds, given.only, given.variants)
     elif given.what == "rounds":
         rounds(given.rounds)
+    elif given.what == "speed":
+        speed(given.rounds)
     elif given.what == "program":
         program(given.rounds)
     else:

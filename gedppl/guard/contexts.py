@@ -11,7 +11,6 @@ from scipy.special import fdtri
 
 from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, SettingError
 
-
 MOST_DEPENDENT = 1e6  # trace of the inverse of the columns' correlations
 
 
