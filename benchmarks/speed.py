@@ -79,5 +79,5 @@ def speed(rounds: int) -> None:
         rng = np.random.default_rng(1)
         x = np.stack([world.context(rng) for _ in range(CONTEXTS)])
         for what, call in (("policy", agent.policy), ("ask", agent.ask)):
-            first, again = (timed(lambda call=call: call(x))[1] for _ in range(2))
+            first, again = (timed(lambda call=call, x=x: call(x))[1] for _ in range(2))
             row(f"{what} of {CONTEXTS} at once", again, AT_ONCE.get(name), f"the first time {first:.1f} ms")

@@ -109,7 +109,7 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
 
 
 def _predictor_floor(c: Constraint, predictor: LinearPredictor, x: np.ndarray, a: np.ndarray) -> Floor | None:
-    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,): the density itself need not be looked at, since of these
+    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself need not be looked at: of these
     families only the Normal has outcomes below 0, and none has a support that moves."""
     if predictor.family != "Normal":
         return Floor(0.0)

@@ -147,7 +147,7 @@ class Ellipsoid:
 
 
 def spread_at(seen: Seen, phi: np.ndarray) -> np.ndarray:
-    """(m,) root of phi' A^-1 phi for phi (m, q), with A as in `seen_directions`; infinite where phi leaves what A speaks about."""
+    """(m,) root of phi' A^-1 phi for phi (m, q), A as in `seen_directions`; infinite where phi leaves what A speaks about."""
     part = phi[:, seen.columns]
     out = np.sqrt(np.square(part @ seen.lift).sum(axis=1))
     scaled = part / seen.unit
