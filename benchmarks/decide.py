@@ -5,6 +5,7 @@
     python benchmarks/decide.py rounds                2,000 rounds of a linear-Gaussian problem, with compilation
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
     python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000
+    python benchmarks/decide.py speed --rounds 1000   CPU time of ask and tell beside their targets
 
 Ratios are taken within one run; absolute times depend on the machine.
 """
@@ -28,6 +29,7 @@ import numpyro
 import numpyro.distributions as dist
 from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
 from weights import play as play_arena
+from speed import speed
 
 import gedppl as ged
 from gedppl import ged_ucb
@@ -209,6 +211,9 @@ def main() -> None:
     parser.add_argument("what", choices=["regret", "spread", "rounds", "program", "growth"])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=1000)
+    parser.add_argument("what", choices=["regret", "rounds", "program", "growth", "speed"])
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--variants", nargs="+", default=["defaults", "safe value exact"], choices=list(VARIANTS))
     parser.add_argument("--only", nargs="+", default=["shared", "tight", "two_dims", "wide"], choices=sorted(PROBLEMS))
@@ -220,6 +225,8 @@ def main() -> None:
         spread(range(given.first_seed, given.first_seed + given.seeds))
     elif given.what == "rounds":
         rounds(given.rounds)
+    elif given.what == "speed":
+        speed(given.rounds)
     elif given.what == "program":
         program(given.rounds)
     else:

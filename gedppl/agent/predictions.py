@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 from gedppl.confidence.finite import FiniteLearner
 from gedppl.confidence.likelihoods import PredictorData, climb
@@ -38,7 +38,7 @@ def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) ->
 
 def _log_weights(learner: FiniteLearner) -> np.ndarray:
     logs = learner.totals if np.isfinite(learner.totals).any() else np.zeros(len(learner.totals))
-    return logs - logsumexp(logs)
+    return logs - np.logaddexp.reduce(logs)
 
 
 def _mixed(parts: list[tuple[np.ndarray, Density]], y: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def log_predictive(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) ->
         data = PredictorData.empty(learner.data.predictor, learner.data.dim).append(x, a, y)
         logs, rows = learner.particles.log_weights, data.row_values(learner.particles.theta)
     with np.errstate(divide="ignore"):
-        return float(np.sum(logsumexp(logs[:, None] + np.where(np.isnan(rows), -np.inf, rows), axis=0)))
+        return float(np.sum(np.logaddexp.reduce(logs[:, None] + np.where(np.isnan(rows), -np.inf, rows), axis=0)))
 
 
 def mark(learner: Any) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.agent.predictions import members_at
+from gedppl.classes import LinearPredictor
 from gedppl.confidence.loc_ranges import is_plain
 from gedppl.density import Density
 from gedppl.errors import FamilyError
@@ -87,10 +88,12 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
     functional's low. The scale is the one at x: it may be another at every context.
     """
     model, rows = c.model, np.repeat(x[None], len(actions), axis=0)
+    members = getattr(model, "size", None) is not None
+    if not members and model.predictor is not None:
+        return _predictor_floor(c, model.predictor, rows, actions)
     found = densities(model, rows, actions)
     if not all(is_scalar(d) for d in found):
         return None
-    members = getattr(model, "size", None) is not None
     try:
         low = min(float(np.min(np.asarray(d.support[0], float))) for d in found)
         if np.isfinite(low):
@@ -99,11 +102,16 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
         variance = max(float(np.max(np.asarray(d.variance, float))) for d in found) if members else np.nan
     except FamilyError:  # a family of the user's own that says nothing about it
         return None
-    if members:
-        sd, normal = float(np.sqrt(variance)), all(d.family == "Normal" for d in found)
-    elif model.predictor is not None and model.predictor.family == "Normal":
-        sd, normal = float(np.max(model.predictor.fixed(rows, actions)["scale"])), True
-    else:
+    if not members:
         return None
-    floor = Floor.under(c.functional.low, sd, normal=normal)
+    floor = Floor.under(c.functional.low, float(np.sqrt(variance)), normal=all(d.family == "Normal" for d in found))
+    return floor if np.isfinite(floor.low) else None
+
+
+def _predictor_floor(c: Constraint, predictor: LinearPredictor, x: np.ndarray, a: np.ndarray) -> Floor | None:
+    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself need not be looked at: of these
+    families only the Normal has outcomes below 0, and none has a support that moves."""
+    if predictor.family != "Normal":
+        return Floor(0.0)
+    floor = Floor.under(c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True)
     return floor if np.isfinite(floor.low) else None

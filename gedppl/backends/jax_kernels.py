@@ -19,6 +19,7 @@ from jax.experimental import checkify
 
 from gedppl.backends import LOCK
 from gedppl.backends.affine import Level
+from gedppl.backends.answers import Answers
 from gedppl.backends.histories import Histories
 from gedppl.backends.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.backends.jax_first_look import FirstLook, first_look
@@ -33,6 +34,7 @@ MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
 RARE = ("draw_prior", "first_look", "feature_table")  # asked so seldom that compiling them well would cost more than it saves
 KEEP_COMPILED = 512
+COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}  # families whose outcomes are whole numbers from 0 to this, at any parameter
 AT_ONCE = 64  # settings whose sums over a history are asked for in one call
 
 
@@ -53,6 +55,7 @@ class JaxKernels:
     def __init__(self) -> None:
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
         self.histories = Histories()
+        self._answers = Answers()
         self._look: FirstLook | None = None
         self._guard = threading.Lock()
         self._facts: dict[str, Any] = {}
@@ -238,6 +241,10 @@ class JaxKernels:
         self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any = None
     ) -> np.ndarray:
         """function(theta (M, D), rows) -> (M, n), asked in padded pieces."""
+        found = self._answers.get((name, static), (theta, *rows), lambda: [self._in_pieces(name, function, theta, rows, static)])
+        return found[0]
+
+    def _in_pieces(self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any) -> np.ndarray:
         out = np.empty((len(theta), len(rows[0])))
         for cut, size in pieces(len(rows[0])):
             part = [pad(array[cut], size) for array in rows]
@@ -251,6 +258,13 @@ class JaxKernels:
     def by_row(self, name: str, function: Any, rows: tuple[np.ndarray, ...], *, first: tuple[Any, ...] = (),
                static: Any = None, axis: int = 0) -> list[np.ndarray]:  # fmt: skip
         """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces; its error, if any, is left aside."""
+        return self._answers.get(
+            (name, static, axis), (*first, *rows), lambda: self._by_row(name, function, rows, first, static, axis)
+        )
+
+    def _by_row(
+        self, name: str, function: Any, rows: tuple[np.ndarray, ...], first: tuple[Any, ...], static: Any, axis: int
+    ) -> list[np.ndarray]:
         parts = []
         for cut, size in pieces(len(rows[0])) if len(rows[0]) else [(slice(0, 0), PIECES[0])]:
             some = [pad(array[cut], size) if len(array) else np.zeros((size, *array.shape[1:]), array.dtype) for array in rows]
@@ -282,6 +296,8 @@ class JaxKernels:
         """
         if self.moving_support or self.proved_normal:
             return np.ones(len(a), bool)
+        if self.predictor is not None and self.predictor.family in COUNTED and self.packaged:
+            return (y >= 0) & (y == np.floor(y)) & (y <= COUNTED[self.predictor.family])
 
         def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
             return [jnp.broadcast_to(self.run(theta, x, a).observed.support(y), (x.shape[0],))]

@@ -146,6 +146,21 @@ class Ellipsoid:
         return theta
 
 
+def spread_at(seen: Seen, phi: np.ndarray) -> np.ndarray:
+    """(m,) root of phi' A^-1 phi for phi (m, q), A as in `seen_directions`; infinite where phi leaves what A speaks about."""
+    part = phi[:, seen.columns]
+    out = np.sqrt(np.square(part @ seen.lift).sum(axis=1))
+    scaled = part / seen.unit
+    if len(seen.unseen):
+        size = STRAY * np.sqrt(np.square(scaled).sum(axis=1))
+        out[(np.abs(scaled @ seen.unseen.T) > size[:, None]).any(axis=1)] = np.inf
+    if len(seen.columns) < phi.shape[1]:
+        blind = np.ones(phi.shape[1], bool)
+        blind[seen.columns] = False
+        out[(phi[:, blind] != 0).any(axis=1)] = np.inf
+    return out
+
+
 class Region:
     """Ellipsoids of several sets, in order, stacked so that all of them are asked at once. S sets, E ellipsoids, R half axes."""
 

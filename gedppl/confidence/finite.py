@@ -27,7 +27,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from gedppl.confidence.learner import Bounds, Guess, Trail
 from gedppl.confidence.program_sets import Start, next_starts, row_divergence, thresholds
@@ -100,7 +99,7 @@ class FiniteLearner:
     @property
     def evidence(self) -> float:
         """R_t = log mean_m exp(l_t(m))."""
-        return float(logsumexp(self.totals) - np.log(len(self.totals))) if np.isfinite(self.totals).any() else -np.inf
+        return float(np.logaddexp.reduce(self.totals) - np.log(len(self.totals))) if np.isfinite(self.totals).any() else -np.inf
 
     @property
     def kappa(self) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -419,12 +420,16 @@ class LinearGaussianLearner:
     def predict(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred times as wide; inf where unknown."""
         phi, offset, scale = self.features_at.rows(x, a)
-        precision = WIDER_PRIOR * self.space.prior + self.information[0]
-        seen, free = seen_directions(precision), phi @ self.space.basis
-        eta = seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
-        one_sd = Ellipsoid(seen.columns, eta, seen.lift.T, seen.unseen, seen.unit)
-        location, spread = (part[:, 0] for part in Region([[one_sd]], len(self.moment[0])).reach(free))
-        return location + phi @ self.space.origin + offset, np.sqrt(scale**2 + spread**2)
+        seen, eta = self._predictive
+        free = phi @ self.space.basis
+        location = free[:, seen.columns] @ eta + phi @ self.space.origin + offset
+        return location, np.sqrt(scale**2 + ellipsoids.spread_at(seen, free) ** 2)
+
+    @cached_property
+    def _predictive(self) -> tuple[Seen, np.ndarray]:
+        """Directions of the posterior's precision, and its mean in their columns (c,); asked for twice by the monitors."""
+        seen = seen_directions(WIDER_PRIOR * self.space.prior + self.information[0])
+        return seen, seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
 
     # bounds -----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,159 @@
+"""Fast paths beside the slow, literal ones that they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gedppl as ged
+from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
+from gedppl.agent.stakes import densities, outcome_floor
+from gedppl.backends.answers import KEEP, LARGEST, Answers
+from gedppl.confidence.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
+from gedppl.errors import DataError
+from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
+from gedppl.guard import contexts as contexts_file
+
+# the guard ------------------------------------------------------------------------------------------------------------
+
+
+def test_monitors_that_share_a_round_end_where_each_alone_would() -> None:
+    rng = np.random.default_rng(0)
+    guard = Guard.create(dx=20, n_actions=3, delta=0.05, models=["utility", "cost"], burn_in=10)
+    alone = {key: m for key, m in guard.monitors.items() if isinstance(m, PitMonitor)}
+    for t in range(60):
+        x, a, pits = rng.normal(size=20), int(rng.integers(3)), {"utility": rng.random(), "cost": rng.random()}
+        if t % 7 == 0:
+            del pits["cost"]  # then the moments of the two models part
+        guard, _ = guard.update(Told(x, a, pits=pits))
+        alone = {k: m.update(pits[k.split(":")[1]], x, a) if k.split(":")[1] in pits else m for k, m in alone.items()}
+    for key, monitor in alone.items():
+        shared = guard.monitors[key]
+        assert isinstance(shared, PitMonitor)
+        assert shared.n == monitor.n
+        np.testing.assert_array_equal(shared.log_wealth, monitor.log_wealth)
+        np.testing.assert_array_equal(shared.log_peak, monitor.log_peak)
+        np.testing.assert_array_equal(shared.moments.m2, monitor.moments.m2)
+        np.testing.assert_array_equal(shared.trend.products, monitor.trend.products)
+
+
+def test_monitors_of_one_model_share_what_they_have_in_common_after_a_restore_too() -> None:
+    guard = Guard.create(dx=2, n_actions=2, delta=0.05, models=["cost"], burn_in=1)
+    for _ in range(3):
+        guard, _ = guard.update(Told(np.ones(2), 0, pits={"cost": 0.4}))
+    for one in (guard, guard.with_arrays(guard.arrays())):
+        first, second = one.monitors["calibration:cost"], one.monitors["drift:cost"]
+        assert isinstance(first, PitMonitor)
+        assert isinstance(second, PitMonitor)
+        assert first.moments is second.moments
+        assert first.trend is second.trend
+
+
+@pytest.mark.parametrize("u", [np.nan, -0.1, 1.1])
+def test_a_wrong_transform_is_refused_during_burn_in_too(u: float) -> None:
+    with pytest.raises(DataError, match="lies in"):
+        PitMonitor.drift(dx=1, n_actions=2, delta=0.05).update(u, np.zeros(1), 0)
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize("constant", [False, True])
+def test_the_distance_of_a_context_is_that_along_the_axes(
+    dependent: bool, constant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(200, 4)) @ rng.normal(size=(4, 4))
+    x[:, 3] = x[:, 0] - 2 * x[:, 1] if dependent else x[:, 3]
+    x[:, 2] = 5.0 if constant else x[:, 2]
+    check = OutlierCheck.create(dx=4)
+    for context in x:
+        check = check.include(context)
+    seen = [*x[:5], x[0] + 8.0 * np.array([1.0, 0, 0, 1.0]), 20 * x[1] * np.array([1, 1, 0, 1]) + np.array([0, 0, x[1, 2], 0])]
+    quick = [check._ratio(context) for context in seen]
+    assert (check._seen[2] is None) == dependent
+    monkeypatch.setattr(contexts_file, "MOST_DEPENDENT", 0.0)
+    literal = [replace(check)._ratio(context) for context in seen]
+    for (ratio, column), (expected, same) in zip(quick, literal, strict=True):
+        assert column == same
+        assert ratio == pytest.approx(expected, rel=1e-9)
+
+
+# what a model needs not be run for ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [Normal(0.3), Bernoulli(), Poisson()])
+def test_the_lower_end_of_a_predictors_outcomes_is_that_of_its_densities(family: Any) -> None:
+    cls = arms_class(3, 2, family, 2.0)
+    c = ged.Constraint(cls, ged.mean(0, 1), at_most=0.5, safe_value=0.1, name="cost")
+    x, actions = np.array([0.3, 0.7]), np.arange(3)
+    (density,) = densities(cls, np.repeat(x[None], 3, axis=0), actions)
+    low = float(np.min(density.support[0]))
+    literal = Floor(low) if np.isfinite(low) else Floor.under(0.0, float(np.sqrt(np.max(density.variance))), normal=True)
+    assert outcome_floor(c, x, actions) == pytest.approx(literal)
+
+
+@pytest.mark.parametrize("family", [Bernoulli(), Poisson()])
+def test_counts_are_checked_as_the_program_checks_them(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = arms_class(3, 2, family, 2.0)
+    y = np.array([0.0, 1.0, 2.0, 0.5, -1.0, 7.0])
+    x, a = np.ones((len(y), 2)), np.zeros(len(y), np.int64)
+    quick = cls.supports(x, a, y)
+    monkeypatch.setattr("gedppl.backends.jax_kernels.COUNTED", {})
+    np.testing.assert_array_equal(quick, cls.supports(x, a, y))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 10])
+def test_the_spread_of_a_prediction_is_the_reach_of_its_ellipsoid(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    past = rng.normal(size=(rows, 4)) * np.array([1.0, 1e6, 1e-6, 0.0])
+    seen = seen_directions(past.T @ past)
+    phi = np.vstack([past, np.eye(4), 0 * past[:1]])
+    one = Ellipsoid(seen.columns, np.zeros(len(seen.columns)), seen.lift.T, seen.unseen, seen.unit)
+    _, literal = Region([[one]], 4).reach(phi)
+    found = spread_at(seen, phi)
+    np.testing.assert_allclose(found, literal[:, 0], rtol=1e-10)
+    assert np.isinf(found).any()
+    assert np.isfinite(found).any()
+
+
+# answers --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_found_once_and_belongs_to_who_asked() -> None:
+    answers, found = Answers(), []
+
+    def find() -> list[np.ndarray]:
+        found.append(1)
+        return [np.zeros(2)]
+
+    first = answers.get("name", [np.ones(3)], find)
+    first[0][:] = 9.0
+    assert answers.get("name", [np.ones(3)], find)[0].tolist() == [0.0, 0.0]
+    assert len(found) == 1
+    for name, args in (
+        ("other", [np.ones(3)]),
+        ("name", [np.ones((3, 1))]),
+        ("name", [np.zeros(3)]),
+        ("name", [np.ones(3, int)]),
+    ):
+        answers.get(name, args, find)
+    assert len(found) == 5
+
+
+def test_answers_are_forgotten_and_large_ones_are_not_kept() -> None:
+    answers, found = Answers(), []
+
+    def find() -> list[np.ndarray]:
+        found.append(1)
+        return [np.zeros(1)]
+
+    for i in range(KEEP + 1):
+        answers.get("name", [np.array([i])], find)
+    answers.get("name", [np.array([0])], find)  # gone by now
+    assert len(found) == KEEP + 2
+    assert len(answers._known) == KEEP
+    for _ in range(2):
+        answers.get("large", [np.zeros(LARGEST)], find)
+    assert len(found) == KEEP + 4
