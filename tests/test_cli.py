@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gedppl.cli import main
+from gedppl.planning.price import first_mix
 from gedppl.simulation.runs import Run
+from tests.table_runs import WORLD
 
 SCRIPT = '''"""Two wards.
 
@@ -94,6 +97,47 @@ def test_run_writes_everything_and_prints_a_table(script, tmp_path, capsys):
     assert "from the script" not in printed.out
     assert "from the script" in printed.err
     assert "12/12" not in printed.err  # no bar where nobody watches
+
+
+MIX = "gedppl: in the first round at most "
+
+
+def test_a_run_says_its_first_mix_before_it_begins(script, tmp_path, capsys):
+    common = ["run", str(script), "--rounds", "8", "--overwrite", "--no-report", "--out", str(tmp_path / "o")]
+    assert main(common) == 0
+    most = first_mix(WORLD.problem(), np.array([[0.0], [1.0]]))
+    assert f"{MIX}{most.min():.2g} to {most.max():.2g} (by context)" in capsys.readouterr().err
+    for silent in (["--quiet"], ["--agent", "oracle"], ["--mode", "paper"]):  # the last two need not keep limits
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert main([*common, *silent]) == 0
+        assert MIX not in capsys.readouterr().err
+
+
+COUNTING = """
+from tests.table_runs import WORLD
+problem = WORLD.problem
+
+class Counting:
+    left, outcome, utilities, costs = 3, WORLD.outcome, WORLD.utilities, WORLD.costs
+
+    def context(self, rng):
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("no context is left")
+        return WORLD.context(rng)
+
+    {more}
+
+world = Counting()
+environment = lambda: world
+"""
+
+
+@pytest.mark.parametrize("more", ["", "def __deepcopy__(self, memo): raise TypeError('cannot be copied')"])
+def test_the_first_mix_takes_no_context_from_the_run(more, tmp_path):
+    path = write(tmp_path, COUNTING.replace("{more}", more))
+    assert main(["run", path, "--rounds", "3", "--no-report", "--out", str(tmp_path / "o")]) == 0
 
 
 def test_the_agents_run_has_its_certificates_and_members(made):

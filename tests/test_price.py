@@ -236,6 +236,13 @@ def test_a_range_that_is_not_the_users_is_not_advised() -> None:
     assert {one.kind for one in declarations(chance, worlds)} == {"prior"}
 
 
+def test_a_range_never_ends_below_the_limit() -> None:
+    problem = two_arms(at_most=9.0)  # true costs are far below it
+    worlds = [declared_world(problem, ORIGIN, 0)]
+    (one,) = [one for one in declarations(problem, worlds) if one.kind == "range"]
+    assert one.problem(worlds[0]).constraints[0].functional.high == 9.0
+
+
 def test_an_exact_safe_value_is_offered_only_where_it_is_true() -> None:
     problem = two_arms()
     world = declared_world(problem, ORIGIN, 0)

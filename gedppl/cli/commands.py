@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import sys
 import time
 import traceback
@@ -198,7 +199,7 @@ def _decide(options: argparse.Namespace, script: Script, agent: Any, new: Run, r
     try:
         with contextlib.redirect_stdout(sys.stderr):
             if not len(new) and not options.quiet and _keeps_limits_unseen(agent):
-                _say_first_mix(script, new.seed)
+                _say_first_mix(script, new.seed, min(rounds, LOOKED_AT))
             simulate(script.problem, script.environment, agent, rounds, new.seed, progress=_bar(options), run=new)
     except KeyboardInterrupt:  # the second one
         new.interrupted = True
@@ -232,11 +233,16 @@ def _keeps_limits_unseen(agent: Any) -> bool:
     return isinstance(agent, GEDUCB) and agent.settings.warmup == "none"
 
 
-def _say_first_mix(script: Script, seed: int) -> None:
-    """Before the run: how often its first decisions can leave the safe action at all."""
-    if any(isinstance(c, Constraint) for c in script.problem.constraints) and script.problem.n_actions > 1:
-        world, rng = script.new_environment(), np.random.default_rng(seed)  # the run's own may count its contexts
-        say(first_mix_words(script.problem, np.array([world.context(rng) for _ in range(LOOKED_AT)], float)))
+def _say_first_mix(script: Script, seed: int, looks: int) -> None:
+    """Before the run: how often its first decisions can leave the safe action at all, at contexts such as it will meet."""
+    if script.problem.n_actions < 2 or not any(isinstance(c, Constraint) for c in script.problem.constraints):
+        return
+    try:
+        world = copy.deepcopy(script.environment)  # the run's own may count its contexts
+    except TypeError:  # it holds what cannot be copied, an open file, say: its contexts are the run's
+        return
+    rng = np.random.default_rng(seed)
+    say(first_mix_words(script.problem, np.array([world.context(rng) for _ in range(looks)], float)))
 
 
 def _describe(options: argparse.Namespace, script: Script) -> dict[str, Any]:

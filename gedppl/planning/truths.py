@@ -83,21 +83,20 @@ def _excess(
 ) -> np.ndarray:
     """By how much of its range, at worst, a value of this outcome leaves it or the safe action is less safe than declared."""
     x, a = grid(contexts, problem.n_actions)
-    at_safe = a == problem.safe_action
-    worst: list[np.ndarray] = []
-
-    def add(f: Functional, of_safe: Callable[[np.ndarray], np.ndarray] | None) -> None:
-        v = np.asarray(values(f, x, a), float)
-        worst.append(np.maximum(v - f.high, f.low - v).max(axis=1) / (f.high - f.low))
-        if of_safe is not None and problem.learn_safe and at_safe.any():
-            worst.append(of_safe(v[:, at_safe]).max(axis=1) / (f.high - f.low))
-
+    at_safe = (a == problem.safe_action) & problem.learn_safe
+    # a functional, what was said of the safe action (n,), and on which side of that it may not lie
+    said: list[tuple[Functional, np.ndarray, float]] = []
     if stream == UTILITY:
-        add(problem.utility.functional, lambda v: problem.safe_utilities(contexts) - v)
+        said.append((problem.utility.functional, problem.safe_utilities(contexts), -1.0))
     for j, c in enumerate(problem.constraints):
         if isinstance(c, Constraint) and c.stream == stream:
-            safe_values = problem.safe_values(contexts)[:, j]
-            add(c.functional, lambda v, safe_values=safe_values: v - safe_values)
+            said.append((c.functional, problem.safe_values(contexts)[:, j], 1.0))
+    worst = []
+    for f, of_safe, side in said:
+        v = np.asarray(values(f, x, a), float)
+        worst.append(np.maximum(v - f.high, f.low - v).max(axis=1) / (f.high - f.low))
+        if at_safe.any():
+            worst.append((side * (v[:, at_safe] - of_safe)).max(axis=1) / (f.high - f.low))
     found = np.max(worst, axis=0)
     return np.where(np.isnan(found), np.inf, np.maximum(found, 0.0))
 
