@@ -28,8 +28,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
-from weights import play as play_arena
 from speed import speed
+from weights import play as play_arena
 
 import gedppl as ged
 from gedppl import ged_ucb
@@ -208,12 +208,9 @@ def count(names: list[str]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["regret", "spread", "rounds", "program", "growth"])
+    parser.add_argument("what", choices=["regret", "spread", "rounds", "program", "growth", "speed"])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=1000)
-    parser.add_argument("what", choices=["regret", "rounds", "program", "growth", "speed"])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--variants", nargs="+", default=["defaults", "safe value exact"], choices=list(VARIANTS))
     parser.add_argument("--only", nargs="+", default=["shared", "tight", "two_dims", "wide"], choices=sorted(PROBLEMS))

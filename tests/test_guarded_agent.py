@@ -12,11 +12,12 @@ from scipy.stats import binom, kstest, norm
 import gedppl as ged
 import gedppl.agent as agent_module
 from gedppl import errors
-from gedppl.agent import AlarmWarning, monitoring, predictions
+from gedppl.agent import AlarmWarning, monitoring
 from gedppl.agent.feedback import Entry
 from gedppl.agent.monitoring import stops
 from gedppl.agent.predictions import predictive_cdf
 from gedppl.agent.stakes import limit_floor
+from gedppl.confidence import linear_gaussian
 from gedppl.guard import Cost, Told
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 from tests.program_doubles import Glm, Heteroscedastic
@@ -423,7 +424,7 @@ def test_right_models_seldom_set_off_an_alarm_in_many_runs(name, make) -> None:
 @pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning", "ignore::gedppl.agent.SafeActionWarning")
 def test_the_working_prior_itself_as_predictive_would_cry_wolf(monkeypatch) -> None:
     """The positive control of the wide prior in the linear predictive, and of paying for a prior: none of it stops a run."""
-    monkeypatch.setattr(predictions, "WIDER_PRIOR", 1.0)
+    monkeypatch.setattr(linear_gaussian, "WIDER_PRIOR", 1.0)
     raised = alarms_of_right_models(_far, runs=3, cohorts=20, size=10)
     assert sum(bool(names) for names in raised) >= 2
     assert not any(name.startswith(("limit:", "refuted:")) for names in raised for name in names)

@@ -14,6 +14,7 @@ import gedppl as ged
 from gedppl.agent import predictions
 from gedppl.agent.predictions import is_refutable, log_predictive, mark, tops
 from gedppl.classes import LinearPredictor
+from gedppl.confidence import linear_gaussian
 from gedppl.confidence.likelihoods import PredictorData
 from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.errors import SettingError
@@ -88,7 +89,7 @@ def test_the_linear_top_is_least_squares() -> None:
     phi = ArmsWorld("Normal").models[0].features(x, a)
     theta = np.linalg.lstsq(phi, y, rcond=None)[0]
     assert tops(after, mark(before)[None])[0] == pytest.approx(norm.logpdf(y, phi @ theta, 0.1).sum(), abs=1e-6)
-    location, sd = predictions._linear(before, x, a)
+    location, sd = before.predict(x, a)
     assert log_predictive(before, x, a, y) == pytest.approx(norm.logpdf(y, location, sd).sum())
     # with fewer rows than parameters the fit is perfect
     before, after, (x, a, y) = learned(ArmsWorld("Normal"), 42)
@@ -237,7 +238,7 @@ def test_right_classes_are_refuted_in_no_more_than_delta_of_the_runs(family, tru
 @pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning")
 def test_a_prior_far_off_is_called_wrong_but_never_refuted(monkeypatch) -> None:
     """The working prior itself as predictive, a hundred standard deviations off: the bets win, the class stays."""
-    monkeypatch.setattr(predictions, "WIDER_PRIOR", 1.0)
+    monkeypatch.setattr(linear_gaussian, "WIDER_PRIOR", 1.0)
     found = alarms(Rows("right"), runs=3, rounds=300, truth=100.0)
     assert found["any"] == 3
     assert found["refuted"] == 0

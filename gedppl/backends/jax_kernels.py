@@ -50,6 +50,7 @@ class JaxKernels:
     a: np.ndarray
     event_shape: tuple[int, ...]
     unconstrained: bool  # every parameter is its own free value: nothing is transformed
+    packaged: bool  # nothing in the outcome is of a class that the packages do not bring
     predictor_parts: Callable[..., Any]  # set when a predictor is found: (x, a) -> (index error, [features, offset, others])
 
     def __init__(self) -> None:
