@@ -127,7 +127,7 @@ def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
     ends = by_ascent(learner, mean(-50, 50), x[:2], a[:2])
     witness, note = ends.witness, ends.note
     reached = np.concatenate([ends.upper, -ends.lower])
-    assert (region.slack(witness) >= 0).all()
+    assert (region.slack(witness) >= -1e-12 * np.abs(region.kappa)).all()  # one by one, rows add up in another order
     assert int(re.search(r"(\d+) gradient", note)[1]) <= 200
     objective = objective_of(cls, mean(-50, 50), x, a, sign)
     centre, start = delta_start(region, objective, 4)
