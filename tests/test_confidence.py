@@ -461,9 +461,12 @@ def test_learner_for_passes_a_gaussian_prior_and_refuses_another() -> None:
             super().__init__("Normal", 2, extra={"scale": 0.5})
             self.prior_free, self.bent = np.zeros(2, bool), bent
 
+        def log_prior(self, theta):
+            return -np.sum(2.0 * (np.asarray(theta) - 1.5) ** 2 + self.bent * np.asarray(theta) ** 4 / 12, axis=-1)
+
         def log_prior_grad_hessian(self, theta):
-            extra = self.bent * np.diag(np.asarray(theta) ** 2)
-            return -4.0 * (np.asarray(theta) - 1.5), -4.0 * np.eye(2) - extra
+            theta = np.asarray(theta)
+            return -4.0 * (theta - 1.5) - self.bent * theta**3 / 3, -4.0 * np.eye(2) - self.bent * np.diag(theta**2)
 
     learner = learner_for(Prior(0.0), delta=DELTA)
     assert isinstance(learner, LinearGaussianLearner)
