@@ -28,6 +28,12 @@ def tied_n(x, a, y=None):
     numpyro.sample("y", nd.OrderedLogistic(x @ w, numpyro.param("c", jnp.zeros(3))), obs=y)
 
 
+def many_tied_n(x, a, y=None):
+    """Eight cutpoints: no draw around the start would have them in order."""
+    w = numpyro.param("w", jnp.zeros(2))
+    numpyro.sample("y", nd.OrderedLogistic(x @ w, numpyro.param("c", jnp.zeros(8))), obs=y)
+
+
 def tied_p(x, a, y=None):
     w = pyro.param("w", torch.zeros(2))
     pyro.sample("y", pd.OrderedLogistic(x @ w, pyro.param("c", torch.zeros(3))), obs=y)
@@ -60,6 +66,15 @@ def test_tied_cutpoints_come_apart(model) -> None:
     assert bounds.guaranteed
     assert not found.learner.bounds(ged.probability(above=1.5), np.zeros((1, 2)), 1).empty
     assert 0.1 < bounds.lower[0, 0] < 0.5 < bounds.upper[0, 0] < 0.9
+
+
+def test_many_tied_cutpoints_come_apart_too() -> None:
+    x, a, _ = ordered_rows(80)
+    y = np.arange(80) % 9.0
+    found = ged.confidence_set(ged.density_class(many_tied_n, example=(x, a)), x, a, y, growth=2.0)
+    assert found.status.startswith("converged")
+    cuts = found.estimate["c"]
+    assert np.all(np.diff(cuts) > 0)
 
 
 def test_a_program_without_density_at_its_start_is_fitted_from_elsewhere() -> None:

@@ -47,7 +47,7 @@ class Fit:
     ok: bool
     status: str
     n: int
-    funnel: bool = False  # the prior has no top: see `CHECKS`
+    funnel: bool = False  # the prior has no top: see `funnel_in`
     rank: int = 0  # of the information: directions the rows say anything about
     eps_opt: float = np.inf
     eps_opt_proved: bool = False
@@ -258,7 +258,7 @@ def _bounds(e: Evidence) -> str | None:
     return None if bool(np.all(e.objective.cls.inside(e.theta))) else "the parameters lie outside the declared bounds"
 
 
-def _no_funnel(e: Evidence) -> str | None:
+def funnel_in(e: Evidence) -> str | None:
     """A hierarchy written centred: its density grows without end as a scale goes to 0, whatever the rows say.
 
     Known by a climb that did not arrive, and that the prior alone drew: its log-density rose by more than one nat a parameter
@@ -330,7 +330,6 @@ def _gradient(e: Evidence) -> str | None:
 Check = Callable[[Evidence], "str | None"]
 
 CHECKS: dict[str, Check] = {  # in this order: the later ones assume that the earlier ones passed
-    "funnel": _no_funnel,
     "finite": _finite,
     "bounds": _bounds,
     "runaway": _no_runaway,
@@ -353,8 +352,8 @@ def assess(objective: Objective, theta: np.ndarray, how: str, *, tolerance: floa
     raw = information + (objective.prior_precision(theta) if finite else nothing)
     grad = grad_likelihood + grad_prior
     evidence = Evidence(objective, theta, log_likelihood + log_prior, grad, raw, tolerance, at_bounds)
-    wrong = next(((name, text) for name, check in CHECKS.items() if (text := check(evidence)) is not None), None)
-    complaint = None if wrong is None else wrong[1]
+    complaint = next((text for check in CHECKS.values() if (text := check(evidence)) is not None), None)
+    funnel = None if complaint is None else funnel_in(evidence)  # why it failed, where that is known
     usable = bool(np.isfinite(raw).all())
     seen = rank(information) if usable else 0
     parts = [how, f"gradient norm {np.linalg.norm(grad):.2g}"]
@@ -369,9 +368,9 @@ def assess(objective: Objective, theta: np.ndarray, how: str, *, tolerance: floa
         information=information,
         precision=positive_definite(raw) if usable else raw,
         ok=complaint is None,
-        status=", ".join(parts) if complaint is None else complaint,
+        status=", ".join(parts) if complaint is None else funnel or complaint,
         n=objective.n,
-        funnel=wrong is not None and wrong[0] == "funnel",
+        funnel=funnel is not None,
         rank=seen,
         eps_opt=float(eps_opt),
         eps_opt_proved=bool(proved),
