@@ -77,7 +77,7 @@ def action_groups(depends: np.ndarray, wanted: Sequence[int] | None = None) -> t
     actions = range(K) if wanted is None else wanted
     if D == 0 or K < 2:
         return one_group(D)
-    every = _components(depends, range(K))
+    every = _components(depends, [a for a in range(K) if depends[a].any()])  # what has no parameters needs no set
     parts = [part for part in every if set(part) & set(actions)]
     if len(every) > 1 and parts:
         share = (1 - WHOLE) / len(parts)

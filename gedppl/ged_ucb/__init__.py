@@ -195,6 +195,8 @@ def _open_block(state: State, available: np.ndarray) -> State:
         available=available,
     )
     kept = state.blocks if not state.blocks or state.blocks[-1].start < state.t else state.blocks[:-1]
-    if state.settings.exploration == "sets":  # past rounds are not looked at
-        kept = ()
+    if state.settings.exploration == "sets" and state.blocks:  # past rounds are not replayed: only other limits are remembered
+        last = state.blocks[-1]
+        if np.array_equal(last.limits, block.limits) and np.array_equal(last.available, available):
+            kept, block = state.blocks[:-1], replace(block, start=last.start)
     return replace(state, blocks=(*kept, block))
