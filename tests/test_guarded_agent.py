@@ -165,7 +165,7 @@ def test_a_missing_square_is_found_in_a_linear_model() -> None:
 
     world.outcome = curved
     agent = ged.GEDUCB(world.problem, guard="warn")
-    until_alarm(agent, world, 500)
+    until_alarm(agent, world, 900)
     assert {"calibration:utility", "refuted:utility"} <= {alarm.name for alarm in agent.alarms}
     assert not any(alarm.name.endswith(":cost") for alarm in agent.alarms)
 
