@@ -224,7 +224,7 @@ class ProgramLearner:
                 np.append(last.kappa, last.kappa[-1]),
             )
             return replace(self, snapshots=repeated, status=fit.status)
-        if not fit.ok:
+        if not fit.ok and self.n > self.cls.dim:  # fewer rows than parameters are not expected to settle a fit
             text = f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}"
             warnings.warn(text, FitWarning, stacklevel=3)
         sets, own = self._sets(fit), self.own
