@@ -54,12 +54,18 @@ class Seen:
     unseen: np.ndarray  # (c - r, c) unit vectors, in coordinates unit * u, without information
 
 
-def seen_directions(information: np.ndarray) -> Seen:
-    """Of A (q, q)."""
-    size = np.sqrt(np.maximum(np.diag(information), 0.0))
+def unit_diagonal(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The columns with a positive diagonal, their roots, and that part of the matrix scaled to a unit diagonal."""
+    size = np.sqrt(np.maximum(np.diag(matrix), 0.0))
     columns = np.flatnonzero(size > 0)
     unit = size[columns]
-    value, axes = np.linalg.eigh(information[np.ix_(columns, columns)] / np.outer(unit, unit))
+    return columns, unit, matrix[np.ix_(columns, columns)] / np.outer(unit, unit)
+
+
+def seen_directions(information: np.ndarray) -> Seen:
+    """Of A (q, q)."""
+    columns, unit, scaled = unit_diagonal(information)
+    value, axes = np.linalg.eigh(scaled)
     known = value > RANK * value.max(initial=0.0)
     root = np.sqrt(value[known])
     return Seen(columns, unit, axes[:, known] / root / unit[:, None], (axes[:, known] * root).T * unit, axes[:, ~known].T)

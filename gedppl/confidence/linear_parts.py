@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gedppl.confidence.ellipsoids import unit_diagonal
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
 
 if TYPE_CHECKING:
@@ -104,14 +105,6 @@ def stage_weights(stage: int, *, alone: bool = False) -> tuple[tuple[float, floa
     if stage < 2:
         return (FIRST, SECOND)[stage]
     return tuple((c, w * 6 / (math.pi * (stage - 1)) ** 2) for c, w in LATER)
-
-
-def unit_diagonal(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The columns with a positive diagonal, their roots, and that part of the matrix scaled to a unit diagonal."""
-    size = np.sqrt(np.maximum(np.diag(matrix), 0.0))
-    columns = np.flatnonzero(size > 0)
-    unit = size[columns]
-    return columns, unit, matrix[np.ix_(columns, columns)] / np.outer(unit, unit)
 
 
 def inverse(precision: np.ndarray) -> np.ndarray:
