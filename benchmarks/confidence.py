@@ -18,7 +18,7 @@ import numpyro
 import numpyro.distributions as dist
 
 import gedppl as ged
-from gedppl.confidence import feed, learner_for
+from gedppl.learning import feed, learner_for
 
 CLOCK = time.process_time if "--cpu" in sys.argv else time.perf_counter
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gedppl import eluder
 from gedppl.density import Density
+from gedppl.theory import eluder
 
 
 class Normals:

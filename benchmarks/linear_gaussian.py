@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gedppl.classes import LinearPredictor
-from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.functionals import mean
+from gedppl.learning.linear_gaussian import LinearGaussianLearner
 
 D, K = 5, 10
 

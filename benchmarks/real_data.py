@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import gedppl as ged
-from gedppl.cli.scripts import Script, loaded
+from gedppl.study.cli.scripts import Script, loaded
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 ROUNDS = {"dosing": 5528, "pricing": 5000, "newsvendor": 3000, "diagnosis": 569}

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gedppl.baselines.oplb import OPLB
 from gedppl.classes import LinearPredictor
+from gedppl.study.baselines.oplb import OPLB
 
 K, SIGMA, DELTA = 5, 0.1, 0.05
 

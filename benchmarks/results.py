@@ -28,8 +28,8 @@ import numpy as np
 from arena import ENVIRONMENTS, make
 
 import gedppl
-from gedppl.baselines.by_name import BASELINES, GUARANTEED
-from gedppl.cli.sweep import play
+from gedppl.study.baselines.by_name import BASELINES, GUARANTEED
+from gedppl.study.cli.sweep import play
 
 AGENTS = ("gedppl", "gedppl-theory", *BASELINES, "always-safe")
 OURS = ("gedppl", "gedppl-theory")

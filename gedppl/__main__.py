@@ -2,7 +2,7 @@
 
 import sys
 
-from gedppl.cli import main
+from gedppl.study.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

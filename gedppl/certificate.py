@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.confidence.learner import Bounds
 from gedppl.ged_ucb.known import holds_parameters
+from gedppl.learning.learner import Bounds
 from gedppl.problem import Constraint
 
 

@@ -15,9 +15,9 @@ from gedppl.density import Density
 from gedppl.errors import FamilyError, SiteClashError
 
 if TYPE_CHECKING:
-    from gedppl.backends.finite_class import FiniteClass
-    from gedppl.backends.program import ProgramClass
     from gedppl.functionals import Functional
+    from gedppl.programs.finite_class import FiniteClass
+    from gedppl.programs.program import ProgramClass
     from gedppl.rows import Rows
 
 Array = Any  # numpy, jax or torch
@@ -186,7 +186,7 @@ def density_class(
     >>> cls.log_likelihood(np.zeros((5, 6)), x, a, np.zeros(4)).shape
     (5, 4)
     """
-    from gedppl.backends.program import ProgramClass
+    from gedppl.programs.program import ProgramClass
 
     return ProgramClass(model, init=init, bounds=bounds, example=example)
 
@@ -213,7 +213,7 @@ def finite_class(
     >>> cls.size, cls.log_likelihood(np.zeros((4, 1)), [0, 1, 0, 1], [0, 1, 1, 0]).shape
     (3, (3, 4))
     """
-    from gedppl.backends.finite_class import FiniteClass
+    from gedppl.programs.finite_class import FiniteClass
 
     return FiniteClass(model, settings, example=example, sampled=sampled)
 
@@ -250,6 +250,6 @@ def as_density(distribution: Any) -> Density:
         raise FamilyError(
             f"a density is a gedppl Density or a NumPyro, Pyro or torch distribution, got {type(distribution).__name__}"
         )
-    from gedppl.backends.lowering import lower_as_given
+    from gedppl.programs.lowering import lower_as_given
 
     return lower_as_given(distribution)

@@ -98,7 +98,7 @@ def settings(
         raise SettingError(f"exact_rounds must be a number of at least 0, got {chosen['exact_rounds']!r}")
     warmup_rounds(chosen["warmup"], 1)
     if mode == "paper" and radius is None:
-        from gedppl.radius import paper_radius
+        from gedppl.learning.radius import paper_radius
 
         radius = paper_radius()
     return Settings(mode=mode, delta=float(delta), radius=radius, oracle=oracle, seed=int(seed), exploration=explored, **chosen)

@@ -32,7 +32,7 @@ from gedppl.agent import recorder
 from gedppl.errors import GedError
 from gedppl.journal.format import GENESIS, HEAD_BYTES, Head, chain
 from gedppl.journal.snapshot import pack, unpack
-from gedppl.simulation import FixedPolicy, simulate
+from gedppl.study.simulation import FixedPolicy, simulate
 from tests.hostile_runs import signed
 from tests.plain_worlds import PlainWorld, play
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gedppl import reading
-from gedppl.simulation.run_files import ARRAYS, CERTIFICATES, META, _own_hash
+from gedppl.study.simulation.run_files import ARRAYS, CERTIFICATES, META, _own_hash
 
 
 def signed(folder: Path, **changed: Any) -> Path:

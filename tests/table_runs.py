@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import gedppl as ged
-from gedppl.simulation import draw_members, simulate
-from gedppl.simulation.runs import Run
+from gedppl.study.simulation import draw_members, simulate
+from gedppl.study.simulation.runs import Run
 from tests.problems import TableWorld
 
 K = 3

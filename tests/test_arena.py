@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.arena import ENVIRONMENTS, make
 from gedppl.errors import SettingError
-from gedppl.simulation import constrained_best
+from gedppl.study.simulation import constrained_best
 
 WRONG = {"wrong_link", "heavy_tails", "drift", "wrong_safe_value"}
 

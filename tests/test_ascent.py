@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from gedppl.confidence.ascent import ascend, extremes, project
-from gedppl.confidence.likelihoods import PredictorData, ProgramData
-from gedppl.confidence.predictive import laplace
-from gedppl.confidence.program_bounds import by_ascent
-from gedppl.confidence.program_sets import plausible
 from gedppl.functionals import mean, variance
+from gedppl.learning.ascent import ascend, extremes, project
+from gedppl.learning.likelihoods import PredictorData, ProgramData
+from gedppl.learning.predictive import laplace
+from gedppl.learning.program_bounds import by_ascent
+from gedppl.learning.program_sets import plausible
 from tests.program_doubles import Glm, Heteroscedastic, TanhNet, some_rows
 
 KAPPA = 15.0

@@ -7,9 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from gedppl.baselines.always_safe import AlwaysSafe
-from gedppl.baselines.constrained_oracle import ConstrainedOracle
-from gedppl.baselines.oplb import OPLB, best_mixture_of_two
 from gedppl.errors import (
     ActionRangeError,
     ConflictingOutcomeError,
@@ -19,6 +16,9 @@ from gedppl.errors import (
     ShapeError,
     UnknownDecisionError,
 )
+from gedppl.study.baselines.always_safe import AlwaysSafe
+from gedppl.study.baselines.constrained_oracle import ConstrainedOracle
+from gedppl.study.baselines.oplb import OPLB, best_mixture_of_two
 
 K, D, TAU = 4, 3, 0.45
 THETA, MU = np.array([0.6, 0.5, 0.2]), np.array([0.1, 0.6, 0.5])

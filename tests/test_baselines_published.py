@@ -13,20 +13,20 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 import gedppl as ged
-from gedppl.baselines.epsilon_greedy import EpsilonGreedy
-from gedppl.baselines.finite_lp import FiniteLP
-from gedppl.baselines.genop import GenOP
-from gedppl.baselines.hp_ucb import HPUCB
-from gedppl.baselines.lints import LinTS
-from gedppl.baselines.linucb import LinUCB
-from gedppl.baselines.opb import OPB
-from gedppl.baselines.plugin_mask import PluginMask
-from gedppl.baselines.ridge import largest_share
-from gedppl.baselines.roful import ROFUL
-from gedppl.baselines.safe_lts import SafeLTS
-from gedppl.baselines.safe_lucb import SafeLUCB
-from gedppl.baselines.uccb import UCCB
 from gedppl.errors import ConflictingOutcomeError, SettingError, ShapeError
+from gedppl.study.baselines.epsilon_greedy import EpsilonGreedy
+from gedppl.study.baselines.finite_lp import FiniteLP
+from gedppl.study.baselines.genop import GenOP
+from gedppl.study.baselines.hp_ucb import HPUCB
+from gedppl.study.baselines.lints import LinTS
+from gedppl.study.baselines.linucb import LinUCB
+from gedppl.study.baselines.opb import OPB
+from gedppl.study.baselines.plugin_mask import PluginMask
+from gedppl.study.baselines.ridge import largest_share
+from gedppl.study.baselines.roful import ROFUL
+from gedppl.study.baselines.safe_lts import SafeLTS
+from gedppl.study.baselines.safe_lucb import SafeLUCB
+from gedppl.study.baselines.uccb import UCCB
 from tests.problems import TableWorld
 
 K, TAU, C0, SIGMA, DELTA = 3, 0.5, 0.1, 0.1, 0.05
@@ -296,7 +296,7 @@ def test_the_largest_feature_seen_bounds_the_radius():
 
 
 def test_a_problem_that_a_baseline_cannot_play_is_refused_by_a_sentence():
-    from gedppl.baselines.by_name import make_baseline
+    from gedppl.study.baselines.by_name import make_baseline
 
     problem = TableWorld(2, 3, 8, seed=1).problem()
     with pytest.raises(SettingError, match="there is no baseline 'best'; choose from oplb"):

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gedppl.cli import main
-from gedppl.planning.price import first_mix
-from gedppl.simulation.runs import Run
+from gedppl.study.cli import main
+from gedppl.study.planning.price import first_mix
+from gedppl.study.simulation.runs import Run
 from tests.table_runs import WORLD
 
 SCRIPT = '''"""Two wards.
@@ -317,7 +317,7 @@ sys.meta_path.insert(0, Watch())
 
 
 @pytest.mark.parametrize(
-    ("chosen", "module", "seen"), [(None, "gedppl.cli", "1"), ("3", "gedppl.cli", "3"), (None, "numpy", "None")]
+    ("chosen", "module", "seen"), [(None, "gedppl.study.cli", "1"), ("3", "gedppl.study.cli", "3"), (None, "numpy", "None")]
 )
 def test_the_command_computes_on_one_thread_unless_told(chosen, module, seen):
     """What the environment says at the moment NumPy is imported; a bare import is the control, and is left alone."""

@@ -11,23 +11,22 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
-from gedppl import radius
 from gedppl.classes import density_class
-from gedppl.confidence import ConfidenceSet, confidence_set, feed, learner_for, shrinkage
-from gedppl.confidence.finite import EMPTY, FiniteLearner
-from gedppl.confidence.likelihoods import PredictorData
-from gedppl.confidence.linear_gaussian import LinearGaussianLearner
-from gedppl.confidence.predictive import Particles
-from gedppl.confidence.program_bounds import MISSPECIFIED
-from gedppl.confidence.program_sets import Start, next_starts
-from gedppl.confidence.programs import ProgramLearner
-from gedppl.confidence.reach import declared_reach
-from gedppl.confidence.sampled_sets import members
 from gedppl.density import Density
 from gedppl.divergences import hellinger2
 from gedppl.errors import NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import expected, mean, variance
-from gedppl.report.plots import plot_shrinkage
+from gedppl.learning import ConfidenceSet, confidence_set, feed, learner_for, radius, shrinkage
+from gedppl.learning.finite import EMPTY, FiniteLearner
+from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.linear_gaussian import LinearGaussianLearner
+from gedppl.learning.predictive import Particles
+from gedppl.learning.program_bounds import MISSPECIFIED
+from gedppl.learning.program_sets import Start, next_starts
+from gedppl.learning.programs import ProgramLearner
+from gedppl.learning.reach import declared_reach
+from gedppl.learning.sampled_sets import members
+from gedppl.study.report.plots import plot_shrinkage
 from tests.program_doubles import Double, Glm, Heteroscedastic, arm_features, some_rows
 
 DELTA = 0.05

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2, kstest
 
-from gedppl import radius
-from gedppl.confidence import feed
-from gedppl.confidence.program_sets import summed_divergence, view_of
-from gedppl.confidence.programs import ProgramLearner
-from gedppl.confidence.sampled_sets import members, sampled_bounds
 from gedppl.functionals import mean
+from gedppl.learning import feed, radius
+from gedppl.learning.program_sets import summed_divergence, view_of
+from gedppl.learning.programs import ProgramLearner
+from gedppl.learning.sampled_sets import members, sampled_bounds
 from gedppl.oracles import auto, least_squares, mle
 from gedppl.rows import Rows
 from tests.program_doubles import Glm, Heteroscedastic, arm_features

@@ -11,12 +11,12 @@ from scipy.stats import binom, norm
 
 import gedppl as ged
 from gedppl.agent import AlarmWarning, SafeActionWarning, monitoring
-from gedppl.confidence.learner import Bounds
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
 from gedppl.ged_ucb import declared
-from gedppl.planning import plan
-from gedppl.simulation import simulate
+from gedppl.learning.learner import Bounds
+from gedppl.study.planning import plan
+from gedppl.study.simulation import simulate
 from tests.plain_worlds import PlainTables, PlainWorld, play
 from tests.program_doubles import Glm
 

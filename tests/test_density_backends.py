@@ -18,11 +18,11 @@ from numpyro.contrib.module import flax_module
 from numpyro.distributions import constraints as nc
 
 from gedppl import errors
-from gedppl.backends.affine import Level
-from gedppl.backends.jax_affine import levels as jax_levels
-from gedppl.backends.padding import pieces
 from gedppl.classes import as_density, density_class, finite_class
 from gedppl.density import Density
+from gedppl.programs.affine import Level
+from gedppl.programs.jax_affine import levels as jax_levels
+from gedppl.programs.padding import pieces
 from gedppl.rows import Rows
 from tests.optional_pyro import HAS_PYRO, PPLS, pd, pyro, torch
 from tests.programs import PROGRAMS, hierarchical_p, linear_n, linear_p, network_p, poisson_n
@@ -278,7 +278,7 @@ LEVELS = [
 
 
 def torch_levels(function: Any, at: Any) -> list[Level]:
-    from gedppl.backends.torch_affine import levels
+    from gedppl.programs.torch_affine import levels
 
     return levels(function, at)
 
@@ -347,7 +347,7 @@ def test_a_growing_history_compiles_each_function_at_most_four_times() -> None:
 
 
 def test_many_settings_over_many_rows_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gedppl.backends.jax_kernels.MAX_CELLS", 64)
+    monkeypatch.setattr("gedppl.programs.jax_kernels.MAX_CELLS", 64)
     cls = density_class(linear_n, example=(X, A))
     theta = np.random.default_rng(0).normal(size=(37, cls.dim))
     loc = np.stack([cls.density_at(one, X, A).args["loc"] for one in theta[[0, 17, 36]]])

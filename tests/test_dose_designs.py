@@ -8,11 +8,11 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from benchmarks.reproduce import trials
-from gedppl.baselines.boin import BOIN, isotonic
-from gedppl.baselines.crm import CRM
-from gedppl.baselines.ewoc import EWOC
-from gedppl.baselines.three_plus_three import ThreePlusThree
 from gedppl.errors import OutOfSupportError, SettingError
+from gedppl.study.baselines.boin import BOIN, isotonic
+from gedppl.study.baselines.crm import CRM
+from gedppl.study.baselines.ewoc import EWOC
+from gedppl.study.baselines.three_plus_three import ThreePlusThree
 
 SKELETON = (0.05, 0.12, 0.25, 0.40)
 

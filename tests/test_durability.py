@@ -22,7 +22,7 @@ import pytest
 import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.agent import feedback, keeper, memory
-from gedppl.confidence.finite import FiniteLearner
+from gedppl.learning.finite import FiniteLearner
 from tests.plain_worlds import PlainWorld, play
 
 WORLD = PlainWorld()

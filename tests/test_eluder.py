@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gedppl as ged
-from gedppl import eluder, errors
-from gedppl.eluder.plots import compare_divergences, plot_dimension
+from gedppl import errors
+from gedppl.theory import eluder
+from gedppl.theory.eluder.plots import compare_divergences, plot_dimension
 from tests.eluder_worlds import CoinTables
 
 mpl.use("Agg")
@@ -188,7 +189,7 @@ def test_divergences_of_a_parametric_class() -> None:
 def test_large_classes_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     cls = CoinTables(np.random.default_rng(0).uniform(0.1, 0.9, (9, 1, 3)))
     whole = eluder.class_divergences(cls, *POINTS)
-    monkeypatch.setattr("gedppl.eluder.classes.CHUNK", 7)
+    monkeypatch.setattr("gedppl.theory.eluder.classes.CHUNK", 7)
     np.testing.assert_array_equal(eluder.class_divergences(cls, *POINTS), whole)
 
 

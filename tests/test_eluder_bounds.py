@@ -9,9 +9,10 @@ import pytest
 from scipy.optimize import brentq
 
 import gedppl as ged
-from gedppl import eluder, errors
+from gedppl import errors
 from gedppl.density import Density
-from gedppl.eluder import bounds
+from gedppl.theory import eluder
+from gedppl.theory.eluder import bounds
 
 
 def every_pair(members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,9 +16,9 @@ import torch
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.backends.affine import Level
-from gedppl.backends.torch_affine import levels as torch_levels
 from gedppl.classes import density_class
+from gedppl.programs.affine import Level
+from gedppl.programs.torch_affine import levels as torch_levels
 
 RNG = np.random.default_rng(3)
 X, A = RNG.normal(size=(6, 3)), np.array([0, 1, 0, 1, 0, 1])

@@ -9,7 +9,7 @@ import numpyro.distributions as nd
 import pytest
 
 import gedppl as ged
-from gedppl.confidence import Where, feed, learner_for
+from gedppl.learning import Where, feed, learner_for
 
 X, A = np.array([[1.0, 0.3], [1.0, -0.2], [1.0, 0.1]]), np.array([0, 1, 0])
 

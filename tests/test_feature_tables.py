@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 import pytest
 
 import gedppl as ged
-from gedppl.backends import feature_tables
-from gedppl.backends.feature_tables import FeatureTable, tabulated, unit_slopes
+from gedppl.programs import feature_tables
+from gedppl.programs.feature_tables import FeatureTable, tabulated, unit_slopes
 from tests.optional_pyro import needs_pyro
 
 K, D = 3, 2
@@ -67,7 +67,7 @@ def traced(model: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, list[
     monkeypatch.setattr(feature_tables, "_read", noted)
     fast = ged.density_class(model, example=(X, A)).predictor
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gedppl.backends.jax_affine.tabulated", lambda parts, slopes, dim: parts)
+        patch.setattr("gedppl.programs.jax_affine.tabulated", lambda parts, slopes, dim: parts)
         slow = ged.density_class(model, example=(X, A)).predictor
     return fast, slow, read
 
@@ -91,7 +91,7 @@ def test_what_is_not_affine_in_the_context_stays_with_the_program(model: Any, mo
 
 
 def test_wide_contexts_are_read_by_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gedppl.backends.jax_affine.FEW_ROWS", 0)
+    monkeypatch.setattr("gedppl.programs.jax_affine.FEW_ROWS", 0)
     fast, slow, read = traced(by_features, monkeypatch)
     np.testing.assert_allclose(fast.features(X, A), slow.features(X, A), rtol=1e-12)
     assert read[0] is not None
@@ -168,7 +168,7 @@ def test_a_table_says_what_a_pyro_program_says(monkeypatch: pytest.MonkeyPatch) 
     find = feature_tables._read
     monkeypatch.setattr(feature_tables, "_read", lambda *args: (read.append(find(*args)), read[-1])[1])
     fast = ged.density_class(model, example=(X, A)).predictor
-    monkeypatch.setattr("gedppl.backends.torch_affine.tabulated", lambda parts, slopes, dim: parts)
+    monkeypatch.setattr("gedppl.programs.torch_affine.tabulated", lambda parts, slopes, dim: parts)
     slow = ged.density_class(model, example=(X, A)).predictor
     for quick, program in zip(parts_of(fast, X, A), parts_of(slow, X, A), strict=True):
         np.testing.assert_allclose(quick, program, rtol=1e-12, atol=0)

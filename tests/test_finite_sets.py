@@ -10,7 +10,7 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.confidence.finite import FiniteLearner
+from gedppl.learning.finite import FiniteLearner
 from gedppl.selection import select_policy
 from tests.plain_worlds import PlainTables, PlainWorld, play
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import gedppl as ged
-from gedppl.confidence.programs import ProgramLearner
 from gedppl.errors import FitWarning
+from gedppl.learning.programs import ProgramLearner
 from gedppl.oracles.ordered import apart
 from gedppl.rows import Rows
 from tests.program_doubles import Glm

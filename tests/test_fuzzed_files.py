@@ -18,7 +18,7 @@ import gedppl as ged
 from gedppl import reading
 from gedppl.errors import JournalCorruptError, RecordError, RunFileError, SettingError, UnsafeFileError
 from gedppl.journal.format import MAX_DECODED_BYTES, MAX_DEPTH, decode, encode
-from gedppl.simulation import run_files
+from gedppl.study.simulation import run_files
 from tests.fuzzed_files import READ, a_run, fingerprint, inflating
 from tests.hostile_runs import signed
 

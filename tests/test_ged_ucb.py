@@ -11,7 +11,7 @@ from scipy.stats import binom
 import gedppl as ged
 from gedppl import counterfactual, ged_ucb
 from gedppl.ged_ucb import costs
-from gedppl.simulation import constrained_best, simulate
+from gedppl.study.simulation import constrained_best, simulate
 from tests.literal import algorithm_1
 from tests.problems import LinearWorld, TableWorld
 
@@ -271,7 +271,7 @@ def test_feasibility_rests_on_the_bounds_and_not_on_what_steers_the_past() -> No
 
 def test_a_past_round_is_never_taken_to_have_known_more_than_today() -> None:
     """Too narrow an approximation would count an action as played that past rounds could not afford."""
-    from gedppl.confidence.learner import Bounds, Trail
+    from gedppl.learning.learner import Bounds, Trail
 
     estimate = np.full((1, 3, 2), 0.2)
     upper = np.array([[[1.0, 1.0], [0.25, 0.9], [0.22, 0.6]]])  # snapshot 0 knows nothing; the last is today's

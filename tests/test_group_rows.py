@@ -10,15 +10,14 @@ import pytest
 from scipy.stats import binom
 
 import gedppl as ged
-from gedppl import radius
 from gedppl.agent.state_store import _Reader, _Writer
-from gedppl.confidence import Where, feed, learner_for
-from gedppl.confidence.groups import Group, action_groups, dependence, named, program_dependence
-from gedppl.confidence.program_bounds import MISSPECIFIED
-from gedppl.confidence.program_sets import Start
-from gedppl.confidence.programs import ProgramLearner
 from gedppl.density import Density
 from gedppl.functionals import mean
+from gedppl.learning import Where, feed, learner_for, radius
+from gedppl.learning.groups import Group, action_groups, dependence, named, program_dependence
+from gedppl.learning.program_bounds import MISSPECIFIED
+from gedppl.learning.program_sets import Start
+from gedppl.learning.programs import ProgramLearner
 from tests.plain_worlds import ArmsWorld, play
 from tests.program_doubles import Glm, Heteroscedastic, arm_features
 

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import gedppl as ged
-from gedppl import eluder, errors
+from gedppl import errors
 from gedppl.density import Density
-from gedppl.eluder import lemmas
-from gedppl.guarantees import check_guarantee, guarantee
-from gedppl.guarantees.class_constants import ClassConstants, class_constants
-from gedppl.guarantees.lemma_checks import check_lemmas
-from gedppl.simulation import FixedPolicy
+from gedppl.study.simulation import FixedPolicy
+from gedppl.theory import eluder
+from gedppl.theory.eluder import lemmas
+from gedppl.theory.guarantees import check_guarantee, guarantee
+from gedppl.theory.guarantees.class_constants import ClassConstants, class_constants
+from gedppl.theory.guarantees.lemma_checks import check_lemmas
 from tests.eluder_worlds import CoinTables, CoinWorld
 from tests.problems import LinearWorld
 

@@ -11,9 +11,9 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.eluder import lemmas
-from gedppl.guarantees import check_guarantee, guarantee
-from gedppl.guarantees.class_constants import class_constants
+from gedppl.theory.eluder import lemmas
+from gedppl.theory.guarantees import check_guarantee, guarantee
+from gedppl.theory.guarantees.class_constants import class_constants
 from tests.eluder_worlds import CoinWorld
 from tests.test_guarantee import fixed_constants
 

@@ -18,8 +18,8 @@ from gedppl.agent.monitoring import stops
 from gedppl.agent.predictions import predictive_cdf
 from gedppl.agent.stakes import limit_floor
 from gedppl.classes import LinearPredictor
-from gedppl.confidence import linear_gaussian
 from gedppl.guard import Cost, Told
+from gedppl.learning import linear_gaussian
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 from tests.program_doubles import Glm, Heteroscedastic
 

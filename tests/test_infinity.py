@@ -13,9 +13,9 @@ import numpyro.distributions as nd
 import pytest
 
 import gedppl as ged
-from gedppl.confidence.program_bounds import ARGUMENT, MISSPECIFIED
-from gedppl.confidence.programs import ProgramLearner
 from gedppl.density import Density
+from gedppl.learning.program_bounds import ARGUMENT, MISSPECIFIED
+from gedppl.learning.programs import ProgramLearner
 from tests.program_doubles import Glm, arm_features
 
 DELTA = 0.05
@@ -133,8 +133,8 @@ def test_an_ascent_keeps_them_too() -> None:
 
 def test_emptiness_is_a_field_and_not_a_word(monkeypatch) -> None:
     """Whatever the note says, sets that do not meet are no guarantee; and a class refuted by its own likelihood is empty."""
-    monkeypatch.setattr("gedppl.confidence.program_bounds.APART", "all is well")
-    monkeypatch.setattr("gedppl.confidence.program_bounds.MISSPECIFIED", "all is well")
+    monkeypatch.setattr("gedppl.learning.program_bounds.APART", "all is well")
+    monkeypatch.setattr("gedppl.learning.program_bounds.MISSPECIFIED", "all is well")
     cls = Glm("Poisson", 1, lambda x, a: x)
     x, a = np.ones((400, 1)), np.zeros(400, int)
     nine, one = (learned(cls, x, a, np.full(400, y)) for y in (9.0, 1.0))

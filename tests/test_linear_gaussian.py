@@ -9,12 +9,12 @@ import pytest
 from scipy import integrate, optimize, stats
 
 from gedppl.classes import LinearPredictor
-from gedppl.confidence import ellipsoids
-from gedppl.confidence.groups import action_groups, dependence
-from gedppl.confidence.linear_gaussian import EMPTY, LinearGaussianLearner
-from gedppl.confidence.loc_ranges import value_range
 from gedppl.errors import DataError, FamilyError, NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
+from gedppl.learning import ellipsoids
+from gedppl.learning.groups import action_groups, dependence
+from gedppl.learning.linear_gaussian import EMPTY, LinearGaussianLearner
+from gedppl.learning.loc_ranges import value_range
 
 K = 3
 

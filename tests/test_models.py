@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl.cli.scripts import loaded
-from gedppl.confidence.programs import ProgramLearner
+from gedppl.learning.programs import ProgramLearner
+from gedppl.study.cli.scripts import loaded
 from tests.stand_ins import provide
 
 pytestmark = [

@@ -11,9 +11,9 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.errors import ActionRangeError, NotFiniteError, PropensityError, SettingError, ShapeError
-from gedppl.offpolicy import Log, cross_fitted, doubly_robust, empirical_bernstein, ips, snips
-from gedppl.simulation import FixedPolicy, simulate
-from gedppl.simulation.runs import Run
+from gedppl.study.offpolicy import Log, cross_fitted, doubly_robust, empirical_bernstein, ips, snips
+from gedppl.study.simulation import FixedPolicy, simulate
+from gedppl.study.simulation.runs import Run
 from tests.table_runs import WORLD, K
 
 N, REPEATS, DELTA = 400, 300, 0.1

@@ -11,7 +11,7 @@ import gedppl as ged
 from gedppl import ged_ucb
 from gedppl.ged_ucb.costs import weighted_width
 from gedppl.selection import select_policies
-from gedppl.simulation import constrained_best
+from gedppl.study.simulation import constrained_best
 from tests.eluder_worlds import CoinTables, CoinWorld
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")

@@ -13,8 +13,8 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 import gedppl as ged
-from gedppl.confidence.likelihoods import OrderedData, ProgramData
-from gedppl.confidence.programs import ProgramLearner
+from gedppl.learning.likelihoods import OrderedData, ProgramData
+from gedppl.learning.programs import ProgramLearner
 from gedppl.oracles import maximum_likelihood
 from gedppl.oracles.fits import WorkingPrior
 from gedppl.oracles.ordered import OrderedObjective

@@ -19,10 +19,10 @@ import pytest
 import gedppl as ged
 from gedppl import errors
 from gedppl.density import Density
-from gedppl.planning import ModelWorld, Plan, Scenario, StoppingRules, Trial, plan
-from gedppl.planning.plots import plot_plan, plot_regret_over_rounds
-from gedppl.planning.rules import best_possible
-from gedppl.planning.worlds import make_world
+from gedppl.study.planning import ModelWorld, Plan, Scenario, StoppingRules, Trial, plan
+from gedppl.study.planning.plots import plot_plan, plot_regret_over_rounds
+from gedppl.study.planning.rules import best_possible
+from gedppl.study.planning.worlds import make_world
 from tests.eluder_worlds import CoinTables, CoinWorld
 from tests.problems import LinearWorld
 
@@ -334,7 +334,7 @@ def test_a_linear_gaussian_program_is_planned() -> None:
 
 
 def test_rooms_load_nothing_heavy() -> None:
-    code = "import sys, gedppl.guarantees.lemma_checks, gedppl.planning.plots, gedppl.eluder.plots; "
+    code = "import sys, gedppl.theory.guarantees.lemma_checks, gedppl.study.planning.plots, gedppl.theory.eluder.plots; "
     check = "print(*[m for m in ('jax', 'torch', 'numpyro', 'pyro', 'arviz', 'matplotlib') if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True).stdout
     assert loaded.split() == []

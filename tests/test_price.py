@@ -12,9 +12,9 @@ from scipy.stats import norm
 import gedppl as ged
 from gedppl.agent import SafeActionWarning
 from gedppl.errors import FunctionalError, ProblemError, SettingError, ShapeError
-from gedppl.planning.declarations import HalfwayPrior, declarations, with_model
-from gedppl.planning.price import FirstMix, Helped, Price, first_mix, first_mix_words
-from gedppl.planning.truths import declared_world, safe_value_can_be_exact
+from gedppl.study.planning.declarations import HalfwayPrior, declarations, with_model
+from gedppl.study.planning.price import FirstMix, Helped, Price, first_mix, first_mix_words
+from gedppl.study.planning.truths import declared_world, safe_value_can_be_exact
 from tests.plain_worlds import PlainTables
 from tests.problems import LinearWorld
 from tests.program_doubles import Glm

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reproduce import hp_ucb, opb, oplb, roful
-from gedppl.baselines.opb import OPB
+from gedppl.study.baselines.opb import OPB
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "published.py"
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from gedppl import radius
 from gedppl.errors import SettingError
-from gedppl.radius import View
+from gedppl.learning import radius
+from gedppl.learning.radius import View
 
 
 def test_levels_of_restarts_sum_to_delta_and_no_more() -> None:

@@ -8,7 +8,7 @@ import io
 import re
 from pathlib import Path
 
-from gedppl.cli import main
+from gedppl.study.cli import main
 
 README = Path(__file__).parent.parent / "README.md"
 

@@ -11,16 +11,16 @@ from scipy.special import ndtr
 from scipy.stats import bernoulli, binom, norm
 
 import gedppl as ged
-from gedppl import confidence
+from gedppl import learning as confidence
 from gedppl.agent import predictions
 from gedppl.agent.predictions import is_refutable, log_predictive, mark, tops
 from gedppl.classes import LinearPredictor
-from gedppl.confidence import linear_gaussian
-from gedppl.confidence.likelihoods import PredictorData
-from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.errors import SettingError
 from gedppl.guard import ClassMonitor, PitMonitor
 from gedppl.guard.bets import log_total
+from gedppl.learning import linear_gaussian
+from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from tests.plain_worlds import ArmsWorld, PlainWorld
 from tests.program_doubles import Glm
 

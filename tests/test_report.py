@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl import arviz_shim, report
+from gedppl import arviz_shim
 from gedppl.errors import SettingError, UnknownTruthError
-from gedppl.report import page, plots, style
-from gedppl.simulation import FixedPolicy, simulate
-from gedppl.simulation.references import frontier, references
-from gedppl.simulation.runs import Run
+from gedppl.study import report
+from gedppl.study.report import page, plots, style
+from gedppl.study.simulation import FixedPolicy, simulate
+from gedppl.study.simulation.references import frontier, references
+from gedppl.study.simulation.runs import Run
 from tests.table_runs import WORLD, K, agents_run
 
 
@@ -277,7 +278,7 @@ def test_what_is_not_known_is_not_drawn(blind, run):
 def test_shrinkage_leaves_pyplot_alone_too():
     import matplotlib.pyplot as plt
 
-    from gedppl.confidence import Shrinkage, ShrinkageRow
+    from gedppl.learning import Shrinkage, ShrinkageRow
 
     before = plt.get_fignums()
     rows = (ShrinkageRow(8, 0.5, 3.0, 96.0, "curvature"), ShrinkageRow(16, 0.4, 3.2, 160.0, "radius"))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl.planning.tables import Plan, Trial
-from gedppl.simulation import Outline, showing
+from gedppl.study.planning.tables import Plan, Trial
+from gedppl.study.simulation import Outline, showing
 from tests.table_runs import agents_run
 
 

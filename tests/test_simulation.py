@@ -22,10 +22,10 @@ from gedppl.errors import (
     ShapeError,
     UnknownTruthError,
 )
-from gedppl.simulation import FixedPolicy, catch_up, simulate
-from gedppl.simulation.realised import realised_values
-from gedppl.simulation.replay import Replay
-from gedppl.simulation.runs import Run
+from gedppl.study.simulation import FixedPolicy, catch_up, simulate
+from gedppl.study.simulation.realised import realised_values
+from gedppl.study.simulation.replay import Replay
+from gedppl.study.simulation.runs import Run
 from tests.hostile_runs import signed
 from tests.problems import TableWorld
 from tests.table_runs import WORLD, K, agents_run
@@ -68,7 +68,7 @@ def test_what_is_recorded_is_what_the_definitions_say(world, run):
 
 
 def test_the_oracle_has_no_regret_and_the_greedy_policy_is_found_out(world):
-    from gedppl.simulation import constrained_best
+    from gedppl.study.simulation import constrained_best
 
     best = play(world, lambda x: constrained_best(world.problem(), world.utilities(x), world.costs(x))[0])
     np.testing.assert_allclose(best.regret, 0, atol=1e-9)

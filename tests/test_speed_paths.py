@@ -11,11 +11,11 @@ import pytest
 import gedppl as ged
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
 from gedppl.agent.stakes import densities, outcome_floor
-from gedppl.backends.answers import KEEP, LARGEST, Answers
-from gedppl.confidence.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import contexts as contexts_file
+from gedppl.learning.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
+from gedppl.programs.answers import KEEP, LARGEST, Answers
 
 # the guard ------------------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ def test_counts_are_checked_as_the_program_checks_them(family: Any, monkeypatch:
     y = np.array([0.0, 1.0, 2.0, 0.5, -1.0, 7.0])
     x, a = np.ones((len(y), 2)), np.zeros(len(y), np.int64)
     quick = cls.supports(x, a, y)
-    monkeypatch.setattr("gedppl.backends.jax_kernels.COUNTED", {})
+    monkeypatch.setattr("gedppl.programs.jax_kernels.COUNTED", {})
     np.testing.assert_array_equal(quick, cls.supports(x, a, y))
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gedppl.cli import main
-from gedppl.cli import sweep as sweeps
-from gedppl.cli.scripts import loaded
-from gedppl.cli.sweep import run_cell, sweep
-from gedppl.cli.sweep_page import rows_of
 from gedppl.errors import SettingError
+from gedppl.study.cli import main
+from gedppl.study.cli import sweep as sweeps
+from gedppl.study.cli.scripts import loaded
+from gedppl.study.cli.sweep import run_cell, sweep
+from gedppl.study.cli.sweep_page import rows_of
 
 BANDIT = Path(__file__).parents[1] / "models" / "bandit.py"
 OWN = ("seconds", "ask_ms", "worker")  # what differs between two runs of the same cell

@@ -13,7 +13,7 @@ from gedppl.errors import FunctionalError, InfeasibleError
 from gedppl.ged_ucb import select, worst_case
 from gedppl.ged_ucb.costs import check_feasible, room_for_mixing
 from gedppl.guard import LimitMonitor
-from gedppl.simulation import FixedPolicy, simulate
+from gedppl.study.simulation import FixedPolicy, simulate
 from tests.plain_worlds import PlainWorld
 from tests.test_declared import Families, exponential
 

@@ -12,17 +12,16 @@ import numpyro.distributions as dist
 import pytest
 from scipy.stats import binom
 
-from gedppl import radius
 from gedppl.classes import LinearPredictor, density_class
-from gedppl.confidence import confidence_set, learner_for
-from gedppl.confidence.likelihoods import PredictorData
-from gedppl.confidence.linear_gaussian import EMPTY
-from gedppl.confidence.program_bounds import APART, ARGUMENT, _over_interval
-from gedppl.confidence.programs import ProgramLearner
 from gedppl.density import Density
 from gedppl.functionals import expected, mean, probability
+from gedppl.learning import confidence_set, learner_for, radius
+from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.linear_gaussian import EMPTY
+from gedppl.learning.program_bounds import APART, ARGUMENT, _over_interval
+from gedppl.learning.programs import ProgramLearner
+from gedppl.learning.radius import Est
 from gedppl.oracles import auto, mle
-from gedppl.radius import Est
 from tests.program_doubles import Glm, arm_features, some_rows
 
 DELTA = 0.05

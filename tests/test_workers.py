@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl.planning import plan
+from gedppl.study.planning import plan
 from tests.problems import linear_program
 
 CONTEXTS = np.random.default_rng(0).uniform(0.1, 0.6, (20, 4))

@@ -30,9 +30,9 @@ import numpyro
 import numpyro.distributions as dist
 
 import gedppl as ged
-from gedppl import eluder
-from gedppl.eluder.plots import plot_dimension
-from gedppl.guarantees import guarantee
+from gedppl.theory import eluder
+from gedppl.theory.eluder.plots import plot_dimension
+from gedppl.theory.guarantees import guarantee
 
 # %% [markdown]
 # ## Four classes

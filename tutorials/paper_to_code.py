@@ -28,7 +28,7 @@ import numpyro.distributions as dist
 from scipy.stats import beta, chi2
 
 import gedppl as ged
-from gedppl.eluder import bounds, lemmas
+from gedppl.theory.eluder import bounds, lemmas
 
 SMALL = bool(os.environ.get("GEDPPL_SMALL"))
 REPEATS = 400 if SMALL else 4000

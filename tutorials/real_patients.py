@@ -32,7 +32,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gedppl as ged
-from gedppl.simulation.references import references
+from gedppl.study.simulation.references import references
 
 sys.path.append(str(next(folder for folder in (Path("models"), Path("../models")) if folder.is_dir())))
 import dosing  # the script, found by the line above

@@ -7,7 +7,7 @@ Among equally good vertices the one with the least-pulled arm is played. At tau 
 at 1 to the end, so that cell shows the tie rule and nothing else: 3,172 by this rule, 2,857 by least expected pulls (all other
 cells move by less than 1%).
 
-All runs of all limits go through the rounds together; `gedppl.baselines.opb.OPB` is the same rule one run at a time.
+All runs of all limits go through the rounds together; `gedppl.study.baselines.opb.OPB` is the same rule one run at a time.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gedppl.baselines.boin import BOIN
-from gedppl.baselines.crm import CRM
-from gedppl.baselines.dose_design import DoseDesign
-from gedppl.baselines.three_plus_three import ThreePlusThree
+from gedppl.study.baselines.boin import BOIN
+from gedppl.study.baselines.crm import CRM
+from gedppl.study.baselines.dose_design import DoseDesign
+from gedppl.study.baselines.three_plus_three import ThreePlusThree
 
 from .cells import Cell
 

@@ -39,7 +39,6 @@ from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, rows_by_stream
 from gedppl.agent.predictions import is_refutable, log_predictive, mark, predictive_cdf, tops
 from gedppl.agent.stakes import densities, is_scalar, limit_cost, limit_floor, safe_cost
-from gedppl.confidence.linear_gaussian import LinearGaussianLearner
 from gedppl.errors import FamilyError, NoClosedFormError
 from gedppl.ged_ucb.declared import DECLARATIONS, KINDS
 from gedppl.guard import (
@@ -57,6 +56,7 @@ from gedppl.guard import (
     randomised_pit,
 )
 from gedppl.guard.bets import Bets
+from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.problem import Constraint, Problem, evaluate
 from gedppl.settings import warmup_rounds
 

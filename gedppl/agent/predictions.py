@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from gedppl.confidence.finite import FiniteLearner
-from gedppl.confidence.likelihoods import PredictorData, climb
-from gedppl.confidence.linear_gaussian import LOG_2PI, LinearGaussianLearner
-from gedppl.confidence.programs import ProgramLearner
 from gedppl.density import Density
+from gedppl.learning.finite import FiniteLearner
+from gedppl.learning.likelihoods import PredictorData, climb
+from gedppl.learning.linear_gaussian import LOG_2PI, LinearGaussianLearner
+from gedppl.learning.programs import ProgramLearner
 from gedppl.rows import Rows
 
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from gedppl.agent.predictions import members_at
 from gedppl.classes import LinearPredictor
-from gedppl.confidence.loc_ranges import is_plain
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.functionals import Functional, realised
 from gedppl.guard import Cost, Floor
+from gedppl.learning.loc_ranges import is_plain
 from gedppl.problem import Constraint
 
 EXPECTATIONS = ("mean", "second_moment", "probability")

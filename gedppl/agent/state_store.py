@@ -18,16 +18,16 @@ import numpy as np
 
 from gedppl.agent.feedback import Entry, Outcomes
 from gedppl.agent.memory import Inbox, Ledger, Memory, started
-from gedppl.confidence import linear_gaussian, linear_parts, programs
-from gedppl.confidence.ellipsoids import Ellipsoid
-from gedppl.confidence.group_rows import GroupRows
-from gedppl.confidence.groups import Group
-from gedppl.confidence.likelihoods import OrderedData, PredictorData, ProgramData
-from gedppl.confidence.predictive import Particles
-from gedppl.confidence.program_sets import Plausible, Start, Unseen, plausible
 from gedppl.errors import JournalCorruptError, JournalError
 from gedppl.ged_ucb import Block, State
 from gedppl.guard import Alarm
+from gedppl.learning import linear_gaussian, linear_parts, programs
+from gedppl.learning.ellipsoids import Ellipsoid
+from gedppl.learning.group_rows import GroupRows
+from gedppl.learning.groups import Group
+from gedppl.learning.likelihoods import OrderedData, PredictorData, ProgramData
+from gedppl.learning.predictive import Particles
+from gedppl.learning.program_sets import Plausible, Start, Unseen, plausible
 from gedppl.oracles.fits import Fit, WorkingPrior
 from gedppl.rows import Rows
 

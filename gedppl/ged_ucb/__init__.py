@@ -35,12 +35,12 @@ from typing import Any
 import numpy as np
 
 from gedppl import counterfactual
-from gedppl.confidence import Where, learner_for
 from gedppl.ged_ucb.costs import Replay, check_explorable, check_feasible, cost_bounds, replay, worst_case
 from gedppl.ged_ucb.known import known_directions
 from gedppl.ged_ucb.optimism import Today, today
 from gedppl.ged_ucb.state import Block, Info, State
 from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration
+from gedppl.learning import Where, learner_for
 from gedppl.problem import UTILITY, Problem
 from gedppl.selection import eagerness, select_policies
 from gedppl.settings import Settings, warmup_rounds

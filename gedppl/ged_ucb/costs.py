@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gedppl.confidence.learner import Bounds, Trail
 from gedppl.errors import InfeasibleError
 from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
+from gedppl.learning.learner import Bounds, Trail
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
 
 TOLERANCE = 1e-11  # share of a limit by which a policy may end above it

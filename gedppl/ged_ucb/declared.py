@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gedppl.confidence.learner import Bounds
 from gedppl.ged_ucb.known import holds_parameters
+from gedppl.learning.learner import Bounds
 from gedppl.problem import Constraint, Problem
 
 ROUNDING = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only

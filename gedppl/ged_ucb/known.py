@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gedppl.confidence.loc_ranges import is_mean
 from gedppl.errors import ProblemError
 from gedppl.ged_ucb.state import State
+from gedppl.learning.loc_ranges import is_mean
 from gedppl.problem import Constraint, KnownCost, Problem
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gedppl.confidence.learner import Bounds, Learner
+from gedppl.learning.learner import Bounds, Learner
 from gedppl.problem import Problem
 from gedppl.settings import Settings
 

@@ -66,7 +66,7 @@ class SVI:
     def runner(self, cls: DensityClass) -> GuideRunner:
         known = self._runners.get(id(cls))
         if known is None:
-            backend = import_module(f"gedppl.backends.{cls.backend}_svi")
+            backend = import_module(f"gedppl.programs.{cls.backend}_svi")
             known = self._runners[id(cls)] = (cls, backend.Runner(cls, self.settings))  # cls kept alive: its id stays its own
         return known[1]
 

@@ -1,0 +1,391 @@
+"""Which learner serves a class, and the confidence set as an object to ask questions of.
+
+Axis letters: n contexts or rows, K actions, M members, D flat parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gedppl.errors import NotFiniteError, SettingError, ShapeError
+from gedppl.learning.finite import FiniteLearner
+from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
+from gedppl.learning.programs import ProgramLearner
+from gedppl.learning.radius import LikelihoodRatio, Rule
+from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
+from gedppl.oracles.fits import WorkingPrior
+
+if TYPE_CHECKING:
+    from gedppl.classes import DensityClass
+    from gedppl.functionals import Functional
+    from gedppl.learning.learner import Bounds
+
+GROWTH = 1.1  # refit once the rows have grown by this factor
+PRIOR_PROBES = 16  # draws at which a prior must be what its curvature says
+CLOSED_FORM_ORACLES = ("auto", "least squares")
+PRIOR_DRAWS = 2000  # from which a prior that is not Gaussian is summarised
+MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
+
+
+@dataclass(frozen=True)
+class Where:
+    """What is known of contexts and actions before any data."""
+
+    x: np.ndarray  # (1, dx)
+    n_actions: int
+    wanted: tuple[int, ...]  # actions whose bounds will be asked for
+
+    def groups(self, cls: DensityClass) -> tuple[Group, ...]:
+        """Groups of actions with parameters of their own, as the program shows them."""
+        return action_groups(self._depends(cls), self.wanted)
+
+    def _depends(self, cls: DensityClass) -> np.ndarray:
+        """(K, D) bool."""
+        if cls.predictor is not None:
+            return dependence(cls.predictor.features, self.n_actions, self.x)
+        edges = cls.ordered
+        if edges is not None:
+            return dependence(lambda x, a: np.any(edges.features(x, a) != 0, axis=1), self.n_actions, self.x)
+        return program_dependence(cls, self.n_actions, self.x)
+
+
+def learner_for(
+    cls: Any,
+    *,
+    delta: float,
+    radius: Rule | None = None,
+    oracle: Any = None,
+    prior: WorkingPrior | None = None,
+    seed: int = 0,
+    known_direction: tuple[Any, Any] | None = None,
+    where: Where | None = None,
+    keep_past: bool = True,
+) -> Any:
+    """The learner that serves a class: a member list, the linear-Gaussian closed form, or ascent on the program.
+
+    Parameters
+    ----------
+    cls
+        From `density_class` (traced) or `finite_class`.
+    radius
+        A rule from `gedppl.learning.radius`; the default is the likelihood-ratio e-process in its exact form for the class.
+    oracle, prior, seed
+        For programs: how fits are found, the working prior of parameters without one, and the seed of the particles.
+    known_direction
+        For the linear-Gaussian closed form, see `LinearGaussianLearner.start`; other learners do not use it.
+    where
+        Contexts and actions to read off which action depends on which parameters: groups of actions then get sets of their own.
+    keep_past
+        Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
+    """
+    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    if getattr(cls, "size", None) is not None:
+        return FiniteLearner.start(cls, delta=delta, radius=radius)
+    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
+    ratio = LikelihoodRatio() if radius is None else radius
+    gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
+    if closed and prior is None and gaussian_outcome and isinstance(ratio, LikelihoodRatio):
+        from gedppl.learning.linear_gaussian import LinearGaussianLearner
+
+        mean, precision = gaussian_prior(cls, seed)
+        return LinearGaussianLearner.start(
+            cls.predictor,
+            cls.dim,
+            delta=delta,
+            prior_mean=mean,
+            prior_precision=precision,
+            norm_bound=_norm_bounds(cls),
+            restarts=ratio.restarts,
+            intersect=ratio.intersect,
+            known_direction=known_direction,
+            groups=None if where is None else where.groups(cls),
+            keep_past=keep_past,
+        )
+    groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
+    return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed, groups=groups)
+
+
+def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Mean (D,) and precision (D, D) of the class's own prior, or of a Gaussian in its place; no precision if it has none.
+
+    A prior that is not Gaussian is replaced by one with its median and the spread of its middle half. If a parameter has no prior
+    there is none to bet on. Coverage does not depend on it: it sets the fit before data, and what is bet on.
+    """
+    origin = np.asarray(cls.initial, float)
+    if np.all(cls.prior_free):
+        return origin, None
+    exact = None if np.any(cls.prior_free) else _parabola(cls, origin)
+    if exact is not None:
+        return exact
+    draws = np.asarray(cls.draw_prior(PRIOR_DRAWS, seed), float)
+    low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+    spread = (high - low) / MIDDLE_HALF
+    known = ~cls.prior_free & np.isfinite(spread) & (spread > 0)
+    return np.where(known, middle, origin), np.diag(spread**-2.0) if known.all() else None
+
+
+def _parabola(cls: Any, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and precision of a prior whose logarithm, at draws from it, is the parabola that its slope and curvature say."""
+    grad, hessian = cls.log_prior_grad_hessian(origin)
+    scale = np.sqrt(np.abs(np.diag(hessian)))  # of each coordinate, in its own units
+    if not (np.isfinite(hessian).all() and np.all(scale > 0)):
+        return None
+    if np.linalg.eigvalsh(-hessian / np.outer(scale, scale)).min() <= np.sqrt(np.finfo(float).eps):
+        return None
+    places = np.asarray(cls.draw_prior(PRIOR_PROBES, 0), float) - origin
+    quadratic = places @ grad + 0.5 * np.einsum("md,de,me->m", places, hessian, places)
+    change = np.asarray(cls.log_prior(origin + places), float) - float(cls.log_prior(origin))
+    if not np.allclose(change, quadratic, rtol=1e-7, atol=1e-7):  # nats
+        return None
+    return origin + np.linalg.solve(-hessian, grad), -hessian
+
+
+def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:
+    """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its farthest corner, if it has one."""
+    declared: Any = getattr(cls, "bounds", None)
+    sites: Any = getattr(cls, "sites", None)
+    found = []
+    for site in sites if declared and sites else ():
+        if site.name in declared:
+            limit = declared[site.name]
+            if isinstance(limit, tuple):
+                limit = float(np.linalg.norm(np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))))
+            if np.isfinite(limit):
+                found.append((np.arange(site.start, site.stop), float(limit)))
+    return found or None
+
+
+# a set from data ---------------------------------------------------------------------------------------------------------
+
+
+def confidence_set(
+    cls: Any,
+    x: np.ndarray,
+    a: np.ndarray,
+    y: np.ndarray,
+    delta: float = 0.05,
+    *,
+    radius: Rule | None = None,
+    oracle: Any = None,
+    prior: WorkingPrior | None = None,
+    seed: int = 0,
+    growth: float = GROWTH,
+) -> ConfidenceSet:
+    """The parameters that rows x (n, dx), a (n,), y (n,) leave plausible, in the order in which they were collected.
+
+    The rows are taken in one after another, with a refit whenever they have grown by `growth`, because each outcome has to be
+    predicted from the rows before it. Data collected adaptively are welcome.
+    """
+    learner = _started(cls, x, a, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed)
+    return ConfidenceSet(cls, feed(learner, *_rows(x, a, y), growth=growth))
+
+
+def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    x, a, y = np.asarray(x, float), np.asarray(a), np.asarray(y, float)
+    if x.ndim != 2 or a.shape != (len(x),) or y.shape[:1] != (len(x),):
+        raise ShapeError(f"x must be (n, dx), a (n,) and y (n,) with one n, got {x.shape}, {a.shape} and {y.shape}")
+    if not len(x):
+        raise ShapeError("a confidence set needs at least one row, got none")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise NotFiniteError("x and y must be finite: drop or impute rows that are not")
+    return x, a, y
+
+
+def _started(cls: Any, x: Any, a: Any, **options: Any) -> Any:
+    trace = getattr(cls, "trace", None)
+    if trace is not None:
+        trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
+    return learner_for(cls, **options)
+
+
+def feed(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray, *, growth: float = GROWTH) -> Any:
+    """A learner that has taken in these rows in order, refitted whenever they had grown by `growth`, and at the end."""
+    if not growth > 1:
+        raise SettingError(f"growth must be above 1, got {growth}; 1.1 refits after every tenth part more")
+    done, base = 0, learner.n
+    while done < len(a):
+        total = base + done
+        step = max(int(total * growth), total + 1) - total
+        part = slice(done, done + step)
+        learner = learner.absorb(x[part], a[part], y[part]).refit()
+        done += step
+    return learner
+
+
+@dataclass(frozen=True)
+class SetBounds:
+    """A functional's smallest and largest value over a confidence set, with the parameters where it is largest."""
+
+    estimate: np.ndarray  # (n, K)
+    lower: np.ndarray  # (n, K)
+    upper: np.ndarray  # (n, K)
+    method: str
+    guaranteed: bool
+    rule: str
+    note: str
+    witness: list[list[Any]]  # [n][K] named parameters; members of a finite class by number; None where there is none
+
+
+@dataclass(frozen=True)
+class ConfidenceSet:
+    """The parameters that the data leave plausible. Made by `confidence_set`.
+
+    ``contains`` decides membership by the definition of the set; ``bounds`` gives the extremes of a functional; ``members`` draws
+    parameters to look at (an inner approximation).
+    """
+
+    cls: Any
+    learner: Any
+
+    @property
+    def rule(self) -> str:
+        """The radius rule in one sentence."""
+        if isinstance(self.learner, ProgramLearner):
+            return self.learner.sentence
+        return self.learner.rule if isinstance(self.learner.rule, str) else self.learner.rule.describe(self.learner.delta)
+
+    @property
+    def radius(self) -> float:
+        """How far below its largest value the log-likelihood of a plausible parameter may lie, in nats."""
+        return float(self.learner.kappa)
+
+    @property
+    def status(self) -> str:
+        """The oracle's last word."""
+        return self.learner.status
+
+    @property
+    def estimate(self) -> Any:
+        """The fit: named parameters, or the number of a finite class's member."""
+        if isinstance(self.learner, FiniteLearner):
+            return int(self.learner.best[-1])
+        return self.cls.unflatten(self.learner.theta)
+
+    def contains(self, params: Mapping[str, Any] | int) -> bool:
+        """Whether these named parameters (or this member of a finite class) are plausible."""
+        if isinstance(self.learner, FiniteLearner):
+            if not isinstance(params, (int, np.integer)):
+                raise SettingError(f"a finite class's members are numbers 0, ..., {self.cls.size - 1}, got {params!r}")
+            return bool(self.learner.contains(np.array([params]))[0])
+        return bool(self.learner.contains(self.cls.flatten(params)[None])[0])
+
+    def members(self, n: int, seed: int = 0, source: str = "set") -> list[Any]:
+        """At most n members: named parameters (or member numbers). An inner approximation of the set; see `sampled_sets`."""
+        if isinstance(self.learner, FiniteLearner):
+            return [int(m) for m in np.flatnonzero(self.learner.plausible)[:n]]
+        return [self.cls.unflatten(theta) for theta in self._drawn(n, seed, source).theta]
+
+    def _drawn(self, n: int, seed: int, source: str) -> Members:
+        if isinstance(self.learner, ProgramLearner):
+            return members(self.learner, n, seed, source)
+        if source != "set":
+            raise SettingError(f"this set is an exact ellipsoid and draws from source='set' only, got {source!r}")
+        return Members(np.asarray(self.learner.draw_members(n, seed)), "the set", n)
+
+    def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> SetBounds:
+        """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole set."""
+        return self._named(self.learner.bounds(functional, np.atleast_2d(np.asarray(x, float)), n_actions))
+
+    def sampled_bounds(
+        self, functional: Functional, x: np.ndarray, n_actions: int, *, n: int = 256, seed: int = 0, source: str = "laplace"
+    ) -> SetBounds:
+        """The same over drawn members only, for display: an inner approximation, smaller than the truth."""
+        if not isinstance(self.learner, ProgramLearner):
+            raise SettingError(f"this set has exact bounds: use bounds(...); a sample would only be an {INNER}")
+        found = members(self.learner, n, seed, source)
+        return self._named(sampled_bounds(self.learner, functional, np.atleast_2d(np.asarray(x, float)), n_actions, found))
+
+    def _named(self, found: Bounds) -> SetBounds:
+        n, K = found.upper.shape
+
+        def name(i: int, k: int) -> Any:
+            if found.witness is None:
+                return None
+            here = found.witness[i, k]
+            return int(here) if isinstance(self.learner, FiniteLearner) else self.cls.unflatten(here)
+
+        witness = [[name(i, k) for k in range(K)] for i in range(n)]
+        return SetBounds(
+            found.estimate, found.lower, found.upper, found.method, found.guaranteed, found.rule, found.note, witness
+        )
+
+
+# shrinkage ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShrinkageRow:
+    """The set's width at one sample size, and which of its two factors kept it from shrinking like 1/sqrt(n)."""
+
+    n: int
+    width: float  # mean of upper - lower over contexts and actions
+    radius: float  # kappa, the log-likelihood drop allowed
+    curvature: float  # 8 kappa / width^2: the information about the functional that the width corresponds to
+    limited_by: str  # "radius" or "curvature"
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """Width against sample size."""
+
+    rows: tuple[ShrinkageRow, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{'n':>8} {'width':>10} {'radius':>10} {'curvature':>12}  limited by"]
+        lines += [f"{r.n:>8} {r.width:>10.4g} {r.radius:>10.4g} {r.curvature:>12.4g}  {r.limited_by}" for r in self.rows]
+        return "\n".join(lines)
+
+
+def shrinkage(
+    cls: Any,
+    functional: Functional,
+    x: np.ndarray,
+    a: np.ndarray,
+    y: np.ndarray,
+    *,
+    at: np.ndarray,
+    n_actions: int | None = None,
+    sizes: Sequence[int] | None = None,
+    delta: float = 0.05,
+    radius: Rule | None = None,
+    seed: int = 0,
+) -> Shrinkage:
+    """The set's width for `functional` at contexts `at` (n, dx) after each of `sizes` rows.
+
+    width = 2 sqrt(2 kappa / curvature). Between two sizes an ideal set has constant kappa and curvature growing like n. The
+    row says which of the two fell further behind: the radius grew ("radius"), or the rows brought little information about
+    the functional ("curvature"; also when nothing bounds it yet).
+    """
+    x, a, y = _rows(x, a, y)
+    if sizes is None:
+        sizes = [s for s in (2**k for k in range(3, 40)) if s < len(a)] + [len(a)]
+    sizes = sorted({int(s) for s in sizes})
+    if not sizes or sizes[0] < 1 or sizes[-1] > len(a):
+        raise SettingError(f"sizes must lie between 1 and the {len(a)} rows given, got {sizes}")
+    K = int(a.max()) + 1 if n_actions is None else n_actions
+    at = np.atleast_2d(np.asarray(at, float))
+    learner = _started(cls, x, a, delta=delta, radius=radius, seed=seed)
+    rows: list[ShrinkageRow] = []
+    done = 0
+    for size in sizes:
+        learner = feed(learner, x[done:size], a[done:size], y[done:size])
+        done = size
+        found = learner.bounds(functional, at, K)
+        width, kappa = float(np.mean(found.upper - found.lower)), float(learner.kappa)
+        curvature = 8 * kappa / width**2 if width > 0 and np.isfinite(kappa) else np.inf if width == 0 else 0.0
+        rows.append(ShrinkageRow(size, width, kappa, curvature, _limit(rows, size, width, kappa, curvature)))
+    return Shrinkage(tuple(rows))
+
+
+def _limit(before: list[ShrinkageRow], n: int, width: float, kappa: float, curvature: float) -> str:
+    if not before or curvature == 0.0 or before[-1].curvature in (0.0, np.inf) or not np.isfinite(curvature):
+        return "curvature" if curvature == 0.0 or not before else "radius"
+    last = before[-1]
+    radius_behind = np.log(kappa / last.radius)
+    curvature_behind = np.log(n / last.n) - np.log(curvature / last.curvature)
+    return "radius" if radius_behind >= curvature_behind else "curvature"

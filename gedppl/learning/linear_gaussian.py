@@ -1,0 +1,576 @@
+"""The exact learner for y ~ Normal(features(x, a) @ theta + offset(x, a), scale(x, a)) with known scale.
+
+Everything is closed form: the posterior mean as the fit, anytime confidence ellipsoids (`ellipsoids`) for all rows and for
+each group of actions with parameters of its own (`groups`), and the range of a functional over them. A row costs a rank-one
+update, a refit a few small factorisations. Immutable: `absorb` and `refit` return a new learner.
+
+Axis letters: n contexts, K actions, B snapshots, G groups, D flat parameters, q free parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gedppl.errors import FamilyError, NotFiniteError, SettingError, ShapeError
+from gedppl.learning import ellipsoids
+from gedppl.learning.ellipsoids import Ball, Ellipsoid, Quadratics, Region, Seen, seen_directions
+from gedppl.learning.groups import Group, named, one_group
+from gedppl.learning.learner import Bounds, Guess, Trail
+from gedppl.learning.linear_parts import (
+    BET,
+    SPACING,
+    FeatureMemo,
+    Space,
+    Starts,
+    flattening,
+    free_space,
+    guessed_covariance,
+    inverse,
+    norm_ball,
+    solve,
+    stage_weights,
+)
+from gedppl.learning.loc_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from gedppl.classes import LinearPredictor
+    from gedppl.functionals import Functional
+
+EMPTY = "every parameter is excluded by the data: the model is misspecified (noise scale, features or bounds)"
+LOG_2PI = math.log(2 * math.pi)
+ROUNDING = 1e-9  # share of the numbers compared
+FLUSH = 1e-14  # share of the terms of a sum, below which it is their rounding
+WIDER_PRIOR = 1e-4  # share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One refit: rows, fit and set."""
+
+    n: int
+    theta: np.ndarray  # (D,)
+    ellipsoids: tuple[Ellipsoid, ...]  # of eta; each holds the set by itself
+    empty: bool
+
+
+class RegionMemo:
+    """The stacked ellipsoids of the snapshots last asked for; replaced in one assignment, so threads may share it."""
+
+    __slots__ = ("_last", "_q")
+
+    def __init__(self, q: int) -> None:
+        self._q = q
+        self._last: tuple[tuple[Snapshot, ...], Region] = ((), Region([], q))
+
+    def stacked(self, snapshots: tuple[Snapshot, ...]) -> Region:
+        known, region = self._last
+        if len(known) != len(snapshots) or any(one is not other for one, other in zip(known, snapshots)):
+            region = Region([s.ellipsoids for s in snapshots], self._q)
+            self._last = (snapshots, region)
+        return region
+
+
+@dataclass(frozen=True)
+class LinearGaussianLearner:
+    """Data, fit, confidence set and snapshots of a linear-Gaussian class. Made by `LinearGaussianLearner.start`.
+
+    >>> import numpy as np
+    >>> from gedppl.classes import LinearPredictor
+    >>> from gedppl.functionals import mean
+    >>> line = LinearPredictor("Normal", "identity", features=lambda x, a: np.column_stack([np.ones(len(x)), x[:, 0] * a]),
+    ...                        offset=lambda x, a: np.zeros(len(x)), fixed=lambda x, a: {"scale": np.full(len(x), 0.1)})
+    >>> rng = np.random.default_rng(0)
+    >>> x, a = rng.random((200, 1)), rng.integers(0, 2, 200)
+    >>> y = 0.2 + 0.5 * x[:, 0] * a + 0.1 * rng.normal(size=200)
+    >>> learner = LinearGaussianLearner.start(line, 2, delta=0.05).absorb(x, a, y).refit()
+    >>> bounds = learner.bounds(mean(0, 1), np.array([[0.5]]), 2)
+    >>> bool((bounds.lower <= [0.2, 0.45]).all() and (bounds.upper >= [0.2, 0.45]).all())
+    True
+    """
+
+    predictor: LinearPredictor
+    delta: float
+    space: Space
+    groups: tuple[Group, ...]  # the first is all rows
+    restarts: bool
+    intersect: bool
+    keep_past: bool
+    information: np.ndarray  # (G, q, q) A = sum phi phi' / scale^2
+    moment: np.ndarray  # (G, q) b = sum phi r / scale^2, r = y - offset - phi'origin
+    counts: np.ndarray  # (G,) rows
+    stages: np.ndarray  # (G,) starts so far
+    due: np.ndarray  # (G,) rows after which the next processes begin
+    outcome_squares: np.ndarray  # (G,) sum r^2 / scale^2
+    log_scales: float  # sum log scale
+    widest_scale: float
+    narrowest_scale: float
+    starts: Starts
+    snapshots: tuple[Snapshot, ...]
+    kappa: float
+    status: str
+    features_at: FeatureMemo = field(repr=False, compare=False)
+    region_of: RegionMemo = field(repr=False, compare=False)
+
+    @classmethod
+    def start(
+        cls,
+        predictor: LinearPredictor,
+        dim: int,
+        *,
+        delta: float,
+        prior_mean: ArrayLike | None = None,
+        prior_precision: ArrayLike | None = None,
+        norm_bound: float | Sequence[tuple[ArrayLike, float]] | None = None,
+        known_direction: tuple[ArrayLike, ArrayLike] | None = None,
+        groups: tuple[Group, ...] | None = None,
+        restarts: bool = True,
+        intersect: bool = False,
+        keep_past: bool = True,
+    ) -> LinearGaussianLearner:
+        """Before any row.
+
+        Parameters
+        ----------
+        predictor
+            Family ``"Normal"``, link ``"identity"``; ``fixed(x, a)["scale"]`` is the known noise scale, (n,).
+        dim
+            D.
+        delta
+            The set misses the truth, at any time, with at most this probability.
+        prior_mean, prior_precision
+            (D,), and a number, (D,) or (D, D). It sets the fit before data, it is bet on, and it scales the set's mixing
+            distribution; coverage never depends on it. Without one the mixing distribution is taken from the first rows.
+        norm_bound
+            Declared Euclidean norm of theta, or [(indices, norm), ...] for parts of it. It is believed: the set is cut.
+        known_direction
+            (features, value), (D,) and a number or (m, D) and (m,): features @ theta = value, known before any data (the
+            safe action's cost where its features do not change). It is believed.
+        groups
+            From `action_groups`; all rows as one group by default.
+        restarts
+            Begin further e-processes later: after max(16, 4 d) rows of a group with d parameters, then after 64 times as many.
+        intersect
+            Intersect each snapshot's set with all earlier ones. Valid on the same event and a few percent narrower, but where
+            the unlucky delta happens a passing miss becomes a lasting one, so it is off by default.
+        keep_past
+            Keep every snapshot, for `trail`; otherwise only the newest.
+        """
+        if predictor.family != "Normal" or predictor.link != "identity":
+            raise FamilyError(
+                f"the linear-Gaussian learner needs a Normal with identity link, got {predictor.family} with "
+                f"{predictor.link!r}; use the general learner of programs.py"
+            )
+        if not 0 < delta < 1:
+            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        ball = norm_ball(norm_bound, dim)
+        space = free_space(dim, prior_mean, prior_precision, known_direction, ball)
+        q, chosen = space.basis.shape[1], one_group(dim) if groups is None else groups
+        G = len(chosen)
+        learner = cls(
+            predictor=predictor,
+            delta=float(delta),
+            space=space,
+            groups=chosen,
+            restarts=restarts,
+            intersect=intersect,
+            keep_past=keep_past or intersect,
+            information=np.zeros((G, q, q)),
+            moment=np.zeros((G, q)),
+            counts=np.zeros(G, np.int64),
+            stages=np.zeros(G, np.int64),
+            due=np.array([0 if space.proper else max(4, g.size + 1) for g in chosen]),
+            outcome_squares=np.zeros(G),
+            log_scales=0.0,
+            widest_scale=0.0,
+            narrowest_scale=math.inf,
+            starts=Starts.none(q),
+            snapshots=(),
+            kappa=math.inf,
+            status="no rows yet",
+            features_at=FeatureMemo(predictor, dim),
+            region_of=RegionMemo(q),
+        )
+        return learner._begun().refit()
+
+    # data -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """Rows absorbed."""
+        return int(self.counts[0])
+
+    def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> LinearGaussianLearner:
+        """Take in m rows told together: x (m, dx), a (m,), y (m,)."""
+        x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
+        if x.ndim != 2 or a.shape != (len(x),) or y.shape != (len(x),):
+            raise ShapeError(f"rows need x (m, dx), a (m,) and y (m,), got {x.shape}, {a.shape} and {y.shape}")
+        if not len(y):
+            return self
+        if not np.isfinite(y).all():
+            raise NotFiniteError(f"outcomes must be finite, got {y[~np.isfinite(y)][0]}; leave the row out instead")
+        phi, offset, scale = self.features_at.rows(x, a)
+        white = phi / scale[:, None]
+        residual = (y - offset) / scale - white @ self.space.origin
+        free = white @ self.space.basis if self.space.known else white
+        learner = replace(
+            self,
+            log_scales=self.log_scales + float(np.log(scale).sum()),
+            widest_scale=max(self.widest_scale, float(scale.max())),
+            narrowest_scale=min(self.narrowest_scale, float(scale.min())),
+        )
+        mine = np.array([group.rows(a) for group in self.groups])  # (G, m)
+        for part in learner._until_due(mine):
+            learner = learner._added(mine[:, part], free[part], residual[part])
+        return learner
+
+    def _until_due(self, mine: np.ndarray) -> Iterator[slice]:
+        """A batch in parts, each up to the row after which processes begin: they may look at earlier rows of it, not at later."""
+        done, counts, due = 0, self.counts, self.due
+        running = counts[:, None] + np.cumsum(mine, axis=1)
+        while done < mine.shape[1]:
+            reached = np.any(running[:, done:] >= due[:, None], axis=0)
+            stop = done + int(np.argmax(reached)) + 1 if reached.any() else mine.shape[1]
+            yield slice(done, stop)
+            due = np.where(running[:, stop - 1] >= due, self._next_due(due, running[:, stop - 1]), due)
+            done = stop
+
+    def _next_due(self, due: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """(G,) the rows after which a stage follows the one that begins at `counts`."""
+        second = np.array([max(16, 4 * g.size) for g in self.groups])
+        return np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
+
+    def _added(self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray) -> LinearGaussianLearner:
+        information, moment = self.information.copy(), self.moment.copy()
+        counts, squares = self.counts.copy(), self.outcome_squares.copy()
+        for g in np.flatnonzero(mine.any(axis=1)):
+            part, gap = free[mine[g]], residual[mine[g]]
+            information[g] += part.T @ part
+            moment[g] += part.T @ gap
+            counts[g] += len(gap)
+            squares[g] += gap @ gap
+        grown = replace(self, information=information, moment=moment, counts=counts, outcome_squares=squares)
+        return grown._begun()
+
+    def _begun(self) -> LinearGaussianLearner:
+        """With the e-processes that are due."""
+        late = np.flatnonzero(self.counts >= self.due)
+        if not len(late):
+            return self
+        starts, stages = self.starts, self.stages.copy()
+        for g in late.tolist():
+            stage = int(stages[g])
+            if stage == 0 or self.restarts:
+                weights = stage_weights(stage, alone=not self.restarts)
+                starts = starts.push(g, self.information[g], self.moment[g], self._mixing(g, stage), weights)
+            stages[g] = stage + 1
+        due = np.where(self.counts >= self.due, self._next_due(self.due, self.counts), self.due)
+        return replace(self, starts=starts, stages=stages, due=due)
+
+    def _mixing(self, g: int, stage: int) -> np.ndarray:
+        """(q, q) covariance of the mixing distribution: what the prior and the rows so far leave open."""
+        space, information = self.space, self.information[g]
+        if stage == 0:
+            n = int(self.counts[g])
+            return guessed_covariance(space, information, self.outcome_squares[g] / n, n) if n else space.covariance
+        return inverse(flattening(space, information, self.moment[g]) * space.prior + information)
+
+    @property
+    def log_evidence(self) -> float:
+        """log p(y_1..y_n) under the prior = sum_i log q_i(y_i), q_i the exact predictive before row i."""
+        information, moment = self.information[0], self.moment[0]
+        fitted = moment @ solve(self.space.prior + information, moment)
+        root = np.linalg.cholesky(self.space.covariance)
+        log_det = np.linalg.slogdet(np.eye(len(moment)) + root.T @ information @ root)[1]
+        spent = self.n * LOG_2PI + 2 * self.log_scales + log_det + self.outcome_squares[0]
+        return -0.5 * (spent - float(fitted))
+
+    # fit and set ------------------------------------------------------------------------------------------------------
+
+    def refit(self) -> LinearGaussianLearner:
+        """Posterior mean and confidence set of all rows absorbed, appended as a snapshot."""
+        space, prior = self.space, self.space.prior
+        flat = flattening(space, self.information[0], self.moment[0]) if self.n else 1.0
+        eta = solve(flat * prior + self.information[0], self.moment[0])
+        theta = space.origin + space.basis @ eta
+        found, empty = self._enclosed()
+        kappa = math.inf if empty or not found else self._drop(found[0], eta)
+        past = self.snapshots if self.keep_past else ()
+        snapshots = (*past, Snapshot(self.n, theta, found, empty))
+        return replace(self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat))
+
+    def _drop(self, e: Ellipsoid, eta: np.ndarray) -> float:
+        """How far below the fit's the log-likelihood of a point of the ellipsoid may lie; inf where it is open."""
+        if len(e.unseen) or not self.n:
+            return math.inf
+        part = self.information[0][np.ix_(e.columns, e.columns)]
+        apart = e.middle - eta[e.columns]
+        axes = np.linalg.eigvalsh(e.factor @ part @ e.factor.T).max(initial=0.0)
+        return 0.5 * (math.sqrt(max(apart @ part @ apart, 0.0)) + math.sqrt(max(axes, 0.0))) ** 2
+
+    def _said(self, found: tuple[Ellipsoid, ...], empty: bool, flat: float) -> str:
+        if empty:
+            return EMPTY
+        if not self.n:
+            return "no rows yet"
+        seen, q = np.linalg.matrix_rank(found[0].factor) if found else 0, len(self.moment[0])
+        text = "all directions seen" if seen == q else f"{seen} of {q} directions seen"
+        if flat < 1:
+            text += f"; the rows contradict the prior, whose precision was divided by {1 / flat:.0e}"
+        return f"exact posterior mean of {self.n} rows, {text}"
+
+    def _enclosed(self) -> tuple[tuple[Ellipsoid, ...], bool]:
+        """Ellipsoids around the set of every group with rows, those of all rows first; and whether one of them is empty."""
+        found: list[Ellipsoid] = []
+        empty = False
+        for g, group in enumerate(self.groups):
+            if not self.counts[g] and (g or self.space.ball is None):
+                continue
+            seen = seen_directions(self.information[g])
+            processes, share = self._processes(g, seen)
+            if not len(share):  # the first processes have not begun, or nothing was seen: only a declared ball holds
+                if self.space.ball is not None and not g:
+                    found.append(ellipsoids.of_ball(self._ball_around(np.zeros(len(self.moment[0])))))
+                continue
+            ball = self._ball_around(_embedded(seen, self.moment[g])) if self.space.ball is not None else None
+            made, none_left = ellipsoids.enclose(
+                seen, self.moment[g], processes, share, self.delta * group.share, ball, own_columns=g > 0
+            )
+            found.extend(made)
+            empty |= none_left
+        return tuple(found), empty
+
+    def _processes(self, g: int, seen: Seen) -> tuple[Quadratics, np.ndarray]:
+        """log M_k of a group around its least squares estimate, and their weights."""
+        begun = self.starts.of(g)
+        processes = ellipsoids.log_processes(seen, self.moment[g], begun.information, begun.moment, begun.covariance)
+        if not (self.space.declared and self.space.proper):
+            return processes, begun.weight
+        bet = ellipsoids.log_bet(seen, self.moment[g], self.space.covariance)
+        return ellipsoids.together(bet, processes), np.append(BET, (1 - BET) * begun.weight)
+
+    def _ball_around(self, eta: np.ndarray) -> Ball:
+        """The declared ball as a quadratic in u: (theta' G theta - 1) / 2 at theta = origin + basis (eta + u)."""
+        G, basis = self.space.ball, self.space.basis
+        assert G is not None
+        theta = self.space.origin + basis @ eta
+        return Ball(basis.T @ G @ basis, -(basis.T @ G @ theta), 0.5 * (theta @ G @ theta - 1))
+
+    @property
+    def theta(self) -> np.ndarray:
+        """(D,) the current estimate."""
+        return self.snapshots[-1].theta
+
+    @property
+    def radius(self) -> float:
+        """How far below its top the log-likelihood of a plausible parameter may lie (`kappa`); inf before it is known."""
+        return self.kappa
+
+    @property
+    def snapshot_sizes(self) -> np.ndarray:
+        return np.array([s.n for s in self.snapshots], np.int64)
+
+    def contains(self, theta: np.ndarray) -> np.ndarray:
+        """Whether theta (D,) or (M, D) is in the set of all rows absorbed (before its ellipsoids, and without intersection)."""
+        theta = np.asarray(theta, float)
+        rows = np.atleast_2d(theta)
+        apart = rows - self.space.origin
+        eta = apart @ self.space.basis
+        size = np.abs(rows).max(axis=1) + np.abs(self.space.origin).max()
+        inside = np.abs(apart - eta @ self.space.basis.T).max(axis=1) <= ROUNDING * size
+        if self.space.ball is not None:
+            inside &= np.einsum("mi,ij,mj->m", rows, self.space.ball, rows) <= 1 + ROUNDING
+        for g, group in enumerate(self.groups):
+            if not self.counts[g]:
+                continue
+            seen = seen_directions(self.information[g])
+            processes, share = self._processes(g, seen)
+            if len(share):
+                z = eta[:, seen.columns] @ seen.down.T - seen.lift.T @ self.moment[g][seen.columns]
+                logs = processes(z) + np.log(share)
+                inside &= np.logaddexp.reduce(logs, axis=1) <= math.log(1 / (self.delta * group.share))
+        return inside if theta.ndim == 2 else inside[0]
+
+    def draw_members(self, n: int, seed: int) -> np.ndarray:
+        """Up to n members of the set (M, D), for display: an inner picture, never a bound. Unseen directions follow the prior."""
+        rng, q = np.random.default_rng(seed), len(self.moment[0])
+        spread = np.linalg.cholesky(self.space.covariance) if self.space.proper else np.zeros((q, q))
+        own = self.snapshots[-1].ellipsoids
+        kept: list[np.ndarray] = []
+        for turn in range(20):
+            eta = rng.normal(size=(2 * n, q)) @ spread.T
+            for e in reversed(own):  # those of all rows last
+                if len(e.factor):
+                    v = rng.normal(size=(2 * n, len(e.factor)))
+                    v *= (rng.random(2 * n) ** (1 / len(e.factor)) * 0.9**turn / np.linalg.norm(v, axis=1))[:, None]
+                    eta[:, e.columns] = e.middle + v @ e.factor
+            theta = self.space.origin + eta @ self.space.basis.T
+            kept.append(theta[self.contains(theta)])
+            if sum(map(len, kept)) >= n:
+                break
+        return np.concatenate(kept)[:n]
+
+    def predict(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred times as wide; inf where unknown."""
+        phi, offset, scale = self.features_at.rows(x, a)
+        seen, eta = self._predictive
+        free = phi @ self.space.basis
+        location = free[:, seen.columns] @ eta + phi @ self.space.origin + offset
+        return location, np.sqrt(scale**2 + ellipsoids.spread_at(seen, free) ** 2)
+
+    @cached_property
+    def _predictive(self) -> tuple[Seen, np.ndarray]:
+        """Directions of the posterior's precision, and its mean in their columns (c,); asked for twice by the monitors."""
+        seen = seen_directions(WIDER_PRIOR * self.space.prior + self.information[0])
+        return seen, seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
+
+    # bounds -----------------------------------------------------------------------------------------------------------
+
+    def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+        """The exact range over the newest snapshot's set."""
+        x = np.asarray(x, float)
+        rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
+        low, high, _, _ = self._range(phi, offset, 1.0)
+        parts = (
+            value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a),
+            *value_range(functional, low[None], high[None], scale, rows, a),
+        )
+        return Guess(*(functional.clip(part).reshape(len(x), n_actions) for part in parts))
+
+    def _range(self, phi: np.ndarray, offset: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+        """Ends (m,) of phi'theta + offset, which ellipsoid sets the one on this side, and whether no parameter is left."""
+        free, base = self._projected(phi, offset)
+        low, high, tightest = _ends(*self.region_of.stacked(self._in_force()).reach(free), side)
+        empty = any(s.empty for s in self._in_force()) or _apart(low, high)
+        if empty:
+            low[:], high[:] = -np.inf, np.inf
+        known = ~free.any(axis=1)  # nothing unknown is left in it
+        low[known] = high[known] = 0.0
+        return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty  # ends may cross by rounding
+
+    def _in_force(self) -> tuple[Snapshot, ...]:
+        """The newest snapshot, or with `intersect` all."""
+        return self.snapshots if self.intersect else self.snapshots[-1:]
+
+    def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+        """Bounds at x (n, dx) for all K actions over the newest snapshot's set, and where the upper one is attained."""
+        x = np.asarray(x, float)
+        rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
+        side = -1.0 if direction(functional) < 0 else 1.0
+        low, high, tightest, empty = self._range(phi, offset, side)
+        searched = is_searched(functional)
+        estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a)
+        free_lower, free_upper = value_range(functional, low[None], high[None], scale, rows, a)
+        shape = len(x), n_actions
+        return Bounds(
+            estimate=functional.clip(estimate).reshape(shape),
+            lower=functional.clip(free_lower).reshape(shape),
+            upper=functional.clip(free_upper).reshape(shape),
+            method="ascent" if searched else "exact",
+            guaranteed=not (empty or searched),
+            rule=self.rule,
+            note=EMPTY if empty else SEARCHED if searched else "",
+            witness=self._witness(phi, tightest, side).reshape(*shape, -1),
+            empty=empty,
+            free_lower=free_lower.reshape(shape),
+            free_upper=free_upper.reshape(shape),
+        )
+
+    def _projected(self, phi: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Features (m, q) of eta, and what is added to them (m,)."""
+        base = offset + phi @ self.space.origin
+        if not self.space.known:
+            return phi, base
+        basis = self.space.basis
+        free = phi @ basis
+        return np.where(np.abs(free) <= FLUSH * (np.abs(phi) @ np.abs(basis)), 0.0, free), base  # what is known leaves rounding
+
+    def _witness(self, phi: np.ndarray, tightest: np.ndarray, side: float) -> np.ndarray:
+        """(m, D) where the bound that counts is attained; the fit where nothing bounds it."""
+        space, own = self.space, [e for s in self._in_force() for e in s.ellipsoids]
+        near, free = (self.theta - space.origin) @ space.basis, phi @ space.basis
+        eta = np.tile(near, (len(phi), 1))
+        for e in np.unique(tightest[tightest >= 0]):
+            mine = tightest == e
+            eta[mine] = own[e].attained(free[mine], near, side)
+        return space.origin + eta @ space.basis.T
+
+    def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
+        """Estimate and bounds under every snapshot (with `intersect`, each intersected with those before it)."""
+        x = np.asarray(x, float)
+        rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
+        free, base = self._projected(phi, offset)
+        low, high = np.full((2, len(self.snapshots), len(a)), np.inf)
+        low *= -1
+        region = self.region_of.stacked(self.snapshots)
+        middle, extent = region.reach(free)
+        for b, s in enumerate(self.snapshots):
+            own = slice(*region.first[b : b + 2])
+            low[b], high[b], _ = _ends(middle[:, own], extent[:, own], 1.0)
+            if s.empty or _apart(low[b], high[b]):
+                low[b], high[b] = -np.inf, np.inf
+        if self.intersect:
+            low, high = np.maximum.accumulate(low, axis=0), np.minimum.accumulate(high, axis=0)
+            broken = np.logical_or.accumulate(np.array([s.empty for s in self.snapshots]) | (low > high).any(axis=1))
+            low[broken], high[broken] = -np.inf, np.inf
+        low, high = np.minimum(low, high) + base, np.maximum(low, high) + base
+        estimate = value_at(functional, np.array([s.theta for s in self.snapshots]) @ phi.T + offset, scale, rows, a)
+        shape = len(self.snapshots), len(x), n_actions
+        lower, upper = value_range(functional, low, high, scale, rows, a)
+
+        def shaped(values: np.ndarray) -> np.ndarray:
+            return functional.clip(values).reshape(shape).transpose(1, 0, 2)
+
+        return Trail(shaped(estimate), shaped(lower), shaped(upper))
+
+    @property
+    def rule(self) -> str:
+        again = ", begun anew at growing times," if self.restarts else ""
+        own = f", for {named(self.groups)}," if len(self.groups) > 1 else ""
+        held = " and what was declared known is exact" if self.space.known else ""
+        return (
+            f"mixture of self-normalised e-processes{again}{own} in closed form: covers the truth at all times and for adaptive "
+            f"data with probability at least {1 - self.delta:g} if the model holds and the noise scale is not understated{held}"
+        )
+
+    def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
+        """sup over the set of sum_i (T_i - T_hat_i)^2 <= slope^2 scale^2 2 kappa; at most rows times squared range."""
+        rows = self.n if n_rows is None else min(n_rows, self.n)
+        most = rows * (functional.high - functional.low) ** 2
+        if not self.n:
+            return 0.0
+        steep = slope(functional, self.narrowest_scale)
+        if not math.isfinite(steep) or not math.isfinite(self.kappa):
+            return most
+        return min(most, 2 * self.kappa * (steep * self.widest_scale) ** 2)
+
+
+def _embedded(seen: Seen, moment: np.ndarray) -> np.ndarray:
+    """The least squares estimate (q,), 0 where nothing was seen."""
+    out = np.zeros_like(moment)
+    out[seen.columns] = seen.lift @ (seen.lift.T @ moment[seen.columns])
+    return out
+
+
+def _ends(middle: np.ndarray, extent: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ends (m,) of what lies in every ellipsoid, (m, E), and which one sets the upper (side 1) or lower end, -1 if none does."""
+    if not middle.shape[1]:
+        nothing = np.full(len(middle), np.inf)
+        return -nothing, nothing, np.full(len(middle), -1)
+    lows, highs = middle - extent, middle + extent
+    low, high = lows.max(axis=1), highs.min(axis=1)
+    tightest = highs.argmin(axis=1) if side > 0 else lows.argmax(axis=1)
+    return low, high, np.where(np.isfinite(high if side > 0 else low), tightest, -1)
+
+
+def _apart(low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether the sets do not meet somewhere, by more than rounding: then no parameter is left."""
+    gap = low - high
+    return bool(np.any(gap > ROUNDING * (np.abs(low) + np.abs(high)), where=gap > 0))

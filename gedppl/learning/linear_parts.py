@@ -1,0 +1,256 @@
+"""The parts of the linear-Gaussian learner that know no confidence set: free directions, priors, starts, features.
+
+Axis letters: n contexts, K actions, D flat parameters, q free parameters, k e-processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
+from gedppl.learning.ellipsoids import unit_diagonal
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from gedppl.classes import LinearPredictor
+
+BET = 0.2  # weight of the prior-posterior ratio: any prior costs at most log(1 / 0.8), a right one narrows the set
+FIRST = ((4.0, 0.25), (64.0, 0.15))  # precision of the mixing distribution in units of what is known at its start, weight
+SECOND = ((1.0, 0.12), (4.0, 0.12), (16.0, 0.13), (64.0, 0.13))
+LATER = ((4.0, 0.05), (64.0, 0.05))  # times 6 / (pi k)^2 for the k-th of them
+SPACING = 64  # each later start after this many times the rows before the last one
+FLOOR = 1e-12  # of a unit-diagonal precision, so that it can be inverted
+FLATTENED = 4.0  # log evidence by which a flatter prior must win before it takes the place of the declared one
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is fixed before any row: the free directions, the prior, the ball.
+
+    theta = origin + basis @ eta. A known value of a linear function of theta takes a direction out; eta then has q < D
+    entries, with prior N(0, covariance). A parameter without a prior has precision 0 and covariance 0.
+    """
+
+    origin: np.ndarray  # (D,)
+    basis: np.ndarray  # (D, q), orthonormal columns
+    prior: np.ndarray  # (q, q) precision
+    covariance: np.ndarray  # (q, q)
+    ball: np.ndarray | None  # (D, D) G of theta'G theta <= 1
+    declared: bool  # whether the prior is the user's own, and worth a bet
+
+    @property
+    def known(self) -> int:
+        """How many directions are known."""
+        return self.basis.shape[0] - self.basis.shape[1]
+
+    @property
+    def proper(self) -> bool:
+        """Whether every parameter has a prior."""
+        return bool((np.diag(self.prior) > 0).all())
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Where e-processes began: the group, its rows before, the covariance of the mixing distribution, the weight."""
+
+    group: np.ndarray  # (k,)
+    information: np.ndarray  # (k, q, q)
+    moment: np.ndarray  # (k, q)
+    covariance: np.ndarray  # (k, q, q)
+    weight: np.ndarray  # (k,)
+
+    @classmethod
+    def none(cls, q: int) -> Starts:
+        return cls(np.zeros(0, np.int64), np.zeros((0, q, q)), np.zeros((0, q)), np.zeros((0, q, q)), np.zeros(0))
+
+    def push(
+        self,
+        group: int,
+        information: np.ndarray,
+        moment: np.ndarray,
+        covariance: np.ndarray,
+        weights: Sequence[tuple[float, float]],
+    ) -> Starts:
+        """One process for each (precision in units of the inverse of `covariance`, weight)."""
+        m = len(weights)
+        return Starts(
+            np.append(self.group, np.full(m, group)),
+            np.concatenate([self.information, np.repeat(information[None], m, axis=0)]),
+            np.concatenate([self.moment, np.repeat(moment[None], m, axis=0)]),
+            np.concatenate([self.covariance, np.stack([covariance / c for c, _ in weights])]),
+            np.append(self.weight, [w for _, w in weights]),
+        )
+
+    def of(self, group: int) -> Starts:
+        mine = self.group == group
+        return Starts(self.group[mine], self.information[mine], self.moment[mine], self.covariance[mine], self.weight[mine])
+
+
+def stage_weights(stage: int, *, alone: bool = False) -> tuple[tuple[float, float], ...]:
+    """(precision, weight) of the processes that begin at the given stage: 0 first, 1 second, 2, 3, ... later.
+
+    `alone`: there will be no other stage, so that the first has all the weight.
+
+    >>> bool(sum(w for stage in range(10_000) for _, w in stage_weights(stage)) < 1)
+    True
+    """
+    if alone:
+        return tuple((c, w / sum(w for _, w in FIRST)) for c, w in FIRST)
+    if stage < 2:
+        return (FIRST, SECOND)[stage]
+    return tuple((c, w * 6 / (math.pi * (stage - 1)) ** 2) for c, w in LATER)
+
+
+def inverse(precision: np.ndarray) -> np.ndarray:
+    """A covariance for a precision whose scale may differ by column; 0 in columns that it does not speak about."""
+    columns, unit, scaled = unit_diagonal(precision)
+    out = np.zeros_like(precision)
+    out[np.ix_(columns, columns)] = np.linalg.inv(scaled + FLOOR * np.eye(len(columns))) / np.outer(unit, unit)
+    return out
+
+
+def solve(precision: np.ndarray, moment: np.ndarray) -> np.ndarray:
+    """precision^-1 moment, 0 along directions that it does not speak about."""
+    columns, unit, scaled = unit_diagonal(precision)
+    out = np.zeros_like(moment)
+    value, axes = np.linalg.eigh(scaled)
+    kept = value > FLOOR * value.max(initial=0.0)
+    along = axes[:, kept].T @ (moment[columns] / unit)
+    out[columns] = axes[:, kept] @ (along / value[kept]) / unit
+    return out
+
+
+def guessed_covariance(space: Space, information: np.ndarray, mean_square: float, n: int) -> np.ndarray:
+    """A mixing covariance in the data's own units: under it, features like those of n rows move by as much as outcomes did.
+
+    mean_square: of the outcomes, in units of their noise. Columns with a prior keep theirs.
+    """
+    size = np.diag(information) / n
+    touched = (size > 0) & (np.diag(space.prior) == 0)
+    own = np.where(touched, max(mean_square, 1.0) / np.where(size > 0, size, 1.0) / max(touched.sum(), 1), 0.0)
+    return space.covariance + np.diag(own)
+
+
+def flattening(space: Space, information: np.ndarray, moment: np.ndarray) -> float:
+    """The power of ten by which the prior precision must be multiplied for rows not to contradict it; 1 if they do not.
+
+    By the evidence of the rows under N(0, covariance / g): -1/2 sum log(1 + v_i / g) + 1/2 sum c_i^2 / (v_i + g).
+    """
+    if not space.proper:
+        return 1.0
+    root = np.linalg.cholesky(space.covariance)
+    value, axes = np.linalg.eigh(root.T @ information @ root)
+    value, along = np.maximum(value, 0.0), axes.T @ (root.T @ moment)
+    g = 10.0 ** -np.arange(0, 41, 2)[:, None]
+    evidence = np.sum(-0.5 * np.log1p(value / g) + 0.5 * along**2 / (value + g), axis=1)
+    best = int(np.argmax(evidence))
+    return float(g[best, 0]) if evidence[best] > evidence[0] + FLATTENED else 1.0
+
+
+class FeatureMemo:
+    """Features, offsets and scales of rows, checked; the last grid of contexts x actions is remembered.
+
+    One decision asks for the same grid several times. The memo is replaced in one assignment, so threads may share it.
+    """
+
+    __slots__ = ("_dim", "_last", "_predictor")
+
+    def __init__(self, predictor: LinearPredictor, dim: int) -> None:
+        self._predictor, self._dim = predictor, dim
+        self._last: tuple[tuple[bytes | None, tuple[int, ...] | None, int], tuple[np.ndarray, ...]] = ((None, None, 0), ())
+
+    def rows(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        m = len(a)
+        (asked, shape, n_actions), last = self._last
+        if m == 1 and shape == x.shape and a[0] < n_actions and x.tobytes() == asked:  # told right after it was asked
+            return last[2][a], last[3][a], last[4][a]
+        phi = np.asarray(self._predictor.features(x, a), float)
+        if phi.shape != (m, self._dim):
+            raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")
+        offset = np.broadcast_to(np.asarray(self._predictor.offset(x, a), float), (m,))
+        scale = np.broadcast_to(np.asarray(self._predictor.fixed(x, a)["scale"], float), (m,))
+        if not (np.isfinite(phi).all() and np.isfinite(offset).all()):
+            raise NotFiniteError("features or offset are not finite at some row; check the model at that context")
+        if not ((scale > 0) & np.isfinite(scale)).all():
+            raise DataError(f"noise scales must be positive and finite, got {scale[~((scale > 0) & np.isfinite(scale))][0]}")
+        return phi, offset, scale
+
+    def grid(self, x: np.ndarray, n_actions: int) -> tuple[np.ndarray, ...]:
+        """Rows x (nK, dx), a (nK,), features (nK, D), offset (nK,), scale (nK,), contexts slowest."""
+        key = (x.tobytes(), x.shape, n_actions)
+        last_key, last = self._last
+        if key != last_key:
+            rows, a = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+            last = (rows, a, *self.rows(rows, a))
+            self._last = (key, last)
+        return last
+
+
+def norm_ball(norm_bound: float | Sequence[tuple[ArrayLike, float]] | None, dim: int) -> np.ndarray | None:
+    """G of theta'G theta <= 1. Several parts: the mean of their ||theta_j||^2 / S_j^2 <= 1, which holds if each does."""
+    if norm_bound is None:
+        return None
+    parts = [(np.arange(dim), norm_bound)] if isinstance(norm_bound, int | float) else list(norm_bound)
+    G = np.zeros(dim)
+    for indices, bound in parts:
+        if not (np.isfinite(bound) and bound > 0):
+            raise SettingError(f"a norm bound must be a positive number, got {bound!r}")
+        G[np.asarray(indices, np.int64)] += 1 / (bound**2 * len(parts))
+    return np.diag(G)
+
+
+def free_space(
+    dim: int,
+    mean: ArrayLike | None,
+    precision: ArrayLike | None,
+    known: tuple[ArrayLike, ArrayLike] | None,
+    ball: np.ndarray | None,
+) -> Space:
+    """The space of eta. Without a prior a declared ball stands in for it, and where there is neither the precision is 0."""
+    centre = np.zeros(dim) if mean is None else np.asarray(mean, float)
+    if precision is None:
+        precision = np.zeros(dim) if ball is None else dim * np.diag(ball)
+        declared = False
+    else:
+        declared = True
+    given = np.asarray(precision, float)
+    full = given if given.ndim == 2 else np.diag(np.broadcast_to(given, (dim,)))
+    if centre.shape != (dim,) or full.shape != (dim, dim):
+        raise ShapeError(f"the prior needs mean ({dim},) and precision a number, ({dim},) or ({dim}, {dim})")
+    columns, _, scaled = unit_diagonal(full)
+    if not np.isfinite(full).all() or (declared and (len(columns) < dim or np.linalg.eigvalsh(scaled)[0] <= 0)):
+        raise SettingError("prior_precision must be positive definite; a weak prior is a small number, not 0")
+    basis, origin = np.eye(dim), centre
+    if known is not None:
+        basis, origin = _without(known, centre, full, dim)
+    prior = basis.T @ full @ basis
+    return Space(origin, basis, prior, inverse(prior), ball, declared)
+
+
+def _without(
+    known: tuple[ArrayLike, ArrayLike], centre: np.ndarray, precision: np.ndarray, dim: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Basis (D, q) of the directions that known values leave free, and the prior's mean given these values."""
+    rows, values = np.atleast_2d(np.asarray(known[0], float)), np.atleast_1d(np.asarray(known[1], float))
+    if rows.shape != (len(values), dim) or not (np.isfinite(rows).all() and np.isfinite(values).all()):
+        raise ShapeError(f"known_direction needs finite features (m, {dim}) and values (m,), got {rows.shape} and {values.shape}")
+    fixed = np.linalg.pinv(rows, rcond=1e-10) @ values
+    if np.abs(rows @ fixed - values).max() > 1e-8 * np.abs(values).max():
+        raise SettingError(f"known_direction contradicts itself: no parameter gives {values} at these features")
+    touched = np.flatnonzero(np.any(rows != 0, axis=0))  # other columns stay as they are: groups of actions remain apart
+    _, size, axes = np.linalg.svd(rows[:, touched])
+    rank = int((size > 1e-10 * size.max(initial=0.0)).sum())
+    if rank == dim:
+        raise SettingError("known_direction fixes every parameter; declare a known cost instead")
+    others = np.setdiff1d(np.arange(dim), touched)
+    basis = np.zeros((dim, dim - rank))
+    basis[touched, : len(touched) - rank] = axes[rank:].T
+    basis[others, len(touched) - rank + np.arange(len(others))] = 1.0
+    free = basis.T @ (precision if np.any(precision) else np.eye(dim))
+    return basis, fixed + basis @ solve(free @ basis, free @ (centre - fixed))

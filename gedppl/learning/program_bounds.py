@@ -1,0 +1,394 @@
+"""A program's functional over its plausible set: bounds today, delta bounds under past snapshots.
+
+Axis letters: n contexts, K actions, B snapshots, D flat parameters, G grid points.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import expit, logit
+
+from gedppl.density import Density
+from gedppl.learning.ascent_bounds import Found, by_ascent
+from gedppl.learning.learner import Bounds, Guess, Trail
+from gedppl.learning.likelihoods import OrderedData, PredictorData
+from gedppl.learning.loc_ranges import is_plain, limits_at
+from gedppl.learning.reach import farthest
+from gedppl.oracles.fits import positive_definite
+
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
+    from gedppl.learning.programs import ProgramLearner
+
+MISSPECIFIED = "no parameter of the class explains the data as well as the predictions did: the model is misspecified"
+APART = "no parameter is in every set and inside the declared bounds: the model, or a bound, does not hold"
+SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
+ARGUMENT = {  # the family's argument that the linear predictor sets, and how
+    "Normal": ("loc", np.asarray),
+    "Bernoulli": ("probs", expit),
+    "Binomial": ("probs", expit),
+    "Poisson": ("rate", np.exp),
+    "Exponential": ("rate", np.exp),
+    "Gamma": ("rate", np.exp),
+}
+PROBES = (-1.0, 0.0, 1.0)  # of a predictor, in units of its noise: between open ends, to see which way a functional goes
+GRID, ZOOMS = 33, 4
+GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
+
+
+def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+    """See `ProgramLearner.bounds`."""
+    n, K, low, high = len(x), n_actions, functional.low, functional.high
+    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    estimate = _values(learner, functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
+    sets, shape = learner.every_set, (n, K)
+    void = any(s.region.kappa <= 0 for s in sets)
+    found = None if void else _find_exactly(learner, functional, xs, actions)
+    exact = found is not None
+    if found is None and not void and sets:
+        found = by_ascent(learner, functional, xs, actions)
+    if found is None:  # no row yet, or a set without members
+        found = Found(np.full(n * K, -np.inf), np.full(n * K, np.inf), None, MISSPECIFIED if void else "")
+        exact = not void
+    return Bounds(
+        estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
+        lower=np.clip(found.lower, low, high).reshape(shape),
+        upper=np.clip(found.upper, low, high).reshape(shape),
+        method="exact" if void or not sets or (exact and not _unknown_shape(functional)) else "ascent",
+        guaranteed=learner.rule.guaranteed and exact and not found.apart and not (sets and _unknown_shape(functional)),
+        rule=learner.sentence,
+        note=found.note,
+        witness=None if found.witness is None else found.witness.reshape(*shape, -1),
+        empty=found.apart or any(s.refuted for s in sets),
+        free_lower=found.lower.reshape(shape),
+        free_upper=found.upper.reshape(shape),
+    )
+
+
+def _unknown_shape(functional: Functional) -> bool:
+    """A user's function of the outcome, or a functional of the user's own: between two points it may do anything."""
+    return functional.fn is not None or not is_plain(functional)
+
+
+def _values(learner: ProgramLearner, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The functional at rows, row i at its own theta[i]."""
+    return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
+
+
+def _at_predictor(
+    learner: ProgramLearner, functional: Functional, eta: np.ndarray, columns: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
+    """The functional at linear predictors eta (G, m), offset included; columns (m, ...) as `PredictorData.columns` gives them."""
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    D, (G, m) = data.dim, eta.shape
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        if functional.fn is not None:  # a user's function may be written for the program's own arrays: ask the program
+            phi, offset = columns[:, :D], columns[:, D]
+            steps = (eta - offset) / np.maximum(np.sum(phi**2, axis=1), 1e-300)
+            theta = steps[:, :, None] * phi  # any theta with this predictor gives the same density
+            return _values(learner, functional, theta.reshape(G * m, D), np.tile(x, (G, 1)), np.tile(a, G)).reshape(G, m)
+        fixed = {name: columns[:, D + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
+        args = {name: np.broadcast_to(value, (G, m)) for name, value in fixed.items()}
+        name, link = ARGUMENT[data.predictor.family]
+        return np.asarray(functional(Density(data.predictor.family, {**args, name: link(eta)}), x=x, a=a), float)
+
+
+def _find_exactly(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
+    """The ends where the functional is that of one affine form of theta and the set convex; else None."""
+    if not all(s.convex for s in learner.every_set):
+        return None
+    if isinstance(learner.data, PredictorData):
+        return _exact(learner, functional, x, a)
+    return _exact_edge(learner, functional, x, a) if isinstance(learner.data, OrderedData) else None
+
+
+# exact: one linear predictor ---------------------------------------------------------------------------------------------
+
+
+def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found:
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    columns, _ = data.columns(x, a)
+    phi, offset = columns[:, : data.dim], columns[:, data.dim]
+    m = len(phi)
+    value, theta, apart = farthest(learner, phi)
+    ends = offset[:, None] + np.stack([-value[m:], value[:m]], axis=1)  # (m, 2), infinite where open
+    open_end = ~np.isfinite(ends)
+    if _unknown_shape(functional):
+        lower, upper, at_low = _searched(learner, functional, columns, ends, x, a)
+    else:
+        lower, upper, at_low = _over_interval(learner, functional, columns, ends, x, a)
+    notes = _remarks(open_end, a, apart)
+    notes += [SEARCHED] if _unknown_shape(functional) else []
+    return Found(lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes), apart)
+
+
+def _remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
+    if apart:
+        return [APART]
+    K = int(a.max()) + 1
+    most = int(open_end.any(axis=1).reshape(-1, K).sum(axis=1).max())  # of contexts asked together, the least known
+    return [f"{most} of {K} actions are not yet bounded by the data"] if most else []
+
+
+@np.errstate(invalid="ignore")  # inf - inf between ends that are open
+def _over_interval(
+    learner: ProgramLearner, functional: Functional, columns: np.ndarray, ends: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Smallest and largest value for eta between ends (m, 2), and whether the largest is at the lower half, each (m,).
+
+    Every functional but a user's own is monotone in eta in these families, or turns once among `_turns`. So the ends and a
+    grid over the turns have the extremes, and the cells around the best point are searched again where it is inside. At an
+    end that is infinite the value is the limit there; where that is no number, it is infinite in the way the functional goes.
+    """
+    low, high = ends[:, :1], ends[:, 1:]
+    inside = np.hstack([_turns(learner, functional, columns, np.linspace(0.0, 1.0, GRID), x, a), _probes(learner, columns, x, a)])
+    eta = np.hstack([low, np.sort(np.clip(inside, low, high), axis=1), high])
+    values = _with_limits(eta, _at_predictor(learner, functional, eta.T, columns, x, a).T)
+    peaks = [_zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0)]
+    best = np.argmax(np.where(np.isnan(values), np.inf, values), axis=1)
+    first_finite = np.where(np.isfinite(low[:, 0]), 0, 1)
+    lower, upper = -peaks[0], peaks[1]
+    if functional.name == "probability":  # whose range is a fact, not a declaration
+        lower, upper = np.maximum(lower, 0.0), np.minimum(upper, 1.0)
+    return lower, upper, best <= np.maximum(first_finite, (eta.shape[1] - 1) // 2)
+
+
+def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Values (m, G) with those that are no number at an infinite end set to where the functional was going."""
+    values = values.copy()
+    for end, step in ((0, 1), (-1, -1)):
+        lost = np.isnan(values[:, end]) & ~np.isfinite(eta[:, end])
+        inner = np.where(np.isfinite(eta), values, np.nan)[:, 1:-1][:, ::step]
+        change = inner[:, 0] - np.array([row[row != row[0]][0] if np.any(row != row[0]) else row[0] for row in inner])
+        goes = np.where(change == 0, inner[:, 0], np.where(change > 0, np.inf, -np.inf))
+        values[lost, end] = goes[lost]
+    return values
+
+
+def _zoom(
+    learner: ProgramLearner, functional: Functional, sign: float, eta: np.ndarray, values: np.ndarray, columns: np.ndarray,
+    x: np.ndarray, a: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """The largest of sign * functional (m,), the cells beside the best of eta (m, G) searched again; unknown is infinite."""
+    grid, found = eta, sign * values
+    best = np.where(np.isnan(found), np.inf, found).max(axis=1)
+    where = np.argmax(np.where(np.isnan(found), np.inf, found), axis=1)
+    slope = np.diff(values, axis=1)
+    if np.all(np.all(slope >= 0, axis=1) | np.all(slope <= 0, axis=1)):
+        return best
+    for _ in range(ZOOMS):
+        middle = np.take_along_axis(grid, where[:, None], 1)
+        left = np.take_along_axis(grid, np.maximum(where - 1, 0)[:, None], 1)
+        right = np.take_along_axis(grid, np.minimum(where + 1, grid.shape[1] - 1)[:, None], 1)
+        left, right = (np.where(np.isfinite(side), side, middle) for side in (left, right))
+        steps = np.linspace(0.0, 1.0, GRID)[::4]
+        grid = np.where(np.isfinite(middle), left + np.where(np.isfinite(right - left), right - left, 0.0) * steps, middle)
+        found = sign * _at_predictor(learner, functional, grid.T, columns, x, a).T
+        found = np.where(np.isnan(found), -np.inf, found)
+        where, best = np.argmax(found, axis=1), np.maximum(best, found.max(axis=1))
+    return best
+
+
+def _searched(
+    learner: ProgramLearner, functional: Functional, columns: np.ndarray, ends: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same for a user's own functional, on a grid: where an end is open nothing is known of it."""
+    known = np.isfinite(ends).all(axis=1)
+    low, high = (np.where(known, side, columns[:, learner.cls.dim])[:, None] for side in ends.T)
+    eta = low + (high - low) * np.linspace(0.0, 1.0, GRID)
+    eta[:, -1] = high[:, 0]
+    values = _at_predictor(learner, functional, eta.T, columns, x, a).T
+    lower, upper = (sign * _zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0))
+    at_low = np.argmax(np.where(np.isnan(values), np.inf, values), axis=1) <= GRID // 2
+    return np.where(known, lower, -np.inf), np.where(known, upper, np.inf), at_low
+
+
+def _probes(learner: ProgramLearner, columns: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """A few linear predictors (m, 3) around zero, which a Normal's noise gives a unit."""
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    names = data.fixed_names(x, a)
+    unit = columns[:, data.dim + 1 + names.index("scale")] if "scale" in names else np.ones(len(columns))
+    return unit[:, None] * PROBES
+
+
+def _turns(
+    learner: ProgramLearner, functional: Functional, columns: np.ndarray, steps: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
+    """Linear predictors (m, G) among which a functional that is not monotone in eta turns; G = 0 if it does not.
+
+    E Y^2 of a Normal is smallest at 0, Var Y of a Bernoulli or Binomial largest. The derivative of P(Y in A) by a natural
+    parameter is P(A) (E[Y | A] - E[Y]), so that P(above < Y < below) is largest where E[Y] lies between the limits: a peak
+    which a grid over a wide interval may miss.
+    """
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    family, m = data.predictor.family, len(columns)
+    if (functional.name, family) in (("second_moment", "Normal"), ("variance", "Bernoulli"), ("variance", "Binomial")):
+        return np.zeros((m, 1))
+    if functional.name != "probability" or functional.above is None or functional.below is None:
+        return np.zeros((m, 0))
+    fixed = {name: columns[:, data.dim + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
+    with np.errstate(divide="ignore"):
+        ends = [np.broadcast_to(_predictor_at(family, limit, fixed), m) for limit in limits_at(functional, x, a)]
+    finite = [np.where(np.isfinite(end), end, other) for end, other in (ends, ends[::-1])]  # no mean is there: no turn either
+    low, high = (np.where(np.isfinite(end), end, 0.0) for end in finite)
+    return low[:, None] + (high - low)[:, None] * steps
+
+
+def _predictor_at(family: str, wanted: np.ndarray, fixed: dict[str, np.ndarray]) -> np.ndarray:
+    """The linear predictor at which the family has this mean; infinite if it never has."""
+    if family == "Normal":
+        return wanted
+    if family in ("Bernoulli", "Binomial"):
+        return logit(np.clip(wanted / np.maximum(fixed.get("total_count", np.ones(1)), 1.0), 0.0, 1.0))
+    log_mean = np.log(np.maximum(wanted, 0.0))
+    if family == "Poisson":
+        return log_mean
+    return np.log(fixed.get("concentration", np.ones(1))) - log_mean  # Gamma and Exponential: of the log rate
+
+
+# ordered outcomes: one edge ---------------------------------------------------------------------------------------------------
+
+
+def _edge_weights(functional: Functional, n_edges: int, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """A functional linear in the probabilities of y = 0..C, as constant (m,) + sum_k weight (m, C) P(y <= k); else None."""
+    if not is_plain(functional):
+        return None
+    if functional.name == "mean":
+        at = np.repeat(np.arange(n_edges + 1.0)[:, None], len(a), axis=1)
+    elif functional.name == "probability":
+        sure = np.repeat(np.eye(n_edges + 1)[:, None], len(a), axis=1)  # (C + 1, m, C + 1)
+        at = np.asarray(functional(Density("Categorical", {"probs": sure}), x=x, a=a), float)
+    else:
+        return None
+    return at[-1], -np.diff(at, axis=0).T
+
+
+def _exact_edge(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
+    """P(y <= k) grows with one edge, which is affine in theta. None if the functional weighs several edges."""
+    data = learner.data
+    assert isinstance(data, OrderedData)
+    features, offset = data.ordered.features(x, a), data.ordered.offset(x, a)
+    parts = _edge_weights(functional, offset.shape[1], x, a)
+    if parts is None or np.any(np.count_nonzero(parts[1], axis=1) > 1):
+        return None
+    constant, weight = parts
+    m = len(a)
+    here = np.arange(m), np.argmax(np.abs(weight), axis=1)
+    value, theta, apart = farthest(learner, features[here])
+    ends = constant + weight[here] * expit(offset[here] + np.stack([-value[m:], value[:m]]))  # at the lowest edge, at the highest
+    rising = weight[here] > 0
+    open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
+    witness = np.where(rising[:, None], theta[:m], theta[m:])
+    return Found(ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_remarks(open_end, a, apart)), apart)
+
+
+# to steer by ---------------------------------------------------------------------------------------------------------------
+
+
+def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+    """See `ProgramLearner.guess`."""
+    n, K = len(x), n_actions
+    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    if learner.fit is None:
+        drawn = np.asarray(functional(learner.cls.density_at(learner.particles.theta, xs, actions), x=xs, a=actions), float)
+        drawn = np.clip(np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high)
+        value, sd = drawn.mean(axis=0), drawn.std(axis=0)
+    else:
+        value, grad = learner.cls.values_grad(functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
+        value, grad = np.asarray(value, float), np.where(np.isfinite(grad), grad, 0.0)
+        step = np.linalg.solve(positive_definite(learner.fit.precision), grad.T)
+        sd = np.sqrt(np.maximum(np.einsum("md,dm->m", grad, step), 0.0))
+    value = np.where(np.isnan(value), functional.high, value)
+    return Guess(*(functional.clip(value + side * GUESS_SDS * sd).reshape(n, K) for side in (0.0, -1.0, 1.0)))
+
+
+# past snapshots --------------------------------------------------------------------------------------------------------------
+
+
+def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
+    """See `ProgramLearner.trail`."""
+    shots, n, K = learner.snapshots, len(x), n_actions
+    B, D = shots.theta.shape
+    take = np.minimum(np.arange(_padded(B)), B - 1)  # padded, so that a growing run compiles a handful of shapes
+    P = len(take)
+    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    theta, whitener, kappa = shots.theta[take], shots.whitener[take], shots.kappa[take]
+    reach = np.sqrt(2 * kappa)
+    low, high = functional.low, functional.high
+    if isinstance(learner.data, PredictorData):
+        columns, _ = learner.data.columns(xs, actions)
+        phi, offset = columns[:, :D], columns[:, D]
+        centre = theta @ phi.T  # (P, nK)
+        size = np.linalg.norm(np.einsum("pij,mj->pmi", whitener, phi), axis=2)
+        half = np.where(np.isfinite(reach), reach, 0.0)[:, None] * size  # unknown: replaced below
+        eta = offset + np.stack([centre, centre - half, centre + half])  # (3, P, nK)
+        values = _at_predictor(learner, functional, eta.reshape(3 * P, n * K), columns, xs, actions).reshape(eta.shape)
+        estimate = values[0]
+        lower = np.where(np.isnan(values), low, values).min(axis=0)
+        upper = np.where(np.isnan(values), high, values).max(axis=0)
+    elif isinstance(learner.data, OrderedData) and (known := _ordered_trail(learner, functional, xs, actions, take)) is not None:
+        estimate, lower, upper = known
+    else:
+        points = np.repeat(theta, n * K, axis=0)
+        value, grad = learner.cls.values_grad(functional, points, np.tile(xs, (P, 1)), np.tile(actions, P))
+        estimate = np.asarray(value, float).reshape(P, n * K)
+        grad = np.asarray(grad, float).reshape(P, n * K, D)
+        size = np.linalg.norm(np.einsum("pij,pmj->pmi", whitener, grad), axis=2)
+        half = np.where(np.isfinite(reach)[:, None], np.where(np.isfinite(reach), reach, 0.0)[:, None] * size, np.inf)
+        lower, upper = estimate - half, estimate + half
+        lower, upper = np.where(np.isnan(lower), low, lower), np.where(np.isnan(upper), high, upper)
+    unknown = ~np.isfinite(kappa)[:, None]
+    lower, upper = np.where(unknown, low, lower), np.where(unknown, high, upper)
+
+    def shaped(values: np.ndarray) -> np.ndarray:
+        return np.clip(values, low, high)[:B].reshape(B, n, K).transpose(1, 0, 2)
+
+    return Trail(shaped(np.where(np.isnan(estimate), high, estimate)), shaped(lower), shaped(upper), approximate=True)
+
+
+def _ordered_trail(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray, take: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Estimate, lower and upper under the snapshots `take`, each (P, m), edge by edge; None if the functional is not linear."""
+    assert isinstance(learner.data, OrderedData)
+    shots, ordered = learner.snapshots, learner.data.ordered
+    features, offset = ordered.features(x, a), ordered.offset(x, a)
+    parts = _edge_weights(functional, offset.shape[1], x, a)
+    if parts is None:
+        return None
+    constant, weight = parts
+    edge = np.einsum("pj,mcj->pmc", shots.theta[take], features) + offset
+    size = np.linalg.norm(np.einsum("pij,mcj->pmci", shots.whitener[take], features), axis=3)
+    reach = np.sqrt(2 * shots.kappa[take])
+    half = np.where(np.isfinite(reach), reach, 0.0)[:, None, None] * size  # unknown: replaced by the caller
+    ends = weight * expit(np.stack([edge - half, edge, edge + half]))
+    return constant + ends[1].sum(axis=2), constant + ends.min(axis=0).sum(axis=2), constant + ends.max(axis=0).sum(axis=2)
+
+
+def _padded(count: int) -> int:
+    size = 16
+    while size < count:
+        size *= 2
+    return size
+
+
+def squared_deviation(learner: ProgramLearner, functional: Functional, n_rows: int | None) -> float:
+    """See `ProgramLearner.squared_deviation`."""
+    span = functional.high - functional.low
+    most = learner.n * span**2 if np.isfinite(span) else np.inf
+    kappa = learner.kappa
+    if learner.rows is None or not np.isfinite(kappa):
+        return float(most) if learner.n else 0.0
+    used = min(learner.n, 512 if n_rows is None else n_rows)
+    take = np.linspace(0, learner.n - 1, 512 if used == 512 else used).astype(np.int64)
+    theta = np.broadcast_to(learner.theta, (len(take), learner.cls.dim))
+    grad = np.asarray(learner.cls.values_grad(functional, theta, learner.rows.x[take], learner.rows.a[take])[1], float)
+    white = np.where(np.isfinite(grad), grad, 0.0) @ learner.snapshots.whitener[-1].T
+    largest = float(np.linalg.eigvalsh(white.T @ white)[-1]) * learner.n / max(len(take), 1)
+    return float(min(2 * kappa * largest, most))

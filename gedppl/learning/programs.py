@@ -1,0 +1,316 @@
+"""A learner for any differentiable program: likelihood-ratio sets, bounded exactly on a linear predictor, else by ascent.
+
+    R_t    = sum of log predictive densities, each fixed before its outcome was seen
+    C_t^s  = {theta : l_{s:t}(theta) >= (R_t - R_s) - log(1/delta_s)}
+
+covers the truth at all times and for all starts s with probability 1 - delta, for any model that holds the truth
+(Wasserman, Ramdas, Balakrishnan, "Universal inference"). The rows alone define the set; fits, working priors and
+particles only decide how narrow it is. Groups of actions with parameters of their own have such sets from their rows alone
+beside the one of all rows (`group_rows`), each with its share of delta.
+
+Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter settings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gedppl.errors import FitWarning, SettingError
+from gedppl.learning import predictive, program_bounds
+from gedppl.learning.group_rows import GroupRows
+from gedppl.learning.groups import Group, named, one_group
+from gedppl.learning.learner import Bounds, Guess, Trail
+from gedppl.learning.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
+from gedppl.learning.program_sets import (
+    Plausible,
+    Start,
+    ball,
+    ellipsoid,
+    likelihood_sets,
+    next_starts,
+    plausible,
+    summed_divergence,
+    view_of,
+    within,
+)
+from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
+from gedppl.oracles import auto
+from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
+from gedppl.oracles.glm import has_score_equations
+from gedppl.oracles.ordered import crossed
+from gedppl.rows import Rows
+
+if TYPE_CHECKING:
+    from gedppl.classes import DensityClass
+    from gedppl.functionals import Functional
+
+
+PAST = 16  # sets kept for the running intersection: older ones are hardly ever the narrowest
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """What past refits left behind, stacked: enough for the delta bound under each."""
+
+    sizes: np.ndarray  # (B,)
+    theta: np.ndarray  # (B, D) fits
+    whitener: np.ndarray  # (B, D, D) inverse Cholesky factors of the set's metric
+    kappa: np.ndarray  # (B,), inf where nothing is excluded
+
+    def push(self, n: int, theta: np.ndarray, chol: np.ndarray | None, kappa: float) -> Snapshots:
+        D = len(theta)
+        whitener = np.eye(D) if chol is None else np.linalg.inv(chol)
+        return Snapshots(
+            np.append(self.sizes, n),
+            np.vstack([self.theta, theta]),
+            np.concatenate([self.whitener, whitener[None]]),
+            np.append(self.kappa, kappa),
+        )
+
+
+@dataclass(frozen=True)
+class ProgramLearner:
+    """One program's data, fit, sets and snapshots. Immutable; made by `ProgramLearner.start`."""
+
+    cls: DensityClass
+    delta: float
+    rule: Rule
+    oracle: Any
+    prior: WorkingPrior
+    seed: int
+    groups: tuple[Group, ...]  # the first is all rows
+    rows: Rows | None
+    data: Data
+    evidence: float  # R_t
+    starts: tuple[Start, ...]
+    particles: predictive.Particles
+    fit: Fit | None
+    sets: tuple[Plausible, ...]  # of all rows, of the newest refit
+    own: tuple[GroupRows, ...]  # of every other group: its rows and sets
+    past: tuple[Plausible, ...]  # of refits before it, with the running intersection
+    candidates: np.ndarray  # (C, D) parameters known to lie in every set: further starts for the ascent
+    snapshots: Snapshots
+    status: str
+
+    @classmethod
+    def start(
+        cls,
+        density: DensityClass,
+        *,
+        delta: float,
+        radius: Rule | None = None,
+        oracle: Any = None,
+        prior: WorkingPrior | None = None,
+        seed: int = 0,
+        groups: tuple[Group, ...] | None = None,
+    ) -> ProgramLearner:
+        """Before any row. The class must have been traced (``density.trace(x, a)`` or a first call).
+
+        `groups`, from `action_groups`, is for the likelihood ratio; under any other rule there is one set, of all rows.
+        """
+        if not 0 < delta < 1:
+            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        D = density.dim
+        data: Data
+        if density.predictor is not None and has_score_equations(density):
+            data = PredictorData.empty(density.predictor, D)
+        elif density.ordered is not None:
+            data = OrderedData.empty(density.ordered, D)
+        else:
+            data = ProgramData(density, Rows.empty(1))
+        initial = np.asarray(density.initial, float)
+        rule = LikelihoodRatio() if radius is None else radius
+        split = one_group(D) if groups is None or not isinstance(rule, LikelihoodRatio) else groups
+        empty = Snapshots(np.zeros(0, np.int64), np.zeros((0, D)), np.zeros((0, D, D)), np.zeros(0))
+        return cls(
+            cls=density,
+            delta=float(delta),
+            rule=rule,
+            oracle=auto() if oracle is None else oracle,
+            prior=WorkingPrior.weak(density) if prior is None else prior,
+            seed=int(seed),
+            groups=split,
+            rows=None,
+            data=data,
+            evidence=0.0,
+            starts=(Start(0, 0, 0.0),),
+            particles=predictive.at_start(density, seed),
+            fit=None,
+            sets=(),
+            own=tuple(GroupRows.none(group, data) for group in split[1:]),
+            past=(),
+            candidates=np.zeros((0, D)),
+            snapshots=empty.push(0, initial, None, np.inf),
+            status="no rows yet",
+        )
+
+    @property
+    def n(self) -> int:
+        return 0 if self.rows is None else self.rows.n
+
+    @property
+    def snapshot_sizes(self) -> np.ndarray:
+        return self.snapshots.sizes
+
+    @property
+    def theta(self) -> np.ndarray:
+        """(D,) the current estimate."""
+        return self.snapshots.theta[-1]
+
+    @property
+    def kappa(self) -> float:
+        """How far below its top the log-likelihood of a plausible parameter may lie; inf before the first refit."""
+        return float(self.snapshots.kappa[-1])
+
+    @property
+    def every_set(self) -> tuple[Plausible, ...]:
+        """Those of all rows, then those of the groups."""
+        return (*self.sets, *(s for part in self.own for s in part.sets))
+
+    @property
+    def whole_delta(self) -> float:
+        """The share of delta for the sets of all rows."""
+        return self.delta * self.groups[0].share
+
+    @property
+    def sentence(self) -> str:
+        """The rule, with its delta and the groups it is split over."""
+        said = self.rule.describe(self.delta)
+        return f"{said}; for {named(self.groups)}" if len(self.groups) > 1 else said
+
+    def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramLearner:
+        """Take in m rows told together: x (m, dx), a (m,), y (m,). R grows by the joint log predictive of the batch.
+
+        That predictive is fixed before the batch and symmetric in its rows, so their order does not matter.
+        """
+        x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
+        check = getattr(self.cls, "check_outcomes", None)
+        if check is not None:
+            x, a, y = check(x, a, y)
+        if not len(a):
+            return self
+        through_program = isinstance(self.data, ProgramData)
+        fresh = ProgramData(self.cls, Rows.of(x, a, y)) if through_program else self.data.cleared().append(x, a, y)
+        values = fresh.row_values(self.particles.theta)
+        if isinstance(self.data, OrderedData):  # no density there: what the single outcomes are given may exceed one in sum
+            values = np.where(crossed(self.data.ordered, self.particles.theta, x, a), -np.inf, values)
+        log_q, particles = self.particles.predict(values)
+        rows = Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows
+        rows = rows.append(x, a, y)
+        data = ProgramData(self.cls, rows) if through_program else self.data.append(x, a, y)
+        starts = next_starts(self.starts, rows.n, self.evidence + log_q, self.rule)
+        evidence = 0.0 if log_q == -np.inf else self.evidence + log_q
+        own = self.own
+        if isinstance(self.rule, LikelihoodRatio):
+            own = tuple(part.absorb(x, a, y, values, self.particles, self.rule) for part in own)
+        return replace(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles, own=own)
+
+    def refit(self) -> ProgramLearner:
+        """Fit to all rows, rebuild the sets and append a snapshot. A failed fit keeps everything but says so."""
+        if self.rows is None:
+            return replace(self, snapshots=self.snapshots.push(0, self.theta, None, np.inf))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a likelihood may be unbounded; fits are checked
+            fit = keep_good(self.oracle(self.cls, self.rows, start=self.fit, prior=self.prior), self.fit)
+        if fit.kept or not (np.isfinite(fit.theta).all() and np.isfinite(fit.precision).all()):
+            last = self.snapshots
+            repeated = Snapshots(
+                np.append(last.sizes, self.n),
+                np.vstack([last.theta, last.theta[-1]]),
+                np.concatenate([last.whitener, last.whitener[-1:]]),
+                np.append(last.kappa, last.kappa[-1]),
+            )
+            return replace(self, snapshots=repeated, status=fit.status)
+        if not fit.ok and self.n > self.cls.dim:  # fewer rows than parameters are not expected to settle a fit
+            text = f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}"
+            warnings.warn(text, FitWarning, stacklevel=3)
+        sets, own = self._sets(fit), self.own
+        if isinstance(self.rule, LikelihoodRatio):
+            own = tuple(part.refit(self.rule, self.delta, fit.theta) for part in own)
+        every = (*sets, *(s for part in own for s in part.sets))
+        particles = predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
+        status, kappa, chol = fit.status if fit.ok else f"did not converge: {fit.status}", np.inf, None
+        if any(s.region.kappa <= 0 for s in every):
+            status += f"; {program_bounds.MISSPECIFIED}"
+        elif sets:
+            kappa, chol = sets[-1].region.kappa, sets[-1].region.chol
+        candidates = np.zeros((0, self.cls.dim))
+        if sets and not all(s.convex for s in sets) and np.isfinite(kappa):
+            inside = np.all([s.region.slack(particles.theta) >= 0 for s in every], axis=0)
+            candidates = particles.theta[inside][:32]
+        return replace(
+            self,
+            fit=fit,
+            sets=sets,
+            own=own,
+            past=self._past(),
+            particles=particles,
+            candidates=candidates,
+            snapshots=self.snapshots.push(self.n, fit.theta, chol, kappa),
+            status=status,
+        )
+
+    def _past(self) -> tuple[Plausible, ...]:
+        """Sets of refits until now that go on counting: those of the first start, which share the history's memory."""
+        if not (isinstance(self.rule, LikelihoodRatio) and self.rule.intersect):
+            return ()
+        return (*self.past, *(s for s in self.sets if s.convex and s.start == 0 and s.region.kappa > 0))[-PAST:]
+
+    def _sets(self, fit: Fit) -> tuple[Plausible, ...]:
+        assert self.rows is not None
+        rule = self.rule
+        if isinstance(rule, LikelihoodRatio):
+            return likelihood_sets(self.data, self.starts, self.evidence, rule, self.whole_delta, fit.theta)
+        linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
+        centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)  # one step, and exact
+        view = view_of(self.cls, self.data, self.rows, fit, centre, self.delta, self.seed)
+        radius = rule.radius(view)
+        if rule.divergence == "log_likelihood":
+            return (plausible(self.data, 0, centre, 0.0, drop=radius),)
+        if isinstance(rule, Ball):
+            centre = rule.est.centre(view, centre)
+        if rule.divergence == "neg_log_affinity" and linear_gaussian:  # -log affinity is an eighth of d'Id, exactly
+            return (ellipsoid(self.data, centre, 4 * radius),)
+        return (ball(self.data, centre, radius, summed_divergence(self.cls, self.rows, centre, rule.divergence)),)
+
+    def contains(self, theta: np.ndarray) -> np.ndarray:
+        """Whether each theta (M, D) is plausible: in the set of every start and group, from all rows absorbed, and inside
+        the bounds."""
+        theta = np.asarray(theta, float)
+        inside = np.broadcast_to(np.asarray(self.cls.inside(theta)), len(theta)).copy()
+        if self.rows is None:
+            return inside
+        if not isinstance(self.rule, LikelihoodRatio):
+            for s in self.sets:
+                inside &= s.region.slack(theta) >= 0
+            return inside
+        inside &= within(self.data, self.starts, self.evidence, self.rule, self.whole_delta, theta)
+        for part in self.own:
+            inside &= part.contains(theta, self.rule, self.delta)
+        return inside
+
+    def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+        """Upper and lower value at contexts x (n, dx) for all K actions: exact on a linear predictor, else by ascent."""
+        return program_bounds.bounds(self, functional, np.asarray(x, float), n_actions)
+
+    def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+        """The fit and posterior standard deviations of the functional around it; before a fit, of the prior's draws."""
+        return program_bounds.guess(self, functional, x, n_actions)
+
+    def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
+        """The delta bound under every snapshot. It steers exploration only; no decision's feasibility rests on it."""
+        return program_bounds.trail(self, functional, np.asarray(x, float), n_actions)
+
+    def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
+        """About 2 kappa lambda_max(I^-1 sum_i h_i h_i'), h_i the functional's gradient at row i; from at most n_rows rows."""
+        return program_bounds.squared_deviation(self, functional, n_rows)
+
+    def paper_estimate(self, delta: float) -> float:
+        """The paper's literal Est at this delta (not divided by 2 t^3 again)."""
+        if self.rows is None:
+            return 0.0
+        view = view_of(self.cls, self.data, self.rows, self.fit, self.theta, delta, self.seed)  # type: ignore[arg-type]
+        return Paper().at(view, delta)

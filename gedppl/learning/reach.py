@@ -1,0 +1,88 @@
+"""How far a linear form phi'theta can go over everything that is still plausible: exact, for convex sets and declared bounds.
+
+Axis letters: m linear forms, D flat parameters, S sets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gedppl.learning.ascent import extremes
+from gedppl.learning.program_sets import Plausible
+
+if TYPE_CHECKING:
+    from gedppl.learning.programs import ProgramLearner
+
+MAX_CELLS = 4_000_000  # problems x rows held at once
+
+
+def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """max phi'theta, then max -phi'theta, for phi (m, D): (2m,), inf where open; where, (2m, D); and whether sets are apart.
+
+    For each form one of the newest sets, of all rows or of a group, is solved: the one whose delta half-width is smallest; and
+    one of the past sets, if any are kept, where the delta bound promises more. The ends of a form whose sets (or declared
+    bounds) do not meet are open: no parameter is left, so that nothing can be said.
+    """
+    m = len(phi)
+    both = np.vstack([phi, -phi])
+    value = declared_reach(learner.cls, both)
+    theta = np.broadcast_to(learner.theta, both.shape).copy()
+    sets = learner.every_set
+    if sets:
+        widths = np.array([_seen_half_width(s, phi) for s in sets])
+        newest = np.tile(np.argmin(widths, axis=0), 2)
+        best = np.tile(np.min(widths, axis=0), 2)
+        promised = best + np.einsum("md,md->m", both, np.array([s.region.centre for s in sets])[newest])
+        _solve(sets, np.where(np.isfinite(best), newest, -1), both, value, theta)
+        if learner.past:
+            ends = np.array([np.tile(_seen_half_width(s, phi), 2) + both @ s.region.centre for s in learner.past])
+            _solve(learner.past, np.where(ends.min(axis=0) < promised, np.argmin(ends, axis=0), -1), both, value, theta)
+    gap = -value[m:] - value[:m]
+    apart = gap > 1e-6 * np.where(np.isfinite(gap), np.maximum(np.abs(value[:m]), np.abs(value[m:])), 0.0)
+    value[np.tile(apart, 2)] = np.inf
+    return value, theta, bool(apart.any())
+
+
+def _solve(sets: tuple[Plausible, ...], use: np.ndarray, both: np.ndarray, value: np.ndarray, theta: np.ndarray) -> None:
+    """Lower `value` (2m,) to what the set with index use (2m,) allows (-1: none), and put `theta` where it is attained."""
+    for i in np.unique(use[use >= 0]):
+        chosen, mine = sets[i], np.flatnonzero(use == i)
+        cheap = chosen.data.n * both.shape[1] ** 2 <= 20_000
+        most = max(1, MAX_CELLS // max(chosen.data.n, 1))
+        for part in np.array_split(mine, -(-len(mine) // most)):
+            found = extremes(chosen.region, both[part], chosen.data.information, cheap_information=cheap)
+            better = found.settled & (found.value < value[part])
+            value[part] = np.where(better, found.value, value[part])
+            theta[part] = np.where(better[:, None], found.theta, theta[part])
+
+
+def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
+    """The delta half-width of phi'theta, infinite where phi leaves the span of the rows."""
+    return np.where(chosen.unseen.meets(phi), np.inf, chosen.region.half_width(phi))
+
+
+def declared_reach(cls: Any, phi: np.ndarray) -> np.ndarray:
+    """max phi'theta over the declared bounds alone, for phi (M, D): inf where a coordinate in use has none.
+
+    |theta_site| <= S gives S |phi_site|, a box gives its best corner; sites add up.
+    """
+    declared: Any = getattr(cls, "bounds", None)
+    sites: Any = getattr(cls, "sites", None)
+    reach = np.zeros(len(phi))
+    covered = np.zeros(phi.shape[1], bool)
+    for site in sites if declared and sites else ():
+        if site.name not in declared:
+            continue
+        part = phi[:, site.start : site.stop]
+        limit = declared[site.name]
+        if isinstance(limit, tuple):
+            low, high = (np.broadcast_to(side, site.shape).ravel() for side in limit)
+            best = np.where(part > 0, high, low)
+            reach += np.sum(np.multiply(part, best, out=np.zeros(part.shape), where=part != 0), axis=1)  # a side may be open
+        else:
+            size = np.linalg.norm(part, axis=1)
+            reach += np.multiply(size, float(limit), out=np.zeros(len(phi)), where=size != 0)
+        covered[site.start : site.stop] = True
+    return np.where(np.any(phi[:, ~covered] != 0, axis=1), np.inf, reach)

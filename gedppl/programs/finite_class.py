@@ -1,0 +1,156 @@
+"""A finite class of conditional densities: M settings of one program, or of several.
+
+Axis letters: M members, n rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gedppl.classes import DrawnParams, Params
+from gedppl.density import Density
+from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError
+from gedppl.programs.program import ProgramClass
+
+
+class FiniteClass:
+    """M densities. See `gedppl.finite_class`."""
+
+    def __init__(
+        self,
+        model: Any,
+        settings: Sequence[Params] | None = None,
+        *,
+        example: tuple[Any, Any] | None = None,
+        sampled: bool | None = None,
+    ) -> None:
+        pairs = _pairs(model, settings)
+        drawn = any(DrawnParams.include(params) for _, params in pairs)
+        if drawn and sampled is False:
+            raise ModelError(
+                "sampled=False, but these settings were drawn by draw_prior: the truth is none of them; leave sampled= out, or "
+                "list settings that were chosen"
+            )
+        self.sampled = drawn or bool(sampled)
+        self.members: tuple[tuple[Any, Params], ...] = tuple(pairs)
+        self._programs: list[ProgramClass] = []  # one for each distinct model
+        self._owner = np.empty(len(pairs), np.int64)  # (M,) which program a member belongs to
+        known: dict[int, int] = {}
+        for m, (program, _) in enumerate(pairs):
+            if id(program) not in known:
+                known[id(program)] = len(self._programs)
+                self._programs.append(program if isinstance(program, ProgramClass) else ProgramClass(program))
+            self._owner[m] = known[id(program)]
+        self._thetas: list[np.ndarray] = []  # per program, (its members, D)
+        if example is not None:
+            self.trace(*example)
+
+    @property
+    def size(self) -> int:
+        """M, the number of members."""
+        return len(self.members)
+
+    @property
+    def exactness(self) -> str:
+        """Which bounds will be exact and why."""
+        if self.sampled:
+            return f"exact over {self.size} draws, and no certificate: the truth is none of them."
+        return f"exact: every bound is the largest or smallest value over those of the {self.size} members that remain plausible."
+
+    def __repr__(self) -> str:
+        kind = "draws" if self.sampled else "members"
+        return f"finite_class({self.size} {kind} of {len(self._programs)} model{'s' if len(self._programs) > 1 else ''})"
+
+    def trace(self, x: Any, a: Any) -> FiniteClass:
+        """Run the models on these rows to learn their parameters and check every member; a second call does nothing."""
+        if not self._thetas:
+            thetas = []
+            for p, program in enumerate(self._programs):
+                program.trace(x, a)
+                thetas.append(np.stack([self._flatten(program, m) for m in self._of(p)]))
+            shapes = {program.event_shape for program in self._programs}
+            if len(shapes) > 1:
+                raise ShapeError(f"the models of one class share an outcome, but theirs have shapes {sorted(shapes)}")
+            self._thetas = thetas
+        return self
+
+    def _flatten(self, program: ProgramClass, m: int) -> np.ndarray:
+        try:
+            theta = program.flatten(self.members[m][1])
+        except ParameterError as error:
+            raise ParameterError(f"member {m}: {error}") from error
+        if theta.ndim != 1:
+            raise ParameterError(f"member {m} holds {len(theta)} settings at once: list them one by one")
+        return theta
+
+    def _of(self, p: int) -> np.ndarray:
+        return np.flatnonzero(self._owner == p)
+
+    def log_likelihood(self, x: Any, a: Any, y: Any) -> np.ndarray:
+        """Per-row log-likelihood of every member, (M, n); minus infinity where a member's model excludes the outcome."""
+        x, a, y = self.check_outcomes(x, a, y)
+        out = np.full((self.size, len(a)), -np.inf)
+        for p, program in enumerate(self._programs):
+            ok = program.supports(x, a, y)
+            if ok.any():
+                logs = program.program.log_likelihood(self._thetas[p], x[ok], a[ok], y[ok])
+                out[np.ix_(self._of(p), np.flatnonzero(ok))] = logs
+        return out
+
+    def check_outcomes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that may join a history, as arrays; a named error otherwise."""
+        self.trace(x, a)
+        for program in self._programs:
+            x, a, y = program.check_shapes(x, a, y)
+        ok = np.any([program.supports(x, a, y) for program in self._programs], axis=0)
+        if not ok.all():
+            row = int(np.argmin(ok))
+            families = sorted({program.program.family for program in self._programs})
+            raise OutOfSupportError(
+                f"outcome {y[row]} in row {row} is outside the support of {' and of '.join(families)}: no member gives it a "
+                "positive density"
+            )
+        return x, a, y
+
+    def values(self, functional: Any, x: Any, a: Any) -> np.ndarray:
+        """The functional of every member at every row, (M, n)."""
+        self.trace(x, a)
+        out = np.empty((self.size, len(a)))
+        for p, program in enumerate(self._programs):
+            out[self._of(p)] = program.values(functional, self._thetas[p], x, a)
+        return out
+
+    def density(self, m: int, x: Any, a: Any) -> Density:
+        """Member m's density, batch (n,)."""
+        if not 0 <= int(m) < self.size:
+            raise ParameterError(f"the class has members 0, ..., {self.size - 1}, got {m}")
+        self.trace(x, a)
+        p = int(self._owner[m])
+        return self._programs[p].density_at(self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a)
+
+    density_of = density
+
+
+def _pairs(model: Any, settings: Sequence[Params] | None) -> list[tuple[Any, Params]]:
+    if settings is not None:
+        if isinstance(model, list | tuple):
+            raise ModelError("pass one model with its settings, or a list of (model, params) and nothing else")
+        pairs = [(model, params) for params in settings]
+    elif isinstance(model, list | tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in model):
+        pairs = list(model)
+    else:
+        raise ModelError(
+            "a finite class is finite_class(model, [params, ...]) or finite_class([(model, params), ...]), got "
+            f"{type(model).__name__} and no settings"
+        )
+    if not pairs:
+        raise ModelError("a finite class needs at least one member, got none")
+    for m, (program, params) in enumerate(pairs):
+        if not callable(program) and not isinstance(program, ProgramClass):
+            raise ModelError(f"member {m}: a model is a function (x, a, y=None), got {type(program).__name__}")
+        if not isinstance(params, dict) and not hasattr(params, "keys"):
+            raise ParameterError(f"member {m}: params must be a dict by site name, got {type(params).__name__}")
+    return pairs

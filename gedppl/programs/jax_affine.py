@@ -1,0 +1,151 @@
+"""The proof of `gedppl.programs.affine` for JAX: the function's jaxpr is read operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import checkify
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from gedppl.classes import LinearPredictor, OrderedPredictor
+from gedppl.programs.affine import FAMILIES, ORDERED, Level, combine, is_affine_by_context, ordered_from, predictor_from
+from gedppl.programs.feature_tables import MOST_CELLS, tabulated, unit_slopes
+from gedppl.programs.lowering import package_class, strip
+
+# JAX primitive -> the name of its rule in `gedppl.programs.affine`
+_RULES = {
+    **dict.fromkeys(("reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev", "copy", "copy_p"), "move"),
+    **dict.fromkeys(("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "stack", "pad", "cumsum"), "sum"),
+    **dict.fromkeys(("gather", "dynamic_slice"), "index"),
+    **{"select_n": "select", "mul": "multiply", "dot_general": "contract", "div": "divide", "exp": "exp", "log": "log"},
+}
+FEW_ROWS = 2000  # rows that the program answers sooner than another function of it is compiled
+_CALLS = ("pjit", "jit", "closed_call", "core_call", "remat")
+
+
+def levels(function: Callable[..., Any], theta: Any, *rows: Any) -> list[Level]:
+    """How each array that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold."""
+    closed = jax.make_jaxpr(function)(theta, *rows)
+    return _walk(closed.jaxpr, [Level.AFFINE] + [Level.FREE] * len(rows))
+
+
+def what_matters(function: Callable[..., Any], *args: Any) -> tuple[list[bool], str]:
+    """Which arguments `function(*args)` makes use of, and the text of the operations that its results come from."""
+    needed, used = dce_jaxpr(
+        jax.make_jaxpr(function)(*args).jaxpr, [True] * len(jax.tree.leaves(jax.eval_shape(function, *args)))
+    )
+    return list(used), str(needed)
+
+
+def _walk(jaxpr: Any, inputs: list[Level]) -> list[Level]:
+    known = dict(zip(jaxpr.invars, inputs))
+
+    def level(atom: Any) -> Level:
+        return known.get(atom, Level.FREE) if not hasattr(atom, "val") else Level.FREE
+
+    for equation in jaxpr.eqns:
+        operands = [level(atom) for atom in equation.invars]
+        if all(operand is Level.FREE for operand in operands):
+            results = [Level.FREE] * len(equation.outvars)
+        else:
+            results = _step(equation, operands)
+        known.update(zip(equation.outvars, results))
+    return [level(atom) for atom in jaxpr.outvars]
+
+
+def _step(equation: Any, operands: list[Level]) -> list[Level]:
+    name = equation.primitive.name
+    if name in _CALLS:
+        inner = equation.params["jaxpr"]
+        return _walk(getattr(inner, "jaxpr", inner), operands)
+    if name == "convert_element_type":
+        before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+        exact = before.kind == after.kind == "f" and after.itemsize >= before.itemsize
+        result = operands[0] if exact else Level.OTHER
+    else:
+        result = combine(_RULES.get(name), operands)
+    return [result] * len(equation.outvars)
+
+
+def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:
+    """(x, a) -> the function and its Jacobian in x. Backwards: a context has more columns than a predictor has parts."""
+
+    def both(x: Any, a: Any) -> Any:
+        return function(x, a), jax.jacrev(function)(x, a)
+
+    return both
+
+
+def linear_predictor(program: Any) -> LinearPredictor | None:
+    """The class as a one-predictor family, if that can be proved; None otherwise."""
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
+        return None
+    known = FAMILIES.get(program.abstractly(lambda *args: package_class(strip(program.run(*args).observed))))
+    if known is None:
+        return None
+    family, link, argument, others = known
+
+    def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
+        observed = strip(program.run(theta, x, a).observed)
+        return [jnp.broadcast_to(getattr(observed, name), a.shape).astype(float) for name in (argument, *others)]
+
+    needed = Level.EXP if link == "log" else Level.AFFINE
+    found = levels(arguments, np.zeros(program.dim), program.x, program.a)
+    if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
+        return None
+
+    def eta(theta: Any, x: Any, a: Any) -> Any:
+        value = arguments(theta, x, a)[0]
+        return jnp.log(value) if link == "log" else value
+
+    def everything(x: Any, a: Any) -> list[Any]:
+        zero = jnp.zeros(program.dim)  # traced, never computed
+        offset, jacobian = eta(zero, x, a), jax.jacfwd(eta)(zero, x, a)
+        return [jacobian, offset, *arguments(zero, x, a)[1:]]
+
+    program.predictor_parts = checkify.checkify(everything, errors=checkify.index_checks)
+
+    def parts(x: Any, a: Any) -> list[np.ndarray]:
+        return program.by_row("predictor", program.predictor_parts, (x, a))
+
+    def row(x: Any, a: Any) -> Any:
+        return jnp.concatenate([jnp.ravel(part) for part in everything(x[None], a[None])])
+
+    def slopes(n_actions: int, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+        if n_actions * (dx + 1) <= FEW_ROWS:  # the program as it is compiled already
+            return unit_slopes(parts)(n_actions, dx)
+        if n_actions * (program.dim + 2) * dx > MOST_CELLS:
+            return None
+        found = [program.call("feature_table", _with_jacobian(row), np.zeros(dx), np.array(a)) for a in range(n_actions)]
+        return np.array([base for base, _ in found]), np.array([slope for _, slope in found])
+
+    by_context = levels(lambda x, theta, a: arguments(theta, x, a), program.x, np.zeros(program.dim), program.a)
+    fast = tabulated(parts, slopes, program.dim) if is_affine_by_context(by_context, needed) else parts
+    predictor = predictor_from(family, link, others, fast)
+    return predictor if program.packaged or program.predictor_holds(predictor) else None
+
+
+def ordered_predictor(program: Any) -> OrderedPredictor | None:
+    """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
+    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
+        return None
+    if program.abstractly(lambda *args: package_class(strip(program.run(*args).observed))) != ORDERED or not program.packaged:
+        return None
+
+    def edges(theta: Any, x: Any, a: Any) -> Any:
+        observed = strip(program.run(theta, x, a).observed)
+        cut = observed.cutpoints - jnp.broadcast_to(observed.predictor, a.shape)[:, None]
+        return jnp.broadcast_to(cut, (len(a), cut.shape[-1])).astype(float)
+
+    zero = jnp.zeros(program.dim)
+    if levels(lambda *args: [edges(*args)], zero, program.x, program.a)[0] is not Level.AFFINE:
+        return None
+
+    def everything(x: Any, a: Any) -> list[Any]:
+        return [jax.jacfwd(edges)(zero, x, a), edges(zero, x, a)]
+
+    return ordered_from(lambda x, a: program.by_row("ordered", everything, (x, a)))

@@ -1,0 +1,425 @@
+"""A traced program's compiled functions: one per kind of question and shape bucket.
+
+Histories are padded to the buckets of `gedppl.rows` and weighted; smaller questions (a few actions at many settings) are
+padded to 8, 64, 512 or 4096 rows, larger ones cut into such pieces. Padding repeats a real row, because a NaN or an
+out-of-support value gives NaN gradients even under weight 0. Axis letters: M parameter settings, n rows, D parameters.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import checkify
+
+from gedppl.classes import LinearPredictor, OrderedPredictor, away_from
+from gedppl.density import Density
+from gedppl.programs import LOCK
+from gedppl.programs.affine import Level
+from gedppl.programs.answers import Answers
+from gedppl.programs.histories import Histories
+from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
+from gedppl.programs.jax_first_look import FirstLook, first_look
+from gedppl.programs.lowering import crossing, external_density, is_external
+from gedppl.programs.padding import PIECES, pad, pieces, settings_size
+from gedppl.programs.tracing import trial_rows
+from gedppl.rows import Rows
+
+MAX_CELLS = 1 << 22  # settings times rows evaluated at once
+DRAWS = 128  # prior draws at once
+RARE = ("draw_prior", "first_look", "feature_table")  # asked so seldom that compiling them well would cost more than it saves
+KEEP_COMPILED = 512
+COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}  # families whose outcomes are whole numbers from 0 to this, at any parameter
+AT_ONCE = 64  # settings whose sums over a history are asked for in one call
+
+
+class JaxKernels:
+    """Compiled functions over `run`, `row_log_likelihood` and `row_density`, which the traced program provides."""
+
+    run: Callable[..., Any]
+    row_log_likelihood: Callable[..., Any]
+    row_density: Callable[..., Density]
+    sites: tuple[Any, ...]
+    dim: int
+    x: np.ndarray
+    a: np.ndarray
+    event_shape: tuple[int, ...]
+    unconstrained: bool  # every parameter is its own free value: nothing is transformed
+    packaged: bool  # nothing in the outcome is of a class that the packages do not bring
+    predictor_parts: Callable[..., Any]  # set when a predictor is found: (x, a) -> (index error, [features, offset, others])
+
+    def __init__(self) -> None:
+        self._compiled: OrderedDict[Any, Any] = OrderedDict()
+        self.histories = Histories()
+        self._answers = Answers()
+        self._look: FirstLook | None = None
+        self._guard = threading.Lock()
+        self._facts: dict[str, Any] = {}
+        self.compilations: dict[str, int] = {}  # how often each function was compiled
+
+    def call(self, name: str, function: Callable[..., Any], *args: Any, static: Any = None) -> Any:
+        """Run `function` compiled for these shapes; results are JAX arrays."""
+        key = (name, static, tuple(np.shape(arg) for arg in args))
+        with jax.enable_x64(True):
+            compiled = self._compiled.get(key)
+            if compiled is None:
+                options = {"xla_backend_optimization_level": 0} if name in RARE else None
+                with LOCK:  # compiling runs the user's program
+                    compiled = jax.jit(function).lower(*args).compile(compiler_options=options)
+                with self._guard:
+                    self._compiled[key] = compiled
+                    kind = name if static is None else f"{name} of {static}"
+                    self.compilations[kind] = self.compilations.get(kind, 0) + 1
+                    while len(self._compiled) > KEEP_COMPILED:
+                        self._compiled.popitem(last=False)
+            return compiled(*args)
+
+    def _fact(self, name: str, find: Callable[[], Any]) -> Any:
+        """Something about the program that is found out once."""
+        if name not in self._facts:
+            with LOCK, jax.enable_x64(True):
+                self._facts[name] = find()
+        return self._facts[name]
+
+    # what kind of program it is ---------------------------------------------------------------------------------------
+
+    @property
+    def moving_support(self) -> bool:
+        """Whether the support depends on the parameters; its edges are then part of the log-likelihood."""
+
+        def find() -> bool:
+            def edges(theta: Any, x: Any, a: Any) -> list[Any]:
+                return jax.tree.leaves(self.run(theta, x, a).observed.support)
+
+            return any(level is not Level.FREE for level in levels(edges, np.zeros(self.dim), self.x, self.a))
+
+        return self._fact("moving_support", find)
+
+    @property
+    def outline_density(self) -> Density:
+        """The structure of the density, without arrays."""
+
+        def find() -> Density:
+            return self.abstractly(self.row_density).map_args(lambda _: None)
+
+        return self._fact("outline", find)
+
+    def abstractly(self, function: Callable[..., Any]) -> Any:
+        """What function(theta, x, a) returns, with arrays that have shapes only."""
+        found = []
+
+        def note(theta: Any, x: Any, a: Any) -> None:
+            found.append(function(theta, x, a))
+
+        jax.eval_shape(note, np.zeros(self.dim), self.x, self.a)
+        return found[0]
+
+    @property
+    def family(self) -> str:
+        return self.outline_density.family
+
+    @property
+    def proved_normal(self) -> bool:
+        """Whether every member is a Normal with a predictor affine in theta: any finite outcome has a positive density."""
+        return self.predictor is not None and self.predictor.family == "Normal"
+
+    @property
+    def predictor(self) -> LinearPredictor | None:
+        return self._fact("predictor", lambda: linear_predictor(self))
+
+    @property
+    def ordered(self) -> OrderedPredictor | None:
+        return self._fact("ordered", lambda: ordered_predictor(self))
+
+    # parameters -------------------------------------------------------------------------------------------------------
+
+    def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Named constrained values, each with the leading axis M."""
+        if self.unconstrained:
+            return {site.name: theta[:, site.start : site.stop].reshape(-1, *site.shape) for site in self.sites}
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            return jax.vmap(lambda one: self.run(one, x, a).values)(theta)
+
+        out = self.call("constrain", function, pad(theta, settings_size(len(theta))), self.x, self.a)
+        return {site.name: np.array(out[site.name])[: len(theta)].reshape(-1, *site.shape) for site in self.sites}
+
+    def unconstrain(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The flat vectors (M, D) of named constrained values; not finite where a value is outside its constraint."""
+        if not values:
+            return np.zeros((1, 0))
+        m = len(next(iter(values.values())))
+
+        def function(x: Any, a: Any, *arrays: Any) -> Any:
+            def one(*arrays: Any) -> Any:
+                given = dict(zip((site.name for site in self.sites), arrays))
+                free = self.run(None, x, a, given=given).free
+                theta = jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
+                back = self.run(theta, x, a).values
+                # a transform's inverse may return a number even for a value outside: then it does not come back
+                return jnp.concatenate(
+                    [
+                        jnp.where(
+                            jnp.all(jnp.abs(back[site.name] - given[site.name]) <= 1e-8 * (1 + jnp.abs(given[site.name]))),
+                            jnp.ravel(free[site.name]),
+                            jnp.nan,
+                        )
+                        for site in self.sites
+                    ]
+                )
+
+            return jax.vmap(one)(*arrays)
+
+        padded = [pad(values[site.name], settings_size(m)) for site in self.sites]
+        return np.array(self.call("unconstrain", function, self.x, self.a, *padded))[:m]
+
+    def log_prior(self, theta: np.ndarray) -> np.ndarray:
+        if not any(site.prior for site in self.sites):
+            return np.zeros(len(theta))
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            return jax.vmap(lambda one: self.run(one, x, a).log_prior)(theta)
+
+        return np.array(self.call("log_prior", function, pad(theta, settings_size(len(theta))), self.x, self.a))[: len(theta)]
+
+    def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not any(site.prior for site in self.sites):
+            return np.zeros(self.dim), np.zeros((self.dim, self.dim))
+        if self._look is not None and len(self._look.hessian):
+            for i, place in enumerate((self._look.initial, away_from(self._look.initial))):
+                if np.array_equal(theta, place):
+                    return self._look.gradient[i], self._look.hessian[i]
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            def prior(one: Any) -> Any:
+                return self.run(one, x, a).log_prior
+
+            return jax.grad(prior)(theta), jax.hessian(prior)(theta)
+
+        grad, hessian = self.call("log_prior_grad_hessian", function, theta, self.x, self.a)
+        return np.array(grad), np.array(hessian)
+
+    def default_initial(self) -> np.ndarray:
+        """Where fits start: `param` sites at their own initial value, sample sites at the median of 99 prior draws."""
+        self._look = first_look(self, *trial_rows(self.x, self.a))
+        return self._look.initial
+
+    def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the log-prior at `initial`."""
+        if self._look is None or not np.array_equal(self._look.initial, initial):
+            self._look = first_look(self, *trial_rows(self.x, self.a), initial)
+        return self._look.together, self._look.alone, self._look.log_prior
+
+    def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
+        """n draws (n, D): sample sites from their priors, `param` coordinates standard normal around `initial`."""
+        noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
+        if not any(site.prior for site in self.sites):
+            return initial + noise
+
+        def function(theta: Any, words: Any, x: Any, a: Any) -> Any:
+            def one(theta: Any, words: Any) -> Any:
+                free = self.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
+                return jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
+
+            return jax.vmap(one)(theta, words)
+
+        words = np.random.default_rng([seed, 2]).integers(0, 2**32, (n, 2), dtype=np.uint32)
+        out = np.empty((n, self.dim))
+        for first in range(0, n, DRAWS):  # always the same shape: random number generators are slow to compile
+            cut = slice(first, min(first + DRAWS, n))
+            args = pad((initial + noise)[cut], DRAWS), pad(words[cut], DRAWS)
+            out[cut] = np.asarray(self.call("draw_prior", function, *args, self.x, self.a))[: cut.stop - first]
+        return out
+
+    # questions about a batch of rows ----------------------------------------------------------------------------------
+
+    def _over_pieces(
+        self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any = None
+    ) -> np.ndarray:
+        """function(theta (M, D), rows) -> (M, n), asked in padded pieces."""
+        found = self._answers.get((name, static), (theta, *rows), lambda: [self._in_pieces(name, function, theta, rows, static)])
+        return found[0]
+
+    def _in_pieces(self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any) -> np.ndarray:
+        out = np.empty((len(theta), len(rows[0])))
+        for cut, size in pieces(len(rows[0])):
+            part = [pad(array[cut], size) for array in rows]
+            step = settings_size(MAX_CELLS // size)
+            for first in range(0, len(theta), step):
+                some = theta[first : first + step]
+                answer = self.call(name, function, pad(some, settings_size(len(some))), *part, static=static)
+                out[first : first + step, cut] = np.asarray(answer)[: len(some), : cut.stop - cut.start]
+        return out
+
+    def by_row(self, name: str, function: Any, rows: tuple[np.ndarray, ...], *, first: tuple[Any, ...] = (),
+               static: Any = None, axis: int = 0) -> list[np.ndarray]:  # fmt: skip
+        """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces; its error, if any, is left aside."""
+        return self._answers.get(
+            (name, static, axis), (*first, *rows), lambda: self._by_row(name, function, rows, first, static, axis)
+        )
+
+    def _by_row(
+        self, name: str, function: Any, rows: tuple[np.ndarray, ...], first: tuple[Any, ...], static: Any, axis: int
+    ) -> list[np.ndarray]:
+        parts = []
+        for cut, size in pieces(len(rows[0])) if len(rows[0]) else [(slice(0, 0), PIECES[0])]:
+            some = [pad(array[cut], size) if len(array) else np.zeros((size, *array.shape[1:]), array.dtype) for array in rows]
+            answer = self.call(name, function, *first, *some, static=static)
+            take = (slice(None),) * axis + (slice(cut.stop - cut.start),)
+            leaves = answer[1] if isinstance(answer[0], checkify.Error) else answer
+            parts.append([np.asarray(leaf)[take] for leaf in leaves])
+        return [np.concatenate(column, axis=axis) for column in zip(*parts)]
+
+    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+            return jax.vmap(lambda one: self.row_log_likelihood(one, x, a, y))(theta)
+
+        return self._over_pieces("log_likelihood", function, theta, (x, a, y))
+
+    def score(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+            def row(one: Any, x: Any, a: Any, y: Any) -> Any:
+                return self.row_log_likelihood(one, x[None], a[None], y[None])[0]
+
+            return [jax.vmap(jax.grad(row), (None, 0, 0, 0))(theta, x, a, y)]
+
+        return self.by_row("score", function, (x, a, y), first=(theta,))[0]
+
+    def in_support(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(n,) bool: inside a support that no parameter moves, and of finite log-density at one of three settings.
+
+        The second part catches the edges of closed supports (a Beta outcome of exactly 0).
+        """
+        if self.moving_support or self.proved_normal:
+            return np.ones(len(a), bool)
+        if self.predictor is not None and self.predictor.family in COUNTED and self.packaged:
+            return (y >= 0) & (y == np.floor(y)) & (y <= COUNTED[self.predictor.family])
+
+        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+            return [jnp.broadcast_to(self.run(theta, x, a).observed.support(y), (x.shape[0],))]
+
+        inside = self.by_row("in_support", function, (x, a, y), first=(theta,))[0]
+        if self._fact("may_cross", lambda: self.abstractly(lambda *args: crossing(self.run(*args).observed) is not None)):
+            return inside  # no edges to fall off, and at these settings the cutpoints may be out of order
+        near = theta + np.array([[0.0], [0.1], [-0.1]]) * np.cos(np.arange(self.dim))
+        logs = self.log_likelihood(near, x, a, y)
+        return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
+
+    def action_problem(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
+        """What an index past the end of an array says at one row, or None; plain JAX clamps such an index silently."""
+
+        def visit(theta: Any, x: Any, a: Any) -> None:
+            self.run(theta, x, a)
+
+        def complaint(x: np.ndarray, a: np.ndarray) -> str | None:
+            if self.predictor is not None:  # its features are checked on the way
+                error, _ = self.call("predictor", self.predictor_parts, pad(x, PIECES[0]), pad(a, PIECES[0]))
+            else:
+                error, _ = self.call("index_check", checkify.checkify(visit, errors=checkify.index_checks), theta, x, a)
+            return error.get()
+
+        # some transforms index past the end on purpose; then the check says nothing about actions
+        useless = self._fact("index_check_useless", lambda: complaint(self.x, self.a) is not None)
+        message = None if useless else complaint(x, a)
+        return message and message.strip().splitlines()[0]
+
+    def values(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            def one(one: Any) -> Any:
+                return jnp.broadcast_to(functional(self.row_density(one, x, a), x=x, a=a), (x.shape[0],))
+
+            return jax.vmap(one)(theta)
+
+        return self._over_pieces("values", function, theta, (x, a), static=functional)
+
+    def values_grad(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            def row(one: Any, x: Any, a: Any) -> Any:
+                x, a = x[None], a[None]
+                return jnp.reshape(functional(self.row_density(one, x, a), x=x, a=a), ())
+
+            return jax.vmap(jax.value_and_grad(row))(theta, x, a)
+
+        value, grad = self.by_row("values_grad", function, (theta, x, a), static=functional)
+        return value, grad
+
+    def density(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, single: bool) -> Density:
+        """The density with NumPy arguments, batch (M, n), or (n,) for a single setting."""
+        if is_external(self.outline_density):
+            with jax.enable_x64(True):
+                return external_density(lambda one: self.row_density(one, jnp.asarray(x), jnp.asarray(a)), theta, single)
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            return jax.vmap(lambda one: self.row_density(one, x, a).leaves())(theta)
+
+        padded = pad(theta, settings_size(len(theta)))
+        arrays = [array[: len(theta)] for array in self.by_row("density", function, (x, a), first=(padded,), axis=1)]
+        return self.outline_density.rebuild([array[0] for array in arrays] if single else arrays)
+
+    # sums over a history ----------------------------------------------------------------------------------------------
+
+    def knows(self, rows: Rows) -> bool:
+        return rows in self.histories
+
+    def known_part(self, rows: Rows) -> int:
+        return self.histories.known_part(rows)
+
+    def remember(self, rows: Rows) -> tuple[Any, ...]:
+        """The padded history on the device: x, a, y and weights."""
+        with jax.enable_x64(True):
+            return self.histories.get(rows, lambda: tuple(jax.device_put(array) for array in rows.padded()))
+
+    def _history(self, rows: Rows, weights: np.ndarray | None) -> tuple[Any, ...]:
+        x, a, y, w = self.remember(rows)
+        if weights is not None:
+            w = np.zeros(w.shape)
+            w[: rows.n] = weights
+        return x, a, y, w
+
+    def _sum(self, theta: Any, x: Any, a: Any, y: Any, w: Any) -> Any:
+        logs = self.row_log_likelihood(theta, x, a, y)
+        return jnp.sum(jnp.where(w == 0.0, 0.0, w * logs))
+
+    def _at_settings(self, name: str, one: Callable[..., Any], theta: np.ndarray, rows: Rows, weights: Any) -> list[np.ndarray]:
+        """one(theta_m, *history) at every setting of theta (M, D), one after another: on a CPU as fast as side by side, and
+        however many there are, a history's bucket is compiled once."""
+
+        def function(theta: Any, m: Any, *history: Any) -> Any:
+            def step(i: Any, out: Any) -> Any:
+                return jax.tree.map(lambda all_, new: all_.at[i].set(new), out, one(theta[i], *history))
+
+            shapes = jax.eval_shape(one, theta[0], *history)
+            return jax.lax.fori_loop(0, m, step, jax.tree.map(lambda leaf: jnp.zeros((AT_ONCE, *leaf.shape)), shapes))
+
+        history, parts = self._history(rows, weights), []
+        for first in range(0, len(theta), AT_ONCE):
+            some = theta[first : first + AT_ONCE]
+            out = self.call(name, function, pad(some, AT_ONCE), np.array(len(some)), *history)
+            parts.append([np.asarray(leaf)[: len(some)] for leaf in jax.tree.leaves(out)])
+        return [np.concatenate(column) for column in zip(*parts)]
+
+    def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+        return self._at_settings("total", self._sum, theta, rows, weights)[0]
+
+    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        value, grad = self._at_settings("total_grad", jax.value_and_grad(self._sum), theta, rows, weights)
+        return value, grad
+
+    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+        def function(theta: Any, *history: Any) -> Any:
+            grad = jax.grad(self._sum)
+
+            def column(direction: Any) -> Any:
+                return jax.jvp(lambda one: grad(one, *history), (theta,), (direction,))[1]
+
+            if self.dim <= 64:
+                return jax.vmap(column)(jnp.eye(self.dim))
+            return jax.lax.map(column, jnp.eye(self.dim), batch_size=32)  # bounds the memory of a large network
+
+        hessian = np.array(self.call("total_hessian", function, theta, *self._history(rows, weights)))
+        return (hessian + hessian.T) / 2

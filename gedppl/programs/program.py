@@ -1,0 +1,425 @@
+"""A user's program as a density class: the checks and shapes that both backends share.
+
+`ProgramClass` validates what comes in, speaks NumPy float64, and hands clean arrays to a backend's traced program, which
+does the arithmetic. Axis letters: M parameter settings, n rows, D flat parameters.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gedppl.classes import Drawn, DrawnParams, LinearPredictor, OrderedPredictor, Params
+from gedppl.density import Density
+from gedppl.errors import (
+    ActionRangeError,
+    ContextWidthError,
+    ModelError,
+    NotFiniteError,
+    OutOfSupportError,
+    ParameterError,
+    ShapeError,
+    TrialsError,
+)
+from gedppl.programs import LOCK
+from gedppl.programs.exactness import exactness
+from gedppl.programs.lowering import counts_trials, trials_of
+from gedppl.programs.tracing import Site, check_initial, find_program, parse_bounds
+from gedppl.rows import Rows
+
+ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
+MOST_ARRIVED = 16
+
+
+def _arrived(token: str, model: Any, init: Params, bounds: Mapping[str, Any], rows: tuple[Any, Any] | None) -> ProgramClass:
+    """A class that came from another process, or its copy that came before."""
+    with LOCK:
+        known = ARRIVED.pop(token, None)
+        if known is None:
+            known = ProgramClass(model, init=init, bounds=bounds)
+            known._token = token
+        if rows is not None:
+            known.trace(*rows)
+        ARRIVED[token] = known
+        while len(ARRIVED) > MOST_ARRIVED:
+            ARRIVED.popitem(last=False)
+    return known
+
+
+class ProgramClass:
+    """The class of conditional densities that a NumPyro or Pyro program describes. See `gedppl.density_class`."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        init: Params | None = None,
+        bounds: Mapping[str, Any] | None = None,
+        example: tuple[Any, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self._init = dict(init or {})
+        self._declared_bounds = dict(bounds or {})
+        self._program: Any = None
+        self._known_actions: set[int] = set()
+        self._token: str | None = None
+        if example is not None:
+            self.trace(*example)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes: the model and its declaration travel, compiled functions stay behind."""
+        self._token = self._token or uuid.uuid4().hex
+        rows = None if self._program is None else (np.asarray(self._program.x), np.asarray(self._program.a))
+        return _arrived, (self._token, self.model, self._init, self._declared_bounds, rows)
+
+    # tracing ----------------------------------------------------------------------------------------------------------
+
+    def trace(self, x: Any, a: Any) -> ProgramClass:
+        """Find out the backend and the parameters by running the model on these rows; a second call does nothing."""
+        if self._program is None:
+            x, a = self._check_rows(x, a)
+            if len(a) == 0:
+                raise ShapeError("tracing a model needs at least one row, got x and a with none")
+            with LOCK:
+                if self._program is None:
+                    self._adopt(find_program(self.model, x, a))
+        return self
+
+    def _adopt(self, program: Any) -> None:
+        self._bounds = parse_bounds(self._declared_bounds, program.sites)
+        self._width = program.x.shape[1]
+        initial = program.default_initial()
+        if self._init:
+            values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
+            initial = self._flatten(program, values | self._named_leaves(program, self._init))
+        check_initial(program, initial)
+        self._program, self._initial = program, initial
+
+    @property
+    def traced(self) -> bool:
+        """Whether the parameters are known yet."""
+        return self._program is not None
+
+    @property
+    def program(self) -> Any:
+        """The backend's traced program."""
+        if self._program is None:
+            raise ModelError(
+                "the model has not been run yet, so its parameters are unknown: pass example=(x, a) to density_class, "
+                "or call .trace(x, a) first"
+            )
+        return self._program
+
+    @property
+    def backend(self) -> str:
+        return self.program.backend
+
+    @property
+    def dim(self) -> int:
+        return self.program.dim
+
+    @property
+    def initial(self) -> np.ndarray:
+        self.program  # noqa: B018 - raises before tracing
+        return self._initial.copy()
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return self.program.sites
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Shape of one outcome: () or (e,)."""
+        return self.program.event_shape
+
+    @property
+    def prior_free(self) -> np.ndarray:
+        free = np.ones(self.dim, bool)
+        for site in self.sites:
+            free[site.start : site.stop] = not site.prior
+        return free
+
+    @property
+    def predictor(self) -> LinearPredictor | None:
+        return self.program.predictor
+
+    @property
+    def ordered(self) -> OrderedPredictor | None:
+        return self.program.ordered
+
+    @property
+    def exactness(self) -> str:
+        """Which bounds will be exact and why, or what in the program stands in the way."""
+        return exactness(self)
+
+    def __repr__(self) -> str:
+        name = getattr(self.model, "__name__", type(self.model).__name__)
+        if self._program is None:
+            return f"density_class({name}, not run yet)"
+        parts = ", ".join(f"{site.name}{list(site.shape)}" for site in self.sites)
+        return f"density_class({name}, {self.backend}, {self.program.family}; {parts})"
+
+    # parameters -------------------------------------------------------------------------------------------------------
+
+    def flatten(self, params: Params) -> np.ndarray:
+        """The flat unconstrained vector of named constrained values: (D,), or (M, D) if each has a leading axis M."""
+        return self._flatten(self.program, self._named_leaves(self.program, params))
+
+    @staticmethod
+    def _named_leaves(program: Any, params: Params) -> dict[str, Any]:
+        named = program.named_leaves(params)
+        known = [site.name for site in program.sites]
+        unknown = sorted(set(named) - set(known))
+        if unknown:
+            raise ParameterError(f"the model has no parameter {unknown[0]!r}; its parameters are {known}")
+        return named
+
+    @staticmethod
+    def _flatten(program: Any, values: Mapping[str, Any]) -> np.ndarray:
+        arrays, leading = {}, set()
+        for site in program.sites:
+            if site.name not in values:
+                raise ParameterError(f"parameter {site.name!r} is missing; the model needs {[s.name for s in program.sites]}")
+            array = np.asarray(values[site.name], float)
+            extra = array.ndim - len(site.shape)
+            if extra not in (0, 1) or array.shape[extra:] != site.shape:
+                raise ParameterError(
+                    f"parameter {site.name!r} has shape {array.shape}, but the model gives it shape {site.shape} "
+                    f"(or (M, *{site.shape}) for M settings at once)"
+                )
+            if not np.isfinite(array).all():
+                raise ParameterError(f"parameter {site.name!r} must be finite, got {array}")
+            leading.add(array.shape[:extra])
+            arrays[site.name] = array if extra else array[None]
+        if len(leading) > 1:
+            raise ParameterError(f"either every parameter has a leading axis M or none has, with one M; got {sorted(leading)}")
+        theta = program.unconstrain(arrays)
+        for site in program.sites:
+            if not np.isfinite(theta[:, site.start : site.stop]).all():
+                raise ParameterError(
+                    f"parameter {site.name!r} = {np.asarray(values[site.name])} lies outside its constraint "
+                    f"{program.constraint_of(site.name)}, or on its edge: move it inside"
+                )
+        return theta if any(leading) else theta[0]
+
+    def unflatten(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Named constrained values of a flat vector (D,), or with a leading axis those of each row of (M, D)."""
+        settings, single = self._settings(theta)
+        values = self.program.constrain(settings)
+        found = {name: value[0] for name, value in values.items()} if single else values
+        return DrawnParams.of(found) if isinstance(theta, Drawn) else found
+
+    def _settings(self, theta: Any) -> tuple[np.ndarray, bool]:
+        theta = np.asarray(theta, float)
+        if theta.ndim not in (1, 2) or theta.shape[-1] != self.dim:
+            raise ParameterError(
+                f"theta has shape {theta.shape}, but this class has D = {self.dim} flat parameters: pass (D,) or (M, D)"
+            )
+        return (theta[None], True) if theta.ndim == 1 else (theta, False)
+
+    def _one(self, theta: Any) -> np.ndarray:
+        settings, single = self._settings(theta)
+        if not single:
+            raise ParameterError(f"one flat vector ({self.dim},) is needed here, got shape {settings.shape}")
+        return settings[0]
+
+    def inside(self, theta: np.ndarray) -> np.ndarray:
+        """Whether theta meets the declared `bounds`: () or (M,) bool."""
+        settings, single = self._settings(theta)
+        ok = np.isfinite(settings).all(axis=1)
+        if self._bounds:
+            values = self.program.constrain(settings)
+            for name, bound in self._bounds.items():
+                value = values[name].reshape(len(settings), -1)
+                if isinstance(bound, float):
+                    ok &= np.linalg.norm(value, axis=1) <= bound
+                else:
+                    low, high = (np.broadcast_to(b, values[name].shape[1:]).ravel() for b in bound)
+                    ok &= ((value >= low) & (value <= high)).all(axis=1)
+        return ok[0] if single else ok
+
+    def with_bounds(self, bounds: Mapping[str, Any]) -> ProgramClass:
+        """The same model, declared within these bounds instead."""
+        return ProgramClass(self.model, init=self._init, bounds=bounds, example=(self.program.x, self.program.a))
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """Declared bounds by site: a number (Euclidean norm) or (low, high) arrays."""
+        self.program  # noqa: B018 - raises before tracing
+        return dict(self._bounds)
+
+    def log_prior(self, theta: np.ndarray) -> np.ndarray:
+        """Log prior density in the unconstrained space (Jacobian included); `param` sites add 0. () or (M,)."""
+        settings, single = self._settings(theta)
+        out = self.program.log_prior(settings)
+        return out[0] if single else out
+
+    def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient (D,) and Hessian (D, D) of `log_prior` at theta (D,)."""
+        return self.program.log_prior_grad_hessian(self._one(theta))
+
+    def draw_prior(self, n: int, seed: int) -> np.ndarray:
+        """n draws (n, D) from the prior; `param` coordinates are standard normal around `initial`."""
+        return self.program.draw_prior(int(n), int(seed), self.initial).view(Drawn)
+
+    # rows -------------------------------------------------------------------------------------------------------------
+
+    def _check_rows(self, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
+        x, raw = np.asarray(x, float), np.asarray(a)
+        if x.ndim != 2 or raw.ndim != 1 or len(x) != len(raw):
+            raise ShapeError(f"x must be (n, dx) and a (n,) with one n, got {x.shape} and {raw.shape}")
+        if not np.isfinite(x).all():
+            row = int(np.argmax(~np.isfinite(x).all(axis=1)))
+            raise NotFiniteError(f"x must be finite, got {x[row]} in row {row}: impute or drop the row before")
+        actions = raw.astype(np.int64) if raw.dtype.kind in "biuf" and np.isfinite(raw).all() else None
+        if actions is None or (actions != raw).any() or (actions < 0).any():
+            raise ActionRangeError(f"actions must be whole numbers 0, 1, ..., got {raw}")
+        if self._program is not None and x.shape[1] != self._width:
+            raise ContextWidthError(
+                f"contexts have {self._width} columns here (as in the rows the model was first run on), got {x.shape[1]}"
+            )
+        return x, actions
+
+    def _ready(self, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Checked rows, after tracing the model with them if nobody has yet."""
+        x, a = self._check_rows(x, a)
+        if self._program is None:
+            self.trace(x, a)
+        self._check_actions(x, a)
+        self._check_trials(x, a)
+        return x, a
+
+    def _check_trials(self, x: np.ndarray, a: np.ndarray) -> None:
+        """Numbers of trials come from the rows in some programs: log-densities take any number, outcomes do not."""
+        if not len(a) or not counts_trials(self.program.outline_density):
+            return
+        for trials in trials_of(self.program.density(self._initial[None], x, a, True)):
+            wrong = ~((trials >= 0) & (trials == np.floor(trials)))
+            if wrong.any():
+                row = int(np.argmax(wrong.reshape(len(a), -1).any(axis=1)))
+                raise TrialsError(
+                    f"row {row} has {trials[row]} trials, but a number of trials is a whole number 0, 1, 2, ...: "
+                    "round total_count in the model, or mend the context it is read from"
+                )
+
+    def _check_actions(self, x: np.ndarray, a: np.ndarray) -> None:
+        """Run each action number once in a mode that notices indices past the end: JAX would clamp them silently."""
+        new = set(np.unique(a).tolist()) - self._known_actions
+        for action in sorted(new):
+            row = int(np.argmax(a == action))
+            problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
+            if problem:
+                raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
+            self._known_actions.add(action)
+
+    def check_outcomes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that may join a history, as arrays; a named error otherwise."""
+        x, a, y = self.check_shapes(x, a, y)
+        ok = self.supports(x, a, y)
+        if not ok.all():
+            row = int(np.argmin(ok))
+            raise OutOfSupportError(
+                f"outcome {y[row]} in row {row} is outside the support of {self.program.family} "
+                f"({self.program.support_name}): no parameter gives it a positive density"
+            )
+        return x, a, y
+
+    def check_shapes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same without looking at the support."""
+        x, a = self._ready(x, a)
+        y = np.asarray(y, float)
+        if y.shape != (len(a), *self.event_shape):
+            raise ShapeError(
+                f"y must have shape {(len(a), *self.event_shape)}, one outcome a row, got {y.shape}"
+                + ("; pass y[:, 0]" if y.shape == (len(a), 1) else "")
+            )
+        if not np.isfinite(y).all():
+            row = int(np.argmax(~np.isfinite(y.reshape(len(y), -1)).all(axis=1)))
+            raise NotFiniteError(f"y must be finite, got {y[row]} in row {row}: drop the row or wait for its outcome")
+        return x, a, y
+
+    def supports(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(n,) bool: whether some parameter may give each outcome a positive density; rows as `check_shapes` leaves them."""
+        return self.program.in_support(self._initial, x, a, y) if len(a) else np.ones(0, bool)
+
+    def _on_rows(self, rows: Rows) -> Rows:
+        """The rows, each checked once: a history only grows, so what was checked in a shorter one stays checked."""
+        if rows.n and not (self.traced and self.program.knows(rows)):
+            done = self.program.known_part(rows) if self.traced else 0
+            self.check_outcomes(rows.x[done:], rows.a[done:], rows.y[done:])
+            self.program.remember(rows)
+        return rows
+
+    # the density ------------------------------------------------------------------------------------------------------
+
+    def density(self, params: Params, x: Any, a: Any) -> Density:
+        """The outcome's density at named parameters: a batch (n,), or (M, n) if every parameter has a leading axis M."""
+        x, a = self._ready(x, a)
+        return self.density_at(self.flatten(params), x, a)
+
+    def density_at(self, theta: np.ndarray, x: Any, a: Any) -> Density:
+        """The same at a flat vector (D,) or (M, D)."""
+        x, a = self._ready(x, a)
+        settings, single = self._settings(theta)
+        return self.program.density(settings, x, a, single)
+
+    def log_likelihood(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
+        """Per-row log-likelihood, (n,) or (M, n)."""
+        x, a, y = self.check_outcomes(x, a, y)
+        settings, single = self._settings(theta)
+        out = self.program.log_likelihood(settings, x, a, y)
+        return out[0] if single else out
+
+    def score(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
+        """Its gradient in theta (D,): (n, D)."""
+        x, a, y = self.check_outcomes(x, a, y)
+        return self.program.score(self._one(theta), x, a, y)
+
+    def information(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
+        """Observed information at theta (D,), minus the Hessian of the summed log-likelihood: (D, D)."""
+        x, a, y = self.check_outcomes(x, a, y)
+        return -self.total_hessian(theta, Rows.of(x, a, y))
+
+    # the compiled kernels ---------------------------------------------------------------------------------------------
+
+    def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> np.ndarray:
+        """Weighted sum of the log-likelihood over rows: theta (M, D) -> (M,). weights (n,), 1 by default."""
+        rows = self._on_rows(rows)
+        settings, single = self._settings(theta)
+        out = self.program.total(settings, rows, weights) if rows.n else np.zeros(len(settings))
+        return out[0] if single else out
+
+    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The same with its gradient: (M,), (M, D)."""
+        rows = self._on_rows(rows)
+        settings, single = self._settings(theta)
+        if rows.n:
+            value, grad = self.program.total_grad(settings, rows, weights)
+        else:
+            value, grad = np.zeros(len(settings)), np.zeros(settings.shape)
+        return (value[0], grad[0]) if single else (value, grad)
+
+    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> np.ndarray:
+        """Hessian of the weighted sum at theta (D,): (D, D)."""
+        rows = self._on_rows(rows)
+        theta = self._one(theta)
+        return self.program.total_hessian(theta, rows, weights) if rows.n else np.zeros((self.dim, self.dim))
+
+    def values(self, functional: Any, theta: np.ndarray, x: Any, a: Any) -> np.ndarray:
+        """The functional at theta (M, D) and rows: (M, n); at theta (D,): (n,)."""
+        x, a = self._ready(x, a)
+        settings, single = self._settings(theta)
+        out = self.program.values(functional, settings, x, a)
+        return out[0] if single else out
+
+    def values_grad(self, functional: Any, theta: np.ndarray, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Row i at its own theta[i] (n, D): the functional (n,) and its gradient (n, D)."""
+        x, a = self._ready(x, a)
+        settings, single = self._settings(theta)
+        if single or len(settings) != len(a):
+            raise ParameterError(f"values_grad needs one setting a row: theta ({len(a)}, {self.dim}), got {np.shape(theta)}")
+        return self.program.values_grad(functional, settings, x, a)

@@ -1,0 +1,444 @@
+"""A Pyro program, run with its parameters filled in: sites, priors, and the observed distribution as torch functions.
+
+Nothing of Pyro's or torch's global state is changed for good: the parameter store is scoped, the default dtype and the
+random state are put back, and modules are never written to. A module's parameters are swapped for ours while its
+operations run, which also lifts it to float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch.distributions import biject_to as torch_biject_to
+from torch.distributions import constraints, transforms
+from torch.overrides import TorchFunctionMode
+
+from gedppl.classes import LinearPredictor
+from gedppl.density import Density
+from gedppl.errors import ModelError, SiteClashError
+from gedppl.programs import LOCK
+from gedppl.programs.affine import Level
+from gedppl.programs.checks import Record, analyse, assignments, is_discrete, name_sites, refuse_outcome_use
+from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
+from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
+from gedppl.programs.torch_affine import levels
+from gedppl.programs.torch_kernels import TorchKernels
+from gedppl.programs.tracing import Site
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.as_tensor(np.array(array))  # a copy: torch warns about read-only views
+
+
+class LowerCholeskyTransform(transforms.Transform):
+    """A vector as a lower triangular matrix with positive diagonal, in NumPyro's order; torch has no bijection for it."""
+
+    domain = constraints.real_vector
+    codomain = constraints.lower_cholesky
+    bijective = True
+
+    def _call(self, x: torch.Tensor) -> torch.Tensor:
+        d = _matrix_size(x.shape[-1])
+        rows, columns = torch.tril_indices(d, d, -1)
+        place = torch.zeros(x.shape[-1] - d, d, d, dtype=x.dtype)
+        place[torch.arange(len(rows)), rows, columns] = 1.0
+        return torch.einsum("...k,kij->...ij", x[..., :-d], place) + torch.diag_embed(torch.exp(x[..., -d:]))
+
+    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
+        d = y.shape[-1]
+        rows, columns = torch.tril_indices(d, d, -1)
+        return torch.cat([y[..., rows, columns], torch.log(torch.diagonal(y, dim1=-2, dim2=-1))], dim=-1)
+
+    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x[..., -y.shape[-1] :].sum(-1)
+
+    def forward_shape(self, shape: Any) -> Any:
+        return (*shape[:-1], _matrix_size(shape[-1]), _matrix_size(shape[-1]))
+
+    def inverse_shape(self, shape: Any) -> Any:
+        return (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2)
+
+
+def _matrix_size(k: int) -> int:
+    return round((np.sqrt(1 + 8 * k) - 1) / 2)
+
+
+def biject_to(constraint: Any) -> Any:
+    """The bijection from the real line (or vectors) to what the constraint allows."""
+    if constraint is constraints.lower_cholesky:
+        return LowerCholeskyTransform()
+    try:
+        return torch_biject_to(constraint)
+    except NotImplementedError:
+        raise ModelError(
+            f"torch knows no bijection from the real numbers to the constraint {constraint}: write the parameter as a "
+            "function of one with a simpler constraint (real, positive, interval, simplex, lower_cholesky)"
+        ) from None
+
+
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__idiv__")
+
+
+class _Swap(TorchFunctionMode):
+    """Operations see our values in place of a module's own parameters, and float64 in place of narrower floats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[int, torch.Tensor] = {}
+
+    def put(self, msg: Any, value: torch.Tensor) -> None:
+        """A module registers its parameters as initial values of `param` sites: from now on they mean our value."""
+        for part in msg["args"]:
+            if isinstance(part, torch.nn.Parameter):
+                self.values[id(part)] = value
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "_is_all_true":  # a distribution made outside validates its values: ours are checked at the door
+            return True
+        if func == torch.Tensor.requires_grad.__get__:  # must see the tensor itself
+            return func(*args, **(kwargs or {}))
+        widen = name != "__get__"  # an attribute of a tensor, such as its transpose, is widened when it is used
+        swapped = {key: self._swapped(value, widen) for key, value in (kwargs or {}).items()}
+        writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+        target = args[:1] if writes else ()  # a widened copy would take the write, and be dropped
+        return func(*target, *self._swapped(args[len(target) :], widen), **swapped)
+
+    def _swapped(self, value: Any, widen: bool) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) in self.values:
+                return self.values[id(value)]
+            return value.double() if widen and value.dtype in _NARROW else value
+        if type(value) in (tuple, list):
+            return type(value)(self._swapped(part, widen) for part in value)
+        return value
+
+
+@contextmanager
+def _quiet() -> Iterator[_Swap]:
+    """The same around a run of the program, with a parameter store of our own."""
+    swap = _Swap()
+    with _plain(), pyro.get_param_store().scope(), swap:
+        yield swap
+
+
+@contextmanager
+def _plain() -> Iterator[None]:
+    """One thread at a time; new tensors are float64; no validation, because values are checked at the door, in NumPy."""
+    with LOCK, pyro.validation_enabled(False):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+class _Recorder(Messenger):
+    """Notes every site of one run, as the handlers inside the program left it."""
+
+    def __init__(self, swap: _Swap) -> None:
+        super().__init__()
+        self.records: list[Record] = []
+        self.swap = swap
+        self.registered: dict[int, str] = {}  # a module's parameter -> the site it came as
+
+    def _pyro_post_param(self, msg: Any) -> None:
+        name = msg["name"]
+        for part in msg["args"]:
+            if isinstance(part, torch.nn.Parameter) and self.registered.setdefault(id(part), name) != name:
+                raise SiteClashError(
+                    f"one parameter of a module is registered twice, as {self.registered[id(part)]!r} and as {name!r}; "
+                    "a PyroModule registers its own: leave pyro.module(...) out"
+                )
+        value = msg["value"].detach().double()
+        self.swap.put(msg, value)
+        msg["value"] = value
+        constraint = pyro.get_param_store().get_state()["constraints"].get(name, constraints.real)
+        self.records.append(Record(name, "param", value=value, shapes=(tuple(value.shape),), constraint=constraint))
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        name, fn, value = msg["name"], msg["fn"], msg["value"]
+        if site_is_subsample(msg):
+            whole = fn.subsample_size is None or fn.subsample_size >= fn.size
+            self.records.append(Record(name, "plate", subsampled=not whole))
+        elif isinstance(fn, dist.Unit):
+            self.records.append(Record(name, "factor"))
+        elif not msg["infer"].get("_deterministic"):
+            self.records.append(
+                Record(
+                    name, "sample", value=value, fn=fn, observed=msg["is_observed"],
+                    scaled=not (isinstance(msg["scale"], int | float) and msg["scale"] == 1),
+                    masked=is_masked(fn) or not (msg["mask"] is None or msg["mask"] is True),
+                    discrete=is_discrete(fn), outcomes=None if msg["is_observed"] else _outcomes(fn),
+                    shapes=(tuple(value.shape),), constraint=fn.support,
+                )
+            )  # fmt: skip
+
+
+def _outcomes(fn: Any) -> np.ndarray | None:
+    """The values a discrete distribution can take, if they are finitely many."""
+    if not fn.has_enumerate_support or not is_discrete(fn):
+        return None
+    try:
+        return np.unique(fn.enumerate_support(expand=False).numpy())
+    except NotImplementedError:  # they differ from row to row
+        return None
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """A program that runs inside leaves no trace in the parameter store or the random state."""
+    with LOCK, pyro.get_param_store().scope(), torch.random.fork_rng(devices=[]):
+        yield
+
+
+def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
+    """The sites of one seeded run, and what the program raised, if it did."""
+    placeholder = _tensor(np.zeros(len(a)))
+    with _quiet() as swap, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        recorder = _Recorder(swap)
+        try:
+            with recorder:
+                model(_tensor(x), _tensor(a), placeholder)
+        except Exception as failure:  # whatever a user's program raises; the caller decides what it means
+            return recorder.records, failure
+        for site in recorder.records:
+            site.sees_y = site.value is placeholder
+        return recorder.records, None
+
+
+class _Fill(Messenger):
+    """Fills parameters from a flat vector and discrete row latents from an assignment; keeps priors and the outcome."""
+
+    def __init__(self, program: TracedProgram, swap: _Swap, theta: Any, assignment: Mapping[str, Any], given: Any) -> None:
+        super().__init__()
+        self.program, self.swap, self.theta = program, swap, theta
+        self.assignment, self.given = assignment, given
+        self.values: dict[str, Any] = {}
+        self.free: dict[str, Any] = {}
+        self.log_prior: Any = 0.0
+        self.log_jacobian: Any = 0.0
+        self.log_weight: Any = 0.0
+        self.observed: Any = None
+
+    def _pyro_param(self, msg: Any) -> None:
+        name = msg["name"]
+        (site,) = self.program.groups[name]
+        value, _ = self._leaf(site, biject_to(self.program.constraint_of(name)), None)
+        value = value.clone()  # a program that writes into its parameter must not write into theta
+        self.swap.put(msg, value)
+        msg["value"], msg["done"] = value, True
+
+    def _pyro_sample(self, msg: Any) -> None:
+        name, fn = msg["name"], msg["fn"]
+        if site_is_subsample(msg):
+            return
+        if name == self.program.observed:
+            self.observed = fn
+            if not msg["is_observed"]:  # run without y: nothing needs to be drawn
+                msg["value"], msg["done"] = torch.zeros(fn.shape()), True
+        elif name in self.assignment:
+            value = torch.full(tuple(fn.batch_shape), float(self.assignment[name]))
+            self.log_weight = self.log_weight + fn.log_prob(value)
+            msg["value"] = value if isinstance(strip(fn), dist.Bernoulli) else value.long()
+            msg["done"] = True
+        elif not msg["is_observed"]:
+            (site,) = self.program.groups[name]
+            transform = biject_to(fn.support)
+            value, free = self._leaf(site, transform, fn.sample() if self.given == "draw" else None)
+            jacobian = transform.log_abs_det_jacobian(free, value).sum()
+            self.log_prior = self.log_prior + fn.log_prob(value).sum() + jacobian
+            self.log_jacobian = self.log_jacobian + jacobian
+            msg["value"], msg["done"] = value.clone(), True
+
+    def _leaf(self, site: Site, transform: Any, drawn: Any) -> tuple[Any, Any]:
+        """The constrained and unconstrained value of one array: from theta, given by name, or drawn."""
+        value = self.given[site.name] if isinstance(self.given, Mapping) else drawn
+        if value is None:
+            free = self.theta[site.start : site.stop].reshape(site.free_shape)
+            value = transform(free)
+        else:
+            free = transform.inv(value)
+        self.values[site.name], self.free[site.name] = value, free
+        return value, free
+
+
+class Pass(NamedTuple):
+    """What one run of the program at fixed parameters gives."""
+
+    observed: Any
+    log_prior: Any  # of the unconstrained values: the Jacobian included
+    log_jacobian: Any
+    log_weight: Any
+    values: dict[str, Any]
+    free: dict[str, Any]
+
+
+def _log_prob(distribution: Any, y: np.ndarray) -> np.ndarray:
+    return distribution.log_prob(_tensor(y)).numpy()
+
+
+class TracedProgram(TorchKernels):
+    """A Pyro program whose sites are known."""
+
+    backend = "pyro"
+
+    def __init__(self, model: Any, x: np.ndarray, a: np.ndarray) -> None:
+        super().__init__()
+        self.model = model
+        self.x, self.a = x[:1], a[:1]
+        outline = analyse(lambda x, a: record(model, x, a), x, a, params_may_repeat=True)
+        self.observed, self.event_shape = outline.observed, outline.event_shape
+        arrays = []
+        for site in outline.parameters:
+            shape = tuple(site.value.shape)
+            free_shape = tuple(biject_to(site.constraint).inverse_shape(torch.Size(shape)))
+            arrays.append((site.name, "", site.kind == "sample", shape, free_shape))
+        self.sites, self.groups = name_sites(arrays)
+        self.dim = self.sites[-1].stop if self.sites else 0
+        self._constraints = {site.name: site.constraint for site in outline.parameters}
+        self._start = {site.name: site.value for site in outline.parameters if site.kind == "param"}
+        self.assignments = assignments(outline.enumerated)
+        self.discrete = is_discrete(outline.observed_fn)
+        self.support_name = str(outline.observed_fn.support)
+        self._check_outcome_use()
+        found = [self._identify(assignment) for assignment in self.assignments]
+        self.known_family, self.packaged = all(one.known for one in found), all(one.packaged for one in found)
+
+    # what is observed: by what it does, not by its name ---------------------------------------------------------------
+
+    def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
+        return self.run(_tensor(theta), _tensor(self.x), _tensor(self.a), assignment=assignment).observed
+
+    def _identify(self, assignment: Mapping[str, Any]) -> Identity:
+        with _plain(), torch.no_grad():
+            outline = self._observed_at(np.zeros(self.dim), assignment)
+            return identify(outline, lambda theta: self._observed_at(theta, assignment), _log_prob, self.dim, len(self.a))
+
+    def _check_outcome_use(self) -> None:
+        """Refuse a program in which y does more than to be observed."""
+        zeros = torch.zeros((len(self.a), *self.event_shape), dtype=torch.float64)
+        rows = (
+            _tensor(settings(self.dim)[1]),
+            _tensor(self.x),
+            _tensor(self.a),
+            zeros.clone(),
+        )  # a graph tells tensors apart by identity
+
+        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
+            one = self.run(theta, x, a, y=y)
+            with _plain():
+                return [one.observed.log_prob(value), one.log_prior, torch.as_tensor(one.log_weight)]
+
+        def differs(y: Any) -> bool:
+            pairs = zip(logs(zeros, *rows), logs(y, *rows))
+            return any(looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs)
+
+        try:
+            depends = any(level is not Level.FREE for level in levels(logs, zeros, *rows))
+        except RuntimeError:  # the program looks at values while it runs, so it has no fixed graph: look at values too
+            depends = differs(zeros + 1.0)
+        refuse_outcome_use(depends, False, self.observed)
+        try:
+            other = differs(None)
+        except Exception:  # whatever a user's program raises without y: then it has nothing to say there
+            return
+        refuse_outcome_use(False, other, self.observed)
+
+    def predictor_holds(self, predictor: LinearPredictor) -> bool:
+        """Whether a predictor's log-density is the program's; asked where a class of the user's is involved."""
+        with _plain(), torch.no_grad():
+            return predictor_holds(predictor, self._observed_at, _log_prob, self.x, self.a, self.dim)
+
+    # one pass through the program -------------------------------------------------------------------------------------
+
+    def run(self, theta: Any, x: Any, a: Any, *, assignment: Mapping[str, Any] | None = None, given: Any = None,
+            y: Any = "zeros") -> Pass:  # fmt: skip
+        """Run the program at a flat vector (or at `given` constrained values); works inside torch.func transforms.
+
+        What y is does not matter, which `_check_outcome_use` makes sure of.
+        """
+        y = torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64) if isinstance(y, str) else y
+        with _quiet() as swap:
+            fill = _Fill(self, swap, theta, self.assignments[0] if assignment is None else assignment, given)
+            with fill:
+                self.model(x, a, y)
+        if fill.observed is None:
+            raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
+        log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
+        return Pass(fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free)
+
+    def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:
+        """log p(y_i | x_i, a_i, theta), (n,); discrete row latents summed out."""
+        terms = []
+        for assignment in self.assignments:
+            one = self.run(theta, x, a, assignment=assignment)
+            with _plain():
+                logp = one.observed.log_prob(y)
+            if self.moving_support:
+                logp = torch.where(one.observed.support.check(y), logp, -torch.inf)
+            if (wrong := crossing(one.observed)) is not None:
+                logp = torch.where(wrong, -torch.inf, logp)
+            terms.append((one.log_weight + logp).expand(x.shape[0]))
+        return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
+
+    def row_density(self, theta: Any, x: Any, a: Any) -> Density:
+        """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
+        shape = (x.shape[0],)
+        passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
+        parts = tuple((lower if self.known_family else external)(one.observed, shape) for one in passes)
+        if len(parts) == 1:
+            return parts[0]
+        weights = torch.stack([torch.exp(one.log_weight).expand(shape) for one in passes], dim=-1)
+        return Density("Mixture", {"probs": weights, "components": parts})
+
+    # what is asked once -----------------------------------------------------------------------------------------------
+
+    def named_leaves(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters by name; tensors become arrays."""
+        return {name: np.asarray(value.detach() if isinstance(value, torch.Tensor) else value) for name, value in params.items()}
+
+    def constraint_of(self, name: str) -> Any:
+        return self._constraints[name]
+
+    def default_initial(self) -> np.ndarray:
+        """Where fits start: `param` sites at their own initial value, sample sites at the median of 99 prior draws."""
+        start = np.zeros(self.dim)
+        for name, value in self._start.items():
+            (site,) = self.groups[name]
+            start[site.start : site.stop] = biject_to(self._constraints[name]).inv(value).detach().numpy().ravel()
+        has_prior = [np.arange(site.start, site.stop) for site in self.sites if site.prior]
+        if has_prior:
+            index = np.concatenate(has_prior)
+            start[index] = np.median(self.draw_prior(99, 0, start, jitter=0.0)[:, index], axis=0)
+        return start
+
+    def feasible(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """An outcome a row that the model itself draws at theta, to try its log-density on; NaN if it cannot."""
+        with _plain(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            observed = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed
+            try:
+                return np.asarray(observed.expand((len(a),)).sample(), float)
+            except (ValueError, RuntimeError):  # torch refuses to draw with NaN arguments
+                return np.full((len(a), *self.event_shape), np.nan)
+
+    def action_problem(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
+        """What an index past the end of an array says, or None."""
+        try:
+            with torch.no_grad():
+                self.run(_tensor(theta), _tensor(x), _tensor(a))
+        except (IndexError, RuntimeError) as error:
+            return str(error)
+        return None

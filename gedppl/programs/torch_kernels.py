@@ -1,0 +1,319 @@
+"""A traced Pyro program's functions over many settings and rows: `torch.func`, or a loop where the program forbids it.
+
+Some distributions write in place or branch on values, which `torch.func.vmap` refuses. Whether a question can be
+vectorised is found out the first time it is asked, by comparing both ways on two entries; `vectorised` holds the answers.
+Axis letters: M parameter settings, n rows, D parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.func import grad, grad_and_value, jacrev, vmap
+
+from gedppl.classes import LinearPredictor, OrderedPredictor
+from gedppl.density import Density
+from gedppl.programs import LOCK
+from gedppl.programs.histories import Histories
+from gedppl.programs.lowering import crossing, external_density, is_external
+from gedppl.programs.torch_affine import linear_predictor, ordered_predictor
+from gedppl.programs.tracing import trial_rows
+from gedppl.rows import Rows
+
+MAX_CELLS = 1 << 20  # settings times rows evaluated at once
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.as_tensor(np.array(array))
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().numpy().astype(float if tensor.dtype.is_floating_point else tensor.detach().numpy().dtype)
+
+
+class TorchKernels:
+    """Functions over `run`, `row_log_likelihood` and `row_density`, which the traced program provides."""
+
+    run: Callable[..., Any]
+    row_log_likelihood: Callable[..., Any]
+    row_density: Callable[..., Density]
+    feasible: Callable[..., np.ndarray]
+    sites: tuple[Any, ...]
+    assignments: list[dict[str, Any]]
+    dim: int
+    x: np.ndarray
+    a: np.ndarray
+    event_shape: tuple[int, ...]
+
+    def __init__(self) -> None:
+        self.vectorised: dict[Any, bool] = {}
+        self.histories = Histories()
+        self._facts: dict[str, Any] = {}
+
+    def _map(self, kind: Any, function: Callable[..., Any], *batched: torch.Tensor, cells: int = 1) -> tuple[torch.Tensor, ...]:
+        """function (returning a tuple of tensors) over the leading axis of every argument."""
+        with LOCK:  # every evaluation runs the user's program
+            if kind not in self.vectorised:
+                self.vectorised[kind] = _agrees(function, [_two(array) for array in batched])
+            if self.vectorised[kind]:
+                return vmap(function, chunk_size=max(1, MAX_CELLS // cells))(*batched)
+            return _loop(function, batched)
+
+    def _fact(self, name: str, find: Callable[[], Any]) -> Any:
+        """Something about the program that is found out once."""
+        if name not in self._facts:
+            with LOCK:
+                self._facts[name] = find()
+        return self._facts[name]
+
+    # what kind of program it is ---------------------------------------------------------------------------------------
+
+    @property
+    def moving_support(self) -> bool:
+        """Whether the support depends on the parameters; its edges are then part of the log-likelihood."""
+
+        def find() -> bool:
+            theta = torch.zeros(self.dim, dtype=torch.float64, requires_grad=True)
+            return _depends(self.run(theta, _tensor(self.x), _tensor(self.a)).observed.support)
+
+        return self._fact("moving_support", find)
+
+    @property
+    def outline_density(self) -> Density:
+        """The density at one row, for its structure."""
+        zero = torch.zeros(self.dim, dtype=torch.float64)
+        return self._fact("outline", lambda: self.row_density(zero, _tensor(self.x), _tensor(self.a)))
+
+    @property
+    def family(self) -> str:
+        return self.outline_density.family
+
+    @property
+    def predictor(self) -> LinearPredictor | None:
+        return self._fact("predictor", lambda: linear_predictor(self))
+
+    @property
+    def ordered(self) -> OrderedPredictor | None:
+        return self._fact("ordered", lambda: ordered_predictor(self))
+
+    # parameters -------------------------------------------------------------------------------------------------------
+
+    def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Named constrained values, each with the leading axis M."""
+        x, a = _tensor(self.x), _tensor(self.a)
+
+        def function(one: Any) -> tuple[Any, ...]:
+            values = self.run(one, x, a).values
+            return tuple(values[site.name] for site in self.sites)
+
+        if not self.sites:
+            return {}
+        values = self._map("constrain", function, _tensor(theta))
+        return {site.name: _numpy(value).reshape(-1, *site.shape) for site, value in zip(self.sites, values)}
+
+    def _flat(self, values: Mapping[str, Any]) -> Any:
+        return torch.cat([values[site.name].reshape(-1) for site in self.sites])
+
+    def unconstrain(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The flat vectors (M, D) of named constrained values; not finite where a value is outside its constraint."""
+        if not values:
+            return np.zeros((1, 0))
+        x, a = _tensor(self.x), _tensor(self.a)
+
+        def function(*arrays: Any) -> tuple[Any, ...]:
+            given = dict(zip((site.name for site in self.sites), arrays))
+            free = self.run(None, x, a, given=given).free
+            back = self.run(self._flat(free), x, a).values
+            # a transform's inverse may return a number even for a value outside: then it does not come back
+            kept = {}
+            for site in self.sites:
+                value = given[site.name]
+                same = ((back[site.name] - value).abs() <= 1e-8 * (1 + value.abs())).all()
+                kept[site.name] = torch.where(same, free[site.name], torch.nan)
+            return (self._flat(kept),)
+
+        return _numpy(self._map("unconstrain", function, *(_tensor(values[site.name]) for site in self.sites))[0])
+
+    def _prior(self, theta: Any) -> Any:
+        return self.run(theta, _tensor(self.x), _tensor(self.a)).log_prior
+
+    def log_prior(self, theta: np.ndarray) -> np.ndarray:
+        return _numpy(self._map("log_prior", lambda one: (self._prior(one),), _tensor(theta))[0])
+
+    def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not any(site.prior for site in self.sites):
+            return np.zeros(self.dim), np.zeros((self.dim, self.dim))
+        return _numpy(grad(self._prior)(_tensor(theta))), self._hessian("prior", self._prior, theta)
+
+    def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
+        """n draws (n, D): sample sites from their priors, `param` coordinates standard normal around `initial`."""
+        noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
+        out = initial + noise
+        if any(site.prior for site in self.sites):
+            x, a = _tensor(self.x), _tensor(self.a)
+            with LOCK, torch.no_grad(), torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                for i in range(n):
+                    out[i] = self._flat(self.run(_tensor(out[i]), x, a, given="draw").free).numpy()
+        return out
+
+    def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the log-prior at `initial`."""
+        x, a = trial_rows(self.x, self.a)
+        y = self.feasible(initial, x, a)
+        theta = np.stack([initial, initial + 0.3 * np.cos(1 + np.arange(self.dim))])
+        alone = [self.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)]
+        return self.log_likelihood(theta, x, a, y), np.concatenate(alone, axis=1), float(self.log_prior(initial[None])[0])
+
+    # questions about a batch of rows ----------------------------------------------------------------------------------
+
+    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        if len(a) == 0:
+            return np.zeros((len(theta), 0))
+        rows = _tensor(x), _tensor(a), _tensor(y)
+        return _numpy(self._map("log_likelihood", lambda one: (self.row_log_likelihood(one, *rows),), _tensor(theta),
+                                cells=len(a))[0])  # fmt: skip
+
+    def score(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        if len(a) == 0:
+            return np.zeros((0, self.dim))
+        one = _tensor(theta)
+
+        def function(x: Any, a: Any, y: Any) -> tuple[Any, ...]:
+            return (grad(lambda one: self.row_log_likelihood(one, x[None], a[None], y[None])[0])(one),)
+
+        return _numpy(self._map("score", function, _tensor(x), _tensor(a), _tensor(y), cells=self.dim)[0])
+
+    def in_support(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """(n,) bool: inside a support that no parameter moves, and of finite log-density at one of three settings.
+
+        The second part catches the edges of closed supports (a Beta outcome of exactly 0).
+        """
+        if self.moving_support:
+            return np.ones(len(a), bool)
+        with LOCK, torch.no_grad():
+            observed = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed
+            inside = np.broadcast_to(observed.support.check(_tensor(y)).numpy(), (len(a),))
+        if crossing(observed) is not None:
+            return inside  # no edges to fall off, and at these settings the cutpoints may be out of order
+        near = theta + np.array([[0.0], [0.1], [-0.1]]) * np.cos(np.arange(self.dim))
+        with np.errstate(invalid="ignore"):
+            valid = np.where(inside.reshape(-1, *([1] * (y.ndim - 1))), y, y[np.argmax(inside)])
+            logs = self.log_likelihood(near, x, a, valid)
+        return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
+
+    def values(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        if len(a) == 0:
+            return np.zeros((len(theta), 0))
+        tx, ta = _tensor(x), _tensor(a)
+
+        def function(one: Any) -> tuple[Any, ...]:
+            return (functional(self.row_density(one, tx, ta), x=tx, a=ta).expand(len(a)),)
+
+        return _numpy(self._map(("values", functional), function, _tensor(theta), cells=len(a))[0])
+
+    def values_grad(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if len(a) == 0:
+            return np.zeros(0), np.zeros((0, self.dim))
+
+        def function(one: Any, x: Any, a: Any) -> tuple[Any, ...]:
+            def value(one: Any) -> Any:
+                return functional(self.row_density(one, x[None], a[None]), x=x[None], a=a[None]).reshape(())
+
+            gradient, result = grad_and_value(value)(one)
+            return result, gradient
+
+        value, gradient = self._map(("values_grad", functional), function, _tensor(theta), _tensor(x), _tensor(a))
+        return _numpy(value), _numpy(gradient)
+
+    def density(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, single: bool) -> Density:
+        """The density with NumPy arguments, batch (M, n), or (n,) for a single setting."""
+        tx, ta = _tensor(x), _tensor(a)
+        if is_external(self.outline_density):
+            return external_density(lambda one: self.row_density(_tensor(one), tx, ta), theta, single)
+        arrays = self._map("density", lambda one: tuple(self.row_density(one, tx, ta).leaves()), _tensor(theta), cells=len(a))
+        return self.outline_density.rebuild([_numpy(array)[0] if single else _numpy(array) for array in arrays])
+
+    # sums over a history ----------------------------------------------------------------------------------------------
+
+    def knows(self, rows: Rows) -> bool:
+        return rows in self.histories
+
+    def known_part(self, rows: Rows) -> int:
+        return self.histories.known_part(rows)
+
+    def remember(self, rows: Rows) -> tuple[torch.Tensor, ...]:
+        """The history as tensors x, a, y. Nothing is compiled here, so nothing is padded."""
+        return self.histories.get(rows, lambda: (_tensor(rows.x), _tensor(rows.a), _tensor(rows.y)))
+
+    def _sum(self, rows: Rows, weights: np.ndarray | None) -> Callable[[Any], Any]:
+        x, a, y = self.remember(rows)
+        w = torch.ones(rows.n, dtype=torch.float64) if weights is None else _tensor(np.asarray(weights, float))
+
+        def total(theta: Any) -> Any:
+            logs = self.row_log_likelihood(theta, x, a, y)
+            return torch.where(w == 0.0, 0.0, w * logs).sum()
+
+        return total
+
+    def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+        total = self._sum(rows, weights)
+        return _numpy(self._map("total", lambda one: (total(one),), _tensor(theta), cells=rows.n)[0])
+
+    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        total = self._sum(rows, weights)
+        gradient, value = self._map("total_grad", lambda one: grad_and_value(total)(one), _tensor(theta), cells=rows.n)
+        return _numpy(value), _numpy(gradient)
+
+    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+        return self._hessian("total", self._sum(rows, weights), theta)
+
+    def _hessian(self, kind: str, function: Callable[[Any], Any], theta: np.ndarray) -> np.ndarray:
+        """Backward twice: all rows of the Hessian at once where the program allows it, one by one otherwise."""
+        one = _tensor(theta)
+        with LOCK:
+            if ("hessian", kind) not in self.vectorised:
+                self.vectorised["hessian", kind] = _runs(lambda: jacrev(grad(function))(one))
+            if self.vectorised["hessian", kind]:
+                out = jacrev(grad(function))(one)
+            else:
+                out = torch.autograd.functional.hessian(function, one)
+        hessian = _numpy(out)
+        return (hessian + hessian.T) / 2
+
+
+def _two(array: torch.Tensor) -> torch.Tensor:
+    return array[torch.arange(2) % len(array)]
+
+
+def _loop(function: Callable[..., Any], batched: Any) -> tuple[torch.Tensor, ...]:
+    results = [function(*entry) for entry in zip(*batched)]
+    return tuple(torch.stack(column) for column in zip(*results))
+
+
+def _runs(attempt: Callable[[], Any]) -> bool:
+    try:
+        attempt()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def _agrees(function: Callable[..., Any], two: list[torch.Tensor]) -> bool:
+    """Whether vmap runs and says what a loop says; an error of the program itself comes out of the loop."""
+    slow = _loop(function, two)
+    try:
+        fast = vmap(function)(*two)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return False
+    return all(torch.allclose(f, s, rtol=1e-9, atol=1e-12, equal_nan=True) for f, s in zip(fast, slow))
+
+
+def _depends(constraint: Any) -> bool:
+    """Whether any number inside a constraint carries a gradient."""
+    if isinstance(constraint, torch.Tensor):
+        return constraint.requires_grad
+    return any(_depends(part) for part in vars(constraint).values()) if hasattr(constraint, "__dict__") else False

@@ -1,0 +1,121 @@
+"""Finding out which PPL a program is written in, and whether it can be used: what happens once, before anything else."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from gedppl.errors import (
+    BackendNotFoundError,
+    ModelError,
+    NoObservedSiteError,
+    NotANumberError,
+    ParameterError,
+)
+
+BACKENDS = ("numpyro", "pyro")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One array of parameters and its place in the flat vector: theta[start:stop], reshaped to `free_shape`."""
+
+    name: str
+    prior: bool  # a sample site, which brings a prior; False: a `param` site or a module's parameter
+    shape: tuple[int, ...]  # of the constrained value
+    free_shape: tuple[int, ...]  # of the unconstrained value
+    start: int
+    stop: int
+
+
+def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
+    """Run the model under each PPL that is loaded; the one that records the observed site is its backend."""
+    if not callable(model):
+        raise ModelError(f"a model is a function (x, a, y=None), got {type(model).__name__}")
+    loaded = [name for name in BACKENDS if name in sys.modules]
+    if not loaded:
+        raise BackendNotFoundError(
+            "neither numpyro nor pyro is imported, so the model cannot be a program of either: "
+            "import the one it is written in before calling density_class"
+        )
+    backends = {name: import_module(f"gedppl.programs.{name}") for name in loaded}
+    attempts = []
+    for name, backend in backends.items():
+        with ExitStack() as stack:  # run under the wrong PPL, a program may warn, draw or store parameters in the other
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+            for other in backends.values():
+                stack.enter_context(other.untouched())
+            records, failure = backend.record(model, x, a)
+        if failure is None and any(record.observed for record in records):
+            return backend.TracedProgram(model, x, a)
+        attempts.append((len(records), failure, name))
+    seen, failure, name = max(attempts, key=lambda attempt: attempt[0])
+    if isinstance(failure, ModelError):
+        raise failure
+    if failure is not None:
+        raise ModelError(
+            f"the model raised {type(failure).__name__} when it was run with x of shape {x.shape}, a of shape {a.shape} "
+            f"and y of shape {a.shape}: {failure}. A model is called as model(x, a, y)"
+        ) from failure
+    if seen:
+        raise NoObservedSiteError(
+            f"the {name} model has no observed site: pass obs=y to the sample statement of the outcome, and give the "
+            "model the signature (x, a, y=None)"
+        )
+    raise BackendNotFoundError(f"the model recorded no site under {' or '.join(loaded)}: it needs a sample statement with obs=y")
+
+
+def parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[str, Any]:
+    shapes = {site.name: site.shape for site in sites}
+    parsed: dict[str, Any] = {}
+    for name, bound in declared.items():
+        if name not in shapes:
+            raise ParameterError(f"bounds name {name!r}, but the model's parameters are {sorted(shapes)}")
+        try:
+            if isinstance(bound, tuple):
+                low, high = (np.broadcast_to(np.asarray(side, float), shapes[name]) for side in bound)
+                valid = bool((low < high).all())
+                parsed[name] = (low, high)
+            else:
+                parsed[name] = float(bound)
+                valid = parsed[name] > 0
+        except (TypeError, ValueError):
+            valid = False
+        if not valid:
+            raise ParameterError(
+                f"bounds[{name!r}] must be a positive number (largest Euclidean norm) or (low, high) with low < high, "
+                f"that broadcast to the site's shape {shapes[name]}; got {bound!r}"
+            )
+    return parsed
+
+
+def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Three rows (3, dx) and (3,) near the example's first, away from zeros."""
+    return x[:1] * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]], np.repeat(a[:1], 3)
+
+
+def check_initial(program: Any, initial: np.ndarray) -> None:
+    """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on the rows beside it.
+
+    In the second case padding and histories would change it. Tried on `trial_rows`.
+    """
+    together, alone, log_prior = program.tried(initial)
+    if np.isnan(together[0, 0]) or np.isnan(log_prior):
+        values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
+        raise NotANumberError(
+            f"the log-density is NaN at the initial parameters {values}: pass init={{site: value}} where it is finite, or "
+            "mend the model (a negative scale, a log of a negative number, 0/0)"
+        )
+    if not np.allclose(together, alone, rtol=1e-9, atol=1e-12, equal_nan=True):
+        raise ModelError(
+            "a row's density depends on the other rows (batch statistics, a sum or mean over rows): compute such numbers "
+            "once, outside the model, and use them as constants"
+        )

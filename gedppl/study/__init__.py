@@ -1,0 +1,1 @@
+"""What only uses decisions: simulation, planning, baselines, off-policy evaluation, report, command line."""

@@ -1,0 +1,274 @@
+"""Planning: what would happen, over guesses of the truth, before a trial begins.
+
+`plan` simulates the agent in worlds made of the problem's own models and tabulates expected regret, rounds until a utility is
+reached, share of safe-action rounds and early stops, over named scenarios and as limits, delta, noise or actions vary.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gedppl.agent import GEDUCB, AlarmWarning, SafeActionWarning
+from gedppl.errors import SettingError, ShapeError
+from gedppl.problem import Problem
+from gedppl.study.planning.rules import StoppingRules
+from gedppl.study.planning.tables import Plan, Trial
+from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world
+from gedppl.study.simulation import Run, simulate
+
+__all__ = ["ModelWorld", "Plan", "Scenario", "StoppingRules", "Trial", "plan"]
+
+OWN_SETTINGS = ("at_most", "delta", "n_actions", "noise")
+
+
+@dataclass(frozen=True)
+class _Design:
+    """Everything a trial needs; a trial is then (setting, scenario, replicate)."""
+
+    problem: Any
+    contexts: np.ndarray
+    rounds: int
+    scenarios: Mapping[str, Scenario]
+    delta: float
+    rules: StoppingRules | None
+    agent: Any
+    seed: int
+
+
+def plan(
+    problem: Problem | Callable[..., Problem],
+    contexts: Any,
+    rounds: int,
+    *,
+    scenarios: Mapping[str, Any] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    replicates: int = 20,
+    delta: float = 0.05,
+    goal: float | None = None,
+    rules: StoppingRules | None = None,
+    agent: Mapping[str, Any] | Callable[..., Any] | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    map: Callable[..., Iterable[Any]] = builtins.map,
+) -> Plan:
+    """Simulate trials over scenarios and settings, and tabulate how they would go.
+
+    Parameters
+    ----------
+    problem
+        The declaration, or a function of keyword settings that returns it (``lambda noise=0.1: ...``) so that they can vary.
+    contexts
+        (n, dx): contexts are drawn from these rows.
+    rounds
+        The horizon T of each trial.
+    scenarios
+        Name -> `Scenario`, or a mapping outcome -> params, or ``"prior"``. By default the prior alone: every replicate
+        draws its own truth.
+    vary
+        Setting -> values; all combinations are run. ``"at_most"`` (``"at_most:name"`` with several constraints), ``"delta"``,
+        ``"n_actions"`` (the first K actions) and ``"noise"`` (of the world only, the model is not told) are known; others,
+        and ``"noise"`` where the function takes it, are passed to `problem`.
+    replicates
+        Trials of each scenario and setting. The same replicate meets the same truth and contexts under every setting.
+    goal
+        The utility for "rounds until": the true utility of the policies, averaged over the rules' window, reaches it. The
+        rules' target if not given.
+    rules
+        When to stop early.
+    agent
+        Options of `GEDUCB`, or a function (problem, delta, seed) -> agent.
+    progress
+        Show a bar.
+    map
+        Any parallel map, e.g. ``pool.map`` of an executor; see the notes.
+
+    Notes
+    -----
+    The trials are independent, so they may run anywhere: ``ProcessPoolExecutor(mp_context=get_context("spawn")).map``, joblib
+    (``lambda f, tasks: Parallel(2)(delayed(f)(t) for t in tasks)``), Dask (``lambda f, tasks: client.gather(client.map(f,
+    tasks))``) or Ray. A class travels as its model and is compiled once in each process; plain pickle needs the model to be a
+    function of an importable module, joblib, Dask and Ray take any.
+
+    Ctrl-C returns the trials that are complete; the table says so. Guesses are guesses: the characteristics hold in the
+    worlds simulated, and the prior of a `param` site is a working one (standard normal around its initial value).
+    """
+    x = np.ascontiguousarray(np.asarray(contexts, float))
+    if x.ndim != 2 or not len(x):
+        raise ShapeError(f"contexts must be (n, dx) with at least one row, got shape {x.shape}")
+    for name, value in (("rounds", rounds), ("replicates", replicates)):
+        if not (isinstance(value, (int, np.integer)) and value >= 1):
+            raise SettingError(f"{name} must be a positive whole number, got {value!r}")
+    named = {name: _scenario(name, value) for name, value in (scenarios or {"prior": Scenario()}).items()}
+    settings = _combinations(vary or {})
+    design = _Design(problem, x, int(rounds), named, delta, rules, agent, seed)
+    for setting in settings:
+        _problem_at(design, setting)  # a wrong setting fails here and not after an hour
+    tasks = [(s, name, r) for s in range(len(settings)) for name in named for r in range(replicates)]
+    # replicates outermost, so that an interrupted plan has some of every cell
+    tasks.sort(key=lambda task: task[2])
+    done: list[Trial] = []
+    interrupted = False
+    try:
+        for trial in _shown(map(partial(_trial, design, settings), tasks), len(tasks), progress):
+            done.append(trial)
+    except KeyboardInterrupt:
+        interrupted = True
+    target = goal if goal is not None else (rules.target if rules is not None else None)
+    window = rules.window if rules is not None else StoppingRules().window
+    return Plan(
+        trials=tuple(done),
+        settings=tuple(settings),
+        scenarios=tuple(named),
+        rounds=int(rounds),
+        replicates=int(replicates),
+        delta=delta,
+        goal=target,
+        window=window,
+        rules=rules,
+        interrupted=interrupted,
+    )
+
+
+def _scenario(name: str, value: Any) -> Scenario:
+    if isinstance(value, Scenario):
+        return value
+    if value is None or value == "prior":
+        return Scenario()
+    if isinstance(value, Mapping):
+        return Scenario(truth=value)
+    raise SettingError(f"scenario {name!r} must be a Scenario, a mapping outcome -> params, or 'prior'; got {value!r}")
+
+
+def _combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    for name, values in vary.items():
+        if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str) or not len(values):
+            raise SettingError(f"vary[{name!r}] must be a list of values, got {values!r}")
+    return [dict(zip(vary, values)) for values in product(*vary.values())]
+
+
+def _problem_at(design: _Design, setting: Mapping[str, Any]) -> Problem:
+    """The problem under a setting."""
+    passed = {name: value for name, value in setting.items() if not _is_own(name)}
+    made = design.problem
+    if isinstance(made, Problem):
+        if passed:
+            raise SettingError(
+                f"{sorted(passed)[0]!r} cannot be varied for a fixed problem (only {', '.join(OWN_SETTINGS)}); pass a function "
+                "of it that returns the problem"
+            )
+    else:
+        if "noise" in setting and "noise" in inspect.signature(made).parameters:
+            passed["noise"] = setting["noise"]
+        made = made(**passed)
+    for name, value in setting.items():
+        if name.startswith("at_most"):
+            made = made.with_limit(_limited(made, name), float(value))
+        elif name == "n_actions":
+            made = _first_actions(made, int(value))
+    return made
+
+
+def _is_own(name: str) -> bool:
+    return name in OWN_SETTINGS or name.startswith("at_most:")
+
+
+def _limited(problem: Problem, name: str) -> str:
+    _, _, which = name.partition(":")
+    if not which and len(problem.constraints) != 1:
+        raise SettingError(
+            f'there are {len(problem.constraints)} constraints; vary "at_most:name" with one of {problem.constraint_names}'
+        )
+    return which or problem.constraint_names[0]
+
+
+def _first_actions(problem: Problem, n_actions: int) -> Problem:
+    if not (problem.safe_action or 0) < n_actions <= problem.n_actions:
+        raise SettingError(
+            f"n_actions must keep the safe action {problem.safe_action} and be at most {problem.n_actions}, got {n_actions}"
+        )
+    reveals = None if problem.reveals is None else problem.reveals[:n_actions, :n_actions]
+    return replace(problem, n_actions=n_actions, reveals=reveals)
+
+
+def _world_noise(design: _Design, setting: Mapping[str, Any], scenario: Scenario) -> float:
+    told = not isinstance(design.problem, Problem) and "noise" in inspect.signature(design.problem).parameters
+    return scenario.noise * (1.0 if told else float(setting.get("noise", 1.0)))
+
+
+def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str, int]) -> Trial:
+    """One trial. The truth, the contexts and the agent's draws depend on scenario and replicate, not on the setting."""
+    s, name, replicate = task
+    setting, scenario = settings[s], design.scenarios[name]
+    problem = _problem_at(design, setting)
+    index = list(design.scenarios).index(name)
+    seed = int(np.random.SeedSequence([design.seed, index, replicate]).generate_state(1)[0] % 2**31)
+    noise = _world_noise(design, setting, scenario)
+    world = make_world(problem, replace(scenario, noise=noise), design.contexts, seed)
+    agent = _agent(design.agent, problem, float(setting.get("delta", design.delta)), seed)
+    run, stopped = Run(problem, seed), ""
+    watched = agent if design.rules is None else _Watched(agent, design.rules, run, design.contexts)
+    with warnings.catch_warnings():
+        for counted in (SafeActionWarning, AlarmWarning):  # the table counts safe rounds and alarms
+            warnings.simplefilter("ignore", counted)
+        try:
+            simulate(problem, world, watched, design.rounds, seed, run=run)
+        except _Stopped as why:
+            stopped = str(why)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    return Trial(
+        setting=s,
+        scenario=name,
+        replicate=replicate,
+        utility=run.utility,
+        best=run.best,
+        safe=run.action == problem.safe_action,
+        infeasible=int(run.infeasible.sum()),
+        stopped=stopped,
+        alarmed=bool(getattr(agent, "alarms", ())) or bool(run.meta.get("refuted")),
+    )
+
+
+def _agent(given: Any, problem: Problem, delta: float, seed: int) -> Any:
+    if given is None or isinstance(given, Mapping):
+        return GEDUCB(problem, **({"delta": delta, "seed": seed} | dict(given or {})))
+    return given(problem, delta, seed)
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error: a rule ended the trial
+    """A rule ended the trial."""
+
+
+class _Watched:
+    """An agent that looks at its run before it decides, when a look is due, and stops the trial if a rule says so."""
+
+    def __init__(self, agent: Any, rules: StoppingRules, run: Run, contexts: np.ndarray) -> None:
+        self._agent, self._rules, self._run, self._contexts = agent, rules, run, contexts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    def ask(self, x: np.ndarray) -> Any:
+        since = len(self._run) - self._rules.first_look
+        if since >= 0 and since % self._rules.every == 0:
+            why = self._rules.verdict(self._run, self._agent, self._contexts)
+            if why:
+                raise _Stopped(why)
+        return self._agent.ask(x)
+
+
+def _shown(trials: Iterable[Trial], total: int, progress: bool) -> Iterable[Trial]:
+    if not progress:
+        return trials
+    from tqdm import tqdm
+
+    return tqdm(trials, total=total, unit="trial", dynamic_ncols=True)

@@ -1,0 +1,268 @@
+"""The price of a limit, before round 1: how much may be tried at first, how long that lasts, and what would shorten it.
+
+Before any data an action may cost whatever its declared range allows, so a policy that keeps the limit can leave the safe
+action with probability (limit - safe) / (high - safe) at most. `price` says how large that is, simulates how many rounds pass
+until half of the decisions leave the safe action, and tries what else might truthfully be declared.
+
+Axis letters: n contexts, J constraints, K actions.
+"""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gedppl.agent import GEDUCB, SafeActionWarning
+from gedppl.errors import ProblemError, SettingError, ShapeError
+from gedppl.ged_ucb.costs import room_for_mixing
+from gedppl.problem import Constraint, Problem
+from gedppl.study.planning.declarations import Declaration, declarations
+from gedppl.study.planning.truths import declared_world
+from gedppl.study.planning.worlds import ModelWorld
+from gedppl.study.simulation.showing import as_html, as_text
+
+WINDOW, HALF = 50, 0.5  # the wait ends when this share of the last decisions left the safe action
+MOST_CONTEXTS = 100  # of those given, on which worlds are built
+WORTH_IT = 1.05  # times the first mix: less is no advice
+SLOW = 5.0  # seconds after which a bar is shown
+
+Waits = tuple[int | None, ...]  # one a run; None where the rounds did not suffice
+
+
+@dataclass(frozen=True)
+class FirstMix:
+    """The largest probability of leaving the safe action in round 1 that one constraint allows, over contexts."""
+
+    constraint: str
+    smallest: float
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Helped:
+    """What one more declaration changes: its first mixes and waits, in the same worlds."""
+
+    kind: str
+    declaration: str
+    mixes: tuple[FirstMix, ...]
+    waits: Waits
+
+
+@dataclass(frozen=True, repr=False)
+class Price:
+    """What limits cost before the data speak. ``print`` it."""
+
+    mixes: tuple[FirstMix, ...]
+    waits: Waits
+    rounds: int
+    tried: tuple[Helped, ...]
+
+    @property
+    def wait(self) -> float | None:
+        """Rounds until half of the last 50 decisions leave the safe action, the median over runs; None if not within `rounds`."""
+        return _median(self.waits)
+
+    @property
+    def best(self) -> Helped | None:
+        """The declaration with the shortest mean wait, or, where no wait is shorter, a first mix larger by more than a twentieth;
+        None if none helps."""
+        wait, mix = _merit(self, self.rounds)
+        better = [one for one in self.tried if _merit(one, self.rounds) > (wait, WORTH_IT * mix)]
+        return max(better, key=lambda one: _merit(one, self.rounds), default=None)
+
+    @property
+    def advice(self) -> str:
+        """One sentence."""
+        best = self.best
+        if best is None:
+            return "none of the declarations tried shortens the wait; logged data (agent.observe) would"
+        shorter = sum(_capped(new, self.rounds) < _capped(old, self.rounds) for new, old in zip(best.waits, self.waits))
+        return f"{best.declaration}, if that is true (sooner in {shorter} of {len(self.waits)} runs)"
+
+    def __str__(self) -> str:
+        return as_text(*self._shown())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        facts = {f"first mix under {m.constraint!r}": _mix_words(m) for m in self.mixes}
+        facts["until half leave the safe action"] = f"{_wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
+        facts["helps most"] = self.advice
+        ranked = sorted(self.tried, key=lambda one: _merit(one, self.rounds), reverse=True)
+        facts |= {
+            f"if {one.declaration}": f"first mix {_mean_mix(one.mixes):.2g}, {_wait_words(one.waits, self.rounds)}"
+            for one in ranked
+        }
+        return "The price of the limits, before round 1", facts
+
+
+def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, seed: int = 0) -> Price:
+    """What the limits cost at first, how long, and which declaration would help most.
+
+    Parameters
+    ----------
+    contexts
+        (n, dx): contexts are drawn from these rows. Worlds are built on at most 100 of them.
+    rounds
+        How long to wait at most in a run, at least 50.
+    runs
+        Simulated runs. Each has a truth of its own, from the prior inside all that was declared, in which it pays to leave
+        the safe action; the same truth meets every declaration.
+
+    Returns
+    -------
+    A `Price`: `.mixes`, the largest first mix (limit - safe) / (high - safe) under each learned constraint, with `high` the worst
+    case before any data; `.wait` and `.waits`; `.tried`, `.best` and `.advice`, of a smaller range, parameter bounds and a prior,
+    each halfway to the truth, and an exact safe value. No other limit is ever tried: the limit is not ours to question.
+
+    Notes
+    -----
+    The first mix is exact. Waits hold in the worlds simulated: parameters without a prior are drawn from a working one
+    (standard normal around their initial value).
+
+    >>> import numpy as np, jax.numpy as jnp, numpyro, numpyro.distributions as dist, gedppl as ged
+    >>> def coin(x, a, y=None):
+    ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    ...     numpyro.sample("y", dist.Bernoulli(logits=w[a]), obs=y)
+    >>> harm = ged.Constraint(ged.density_class(coin), ged.mean(0, 1), at_most=0.4, safe_value=0.1, name="harm")
+    >>> problem = ged.Problem(2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0)
+    >>> first_mix(problem, np.zeros((1, 1))).round(3)
+    array([[0.333]])
+    """
+    x = read_rows(contexts)
+    for name, value, least in (("rounds", rounds, WINDOW), ("runs", runs, 1), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+            raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    mixes = _mixes(problem, x)
+    rng = np.random.default_rng(seed)
+    rows = x if len(x) <= MOST_CONTEXTS else x[np.sort(rng.choice(len(x), MOST_CONTEXTS, replace=False))]
+    seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(runs) % 2**31]
+    for model in problem.streams.values():
+        if hasattr(model, "trace"):
+            model.trace(rows[:1], np.zeros(1, np.int64))
+    worlds = [declared_world(problem, rows, s) for s in seeds]
+    as_it_is = Declaration("", "", lambda _: problem)
+    told = [as_it_is, *declarations(problem, worlds)]
+    waits = _all_waits(told, worlds, seeds, rounds)
+    tried = tuple(
+        Helped(one.kind, one.words, _mixes(one.problem(worlds[0]), x), waited) for one, waited in zip(told[1:], waits[1:])
+    )
+    return Price(mixes, waits[0], int(rounds), tried)
+
+
+def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
+    """(n, J'): the largest probability of leaving the safe action before any data, at each context, under each learned
+    constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action, and 1 where U is under the limit.
+    """
+    learned = [j for j, c in enumerate(problem.constraints) if isinstance(c, Constraint)]
+    if not learned:
+        raise ProblemError(
+            "no constraint of this problem is learned, so nothing is held back for want of data: there is no price"
+        )
+    if problem.n_actions < 2:
+        raise ProblemError("this problem has no action but the safe one, so there is nothing to leave it for")
+    x = read_rows(contexts)
+    upper = GEDUCB(problem, guard=None).cost_bounds(x)[1][:, learned]
+    limits, safe = problem.limits[learned], problem.safe_values(x)[:, learned]
+    least = np.delete(upper, int(problem.safe_action or 0), axis=2).min(axis=2)  # (n, J')
+    fits = least <= limits
+    return np.where(fits, 1.0, room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe))
+
+
+def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
+    """One honest line: no policy of round 1 leaves the safe action more often, whichever of the constraints is tightest."""
+    most = first_mix(problem, contexts).min(axis=1)
+    shown = f"{most.max():.2g}" if np.ptp(most) <= 1e-9 else f"{most.min():.2g} to {most.max():.2g} (by context)"
+    return (
+        f"in the first round at most {shown} of the decisions can leave the safe action: (limit - safe) / (worst case before any "
+        "data - safe); ged.price says how long that lasts and what would help"
+    )
+
+
+def read_rows(contexts: Any) -> np.ndarray:
+    x = np.ascontiguousarray(np.asarray(contexts, float))
+    if x.ndim != 2 or not len(x):
+        raise ShapeError(f"contexts must be (n, dx) with at least one row, got shape {x.shape}")
+    return x
+
+
+def _mixes(problem: Problem, x: np.ndarray) -> tuple[FirstMix, ...]:
+    names = [c.name for c in problem.constraints if isinstance(c, Constraint)]
+    columns = first_mix(problem, x).T
+    return tuple(FirstMix(name, float(m.min()), float(m.mean()), float(m.max())) for name, m in zip(names, columns))
+
+
+def _all_waits(told: list[Declaration], worlds: list[ModelWorld], seeds: list[int], rounds: int) -> list[Waits]:
+    """The wait of every declaration in every world; a bar if that takes long."""
+    from tqdm import tqdm
+
+    with tqdm(total=len(told) * len(worlds), unit="run", delay=SLOW, disable=None, leave=False) as bar:
+        found = []
+        for one in told:
+            waits = []
+            for world, seed in zip(worlds, seeds):
+                waits.append(_wait(one.problem(world), world, rounds, seed))
+                bar.update()
+            found.append(tuple(waits))
+    return found
+
+
+def _wait(problem: Problem, world: ModelWorld, rounds: int, seed: int) -> int | None:
+    """Rounds until half of the last 50 decisions left the safe action."""
+    agent, rng = GEDUCB(problem, seed=seed, guard=None), np.random.default_rng(seed)
+    left: deque[bool] = deque(maxlen=WINDOW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SafeActionWarning)  # that it plays safe is what is counted here
+        for t in range(1, rounds + 1):
+            x = world.context(rng)
+            decision = agent.ask(x)
+            assert not isinstance(decision, list)
+            left.append(decision.action != problem.safe_action)
+            if len(left) == WINDOW and sum(left) >= HALF * WINDOW:
+                return t
+            agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+    return None
+
+
+def _capped(wait: int | None, rounds: int) -> int:
+    """A wait that did not end counts as one round more than there were."""
+    return rounds + 1 if wait is None else wait
+
+
+def _median(waits: Waits) -> float | None:
+    ends = sorted(np.inf if w is None else float(w) for w in waits)
+    middle = statistics.median(ends)
+    return float(middle) if np.isfinite(middle) else None
+
+
+def _mean_mix(mixes: tuple[FirstMix, ...]) -> float:
+    """Of the tightest constraint, on average over contexts."""
+    return min(m.mean for m in mixes)
+
+
+def _merit(one: Price | Helped, rounds: int) -> tuple[float, float]:
+    """Shorter waits first, then larger first mixes, beyond rounding."""
+    return -float(np.mean([_capped(w, rounds) for w in one.waits])), round(_mean_mix(one.mixes), 9)
+
+
+def _mix_words(m: FirstMix) -> str:
+    spread = "" if m.largest - m.smallest <= 1e-9 else f" ({m.smallest:.2g} to {m.largest:.2g} over contexts)"
+    return f"{m.mean:.2g} of the decisions at most{spread}"
+
+
+def _wait_words(waits: Waits, rounds: int) -> str:
+    ended = [w for w in waits if w is not None]
+    if not ended:
+        return f"not within {rounds} rounds"
+    middle = _median(waits)
+    last = f"{max(ended)}" if len(ended) == len(waits) else f">{rounds}"
+    return f"{f'>{rounds}' if middle is None else f'{middle:.0f}'} rounds ({min(ended)} to {last})"

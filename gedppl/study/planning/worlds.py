@@ -1,0 +1,151 @@
+"""Worlds made of a problem's own models: a guess of the truth, or a draw from the prior, as an environment to simulate in.
+
+Axis letters: n contexts, K actions, J constraints, D flat parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gedppl.density import Density
+from gedppl.divergences.leaves import in_numpy
+from gedppl.errors import FunctionalError, ProblemError, SettingError
+from gedppl.problem import UTILITY, KnownCost, Problem
+from gedppl.theory.eluder.classes import draw_members
+from gedppl.theory.guarantees.class_constants import grid
+
+REDRAWS = 200  # prior draws tried before giving up on one inside the functionals' ranges
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A guess of the truth to plan with.
+
+    Parameters
+    ----------
+    truth
+        By outcome (``"utility"`` and the constraints' names): params by site, or a member's number for a finite class.
+        Outcomes left out are drawn from the prior, anew in every replicate.
+    noise
+        Outcomes are spread about their mean by this factor more than the model says: a misspecified world. 1 is the model.
+    """
+
+    truth: Mapping[str, Any] = field(default_factory=dict)
+    noise: float = 1.0
+
+
+class ModelWorld:
+    """An environment whose contexts are drawn from rows (n, dx) and whose outcomes follow the problem's own models.
+
+    The safe action's constrained values are those declared: they are known, so the guess does not change them.
+    """
+
+    def __init__(self, problem: Problem, truth: Mapping[str, Any], contexts: np.ndarray, noise: float = 1.0) -> None:
+        self.problem, self.truth, self.contexts, self.noise = problem, dict(truth), contexts, noise
+        n, K = len(contexts), problem.n_actions
+        self._place = {row.tobytes(): i for i, row in enumerate(contexts)}
+        x, a = grid(contexts, K)
+        self._densities = {name: _density(cls, truth[name], x, a) for name, cls in problem.streams.items()}
+        self._rows: dict[tuple[str, int], Density] = {}
+        utility = problem.utility
+        self._utilities = _values(utility.model, truth[UTILITY], utility.functional, x, a).reshape(n, K)
+        self._costs = np.empty((n, len(problem.constraints), K))
+        for j, c in enumerate(problem.constraints):
+            if isinstance(c, KnownCost):
+                self._costs[:, j] = problem.known_costs(j, contexts)
+            else:
+                self._costs[:, j] = _values(c.model, truth[c.stream], c.functional, x, a).reshape(n, K)
+                self._costs[:, j, problem.safe_action] = problem.safe_values(contexts)[:, j]
+        if noise != 1 and any(d.kind != "continuous" for d in self._densities.values()):
+            raise SettingError("noise other than 1 is for continuous outcomes; describe a discrete world by its own parameters")
+
+    def context(self, rng: np.random.Generator) -> np.ndarray:
+        return self.contexts[rng.integers(len(self.contexts))]
+
+    def utilities(self, x: np.ndarray) -> np.ndarray:
+        return self._utilities[self._place[x.tobytes()]]
+
+    def costs(self, x: np.ndarray) -> np.ndarray:
+        return self._costs[self._place[x.tobytes()]]
+
+    def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[Any, Any]:
+        drawn = {name: self._draw(name, self._place[x.tobytes()], action, rng) for name in self._densities}
+        y = drawn.pop(UTILITY)
+        return y, drawn or None
+
+    def _draw(self, name: str, i: int, action: int, rng: np.random.Generator) -> Any:
+        reveals = self.problem.reveals
+        if reveals is None:
+            return self._one(name, i, action, rng)
+        shown = np.full(self.problem.n_actions, np.nan)
+        for b in np.flatnonzero(reveals[action]):
+            shown[b] = self._one(name, i, int(b), rng)
+        return shown
+
+    def _one(self, name: str, i: int, action: int, rng: np.random.Generator) -> Any:
+        key = (name, i * self.problem.n_actions + action)
+        if key not in self._rows:
+            self._rows[key] = self._densities[name][key[1]]
+        density = self._rows[key]
+        value = density.draw_samples(rng, ())
+        if self.noise != 1:
+            value = np.asarray(density.mean) + self.noise * (value - np.asarray(density.mean))
+        return value if density.event_shape else float(value)
+
+
+def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed: int) -> ModelWorld:
+    """The world of a scenario: outcomes it does not describe are drawn from the prior with this seed.
+
+    A prior draw whose functional leaves its declared range at some context is drawn again.
+    """
+    unknown = set(scenario.truth) - set(problem.streams)
+    if unknown:
+        raise ProblemError(f"the scenario describes {sorted(unknown)}; the outcomes are {list(problem.streams)}")
+    for cls in problem.streams.values():
+        if hasattr(cls, "trace"):
+            cls.trace(contexts[:1], np.zeros(1, np.int64))
+    given = {name: _settled(problem.streams[name], value) for name, value in scenario.truth.items()}
+    missing = [name for name in problem.streams if name not in given]
+    for attempt in range(REDRAWS if missing else 1):
+        drawn = {name: _prior(problem.streams[name], seed + 104_729 * attempt + k) for k, name in enumerate(missing)}
+        try:
+            return ModelWorld(problem, given | drawn, contexts, scenario.noise)
+        except FunctionalError as error:
+            if not missing:
+                raise
+            latest = error
+    raise FunctionalError(
+        f"{REDRAWS} draws from the prior of {missing} all left a functional's range ({latest}); describe the truth in "
+        "scenarios=, or declare bounds= and ranges that fit the prior"
+    )
+
+
+def _settled(cls: Any, value: Any) -> Any:
+    """Params as a flat vector, or a member's number."""
+    if getattr(cls, "size", None) is not None:
+        return int(value)
+    return cls.flatten(value) if hasattr(value, "keys") else np.asarray(value, float)
+
+
+def _prior(cls: Any, seed: int) -> Any:
+    if getattr(cls, "size", None) is not None:
+        return int(np.random.default_rng(seed).integers(cls.size))
+    return draw_members(cls, 1, seed)[0]
+
+
+def _density(cls: Any, truth: Any, x: np.ndarray, a: np.ndarray) -> Density:
+    finite = getattr(cls, "size", None) is not None
+    return in_numpy(cls.density(truth, x, a) if finite else cls.density_at(truth, x, a))
+
+
+def _values(cls: Any, truth: Any, functional: Any, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    if getattr(cls, "size", None) is not None:
+        values = np.asarray(cls.values(functional, x, a), float)[truth]
+    else:
+        values = np.asarray(cls.values(functional, truth[None], x, a), float)[0]
+    functional.check(values)
+    return values

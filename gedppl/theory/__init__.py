@@ -1,0 +1,1 @@
+"""The theory behind the algorithm: the generalized eluder dimension and the guarantees."""
