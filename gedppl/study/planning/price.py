@@ -161,7 +161,8 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
 
 def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
     """(n, J'): the largest probability of leaving the safe action before any data, at each context, under each learned
-    constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action, and 1 where U is under the limit.
+    constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action (0 if the limit is on every draw),
+    and 1 where U is under the limit.
     """
     learned = [j for j, c in enumerate(problem.constraints) if isinstance(c, Constraint)]
     if not learned:
@@ -175,7 +176,8 @@ def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
     limits, safe = problem.limits[learned], problem.safe_values(x)[:, learned]
     least = np.delete(upper, int(problem.safe_action or 0), axis=2).min(axis=2)  # (n, J')
     fits = least <= limits
-    return np.where(fits, 1.0, room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe))
+    mixed = room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe)
+    return np.where(fits, 1.0, np.where(problem.every_draw[learned], 0.0, mixed))  # on every draw: certified, or not at all
 
 
 def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
