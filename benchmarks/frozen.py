@@ -23,7 +23,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from pytest import MonkeyPatch  # noqa: E402
+import pytest  # noqa: E402
 
 import gedppl as ged  # noqa: E402
 from gedppl.study.cli.scripts import loaded  # noqa: E402
@@ -37,7 +37,7 @@ TOLERANCE = 1e-9
 
 def played(name: str, rounds: int, **options: str) -> dict[str, np.ndarray]:
     """What `GEDUCB` plays in a script's own world: policies (T, K), worst cases (T, J), guarantees (T, J)."""
-    with MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         provide(name, Path(folder), patch)
         with loaded(MODELS / f"{name}.py") as script, warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -6,8 +6,9 @@
     python benchmarks/house.py --files         the files that one `ask` runs through
 
 How it is counted. Files per ask: files of the package whose functions run in one `ask` of README's problem with a journal, rounds
-10 to 24, all of them together. Rooms: folders and files directly inside the package. Any: arguments without annotation, or annotated `Any` or `object`, of all arguments (self and cls
-apart). Questions: calls of isinstance, getattr and hasattr per 1,000 lines. Everything but the first is read off the source.
+10 to 24, all of them together. Any: arguments without annotation, or annotated `Any` or `object`, of all arguments (self and cls
+apart). Questions: calls of isinstance, getattr and hasattr per 1,000 lines. Rooms: folders and files directly inside the package.
+Everything but the first is read off the source.
 """
 
 from __future__ import annotations
