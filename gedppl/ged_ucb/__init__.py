@@ -63,7 +63,7 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     others = tuple(a for a in every if a != problem.safe_action)  # whose costs are not pinned
     learners = {
         name: learner_for(
-            model, delta=shares[name], radius=chosen.radius, oracle=chosen.oracle, seed=chosen.seed,
+            model, delta=shares[name], confidence=chosen.confidence_of(name), oracle=chosen.oracle_of(name), seed=chosen.seed,
             known_direction=known.get(name), where=Where(rows[:1], problem.n_actions, every if name == UTILITY else others),
             keep_past=chosen.exploration == "counterfactual",
         )
