@@ -5,7 +5,7 @@ Axis letters: M parameter settings, n rows, K actions, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,9 +45,11 @@ class DrawnParams(dict[str, Any]):
 class LinearPredictor:
     """The class is a one-predictor family: eta(theta) = features(x, a) @ theta + offset(x, a), proved affine in theta.
 
-    ``link`` says what eta is: ``"identity"`` (the Normal's loc), ``"logit"`` (Bernoulli or Binomial), ``"log"`` (Poisson's
-    rate, an Exponential's rate or a Gamma's with fixed concentration: then eta is the log of the RATE argument).
-    ``fixed(x, a)`` returns the family's other arguments, free of theta, e.g. ``{"scale": (n,)}``.
+    ``link`` says what eta is: ``"identity"`` (the loc of a Normal, LogNormal, Logistic or Laplace; a Bernoulli's chance; a
+    Poisson's rate), ``"logit"``, ``"probit"``, ``"cloglog"`` or ``"log"`` of a chance (Bernoulli or Binomial), ``"log"`` (of the
+    rate of a Poisson, an Exponential, a Gamma; of the scale of a Weibull; of the mean of a NegativeBinomial, whose ``"logit"`` is
+    that of its `probs`). The names known are those of `gedppl.oracles.one_predictor.FAMILIES`.
+    ``fixed(x, a)`` returns the family's other arguments as `Density` names them, free of theta, e.g. ``{"scale": (n,)}``.
     """
 
     family: str
@@ -63,6 +65,23 @@ class OrderedPredictor:
 
     features: Any  # (x (n, dx), a (n,)) -> (n, C, D) float64
     offset: Any  # (x, a) -> (n, C)
+
+
+@dataclass(frozen=True)
+class LocationScale:
+    """Outcomes (or their logs) with a location affine in coefficients v and an unknown scale that theta alone sets.
+
+    location = features(x, a) @ v + offset(x, a), scale = scale_g with g = group(x, a); proved. The class's parameters give both:
+    ``from_theta`` maps theta (M, D) to v (M, p) and the scales (M, G), ``to_theta`` back where that can be done, else None.
+    """
+
+    family: str  # "Normal" or "LogNormal"
+    features: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x (n, dx), a (n,)) -> (n, p) float64
+    offset: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n,)
+    group: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n,) whole numbers 0..G-1
+    n_groups: int  # G: one scale for all, or one for each action or group
+    from_theta: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # (M, D) -> (M, p), (M, G)
+    to_theta: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None  # (M, p), (M, G) -> (M, D)
 
 
 def away_from(theta: Any) -> Any:
@@ -81,6 +100,7 @@ class DensityClass(Protocol):
     initial: np.ndarray  # (D,) where fits start
     predictor: LinearPredictor | None
     ordered: OrderedPredictor | None
+    location_scale: LocationScale | None
     prior_free: np.ndarray  # (D,) bool: True where a coordinate comes from a `param` site, without prior
 
     @property

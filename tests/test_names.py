@@ -360,7 +360,7 @@ def test_runs_and_arviz_have_the_names(tmp_path) -> None:
     with pytest.raises(errors.RunFileError, match="another problem"):
         ged.Run.load(tmp_path, problem(actions=("placebo", "B", "A")))
     data = run.to_arviz()
-    assert list(data["policies"].coords["action_dim"].values) == list(ARMS)
+    assert list(data["policies"].coords["action"].values) == list(ARMS)
 
 
 def test_levels_survive_on_disk(tmp_path) -> None:

@@ -69,6 +69,7 @@ def save(run: Run, folder: str | Path) -> Path:
             "limits": outline.limits.tolist(),
             "actions": outline.names.actions,
             "columns": None if outline.names.columns is None else dict(outline.names.columns),
+            "every_draw": outline.every_draw.tolist(),
         },
         "outcomes": list(outcomes),
         "segments": list(run.segments),
@@ -149,6 +150,12 @@ def _count(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RunFileError(f"{META} has {value!r} for {what}, which must be a whole number of at least 0")
     return value
+
+
+def _flags(values: Any, n: int) -> np.ndarray:
+    if not isinstance(values, list) or len(values) != n or not all(isinstance(v, bool) for v in values):
+        raise RunFileError(f"{META} has {values!r} for every_draw, which must be {n} times true or false")
+    return np.array(values, bool)
 
 
 def _read_meta(source: Path) -> dict[str, Any]:
@@ -238,6 +245,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, np.ndarray], certificates:
             [str(name) for name in outline["constraint_names"]],
             np.array(outline["limits"], float).reshape(len(outline["constraint_names"])),
             _names(outline),
+            _flags(outline.get("every_draw", [False] * len(outline["constraint_names"])), len(outline["constraint_names"])),
         ),
         seed=int(meta["seed"]),
         rounds=rounds,
