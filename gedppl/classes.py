@@ -5,7 +5,7 @@ Axis letters: M parameter settings, n rows, K actions, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -65,6 +65,23 @@ class OrderedPredictor:
     offset: Any  # (x, a) -> (n, C)
 
 
+@dataclass(frozen=True)
+class LocationScale:
+    """Outcomes (or their logs) with a location affine in coefficients v and an unknown scale that theta alone sets.
+
+    location = features(x, a) @ v + offset(x, a), scale = scale_g with g = group(x, a); proved. The class's parameters give both:
+    ``from_theta`` maps theta (M, D) to v (M, p) and the scales (M, G), ``to_theta`` back where that can be done, else None.
+    """
+
+    family: str  # "Normal" or "LogNormal"
+    features: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x (n, dx), a (n,)) -> (n, p) float64
+    offset: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n,)
+    group: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n,) whole numbers 0..G-1
+    n_groups: int  # G: one scale for all, or one for each action or group
+    from_theta: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # (M, D) -> (M, p), (M, G)
+    to_theta: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None  # (M, p), (M, G) -> (M, D)
+
+
 def away_from(theta: Any) -> Any:
     """Another point (D,), different in every coordinate: what is constant at both is taken to be constant."""
     return theta + 1.0 + np.arange(theta.shape[0]) / max(theta.shape[0], 1)
@@ -81,6 +98,7 @@ class DensityClass(Protocol):
     initial: np.ndarray  # (D,) where fits start
     predictor: LinearPredictor | None
     ordered: OrderedPredictor | None
+    location_scale: LocationScale | None
     prior_free: np.ndarray  # (D,) bool: True where a coordinate comes from a `param` site, without prior
 
     @property

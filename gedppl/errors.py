@@ -6,6 +6,13 @@ was given, and the fix. Raising one changes no state.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class GedError(Exception):
     """Everything this library raises on purpose."""
@@ -211,3 +218,21 @@ class JournalCorruptError(JournalError):
 
 class JournalFullError(JournalError, OSError):
     """The record could not be made durable; nothing was acknowledged."""
+
+
+# words that were given up ---------------------------------------------------------------------------------------------
+
+
+def renamed(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Refuse an argument's old name with a `SettingError` that says the new one: ``@renamed(radius="confidence")``."""
+
+    def keep(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old in new_names.keys() & kwargs.keys():
+                raise SettingError(f"{old}= is called {new_names[old]}= now: pass the same value as {new_names[old]}=")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return keep

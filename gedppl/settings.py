@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
+from gedppl.learning.radius import paper_radius
 
 # Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
 # smaller bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
@@ -31,9 +33,31 @@ class Settings:
     growth: float  # refit once the told rounds have grown by this factor; 1 refits at every round
     exact_rounds: float  # up to this round every past round is replayed one by one, beyond it block by block
     exploration: str = "sets"  # or "counterfactual"
-    radius: Any = None
-    oracle: Any = None
+    confidence: Any = None  # one for all, or a mapping by stream; None: the mode's own
+    oracle: Any = None  # likewise; None: chosen by the model
     seed: int = 0
+
+    def confidence_of(self, stream: str) -> Any:
+        """The rule of one outcome's set."""
+        chosen = _of_stream(self.confidence, stream)
+        return paper_radius() if chosen is None and self.mode == "paper" else chosen
+
+    def oracle_of(self, stream: str) -> Any:
+        """How one outcome's model is fitted."""
+        return _of_stream(self.oracle, stream)
+
+    def check_streams(self, streams: Collection[str]) -> None:
+        """Refuse a mapping that names an outcome which does not exist."""
+        for name, value in (("oracle", self.oracle), ("confidence", self.confidence)):
+            unknown = [s for s in value if s not in streams] if isinstance(value, Mapping) else []
+            if unknown:
+                raise SettingError(
+                    f"{name} names {unknown[0]!r}, which is no outcome that is learned; choose from {list(streams)}"
+                )
+
+
+def _of_stream(value: Any, stream: str) -> Any:
+    return value.get(stream) if isinstance(value, Mapping) else value
 
 
 def settings(
@@ -47,10 +71,12 @@ def settings(
     exact_rounds: float | None = None,
     exploration: str | None = None,
     oracle: Any = None,
-    radius: Any = None,
+    confidence: Any = None,
     seed: int = 0,
 ) -> Settings:
     """Resolve a mode and the caller's own choices.
+
+    `oracle` and `confidence` are one for all outcomes, or a mapping by stream: ``"utility"`` or a constraint's name.
 
     ``"default"``: corrected sets, practical exploration weights. ``"theory"``: the weights the corrected regret theorem
     needs. ``"paper"``: every formula as printed, in the per-action form. `bonus_scale` and `width_scale` multiply the
@@ -79,10 +105,8 @@ def settings(
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
     if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
         raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
-    if oracle is not None and not callable(oracle):
-        raise SettingError(f"oracle must be one of the oracles or a callable like them, got {oracle!r}")
-    if radius is not None and (isinstance(radius, type) or not callable(getattr(radius, "describe", None))):
-        raise SettingError(f"radius must be one of the rules in ged.radius, got {radius!r}")
+    oracle = _checked("oracle", oracle, callable, "one of the oracles or a callable like them")
+    confidence = _checked("confidence", confidence, _is_rule, "one of the rules in ged.radius, such as likelihood_ratio()")
     given: dict[str, Any] = {"warmup": warmup, "bonus_scale": bonus_scale, "width_scale": width_scale}
     given |= {"growth": growth, "exact_rounds": exact_rounds}
     chosen = presets[mode] | {name: value for name, value in given.items() if value is not None}
@@ -97,11 +121,21 @@ def settings(
     if not (_is_number(chosen["exact_rounds"]) and chosen["exact_rounds"] >= 0):
         raise SettingError(f"exact_rounds must be a number of at least 0, got {chosen['exact_rounds']!r}")
     warmup_rounds(chosen["warmup"], 1)
-    if mode == "paper" and radius is None:
-        from gedppl.learning.radius import paper_radius
+    return Settings(
+        mode=mode, delta=float(delta), confidence=confidence, oracle=oracle, seed=int(seed), exploration=explored, **chosen
+    )
 
-        radius = paper_radius()
-    return Settings(mode=mode, delta=float(delta), radius=radius, oracle=oracle, seed=int(seed), exploration=explored, **chosen)
+
+def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> Any:
+    """A choice for all outcomes, or one for each in a dictionary of our own."""
+    for one in value.values() if isinstance(value, Mapping) else [value]:
+        if one is not None and not fits(one):
+            raise SettingError(f"{name} must be {what}, or a mapping of them by outcome, got {one!r}")
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _is_rule(value: Any) -> bool:
+    return not isinstance(value, type) and callable(getattr(value, "describe", None))
 
 
 def _is_number(value: Any) -> bool:

@@ -227,7 +227,7 @@ def test_squared_deviation_of_a_linear_gaussian_is_two_sigma_squared_kappa() -> 
     start = learner.sets[-1].start
     if start:  # the whole history against the information of a later segment
         assert learner.squared_deviation(mean(-99, 99)) > 2 * 0.25 * learner.kappa
-    plain = learned(Glm("Normal", 3, extra={"scale": 0.5}), n=120, radius=radius.likelihood_ratio(restarts=False))
+    plain = learned(Glm("Normal", 3, extra={"scale": 0.5}), n=120, confidence=radius.likelihood_ratio(restarts=False))
     assert plain.squared_deviation(mean(-99, 99)) == pytest.approx(2 * 0.25 * plain.kappa, rel=1e-6)
 
 
@@ -302,7 +302,7 @@ def test_affinity_ball_of_a_linear_gaussian_is_its_ellipsoid() -> None:
     """-log affinity = 1/8 d'Id exactly, so the ball of radius r is the likelihood drop 4r."""
     cls = Glm("Normal", 3, extra={"scale": 0.5})
     est = radius.self_normalised(prior_precision=1.0, norm_bound=2.0)
-    learner = learned(cls, n=60, radius=radius.neg_log_affinity_ball(est))
+    learner = learned(cls, n=60, confidence=radius.neg_log_affinity_ball(est))
     (only,) = learner.sets
     direction = np.array([1.0, -0.5, 0.2])
     for share, inside in ((0.999, True), (1.001, False)):
@@ -325,7 +325,7 @@ def test_affinity_ball_of_a_linear_gaussian_is_its_ellipsoid() -> None:
     ids=lambda rule: type(rule).__name__,
 )
 def test_every_rule_gives_a_set_with_its_label(rule) -> None:
-    learner = learned(n=60, radius=rule)
+    learner = learned(n=60, confidence=rule)
     found = learner.bounds(mean(0, 1), np.ones((1, 3)) * 0.3, 2)
     assert found.rule == rule.describe(DELTA)
     assert found.method == "ascent"
@@ -336,7 +336,7 @@ def test_every_rule_gives_a_set_with_its_label(rule) -> None:
 
 
 def test_chi_square_on_a_glm_is_exact_but_not_guaranteed() -> None:
-    found = learned(radius=radius.chi_square()).bounds(mean(0, 1), np.ones((1, 3)), 1)
+    found = learned(confidence=radius.chi_square()).bounds(mean(0, 1), np.ones((1, 3)), 1)
     assert found.method == "exact"
     assert not found.guaranteed
 
@@ -367,7 +367,7 @@ def finite_learner(n=120, rule=None, seed=0, mean_=0.2):
     rng = np.random.default_rng(seed)
     x, a = np.zeros((n, 1)), rng.integers(0, 2, n)
     y = mean_ + a + rng.standard_normal(n)
-    return feed(FiniteLearner.start(Means(GRID), delta=DELTA, radius=rule), x, a, y), (x, a, y)
+    return feed(FiniteLearner.start(Means(GRID), delta=DELTA, confidence=rule), x, a, y), (x, a, y)
 
 
 def test_finite_set_is_the_mixture_likelihood_ratio_and_remembers_who_was_never_out() -> None:
@@ -458,7 +458,7 @@ def test_finite_restarts_are_valid_too() -> None:
 def test_learner_for_picks_by_class_and_rule() -> None:
     gaussian = Glm("Normal", 3, extra={"scale": 0.5})
     assert isinstance(learner_for(gaussian, delta=DELTA), LinearGaussianLearner)
-    assert isinstance(learner_for(gaussian, delta=DELTA, radius=radius.chi_square()), ProgramLearner)
+    assert isinstance(learner_for(gaussian, delta=DELTA, confidence=radius.chi_square()), ProgramLearner)
     assert isinstance(learner_for(LOGISTIC, delta=DELTA), ProgramLearner)
     assert isinstance(learner_for(Means(GRID), delta=DELTA), FiniteLearner)
     with pytest.raises(SettingError, match=r"delta must lie strictly between 0 and 1, got 1\.5"):

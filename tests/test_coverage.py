@@ -52,7 +52,7 @@ def greedy_run(cls, truth, rounds, seed, growth=1.3, rule=None, batch=1):
     rng = np.random.default_rng(seed)
     # few steps a fit: a likelihood with a free scale is unbounded on its first rows, and coverage needs no good fit
     oracle = auto() if cls.predictor else mle(max_steps=15)
-    learner = ProgramLearner.start(cls, delta=DELTA, oracle=oracle, radius=rule)
+    learner = ProgramLearner.start(cls, delta=DELTA, oracle=oracle, confidence=rule)
     rule, functional = learner.rule, mean(-1e9, 1e9)
     since = np.zeros(1)  # log-likelihood of the truth after each start
     worst, due, actions, waiting = -np.inf, 1, np.arange(K), []
@@ -162,7 +162,7 @@ def fixed_design_coverage(sigma, level_of, runs=100, n=200, d=5):
         truth, x, a = rng.standard_normal(d), rng.standard_normal((n, d)), np.zeros(n, int)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", radius.CoverageWarning)
-            learner = ProgramLearner.start(cls, delta=DELTA, radius=radius.paper_radius())
+            learner = ProgramLearner.start(cls, delta=DELTA, confidence=radius.paper_radius())
             learner = learner.absorb(x, a, cls.simulate(truth, x, a, rng)).refit()
         view = view_of(cls, learner.data, learner.rows, learner.fit, learner.sets[0].region.centre, DELTA, 0)
         gap = view.summed_divergence("hellinger2", truth[None])[0]
@@ -191,7 +191,7 @@ def test_chi_square_fails_under_a_stopping_design_and_the_e_process_does_not() -
     covered = 0
     for run in range(120):
         x, a, y = stopping_design(np.random.default_rng([run, 5]))
-        learner = ProgramLearner.start(cls, delta=DELTA, radius=radius.chi_square()).absorb(x, a, y).refit()
+        learner = ProgramLearner.start(cls, delta=DELTA, confidence=radius.chi_square()).absorb(x, a, y).refit()
         covered += bool(learner.contains(truth)[0])
     assert covered / 120 < 0.85
     kept = 0
@@ -220,7 +220,7 @@ def logistic_learner(run, n, rule=None, d=5):
     cls = Glm("Bernoulli", d)
     rng = np.random.default_rng([run, 6])
     truth, x, a = 0.5 * rng.standard_normal(d), rng.standard_normal((n, d)), rng.integers(0, 2, n)
-    return feed(ProgramLearner.start(cls, delta=DELTA, radius=rule), x, a, cls.simulate(truth, x, a, rng), growth=1.2)
+    return feed(ProgramLearner.start(cls, delta=DELTA, confidence=rule), x, a, cls.simulate(truth, x, a, rng), growth=1.2)
 
 
 def test_sixty_four_posterior_draws_miss_the_worst_case() -> None:

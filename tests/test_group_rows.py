@@ -85,7 +85,7 @@ def test_slopes_that_are_no_numbers_leave_one_group() -> None:
 
 
 def test_other_rules_have_one_set_of_all_rows() -> None:
-    learner = ProgramLearner.start(ARMS, delta=DELTA, radius=radius.chi_square(), groups=OWN)
+    learner = ProgramLearner.start(ARMS, delta=DELTA, confidence=radius.chi_square(), groups=OWN)
     assert (learner.groups, learner.own) == ((Group(None, 1.0, 3 * K),), ())
 
 

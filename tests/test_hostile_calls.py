@@ -148,7 +148,8 @@ def test_a_tensor_with_a_gradient_is_its_value() -> None:
 
 
 SETTINGS = (
-    "delta", "mode", "warmup", "bonus_scale", "width_scale", "radius", "seed", "guard", "growth", "exact_rounds", "exploration",
+    "delta", "mode", "warmup", "bonus_scale", "width_scale", "confidence", "seed", "guard", "growth", "exact_rounds",
+    "exploration",
 )  # fmt: skip
 
 

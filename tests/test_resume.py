@@ -122,14 +122,14 @@ def test_a_divergence_ball_around_a_program_replays(tmp_path) -> None:
     """It holds a function that no snapshot can: resuming is slower, and no less right."""
     world = ArmsWorld("Bernoulli", actions=2)
     radius = ged.radius.hellinger_ball(ged.radius.bracketing(2.0, 2.0))
-    agent = ged.GEDUCB(world.problem, radius=radius, journal=tmp_path / "j.db", guard=None)
+    agent = ged.GEDUCB(world.problem, confidence=radius, journal=tmp_path / "j.db", guard=None)
     play(agent, world, 2)
     assert not agent.save()
     expected = agent.state_hash()
     agent.close()
-    with pytest.raises(errors.JournalMismatchError, match="radius was"):
+    with pytest.raises(errors.JournalMismatchError, match="confidence was"):
         ged.resume(tmp_path / "j.db", world.problem)
-    back = ged.resume(tmp_path / "j.db", world.problem, radius=radius)
+    back = ged.resume(tmp_path / "j.db", world.problem, confidence=radius)
     assert back.state_hash() == expected
     assert back.resumed.snapshot is None
 

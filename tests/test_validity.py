@@ -44,7 +44,7 @@ def small_feature_misses(sharper, runs=40, d=20):
         truth = rng.standard_normal(d)
         truth *= 0.1 / np.linalg.norm(truth)
         x, a = 0.01 * np.eye(d), np.zeros(d, int)
-        learner = ProgramLearner.start(cls, delta=DELTA, radius=rule).absorb(x, a, cls.simulate(truth, x, a, rng)).refit()
+        learner = ProgramLearner.start(cls, delta=DELTA, confidence=rule).absorb(x, a, cls.simulate(truth, x, a, rng)).refit()
         missed += not learner.contains(truth[None])[0]
     return missed
 
@@ -60,7 +60,7 @@ def test_the_ridge_estimate_is_that_of_the_normal_equations() -> None:
     cls = Glm("Normal", 3, identity, extra={"scale": 0.5})
     rows = some_rows(cls, [1.0, -1.0, 0.5], 30, 3, 0)
     rule = radius.neg_log_affinity_ball(radius.self_normalised(4.0, 2.0))
-    learner = ProgramLearner.start(cls, delta=DELTA, radius=rule).absorb(rows.x, rows.a, rows.y).refit()
+    learner = ProgramLearner.start(cls, delta=DELTA, confidence=rule).absorb(rows.x, rows.a, rows.y).refit()
     expected = np.linalg.solve(rows.x.T @ rows.x + 4.0 * np.eye(3), rows.x.T @ rows.y)
     np.testing.assert_allclose(learner.sets[0].region.centre, expected, atol=1e-8)
     assert "ridge estimate" in rule.describe(DELTA)
@@ -288,8 +288,8 @@ def test_public_options_reach_the_learner() -> None:
     for model, y in ((normal_model, rows.y), (logistic_model, (rows.y > 0).astype(float))):
         cls = density_class(model, example=(rows.x[:1], rows.a[:1]))
         rule = radius.likelihood_ratio(intersect=True)
-        wide, narrow = (confidence_set(cls, rows.x, rows.a, y, radius=r) for r in (None, rule))
+        wide, narrow = (confidence_set(cls, rows.x, rows.a, y, confidence=r) for r in (None, rule))
         both = [one.bounds(mean(-9, 9), rows.x[:5], 1) for one in (wide, narrow)]
         assert (both[1].upper <= both[0].upper + 1e-9).all()
         assert both[1].guaranteed
-    assert learner_for(cls, delta=DELTA, radius=rule).rule.describe(DELTA).count("intersected over refits") == 1
+    assert learner_for(cls, delta=DELTA, confidence=rule).rule.describe(DELTA).count("intersected over refits") == 1

@@ -121,7 +121,7 @@ rules = {
 }
 width = {}
 for name, rule in rules.items():
-    one = found if rule is None else ged.confidence_set(cls, x, a, y, radius=rule)
+    one = found if rule is None else ged.confidence_set(cls, x, a, y, confidence=rule)
     there = one.bounds(ged.mean(0, 1), here, 3)
     width[name] = float(np.mean(there.upper - there.lower))
     print(f"{name:20s} width {width[name]:.3f}  {there.rule[:96]}")

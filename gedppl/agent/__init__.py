@@ -27,7 +27,7 @@ from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
 from gedppl.agent.numbers import is_whole
 from gedppl.certificate import Explanation, what_holds_back
-from gedppl.errors import ActionRangeError, DataError, DeclarationError, InputError, SettingError, UnknownDecisionError
+from gedppl.errors import ActionRangeError, DataError, DeclarationError, InputError, SettingError, UnknownDecisionError, renamed
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.problem import Problem
@@ -58,8 +58,9 @@ class GEDUCB:
         By sets: rho and w of u + rho (u+ - u) + w alpha (U - L), see `gedppl.ged_ucb.optimism`; by counterfactuals they multiply
         the paper's beta_t and alpha_r. 1 in ``"theory"`` and ``"paper"``, by default 0.7 and 0.1 (counterfactuals: 0.2 and 0.1),
         chosen once by `benchmarks/weights.py`. They never touch feasibility.
-    oracle, radius
-        How to fit and how wide the confidence set is; chosen by the model if not given.
+    oracle, confidence
+        How to fit, and which parameters count as plausible: one for all outcomes, or a mapping by stream (``"utility"`` or a
+        constraint's name). Chosen by the model where not given.
     seed
         The one source of randomness; the same seed, data and versions give the same run.
     journal
@@ -76,6 +77,7 @@ class GEDUCB:
         ``"sets"`` (the default mode's) or ``"counterfactual"`` (the paper's). See `gedppl.settings.settings`.
     """
 
+    @renamed(radius="confidence")
     def __init__(
         self,
         problem: Problem,
@@ -86,7 +88,7 @@ class GEDUCB:
         bonus_scale: float | None = None,
         width_scale: float | None = None,
         oracle: Any = None,
-        radius: Any = None,
+        confidence: Any = None,
         seed: int = 0,
         journal: str | os.PathLike[str] | None = None,
         guard: str | None = "fallback",
@@ -101,7 +103,7 @@ class GEDUCB:
             bonus_scale=bonus_scale,
             width_scale=width_scale,
             oracle=oracle,
-            radius=radius,
+            confidence=confidence,
             seed=seed,
             growth=growth,
             exact_rounds=exact_rounds,
@@ -427,7 +429,8 @@ class GEDUCB:
         )
 
 
-def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = None, radius: Any = None) -> GEDUCB:
+@renamed(radius="confidence")
+def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = None, confidence: Any = None) -> GEDUCB:
     """The agent whose run a journal holds, as it was when its process ended.
 
     Parameters
@@ -436,7 +439,7 @@ def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = N
         The path given to `GEDUCB`. One process at a time may write to it.
     problem
         The problem as it was first declared; limits and actions changed since are in the journal. Another is refused.
-    oracle, radius
+    oracle, confidence
         As given to `GEDUCB`, if they were: objects are not stored.
 
     Notes
@@ -445,7 +448,7 @@ def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = N
     within about 1e-9: ``agent.resumed`` says which. A damaged journal, one of another problem or of a newer format, and
     one that is in use are refused with a named error. Reading a journal runs nothing that it contains.
     """
-    keeper, resumed = Keeper.reopen(journal, problem, oracle, radius)
+    keeper, resumed = Keeper.reopen(journal, problem, oracle, confidence)
     agent = GEDUCB.__new__(GEDUCB)
     agent._begin(keeper, resumed)
     return agent

@@ -93,6 +93,7 @@ class Keeper:
     def begin(cls, problem: Problem, chosen: Settings, guard: str | None, path: str | os.PathLike[str] | None) -> Keeper:
         """A new run; with a path, a new journal."""
         _require_problem(problem)
+        chosen.check_streams(problem.streams)
         journal = None
         if path is not None:
             try:
@@ -104,12 +105,13 @@ class Keeper:
         return cls(Memory(problem, chosen, guard), journal)
 
     @classmethod
-    def reopen(cls, path: str | os.PathLike[str], problem: Problem, oracle: Any, radius: Any) -> tuple[Keeper, Resumed]:
+    def reopen(cls, path: str | os.PathLike[str], problem: Problem, oracle: Any, confidence: Any) -> tuple[Keeper, Resumed]:
         """The run that a journal holds."""
         _require_problem(problem)
         journal = Journal.open(path)
         try:
-            chosen, guard = recorder.read_protocol(journal.protocol, oracle, radius)
+            chosen, guard = recorder.read_protocol(journal.protocol, oracle, confidence)
+            chosen.check_streams(problem.streams)
             differ = journal.require_protocol(recorder.protocol(problem, chosen, guard))
             keeper = cls(Memory(problem, chosen, guard), journal)
             replayed, snapshot = keeper._catch_up()

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,11 +61,15 @@ def protocol(problem: Problem, chosen: Settings, guard: str | None) -> dict[str,
         "problem": problem.fingerprint(),
         "models": {name: digest(model) for name, model in problem.streams.items()},
         "settings": {name: getattr(chosen, name) for name in _SETTINGS},
-        "radius": repr(chosen.radius),
-        "oracle": _name_of(chosen.oracle),
+        "confidence": _by_stream(chosen.confidence, repr),
+        "oracle": _by_stream(chosen.oracle, _name_of),
         "guard": guard,
         "versions": running_versions(),
     }
+
+
+def _by_stream(value: Any, text: Callable[[Any], str]) -> Any:
+    return {str(stream): text(one) for stream, one in value.items()} if isinstance(value, Mapping) else text(value)
 
 
 def _name_of(oracle: Any) -> str:
@@ -75,13 +79,13 @@ def _name_of(oracle: Any) -> str:
     return f"{getattr(oracle, 'name', None) or getattr(oracle, '__qualname__', type(oracle).__qualname__)}{dict(options or {})}"
 
 
-def read_protocol(frozen: Mapping[str, Any], oracle: Any, radius: Any) -> tuple[Settings, str | None]:
-    """The settings and the guard that a journal began with. Oracle and radius are objects: they come from the caller."""
+def read_protocol(frozen: Mapping[str, Any], oracle: Any, confidence: Any) -> tuple[Settings, str | None]:
+    """The settings and the guard that a journal began with. Oracle and confidence are objects: they come from the caller."""
     found, guard = frozen.get("settings"), frozen.get("guard")
-    if isinstance(found, dict) and "selection" in found:
+    if isinstance(found, dict) and ("selection" in found or "radius" in frozen):
         raise JournalMismatchError(
-            "this journal was begun by version 0.1, which explored in another way: its decisions cannot be replayed. Read it "
-            "with `gedppl journal export`, begin a new agent and give it the rows with observe()"
+            "this journal was begun by an earlier version, which explored in another way: its decisions cannot be "
+            "replayed. Read it with `gedppl journal export`, begin a new agent and give it the rows with observe()"
         )
     if not isinstance(found, dict) or set(found) != set(_SETTINGS) or guard not in GUARDS:
         raise JournalMismatchError(
@@ -94,7 +98,7 @@ def read_protocol(frozen: Mapping[str, Any], oracle: Any, radius: Any) -> tuple[
     if type(seed) is not int:
         raise JournalMismatchError(f"the seed of this journal must be a whole number, got {seed!r}")
     try:
-        return settings(**found, oracle=oracle, radius=radius), guard
+        return settings(**found, oracle=oracle, confidence=confidence), guard
     except SettingError as error:
         raise JournalMismatchError(f"the settings of this journal are out of range: {error}") from error
 
@@ -381,7 +385,7 @@ def show(path: str | os.PathLike[str], last: int = 5) -> str:
         frozen = journal.protocol
         lines = [f"journal {Path(path)}", f"records: {len(journal)}, from {first_time} to {time}"]
         lines += [f"state: {journal.state_hash}", f"problem: {frozen.get('problem')}"]
-        lines += [f"{key}: {json.dumps(frozen.get(key))}" for key in ("settings", "radius", "oracle", "guard", "versions")]
+        lines += [f"{key}: {json.dumps(frozen.get(key))}" for key in ("settings", "confidence", "oracle", "guard", "versions")]
         lines += ["kinds: " + ", ".join(f"{n} {kind}" for kind, n in counts.items())]
         lines += ["alarms, changes and amendments:", *remarkable] if remarkable else ["no alarms, changes or amendments"]
         lines += [f"last {len(latest)} decisions:"] if latest else []

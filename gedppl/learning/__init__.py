@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.errors import NotFiniteError, SettingError, ShapeError
+from gedppl.errors import NotFiniteError, SettingError, ShapeError, renamed
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
 from gedppl.learning.programs import ProgramLearner
@@ -57,7 +57,7 @@ def learner_for(
     cls: Any,
     *,
     delta: float,
-    radius: Rule | None = None,
+    confidence: Rule | None = None,
     oracle: Any = None,
     prior: WorkingPrior | None = None,
     seed: int = 0,
@@ -71,7 +71,7 @@ def learner_for(
     ----------
     cls
         From `density_class` (traced) or `finite_class`.
-    radius
+    confidence
         A rule from `gedppl.learning.radius`; the default is the likelihood-ratio e-process in its exact form for the class.
     oracle, prior, seed
         For programs: how fits are found, the working prior of parameters without one, and the seed of the particles.
@@ -85,9 +85,9 @@ def learner_for(
     if not (isinstance(delta, (int, float)) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
     if getattr(cls, "size", None) is not None:
-        return FiniteLearner.start(cls, delta=delta, radius=radius)
+        return FiniteLearner.start(cls, delta=delta, confidence=confidence)
     closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
-    ratio = LikelihoodRatio() if radius is None else radius
+    ratio = LikelihoodRatio() if confidence is None else confidence
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
     if closed and prior is None and gaussian_outcome and isinstance(ratio, LikelihoodRatio):
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
@@ -107,7 +107,7 @@ def learner_for(
             keep_past=keep_past,
         )
     groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
-    return ProgramLearner.start(cls, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed, groups=groups)
+    return ProgramLearner.start(cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups)
 
 
 def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -163,6 +163,7 @@ def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:
 # a set from data ---------------------------------------------------------------------------------------------------------
 
 
+@renamed(radius="confidence")
 def confidence_set(
     cls: Any,
     x: np.ndarray,
@@ -170,7 +171,7 @@ def confidence_set(
     y: np.ndarray,
     delta: float = 0.05,
     *,
-    radius: Rule | None = None,
+    confidence: Rule | None = None,
     oracle: Any = None,
     prior: WorkingPrior | None = None,
     seed: int = 0,
@@ -181,7 +182,7 @@ def confidence_set(
     The rows are taken in one after another, with a refit whenever they have grown by `growth`, because each outcome has to be
     predicted from the rows before it. Data collected adaptively are welcome.
     """
-    learner = _started(cls, x, a, delta=delta, radius=radius, oracle=oracle, prior=prior, seed=seed)
+    learner = _started(cls, x, a, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed)
     return ConfidenceSet(cls, feed(learner, *_rows(x, a, y), growth=growth))
 
 
@@ -341,6 +342,7 @@ class Shrinkage:
         return "\n".join(lines)
 
 
+@renamed(radius="confidence")
 def shrinkage(
     cls: Any,
     functional: Functional,
@@ -352,7 +354,7 @@ def shrinkage(
     n_actions: int | None = None,
     sizes: Sequence[int] | None = None,
     delta: float = 0.05,
-    radius: Rule | None = None,
+    confidence: Rule | None = None,
     seed: int = 0,
 ) -> Shrinkage:
     """The set's width for `functional` at contexts `at` (n, dx) after each of `sizes` rows.
@@ -369,7 +371,7 @@ def shrinkage(
         raise SettingError(f"sizes must lie between 1 and the {len(a)} rows given, got {sizes}")
     K = int(a.max()) + 1 if n_actions is None else n_actions
     at = np.atleast_2d(np.asarray(at, float))
-    learner = _started(cls, x, a, delta=delta, radius=radius, seed=seed)
+    learner = _started(cls, x, a, delta=delta, confidence=confidence, seed=seed)
     rows: list[ShrinkageRow] = []
     done = 0
     for size in sizes:

@@ -62,10 +62,10 @@ class FiniteLearner:
     sums: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict, repr=False)  # member -> (rows, sum D^2 (M,))
 
     @classmethod
-    def start(cls, members: Any, *, delta: float, radius: Rule | None = None) -> FiniteLearner:
+    def start(cls, members: Any, *, delta: float, confidence: Rule | None = None) -> FiniteLearner:
         if not 0 < delta < 1:
             raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
-        rule = LikelihoodRatio(restarts=False) if radius is None else radius
+        rule = LikelihoodRatio(restarts=False) if confidence is None else confidence
         M = int(members.size)
         return cls(
             cls=members,

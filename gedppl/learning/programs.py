@@ -102,7 +102,7 @@ class ProgramLearner:
         density: DensityClass,
         *,
         delta: float,
-        radius: Rule | None = None,
+        confidence: Rule | None = None,
         oracle: Any = None,
         prior: WorkingPrior | None = None,
         seed: int = 0,
@@ -123,7 +123,7 @@ class ProgramLearner:
         else:
             data = ProgramData(density, Rows.empty(1))
         initial = np.asarray(density.initial, float)
-        rule = LikelihoodRatio() if radius is None else radius
+        rule = LikelihoodRatio() if confidence is None else confidence
         split = one_group(D) if groups is None or not isinstance(rule, LikelihoodRatio) else groups
         empty = Snapshots(np.zeros(0, np.int64), np.zeros((0, D)), np.zeros((0, D, D)), np.zeros(0))
         return cls(

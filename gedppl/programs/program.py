@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import Drawn, DrawnParams, LinearPredictor, OrderedPredictor, Params
+from gedppl.classes import Drawn, DrawnParams, LinearPredictor, LocationScale, OrderedPredictor, Params
 from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
@@ -150,6 +150,10 @@ class ProgramClass:
     @property
     def ordered(self) -> OrderedPredictor | None:
         return self.program.ordered
+
+    @property
+    def location_scale(self) -> LocationScale | None:
+        return None
 
     @property
     def exactness(self) -> str:

@@ -1,0 +1,96 @@
+"""`oracle` and `confidence`: one for all outcomes, or one for each; and the words that were given up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gedppl as ged
+from gedppl import errors
+from gedppl.settings import settings
+from tests.plain_worlds import ArmsWorld
+
+WORLD = ArmsWorld("Bernoulli", actions=2)
+X = WORLD.context(np.random.default_rng(0))
+BALL = ged.radius.hellinger_ball(ged.radius.bracketing(2.0, 2.0))
+
+
+def test_every_outcome_has_its_own_rule_and_oracle() -> None:
+    chosen = settings(confidence={"cost": BALL}, oracle={"utility": ged.mle()})
+    assert chosen.confidence_of("cost") is BALL
+    assert chosen.confidence_of("utility") is None
+    assert chosen.oracle_of("utility").name == ged.mle().name
+    assert chosen.oracle_of("cost") is None
+    assert settings(confidence=BALL).confidence_of("utility") is BALL
+
+
+def test_in_paper_mode_what_is_not_chosen_is_the_papers() -> None:
+    chosen = settings("paper", confidence={"cost": BALL})
+    assert chosen.confidence_of("cost") is BALL
+    assert chosen.confidence_of("utility") == ged.paper_radius()
+    assert settings("paper").confidence_of("cost") == ged.paper_radius()
+
+
+def test_only_the_outcome_that_was_named_has_the_other_set() -> None:
+    agent = ged.GEDUCB(WORLD.problem, confidence={"cost": ged.radius.chi_square()}, guard=None)
+    said = agent.ask(X).certificate.constraints[0]
+    assert said.rule.startswith("chi-square")
+    assert not said.guaranteed
+    plain = ged.GEDUCB(WORLD.problem, confidence={"utility": ged.radius.chi_square()}, guard=None)
+    assert plain.ask(X).certificate.guaranteed
+
+
+def test_a_mapping_changed_afterwards_changes_nothing() -> None:
+    mine = {"cost": BALL}
+    chosen = settings(confidence=mine)
+    mine["cost"] = None
+    assert chosen.confidence_of("cost") is BALL
+
+
+@pytest.mark.parametrize("option", ["oracle", "confidence"])
+def test_an_outcome_that_does_not_exist_is_refused_with_the_list(option, tmp_path) -> None:
+    value = {"harm": ged.mle() if option == "oracle" else BALL}
+    with pytest.raises(errors.SettingError, match=rf"{option} names 'harm'.*choose from \['utility', 'cost'\]"):
+        ged.GEDUCB(WORLD.problem, **{option: value}, journal=tmp_path / "j.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_rule_inside_a_mapping_is_refused() -> None:
+    with pytest.raises(errors.SettingError, match=r"confidence must be one of the rules.*or a mapping.*got 3"):
+        ged.GEDUCB(WORLD.problem, confidence={"cost": 3})
+
+
+def test_a_journal_keeps_the_choice_of_every_outcome(tmp_path) -> None:
+    chosen = {"cost": ged.radius.chi_square()}
+    agent = ged.GEDUCB(WORLD.problem, confidence=chosen, journal=tmp_path / "j.db", guard=None)
+    agent.ask(X)
+    agent.close()
+    with pytest.raises(errors.JournalMismatchError, match="confidence"):
+        ged.resume(tmp_path / "j.db", WORLD.problem, confidence={"utility": ged.radius.chi_square()})
+    with pytest.raises(errors.SettingError, match="choose from"):
+        ged.resume(tmp_path / "j.db", WORLD.problem, confidence={"harm": ged.radius.chi_square()})
+    assert ged.resume(tmp_path / "j.db", WORLD.problem, confidence=chosen).rounds == 1
+
+
+def test_the_old_word_says_the_new_one(tmp_path) -> None:
+    row = (np.zeros((1, 1)), np.zeros(1, int), np.zeros(1))
+    calls = [
+        lambda: ged.GEDUCB(WORLD.problem, radius=BALL),
+        lambda: ged.resume(tmp_path / "j.db", WORLD.problem, radius=BALL),
+        lambda: ged.confidence_set(WORLD.problem.utility.model, *row, radius=BALL),
+        lambda: ged.shrinkage(WORLD.problem.utility.model, ged.mean(0, 1), *row, at=row[0], radius=BALL),
+    ]
+    for call in calls:
+        with pytest.raises(errors.SettingError, match="radius= is called confidence= now"):
+            call()
+
+
+def test_a_journal_with_the_old_word_is_refused_by_a_sentence(tmp_path) -> None:
+    from gedppl.agent import recorder
+    from gedppl.journal import Journal
+
+    frozen = recorder.protocol(WORLD.problem, settings(), None)
+    frozen["radius"] = frozen.pop("confidence")
+    Journal.create(tmp_path / "j.db", frozen).close()
+    with pytest.raises(errors.JournalMismatchError, match="begun by an earlier version"):
+        ged.resume(tmp_path / "j.db", WORLD.problem)
