@@ -87,14 +87,17 @@ def test_retired_actions_are_not_recommended(agent: Any) -> None:
     assert other.recommend(X).action == 1
 
 
-def test_a_stopped_run_recommends_the_safe_action(agent: Any) -> None:
+def test_a_refuted_declaration_recommends_nothing() -> None:
     other, rng = ged.GEDUCB(problem(), seed=0), np.random.default_rng(0)
-    for _ in range(30):  # the safe action costs far more than declared
-        d = other.ask(X)
-        other.tell(d.id, float(MEANS[d.action]), 0.9 + 0.05 * rng.normal())
-        if other.alarms:
-            break
-    with pytest.raises(errors.DeclarationError):
+
+    def go_on() -> None:  # the safe action costs far more than declared
+        for _ in range(30):
+            d = other.ask(X)
+            other.tell(d.id, float(MEANS[d.action]), 0.9 + 0.05 * rng.normal())
+
+    with pytest.raises(errors.DeclarationError, match="safe_value"):
+        go_on()
+    with pytest.raises(errors.DeclarationError, match="safe_value"):
         other.recommend(X)
 
 
