@@ -16,6 +16,7 @@ from gedppl import ged_ucb
 from gedppl.ged_ucb.known import holds_parameters
 from gedppl.learning.learner import Bounds
 from gedppl.problem import Constraint
+from gedppl.selection import policy_cost
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,14 @@ class ConstraintCertificate:
     """Why the policy keeps one limit."""
 
     name: str
-    worst_case: float  # sum_a pi_a U_a: the largest value the data still allow
+    worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play: the largest value the data still allow
     at_most: float
     method: str  # "exact", "ascent", "sampled" or "known"
     guaranteed: bool
     rule: str
     note: str
     witness: dict[int, Any]  # action -> the parameters under which its cost is largest
+    every_draw: bool = False  # the limit is on every action that may be drawn, not on the average
 
     @property
     def slack(self) -> float:
@@ -38,7 +40,8 @@ class ConstraintCertificate:
     @property
     def claim(self) -> str:
         """One sentence, never stronger than what is proved."""
-        numbers = f"{self.name}: worst case {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
+        whose = "worst case of any action that may be drawn" if self.every_draw else "worst case"
+        numbers = f"{self.name}: {whose} {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
         if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
         if self.guaranteed:
@@ -101,6 +104,7 @@ class Certificate:
                     "rule": c.rule,
                     "note": c.note,
                     "witness": {str(a): plain(w) for a, w in c.witness.items()},
+                    "every_draw": c.every_draw,
                 }
                 for c in self.constraints
             ],
@@ -134,6 +138,7 @@ class Explanation:
     limits: np.ndarray  # (J,)
     names: tuple[str, ...]
     certificate: Certificate
+    every_draw: np.ndarray  # (J,) bool
 
     @property
     def score(self) -> np.ndarray:
@@ -160,6 +165,13 @@ class Explanation:
             j = over[0]
             low = self.cost_lower[j, other]
             reason = "and even at best it is" if low > self.limits[j] else "though at best it may be"
+            barred = [j for j in over if self.every_draw[j]]
+            if barred:
+                j = barred[0]
+                return (
+                    f"action {other} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r}, and the limit of "
+                    f"{self.limits[j]:.4g} holds for every draw: it is not mixed in at all"
+                )
             return (
                 f"action {other} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r} against a limit of "
                 f"{self.limits[j]:.4g}, {reason} {low:.4g}; mixing it in would win less than the actions played"
@@ -235,6 +247,7 @@ def certify(
         limits=problem.limits,
         names=tuple(problem.constraint_names),
         certificate=certificate,
+        every_draw=problem.every_draw,
     )
     return certificate, explanation
 
@@ -251,16 +264,16 @@ def _certify_one(
     problem, c = state.problem, state.problem.constraints[j]
     if info is None:
         safe = float(problem.safe_values(x[None])[0, j])
-        return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {})
-    worst = float(ged_ucb.worst_case(policy[None], info.cost_upper[i : i + 1])[0, j])
+        return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {}, c.every_draw)
+    worst = float(policy_cost(policy, info.cost_upper[i], problem.every_draw)[j])
     bounds = info.bounds[j]
     if bounds is None:
-        part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {})
+        part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw)
     else:
         assert isinstance(c, Constraint)
         witness = _witness(problem.safe_action, c, bounds, policy, i)
         part = ConstraintCertificate(
-            c.name, worst, c.at_most, bounds.method, bounds.guaranteed, bounds.rule, bounds.note, witness
+            c.name, worst, c.at_most, bounds.method, bounds.guaranteed, bounds.rule, bounds.note, witness, c.every_draw
         )
     if info.unlimited:
         return replace(part, guaranteed=False, note="warm-up round: played whatever the limits are")

@@ -45,9 +45,11 @@ class DrawnParams(dict[str, Any]):
 class LinearPredictor:
     """The class is a one-predictor family: eta(theta) = features(x, a) @ theta + offset(x, a), proved affine in theta.
 
-    ``link`` says what eta is: ``"identity"`` (the Normal's loc), ``"logit"`` (Bernoulli or Binomial), ``"log"`` (Poisson's
-    rate, an Exponential's rate or a Gamma's with fixed concentration: then eta is the log of the RATE argument).
-    ``fixed(x, a)`` returns the family's other arguments, free of theta, e.g. ``{"scale": (n,)}``.
+    ``link`` says what eta is: ``"identity"`` (the loc of a Normal, LogNormal, Logistic or Laplace; a Bernoulli's chance; a
+    Poisson's rate), ``"logit"``, ``"probit"``, ``"cloglog"`` or ``"log"`` of a chance (Bernoulli or Binomial), ``"log"`` (of the
+    rate of a Poisson, an Exponential, a Gamma; of the scale of a Weibull; of the mean of a NegativeBinomial, whose ``"logit"`` is
+    that of its `probs`). The names known are those of `gedppl.oracles.one_predictor.FAMILIES`.
+    ``fixed(x, a)`` returns the family's other arguments as `Density` names them, free of theta, e.g. ``{"scale": (n,)}``.
     """
 
     family: str

@@ -52,7 +52,7 @@ class Constraint:
     """A functional of a learned density that must stay at or under `at_most`, in expectation over the policy, each round.
 
     The limit holds for the policy's average, sum_a pi_a T(g_{x,a}) <= at_most, for the context at hand. A single action
-    above the limit may still be drawn, with a probability small enough that the average stays under it.
+    above the limit may still be drawn, with a probability small enough that the average stays under it; unless `every_draw`.
 
     Parameters
     ----------
@@ -71,6 +71,10 @@ class Constraint:
         Under which outcomes are told and certificates speak.
     outcome
         ``"utility"``, or the name of another constraint, to share that outcome and its fit: one density, two functionals.
+    every_draw
+        True: the limit holds for every action that may be drawn, T(g_{x,a}) <= at_most wherever pi_a > 0, and not for the average
+        only. This is what a clinician means by a limit. Only actions whose worst case is under it are played, so an untried one
+        is reached through shared parameters, a prior or bounds alone; the regret theorems do not apply.
     """
 
     model: Any
@@ -80,10 +84,12 @@ class Constraint:
     name: str = "cost"
     outcome: str | None = None
     safe_value_exact: bool = False
+    every_draw: bool = False
 
     def __post_init__(self) -> None:
         _check_functional(self.functional, f"constraint {self.name!r}")
         _check_limit(self.at_most, self.name)
+        _check_flag(self.every_draw, self.name)
         low, high = self.functional.low, self.functional.high
         if not low <= self.at_most <= high:
             raise ProblemError(
@@ -103,18 +109,22 @@ class KnownCost:
     fn: Callable[[np.ndarray], Any]
     at_most: float
     name: str = "cost"
+    every_draw: bool = False
 
     def __post_init__(self) -> None:
         _check_limit(self.at_most, self.name)
+        _check_flag(self.every_draw, self.name)
 
 
-def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost") -> KnownCost:
+def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost", every_draw: bool = False) -> KnownCost:
     """A constraint on a cost that is not learned: ``fn(x)`` gives the cost of all K actions at one context x (dx,).
+
+    `every_draw`: see `Constraint`.
 
     >>> known_cost(lambda x: [0.0, 1.0], at_most=0.1, name="queries").name
     'queries'
     """
-    return KnownCost(fn, at_most, name)
+    return KnownCost(fn, at_most, name, every_draw)
 
 
 @dataclass(frozen=True)
@@ -268,6 +278,11 @@ class Problem:
         return np.array([c.at_most for c in self.constraints], float)
 
     @property
+    def every_draw(self) -> np.ndarray:
+        """Which limits hold for every action that may be drawn, and not for the average only: (J,) bool."""
+        return np.array([c.every_draw for c in self.constraints], bool)
+
+    @property
     def constraint_names(self) -> list[str]:
         return [c.name for c in self.constraints]
 
@@ -333,11 +348,11 @@ class Problem:
         parts += [f"utility={_describe(self.utility.model)}|{_describe(self.utility.functional)}"]
         for c in self.constraints:
             if isinstance(c, KnownCost):
-                parts.append(f"known={c.name}|{c.at_most!r}|{_describe(c.fn)}")
+                parts.append(f"known={c.name}|{c.at_most!r}|{_describe(c.fn)}" + "|every draw" * c.every_draw)
             else:
                 parts.append(
                     f"constraint={c.name}|{c.at_most!r}|{c.stream}|{_describe(c.safe_value)}|{_describe(c.model)}|"
-                    f"{_describe(c.functional)}" + ("|exact" if c.safe_value_exact else "")
+                    f"{_describe(c.functional)}" + "|exact" * c.safe_value_exact + "|every draw" * c.every_draw
                 )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -366,6 +381,14 @@ def _check_limit(at_most: Any, name: str) -> None:
         ok = False
     if not ok:
         raise ProblemError(f"at_most of constraint {name!r} must be a finite number, got {at_most!r}")
+
+
+def _check_flag(every_draw: Any, name: str) -> None:
+    if not isinstance(every_draw, bool):
+        raise ProblemError(
+            f"every_draw of constraint {name!r} must be True (the limit holds for every action that may be drawn) or False (for "
+            f"the policy's average), got {every_draw!r}"
+        )
 
 
 def _check_safe_value(value: np.ndarray, c: Constraint) -> np.ndarray:

@@ -27,7 +27,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.reach import declared_reach
 from gedppl.learning.sampled_sets import members
 from gedppl.study.report.plots import plot_shrinkage
-from tests.program_doubles import Double, Glm, Heteroscedastic, arm_features, some_rows
+from tests.program_doubles import Double, Glm, Heteroscedastic, OnePredictorDouble, arm_features, some_rows
 
 DELTA = 0.05
 LOGISTIC = Glm("Bernoulli", 3)
@@ -168,7 +168,8 @@ def test_an_open_end_never_hides_what_lies_beyond() -> None:
 
 
 def test_a_users_function_is_searched_and_says_so() -> None:
-    found = learned().bounds(expected(lambda y, x, a: (y - 0.5) ** 2, 0, 1), np.ones((1, 3)), 1)
+    counts = OnePredictorDouble("Poisson", "log", 3)
+    found = learned(counts, 0.3 * TRUTH).bounds(expected(lambda y, x, a: np.minimum(y, 4.0), 0, 4), np.ones((1, 3)), 1)
     assert (found.method, found.guaranteed) == ("ascent", False)
     assert "grid" in found.note
 

@@ -22,6 +22,7 @@ from gedppl.errors import FamilyError
 from gedppl.functionals import Functional, realised
 from gedppl.guard import Cost, Floor
 from gedppl.learning.loc_ranges import is_plain
+from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.problem import Constraint
 
 EXPECTATIONS = ("mean", "second_moment", "probability")
@@ -104,9 +105,11 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
 
 
 def _predictor_floor(c: Constraint, predictor: LinearPredictor, x: np.ndarray, a: np.ndarray) -> Floor | None:
-    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself need not be looked at: of these
-    families only the Normal has outcomes below 0, and none has a support that moves."""
-    if predictor.family != "Normal":
+    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself need not be looked at: none of these
+    families has a support that moves, and those on the real line have a known scale."""
+    if not FAMILIES[predictor.family, predictor.link].real:
         return Floor(0.0)
-    floor = Floor.under(c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True)
+    fixed = {name: np.asarray(value, float) for name, value in predictor.fixed(x, a).items()}
+    spread = Density(predictor.family, FAMILIES[predictor.family, predictor.link].arguments(np.zeros(len(a)), fixed)).variance
+    floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=predictor.family == "Normal")
     return floor if np.isfinite(floor.low) else None

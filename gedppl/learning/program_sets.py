@@ -187,7 +187,7 @@ def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: 
     region = Region(centre, chol, top - threshold, slack, slack_grad)
     # A local climb proves nothing of the top. A concave one is within about twice its decrement once that is small.
     lacking = decrement(data.value_grad(centre[None])[1][0], information)
-    refuted = data.concave and lacking < 0.1 and region.kappa < -2 * lacking - TOP
+    refuted = data.concave and data.smooth and lacking < 0.1 and region.kappa < -2 * lacking - TOP
     return Plausible(start, data, region, unseen, data.concave, refuted, threshold)
 
 
@@ -290,18 +290,9 @@ def bootstrap(data: PredictorData, centre: np.ndarray, n: int, seed: int) -> np.
     """Fits (n, D) to outcomes simulated from centre at the same rows."""
     rng, table = np.random.default_rng(seed), data.table
     assert table is not None
-    eta, fixed = data.features @ centre + table.x[:, data.dim], data.fixed()
-    family = data.predictor.family
+    density = data.density(data.features @ centre + table.x[:, data.dim], data.fixed())
     out = []
-    for _ in range(n):
-        if family == "Normal":
-            y = eta + fixed["scale"] * rng.standard_normal(data.n)
-        elif family in ("Bernoulli", "Binomial"):
-            y = rng.binomial(fixed.get("total_count", np.ones(data.n)).astype(np.int64), 1 / (1 + np.exp(-eta))).astype(float)
-        elif family == "Poisson":
-            y = rng.poisson(np.exp(eta)).astype(float)
-        else:
-            y = rng.gamma(fixed.get("concentration", np.ones(data.n)), np.exp(-eta))
+    for y in density.sample(int(rng.integers(2**31)), n):
         simulated = PredictorData(data.predictor, data.dim, type(table).of(table.x, table.a, y), data.names)
         out.append(climb(simulated, centre))
     return np.array(out)

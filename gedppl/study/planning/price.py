@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ WINDOW, HALF = 50, 0.5  # the wait ends when this share of the last decisions le
 MOST_CONTEXTS = 100  # of those given, on which worlds are built
 WORTH_IT = 1.05  # times the first mix: less is no advice
 SLOW = 5.0  # seconds after which a bar is shown
+NO_OPTIONS: Mapping[str, Any] = {}
 
 Waits = tuple[int | None, ...]  # one a run; None where the rounds did not suffice
 
@@ -95,11 +97,11 @@ class Price:
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         facts = {f"first mix under {m.constraint!r}": _mix_words(m) for m in self.mixes}
-        facts["until half leave the safe action"] = f"{_wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
+        facts["until half leave the safe action"] = f"{wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
         facts["helps most"] = self.advice
         ranked = sorted(self.tried, key=lambda one: _merit(one, self.rounds), reverse=True)
         facts |= {
-            f"if {one.declaration}": f"first mix {_mean_mix(one.mixes):.2g}, {_wait_words(one.waits, self.rounds)}"
+            f"if {one.declaration}": f"first mix {_mean_mix(one.mixes):.2g}, {wait_words(one.waits, self.rounds)}"
             for one in ranked
         }
         return "The price of the limits, before round 1", facts
@@ -143,15 +145,12 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
     mixes = _mixes(problem, x)
-    rng = np.random.default_rng(seed)
-    rows = x if len(x) <= MOST_CONTEXTS else x[np.sort(rng.choice(len(x), MOST_CONTEXTS, replace=False))]
-    seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(runs) % 2**31]
+    rows, seeds = some_contexts(x, seed), run_seeds(seed, runs)
     for model in problem.streams.values():
         if hasattr(model, "trace"):
             model.trace(rows[:1], np.zeros(1, np.int64))
     worlds = [declared_world(problem, rows, s) for s in seeds]
-    as_it_is = Declaration("", "", lambda _: problem)
-    told = [as_it_is, *declarations(problem, worlds)]
+    told = [_as_it_is(problem), *declarations(problem, worlds)]
     waits = _all_waits(told, worlds, seeds, rounds)
     tried = tuple(
         Helped(one.kind, one.words, _mixes(one.problem(worlds[0]), x), waited) for one, waited in zip(told[1:], waits[1:])
@@ -159,9 +158,30 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     return Price(mixes, waits[0], int(rounds), tried)
 
 
+def simulated_waits(problem: Problem, contexts: Any, *, rounds: int, runs: int, seed: int, agent: Mapping[str, Any]) -> Waits:
+    """The waits of the problem as it is declared, one in each of `runs` worlds drawn from the prior inside the declaration."""
+    rows, seeds = some_contexts(read_rows(contexts), seed), run_seeds(seed, runs)
+    worlds = [declared_world(problem, rows, s) for s in seeds]
+    return _all_waits([_as_it_is(problem)], worlds, seeds, rounds, agent)[0]
+
+
+def some_contexts(x: np.ndarray, seed: int, most: int = MOST_CONTEXTS) -> np.ndarray:
+    """At most so many of the rows, in their order."""
+    return x if len(x) <= most else x[np.sort(np.random.default_rng(seed).choice(len(x), most, replace=False))]
+
+
+def run_seeds(seed: int, runs: int) -> list[int]:
+    return [int(s) for s in np.random.SeedSequence(seed).generate_state(runs) % 2**31]
+
+
+def _as_it_is(problem: Problem) -> Declaration:
+    return Declaration("", "", lambda _: problem)
+
+
 def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
     """(n, J'): the largest probability of leaving the safe action before any data, at each context, under each learned
-    constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action, and 1 where U is under the limit.
+    constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action (0 if the limit is on every draw),
+    and 1 where U is under the limit.
     """
     learned = [j for j, c in enumerate(problem.constraints) if isinstance(c, Constraint)]
     if not learned:
@@ -175,7 +195,8 @@ def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
     limits, safe = problem.limits[learned], problem.safe_values(x)[:, learned]
     least = np.delete(upper, int(problem.safe_action or 0), axis=2).min(axis=2)  # (n, J')
     fits = least <= limits
-    return np.where(fits, 1.0, room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe))
+    mixed = room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe)
+    return np.where(fits, 1.0, np.where(problem.every_draw[learned], 0.0, mixed))  # on every draw: certified, or not at all
 
 
 def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
@@ -201,7 +222,9 @@ def _mixes(problem: Problem, x: np.ndarray) -> tuple[FirstMix, ...]:
     return tuple(FirstMix(name, float(m.min()), float(m.mean()), float(m.max())) for name, m in zip(names, columns))
 
 
-def _all_waits(told: list[Declaration], worlds: list[ModelWorld], seeds: list[int], rounds: int) -> list[Waits]:
+def _all_waits(
+    told: list[Declaration], worlds: list[ModelWorld], seeds: list[int], rounds: int, agent: Mapping[str, Any] = NO_OPTIONS
+) -> list[Waits]:
     """The wait of every declaration in every world; a bar if that takes long."""
     from tqdm import tqdm
 
@@ -210,15 +233,15 @@ def _all_waits(told: list[Declaration], worlds: list[ModelWorld], seeds: list[in
         for one in told:
             waits = []
             for world, seed in zip(worlds, seeds):
-                waits.append(_wait(one.problem(world), world, rounds, seed))
+                waits.append(_wait(one.problem(world), world, rounds, seed, agent))
                 bar.update()
             found.append(tuple(waits))
     return found
 
 
-def _wait(problem: Problem, world: ModelWorld, rounds: int, seed: int) -> int | None:
+def _wait(problem: Problem, world: ModelWorld, rounds: int, seed: int, options: Mapping[str, Any]) -> int | None:
     """Rounds until half of the last 50 decisions left the safe action."""
-    agent, rng = GEDUCB(problem, seed=seed, guard=None), np.random.default_rng(seed)
+    agent, rng = GEDUCB(problem, **({"seed": seed, "guard": None} | dict(options))), np.random.default_rng(seed)
     left: deque[bool] = deque(maxlen=WINDOW)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SafeActionWarning)  # that it plays safe is what is counted here
@@ -259,7 +282,7 @@ def _mix_words(m: FirstMix) -> str:
     return f"{m.mean:.2g} of the decisions at most{spread}"
 
 
-def _wait_words(waits: Waits, rounds: int) -> str:
+def wait_words(waits: Waits, rounds: int) -> str:
     ended = [w for w in waits if w is not None]
     if not ended:
         return f"not within {rounds} rounds"

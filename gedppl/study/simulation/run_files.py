@@ -66,6 +66,7 @@ def save(run: Run, folder: str | Path) -> Path:
             "safe_action": outline.safe_action,
             "constraint_names": outline.constraint_names,
             "limits": outline.limits.tolist(),
+            "every_draw": outline.every_draw.tolist(),
         },
         "outcomes": list(outcomes),
         "segments": list(run.segments),
@@ -146,6 +147,12 @@ def _count(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RunFileError(f"{META} has {value!r} for {what}, which must be a whole number of at least 0")
     return value
+
+
+def _flags(values: Any, n: int) -> np.ndarray:
+    if not isinstance(values, list) or len(values) != n or not all(isinstance(v, bool) for v in values):
+        raise RunFileError(f"{META} has {values!r} for every_draw, which must be {n} times true or false")
+    return np.array(values, bool)
 
 
 def _read_meta(source: Path) -> dict[str, Any]:
@@ -234,6 +241,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, np.ndarray], certificates:
             None if outline["safe_action"] is None else _count(outline["safe_action"], "safe_action"),
             [str(name) for name in outline["constraint_names"]],
             np.array(outline["limits"], float).reshape(len(outline["constraint_names"])),
+            _flags(outline.get("every_draw", [False] * len(outline["constraint_names"])), len(outline["constraint_names"])),
         ),
         seed=int(meta["seed"]),
         rounds=rounds,

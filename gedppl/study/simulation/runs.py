@@ -14,6 +14,7 @@ import numpy as np
 
 from gedppl.errors import RunFileError, ShapeError, UnknownTruthError
 from gedppl.problem import UTILITY, Problem
+from gedppl.selection import policy_cost
 from gedppl.study.simulation.showing import as_html, as_text
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ class Outline:
     safe_action: int | None
     constraint_names: list[str]
     limits: np.ndarray  # (J,)
+    every_draw: np.ndarray  # (J,) bool
 
     @classmethod
     def of(cls, problem: Problem | Outline) -> Outline:
-        return cls(problem.n_actions, problem.safe_action, list(problem.constraint_names), np.asarray(problem.limits, float))
+        limits, each = np.asarray(problem.limits, float), problem.every_draw
+        return cls(problem.n_actions, problem.safe_action, list(problem.constraint_names), limits, each)
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,9 @@ class Run:
 
     @property
     def cost(self) -> np.ndarray:
-        """True cost of the policies, sum_a pi_a c_ja, (T, J)."""
-        return np.array([_average(r.policy, r.costs) for r in self.rounds], float).reshape(len(self), self._J)
+        """True cost of the policies, (T, J): sum_a pi_a c_ja, or under a limit on every draw the largest c_ja in play."""
+        each = self.problem.every_draw
+        return np.array([policy_cost(r.policy, r.costs, each) for r in self.rounds], float).reshape(len(self), self._J)
 
     @property
     def truth_known(self) -> bool:
