@@ -18,6 +18,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
+    from gedppl.learning.storing import Reader, Tree, Writer
 
 
 @dataclass(frozen=True)
@@ -104,4 +105,41 @@ class Learner(Protocol):
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """sup over the confidence set of sum_i (T(theta)_i - T(theta_hat)_i)^2 over the rows absorbed (for the bonus weight)."""
+        ...
+
+    # what monitors ask: no decision rests on it ---------------------------------------------------------------------------
+
+    def has_predictive(self, x: np.ndarray) -> bool:
+        """Whether outcomes at contexts x (n, dx) are single numbers whose predictive has a distribution function."""
+        ...
+
+    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(Y < y) and P(Y <= y) before y is learned: x (n, dx), a (n,), y (n,) -> (n,), (n,)."""
+        ...
+
+    def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
+        """log of the densities of those distributions, summed over the n rows. Asked only if `refutable`."""
+        ...
+
+    @property
+    def refutable(self) -> bool:
+        """Whether the largest log-likelihood over the class is known: in closed form, by enumeration, or as it is concave."""
+        ...
+
+    def mark(self) -> np.ndarray:
+        """Where the log-likelihood of every parameter stands, as one flat array: `top` counts from there."""
+        ...
+
+    def top(self, since: np.ndarray) -> float:
+        """The largest log-likelihood of any parameter for the rows after a mark; inf where it is not known for certain."""
+        ...
+
+    # storing --------------------------------------------------------------------------------------------------------------
+
+    def stored(self, out: Writer) -> Tree:
+        """Everything that the data made of the learner, for a snapshot; see `gedppl.learning.storing`."""
+        ...
+
+    def restored(self, read: Reader, tree: Tree) -> Learner:
+        """Of a learner begun afresh: the one that was `stored`."""
         ...
