@@ -451,7 +451,7 @@ class GEDUCB:
         safe, rounds = self.problem.safe_action, self.rounds
         if safe is None or len(self._recent) < SAFE_WINDOW or rounds - self._warned_at < SAFE_WINDOW:
             return
-        share = np.mean(np.array(self._recent) == safe)
+        share = self._recent.count(safe) / SAFE_WINDOW
         if share <= SAFE_SHARE or latest.certificate.fallback:
             return
         self._warned_at = rounds
