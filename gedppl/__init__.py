@@ -26,6 +26,7 @@ _HOMES = {
     "oracles.variational": ("svi",),
     "problem": ("Constraint", "Problem", "Utility", "known_cost"),
     "selection": ("select_policy",),
+    "study.comparing": ("ModelComparison", "compare_models"),
     "study.planning": ("Scenario", "StoppingRules", "plan"),
     "study.planning.price": ("Price", "price"),
     "study.planning.problem_check": ("ProblemReport", "check_problem"),
