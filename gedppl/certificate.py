@@ -6,8 +6,9 @@ Axis letters: K actions, J constraints, D flat parameters.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,34 @@ from gedppl.learning.learner import Bounds
 from gedppl.names import Names
 from gedppl.problem import Constraint
 from gedppl.selection import policy_cost
+
+
+class Witnesses(Mapping[int, Any]):
+    """Action -> the parameters under which its cost is largest, found when first read: most certificates are never read."""
+
+    def __init__(self, find: Callable[[], dict[int, Any]]) -> None:
+        self._find: Callable[[], dict[int, Any]] | None = find
+        self._found: dict[int, Any] = {}
+
+    def _all(self) -> dict[int, Any]:
+        if self._find is not None:
+            self._found, self._find = self._find(), None
+        return self._found
+
+    def __getitem__(self, action: int) -> Any:
+        return self._all()[action]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (self._all(),)
 
 
 @dataclass(frozen=True)
@@ -31,7 +60,7 @@ class ConstraintCertificate:
     guaranteed: bool
     rule: str
     note: str
-    witness: dict[int, Any]  # action -> the parameters under which its cost is largest
+    witness: Mapping[int, Any]  # action -> the parameters under which its cost is largest
     every_draw: bool = False  # the limit is on every action that may be drawn, not on the average
 
     @property
@@ -277,7 +306,7 @@ def _certify_one(
         part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw)
     else:
         assert isinstance(c, Constraint)
-        witness = _witness(problem.safe_action, c, bounds, policy, i)
+        witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
         part = ConstraintCertificate(
             c.name, worst, c.at_most, bounds.method, bounds.guaranteed, bounds.rule, bounds.note, witness, c.every_draw
         )

@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -301,10 +302,12 @@ class Problem:
 
     # values at contexts x (n, dx) ------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def limits(self) -> np.ndarray:
         """The limits: (J,)."""
-        return np.array([c.at_most for c in self.constraints], float)
+        limits = np.array([c.at_most for c in self.constraints], float)
+        limits.setflags(write=False)
+        return limits
 
     @property
     def every_draw(self) -> np.ndarray:
@@ -317,6 +320,17 @@ class Problem:
 
     def safe_values(self, x: np.ndarray) -> np.ndarray:
         """Each constraint's known value at the safe action: (n, J). NaN where there is no safe action."""
+        if self._same_everywhere is not None:
+            return np.repeat(self._same_everywhere, len(x), axis=0)
+        return self._safe_values(x)
+
+    @cached_property
+    def _same_everywhere(self) -> np.ndarray | None:
+        """(1, J) the safe values, if none of them depends on the context."""
+        numbers = all(isinstance(c, Constraint) and not callable(c.safe_value) for c in self.constraints)
+        return self._safe_values(np.zeros((1, 1))) if numbers else None
+
+    def _safe_values(self, x: np.ndarray) -> np.ndarray:
         out = np.full((len(x), len(self.constraints)), np.nan)
         for j, c in enumerate(self.constraints):
             if isinstance(c, KnownCost):

@@ -25,8 +25,18 @@ from gedppl.agent.feedback import Entry, Outcomes, amended_outcomes, new_outcome
 from gedppl.agent.inputs import read_log, read_mask, read_triples
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
+from gedppl.agent.recommending import Recommendation, recommend
 from gedppl.certificate import Explanation, what_holds_back
-from gedppl.errors import ActionRangeError, DataError, DeclarationError, InputError, SettingError, UnknownDecisionError, renamed
+from gedppl.errors import (
+    ActionRangeError,
+    DataError,
+    DeclarationError,
+    InputError,
+    SettingError,
+    ShapeError,
+    UnknownDecisionError,
+    renamed,
+)
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.numerics.numbers import is_whole
@@ -214,6 +224,33 @@ class GEDUCB:
             contexts, single = self._contexts(x)
             lower, upper = ged_ucb.cost_bounds(self._current(contexts), contexts)
             return (lower[0], upper[0]) if single else (lower, upper)
+
+    def recommend(
+        self, x: Any, rule: str = "certified", *, constraint: str | None = None, target: float | None = None, tried: bool = False
+    ) -> Recommendation:
+        """After a study: the one action to take from now on at x (dx,), with its certificate. Nothing is recorded.
+
+        Parameters
+        ----------
+        rule
+            ``"certified"``: the highest estimated utility among actions whose worst case keeps every limit.
+            ``"estimate"``: among those whose estimated cost does; no guarantee rests on an estimate, and the certificate shows
+            the worst case. ``"nearest"``: the action whose estimated value of one constraint is nearest to a target, as dose
+            finders choose.
+        constraint, target
+            For ``"nearest"``: which constraint, and the value aimed at, its limit if not given.
+        tried
+            Only actions that have been played.
+        """
+        with self._step():
+            contexts, _ = self._contexts(x)
+            if len(contexts) != 1:
+                raise ShapeError(f"recommend() takes one context (dx,), got {len(contexts)}; call it for each")
+            memory, broken = self._keeper.learned(contexts[0])
+            choice = choose(memory, contexts, None, broken)
+            if choice.refused:
+                raise DeclarationError(choice.refused)
+            return recommend(choice, contexts[0], rule, constraint, target, tried)
 
     def explain(self, decision: Decision | int) -> Explanation:
         """The terms behind a decision; ``print`` it, or ask ``.why_not(action)``."""
@@ -427,7 +464,7 @@ class GEDUCB:
         safe, rounds = self.problem.safe_action, self.rounds
         if safe is None or len(self._recent) < SAFE_WINDOW or rounds - self._warned_at < SAFE_WINDOW:
             return
-        share = np.mean(np.array(self._recent) == safe)
+        share = self._recent.count(safe) / SAFE_WINDOW
         if share <= SAFE_SHARE or latest.certificate.fallback:
             return
         self._warned_at = rounds
