@@ -29,9 +29,10 @@ class Recommendation:
     utility: np.ndarray  # (K,) estimates; NaN where none could be computed
     cost: np.ndarray  # (J, K) estimates
     cost_upper: np.ndarray  # (J, K) worst cases
+    action_name: str = ""  # the action's name; its number as text where actions have none
 
     def __str__(self) -> str:
-        return f"action {self.action}: {self.reason}\n{self.certificate}"
+        return f"action {self.action_name}: {self.reason}\n{self.certificate}"
 
 
 def recommend(
@@ -112,4 +113,5 @@ def _certified(
     assert state is not None
     alone = np.eye(state.problem.n_actions)[action]
     certificate, _ = certify(state, x, alone, action, choice.info, 0, choice.fallback, (), choice.doubts)
-    return Recommendation(action, rule, reason, certificate, utility, cost, upper)
+    name = state.problem.names.labels[action]
+    return Recommendation(action, rule, reason, certificate, utility, cost, upper, name)

@@ -24,7 +24,7 @@ from gedppl.errors import DataError, ModelError, OutOfSupportError, SettingError
 from gedppl.learning import draws as sampling
 from gedppl.learning.draws import ParameterDraws
 from gedppl.rows import Rows
-from gedppl.study.simulation.showing import as_html, as_text
+from gedppl.showing import as_html, as_text
 
 DEGENERATE = 0.1  # effective share of the draws at which they are drawn again
 CLEAR = 20.0  # an e-value from which one class is said to predict better: 1/20 is the customary 5%

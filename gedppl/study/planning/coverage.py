@@ -22,12 +22,12 @@ from scipy.stats import binom
 from gedppl.agent import AlarmWarning, SafeActionWarning
 from gedppl.errors import FitWarning, ProblemError, SettingError
 from gedppl.problem import Constraint, Problem
-from gedppl.study.planning.price import read_rows, some_contexts
+from gedppl.showing import as_html, as_text
+from gedppl.study.planning.price import some_contexts
 from gedppl.study.planning.running import make_agent, shown
 from gedppl.study.planning.truths import declared_world
-from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world
+from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world, read_rows
 from gedppl.study.simulation import Run, simulate
-from gedppl.study.simulation.showing import as_html, as_text
 
 SURE = 0.999  # a count above this quantile of its binomial is no accident
 ROUNDING = 1e-9  # share of a functional's range by which a truth may lie outside a bound
@@ -258,7 +258,7 @@ def check_coverage(
     learned = tuple(c.name for c in problem.constraints if isinstance(c, Constraint))
     if not learned:
         raise ProblemError("no constraint of this problem is learned, so there is no bound to cover anything")
-    x = some_contexts(read_rows(contexts), seed)
+    x = some_contexts(read_rows(problem, contexts), seed)
     for model in problem.streams.values():
         model.trace(x[:1], np.zeros(1, np.int64))
     design = _Design(problem, x, int(rounds), _read_truths(truths), float(delta), agent, int(seed))
