@@ -19,7 +19,7 @@ from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.problem import Constraint, Problem
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
-from gedppl.study.planning.worlds import Scenario, make_world
+from gedppl.study.planning.worlds import Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
 from gedppl.theory.guarantees.class_constants import grid
 
@@ -176,7 +176,7 @@ def check_problem(
     for name, value, least in (("draws", draws, 10), ("rounds", rounds, pricing.WINDOW), ("runs", runs, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    x = pricing.some_contexts(pricing.read_rows(problem, contexts), seed)
+    x = pricing.some_contexts(read_rows(problem, contexts), seed)
     for model in problem.streams.values():
         model.trace(x[:1], np.zeros(1, np.int64))
     outcomes = tuple(_outcome(name, cls, x, problem.n_actions, draws, seed) for name, cls in problem.streams.items())
