@@ -77,7 +77,12 @@ def _one(name: str, rounds: int, seed: int, agent_for: Agent) -> tuple[float, fl
     off = np.cumsum(run.action != 0) >= 0.5 * np.arange(1, rounds + 1)
     settled = off & (np.arange(rounds) >= 20)  # one lucky first draw is no half
     first = float(np.argmax(settled) + 1) if settled.any() else np.inf
-    return float(np.sum(top - np.sum(run.policy * utility, axis=1))), float(np.sum(top - utility[:, 0])), int(over.any(1).sum()), first
+    return (
+        float(np.sum(top - np.sum(run.policy * utility, axis=1))),
+        float(np.sum(top - utility[:, 0])),
+        int(over.any(1).sum()),
+        first,
+    )
 
 
 def best_peer(name: str, rounds: int, seeds: range) -> tuple[str, Played] | None:
