@@ -14,12 +14,13 @@ from gedppl.agent.deciding import Choice
 from gedppl.certificate import Certificate, certify
 from gedppl.errors import SettingError
 from gedppl.problem import Problem
+from gedppl.showing import Spoken
 
 RULES = ("certified", "estimate", "nearest")
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Spoken):
     """Take `action` from now on; `certificate` says what is known of it alone."""
 
     action: int
@@ -29,9 +30,10 @@ class Recommendation:
     utility: np.ndarray  # (K,) estimates; NaN where none could be computed
     cost: np.ndarray  # (J, K) estimates
     cost_upper: np.ndarray  # (J, K) worst cases
+    action_name: str = ""  # the action's name; its number as text where actions have none
 
     def __str__(self) -> str:
-        return f"action {self.action}: {self.reason}\n{self.certificate}"
+        return f"action {self.action_name}: {self.reason}\n{self.certificate}"
 
 
 def recommend(
@@ -112,4 +114,5 @@ def _certified(
     assert state is not None
     alone = np.eye(state.problem.n_actions)[action]
     certificate, _ = certify(state, x, alone, action, choice.info, 0, choice.fallback, (), choice.doubts)
-    return Recommendation(action, rule, reason, certificate, utility, cost, upper)
+    name = state.problem.names.labels[action]
+    return Recommendation(action, rule, reason, certificate, utility, cost, upper, name)
