@@ -163,15 +163,11 @@ def corrected(cls: Any, rows: Rows | None, draws: ParameterDraws) -> ParameterDr
 
 def values(cls: Any, draws: ParameterDraws, functional: Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The functional at every draw and row x (n, dx), a (n,): (S, n)."""
-    if draws.enumerated:
-        return np.asarray(cls.values(functional, x, a), float)[draws.theta]
     return np.asarray(cls.values(functional, draws.theta, x, a), float)
 
 
 def log_likelihood(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Each row's log-likelihood at every draw: (S, n)."""
-    if draws.enumerated:
-        return np.asarray(cls.log_likelihood(x, a, y), float)[draws.theta]
     return np.asarray(cls.log_likelihood(draws.theta, x, a, y), float)
 
 
