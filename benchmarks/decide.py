@@ -2,7 +2,7 @@
 
     python benchmarks/decide.py regret --seeds 8      regret against OPLB on the same seeds, linear-Gaussian, T = 2000
     python benchmarks/decide.py spread --seeds 8      models/bandit.py, logistic, finite: against always playing safe
-    python benchmarks/decide.py proof --seeds 8       what the guarantee costs: sets that prove nothing, and safe peers, beside ours
+    python benchmarks/decide.py proof --seeds 8       what the guarantee costs: unproved sets and safe peers beside ours
     python benchmarks/decide.py rounds                2,000 rounds of a linear-Gaussian problem, with compilation
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
     python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000

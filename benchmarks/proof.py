@@ -106,21 +106,21 @@ def proof(seeds: range, only: list[str]) -> None:
     for name in only or list(SPREAD):
         rounds = SPREAD[name]
         print(f"{name}, T={rounds}", flush=True)
+        found: dict[str, Played] = {}
         for label, rule in SETS.items():
 
             def agent_for(problem: ged.Problem, world: Any, seed: int, rule: Any = rule) -> ged.GEDUCB:
                 return ged.GEDUCB(problem, seed=seed, guard=None, confidence=rule)
 
             try:
-                found = played(name, rounds, seeds, agent_for)
+                found[label] = played(name, rounds, seeds, agent_for)
             except GedError as error:
                 print(f"  {label:11s} not for this class: {str(error)[:80]}", flush=True)
-                continue
-            ours = found if label == "ours" else ours
-            print(f"  {label:11s} {found}", flush=True)
+            else:
+                print(f"  {label:11s} {found[label]}", flush=True)
         peer = best_peer(name, rounds, seeds)
         if peer is None:
             print("  safe peer   none serves this problem", flush=True)
         else:
-            ratio = ours.regret.mean() / peer[1].regret.mean()
+            ratio = found["ours"].regret.mean() / peer[1].regret.mean()
             print(f"  safe peer   {peer[1]} ({peer[0]}); ours is {ratio:.3f} of it", flush=True)
