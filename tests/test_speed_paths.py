@@ -12,7 +12,7 @@ import pytest
 import gedppl as ged
 from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
-from gedppl.agent.stakes import densities, outcome_floor
+from gedppl.agent.stakes import outcome_floor
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
@@ -93,7 +93,7 @@ def test_the_lower_end_of_a_predictors_outcomes_is_that_of_its_densities(family:
     cls = arms_class(3, 2, family, 2.0)
     c = ged.Constraint(cls, ged.mean(0, 1), at_most=0.5, safe_value=0.1, name="cost")
     x, actions = np.array([0.3, 0.7]), np.arange(3)
-    (density,) = densities(cls, np.repeat(x[None], 3, axis=0), actions)
+    density = cls.density_at(np.asarray(cls.initial, float), np.repeat(x[None], 3, axis=0), actions)
     low = float(np.min(density.support[0]))
     literal = Floor(low) if np.isfinite(low) else Floor.under(0.0, float(np.sqrt(np.max(density.variance))), normal=True)
     assert outcome_floor(c, x, actions) == pytest.approx(literal)
