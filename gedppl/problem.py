@@ -348,7 +348,16 @@ class Problem(Shown):
         """Each constraint's known value at the safe action: (n, J). NaN where there is no safe action."""
         if self._same_everywhere is not None:
             return np.repeat(self._same_everywhere, len(x), axis=0)
-        return self._safe_values(x)
+        before, values = self._latest[0]
+        if x is not before:  # one decision asks several times; contexts that can be written to are never taken for the same
+            values = self._safe_values(x)
+            values.setflags(write=False)
+            self._latest[0] = (None if x.flags.writeable else x, values)
+        return values
+
+    @cached_property
+    def _latest(self) -> list[tuple[np.ndarray | None, np.ndarray]]:
+        return [(None, np.zeros((0, 0)))]
 
     @cached_property
     def _same_everywhere(self) -> np.ndarray | None:
