@@ -117,7 +117,7 @@ rules = {
     "intersected": ged.likelihood_ratio(intersect=True),
     "chi-square": ged.radius.chi_square(),
     "chi-square, union": ged.radius.chi_square(union=True),
-    "posterior quantile": ged.posterior_quantile(),
+    "credible, Laplace": ged.credible_set(),
 }
 width = {}
 for name, rule in rules.items():

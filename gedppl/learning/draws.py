@@ -25,6 +25,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from gedppl.errors import SettingError
+from gedppl.learning.storing import storable
 from gedppl.numerics import pareto
 from gedppl.oracles import auto
 from gedppl.oracles.fits import WORKING_SCALE, Fit, positive_definite
@@ -42,6 +43,7 @@ SAME = 1e-8  # share of the log posterior, by which it may differ there
 ROUNDS_INSIDE = 20  # batches drawn in search of draws inside declared bounds
 
 
+@storable
 @dataclass(frozen=True)
 class ParameterDraws:
     """Draws of a class's parameters with their weights, and how far they can be believed.
