@@ -58,6 +58,7 @@ class _Writer(Writer):
         asked = list(ledger.asked.values())
         out: dict[str, Any] = {
             "n_actions": memory.problem.n_actions,
+            **({} if memory.problem.actions is None else {"actions": list(memory.problem.actions)}),
             "limits": memory.problem.limits.tolist(),
             "alarms": [[a.name, a.evidence, a.delta, a.round, a.sentence] for a in memory.alarms],
             "active": list(memory.active),
@@ -123,7 +124,7 @@ class _Reader(Reader):
         ledger.told.update(zip(told, self.outcomes(len(told), tree["outcomes"])))
         problem = memory.problem
         if tree["n_actions"] != problem.n_actions:
-            problem = problem.with_actions(tree["n_actions"])
+            problem = problem.with_actions(tree["n_actions"], tree.get("actions"))
         for name, at_most in zip(problem.constraint_names, tree["limits"], strict=True):
             if problem.limits[problem.constraint_names.index(name)] != at_most:
                 problem = problem.with_limit(name, at_most)

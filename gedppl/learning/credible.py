@@ -81,7 +81,7 @@ class CredibleSet:
             guaranteed=False,
             rule=self.describe(learner.delta),
             note=remark,
-            witness=witness,
+            find_witness=lambda: witness,
             credible=self.level,
             drawn=drawn,
         )
@@ -121,7 +121,7 @@ class SampledSet:
             guaranteed=False,
             rule=self.describe(learner.delta),
             note=note,
-            witness=witness,
+            find_witness=lambda: witness,
         )
 
 

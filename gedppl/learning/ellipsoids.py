@@ -60,10 +60,11 @@ class Seen:
 
 def unit_diagonal(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The columns with a positive diagonal, their roots, and that part of the matrix scaled to a unit diagonal."""
-    size = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    size = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
     columns = np.flatnonzero(size > 0)
-    unit = size[columns]
-    return columns, unit, matrix[np.ix_(columns, columns)] / np.outer(unit, unit)
+    if len(columns) < len(size):
+        size, matrix = size[columns], matrix[np.ix_(columns, columns)]
+    return columns, size, matrix / (size[:, None] * size)
 
 
 def seen_directions(information: np.ndarray) -> Seen:
@@ -71,8 +72,13 @@ def seen_directions(information: np.ndarray) -> Seen:
     columns, unit, scaled = unit_diagonal(information)
     value, axes = np.linalg.eigh(scaled)
     known = value > RANK * value.max(initial=0.0)
-    root = np.sqrt(value[known])
-    return Seen(columns, unit, axes[:, known] / root / unit[:, None], (axes[:, known] * root).T * unit, axes[:, ~known].T)
+    root, along = np.sqrt(value[known]), axes[:, known]
+    return Seen(columns, unit, along / root / unit[:, None], (along * root).T * unit, axes[:, ~known].T)
+
+
+def part_of(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """The columns (m, c) that some row has touched of rows (m, q)."""
+    return rows if len(seen.columns) == rows.shape[1] else rows[:, seen.columns]
 
 
 @dataclass(frozen=True)
@@ -159,10 +165,11 @@ class Ellipsoid:
 
 def spread_at(seen: Seen, phi: np.ndarray) -> np.ndarray:
     """(m,) root of phi' A^-1 phi for phi (m, q), A as in `seen_directions`; infinite where phi leaves what A speaks about."""
-    part = phi[:, seen.columns]
-    out = np.sqrt(np.square(part @ seen.lift).sum(axis=1))
-    scaled = part / seen.unit
+    part = part_of(seen, phi)
+    along = part @ seen.lift
+    out = np.sqrt((along * along).sum(axis=1))
     if len(seen.unseen):
+        scaled = part / seen.unit
         size = STRAY * np.sqrt(np.square(scaled).sum(axis=1))
         out[(np.abs(scaled @ seen.unseen.T) > size[:, None]).any(axis=1)] = np.inf
     if len(seen.columns) < phi.shape[1]:

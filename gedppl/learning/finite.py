@@ -208,7 +208,7 @@ class FiniteLearner:
             upper=np.clip(upper, functional.low, functional.high),
             guaranteed=self.rule.guaranteed and not self.sampled and not empty,
             note="; ".join(remarks),
-            witness=np.flatnonzero(kept)[np.argmax(values[kept], axis=0)],
+            find_witness=lambda: np.flatnonzero(kept)[np.argmax(values[kept], axis=0)],
             empty=empty,
             free_lower=np.where(open_ended, -np.inf, lower),
             free_upper=np.where(open_ended, np.inf, upper),

@@ -9,7 +9,9 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -46,7 +48,7 @@ class Bounds:
     guaranteed: bool  # whether the radius rule AND the way the bound was computed are proved to cover
     rule: str  # the radius rule in one sentence, with its delta
     note: str = ""  # anything a reader of the certificate should know, "" if nothing
-    witness: np.ndarray | None = None  # (n, K, D) flat parameters (finite class: (n, K) member indices) at the upper value
+    find_witness: Callable[[], np.ndarray | None] = lambda: None  # see `witness`; asked when that is first read
     empty: bool = False  # no parameter is left: the class, or what was declared of it, is refuted
     free_lower: np.ndarray | None = None  # (n, K) before the functional's declared range cuts it; -inf where open
     free_upper: np.ndarray | None = None  # (n, K) inf where open
@@ -59,6 +61,11 @@ class Bounds:
         one = slice(i, i + 1)
         drawn = None if self.drawn is None else replace(self.drawn, values=self.drawn.values[:, one])
         return replace(self, estimate=self.estimate[one], lower=self.lower[one], upper=self.upper[one], drawn=drawn)
+
+    @cached_property
+    def witness(self) -> np.ndarray | None:
+        """(n, K, D) flat parameters at the upper value (finite class: (n, K) member indices); None where there are none."""
+        return self.find_witness()
 
 
 @dataclass(frozen=True)

@@ -225,20 +225,18 @@ class LinearGaussianLearner:
         white = phi / scale[:, None]
         residual = (y - offset) / scale - white @ self.space.origin
         free = white @ self.space.basis if self.space.known else white
-        learner = replace(
-            self,
-            log_scales=self.log_scales + float(np.log(scale).sum()),
-            widest_scale=max(self.widest_scale, float(scale.max())),
-            narrowest_scale=min(self.narrowest_scale, float(scale.min())),
-        )
         mine = np.array([group.rows(a) for group in self.groups])  # (G, m)
-        for part in learner._until_due(mine):
-            learner = learner._added(mine[:, part], free[part], residual[part])
+        learner = self
+        for part in self._until_due(mine):
+            learner = learner._added(mine[:, part], free[part], residual[part], scale[part])
         return learner
 
     def _until_due(self, mine: np.ndarray) -> Iterator[slice]:
         """A batch in parts, each up to the row after which processes begin: they may look at earlier rows of it, not at later."""
         done, counts, due = 0, self.counts, self.due
+        if mine.shape[1] == 1:
+            yield slice(1)
+            return
         running = counts[:, None] + np.cumsum(mine, axis=1)
         while done < mine.shape[1]:
             reached = np.any(running[:, done:] >= due[:, None], axis=0)
@@ -252,23 +250,32 @@ class LinearGaussianLearner:
         second = np.array([max(16, 4 * g.size) for g in self.groups])
         return np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
 
-    def _added(self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray) -> LinearGaussianLearner:
+    def _added(self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray, scale: np.ndarray) -> LinearGaussianLearner:
         information, moment = self.information.copy(), self.moment.copy()
         counts, squares = self.counts.copy(), self.outcome_squares.copy()
         for g in np.flatnonzero(mine.any(axis=1)):
-            part, gap = free[mine[g]], residual[mine[g]]
+            part, gap = (free, residual) if mine[g].all() else (free[mine[g]], residual[mine[g]])
             information[g] += part.T @ part
             moment[g] += part.T @ gap
             counts[g] += len(gap)
             squares[g] += gap @ gap
-        grown = replace(self, information=information, moment=moment, counts=counts, outcome_squares=squares)
+        grown = replace(
+            self,
+            information=information,
+            moment=moment,
+            counts=counts,
+            outcome_squares=squares,
+            log_scales=self.log_scales + float(np.log(scale).sum()),
+            widest_scale=max(self.widest_scale, float(scale.max())),
+            narrowest_scale=min(self.narrowest_scale, float(scale.min())),
+        )
         return grown._begun()
 
     def _begun(self) -> LinearGaussianLearner:
         """With the e-processes that are due."""
-        late = np.flatnonzero(self.counts >= self.due)
-        if not len(late):
+        if not (self.counts >= self.due).any():
             return self
+        late = np.flatnonzero(self.counts >= self.due)
         starts, stages = self.starts, self.stages.copy()
         for g in late.tolist():
             stage = int(stages[g])
@@ -430,8 +437,8 @@ class LinearGaussianLearner:
         """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred times as wide; inf where unknown."""
         phi, offset, scale = self.features_at.rows(x, a)
         seen, eta = self._predictive
-        free = phi @ self.space.basis
-        location = free[:, seen.columns] @ eta + phi @ self.space.origin + offset
+        free = phi @ self.space.basis if self.space.known else phi
+        location = ellipsoids.part_of(seen, free) @ eta + phi @ self.space.origin + offset
         return location, np.sqrt(scale**2 + ellipsoids.spread_at(seen, free) ** 2)
 
     @cached_property
@@ -523,7 +530,7 @@ class LinearGaussianLearner:
             guaranteed=not (empty or searched),
             rule=self.rule,
             note=EMPTY if empty else SEARCHED if searched else "",
-            witness=self._witness(phi, tightest, side).reshape(*shape, -1),
+            find_witness=lambda: self._witness(phi, tightest, side).reshape(*shape, -1),
             empty=empty,
             free_lower=free_lower.reshape(shape),
             free_upper=free_upper.reshape(shape),
