@@ -148,6 +148,8 @@ def settings(
 
 def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> Any:
     """A choice for all outcomes, or one for each in a dictionary of our own."""
+    if isinstance(value, Mapping) and not value:
+        raise SettingError(f"{name} is a mapping by outcome that names none; leave it out to have the model's own choice")
     for one in value.values() if isinstance(value, Mapping) else [value]:
         if one is not None and not fits(one):
             raise SettingError(f"{name} must be {what}, or a mapping of them by outcome, got {one!r}")
