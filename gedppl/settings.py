@@ -61,7 +61,7 @@ class Settings:
             )
         for name, model in streams.items():
             rule = self.confidence_of(name)
-            if rule is not None and getattr(model, "traced", True):
+            if rule is not None and model.traced:
                 try:
                     rule.check(model)
                 except SettingError as error:

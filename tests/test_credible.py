@@ -142,7 +142,7 @@ def test_a_finite_class_has_the_exact_posterior() -> None:
     x, a = rng.integers(0, 2, (12, 1)).astype(float), rng.integers(0, 3, 12)
     y = (rng.random(12) < 0.4).astype(float)
     learner = feed(learner_for(cls, delta=0.05, confidence=ged.credible_set(0.8)), x, a, y)
-    logs = cls.log_likelihood(x, a, y).sum(axis=1)
+    logs = cls.log_likelihood(cls.every, x, a, y).sum(axis=1)
     weights = np.exp(logs - np.logaddexp.reduce(logs))
     found = learner.bounds(ged.mean(0, 1), X, 3)
     for k in range(3):

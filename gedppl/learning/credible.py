@@ -193,8 +193,8 @@ def check_draws(source: object, draws: object) -> None:
 
 def check_source(cls: Any, source: str, what: str) -> None:
     """Raise where a class has no proper prior, or no way to draw from this source."""
-    if isinstance(cls, MemberList):
-        return  # its posterior over members is exact, whatever the source
+    if isinstance(cls, MemberList):  # its posterior over members is exact, whatever the source
+        return
     free = [site.name for site in cls.sites if not site.prior]
     if free:
         raise SettingError(
