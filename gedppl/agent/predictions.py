@@ -14,6 +14,7 @@ from gedppl.density import Density
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.likelihoods import PredictorData, climb
 from gedppl.learning.linear_gaussian import LOG_2PI, LinearGaussianLearner
+from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.rows import Rows
 
@@ -31,6 +32,8 @@ def predictive_cdf(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray) ->
     if isinstance(learner, FiniteLearner):
         weights = np.exp(_log_weights(learner))
         parts = [(weights[members], density) for members, density in members_at(learner.cls, x, a)]
+    elif isinstance(learner, LocationScaleLearner):
+        parts = [(np.exp(learner.particles.log_weights), learner.density(learner.particles.theta, x, a))]
     else:
         parts = [(np.exp(learner.particles.log_weights), learner.cls.density_at(learner.particles.theta, x, a))]
     return _mixed(parts, np.nextafter(y, -np.inf)), _mixed(parts, y)

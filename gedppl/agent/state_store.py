@@ -21,20 +21,30 @@ from gedppl.agent.memory import Inbox, Ledger, Memory, started
 from gedppl.errors import JournalCorruptError, JournalError
 from gedppl.ged_ucb import Block, State
 from gedppl.guard import Alarm
-from gedppl.learning import linear_gaussian, linear_parts, programs
+from gedppl.learning import linear_gaussian, linear_parts, location_scale, programs
 from gedppl.learning.ellipsoids import Ellipsoid
 from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.groups import Group
 from gedppl.learning.likelihoods import OrderedData, PredictorData, ProgramData
 from gedppl.learning.predictive import Particles
 from gedppl.learning.program_sets import Plausible, Start, Unseen, plausible
+from gedppl.learning.scale_sets import ScaleFit, ScaleSet
 from gedppl.oracles.fits import Fit, WorkingPrior
 from gedppl.rows import Rows
 
 _LINEAR = (Ellipsoid, Group, linear_gaussian.Snapshot, linear_parts.Space, linear_parts.Starts)
-CLASSES: dict[str, Any] = {c.__name__: c for c in (Fit, Particles, Start, WorkingPrior, programs.Snapshots, *_LINEAR)}
+_SCALES = (ScaleFit, ScaleSet, location_scale.Process, location_scale.ScalePrior, location_scale.ScaleSnapshots)
+CLASSES: dict[str, Any] = {c.__name__: c for c in (Fit, Particles, Start, WorkingPrior, programs.Snapshots, *_LINEAR, *_SCALES)}
 OWN = ("group", "evidence", "starts", "fitted")  # of a group of rows; its data are rows of the learner
-LIVE = ("cls", "features_at", "oracle", "predictor", "region_of", "rule")  # come from the problem and settings, or are memos
+LIVE = (
+    "cls",
+    "features_at",
+    "form",
+    "oracle",
+    "predictor",
+    "region_of",
+    "rule",
+)  # come from the problem and settings, or are memos
 
 
 class NotStorableError(JournalError):
