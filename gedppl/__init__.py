@@ -28,6 +28,7 @@ _HOMES = {
     "selection": ("select_policy",),
     "study.comparing": ("ModelComparison", "compare_models"),
     "study.planning": ("Scenario", "StoppingRules", "plan"),
+    "study.planning.coverage": ("Coverage", "check_coverage"),
     "study.planning.price": ("Price", "price"),
     "study.planning.problem_check": ("ProblemReport", "check_problem"),
     "study.report.plots": ("plot_cost_bounds", "plot_policy_map", "plot_regret", "plot_shrinkage", "plot_tradeoff", "plot_width"),

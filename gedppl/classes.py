@@ -89,6 +89,34 @@ def away_from(theta: Any) -> Any:
     return theta + 1.0 + np.arange(theta.shape[0]) / max(theta.shape[0], 1)
 
 
+class MemberList:
+    """A finite class: M densities, known by their numbers 0, ..., M-1. What follows from `density` alone is written here.
+
+    `gedppl.finite_class` makes one from programs. A class of one's own derives from this and defines `size`, `density`,
+    `log_likelihood` and `values`.
+    """
+
+    size: int  # M
+    event_shape: tuple[int, ...] = ()
+    sampled: bool = False  # the members are draws, and the truth is none of them
+
+    def density(self, m: int, x: Array, a: Array) -> Density:
+        """Member m's density, batch (n,)."""
+        raise NotImplementedError
+
+    def log_likelihood(self, x: Array, a: Array, y: Array) -> np.ndarray:
+        """Per-row log-likelihood of every member, (M, n); minus infinity where a member excludes the outcome."""
+        raise NotImplementedError
+
+    def values(self, functional: Functional, x: Array, a: Array) -> np.ndarray:
+        """The functional of every member at every row, (M, n)."""
+        raise NotImplementedError
+
+    def parts(self, x: Array, a: Array) -> list[tuple[np.ndarray, Density]]:
+        """Members (m,) and their densities, batch (m, n), as few pairs as there are families."""
+        return [(np.array([m]), self.density(m, x, a)) for m in range(self.size)]
+
+
 class DensityClass(Protocol):
     """A parametric class of conditional densities. NumPy float64 in and out; everything is deterministic.
 

@@ -132,10 +132,10 @@ def test_it_shows_itself(found: Any) -> None:
 def test_an_e_value_against_the_model_that_made_the_data_is_seldom_large() -> None:
     """With truth from the prior of `flat`, exp(score of a rival - its own) exceeds 1/delta with probability at most delta."""
     large, runs, delta = 0, 200, 0.1
+    models = {"flat": ged.density_class(flat), "sloped": ged.density_class(sloped)}
     for seed in range(runs):
         rng = np.random.default_rng(seed)
         y = rng.normal() + 0.5 * rng.normal(size=40)
-        models = {"flat": ged.density_class(flat), "sloped": ged.density_class(sloped)}
         compared = ged.compare_models(models, X[:40], A[:40], y, draws=300)
         path = np.cumsum(compared["sloped"].logs - compared["flat"].logs)
         large += bool(path.max() > math.log(1 / delta))

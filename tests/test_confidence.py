@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
-from gedppl.classes import density_class
+from gedppl.classes import MemberList, density_class
 from gedppl.density import Density
 from gedppl.divergences import hellinger2
 from gedppl.errors import NotFiniteError, SettingError, ShapeError
@@ -345,7 +345,7 @@ def test_chi_square_on_a_glm_is_exact_but_not_guaranteed() -> None:
 # the finite learner ----------------------------------------------------------------------------------------------------------
 
 
-class Means:
+class Means(MemberList):
     """Normals of unit scale with M different means; the action shifts by one."""
 
     def __init__(self, means):
@@ -355,9 +355,9 @@ class Means:
         return norm.logpdf(np.asarray(y), self.means[:, None] + np.asarray(a))
 
     def values(self, functional, x, a):
-        return np.stack([np.asarray(functional(self.density_of(m, x, a))) for m in range(self.size)])
+        return np.stack([np.asarray(functional(self.density(m, x, a))) for m in range(self.size)])
 
-    def density_of(self, m, x, a):
+    def density(self, m, x, a):
         return Density("Normal", {"loc": self.means[m] + np.asarray(a, float), "scale": np.ones(len(a))})
 
 

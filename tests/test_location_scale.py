@@ -9,13 +9,13 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from gedppl.agent import state_store
 from gedppl.density import Density
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
 from gedppl.learning import confidence_set, feed, learner_for, scale_bounds
 from gedppl.learning.groups import Group
 from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.scale_sets import fits_of, table_of
+from gedppl.learning.storing import Reader, Writer
 from tests.program_doubles import ScaleDouble, arm_features, linear_features
 
 WIDE = 1e9
@@ -343,10 +343,9 @@ def test_classes_with_a_location_and_scale_are_served_by_this_learner() -> None:
 
 def test_a_stored_learner_goes_on_as_it_was() -> None:
     learner = learned("LogNormal", n=30)
-    writer = state_store._Writer(strict=True)
-    tree = json.loads(json.dumps(writer.learner(learner)))
-    fresh = LocationScaleLearner.start(learner.cls, delta=0.05)
-    again = state_store._Reader(writer.arrays).learner(fresh, tree)
+    writer = Writer(strict=True)
+    tree = json.loads(json.dumps(learner.stored(writer)))
+    again = LocationScaleLearner.start(learner.cls, delta=0.05).restored(Reader(writer.arrays), tree)
     x, a, y = np.ones((1, 2)), np.zeros(1, int), np.ones(1)
     one, two = (part.absorb(x, a, y).refit().bounds(mean(0, 9), x, K) for part in (learner, again))
     assert np.array_equal(one.upper, two.upper)
@@ -362,3 +361,19 @@ def test_members_are_plausible_and_the_set_answers_its_questions() -> None:
     assert len(found) == 20
     assert all(plausible.contains(member) for member in found)
     assert plausible.contains(plausible.estimate)
+
+
+def test_the_monitors_numbers_are_those_of_the_mixture_and_of_the_best_fit() -> None:
+    """log q against the density's own, P(Y <= y) against a sum, the top against an optimiser's."""
+    learner = learned("LogNormal", n=30)
+    x, a, y = np.ones((2, 2)), np.array([0, 1]), np.array([0.5, 1.4])
+    weights, density = np.exp(learner.particles.log_weights), learner.density(learner.particles.theta, x, a)
+    assert learner.log_predictive(x, a, y) == pytest.approx(np.log(weights @ np.exp(density.log_prob(y))).sum())
+    np.testing.assert_allclose(learner.predictive_cdf(x, a, y)[1], weights @ density.cdf(y))
+    cls, rows, since = learner.cls, learner.rows, 10
+
+    def lost(theta):
+        return -float(cls.log_likelihood(theta, rows.x[since:], rows.a[since:], rows.y[since:]).sum())
+
+    assert learner.top(np.array([float(since)])) == pytest.approx(-minimize(lost, learner.theta, tol=1e-10).fun, abs=1e-6)
+    assert learner.has_predictive(x)

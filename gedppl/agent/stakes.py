@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.agent.predictions import members_at
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import FamilyError
@@ -33,12 +32,8 @@ LEAST = 1e-6  # share of the range: an upper bound of 0 is tested as this, which
 def densities(model: Any, x: np.ndarray, a: np.ndarray) -> list[Density]:
     """Of every member, or where the fits start, at rows x (n, dx), a (n,)."""
     if getattr(model, "size", None) is not None:
-        return [density for _, density in members_at(model, x, a)]
+        return [density for _, density in model.parts(x, a)]
     return [model.density_at(np.asarray(model.initial, float), x, a)]
-
-
-def is_scalar(density: Density) -> bool:
-    return density.kind in ("continuous", "discrete", "mixed") and not density.event_shape
 
 
 def says_something(functional: Functional) -> bool:
@@ -93,7 +88,7 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
     if not members and model.predictor is not None:
         return _predictor_floor(c, model.predictor, rows, actions)
     found = densities(model, rows, actions)
-    if not all(is_scalar(d) for d in found):
+    if not all(d.is_scalar for d in found):
         return None
     try:
         low = min(float(np.min(np.asarray(d.support[0], float))) for d in found)

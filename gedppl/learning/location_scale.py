@@ -27,12 +27,13 @@ from gedppl.errors import SettingError
 from gedppl.learning import scale_bounds
 from gedppl.learning.groups import Group, named, one_group
 from gedppl.learning.learner import Bounds, Guess, Trail
-from gedppl.learning.predictive import FROM_PRIOR, PARTICLES, Particles, prior_draws
+from gedppl.learning.predictive import FROM_PRIOR, PARTICLES, Particles, have_cdfs, mixed_cdf, mixed_log_density, prior_draws
 from gedppl.learning.program_bounds import GUESS_SDS, MISSPECIFIED, SEARCHED
 from gedppl.learning.program_sets import Start, next_starts, thresholds
 from gedppl.learning.radius import LikelihoodRatio
 from gedppl.learning.scale_reach import ScaleReach
 from gedppl.learning.scale_sets import LOG_2PI, ScaleFit, ScaleSet, fits_of, row_values, table_of
+from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.oracles import auto
 from gedppl.oracles.fits import positive_definite
 from gedppl.rows import Rows
@@ -41,11 +42,13 @@ if TYPE_CHECKING:
     from gedppl.classes import DensityClass, LocationScale
     from gedppl.functionals import Functional
 
+LIVE = ("cls", "form", "rule")  # come from the problem and settings
 PRIOR_DRAWS = 1000  # from which the prior of coefficients and log scales is summarised
 MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
 MOST_ROWS = 512  # looked at by `squared_deviation`
 
 
+@storable
 @dataclass(frozen=True)
 class Process:
     """An e-process of some rows: those rows, its evidence, its starts and the sets they left at the last refit."""
@@ -91,6 +94,7 @@ class Process:
         return inside
 
 
+@storable
 @dataclass(frozen=True)
 class ScalePrior:
     """The class's own prior of coefficients and log scales, summarised coordinate by coordinate; `bet`: whether to lean on it."""
@@ -100,6 +104,7 @@ class ScalePrior:
     bet: bool
 
 
+@storable
 @dataclass(frozen=True)
 class ScaleSnapshots:
     """What past refits left behind: the estimate and the set of all rows, of each."""
@@ -365,6 +370,44 @@ class LocationScaleLearner:
         self._narrow(functional, x, a, lower, upper)
         far = np.maximum(np.maximum(upper - estimate, estimate - lower), 0.0)
         return float(np.sum(far**2) * self.n / len(take))
+
+    # what monitors ask --------------------------------------------------------------------------------------------------
+
+    def has_predictive(self, x: np.ndarray) -> bool:
+        return have_cdfs([self.density(self.snapshots.estimate[-1:], x, np.zeros(len(x), np.int64))])
+
+    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The mixture over particles."""
+        return mixed_cdf([(np.exp(self.particles.log_weights), self.density(self.particles.theta, x, a))], y)
+
+    def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
+        """The same mixture's log density."""
+        rows = row_values(table_of(self.form, x, a, y), *self._parts(self.particles.theta))
+        return mixed_log_density(self.particles.log_weights, rows)
+
+    @property
+    def refutable(self) -> bool:
+        return True
+
+    def mark(self) -> np.ndarray:
+        return np.array([float(self.n)])
+
+    def top(self, since: np.ndarray) -> float:
+        """In closed form; inf where the rows since leave no residual."""
+        table, first = self.processes[0].table, int(since[0])
+        if table is None or first >= table.n:
+            return 0.0
+        rows = Rows.of(table.x[first:], table.a[first:], table.y[first:])
+        constants = 0.5 * rows.n * LOG_2PI + float(rows.x[:, -1].sum())
+        return float(sum(fit.top for fit in fits_of(rows, self.form.n_groups)) - constants)
+
+    # storing ------------------------------------------------------------------------------------------------------------
+
+    def stored(self, out: Writer) -> Tree:
+        return out.fields(self, stored_fields(self, LIVE))
+
+    def restored(self, read: Reader, tree: Tree) -> LocationScaleLearner:
+        return replace(self, **read.fields(tree, stored_fields(self, LIVE)))
 
 
 def _open(upper: np.ndarray, lower: np.ndarray, n_actions: int) -> str:

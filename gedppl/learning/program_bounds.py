@@ -53,7 +53,7 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
         guaranteed=learner.rule.guaranteed and exact and not found.apart and not (sets and found.searched),
         rule=learner.sentence,
         note=found.note,
-        witness=None if found.witness is None else found.witness.reshape(*shape, -1),
+        find_witness=lambda: None if found.witness is None else found.witness.reshape(*shape, -1),
         empty=found.apart or any(s.refuted for s in sets),
         free_lower=found.lower.reshape(shape),
         free_upper=found.upper.reshape(shape),

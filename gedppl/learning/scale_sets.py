@@ -15,6 +15,7 @@ import numpy as np
 from gedppl.classes import LocationScale
 from gedppl.errors import OutOfSupportError
 from gedppl.learning.scale_reach import ScaleReach
+from gedppl.learning.storing import storable
 from gedppl.oracles.fits import RANK_TOLERANCE
 from gedppl.rows import Rows
 
@@ -44,6 +45,7 @@ def row_values(table: Rows, coefficients: np.ndarray, log_scale: np.ndarray) -> 
         return -0.5 * z**2 - mine - 0.5 * LOG_2PI - table.x[:, -1]
 
 
+@storable
 @dataclass(frozen=True)
 class ScaleFit:
     """Least squares of one scale's rows."""
@@ -101,6 +103,7 @@ def _fit(phi: np.ndarray, y: np.ndarray) -> ScaleFit:
     return ScaleFit(n, coefficients + again, root, vectors[:, ~seen], width, rss)
 
 
+@storable
 @dataclass(frozen=True)
 class ScaleSet:
     """{(m, s) : log-likelihood of the rows after a start >= threshold}, as its least-squares fits tell it."""

@@ -108,8 +108,8 @@ def select_policies(
     safe_action: int | None,
 ) -> np.ndarray:
     """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,), allowed (C, K), played (K,)."""
-    at_most = np.broadcast_to(limits, cost_upper.shape[:2])
-    policy = np.zeros_like(score)
+    at_most = np.repeat(np.asarray(limits, float)[None], len(score), axis=0)
+    policy = np.zeros(score.shape)
     left = np.arange(len(score))
     if cost_upper.shape[1] == 1:
         left = _alone_on_top(score, cost_upper, at_most, allowed, policy)
@@ -131,25 +131,21 @@ def _alone_on_top(score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowe
     excess, usable = scaled_excess(cost, limit, allowed)
     e = excess[:, 0]
     n, K = e.shape
-    cheap, dear = usable & (e < 0), usable & (e > 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = e[:, :, None] / (e[:, :, None] - e[:, None, :])  # of the dear one
-    share = np.where(cheap[:, :, None] & dear[:, None, :], share, 0.0)
+    pair = (usable & (e < 0))[:, :, None] & (usable & (e > 0))[:, None, :]  # a cheap one and a dear one
+    share = np.divide(e[:, :, None], e[:, :, None] - e[:, None, :], out=np.zeros((n, K, K)), where=pair)  # of the dear one
     value = score[:, :, None] + share * (score[:, None, :] - score[:, :, None])
-    value = np.where(cheap[:, :, None] & dear[:, None, :], value, -np.inf)
-    own = np.arange(K)
-    value[:, own, own] = np.where(usable & (e <= 0), score, -np.inf)
-    flat = value.reshape(n, -1)
+    flat = np.where(pair, value, -np.inf).reshape(n, -1)
+    flat[:, :: K + 1] = np.where(usable & (e <= 0), score, -np.inf)
     best, row = flat.argmax(axis=1), np.arange(n)
     top = flat[row, best]
-    spread = np.where(usable, score, -np.inf).max(axis=1), np.where(usable, score, np.inf).min(axis=1)
-    tolerance = 1e-10 * (spread[0] - spread[1]) + 1e-12 * np.maximum(np.abs(spread[0]), np.abs(spread[1]))
+    high, low = np.where(usable, score, -np.inf).max(axis=1), np.where(usable, score, np.inf).min(axis=1)
+    tolerance = 1e-10 * (high - low) + 1e-12 * np.maximum(np.abs(high), np.abs(low))
     alone = np.isfinite(top) & (np.count_nonzero(flat >= (top - tolerance)[:, None], axis=1) == 1)
     i, j = np.divmod(best, K)
     mixed = share[row, i, j]
     policy[row[alone], i[alone]] = 1 - mixed[alone]
     policy[row[alone], j[alone]] += mixed[alone]
-    over = np.einsum("ck,ck->c", policy, e) > 0.1 * SLACK
+    over = (policy * e).sum(axis=1) > 0.1 * SLACK
     policy[over] = 0.0
     return np.flatnonzero(~alone | over)
 
@@ -461,8 +457,10 @@ def scaled_excess(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> t
 
     A lifted limit (+inf) leaves a row of -1: kept by every policy, tight for none.
     """
+    limit = limit[:, :, None]
     lifted = limit == np.inf
-    limit, cost = np.where(lifted, 0.0, limit)[:, :, None], np.where(lifted[:, :, None], -1.0, cost)
+    if lifted.any():
+        limit, cost = np.where(lifted, 0.0, limit), np.where(lifted, -1.0, cost)
     usable = allowed & (cost < np.inf).all(axis=1)
     cost = np.where(usable[:, None], cost, limit)
     excess = cost - limit

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from gedppl.agent import GEDUCB, SafeActionWarning
-from gedppl.errors import ProblemError, SettingError, ShapeError
+from gedppl.errors import ProblemError, SettingError
 from gedppl.ged_ucb.costs import room_for_mixing
 from gedppl.problem import Constraint, Problem
+from gedppl.showing import Facts, Shown
 from gedppl.study.planning.declarations import Declaration, declarations
 from gedppl.study.planning.truths import declared_world
-from gedppl.study.planning.worlds import ModelWorld
-from gedppl.study.simulation.showing import as_html, as_text
+from gedppl.study.planning.worlds import ModelWorld, read_rows
 
 WINDOW, HALF = 50, 0.5  # the wait ends when this share of the last decisions left the safe action
 MOST_CONTEXTS = 100  # of those given, on which worlds are built
@@ -57,7 +57,7 @@ class Helped:
 
 
 @dataclass(frozen=True, repr=False)
-class Price:
+class Price(Shown):
     """What limits cost before the data speak. ``print`` it."""
 
     mixes: tuple[FirstMix, ...]
@@ -87,15 +87,7 @@ class Price:
         shorter = sum(_capped(new, self.rounds) < _capped(old, self.rounds) for new, old in zip(best.waits, self.waits))
         return f"{best.declaration}, if that is true (sooner in {shorter} of {len(self.waits)} runs)"
 
-    def __str__(self) -> str:
-        return as_text(*self._shown())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, dict[str, str]]:
+    def _shown(self) -> Facts:
         facts = {f"first mix under {m.constraint!r}": _mix_words(m) for m in self.mixes}
         facts["until half leave the safe action"] = f"{wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
         facts["helps most"] = self.advice
@@ -113,7 +105,8 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     Parameters
     ----------
     contexts
-        (n, dx): contexts are drawn from these rows. Worlds are built on at most 100 of them.
+        (n, dx), or a data frame where the problem declares columns: contexts are drawn from these rows. Worlds are built on
+        at most 100 of them.
     rounds
         How long to wait at most in a run, at least 50.
     runs
@@ -140,7 +133,7 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     >>> first_mix(problem, np.zeros((1, 1))).round(3)
     array([[0.333]])
     """
-    x = read_rows(contexts)
+    x = read_rows(problem, contexts)
     for name, value, least in (("rounds", rounds, WINDOW), ("runs", runs, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
@@ -160,7 +153,7 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
 
 def simulated_waits(problem: Problem, contexts: Any, *, rounds: int, runs: int, seed: int, agent: Mapping[str, Any]) -> Waits:
     """The waits of the problem as it is declared, one in each of `runs` worlds drawn from the prior inside the declaration."""
-    rows, seeds = some_contexts(read_rows(contexts), seed), run_seeds(seed, runs)
+    rows, seeds = some_contexts(read_rows(problem, contexts), seed), run_seeds(seed, runs)
     worlds = [declared_world(problem, rows, s) for s in seeds]
     return _all_waits([_as_it_is(problem)], worlds, seeds, rounds, agent)[0]
 
@@ -190,7 +183,7 @@ def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
         )
     if problem.n_actions < 2:
         raise ProblemError("this problem has no action but the safe one, so there is nothing to leave it for")
-    x = read_rows(contexts)
+    x = read_rows(problem, contexts)
     upper = GEDUCB(problem, guard=None).cost_bounds(x)[1][:, learned]
     limits, safe = problem.limits[learned], problem.safe_values(x)[:, learned]
     least = np.delete(upper, int(problem.safe_action or 0), axis=2).min(axis=2)  # (n, J')
@@ -207,13 +200,6 @@ def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
         f"in the first round at most {shown} of the decisions can leave the safe action: (limit - safe) / (worst case before any "
         "data - safe); ged.price says how long that lasts and what would help"
     )
-
-
-def read_rows(contexts: Any) -> np.ndarray:
-    x = np.ascontiguousarray(np.asarray(contexts, float))
-    if x.ndim != 2 or not len(x):
-        raise ShapeError(f"contexts must be (n, dx) with at least one row, got shape {x.shape}")
-    return x
 
 
 def _mixes(problem: Problem, x: np.ndarray) -> tuple[FirstMix, ...]:

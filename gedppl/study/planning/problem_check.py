@@ -17,9 +17,9 @@ import numpy as np
 from gedppl.agent import GEDUCB
 from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.problem import Constraint, Problem
+from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
-from gedppl.study.planning.worlds import Scenario, make_world
-from gedppl.study.simulation.showing import as_html, as_text
+from gedppl.study.planning.worlds import Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
 from gedppl.theory.guarantees.class_constants import grid
 
@@ -60,7 +60,7 @@ class LimitCheck:
 
 
 @dataclass(frozen=True, repr=False)
-class ProblemReport:
+class ProblemReport(Shown):
     """What is known of a problem before round 1. ``print`` it; `warnings` say what to change; `plot` shows the prior."""
 
     actions: tuple[str, ...]
@@ -80,13 +80,7 @@ class ProblemReport:
         lines += [f"WARNING: {text}" for text in self.warnings] or ["no warnings"]
         return "\n".join(lines)
 
-    def __repr__(self) -> str:
-        return as_text(*self._shown())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, dict[str, str]]:
+    def _shown(self) -> Facts:
         facts = {f"bounds of {o.name!r}": o.exactness.partition(":")[0] for o in self.outcomes}
         for c in self.limits:
             word = "guarantee" if c.guaranteed else "no guarantee"
@@ -150,7 +144,7 @@ def check_problem(
     Parameters
     ----------
     contexts
-        (n, dx): contexts like those that will come; at most 100 of them are used.
+        (n, dx), or a data frame where the problem declares columns: contexts like those that will come; at most 100 are used.
     draws
         M, parameters from the prior. Those without a prior are standard normal around their initial value.
     rounds, runs
@@ -182,7 +176,7 @@ def check_problem(
     for name, value, least in (("draws", draws, 10), ("rounds", rounds, pricing.WINDOW), ("runs", runs, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    x = pricing.some_contexts(pricing.read_rows(contexts), seed)
+    x = pricing.some_contexts(read_rows(problem, contexts), seed)
     for model in problem.streams.values():
         model.trace(x[:1], np.zeros(1, np.int64))
     outcomes = tuple(_outcome(name, cls, x, problem.n_actions, draws, seed) for name, cls in problem.streams.items())

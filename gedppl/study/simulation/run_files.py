@@ -23,6 +23,7 @@ import numpy as np
 from gedppl import reading
 from gedppl.certificate import plain
 from gedppl.errors import RunFileError, RunNotFoundError, SettingError, UnsafeFileError
+from gedppl.names import Names, declared_actions, declared_columns
 from gedppl.problem import UTILITY
 from gedppl.study.simulation.runs import Outline, Round, Run
 
@@ -66,6 +67,8 @@ def save(run: Run, folder: str | Path) -> Path:
             "safe_action": outline.safe_action,
             "constraint_names": outline.constraint_names,
             "limits": outline.limits.tolist(),
+            "actions": outline.names.actions,
+            "columns": None if outline.names.columns is None else dict(outline.names.columns),
             "every_draw": outline.every_draw.tolist(),
         },
         "outcomes": list(outcomes),
@@ -241,6 +244,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, np.ndarray], certificates:
             None if outline["safe_action"] is None else _count(outline["safe_action"], "safe_action"),
             [str(name) for name in outline["constraint_names"]],
             np.array(outline["limits"], float).reshape(len(outline["constraint_names"])),
+            _names(outline),
             _flags(outline.get("every_draw", [False] * len(outline["constraint_names"])), len(outline["constraint_names"])),
         ),
         seed=int(meta["seed"]),
@@ -251,6 +255,13 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, np.ndarray], certificates:
         members=members,
         meta=dict(meta["meta"]),
     )
+
+
+def _names(outline: dict[str, Any]) -> Names:
+    """Runs that were saved before problems had names have none."""
+    actions, K = declared_actions(outline.get("actions"), outline["n_actions"])
+    kinds = outline.get("columns")
+    return Names(K, actions, None if kinds is None else declared_columns({name: kinds[name] or float for name in kinds}))
 
 
 def _told(value: np.ndarray) -> Any:
