@@ -8,20 +8,16 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit, gammaln
 
-from gedppl.classes import LinearPredictor, LocationScale
+from gedppl.classes import LinearPredictor, LocationScale, Parametric
 from gedppl.density import Density
 from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.rows import Rows
 
 
-class Double:
+class Double(Parametric):
     """Everything a class needs, from `rows(theta (M, D), x, a)` -> terms and their Jacobians. Subclasses fill in the blanks."""
 
     backend = "numpy"
-    predictor = None
-    ordered = None
-    location_scale = None
-    event_shape = ()
 
     def __init__(self, dim, initial=None, bound=np.inf):
         self.dim, self.bound = dim, bound

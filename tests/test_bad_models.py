@@ -444,10 +444,10 @@ def test_bad_finite_classes() -> None:
     with pytest.raises(errors.ParameterError, match=r"members 0, ..., 1, got 2"):
         mixed.density(2, X, A)
     with pytest.raises(errors.NotFiniteError, match="y must be finite"):
-        mixed.log_likelihood(X, A, [0.0, np.nan, 1.0])
+        mixed.log_likelihood(mixed.every, X, A, [0.0, np.nan, 1.0])
     counts = finite_class(poisson_n, [good], example=(X, A))
     with pytest.raises(errors.OutOfSupportError, match=r"outcome 0.5 in row 2 .* no member"):
-        counts.log_likelihood(X, A, [0.0, 1.0, 0.5])
+        counts.log_likelihood(counts.every, X, A, [0.0, 1.0, 0.5])
 
 
 def test_site_names_under_one_roof() -> None:

@@ -56,9 +56,7 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     """The state before the first round. x (n, dx): any contexts of the right width, to trace the models with."""
     rows = np.asarray(x, float)
     for model in problem.streams.values():
-        trace = getattr(model, "trace", None)
-        if trace is not None:
-            trace(rows[:1], np.zeros(1, np.int64))
+        model.trace(rows[:1], np.zeros(1, np.int64))
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
     every = tuple(range(problem.n_actions))
     others = tuple(a for a in every if a != problem.safe_action)  # whose costs are not pinned
@@ -70,10 +68,10 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
         )
         for name, model in problem.streams.items()
     }  # fmt: skip
-    lipschitz = None
-    if getattr(problem.utility.model, "size", None) is not None:
-        member = problem.utility.model.density(0, rows[:1], np.zeros(1, np.int64))
-        lipschitz = problem.utility.functional.lipschitz("hellinger", member)
+    lipschitz = problem.utility.model.visit(
+        lambda members: problem.utility.functional.lipschitz("hellinger", members.density(0, rows[:1], np.zeros(1, np.int64))),
+        lambda cls: None,
+    )
     state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz,
                   played=np.zeros(problem.n_actions))  # fmt: skip
     return _open_block(state, np.ones(problem.n_actions, bool))

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import NotFiniteError, SettingError, ShapeError, renamed
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
+from gedppl.learning.learner import Learner
 from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
@@ -90,12 +92,31 @@ def learner_for(
     """
     if not (isinstance(delta, (int, float)) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
-    if getattr(cls, "size", None) is not None:
-        return FiniteLearner.start(cls, delta=delta, confidence=confidence)
+
+    def finite(members: MemberList) -> Learner:
+        return FiniteLearner.start(members, delta=delta, confidence=confidence)
+
+    def parametric(cls: DensityClass) -> Learner:
+        return _parametric(cls, delta, confidence, oracle, prior, seed, known_direction, where, keep_past)
+
+    return cls.visit(finite, parametric)
+
+
+def _parametric(
+    cls: DensityClass,
+    delta: float,
+    confidence: Rule | None,
+    oracle: Any,
+    prior: WorkingPrior | None,
+    seed: int,
+    known_direction: tuple[Any, Any] | None,
+    where: Where | None,
+    keep_past: bool,
+) -> Learner:
     closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
     ratio = LikelihoodRatio() if confidence is None else confidence
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
-    if closed and prior is None and gaussian_outcome and isinstance(ratio, LikelihoodRatio):
+    if closed and prior is None and gaussian_outcome and cls.predictor is not None and isinstance(ratio, LikelihoodRatio):
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
 
         mean, precision = gaussian_prior(cls, seed)
@@ -105,7 +126,7 @@ def learner_for(
             delta=delta,
             prior_mean=mean,
             prior_precision=precision,
-            norm_bound=_norm_bounds(cls),
+            norm_bound=norm_bounds(cls),
             restarts=ratio.restarts,
             intersect=ratio.intersect,
             known_direction=known_direction,
@@ -153,14 +174,12 @@ def _parabola(cls: Any, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     return origin + np.linalg.solve(-hessian, grad), -hessian
 
 
-def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:
+def norm_bounds(cls: DensityClass) -> list[tuple[np.ndarray, float]] | None:
     """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its farthest corner, if it has one."""
-    declared: Any = getattr(cls, "bounds", None)
-    sites: Any = getattr(cls, "sites", None)
     found = []
-    for site in sites if declared and sites else ():
-        if site.name in declared:
-            limit = declared[site.name]
+    for site in cls.sites:
+        if site.name in cls.bounds:
+            limit = cls.bounds[site.name]
             if isinstance(limit, tuple):
                 limit = float(np.linalg.norm(np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))))
             if np.isfinite(limit):
@@ -206,9 +225,7 @@ def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _started(cls: Any, x: Any, a: Any, **options: Any) -> Any:
-    trace = getattr(cls, "trace", None)
-    if trace is not None:
-        trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
+    cls.trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
     return learner_for(cls, **options)
 
 

@@ -117,7 +117,7 @@ class FiniteLearner:
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
         if not len(a):
             return self
-        table = np.asarray(self.cls.log_likelihood(x, a, y), float)
+        table = np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float)
         added = table.sum(axis=1)
         totals = self.totals + np.where(np.isnan(added) | (added == np.inf), -np.inf, added)
         rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(x, a, y)
@@ -245,7 +245,9 @@ class FiniteLearner:
         """(M, n, K), as the members have it: NaN where one has no value."""
         x = np.asarray(x, float)
         xs, actions = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
-        return np.asarray(self.cls.values(functional, xs, actions), float).reshape(len(self.totals), len(x), n_actions)
+        return np.asarray(self.cls.values(functional, self.cls.every, xs, actions), float).reshape(
+            len(self.totals), len(x), n_actions
+        )
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """max over plausible m of sum_i (T_m - T_best)^2 over the rows; beyond `n_rows` (1024) evenly spaced rows, scaled."""
@@ -253,7 +255,7 @@ class FiniteLearner:
             return 0.0
         take = np.unique(np.linspace(0, self.n - 1, min(self.n, n_rows or SAMPLE)).astype(np.int64))
         alive = self.kept[-1] if self.kept[-1].any() else np.ones_like(self.alive)
-        values = np.asarray(self.cls.values(functional, self.rows.x[take], self.rows.a[take]), float)
+        values = np.asarray(self.cls.values(functional, self.cls.every, self.rows.x[take], self.rows.a[take]), float)
         values = np.clip(values, functional.low, functional.high)
         gaps = np.sum((values[alive] - values[self.best[-1]]) ** 2, axis=1)
         return float(gaps.max()) * self.n / len(take)
@@ -272,7 +274,7 @@ class FiniteLearner:
         return mixed_cdf([(weights[members], density) for members, density in self.cls.parts(x, a)], y)
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
-        return mixed_log_density(self._log_weights, np.asarray(self.cls.log_likelihood(x, a, y), float))
+        return mixed_log_density(self._log_weights, np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float))
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return have_cdfs([density for _, density in self.cls.parts(x, np.zeros(len(x), np.int64))])

@@ -193,9 +193,7 @@ class ProgramLearner:
         That predictive is fixed before the batch and symmetric in its rows, so their order does not matter.
         """
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
-        check = getattr(self.cls, "check_outcomes", None)
-        if check is not None:
-            x, a, y = check(x, a, y)
+        x, a, y = self.cls.check_outcomes(x, a, y)
         if not len(a):
             return self
         through_program = isinstance(self.data, ProgramData)
