@@ -92,6 +92,9 @@ def learner_for(
     """
     if not (isinstance(delta, (int, float)) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    own = cls.own_learner(delta)
+    if own is not None:
+        return own
 
     def finite(members: MemberList) -> Learner:
         return FiniteLearner.start(members, delta=delta, confidence=confidence)
