@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.tracing import Site, check_initial, find_program, parse_bounds
 from gedppl.rows import Rows
 from gedppl.showing import as_html
+
+if TYPE_CHECKING:
+    from gedppl.learning.learner import Learner
 
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
 MOST_ARRIVED = 16
@@ -157,6 +160,9 @@ class ProgramClass:
 
     def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
         return parametric(self)
+
+    def own_learner(self, delta: float) -> Learner | None:
+        return None
 
     @property
     def prior_free(self) -> np.ndarray:
