@@ -16,6 +16,7 @@ from gedppl.errors import FamilyError, SiteClashError
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
+    from gedppl.oracles.variational import GuideRunner, GuideSettings
     from gedppl.programs.finite_class import FiniteClass
     from gedppl.programs.program import ProgramClass
     from gedppl.rows import Rows
@@ -99,6 +100,7 @@ class DensityClass(Protocol):
     predictor: LinearPredictor | None
     ordered: OrderedPredictor | None
     location_scale: LocationScale | None
+    guide_loops: dict[GuideSettings, GuideRunner]  # the fitting loops of SVI, by settings
     prior_free: np.ndarray  # (D,) bool: True where a coordinate comes from a `param` site, without prior
 
     @property
