@@ -181,6 +181,15 @@ def log_likelihood(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray
     return np.asarray(cls.log_likelihood(draws.theta, x, a, y), float)
 
 
+def cdf(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """P(Y <= y) at every draw and row: (S, n)."""
+    if draws.enumerated:
+        each = [np.asarray(cls.density(int(m), x, a).cdf(y), float) for m in draws.theta]
+        return np.stack([np.broadcast_to(one, len(y)) for one in each])
+    found = np.asarray(cls.density_at(draws.theta, x, a).cdf(y[None]), float)
+    return np.broadcast_to(found, (draws.size, len(y)))
+
+
 # the sources --------------------------------------------------------------------------------------------------------------
 
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import DrawnParams, Params
+from gedppl.classes import DrawnParams, MemberList, Params
 from gedppl.density import Density
 from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError
 from gedppl.programs.program import ProgramClass
+from gedppl.showing import as_html
 
 
-class FiniteClass:
+class FiniteClass(MemberList):
     """M densities. See `gedppl.finite_class`."""
 
     def __init__(
@@ -36,6 +37,7 @@ class FiniteClass:
             )
         self.sampled = drawn or bool(sampled)
         self.members: tuple[tuple[Any, Params], ...] = tuple(pairs)
+        self.size = len(pairs)
         self._programs: list[ProgramClass] = []  # one for each distinct model
         self._owner = np.empty(len(pairs), np.int64)  # (M,) which program a member belongs to
         known: dict[int, int] = {}
@@ -49,11 +51,6 @@ class FiniteClass:
             self.trace(*example)
 
     @property
-    def size(self) -> int:
-        """M, the number of members."""
-        return len(self.members)
-
-    @property
     def exactness(self) -> str:
         """Which bounds will be exact and why."""
         if self.sampled:
@@ -63,6 +60,9 @@ class FiniteClass:
     def __repr__(self) -> str:
         kind = "draws" if self.sampled else "members"
         return f"finite_class({self.size} {kind} of {len(self._programs)} model{'s' if len(self._programs) > 1 else ''})"
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), {"bounds": self.exactness})
 
     def trace(self, x: Any, a: Any) -> FiniteClass:
         """Run the models on these rows to learn their parameters and check every member; a second call does nothing."""
@@ -131,7 +131,10 @@ class FiniteClass:
         p = int(self._owner[m])
         return self._programs[p].density_at(self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a)
 
-    density_of = density
+    def parts(self, x: Any, a: Any) -> list[tuple[np.ndarray, Density]]:
+        """Members (m,) and their densities, batch (m, n): one pair for each program that the class is made of."""
+        self.trace(x, a)
+        return [(self._of(p), program.density_at(self._thetas[p], x, a)) for p, program in enumerate(self._programs)]
 
 
 def _pairs(model: Any, settings: Sequence[Params] | None) -> list[tuple[Any, Params]]:

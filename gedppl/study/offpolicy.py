@@ -29,8 +29,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from gedppl.errors import ActionRangeError, NotFiniteError, PropensityError, SettingError, ShapeError
-from gedppl.problem import UTILITY
+from gedppl.errors import ActionRangeError, ColumnError, NotFiniteError, PropensityError, SettingError, ShapeError
+from gedppl.names import as_table, hint, listed
+from gedppl.problem import UTILITY, Problem
+from gedppl.showing import Facts, Shown, Spoken, amounts
 
 if TYPE_CHECKING:
     from gedppl.study.simulation.runs import Run
@@ -39,8 +41,8 @@ Policy = np.ndarray | Callable[[np.ndarray], Any]
 SUM_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True)
-class Log:
+@dataclass(frozen=True, repr=False)
+class Log(Shown):
     """Logged decisions.
 
     Parameters
@@ -84,6 +86,12 @@ class Log:
     def __len__(self) -> int:
         return len(self.action)
 
+    def _shown(self) -> Facts:
+        counts = np.bincount(self.action)
+        facts = {"context": f"{self.x.shape[1]} columns", "actions": amounts((str(k), n) for k, n in enumerate(counts))}
+        facts |= {"outcome": f"mean {self.outcome.mean():.4g}, {self.outcome.min():.4g} to {self.outcome.max():.4g}"}
+        return f"Log of {len(self)} decisions", facts | {"smallest propensity": f"{self.propensity.min():.3g}"}
+
     @classmethod
     def of(cls, run: Run, outcome: str = UTILITY) -> Log:
         """The log that a run left: its exact propensities, and the outcomes of one name (``"utility"`` or a constraint's).
@@ -104,9 +112,27 @@ class Log:
             )
         return cls(run.x, run.action, run.propensity, y)
 
+    @classmethod
+    def read(cls, problem: Problem, table: Any, *, action: str, propensity: str, outcome: str) -> Log:
+        """The log in a data frame or a mapping of columns: contexts by the problem's `columns`, the others by the names given.
 
-@dataclass(frozen=True)
-class OffPolicyEstimate:
+        Actions may be names or numbers. Columns that are not mentioned are passed over.
+        """
+        found = as_table(table)
+        if found is None:
+            raise ColumnError(f"a log is read from named columns (a data frame, a mapping), got a {type(table).__name__}")
+        columns, single = found
+        for name in (action, propensity, outcome):
+            if name not in columns:
+                raise ColumnError(f"the log has no column {name!r}; it has {listed(columns)}{hint(name, columns)}")
+        x, _ = problem.names.by_name(columns, single, more=True)
+        played = [problem.names.action(a) for a in ([columns[action]] if single else columns[action])]
+        p, y = (np.atleast_1d(np.asarray(columns[name], float)) for name in (propensity, outcome))
+        return cls(x, np.array(played, np.int64), p, y)
+
+
+@dataclass(frozen=True, repr=False)
+class OffPolicyEstimate(Spoken):
     """A value with its interval."""
 
     value: float
