@@ -77,7 +77,7 @@ class ParameterDraws:
 
     @property
     def enumerated(self) -> bool:
-        """Whether these are all members of a finite class."""
+        """Whether these are members of a finite class, by number."""
         return self.theta.ndim == 1
 
     @property

@@ -297,7 +297,7 @@ class TracedProgram(TorchKernels):
     def __init__(self, model: Any, x: np.ndarray, a: np.ndarray) -> None:
         super().__init__()
         self.model = model
-        self.x, self.a = x[:1], a[:1]
+        self.x, self.a = x[:1].copy(), a[:1].copy()  # torch wants arrays that may be written to
         outline = analyse(lambda x, a: record(model, x, a), x, a, params_may_repeat=True)
         self.observed, self.event_shape = outline.observed, outline.event_shape
         arrays = []
