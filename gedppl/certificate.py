@@ -341,10 +341,7 @@ def _witness(safe_action: int | None, c: Constraint, bounds: Bounds, policy: np.
     if bounds.witness is None:
         return {}
     actions = [int(a) for a in np.flatnonzero(policy > 0) if a != safe_action]
-    unflatten = getattr(c.model, "unflatten", None)
-    if unflatten is None:  # a finite class: the member's index
-        return {a: int(bounds.witness[i, a]) for a in actions}
-    return {a: unflatten(bounds.witness[i, a]) for a in actions}
+    return {a: c.model.unflatten(bounds.witness[i, a]) for a in actions}
 
 
 def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanation, safe: int) -> str:

@@ -351,11 +351,11 @@ class Means(MemberList):
     def __init__(self, means):
         self.means, self.size = np.asarray(means, float), len(means)
 
-    def log_likelihood(self, x, a, y):
-        return norm.logpdf(np.asarray(y), self.means[:, None] + np.asarray(a))
+    def log_likelihood(self, theta, x, a, y):
+        return norm.logpdf(np.asarray(y), self.means[theta, None] + np.asarray(a))
 
-    def values(self, functional, x, a):
-        return np.stack([np.asarray(functional(self.density(m, x, a))) for m in range(self.size)])
+    def values(self, functional, theta, x, a):
+        return np.stack([np.asarray(functional(self.density(m, x, a))) for m in theta])
 
     def density(self, m, x, a):
         return Density("Normal", {"loc": self.means[m] + np.asarray(a, float), "scale": np.ones(len(a))})
@@ -436,8 +436,8 @@ def test_finite_coverage_and_misspecification() -> None:
 
 def test_finite_members_with_nan_or_zero_density_are_excluded() -> None:
     class Holes(Means):
-        def log_likelihood(self, x, a, y):
-            out = super().log_likelihood(x, a, y)
+        def log_likelihood(self, theta, x, a, y):
+            out = super().log_likelihood(theta, x, a, y)
             out[0], out[1] = np.nan, -np.inf
             return out
 

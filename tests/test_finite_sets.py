@@ -194,8 +194,8 @@ def test_draws_from_the_prior_are_known_as_draws() -> None:
 
 def test_a_member_without_a_value_refutes_nothing() -> None:
     class Holes(PlainTables):
-        def values(self, functional, x, a):
-            out = 3.0 + super().values(functional, x, a)
+        def values(self, functional, theta, x, a):
+            out = 3.0 + super().values(functional, theta, x, a)
             out[0] = np.nan
             return out
 

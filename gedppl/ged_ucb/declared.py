@@ -68,8 +68,7 @@ def _empty(problem: Problem, c: Constraint) -> Refuted:
         for other in problem.constraints
         if isinstance(other, Constraint) and other.stream == c.stream and holds_parameters(other)
     ]
-    declared = getattr(c.model, "bounds", None)  # a finite class has none
-    sites = ", ".join(sorted(declared)) if isinstance(declared, dict) else ""
+    sites = ", ".join(sorted(c.model.bounds))
     if not held and not sites:
         return Refuted(
             f"empty:{c.stream}",

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import NotFiniteError, SettingError, ShapeError, renamed
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
+from gedppl.learning.learner import Learner
+from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
@@ -48,6 +51,10 @@ class Where:
         """(K, D) bool."""
         if cls.predictor is not None:
             return dependence(cls.predictor.features, self.n_actions, self.x)
+        form = cls.location_scale
+        if form is not None:
+            scales = np.eye(form.n_groups)
+            return dependence(lambda x, a: np.hstack([form.features(x, a), scales[form.group(x, a)]]), self.n_actions, self.x)
         edges = cls.ordered
         if edges is not None:
             return dependence(lambda x, a: np.any(edges.features(x, a) != 0, axis=1), self.n_actions, self.x)
@@ -85,12 +92,34 @@ def learner_for(
     """
     if not (isinstance(delta, (int, float)) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
-    if getattr(cls, "size", None) is not None:
-        return FiniteLearner.start(cls, delta=delta, confidence=confidence)
+    own = cls.own_learner(delta)
+    if own is not None:
+        return own
+
+    def finite(members: MemberList) -> Learner:
+        return FiniteLearner.start(members, delta=delta, confidence=confidence)
+
+    def parametric(cls: DensityClass) -> Learner:
+        return _parametric(cls, delta, confidence, oracle, prior, seed, known_direction, where, keep_past)
+
+    return cls.visit(finite, parametric)
+
+
+def _parametric(
+    cls: DensityClass,
+    delta: float,
+    confidence: Rule | None,
+    oracle: Any,
+    prior: WorkingPrior | None,
+    seed: int,
+    known_direction: tuple[Any, Any] | None,
+    where: Where | None,
+    keep_past: bool,
+) -> Learner:
     closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
     ratio = LikelihoodRatio() if confidence is None else confidence
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
-    if closed and prior is None and gaussian_outcome and isinstance(ratio, LikelihoodRatio):
+    if closed and prior is None and gaussian_outcome and cls.predictor is not None and isinstance(ratio, LikelihoodRatio):
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
 
         mean, precision = gaussian_prior(cls, seed)
@@ -100,7 +129,7 @@ def learner_for(
             delta=delta,
             prior_mean=mean,
             prior_precision=precision,
-            norm_bound=_norm_bounds(cls),
+            norm_bound=norm_bounds(cls),
             restarts=ratio.restarts,
             intersect=ratio.intersect,
             known_direction=known_direction,
@@ -108,6 +137,8 @@ def learner_for(
             keep_past=keep_past,
         )
     groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
+    if closed and prior is None and cls.location_scale is not None and isinstance(ratio, LikelihoodRatio):
+        return LocationScaleLearner.start(cls, delta=delta, confidence=ratio, seed=seed, groups=groups, keep_past=keep_past)
     return ProgramLearner.start(cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups)
 
 
@@ -146,14 +177,12 @@ def _parabola(cls: Any, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     return origin + np.linalg.solve(-hessian, grad), -hessian
 
 
-def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:
+def norm_bounds(cls: DensityClass) -> list[tuple[np.ndarray, float]] | None:
     """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its farthest corner, if it has one."""
-    declared: Any = getattr(cls, "bounds", None)
-    sites: Any = getattr(cls, "sites", None)
     found = []
-    for site in sites if declared and sites else ():
-        if site.name in declared:
-            limit = declared[site.name]
+    for site in cls.sites:
+        if site.name in cls.bounds:
+            limit = cls.bounds[site.name]
             if isinstance(limit, tuple):
                 limit = float(np.linalg.norm(np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))))
             if np.isfinite(limit):
@@ -199,9 +228,7 @@ def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _started(cls: Any, x: Any, a: Any, **options: Any) -> Any:
-    trace = getattr(cls, "trace", None)
-    if trace is not None:
-        trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
+    cls.trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
     return learner_for(cls, **options)
 
 
@@ -252,7 +279,7 @@ class ConfidenceSet(Shown):
     @property
     def rule(self) -> str:
         """The radius rule in one sentence."""
-        if isinstance(self.learner, ProgramLearner):
+        if isinstance(self.learner, ProgramLearner | LocationScaleLearner):
             return self.learner.sentence
         return self.learner.rule if isinstance(self.learner.rule, str) else self.learner.rule.describe(self.learner.delta)
 
@@ -291,7 +318,7 @@ class ConfidenceSet(Shown):
         if isinstance(self.learner, ProgramLearner):
             return members(self.learner, n, seed, source)
         if source != "set":
-            raise SettingError(f"this set is an exact ellipsoid and draws from source='set' only, got {source!r}")
+            raise SettingError(f"this set is known exactly and draws from source='set' only, got {source!r}")
         return Members(np.asarray(self.learner.draw_members(n, seed)), "the set", n)
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> SetBounds:

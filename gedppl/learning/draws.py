@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
 from gedppl.numerics import pareto
 from gedppl.oracles import auto
@@ -148,12 +149,13 @@ def sample(
     if int(draws) != draws or draws < 1:
         raise SettingError(f"draws must be a whole number of at least 1, got {draws!r}")
     empty = rows is None or rows.n == 0
-    if getattr(cls, "size", None) is not None:
-        return _members(cls, None if source == "prior" else rows, source)
-    if empty or source == "prior":
-        return _prior(cls, int(draws), int(seed))
-    assert rows is not None
-    return FROM[source](cls, rows, int(draws), int(seed), fit, oracle)
+
+    def parametric(cls: DensityClass) -> ParameterDraws:
+        if rows is None or empty or source == "prior":
+            return _prior(cls, int(draws), int(seed))
+        return FROM[source](cls, rows, int(draws), int(seed), fit, oracle)
+
+    return cls.visit(lambda members: _members(members, None if source == "prior" else rows, source), parametric)
 
 
 def corrected(cls: Any, rows: Rows | None, draws: ParameterDraws) -> ParameterDraws:
@@ -169,15 +171,11 @@ def corrected(cls: Any, rows: Rows | None, draws: ParameterDraws) -> ParameterDr
 
 def values(cls: Any, draws: ParameterDraws, functional: Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The functional at every draw and row x (n, dx), a (n,): (S, n)."""
-    if draws.enumerated:
-        return np.asarray(cls.values(functional, x, a), float)[draws.theta]
     return np.asarray(cls.values(functional, draws.theta, x, a), float)
 
 
 def log_likelihood(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Each row's log-likelihood at every draw: (S, n)."""
-    if draws.enumerated:
-        return np.asarray(cls.log_likelihood(x, a, y), float)[draws.theta]
     return np.asarray(cls.log_likelihood(draws.theta, x, a, y), float)
 
 
@@ -193,9 +191,13 @@ def cdf(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray, y: np.nda
 # the sources --------------------------------------------------------------------------------------------------------------
 
 
-def _members(cls: Any, rows: Rows | None, source: str) -> ParameterDraws:
+def _members(cls: MemberList, rows: Rows | None, source: str) -> ParameterDraws:
     M, n = int(cls.size), 0 if rows is None else rows.n
-    logs = np.zeros(M) if rows is None or n == 0 else np.asarray(cls.log_likelihood(rows.x, rows.a, rows.y), float).sum(axis=1)
+    logs = (
+        np.zeros(M)
+        if rows is None or n == 0
+        else np.asarray(cls.log_likelihood(cls.every, rows.x, rows.a, rows.y), float).sum(axis=1)
+    )
     logs = np.where(np.isnan(logs), -np.inf, logs)
     ok = bool(np.isfinite(logs).any())
     logs = logs if ok else np.zeros(M)

@@ -5,12 +5,13 @@ Axis letters: m linear forms, D flat parameters, S sets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
+from gedppl.classes import DensityClass
 from gedppl.learning.ascent import extremes
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.program_sets import Plausible
@@ -103,16 +104,15 @@ def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
     return np.where(chosen.unseen.meets(phi), np.inf, chosen.region.half_width(phi))
 
 
-def declared_reach(cls: Any, phi: np.ndarray) -> np.ndarray:
+def declared_reach(cls: DensityClass, phi: np.ndarray) -> np.ndarray:
     """max phi'theta over the declared bounds alone, for phi (M, D): inf where a coordinate in use has none.
 
     |theta_site| <= S gives S |phi_site|, a box gives its best corner; sites add up.
     """
-    declared: Any = getattr(cls, "bounds", None)
-    sites: Any = getattr(cls, "sites", None)
+    declared = cls.bounds
     reach = np.zeros(len(phi))
     covered = np.zeros(phi.shape[1], bool)
-    for site in sites if declared and sites else ():
+    for site in cls.sites:
         if site.name not in declared:
             continue
         part = phi[:, site.start : site.stop]

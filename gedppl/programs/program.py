@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.classes import Drawn, DrawnParams, LinearPredictor, LocationScale, OrderedPredictor, Params
+from gedppl.classes import (
+    DensityClass,
+    Drawn,
+    DrawnParams,
+    LinearPredictor,
+    LocationScale,
+    MemberList,
+    OrderedPredictor,
+    Params,
+    T,
+)
 from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
@@ -33,6 +43,7 @@ from gedppl.rows import Rows
 from gedppl.showing import as_html
 
 if TYPE_CHECKING:
+    from gedppl.learning.learner import Learner
     from gedppl.oracles.variational import GuideRunner, GuideSettings
 
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
@@ -140,6 +151,20 @@ class ProgramClass:
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one outcome: () or (e,)."""
         return self.program.event_shape
+
+    @property
+    def first_rows(self) -> np.ndarray:
+        return np.asarray(self.program.x, float)
+
+    @property
+    def moving_support(self) -> bool:
+        return bool(self.program.moving_support)
+
+    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+        return parametric(self)
+
+    def own_learner(self, delta: float) -> Learner | None:
+        return None
 
     @property
     def prior_free(self) -> np.ndarray:
@@ -384,6 +409,9 @@ class ProgramClass:
         x, a = self._ready(x, a)
         settings, single = self._settings(theta)
         return self.program.density(settings, x, a, single)
+
+    def densities(self, x: Any, a: Any) -> list[Density]:
+        return [self.density_at(self.initial, x, a)]
 
     def log_likelihood(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
         """Per-row log-likelihood, (n,) or (M, n)."""
