@@ -12,6 +12,8 @@ Axis letters: n contexts, K actions.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gedppl.classes import LinearPredictor
@@ -98,7 +100,10 @@ def _predictor_floor(c: Constraint, predictor: LinearPredictor, x: np.ndarray, a
     families has a support that moves, and those on the real line have a known scale."""
     if not FAMILIES[predictor.family, predictor.link].real:
         return Floor(0.0)
+    if predictor.family == "Normal":
+        floor = Floor.under(c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True)
+        return floor if math.isfinite(floor.low) else None
     fixed = {name: np.asarray(value, float) for name, value in predictor.fixed(x, a).items()}
     spread = Density(predictor.family, FAMILIES[predictor.family, predictor.link].arguments(np.zeros(len(a)), fixed)).variance
-    floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=predictor.family == "Normal")
+    floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=False)
     return floor if np.isfinite(floor.low) else None

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,7 @@ from gedppl.ged_ucb.optimism import Today, today
 from gedppl.ged_ucb.state import Block, Info, State
 from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration
 from gedppl.learning import Where, learner_for
+from gedppl.numerics.records import evolved
 from gedppl.problem import UTILITY, Problem
 from gedppl.selection import drawable, eagerness, policy_cost, select_policies
 from gedppl.settings import Settings, warmup_rounds
@@ -160,7 +160,7 @@ def update(state: State, rows: Mapping[str, tuple[np.ndarray, np.ndarray, np.nda
     played = state.played.copy()
     if UTILITY in rows:
         np.add.at(played, rows[UTILITY][1], 1.0)
-    state = replace(state, learners=learners, told=state.told + rounds, played=played)
+    state = evolved(state, learners=learners, told=state.told + rounds, played=played)
     return refit(state) if state.told >= state.refit_at else state
 
 
@@ -168,22 +168,22 @@ def refit(state: State) -> State:
     """Fit every model to all rows and open a block under the new snapshot."""
     learners = {name: learner.refit() for name, learner in state.learners.items()}
     due = max(state.told + 1, math.floor(state.settings.growth * state.told))
-    state = replace(state, learners=learners, refit_at=due)
+    state = evolved(state, learners=learners, refit_at=due)
     return _open_block(state, state.blocks[-1].available)
 
 
 def advance(state: State, rounds: int) -> State:
     """Count rounds as decided."""
-    return replace(state, t=state.t + rounds)
+    return evolved(state, t=state.t + rounds)
 
 
 def change(state: State, problem: Problem, available: np.ndarray) -> State:
     """Go on with other limits, or with actions added or retired. Past rounds keep theirs."""
     grown = problem.n_actions - state.problem.n_actions
     if grown:
-        blocks = tuple(replace(b, available=np.append(b.available, np.zeros(grown, bool))) for b in state.blocks)
-        state = replace(state, blocks=blocks, played=np.append(state.played, np.zeros(grown)))
-    return _open_block(replace(state, problem=problem), np.asarray(available, bool))
+        blocks = tuple(evolved(b, available=np.append(b.available, np.zeros(grown, bool))) for b in state.blocks)
+        state = evolved(state, blocks=blocks, played=np.append(state.played, np.zeros(grown)))
+    return _open_block(evolved(state, problem=problem), np.asarray(available, bool))
 
 
 def _open_block(state: State, available: np.ndarray) -> State:
@@ -199,5 +199,5 @@ def _open_block(state: State, available: np.ndarray) -> State:
     if state.settings.exploration == "sets" and state.blocks:  # past rounds are not replayed: only other limits are remembered
         last = state.blocks[-1]
         if np.array_equal(last.limits, block.limits) and np.array_equal(last.available, available):
-            kept, block = state.blocks[:-1], replace(block, start=last.start)
-    return replace(state, blocks=(*kept, block))
+            kept, block = state.blocks[:-1], evolved(block, start=last.start)
+    return evolved(state, blocks=(*kept, block))

@@ -13,11 +13,10 @@ from gedppl.errors import InfeasibleError
 from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.learning.learner import Bounds, Trail
-from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
+from gedppl.problem import ROUNDING, UTILITY, Constraint, KnownCost, Problem
 from gedppl.selection import drawable
 
 TOLERANCE = 1e-11  # share of a limit by which a policy may end above it
-ROUNDING = 1e-12  # share of the numbers compared, or added up: closer than this they are equal
 
 
 @dataclass(frozen=True)

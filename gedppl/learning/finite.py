@@ -23,7 +23,7 @@ Axis letters: n contexts, K actions, B snapshots, M members.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,7 @@ from gedppl.learning.predictive import have_cdfs, mixed_cdf, mixed_log_density
 from gedppl.learning.program_sets import Start, next_starts, row_divergence, thresholds
 from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
+from gedppl.numerics.records import evolved
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
@@ -121,14 +122,14 @@ class FiniteLearner:
         added = table.sum(axis=1)
         totals = self.totals + np.where(np.isnan(added) | (added == np.inf), -np.inf, added)
         rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(x, a, y)
-        new = replace(self, rows=rows, totals=totals)
+        new = evolved(self, rows=rows, totals=totals)
         evidence = new.evidence
         starts = next_starts(self.starts, rows.n, evidence, self.rule) if evidence > -np.inf else self.starts
         if len(starts) > len(self.starts):
-            new = replace(new, starts=starts, totals_at=np.vstack([self.totals_at, totals]))
+            new = evolved(new, starts=starts, totals_at=np.vstack([self.totals_at, totals]))
         if isinstance(self.rule, LikelihoodRatio):
             likely = new._likely()
-            new = replace(new, plausible=likely, alive=self.alive & likely)
+            new = evolved(new, plausible=likely, alive=self.alive & likely)
         return new
 
     def _likely(self) -> np.ndarray:
@@ -146,7 +147,7 @@ class FiniteLearner:
         """The maximum-likelihood member, by enumeration, and a snapshot."""
         if not np.isfinite(self.totals).any():
             status = f"no member gives the {self.n} rows a positive density; {EMPTY}"
-            return replace(self._snapshot(int(self.best[-1]), np.zeros_like(self.alive), self.sums), status=status)
+            return evolved(self._snapshot(int(self.best[-1]), np.zeros_like(self.alive), self.sums), status=status)
         best = int(np.argmax(self.totals))
         plausible, sums = self.plausible, self.sums
         if not isinstance(self.rule, LikelihoodRatio) and self.n:
@@ -155,10 +156,10 @@ class FiniteLearner:
             plausible = sums[best][1] <= self.rule.radius(view)
         status = f"member {best} of {len(self.totals)} by enumeration of {self.n} rows, {int(plausible.sum())} members plausible"
         fitted = self._snapshot(best, plausible, sums)
-        return replace(fitted, status=status if fitted.alive.any() else f"{status}; {EMPTY}")
+        return evolved(fitted, status=status if fitted.alive.any() else f"{status}; {EMPTY}")
 
     def _snapshot(self, best: int, plausible: np.ndarray, sums: dict[int, tuple[int, np.ndarray]]) -> FiniteLearner:
-        return replace(
+        return evolved(
             self,
             plausible=plausible,
             alive=self.alive & plausible,
@@ -296,7 +297,7 @@ class FiniteLearner:
         return out.fields(self, stored_fields(self, LIVE))
 
     def restored(self, read: Reader, tree: Tree) -> FiniteLearner:
-        return replace(self, **read.fields(tree, stored_fields(self, LIVE)))
+        return evolved(self, **read.fields(tree, stored_fields(self, LIVE)))
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta: log(|F|/delta)."""

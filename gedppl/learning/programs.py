@@ -14,7 +14,7 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from gedppl.learning.program_sets import (
 )
 from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
+from gedppl.numerics.records import evolved
 from gedppl.oracles import auto
 from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
 from gedppl.oracles.glm import has_score_equations
@@ -210,12 +211,12 @@ class ProgramLearner:
         own = self.own
         if isinstance(self.rule, LikelihoodRatio):
             own = tuple(part.absorb(x, a, y, values, self.particles, self.rule) for part in own)
-        return replace(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles, own=own)
+        return evolved(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles, own=own)
 
     def refit(self) -> ProgramLearner:
         """Fit to all rows, rebuild the sets and append a snapshot. A failed fit keeps everything but says so."""
         if self.rows is None:
-            return replace(self, snapshots=self.snapshots.push(0, self.theta, None, np.inf))
+            return evolved(self, snapshots=self.snapshots.push(0, self.theta, None, np.inf))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a likelihood may be unbounded; fits are checked
             fit = keep_good(self.oracle(self.cls, self.rows, start=self.fit, prior=self.prior), self.fit)
         if fit.kept or not (np.isfinite(fit.theta).all() and np.isfinite(fit.precision).all()):
@@ -226,7 +227,7 @@ class ProgramLearner:
                 np.concatenate([last.whitener, last.whitener[-1:]]),
                 np.append(last.kappa, last.kappa[-1]),
             )
-            return replace(self, snapshots=repeated, status=fit.status)
+            return evolved(self, snapshots=repeated, status=fit.status)
         if not fit.ok and self.n > self.cls.dim:  # fewer rows than parameters are not expected to settle a fit
             text = f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}"
             warnings.warn(text, FitWarning, stacklevel=3)
@@ -244,7 +245,7 @@ class ProgramLearner:
         if sets and not all(s.convex for s in sets) and np.isfinite(kappa):
             inside = np.all([s.region.slack(particles.theta) >= 0 for s in every], axis=0)
             candidates = particles.theta[inside][:32]
-        return replace(
+        return evolved(
             self,
             fit=fit,
             sets=sets,
@@ -352,7 +353,7 @@ class ProgramLearner:
 
     def restored(self, read: Reader, tree: Tree) -> ProgramLearner:
         plain = read.fields({name: n for name, n in tree.items() if name not in APART}, stored_fields(self, LIVE + APART))
-        learner = replace(self, **plain)
+        learner = evolved(self, **plain)
         data, rows = self.data, learner.rows
         if isinstance(data, PredictorData):
             table, fixed = (read.node(n) for n in tree["data"])
@@ -362,7 +363,7 @@ class ProgramLearner:
         own = tuple(GroupRows.restored(self.data, rows, read, part) for part in tree["own"])
         if tuple(part.group for part in own) != learner.groups[1:]:
             raise ValueError("the groups of rows are not those of the learner")
-        return replace(learner, data=data, own=own, sets=tuple(Plausible.restored(data, read, s) for s in tree["sets"]))
+        return evolved(learner, data=data, own=own, sets=tuple(Plausible.restored(data, read, s) for s in tree["sets"]))
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta (not divided by 2 t^3 again)."""
