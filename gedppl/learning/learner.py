@@ -83,7 +83,7 @@ class Learner(Protocol):
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Learner:
         """Take in m rows told together. Predictives are fixed before the batch: R += sum log q(y_i), then the rows join.
 
-        The result does not depend on the order of rows inside the batch beyond floating-point-exact id order.
+        Rows come in the order of decision ids, whatever the order in which they were told: a learner may use it.
         """
         ...
 
