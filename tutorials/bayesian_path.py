@@ -56,8 +56,8 @@ for name, size, k in zip(SITES, SIZES, np.bincount(a, y).astype(int)):
 # %% [markdown]
 # ## Two models
 #
-# `pooled` lets sites learn from each other through $\mu$ and $\tau$; it is written non-centred, so that no funnel stands in the way
-# of a fit. `alone` gives every site a logit of its own.
+# `pooled` lets sites learn from each other through $\mu$ and $\tau$; it is written non-centred, so that no funnel stands in the
+# way of a fit. `alone` gives every site a logit of its own.
 
 
 # %%
@@ -184,10 +184,11 @@ axis.legend(ncols=4, loc="upper left")
 fig.tight_layout()
 
 # %% [markdown]
-# On the large sites it hardly matters to a credible value whether sites are pooled. On the small ones pooling pays: a site with three
-# patients is bounded by what the other seven showed. Without pooling its credible value is that of the prior and three patients,
-# and the guarantee has little to say there: three patients are three patients, and it covers all sites and all looks at once. Which one a decision should rest on is not a question of statistics alone: a
-# credible limit is a statement about your model and prior, a guarantee one about the data's likelihood.
+# On the large sites it hardly matters to a credible value whether sites are pooled. On the small ones pooling pays: a site with
+# three patients is bounded by what the other seven showed. Without pooling its credible value is that of the prior and three
+# patients, and the guarantee has little to say there: it covers all sites and all looks at once, and three patients are three
+# patients. Which one a decision should rest on is not a question of statistics alone: a credible limit is a statement about your
+# model and prior, a guarantee one about the data's likelihood.
 
 # %%
 small, large = SIZES <= 4, SIZES >= 30
