@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike as Array  # jax and torch arrays among them
 
 from gedppl.density import Density
 from gedppl.errors import FamilyError, ParameterError, SiteClashError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from gedppl.programs.tracing import Site
     from gedppl.rows import Rows
 
-Array = Any  # numpy, jax or torch
 Params = Mapping[str, Any]
 T = TypeVar("T")
 
