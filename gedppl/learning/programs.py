@@ -270,7 +270,7 @@ class ProgramLearner:
             return likelihood_sets(self.data, self.starts, self.evidence, rule, self.whole_delta, fit.theta)
         linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
         centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)  # one step, and exact
-        view = view_of(self.cls, self.data, self.rows, fit, centre, self.delta, self.seed)
+        view = view_of(self.cls, self.data, self.rows, centre, self.delta, self.seed)
         radius = rule.radius(view)
         if rule.divergence == "log_likelihood":
             return (plausible(self.data, 0, centre, 0.0, drop=radius),)
@@ -369,5 +369,5 @@ class ProgramLearner:
         """The paper's literal Est at this delta (not divided by 2 t^3 again)."""
         if self.rows is None:
             return 0.0
-        view = view_of(self.cls, self.data, self.rows, self.fit, self.theta, delta, self.seed)  # type: ignore[arg-type]
+        view = view_of(self.cls, self.data, self.rows, self.theta, delta, self.seed)
         return Paper().at(view, delta)
