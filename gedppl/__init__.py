@@ -13,6 +13,7 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "agent": ("AlarmWarning", "Decision", "FallbackWarning", "GEDUCB", "SafeActionWarning", "resume"),
+    "agent.thompson": ("ThompsonSampling",),
     "certificate": ("Certificate", "Explanation"),
     "classes": ("density_class", "finite_class"),
     "counterfactual": ("expected_inverse_count",),
@@ -21,7 +22,9 @@ _HOMES = {
     "families": ("register_family",),
     "functionals": ("cvar", "expected", "mean", "probability", "quantile", "second_moment", "variance"),
     "learning": ("ConfidenceSet", "confidence_set", "shrinkage"),
+    "learning.posterior": ("Posterior",),
     "learning.radius": ("hellinger_ball", "likelihood_ratio", "paper_radius", "parametric_bootstrap", "posterior_quantile"),
+    "learning.credible": ("credible_set", "sampled_set"),
     "oracles": ("least_squares", "mle", "score_equations"),
     "oracles.variational": ("svi",),
     "problem": ("Constraint", "Problem", "Utility", "known_cost"),

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike as Array  # jax and torch arrays among them
 
 from gedppl.density import Density
 from gedppl.errors import FamilyError, ParameterError, SiteClashError
@@ -18,12 +19,12 @@ from gedppl.errors import FamilyError, ParameterError, SiteClashError
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.learner import Learner
+    from gedppl.oracles.variational import GuideRunner, GuideSettings
     from gedppl.programs.finite_class import FiniteClass
     from gedppl.programs.program import ProgramClass
     from gedppl.programs.tracing import Site
     from gedppl.rows import Rows
 
-Array = Any  # numpy, jax or torch
 Params = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -234,6 +235,11 @@ class DensityClass(Protocol):
     @property
     def prior_free(self) -> np.ndarray:
         """(D,) bool: True where a coordinate comes from a `param` site, without prior."""
+        ...
+
+    @property
+    def guide_loops(self) -> dict[GuideSettings, GuideRunner]:
+        """The fitting loops of SVI, by settings."""
         ...
 
     @property
