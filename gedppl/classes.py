@@ -11,18 +11,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike as Array  # jax and torch arrays among them
 
 from gedppl.density import Density
 from gedppl.errors import FamilyError, ParameterError, SiteClashError
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
+    from gedppl.learning.learner import Learner
+    from gedppl.oracles.variational import GuideRunner, GuideSettings
     from gedppl.programs.finite_class import FiniteClass
     from gedppl.programs.program import ProgramClass
     from gedppl.programs.tracing import Site
     from gedppl.rows import Rows
 
-Array = Any  # numpy, jax or torch
 Params = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -93,7 +95,7 @@ def away_from(theta: Any) -> Any:
 
 
 class Model:
-    """What finite and parametric classes answer alike; this is a class of one's own unless it says otherwise.
+    """What every class answers; a class of one's own derives from this, or from one of the two below.
 
     theta is flat parameters (D,) or (M, D), or, for a finite class, the number of a member or of several (M,).
     """
@@ -115,6 +117,17 @@ class Model:
     def check_outcomes(self, x: Array, a: Array, y: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
         return np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
+
+    def visit(self: Any, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+        return parametric(self)
+
+    def densities(self, x: Array, a: Array) -> list[Density]:
+        """None, if the class is described by something else."""
+        return []
+
+    def own_learner(self, delta: float) -> Learner | None:
+        """A learner that the class brings, if it does: see docs/howto/learner.md."""
+        return None
 
 
 class MemberList(Model):
@@ -178,10 +191,7 @@ class MemberList(Model):
 class Parametric(Model):
     """A parametric class of one's own derives from this and defines the rest of `DensityClass`."""
 
-    def visit(self: DensityClass, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
-        return parametric(self)
-
-    def densities(self: DensityClass, x: Array, a: Array) -> list[Density]:
+    def densities(self: Any, x: Array, a: Array) -> list[Density]:
         """Where fits start."""
         return [self.density_at(np.asarray(self.initial, float), x, a)]
 
@@ -225,6 +235,11 @@ class DensityClass(Protocol):
     @property
     def prior_free(self) -> np.ndarray:
         """(D,) bool: True where a coordinate comes from a `param` site, without prior."""
+        ...
+
+    @property
+    def guide_loops(self) -> dict[GuideSettings, GuideRunner]:
+        """The fitting loops of SVI, by settings."""
         ...
 
     @property
@@ -276,6 +291,10 @@ class DensityClass(Protocol):
 
     def densities(self, x: Array, a: Array) -> list[Density]:
         """Where fits start; of a finite class, of all members."""
+        ...
+
+    def own_learner(self, delta: float) -> Learner | None:
+        """A learner that the class brings, instead of one of ours; None if it does not."""
         ...
 
     def flatten(self, params: Params) -> np.ndarray: ...

@@ -463,3 +463,14 @@ def test_site_names_under_one_roof() -> None:
 def test_not_a_distribution() -> None:
     with pytest.raises(errors.FamilyError, match="Density or a NumPyro, Pyro or torch distribution, got float"):
         as_density(1.0)
+
+
+def test_a_numpy_table_indexed_by_a_says_to_use_jnp() -> None:
+    table = np.array([0.1, 0.2, 0.3])
+
+    def model(x, a, y=None):
+        w = numpyro.param("w", jnp.zeros(()))
+        numpyro.sample("y", nd.Normal(table[a] + w, 1.0), obs=y)
+
+    with pytest.raises(errors.ModelError, match=r"jnp.asarray\(table\)\[a\] in place of numpy_table\[a\]"):
+        density_class(model).density({"w": 0.0}, np.zeros((2, 1)), np.array([0, 1]))

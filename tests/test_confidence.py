@@ -318,7 +318,6 @@ def test_affinity_ball_of_a_linear_gaussian_is_its_ellipsoid() -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        radius.posterior_quantile(40),
         radius.parametric_bootstrap(40),
         radius.paper_radius(),
         radius.hellinger_ball(radius.bracketing(4.0, 4.0)),
@@ -562,8 +561,8 @@ def test_shrinkage_names_the_cause() -> None:
         (lambda: feed(learned(n=3), np.ones((1, 3)), np.zeros(1), np.ones(1), growth=1.0), SettingError, "growth must be"),
         (lambda: members(learned(n=3), 5, 0, "dreams"), SettingError, "source must be one of"),
         (lambda: members(learned(n=3), 0), SettingError, "n must be at least 1, got 0"),
-        (lambda: members(learned(n=3), 5, 0, "guide"), SettingError, "SVI oracle"),
-        (lambda: members(learned(n=3), 5, 0, "nuts"), SettingError, "NumPyro program"),
+        (lambda: members(learned(n=3), 5, 0, "svi"), SettingError, "needs a guide with spread"),
+        (lambda: members(learned(n=3), 5, 0, "nuts"), SettingError, "NumPyro or Pyro program"),
         (lambda: members(ProgramLearner.start(LOGISTIC, delta=0.1), 5), SettingError, "no bounded set"),
         (lambda: members(ProgramLearner.start(LOGISTIC, delta=0.1), 5, 0, "laplace"), SettingError, "needs a fit"),
         (lambda: ProgramLearner.start(LOGISTIC, delta=0.0), SettingError, "delta must lie"),

@@ -83,7 +83,7 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
     if not all(d.is_scalar for d in found):
         return None
     try:
-        low = min(float(np.min(np.asarray(d.support[0], float))) for d in found)
+        low = min((float(np.min(np.asarray(d.support[0], float))) for d in found), default=-np.inf)
         if np.isfinite(low):
             return None if model.moving_support else Floor(low)
         # the members' variances are all that are possible; those at a parametric class's start are not

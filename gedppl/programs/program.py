@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +41,10 @@ from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.tracing import Site, check_initial, find_program, parse_bounds
 from gedppl.rows import Rows
 from gedppl.showing import as_html
+
+if TYPE_CHECKING:
+    from gedppl.learning.learner import Learner
+    from gedppl.oracles.variational import GuideRunner, GuideSettings
 
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
 MOST_ARRIVED = 16
@@ -78,6 +82,7 @@ class ProgramClass:
         self._program: Any = None
         self._known_actions: set[int] = set()
         self._token: str | None = None
+        self.guide_loops: dict[GuideSettings, GuideRunner] = {}  # of SVI: they hold what was compiled
         if example is not None:
             self.trace(*example)
 
@@ -157,6 +162,9 @@ class ProgramClass:
 
     def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
         return parametric(self)
+
+    def own_learner(self, delta: float) -> Learner | None:
+        return None
 
     @property
     def prior_free(self) -> np.ndarray:
@@ -288,6 +296,10 @@ class ProgramClass:
         settings, single = self._settings(theta)
         out = self.program.log_prior(settings)
         return out[0] if single else out
+
+    def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
+        """Log volume of the transforms from theta (M, D) to constrained values, over `sample` sites: (M,)."""
+        return self.program.log_jacobian(self._settings(theta)[0])
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient (D,) and Hessian (D, D) of `log_prior` at theta (D,)."""
