@@ -125,8 +125,9 @@ def _parametric(
     where: Where | None,
     keep_past: bool,
 ) -> Learner:
-    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
     ratio = LikelihoodRatio() if confidence is None else confidence
+    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
+    closed &= not isinstance(ratio, LikelihoodRatio) or ratio.predictive == "laplace"  # else its draws are asked for
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
     if closed and prior is None and gaussian_outcome and cls.predictor is not None and isinstance(ratio, LikelihoodRatio):
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
