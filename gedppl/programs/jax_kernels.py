@@ -25,8 +25,10 @@ from gedppl.programs.answers import Answers
 from gedppl.programs.histories import Histories
 from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.programs.jax_first_look import FirstLook, first_look
+from gedppl.programs.jax_seen import seen_by_data
 from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.padding import PIECES, pad, pieces, settings_size
+from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import trial_rows
 from gedppl.rows import Rows
 
@@ -135,6 +137,11 @@ class JaxKernels:
     @property
     def ordered(self) -> OrderedPredictor | None:
         return self._fact("ordered", lambda: ordered_predictor(self))
+
+    @property
+    def seen(self) -> Seen | Refusal:
+        """What data see of the parameters, where the predictor is not affine in theta itself."""
+        return self._fact("seen", lambda: seen_by_data(self))
 
     # parameters -------------------------------------------------------------------------------------------------------
 
