@@ -6,8 +6,9 @@ Axis letters: K actions, J constraints, D flat parameters.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,37 @@ import numpy as np
 from gedppl import ged_ucb
 from gedppl.ged_ucb.known import holds_parameters
 from gedppl.learning.learner import Bounds
+from gedppl.names import Names
 from gedppl.problem import Constraint
+from gedppl.selection import policy_cost
+
+
+class Witnesses(Mapping[int, Any]):
+    """Action -> the parameters under which its cost is largest, found when first read: most certificates are never read."""
+
+    def __init__(self, find: Callable[[], dict[int, Any]]) -> None:
+        self._find: Callable[[], dict[int, Any]] | None = find
+        self._found: dict[int, Any] = {}
+
+    def _all(self) -> dict[int, Any]:
+        if self._find is not None:
+            self._found, self._find = self._find(), None
+        return self._found
+
+    def __getitem__(self, action: int) -> Any:
+        return self._all()[action]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (self._all(),)
 
 
 @dataclass(frozen=True)
@@ -23,13 +54,14 @@ class ConstraintCertificate:
     """Why the policy keeps one limit."""
 
     name: str
-    worst_case: float  # sum_a pi_a U_a: the largest value the data still allow
+    worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play: the largest value the data still allow
     at_most: float
     method: str  # "exact", "ascent", "sampled" or "known"
     guaranteed: bool
     rule: str
     note: str
-    witness: dict[int, Any]  # action -> the parameters under which its cost is largest
+    witness: Mapping[int, Any]  # action -> the parameters under which its cost is largest
+    every_draw: bool = False  # the limit is on every action that may be drawn, not on the average
 
     @property
     def slack(self) -> float:
@@ -38,7 +70,8 @@ class ConstraintCertificate:
     @property
     def claim(self) -> str:
         """One sentence, never stronger than what is proved."""
-        numbers = f"{self.name}: worst case {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
+        whose = "worst case of any action that may be drawn" if self.every_draw else "worst case"
+        numbers = f"{self.name}: {whose} {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
         if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
         if self.guaranteed:
@@ -101,6 +134,7 @@ class Certificate:
                     "rule": c.rule,
                     "note": c.note,
                     "witness": {str(a): plain(w) for a, w in c.witness.items()},
+                    "every_draw": c.every_draw,
                 }
                 for c in self.constraints
             ],
@@ -132,18 +166,20 @@ class Explanation:
     cost_lower: np.ndarray  # (J, K)
     cost_upper: np.ndarray  # (J, K)
     limits: np.ndarray  # (J,)
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the constraints
     certificate: Certificate
+    actions: Names  # what the actions are called
+    every_draw: np.ndarray  # (J,) bool
 
     @property
     def score(self) -> np.ndarray:
         """What the policy maximises: utility + bonus + width, (K,)."""
         return self.utility + self.bonus + self.width
 
-    def why_not(self, other: int) -> str:
-        """Why `other` was not played with more probability."""
-        if not 0 <= other < len(self.policy):
-            raise IndexError(f"action must be one of 0, ..., {len(self.policy) - 1}, got {other}")
+    def why_not(self, action: int | str) -> str:
+        """Why this action was not played with more probability."""
+        other = self.actions.action(action)
+        label = self.actions.labels[other]
         if self.certificate.fallback:
             return f"no policy was computed: {self.certificate.fallback}"
         p = self.policy[other]
@@ -151,32 +187,42 @@ class Explanation:
         if p > 0 and over:
             j = over[0]
             return (
-                f"action {other} is played with probability {p:.3g}, and no more: its worst case on {self.names[j]!r} is "
+                f"action {label} is played with probability {p:.3g}, and no more: its worst case on {self.names[j]!r} is "
                 f"{self.cost_upper[j, other]:.4g}, above the limit {self.limits[j]:.4g}, so it is mixed with a cheaper action"
             )
         if p > 0:
-            return f"action {other} is played with probability {p:.3g}"
+            return f"action {label} is played with probability {p:.3g}"
         if over:
             j = over[0]
             low = self.cost_lower[j, other]
             reason = "and even at best it is" if low > self.limits[j] else "though at best it may be"
+            barred = [j for j in over if self.every_draw[j]]
+            if barred:
+                j = barred[0]
+                return (
+                    f"action {other} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r}, and the limit of "
+                    f"{self.limits[j]:.4g} holds for every draw: it is not mixed in at all"
+                )
             return (
-                f"action {other} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r} against a limit of "
+                f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r} against a limit of "
                 f"{self.limits[j]:.4g}, {reason} {low:.4g}; mixing it in would win less than the actions played"
             )
         best = int(np.argmax(self.policy))
         return (
-            f"action {other} keeps every limit but scores {self.score[other]:.4g} "
+            f"action {label} keeps every limit but scores {self.score[other]:.4g} "
             f"(utility {self.utility[other]:.4g} + exploration {self.bonus[other] + self.width[other]:.4g}), "
-            f"action {best} scores {self.score[best]:.4g}"
+            f"action {self.actions.labels[best]} scores {self.score[best]:.4g}"
         )
 
     def __str__(self) -> str:
-        head = f"{'action':>6} {'policy':>8} {'utility':>9} {'bonus':>9} {'width':>9} {'score':>9}"
+        labels = self.actions.labels
+        wide = min(max(6, *map(len, labels)), 24)
+        head = f"{'action':>{wide}} {'policy':>8} {'utility':>9} {'bonus':>9} {'width':>9} {'score':>9}"
         head += "".join(f" {name[:18] + ' ≤':>20}" for name in self.names)
         rows = [head]
         for k in range(len(self.policy)):
-            row = f"{k:>6} {self.policy[k]:>8.3f} {self.utility[k]:>9.4g} {self.bonus[k]:>9.4g} {self.width[k]:>9.4g}"
+            row = f"{labels[k][:wide]:>{wide}} {self.policy[k]:>8.3f}"
+            row += f" {self.utility[k]:>9.4g} {self.bonus[k]:>9.4g} {self.width[k]:>9.4g}"
             row += f" {self.score[k]:>9.4g}" + "".join(f" {u:>20.4g}" for u in self.cost_upper[:, k])
             rows.append(row + ("  <- played" if k == self.action else ""))
         return "\n".join([*rows, str(self.certificate)])
@@ -189,7 +235,7 @@ class Explanation:
         for k, column in enumerate(columns.T):
             cells = "".join(f"<td>{value:.4g}</td>" for value in column)
             style = ' style="font-weight: bold"' if k == self.action else ""
-            rows.append(f"<tr{style}><td>{k}</td>{cells}</tr>")
+            rows.append(f"<tr{style}><td>{html.escape(self.actions.labels[k])}</td>{cells}</tr>")
         said = "<br>".join(html.escape(line) for line in str(self.certificate).splitlines())
         return f"<table>{''.join(rows)}</table><p>{said}</p>"
 
@@ -235,6 +281,8 @@ def certify(
         limits=problem.limits,
         names=tuple(problem.constraint_names),
         certificate=certificate,
+        actions=problem.names,
+        every_draw=problem.every_draw,
     )
     return certificate, explanation
 
@@ -251,16 +299,16 @@ def _certify_one(
     problem, c = state.problem, state.problem.constraints[j]
     if info is None:
         safe = float(problem.safe_values(x[None])[0, j])
-        return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {})
-    worst = float(ged_ucb.worst_case(policy[None], info.cost_upper[i : i + 1])[0, j])
+        return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {}, c.every_draw)
+    worst = float(policy_cost(policy, info.cost_upper[i], problem.every_draw)[j])
     bounds = info.bounds[j]
     if bounds is None:
-        part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {})
+        part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw)
     else:
         assert isinstance(c, Constraint)
-        witness = _witness(problem.safe_action, c, bounds, policy, i)
+        witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
         part = ConstraintCertificate(
-            c.name, worst, c.at_most, bounds.method, bounds.guaranteed, bounds.rule, bounds.note, witness
+            c.name, worst, c.at_most, bounds.method, bounds.guaranteed, bounds.rule, bounds.note, witness, c.every_draw
         )
     if info.unlimited:
         return replace(part, guaranteed=False, note="warm-up round: played whatever the limits are")
@@ -286,13 +334,12 @@ def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanatio
     over[:, safe] = np.inf
     a = int(np.argmin(over.max(axis=0)))
     j = int(np.argmax(over[:, a]))
-    name, limit = explanation.names[j], explanation.limits[j]
+    name, limit, label = explanation.names[j], explanation.limits[j], explanation.actions.labels[a]
     low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
     if high <= limit:
-        return (
-            f"Other actions keep every limit (action {a}: {name} at most {high:.3g}); the model estimates less utility for them."
-        )
-    where = f"The nearest action, {a}, may cost between {low:.3g} and {high:.3g} on {name!r} against a limit of {limit:.3g}."
+        kept = f"action {label}: {name} at most {high:.3g}"
+        return f"Other actions keep every limit ({kept}); the model estimates less utility for them."
+    where = f"The nearest action, {label}, may cost between {low:.3g} and {high:.3g} on {name!r} against a limit of {limit:.3g}."
     if low > limit:
         return f"{where} Even its lowest value is above the limit: no policy that keeps the limit plays it often."
     return (

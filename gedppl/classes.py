@@ -45,9 +45,11 @@ class DrawnParams(dict[str, Any]):
 class LinearPredictor:
     """The class is a one-predictor family: eta(theta) = features(x, a) @ theta + offset(x, a), proved affine in theta.
 
-    ``link`` says what eta is: ``"identity"`` (the Normal's loc), ``"logit"`` (Bernoulli or Binomial), ``"log"`` (Poisson's
-    rate, an Exponential's rate or a Gamma's with fixed concentration: then eta is the log of the RATE argument).
-    ``fixed(x, a)`` returns the family's other arguments, free of theta, e.g. ``{"scale": (n,)}``.
+    ``link`` says what eta is: ``"identity"`` (the loc of a Normal, LogNormal, Logistic or Laplace; a Bernoulli's chance; a
+    Poisson's rate), ``"logit"``, ``"probit"``, ``"cloglog"`` or ``"log"`` of a chance (Bernoulli or Binomial), ``"log"`` (of the
+    rate of a Poisson, an Exponential, a Gamma; of the scale of a Weibull; of the mean of a NegativeBinomial, whose ``"logit"`` is
+    that of its `probs`). The names known are those of `gedppl.oracles.one_predictor.FAMILIES`.
+    ``fixed(x, a)`` returns the family's other arguments as `Density` names them, free of theta, e.g. ``{"scale": (n,)}``.
     """
 
     family: str
@@ -85,6 +87,34 @@ class LocationScale:
 def away_from(theta: Any) -> Any:
     """Another point (D,), different in every coordinate: what is constant at both is taken to be constant."""
     return theta + 1.0 + np.arange(theta.shape[0]) / max(theta.shape[0], 1)
+
+
+class MemberList:
+    """A finite class: M densities, known by their numbers 0, ..., M-1. What follows from `density` alone is written here.
+
+    `gedppl.finite_class` makes one from programs. A class of one's own derives from this and defines `size`, `density`,
+    `log_likelihood` and `values`.
+    """
+
+    size: int  # M
+    event_shape: tuple[int, ...] = ()
+    sampled: bool = False  # the members are draws, and the truth is none of them
+
+    def density(self, m: int, x: Array, a: Array) -> Density:
+        """Member m's density, batch (n,)."""
+        raise NotImplementedError
+
+    def log_likelihood(self, x: Array, a: Array, y: Array) -> np.ndarray:
+        """Per-row log-likelihood of every member, (M, n); minus infinity where a member excludes the outcome."""
+        raise NotImplementedError
+
+    def values(self, functional: Functional, x: Array, a: Array) -> np.ndarray:
+        """The functional of every member at every row, (M, n)."""
+        raise NotImplementedError
+
+    def parts(self, x: Array, a: Array) -> list[tuple[np.ndarray, Density]]:
+        """Members (m,) and their densities, batch (m, n), as few pairs as there are families."""
+        return [(np.array([m]), self.density(m, x, a)) for m in range(self.size)]
 
 
 class DensityClass(Protocol):

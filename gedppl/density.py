@@ -89,6 +89,11 @@ class Density:
         return self.spec.kind_of(self.args)
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether an outcome is one number."""
+        return self.kind in ("continuous", "discrete", "mixed") and not self.event_shape
+
+    @property
     def batch_shape(self) -> tuple[int, ...]:
         if self.family == "External":
             return tuple(self.args["distribution"].batch_shape)

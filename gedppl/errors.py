@@ -88,8 +88,12 @@ class ContextWidthError(DataError):
     """A context has the wrong number of columns."""
 
 
+class ColumnError(DataError):
+    """Named columns of a context are not those that were declared, or hold a level that was not."""
+
+
 class ActionRangeError(DataError):
-    """An action is not one of 0, ..., K-1, or is not allowed here."""
+    """An action is not one of 0, ..., K-1, has no such name, or is not allowed here."""
 
 
 class TrialsError(DataError):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.errors import ProblemError, ShapeError
+from gedppl.errors import ActionRangeError, ProblemError, ShapeError
+from gedppl.names import Names, declared_actions, declared_columns, listed
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -52,7 +54,7 @@ class Constraint:
     """A functional of a learned density that must stay at or under `at_most`, in expectation over the policy, each round.
 
     The limit holds for the policy's average, sum_a pi_a T(g_{x,a}) <= at_most, for the context at hand. A single action
-    above the limit may still be drawn, with a probability small enough that the average stays under it.
+    above the limit may still be drawn, with a probability small enough that the average stays under it; unless `every_draw`.
 
     Parameters
     ----------
@@ -71,6 +73,10 @@ class Constraint:
         Under which outcomes are told and certificates speak.
     outcome
         ``"utility"``, or the name of another constraint, to share that outcome and its fit: one density, two functionals.
+    every_draw
+        True: the limit holds for every action that may be drawn, T(g_{x,a}) <= at_most wherever pi_a > 0, and not for the average
+        only. This is what a clinician means by a limit. Only actions whose worst case is under it are played, so an untried one
+        is reached through shared parameters, a prior or bounds alone; the regret theorems do not apply.
     """
 
     model: Any
@@ -80,10 +86,12 @@ class Constraint:
     name: str = "cost"
     outcome: str | None = None
     safe_value_exact: bool = False
+    every_draw: bool = False
 
     def __post_init__(self) -> None:
         _check_functional(self.functional, f"constraint {self.name!r}")
         _check_limit(self.at_most, self.name)
+        _check_flag(self.every_draw, self.name)
         low, high = self.functional.low, self.functional.high
         if not low <= self.at_most <= high:
             raise ProblemError(
@@ -103,18 +111,22 @@ class KnownCost:
     fn: Callable[[np.ndarray], Any]
     at_most: float
     name: str = "cost"
+    every_draw: bool = False
 
     def __post_init__(self) -> None:
         _check_limit(self.at_most, self.name)
+        _check_flag(self.every_draw, self.name)
 
 
-def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost") -> KnownCost:
+def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost", every_draw: bool = False) -> KnownCost:
     """A constraint on a cost that is not learned: ``fn(x)`` gives the cost of all K actions at one context x (dx,).
+
+    `every_draw`: see `Constraint`.
 
     >>> known_cost(lambda x: [0.0, 1.0], at_most=0.1, name="queries").name
     'queries'
     """
-    return KnownCost(fn, at_most, name)
+    return KnownCost(fn, at_most, name, every_draw)
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ class Problem:
     Parameters
     ----------
     n_actions
-        K; actions are 0, ..., K-1.
+        K; actions are 0, ..., K-1. Left out where `actions` names them.
     utility
         What to maximise.
     constraints
@@ -148,22 +160,32 @@ class Problem:
         An outcome enters the fits when its decision is this many rounds old, whatever it is and however early it was told; one
         that is told later enters when it is told. 1, as soon as possible, is right only where the delay says nothing of the
         outcome. Where bad outcomes are told at once and good ones after a while, give the longest delay.
+    actions
+        Names, e.g. ``("placebo", "A", "B")``: action k has the k-th. Wherever an action is given, its name will do.
+    columns
+        Names of a context's columns, in the order in which the models see them, e.g. ``("age", "dose")``. Data frames, mappings
+        and records are then read by name. ``{"sex": ("f", "m"), "age": float}`` declares levels, too: the models see the codes
+        0, 1, ... of a level.
     """
 
-    n_actions: int
-    utility: Utility
+    n_actions: int = None  # type: ignore[assignment]  # set from `actions` where it is left out
+    utility: Utility = None  # type: ignore[assignment]  # must be given; it has a default only because n_actions has one
     constraints: Sequence[Constraint | KnownCost] = ()
-    safe_action: int | None = None
+    safe_action: int | None = None  # or its name, until it is read
     safe_utility: NumberOrFunction | None = None
     learn_safe: bool = True
     reveals: np.ndarray | None = None
     independent: bool = False
     outcome_age: int = 1
+    actions: Sequence[str] | None = None
+    columns: Sequence[str] | Mapping[str, Any] | None = None
     streams: dict[str, Any] = field(init=False, repr=False, compare=False)
+    names: Names = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         set_(self, "constraints", tuple(self.constraints))
+        set_(self, "names", self._read_names())
         self._check_actions()
         set_(self, "streams", self._collect_streams())
         if self.reveals is not None:
@@ -210,14 +232,31 @@ class Problem:
         together = "as independent given x, as declared" if self.independent else "one row a round"
         return f"{said}; of those revealed together, {together}"
 
-    def _check_actions(self) -> None:
-        if not isinstance(self.n_actions, (int, np.integer)) or self.n_actions < 1:
-            raise ProblemError(f"n_actions must be a positive whole number, got {self.n_actions!r}")
+    def _read_names(self) -> Names:
+        actions, n_actions = declared_actions(self.actions, self.n_actions)
+        if not isinstance(n_actions, (int, np.integer)) or n_actions < 1:
+            raise ProblemError(f"n_actions must be a positive whole number, got {n_actions!r}")
+        columns = declared_columns(self.columns)
+        names = Names(n_actions, actions, columns)
+        given = self.columns
+        kept = dict(given) if isinstance(given, Mapping) else None if columns is None else tuple(columns)
         safe = self.safe_action
-        if safe is not None and not 0 <= int(safe) < self.n_actions:
-            raise ProblemError(f"safe_action must be one of 0, ..., {self.n_actions - 1}, got {safe}")
+        try:
+            safe = None if safe is None else names.action(safe)
+        except ActionRangeError as error:
+            raise ProblemError(f"safe_action={safe!r}: {error}") from None
+        for field_name, value in (("actions", actions), ("n_actions", n_actions), ("columns", kept), ("safe_action", safe)):
+            object.__setattr__(self, field_name, value)
+        return names
+
+    def _check_actions(self) -> None:
+        if not isinstance(self.utility, Utility):
+            raise ProblemError(f"a problem needs utility=Utility(model, functional), what to maximise; got {self.utility!r}")
+        safe = self.safe_action
         learned = [c for c in self.constraints if isinstance(c, Constraint)]
-        if learned and safe is None:
+        if not learned:
+            return
+        if safe is None:
             raise ProblemError(
                 f"constraint {learned[0].name!r} is learned, so a safe_action is needed to act before anything is known; "
                 "name one, with its safe_value"
@@ -230,7 +269,8 @@ class Problem:
                 )
             if c.safe_value is None:
                 raise ProblemError(
-                    f"constraint {c.name!r} needs safe_value, its value at the safe action {safe}: a number or a function of x"
+                    f"constraint {c.name!r} needs safe_value, its value at the safe action {self.names.labels[safe]}: a number "
+                    "or a function of x"
                 )
             if not callable(c.safe_value):
                 _check_safe_value(np.asarray(c.safe_value, float), c)
@@ -262,10 +302,17 @@ class Problem:
 
     # values at contexts x (n, dx) ------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def limits(self) -> np.ndarray:
         """The limits: (J,)."""
-        return np.array([c.at_most for c in self.constraints], float)
+        limits = np.array([c.at_most for c in self.constraints], float)
+        limits.setflags(write=False)
+        return limits
+
+    @property
+    def every_draw(self) -> np.ndarray:
+        """Which limits hold for every action that may be drawn, and not for the average only: (J,) bool."""
+        return np.array([c.every_draw for c in self.constraints], bool)
 
     @property
     def constraint_names(self) -> list[str]:
@@ -273,6 +320,17 @@ class Problem:
 
     def safe_values(self, x: np.ndarray) -> np.ndarray:
         """Each constraint's known value at the safe action: (n, J). NaN where there is no safe action."""
+        if self._same_everywhere is not None:
+            return np.repeat(self._same_everywhere, len(x), axis=0)
+        return self._safe_values(x)
+
+    @cached_property
+    def _same_everywhere(self) -> np.ndarray | None:
+        """(1, J) the safe values, if none of them depends on the context."""
+        numbers = all(isinstance(c, Constraint) and not callable(c.safe_value) for c in self.constraints)
+        return self._safe_values(np.zeros((1, 1))) if numbers else None
+
+    def _safe_values(self, x: np.ndarray) -> np.ndarray:
         out = np.full((len(x), len(self.constraints)), np.nan)
         for j, c in enumerate(self.constraints):
             if isinstance(c, KnownCost):
@@ -307,14 +365,20 @@ class Problem:
             raise ProblemError(f"known_cost {c.name!r} returned NaN; return a number for every action")
         return out
 
-    def with_actions(self, n_actions: int) -> Problem:
-        """The same problem with more actions at the end; a new action reveals its own outcome only."""
+    def with_actions(self, n_actions: int, names: Sequence[str] | None = None) -> Problem:
+        """The same problem with more actions at the end; a new action reveals its own outcome only.
+
+        `names` are those of all actions, if they have names.
+        """
+        if (names is None) != (self.actions is None):
+            known = "actions have no names here" if self.actions is None else f"the others are {listed(self.actions)}"
+            raise ProblemError(f"either all actions have names or none has: {known}, got {names!r}")
         reveals = self.reveals
         if reveals is not None:
             grown = np.eye(n_actions, dtype=bool)
             grown[: self.n_actions, : self.n_actions] = reveals
             reveals = grown
-        return replace(self, n_actions=n_actions, reveals=reveals)
+        return replace(self, n_actions=n_actions, reveals=reveals, actions=names)
 
     def with_limit(self, name: str, at_most: float) -> Problem:
         """The same problem with another limit on one constraint."""
@@ -329,15 +393,17 @@ class Problem:
         parts += [f"reveals={None if self.reveals is None else self.reveals.tolist()}"]
         parts += [f"independent={self.independent}"] * self.independent  # journals from before this could be declared agree
         parts += [f"outcome_age={self.outcome_age}"] * (self.outcome_age != 1)
+        parts += [f"actions={self.actions!r}"] * (self.actions is not None)
+        parts += [f"columns={self.names.columns!r}"] * (self.columns is not None)
         parts += [f"safe_utility={_describe(self.safe_utility)}"]
         parts += [f"utility={_describe(self.utility.model)}|{_describe(self.utility.functional)}"]
         for c in self.constraints:
             if isinstance(c, KnownCost):
-                parts.append(f"known={c.name}|{c.at_most!r}|{_describe(c.fn)}")
+                parts.append(f"known={c.name}|{c.at_most!r}|{_describe(c.fn)}" + "|every draw" * c.every_draw)
             else:
                 parts.append(
                     f"constraint={c.name}|{c.at_most!r}|{c.stream}|{_describe(c.safe_value)}|{_describe(c.model)}|"
-                    f"{_describe(c.functional)}" + ("|exact" if c.safe_value_exact else "")
+                    f"{_describe(c.functional)}" + "|exact" * c.safe_value_exact + "|every draw" * c.every_draw
                 )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -366,6 +432,14 @@ def _check_limit(at_most: Any, name: str) -> None:
         ok = False
     if not ok:
         raise ProblemError(f"at_most of constraint {name!r} must be a finite number, got {at_most!r}")
+
+
+def _check_flag(every_draw: Any, name: str) -> None:
+    if not isinstance(every_draw, bool):
+        raise ProblemError(
+            f"every_draw of constraint {name!r} must be True (the limit holds for every action that may be drawn) or False (for "
+            f"the policy's average), got {every_draw!r}"
+        )
 
 
 def _check_safe_value(value: np.ndarray, c: Constraint) -> np.ndarray:

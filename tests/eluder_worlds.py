@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 
 import gedppl as ged
+from gedppl.classes import MemberList
 from gedppl.density import Density
 
 
-class CoinTables:
+class CoinTables(MemberList):
     """M tables of success probabilities, (M, X, K); the context is the number of its row. Stands in for `finite_class`."""
 
     def __init__(self, tables: np.ndarray) -> None:
@@ -23,8 +24,6 @@ class CoinTables:
 
     def density(self, m: int, x: np.ndarray, a: np.ndarray) -> Density:
         return Density("Bernoulli", {"probs": self.probs(x, a)[m]})
-
-    density_of = density
 
     def log_likelihood(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
         p = self.probs(x, a)

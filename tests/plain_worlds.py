@@ -7,26 +7,26 @@ import hashlib
 import numpy as np
 
 import gedppl as ged
+from gedppl.classes import MemberList
 from gedppl.density import Density
 from gedppl.errors import OutOfSupportError
+from gedppl.learning.finite import FiniteLearner
+from gedppl.learning.linear_gaussian import LinearGaussianLearner
+from gedppl.learning.programs import ProgramLearner
 from tests.program_doubles import Glm, arm_features
 
 
-class PlainTables:
+class PlainTables(MemberList):
     """A finite class of Bernoulli tables (M, X, K); the context is the row's number."""
 
     event_shape = ()
 
     def __init__(self, tables: np.ndarray) -> None:
         self.tables, self.size = tables, len(tables)
-        # all members at once, as a class from `finite_class` gives them
-        self._programs, self._thetas = [self], [np.arange(self.size)]
 
-    def _of(self, program):
-        return np.arange(self.size)
-
-    def density_at(self, members, x, a):
-        return Density("Bernoulli", {"probs": self._probs(x, a)[members]})
+    def parts(self, x, a):
+        """All members at once, as a class from `finite_class` gives them."""
+        return [(np.arange(self.size), Density("Bernoulli", {"probs": self._probs(x, a)}))]
 
     def describe(self) -> str:
         return hashlib.sha256(self.tables.tobytes()).hexdigest()
@@ -48,8 +48,6 @@ class PlainTables:
 
     def density(self, m, x, a):
         return Density("Bernoulli", {"probs": self._probs(x, a)[m]})
-
-    density_of = density
 
 
 class PlainWorld:
@@ -116,3 +114,9 @@ def play(agent, world, rounds: int, seed: int = 0) -> None:
         x = world.context(rng)
         decision = agent.ask(x)
         agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+
+
+def take_out_the_betting_monitors(monkeypatch) -> None:
+    """No model has a predictive, so nothing bets against one."""
+    for learner in (FiniteLearner, LinearGaussianLearner, ProgramLearner):
+        monkeypatch.setattr(learner, "has_predictive", lambda *_: False)

@@ -10,6 +10,7 @@ from scipy.special import expit, gammaln
 
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
+from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.rows import Rows
 
 
@@ -243,3 +244,44 @@ def some_rows(cls, theta, n, dx, seed, n_actions=2):
     rng = np.random.default_rng(seed)
     x, a = rng.standard_normal((n, dx)), rng.integers(0, n_actions, n)
     return Rows.of(x, a, cls.simulate(np.asarray(theta, float), x, a, rng))
+
+
+class OnePredictorDouble(Double):
+    """Any (family, link) of the table of one-predictor families, eta = features @ theta."""
+
+    def __init__(self, family, link, dim, features=linear_features, extra=None, offset=0.0, **options):
+        super().__init__(dim, **options)
+        self.family, self.features, self.extra, self.offset = family, features, extra or {}, offset
+        self.table = FAMILIES[family, link]
+        self.predictor = LinearPredictor(family, link, features, lambda x, a: np.full(len(a), offset), self.fixed)
+
+    def fixed(self, x, a):
+        return {name: np.full(len(a), value) for name, value in self.extra.items()}
+
+    def eta(self, theta, x, a):
+        return np.asarray(theta) @ self.features(x, a).T + self.offset
+
+    def row_terms(self, theta, x, a, y):
+        with np.errstate(all="ignore"):
+            value, slope, _ = self.table.terms(self.eta(theta, x, a), y, self.fixed(x, a))
+        return value, slope[:, :, None] * self.features(x, a)
+
+    def density_at(self, theta, x, a):
+        eta = self.eta(theta, x, a)
+        fixed = {name: np.broadcast_to(value, eta.shape) for name, value in self.fixed(x, a).items()}
+        return Density(self.family, self.table.arguments(eta, fixed))
+
+    def values_grad(self, functional, theta, x, a):
+        """Row i at its own theta[i]; the gradient by central differences in eta."""
+        phi = self.features(x, a)
+        eta, h = np.sum(phi * theta, axis=1) + self.offset, 1e-6
+        low, high = self.table.domain
+        values = []
+        for e in (eta, eta + h, eta - h):
+            arguments = self.table.arguments(np.clip(e, low, high), self.fixed(x, a))
+            with np.errstate(all="ignore"):
+                values.append(np.asarray(functional(Density(self.family, arguments), x=x, a=a), float))
+        return values[0], ((values[1] - values[2]) / (2 * h))[:, None] * phi
+
+    def simulate(self, theta, x, a, rng):
+        return self.density_at(theta, x, a).sample(int(rng.integers(2**31)), 1)[0]

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
-from gedppl.classes import density_class
+from gedppl.classes import MemberList, density_class
 from gedppl.density import Density
 from gedppl.divergences import hellinger2
 from gedppl.errors import NotFiniteError, SettingError, ShapeError
@@ -27,7 +27,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.reach import declared_reach
 from gedppl.learning.sampled_sets import members
 from gedppl.study.report.plots import plot_shrinkage
-from tests.program_doubles import Double, Glm, Heteroscedastic, arm_features, some_rows
+from tests.program_doubles import Double, Glm, Heteroscedastic, OnePredictorDouble, arm_features, some_rows
 
 DELTA = 0.05
 LOGISTIC = Glm("Bernoulli", 3)
@@ -168,7 +168,8 @@ def test_an_open_end_never_hides_what_lies_beyond() -> None:
 
 
 def test_a_users_function_is_searched_and_says_so() -> None:
-    found = learned().bounds(expected(lambda y, x, a: (y - 0.5) ** 2, 0, 1), np.ones((1, 3)), 1)
+    counts = OnePredictorDouble("Poisson", "log", 3)
+    found = learned(counts, 0.3 * TRUTH).bounds(expected(lambda y, x, a: np.minimum(y, 4.0), 0, 4), np.ones((1, 3)), 1)
     assert (found.method, found.guaranteed) == ("ascent", False)
     assert "grid" in found.note
 
@@ -344,7 +345,7 @@ def test_chi_square_on_a_glm_is_exact_but_not_guaranteed() -> None:
 # the finite learner ----------------------------------------------------------------------------------------------------------
 
 
-class Means:
+class Means(MemberList):
     """Normals of unit scale with M different means; the action shifts by one."""
 
     def __init__(self, means):
@@ -354,9 +355,9 @@ class Means:
         return norm.logpdf(np.asarray(y), self.means[:, None] + np.asarray(a))
 
     def values(self, functional, x, a):
-        return np.stack([np.asarray(functional(self.density_of(m, x, a))) for m in range(self.size)])
+        return np.stack([np.asarray(functional(self.density(m, x, a))) for m in range(self.size)])
 
-    def density_of(self, m, x, a):
+    def density(self, m, x, a):
         return Density("Normal", {"loc": self.means[m] + np.asarray(a, float), "scale": np.ones(len(a))})
 
 

@@ -11,17 +11,18 @@ from scipy.stats import binom, norm
 
 import gedppl as ged
 from gedppl.agent import AlarmWarning, SafeActionWarning, monitoring
+from gedppl.classes import MemberList
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
 from gedppl.ged_ucb import declared
 from gedppl.learning.learner import Bounds
 from gedppl.study.planning import plan
 from gedppl.study.simulation import simulate
-from tests.plain_worlds import PlainTables, PlainWorld, play
+from tests.plain_worlds import PlainTables, PlainWorld, play, take_out_the_betting_monitors
 from tests.program_doubles import Glm
 
 
-class Families:
+class Families(MemberList):
     """A finite class of scalar densities that differ by one number an action: `make(values (M, n))` is the density."""
 
     event_shape = ()
@@ -32,10 +33,8 @@ class Families:
     def describe(self) -> str:
         return repr(self.tables.tolist())
 
-    def density_of(self, m, x, a):
+    def density(self, m, x, a):
         return self.make(self.tables[m, np.asarray(a)])
-
-    density = density_of
 
     def log_likelihood(self, x, a, y):
         return np.asarray(self.make(self.tables[:, np.asarray(a)]).log_prob(np.asarray(y, float)))
@@ -199,7 +198,7 @@ def later(**options) -> ScalarWorld:
 @pytest.fixture
 def no_bets(monkeypatch) -> None:
     """The sets alone: the guard's own monitors are taken out."""
-    monkeypatch.setattr(monitoring, "_has_predictive", lambda *_: False)
+    take_out_the_betting_monitors(monkeypatch)
     monkeypatch.setattr(monitoring, "_costs", lambda *_: {})
 
 

@@ -126,8 +126,6 @@ class ScaledTables(CoinTables):
     def density(self, m: int, x: np.ndarray, a: np.ndarray) -> Density:
         return Density("Normal", {"loc": self.shift + self.gain * self.probs(x, a)[m], "scale": 0.3 * self.gain})
 
-    density_of = density
-
     def log_likelihood(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
         return -0.5 * (((np.asarray(y) - self.shift) / self.gain - self.probs(x, a)) / 0.3) ** 2 - np.log(self.gain)
 

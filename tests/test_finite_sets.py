@@ -12,7 +12,7 @@ import gedppl as ged
 from gedppl import errors
 from gedppl.learning.finite import FiniteLearner
 from gedppl.selection import select_policy
-from tests.plain_worlds import PlainTables, PlainWorld, play
+from tests.plain_worlds import PlainTables, PlainWorld, play, take_out_the_betting_monitors
 
 AT_MOST = 0.4
 
@@ -61,9 +61,9 @@ def neither_nor() -> PlainWorld:
 
 @pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
 def test_an_empty_class_raises_an_alarm_and_plays_safe_until_acknowledged(tmp_path, monkeypatch) -> None:
-    from gedppl.agent import AlarmWarning, monitoring
+    from gedppl.agent import AlarmWarning
 
-    monkeypatch.setattr(monitoring, "_has_predictive", lambda *_: False)  # the betting monitors are taken out
+    take_out_the_betting_monitors(monkeypatch)
     world = neither_nor()
     agent = ged.GEDUCB(world.problem, journal=tmp_path / "j.db")
     with pytest.warns(AlarmWarning, match=r"no parameter of the model of 'cost' is left.*until acknowledge\('empty:cost'\)"):
@@ -183,9 +183,8 @@ def test_draws_from_the_prior_are_known_as_draws() -> None:
     cut = [{"p": p} for p in together["p"]]
     mixed = [{"p": [0.2, 0.6]}, one_by_one[3]]
     for settings in (one_by_one, cut, mixed, [dict(s) for s in one_by_one]):
-        members = ged.finite_class(coin, settings)
-        assert members.sampled
-        assert not certified(members).guaranteed
+        assert ged.finite_class(coin, settings).sampled
+    assert not certified(ged.finite_class(coin, one_by_one)).guaranteed
     assert "draws" in repr(ged.finite_class(coin, one_by_one))
     # the control: the same numbers, chosen
     assert not ged.finite_class(coin, [{"p": np.asarray(s["p"]).tolist()} for s in one_by_one]).sampled

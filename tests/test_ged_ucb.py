@@ -11,6 +11,7 @@ from scipy.stats import binom
 import gedppl as ged
 from gedppl import counterfactual, ged_ucb
 from gedppl.ged_ucb import costs
+from gedppl.selection import policy_cost
 from gedppl.study.simulation import constrained_best, simulate
 from tests.literal import algorithm_1
 from tests.problems import LinearWorld, TableWorld
@@ -296,7 +297,7 @@ def test_limits_in_the_hundreds_of_millions_are_kept_but_for_rounding() -> None:
         upper[..., 0] = 0.9 * limit
         score = rng.standard_normal((1, 1, 5))
         policy = counterfactual.exact_pass(score, upper, [[limit]], [1.0], [0], 0, safe_action=0).policy
-        worst = costs.worst_case(policy, upper[:, 0])
+        worst = policy_cost(policy, upper[:, 0], np.array([False]))
         largest = max(largest, worst[0, 0] - limit)
         costs.check_feasible(worst, np.array([limit]))
     assert largest > costs.TOLERANCE  # it does happen

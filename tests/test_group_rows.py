@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import binom
 
 import gedppl as ged
-from gedppl.agent.state_store import _Reader, _Writer
 from gedppl.density import Density
 from gedppl.functionals import mean
 from gedppl.learning import Where, feed, learner_for, radius
@@ -18,6 +17,7 @@ from gedppl.learning.groups import Group, action_groups, dependence, named, prog
 from gedppl.learning.program_bounds import MISSPECIFIED
 from gedppl.learning.program_sets import Start
 from gedppl.learning.programs import ProgramLearner
+from gedppl.learning.storing import Reader, Writer
 from tests.plain_worlds import ArmsWorld, play
 from tests.program_doubles import Glm, Heteroscedastic, arm_features
 
@@ -256,12 +256,12 @@ def test_a_stored_group_comes_back_with_its_rows_and_a_foreign_one_does_not() ->
     _, x, a, y = arm_rows(60, 8)
     learner = feed(ProgramLearner.start(ARMS, delta=DELTA, groups=OWN), x, a, y, growth=2.0)
     fresh = ProgramLearner.start(ARMS, delta=DELTA, groups=OWN)
-    writer = _Writer(strict=True)
-    tree = writer.learner(learner)
-    back = _Reader(writer.arrays).learner(fresh, tree)
+    writer = Writer(strict=True)
+    tree = learner.stored(writer)
+    back = fresh.restored(Reader(writer.arrays), tree)
     for part, known in zip(back.own, learner.own):
         assert (part.group, part.evidence, part.starts, part.fitted) == (known.group, known.evidence, known.starts, known.fitted)
         np.testing.assert_array_equal(part.data.table.x, known.data.table.x)
     np.testing.assert_array_equal(widths(back, x[:2]), widths(learner, x[:2]))
     with pytest.raises(ValueError, match="not those of the learner"):
-        _Reader(writer.arrays).learner(fresh, tree | {"own": tree["own"][1:]})
+        fresh.restored(Reader(writer.arrays), tree | {"own": tree["own"][1:]})

@@ -129,10 +129,31 @@ def test_every_bet_can_be_put_into_words():
 
 def test_sharing_keeps_the_total_and_floors_every_bet():
     rng = np.random.default_rng(7)
-    wealth, weights = rng.normal(size=(5, 4)) * 5, np.log([0.1, 0.2, 0.3, 0.4])
+    wealth, weights = rng.dirichlet(np.ones(4), size=5), np.array([0.1, 0.2, 0.3, 0.4])
     after = shared(wealth, weights, 0.01)
-    np.testing.assert_allclose(log_total(after), log_total(wealth), atol=1e-12)
-    assert np.all(after >= np.log(0.01) + weights + log_total(wealth)[:, None] - 1e-12)
+    np.testing.assert_allclose(after.sum(axis=-1), 1.0, atol=1e-12)
+    assert np.all(after >= 0.01 * weights)
+
+
+@pytest.mark.parametrize("drifting", [False, True])
+def test_shares_and_their_total_are_the_products_of_all_payoffs(drifting):
+    """The slow, literal way: every bet's wealth as a logarithm of its own, dealt out anew in logarithms."""
+    rng, bets = np.random.default_rng(70), Bets(2, 3)
+    monitor = PitMonitor._create(2, 3, 0.05, 10, drifting)
+    log_wealth, first = np.log(monitor.wealth), np.log(monitor.wealth)
+    for t in range(400):
+        u, x, a = rng.beta(1.2, 1.0), rng.normal(size=2), int(rng.integers(3))
+        if t >= 10:
+            moments = monitor.moments.include(x)
+            column, group = bets.features(moments.standardised(x), a)
+            payoff = bets.payoffs(u, column, group, monitor.trend.expected(Trend.within_action(column, group)))
+            log_wealth = log_wealth + np.append(np.log1p(payoff), 0.0)
+            if drifting:
+                rate = 1.0 / (t - 10 + 2)
+                log_wealth = np.logaddexp(np.log1p(-rate) + log_wealth, np.log(rate) + log_total(log_wealth) + first)
+        monitor = monitor.update(u, x, a)
+    np.testing.assert_allclose(monitor.log_total, log_total(log_wealth), atol=1e-9)
+    np.testing.assert_allclose(monitor.log_wealth, log_wealth, atol=1e-9)
 
 
 def test_moments_are_those_of_numpy():
@@ -260,7 +281,7 @@ def test_a_conflicting_prior_under_a_learned_scale_is_reported_as_too_wide_predi
     for row in regression_pits("right", 30, 600, 12, truth=-3.0, learn_scale=True):
         monitor = monitor.update(*row)
     assert monitor.alarmed.mean() > 0.5
-    alone = dataclasses.replace(monitor, log_wealth=monitor.log_wealth[np.argmax(monitor.log_peak)])
+    alone = dataclasses.replace(monitor, wealth=monitor.wealth[np.argmax(monitor.log_peak)])
     assert alone.finding.startswith("outcomes vary less than predicted")
 
 

@@ -15,12 +15,11 @@ from gedppl import errors
 from gedppl.agent import AlarmWarning, monitoring
 from gedppl.agent.feedback import Entry
 from gedppl.agent.monitoring import stops
-from gedppl.agent.predictions import predictive_cdf
 from gedppl.agent.stakes import limit_floor
 from gedppl.classes import LinearPredictor
 from gedppl.guard import Cost, Told
 from gedppl.learning import linear_gaussian
-from tests.plain_worlds import ArmsWorld, PlainWorld, play
+from tests.plain_worlds import ArmsWorld, PlainWorld, play, take_out_the_betting_monitors
 from tests.program_doubles import Glm, Heteroscedastic
 
 WORLD = PlainWorld()
@@ -78,7 +77,7 @@ def test_an_alarm_stops_the_run_until_it_is_acknowledged(tmp_path) -> None:
 
 def test_the_limits_monitor_alone_stops_a_run(monkeypatch) -> None:
     """Needs no model: the model's own monitors are taken out."""
-    monkeypatch.setattr(monitoring, "_has_predictive", lambda *_: False)
+    take_out_the_betting_monitors(monkeypatch)
     world = dearer()
     agent = ged.GEDUCB(world.problem, seed=1)
     until_alarm(agent, world, 120)
@@ -237,7 +236,7 @@ def test_the_linear_predictive_is_the_posterior_one() -> None:
     x, a, new = np.array([[1.0, 0.3]]), np.array([1]), np.array([0.4])
     at = world.models[0].features(x, a)[0]
     expected = norm.cdf(0.4, at @ mean, np.sqrt(0.1**2 + at @ np.linalg.solve(precision, at)))
-    below, upto = predictive_cdf(learner, x, a, new)
+    below, upto = learner.predictive_cdf(x, a, new)
     np.testing.assert_allclose([below[0], upto[0]], expected, atol=1e-9)
 
 
@@ -249,7 +248,7 @@ def test_the_finite_predictive_is_the_mixture() -> None:
     weights = np.exp(learner.totals - learner.totals.max())
     weights /= weights.sum()
     zero = weights @ (1 - learner.cls.tables[:, [1, 0], [2, 1]])
-    below, upto = predictive_cdf(learner, x, a, np.array([0.0, 1.0]))
+    below, upto = learner.predictive_cdf(x, a, np.array([0.0, 1.0]))
     np.testing.assert_allclose(below, [0.0, zero[1]], atol=1e-12)
     np.testing.assert_allclose(upto, [zero[0], 1.0], atol=1e-12)
 
@@ -261,7 +260,7 @@ def test_the_particles_predictive_is_the_mixture() -> None:
     learner = agent._current(None).learners["cost"]
     x, a = np.array([[1.0, 0.3]]), np.array([1])
     probs = learner.cls.density_at(learner.particles.theta, x, a).args["probs"][:, 0]
-    below, upto = predictive_cdf(learner, x, a, np.ones(1))
+    below, upto = learner.predictive_cdf(x, a, np.ones(1))
     assert below[0] == pytest.approx(1 - np.exp(learner.particles.log_weights) @ probs)
     assert upto[0] == pytest.approx(1.0)
 

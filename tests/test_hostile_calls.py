@@ -12,7 +12,7 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.agent import numbers
+from gedppl.numerics import numbers
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 
 WORLD = PlainWorld()

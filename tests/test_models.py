@@ -27,7 +27,10 @@ pytestmark = [
 
 MODELS = Path(__file__).parents[1] / "models"
 SCRIPTS = sorted(path.stem for path in MODELS.glob("*.py") if path.stem != "crossfit")
-ROUNDS = 60
+ROUNDS, FEW = 60, 24
+SAID = ("dosing", "calibration", "active_learning")  # whose text speaks of a run: see `ALSO`
+RUNS = [(name, ROUNDS if name in SAID else FEW) for name in SCRIPTS]
+RUNS += [pytest.param(name, ROUNDS, marks=pytest.mark.slow) for name in SCRIPTS if name not in SAID]
 
 
 @cache
@@ -41,9 +44,9 @@ def load(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_every_script_runs_and_keeps_its_limits(name, tmp_path, monkeypatch) -> None:
-    """60 rounds, as the command line runs it. Then what the script's own text says of such a run (`ALSO`).
+@pytest.mark.parametrize(("name", "rounds"), RUNS)
+def test_every_script_runs_and_keeps_its_limits(name, rounds, tmp_path, monkeypatch) -> None:
+    """Some rounds, as the command line runs it. Then what the script's own text says of such a run (`ALSO`).
 
     Where the package with its table is missing a made-up table of the same form takes its place, so no script goes untried.
     """
@@ -52,8 +55,8 @@ def test_every_script_runs_and_keeps_its_limits(name, tmp_path, monkeypatch) -> 
     made_up = provide(name, tmp_path, monkeypatch)
     with loaded(MODELS / f"{name}.py") as script:
         agent = ged.GEDUCB(script.problem, seed=0)
-        run = ged.simulate(script.problem, script.environment, agent, ROUNDS, seed=0)
-    assert len(run) == ROUNDS
+        run = ged.simulate(script.problem, script.environment, agent, rounds, seed=0)
+    assert len(run) == rounds
     assert run.truth_known
     assert run.regret[-1] > -1e-9
     limits = script.problem.limits
@@ -64,7 +67,7 @@ def test_every_script_runs_and_keeps_its_limits(name, tmp_path, monkeypatch) -> 
     if script.segments is not None:
         run.add_segments(script.segments)
         for labels in run.by_segment().values():
-            assert sum(part["rounds"] for part in labels.values()) == ROUNDS
+            assert sum(part["rounds"] for part in labels.values()) == rounds
     if script.context_names is not None:
         assert len(script.context_names) == run.x.shape[1]
     if name in ALSO and not made_up:
@@ -302,8 +305,6 @@ def test_equal_rows_are_judged_by_the_same_fit() -> None:
     np.testing.assert_allclose(module.regression(z, counts, "poisson"), [0.5, 0.3], atol=0.05)
 
 
-ALSO = {
-    "dosing": patients_of_the_literature,
-    "calibration": reported_error_is_the_l1_error,
-    "active_learning": asks_within_budget_and_learns_from_answers_only,
-}
+ALSO = dict(
+    zip(SAID, (patients_of_the_literature, reported_error_is_the_l1_error, asks_within_budget_and_learns_from_answers_only))
+)

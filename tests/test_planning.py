@@ -23,6 +23,7 @@ from gedppl.study.planning import ModelWorld, Plan, Scenario, StoppingRules, Tri
 from gedppl.study.planning.plots import plot_plan, plot_regret_over_rounds
 from gedppl.study.planning.rules import best_possible
 from gedppl.study.planning.worlds import make_world
+from gedppl.study.simulation import FixedPolicy, constrained_best
 from tests.eluder_worlds import CoinTables, CoinWorld
 from tests.problems import LinearWorld
 
@@ -142,7 +143,7 @@ def test_futility_when_the_target_is_beyond_reach() -> None:
     world = make_world(WORLD.problem, Scenario(TRUTH), WORLD.contexts, 0)
     run = ged.simulate(WORLD.problem, world, agent, 10, 0)
     possible = best_possible(agent, WORLD.contexts)
-    oracle = np.mean([ged.simulation.constrained_best(WORLD.problem, WORLD.F[0, i], WORLD.G[0, i][None])[1] for i in range(2)])
+    oracle = np.mean([constrained_best(WORLD.problem, WORLD.F[0, i], WORLD.G[0, i][None])[1] for i in range(2)])
     assert oracle <= possible <= WORLD.F.max()
     assert StoppingRules(target=possible + 0.01, beyond_reach=True).verdict(run, agent, WORLD.contexts) == "beyond reach"
     assert StoppingRules(target=1.0).verdict(run, agent, WORLD.contexts) == ""
@@ -239,9 +240,9 @@ def test_a_function_of_the_problem_varies_anything() -> None:
 def test_agent_options_and_agents_of_ones_own() -> None:
     made: list[tuple[float, int]] = []
 
-    def always_safe(problem: ged.Problem, delta: float, seed: int) -> ged.simulation.FixedPolicy:
+    def always_safe(problem: ged.Problem, delta: float, seed: int) -> FixedPolicy:
         made.append((delta, seed))
-        return ged.simulation.FixedPolicy(lambda x: np.eye(4)[0], seed)
+        return FixedPolicy(lambda x: np.eye(4)[0], seed)
 
     result = plan(WORLD.problem, WORLD.contexts, 4, scenarios={"first": TRUTH}, replicates=2, agent=always_safe, delta=0.2)
     assert result.rows[0]["safe share"] == 1.0
@@ -253,7 +254,7 @@ def test_agent_options_and_agents_of_ones_own() -> None:
 
 
 def test_alarms_are_counted_and_not_shouted() -> None:
-    class Alarmed(ged.simulation.FixedPolicy):
+    class Alarmed(FixedPolicy):
         alarms = ("the cost is above its limit",)
 
         def ask(self, x: np.ndarray) -> object:

@@ -13,7 +13,7 @@ import pytest
 
 import gedppl as ged
 
-QUICK, ALL = (-9, 6, 12), tuple(range(-9, 13))
+QUICK, ALL = (-9, 12), tuple(range(-9, 13))
 N = 40
 RNG = np.random.default_rng(12)
 X = np.column_stack([np.ones(N), RNG.normal(size=N)])
@@ -22,7 +22,8 @@ NOISE, UNIFORM = RNG.normal(size=N), RNG.uniform(size=N)
 ETA = 0.4 * A + 0.5 * X[:, 1]
 AT = np.array([[1.0, 0.3], [1.0, -1.2]])
 
-Case = tuple[Callable[..., Any], np.ndarray, np.ndarray, Any, float]  # model, contexts, outcomes, functional, its unit
+Asked = tuple[Any, float]  # a functional and its unit
+Case = tuple[Callable[..., Any], np.ndarray, np.ndarray, list[Asked]]  # model, contexts, outcomes, what is asked of one set
 
 
 def student_prior(u: float) -> Case:
@@ -32,17 +33,10 @@ def student_prior(u: float) -> Case:
         w = numpyro.sample("w", nd.StudentT(5.0, 0.0, u).expand([2, 2]).to_event(2))
         numpyro.sample("y", nd.Normal((w[a] * x).sum(-1), 0.5 * u), obs=y)
 
-    return model, X, u * (ETA + 0.5 * NOISE), ged.mean(-9 * u, 9 * u), u
-
-
-def second_moment(u: float) -> Case:
-    model, x, y, _, _ = student_prior(u)
-    return model, x, y, ged.second_moment(99 * u**2), u**2
-
-
-def band(u: float) -> Case:
-    model, x, y, _, _ = student_prior(u)
-    return model, x, y, ged.probability(above=0.2 * u, below=0.9 * u), 1.0
+    asked = [
+        (ged.mean(-9 * u, 9 * u), u), (ged.second_moment(99 * u**2), u**2), (ged.probability(above=0.2 * u, below=0.9 * u), 1.0),
+    ]  # fmt: skip
+    return model, X, u * (ETA + 0.5 * NOISE), asked
 
 
 def waiting(u: float) -> Case:
@@ -52,7 +46,7 @@ def waiting(u: float) -> Case:
         w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([2, 2]).to_event(2))
         numpyro.sample("y", nd.Exponential(jnp.exp((w[a] * x).sum(-1)) / u), obs=y)
 
-    return model, X, -u * np.log(UNIFORM) * np.exp(-ETA), ged.cvar(0.8, 0, 99 * u), u
+    return model, X, -u * np.log(UNIFORM) * np.exp(-ETA), [(ged.cvar(0.8, 0, 99 * u), u)]
 
 
 def logistic_contexts(u: float) -> Case:
@@ -62,7 +56,7 @@ def logistic_contexts(u: float) -> Case:
         w = numpyro.sample("w", nd.Normal(0.0, jnp.array([1.0, 1.0 / u])).expand([2, 2]).to_event(2))
         numpyro.sample("y", nd.Bernoulli(logits=(w[a] * x).sum(-1)), obs=y)
 
-    return model, X * [1.0, u], (1 / (1 + np.exp(-ETA)) > UNIFORM).astype(float), ged.mean(0, 1), 1.0
+    return model, X * [1.0, u], (1 / (1 + np.exp(-ETA)) > UNIFORM).astype(float), [(ged.mean(0, 1), 1.0)]
 
 
 def ordered_contexts(u: float) -> Case:
@@ -72,7 +66,7 @@ def ordered_contexts(u: float) -> Case:
         numpyro.sample("y", nd.OrderedLogistic(x @ w, cuts), obs=y)
 
     y = np.digitize(ETA + np.log(UNIFORM / (1 - UNIFORM)), [-1.0, 1.0]).astype(float)
-    return model, X * [1.0, u], y, ged.probability(above=0.5), 1.0
+    return model, X * [1.0, u], y, [(ged.probability(above=0.5), 1.0)]
 
 
 def unknown_noise(u: float) -> Case:
@@ -83,25 +77,27 @@ def unknown_noise(u: float) -> Case:
         s = numpyro.sample("s", nd.LogNormal(jnp.log(0.5 * u), 0.5))
         numpyro.sample("y", nd.Normal((w[a] * x).sum(-1), s), obs=y)
 
-    return model, X, u * (ETA + 0.5 * NOISE), ged.quantile(0.9, -9 * u, 9 * u), u
+    return model, X, u * (ETA + 0.5 * NOISE), [(ged.quantile(0.9, -9 * u, 9 * u), u)]
 
 
-CASES = [student_prior, second_moment, band, waiting, logistic_contexts, ordered_contexts, unknown_noise]
+CASES = [student_prior, waiting, logistic_contexts, ordered_contexts, unknown_noise]
 
 
-def told(case: Callable[[float], Case], u: float) -> tuple[np.ndarray, bool, str]:
-    """Bounds in the case's own unit, (2, n, K), and what is claimed of them."""
-    model, x, y, functional, unit = case(u)
+def told(case: Callable[[float], Case], u: float) -> tuple[np.ndarray, list[tuple[bool, str]]]:
+    """Bounds in the case's own units, (functionals, 2, n, K), and what is claimed of them."""
+    model, x, y, asked = case(u)
     at = AT * (x[0] / X[0] if np.allclose(x[0] / X[0], x[1] / X[1]) else 1.0)
-    found = ged.confidence_set(ged.density_class(model, example=(x, A)), x, A, y, growth=1.6).bounds(functional, at, 2)
-    return np.stack([found.lower, found.upper]) / unit, found.guaranteed, found.method
+    plausible = ged.confidence_set(ged.density_class(model, example=(x, A)), x, A, y, growth=1.6)
+    found = [plausible.bounds(functional, at, 2) for functional, _ in asked]
+    bounds = np.array([np.stack([b.lower, b.upper]) / unit for b, (_, unit) in zip(found, asked)])
+    return bounds, [(b.guaranteed, b.method) for b in found]
 
 
 def check(case: Callable[[float], Case], powers: tuple[int, ...]) -> None:
-    bounds, *claims = told(case, 1.0)
-    assert np.all(bounds[0] < bounds[1])
+    bounds, claims = told(case, 1.0)
+    assert np.all(bounds[:, 0] < bounds[:, 1])
     for k in powers:
-        other, *said = told(case, 10.0**k)
+        other, said = told(case, 10.0**k)
         np.testing.assert_allclose(other, bounds, rtol=1e-6, atol=1e-6, err_msg=f"times 10^{k}")
         assert said == claims
 

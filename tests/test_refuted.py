@@ -12,8 +12,6 @@ from scipy.stats import bernoulli, binom, norm
 
 import gedppl as ged
 from gedppl import learning as confidence
-from gedppl.agent import predictions
-from gedppl.agent.predictions import is_refutable, log_predictive, mark, tops
 from gedppl.classes import LinearPredictor
 from gedppl.errors import SettingError
 from gedppl.guard import ClassMonitor, PitMonitor
@@ -21,6 +19,7 @@ from gedppl.guard.bets import log_total
 from gedppl.learning import linear_gaussian
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
+from gedppl.learning.program_sets import concave_top
 from tests.plain_worlds import ArmsWorld, PlainWorld
 from tests.program_doubles import Glm
 
@@ -89,22 +88,22 @@ def test_the_linear_top_is_least_squares() -> None:
     before, after, (x, a, y) = learned(ArmsWorld("Normal"), 100)
     phi = ArmsWorld("Normal").models[0].features(x, a)
     theta = np.linalg.lstsq(phi, y, rcond=None)[0]
-    assert tops(after, mark(before)[None])[0] == pytest.approx(norm.logpdf(y, phi @ theta, 0.1).sum(), abs=1e-6)
+    assert after.top(before.mark()) == pytest.approx(norm.logpdf(y, phi @ theta, 0.1).sum(), abs=1e-6)
     location, sd = before.predict(x, a)
-    assert log_predictive(before, x, a, y) == pytest.approx(norm.logpdf(y, location, sd).sum())
+    assert before.log_predictive(x, a, y) == pytest.approx(norm.logpdf(y, location, sd).sum())
     # with fewer rows than parameters the fit is perfect
     before, after, (x, a, y) = learned(ArmsWorld("Normal"), 42)
-    assert tops(after, mark(before)[None])[0] == pytest.approx(2 * norm.logpdf(0.0, 0.0, 0.1), abs=1e-6)
+    assert after.top(before.mark()) == pytest.approx(2 * norm.logpdf(0.0, 0.0, 0.1), abs=1e-6)
 
 
 def test_the_finite_top_is_the_best_member() -> None:
     before, after, (x, a, y) = learned(PlainWorld(), 100)
     p = after.cls.tables[:, x[:, 0].astype(int), a]
     each = bernoulli.logpmf(y, p)
-    assert tops(after, mark(before)[None])[0] == pytest.approx(each.sum(axis=1).max())
+    assert after.top(before.mark()) == pytest.approx(each.sum(axis=1).max())
     weights = np.exp(before.totals - before.totals.max())
     mixed = weights @ np.exp(each) / weights.sum()
-    assert log_predictive(before, x, a, y) == pytest.approx(np.log(mixed).sum())
+    assert before.log_predictive(x, a, y) == pytest.approx(np.log(mixed).sum())
 
 
 def test_the_top_of_a_linear_predictor_is_that_of_an_independent_search() -> None:
@@ -115,10 +114,10 @@ def test_the_top_of_a_linear_predictor_is_that_of_an_independent_search() -> Non
         eta = phi @ theta
         return np.logaddexp(0, eta).sum() - y @ eta
 
-    assert tops(after, mark(before)[None])[0] == pytest.approx(-minimize(loss, np.zeros(6)).fun, abs=1e-6)
+    assert after.top(before.mark()) == pytest.approx(-minimize(loss, np.zeros(6)).fun, abs=1e-6)
     probs = before.cls.density_at(before.particles.theta, x, a).args["probs"]
     mixed = np.exp(before.particles.log_weights) @ np.where(y == 1, probs, 1 - probs)
-    assert log_predictive(before, x, a, y) == pytest.approx(np.log(mixed).sum())
+    assert before.log_predictive(x, a, y) == pytest.approx(np.log(mixed).sum())
 
 
 @pytest.mark.parametrize("unit", [1.0, 3e4, 1e7])
@@ -135,8 +134,8 @@ def test_a_top_is_found_whatever_the_unit_of_a_feature(unit) -> None:
 
     line = LinearPredictor("Normal", "identity", features, plain, lambda x, a: {"scale": np.full(len(x), NOISE)})
     learner = LinearGaussianLearner.start(line, 2, delta=0.1)
-    start, y = mark(learner), rng.normal(1 + 0.5 * x[:, 0], NOISE)
-    top = tops(learner.absorb(x, a, y), start[None])[0]
+    start, y = learner.mark(), rng.normal(1 + 0.5 * x[:, 0], NOISE)
+    top = learner.absorb(x, a, y).top(start)
     fitted = np.polyval(np.polyfit(x[:, 0], y, 1), x[:, 0])
     assert top == pytest.approx(norm.logpdf(y, fitted, NOISE).sum(), abs=1e-3)
 
@@ -144,7 +143,7 @@ def test_a_top_is_found_whatever_the_unit_of_a_feature(unit) -> None:
     chance = 1 / (1 + np.exp(-(2 - 2 * x[:, 0])))
     y = (rng.random(500) < chance).astype(float)
     data = PredictorData.empty(coin, 2).append(x, a, y)
-    found = predictions._concave_top(data, np.zeros(2))
+    found = concave_top(data, np.zeros(2))
     assert bernoulli.logpmf(y, chance).sum() < found < bernoulli.logpmf(y, chance).sum() + 8
 
 
@@ -152,7 +151,7 @@ def test_only_classes_with_a_known_top_can_be_refuted() -> None:
     general = ArmsWorld("Bernoulli", exact=False, actions=2)
     agent = ged.GEDUCB(general.problem)
     agent.ask([1.0, 0.5])
-    assert not is_refutable(agent._current(None).learners["cost"])
+    assert not agent._current(None).learners["cost"].refutable
 
 
 # what it finds ----------------------------------------------------------------------------------------------------------------

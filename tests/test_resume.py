@@ -13,9 +13,10 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.agent import keeper, recorder, state_store
+from gedppl.agent import keeper, recorder
 from gedppl.journal import Journal
 from gedppl.journal.snapshot import pack
+from gedppl.learning.storing import Reader
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 from tests.problems import LinearWorld, TableWorld
 
@@ -342,7 +343,7 @@ def test_hostile_snapshots_run_nothing_and_are_replayed_around(tmp_path, closed,
 
 
 def test_only_listed_classes_are_built() -> None:
-    reader = state_store._Reader({"a0": np.zeros(1)})
+    reader = Reader({"a0": np.zeros(1)})
     for node in ({"of": "Popen", "fields": {}}, {"of": "Start", "fields": {"k": 0}}, {"eval": "1"}, [1]):
         with pytest.raises((KeyError, ValueError)):
             reader.node(node)

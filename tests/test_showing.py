@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import gedppl as ged
+from gedppl import showing
 from gedppl.study.planning.tables import Plan, Trial
-from gedppl.study.simulation import Outline, showing
+from gedppl.study.simulation import Outline
 from tests.table_runs import agents_run
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 
 import gedppl as ged
+from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
 from gedppl.agent.stakes import densities, outcome_floor
+from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import contexts as contexts_file
 from gedppl.learning.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
+from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.answers import KEEP, LARGEST, Answers
 
 # the guard ------------------------------------------------------------------------------------------------------------
@@ -157,3 +161,37 @@ def test_answers_are_forgotten_and_large_ones_are_not_kept() -> None:
     for _ in range(2):
         answers.get("large", [np.zeros(LARGEST)], find)
     assert len(found) == KEEP + 4
+
+
+# certificates ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_witness_is_found_when_it_is_read_and_once() -> None:
+    found: list[int] = []
+
+    def find() -> dict[int, Any]:
+        found.append(1)
+        return {2: {"w": np.arange(2.0)}}
+
+    witness = Witnesses(find)
+    assert not found
+    assert list(witness) == [2]
+    assert witness[2]["w"].tolist() == [0.0, 1.0]
+    assert len(pickle.loads(pickle.dumps(witness))) == 1
+    assert len(found) == 1
+
+
+def test_bounds_hold_a_witness_only_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    slow = LinearGaussianLearner._witness
+    monkeypatch.setattr(LinearGaussianLearner, "_witness", lambda self, *rest: (looked.append(1), slow(self, *rest))[1])
+    world = make("treatments")
+    agent, rng = ged.GEDUCB(world.problem(), seed=0), np.random.default_rng(0)
+    for _ in range(30):
+        x = world.context(rng)
+        decision = agent.ask(x)
+        agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+    assert not looked
+    part = decision.certificate.constraints[0]
+    assert set(part.witness) == {int(a) for a in np.flatnonzero(decision.policy > 0)} - {0}
+    assert pickle.loads(pickle.dumps(decision.certificate)).to_dict() == decision.certificate.to_dict()

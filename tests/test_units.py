@@ -10,9 +10,10 @@ import pytest
 import gedppl as ged
 from gedppl.certificate import certify
 from gedppl.errors import FunctionalError, InfeasibleError
-from gedppl.ged_ucb import select, worst_case
+from gedppl.ged_ucb import select
 from gedppl.ged_ucb.costs import check_feasible, room_for_mixing
 from gedppl.guard import LimitMonitor
+from gedppl.selection import policy_cost
 from gedppl.study.simulation import FixedPolicy, simulate
 from tests.plain_worlds import PlainWorld
 from tests.test_declared import Families, exponential
@@ -126,7 +127,7 @@ def certified(change) -> tuple[bool, str]:
     state = agent._current(None)
     policy, info = select(state, np.zeros((1, 1)))
     certificate, _ = certify(state, np.zeros(1), policy[0], 0, change(info), 0, None)
-    assert np.isfinite(worst_case(policy, info.cost_upper)).all()
+    assert np.isfinite(policy_cost(policy, info.cost_upper, np.array([False]))).all()
     return certificate.guaranteed, certificate.constraints[0].claim
 
 

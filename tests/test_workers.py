@@ -72,7 +72,10 @@ def ray_workers() -> Iterator[Callable[..., Iterable[Any]]]:
         ray.shutdown()
 
 
-@pytest.mark.parametrize("workers", [processes, joblib_workers, dask_workers, ray_workers])
+LATER = [pytest.param(workers, marks=pytest.mark.slow) for workers in (dask_workers, ray_workers)]  # joblib pickles as they do
+
+
+@pytest.mark.parametrize("workers", [processes, joblib_workers, *LATER])
 def test_trials_in_other_processes_are_those_of_one(workers) -> None:
     # a closure goes everywhere but through plain pickle, which the executor uses
     declared = problem(model_of_a_module if workers is processes else linear_program(2, 2, 0.1))

@@ -22,14 +22,24 @@ from gedppl.agent import memory as steps
 from gedppl.agent import monitoring, recorder, state_store
 from gedppl.agent.deciding import AlarmWarning, Choice, Decision, FallbackWarning, SafeActionWarning, choose, decide
 from gedppl.agent.feedback import Entry, Outcomes, amended_outcomes, new_outcomes, read_outcomes
-from gedppl.agent.inputs import read_action, read_contexts, read_logged, read_mask, read_triples
+from gedppl.agent.inputs import read_log, read_mask, read_triples
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
-from gedppl.agent.numbers import is_whole
+from gedppl.agent.recommending import Recommendation, recommend
 from gedppl.certificate import Explanation, what_holds_back
-from gedppl.errors import ActionRangeError, DataError, DeclarationError, InputError, SettingError, UnknownDecisionError, renamed
+from gedppl.errors import (
+    ActionRangeError,
+    DataError,
+    DeclarationError,
+    InputError,
+    SettingError,
+    ShapeError,
+    UnknownDecisionError,
+    renamed,
+)
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
+from gedppl.numerics.numbers import is_whole
 from gedppl.problem import Problem
 from gedppl.settings import settings
 
@@ -170,11 +180,13 @@ class GEDUCB:
         Parameters
         ----------
         allowed
-            Boolean (K,), or (n, K): actions that may be played here.
+            Actions that may be played here: boolean (K,), or (n, K); or a list of action names.
+
+        Where the problem declares `columns`, x may be a data frame, a mapping or a record, which is read by name.
         """
         with self._step():
-            contexts, single = read_contexts(x, self._width)
-            mask = read_mask(allowed, len(contexts), self._memory.available)
+            contexts, single = self._contexts(x)
+            mask = read_mask(self._memory.problem.names, allowed, len(contexts), self._memory.available)
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             self._refuse(choice)
@@ -198,8 +210,8 @@ class GEDUCB:
     def policy(self, x: Any, allowed: Any = None) -> np.ndarray:
         """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded."""
         with self._step():
-            contexts, single = read_contexts(x, self._width)
-            mask = read_mask(allowed, len(contexts), self._memory.available)
+            contexts, single = self._contexts(x)
+            mask = read_mask(self._memory.problem.names, allowed, len(contexts), self._memory.available)
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             if choice.refused:
@@ -209,14 +221,41 @@ class GEDUCB:
     def cost_bounds(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper value of every constraint and action at x: each (J, K), or (n, J, K); the constraint's units."""
         with self._step():
-            contexts, single = read_contexts(x, self._width)
+            contexts, single = self._contexts(x)
             lower, upper = ged_ucb.cost_bounds(self._current(contexts), contexts)
             return (lower[0], upper[0]) if single else (lower, upper)
+
+    def recommend(
+        self, x: Any, rule: str = "certified", *, constraint: str | None = None, target: float | None = None, tried: bool = False
+    ) -> Recommendation:
+        """After a study: the one action to take from now on at x (dx,), with its certificate. Nothing is recorded.
+
+        Parameters
+        ----------
+        rule
+            ``"certified"``: the highest estimated utility among actions whose worst case keeps every limit.
+            ``"estimate"``: among those whose estimated cost does; no guarantee rests on an estimate, and the certificate shows
+            the worst case. ``"nearest"``: the action whose estimated value of one constraint is nearest to a target, as dose
+            finders choose.
+        constraint, target
+            For ``"nearest"``: which constraint, and the value aimed at, its limit if not given.
+        tried
+            Only actions that have been played.
+        """
+        with self._step():
+            contexts, _ = self._contexts(x)
+            if len(contexts) != 1:
+                raise ShapeError(f"recommend() takes one context (dx,), got {len(contexts)}; call it for each")
+            memory, broken = self._keeper.learned(contexts[0])
+            choice = choose(memory, contexts, None, broken)
+            if choice.refused:
+                raise DeclarationError(choice.refused)
+            return recommend(choice, contexts[0], rule, constraint, target, tried)
 
     def explain(self, decision: Decision | int) -> Explanation:
         """The terms behind a decision; ``print`` it, or ask ``.why_not(action)``."""
         with self._step():
-            key = self._known_id(decision.id if isinstance(decision, Decision) else decision)
+            key = self._known_id(decision)
             if key not in self._explanations:
                 raise UnknownDecisionError(
                     f"the terms of decision {key} are no longer in memory (the latest {KEPT_EXPLANATIONS} are); "
@@ -226,21 +265,21 @@ class GEDUCB:
 
     # learning -------------------------------------------------------------------------------------------------------
 
-    def tell(self, decision_id: int, y: Any = None, z: Any = None) -> None:
-        """What came of a decision: the utility's outcome y, and z, a number or {constraint name: number}.
+    def tell(self, decision: Decision | int, y: Any = None, z: Any = None) -> None:
+        """What came of a decision, or of its id: the utility's outcome y, and z, a number or {constraint name: number}.
 
         Any order, any delay. Parts may come later (y now, z later). The same value again changes nothing; another value is an
         error. If the delay depends on the outcome, no set covers: declare ``Problem(outcome_age=)``.
         """
-        self.tell_many([(decision_id, y, z)])
+        self.tell_many([(decision, y, z)])
 
-    def tell_many(self, outcomes: Sequence[tuple[int, Any, Any]]) -> None:
-        """Several (id, y, z) at once: all are taken in, or, if one is wrong, none."""
+    def tell_many(self, outcomes: Sequence[tuple[Decision | int, Any, Any]]) -> None:
+        """Several (decision or id, y, z) at once: all are taken in, or, if one is wrong, none."""
         with self._step():
             fresh: dict[int, Outcomes] = {}
             entries = []
-            for decision_id, y, z in read_triples(outcomes):
-                key = self._known_id(decision_id)
+            for decision, y, z in read_triples(outcomes):
+                key = self._known_id(decision)
                 x, action = self._asked[key]
                 told = read_outcomes(self.problem, x, action, y, z)
                 known = self._told.get(key, {}) | fresh.get(key, {})
@@ -254,14 +293,14 @@ class GEDUCB:
                 now = {key: self._told.get(key, {}) | news for key, news in fresh.items()}
                 self._keeper.commit(records, steps.told(self._memory, entries), told=now)
 
-    def amend(self, decision_id: int, y: Any = None, z: Any = None) -> None:
+    def amend(self, decision: Decision | int, y: Any = None, z: Any = None) -> None:
         """Correct what was told of a decision. The models are rebuilt from all data, in the batches in which they came.
 
         Decisions made meanwhile stay as they were made. Every outcome is predicted anew from those before it, so the
         confidence sets stay valid if what is corrected does not depend on later outcomes. It costs a replay of the run.
         """
         with self._step():
-            key = self._known_id(decision_id)
+            key = self._known_id(decision)
             told = read_outcomes(self.problem, *self._asked[key], y, z)
             if not told:
                 raise DataError(f"amend() was given no outcome of decision {key}; pass y=, z= or both")
@@ -275,11 +314,13 @@ class GEDUCB:
     def observe(self, x: Any, a: Any, y: Any, z: Any = None) -> None:
         """Learn from logged rows, before or between decisions: x (n, dx), a (n,), y (n,), z (n,) or {name: (n,)}.
 
+        x may be a whole log, a data frame or a mapping of columns: then ``observe(log, "treatment", "response", "toxicity")``
+        names the columns to take a, y and z from; contexts are the declared `columns`, and others in the log are passed over.
+
         The rows are taken in the order given, with refits in between, so that each is predicted from those before it.
         """
         with self._step():
-            contexts, single = read_contexts(x, self._width)
-            payloads = recorder.observe_payloads(self.problem, read_logged(self.problem, contexts, a, y, z, single))
+            payloads = recorder.observe_payloads(self.problem, read_log(self.problem, x, a, y, z, self._width))
             after = steps.observed(self._memory, recorder.logged_entries(self.problem, payloads, self._width))
             self._warn(self._keeper.commit([("observe", payload) for payload in payloads], after))
 
@@ -289,20 +330,24 @@ class GEDUCB:
         """From now on another limit for one constraint. Past rounds keep theirs."""
         self._change(lambda: recorder.limit_payload(name, at_most))
 
-    def retire_action(self, action: int) -> None:
+    def retire_action(self, action: int | str) -> None:
         """From now on this action is not on offer. The safe action cannot be retired."""
         self._change(lambda: self._offer(action, False))
 
-    def restore_action(self, action: int) -> None:
+    def restore_action(self, action: int | str) -> None:
         """Offer a retired action again."""
         self._change(lambda: self._offer(action, True))
 
-    def add_action(self) -> int:
-        """Offer one more action, K, and return it. The models must already know what to make of it (`a` may reach K)."""
+    def add_action(self, name: str | None = None) -> int:
+        """Offer one more action, K, and return it. The models must already know what to make of it (`a` may reach K).
+
+        It needs a `name` where the others have names.
+        """
         with self._step():
-            new = self.problem.n_actions
+            new, names = self.problem.n_actions, self.problem.actions
             grown = np.append(self._memory.available, True)
-            self._change(lambda: recorder.actions_payload(f"action {new} added", grown))
+            all_names = None if name is None else [*(names or ()), name]
+            self._change(lambda: recorder.actions_payload(f"action {new if name is None else name} added", grown, all_names))
             return new
 
     def acknowledge(self, alarm: Alarm | str) -> None:
@@ -361,6 +406,9 @@ class GEDUCB:
     def _width(self) -> int | None:
         return None if self._memory.origin is None else len(self._memory.origin)
 
+    def _contexts(self, x: Any) -> tuple[np.ndarray, bool]:
+        return self._memory.problem.names.contexts(x, self._width)
+
     @contextlib.contextmanager
     def _step(self) -> Iterator[None]:
         """One caller at a time, and whatever an interrupt left behind comes first."""
@@ -385,7 +433,7 @@ class GEDUCB:
     def _payload(self, d: Decision, allowed: np.ndarray | None, learned: bool) -> dict[str, Any]:
         if self.journal is None:
             return {"id": d.id, "x": d.x, "action": d.action, "learned": learned}
-        return recorder.decision_payload(d, allowed, self.settings.seed, learned, self._versions)
+        return recorder.decision_payload(d, self._memory.problem.names, allowed, self.settings.seed, learned, self._versions)
 
     def _change(self, payload: Callable[[], dict[str, Any]]) -> None:
         with self._step():
@@ -393,14 +441,16 @@ class GEDUCB:
             self._warn(self._keeper.commit([("change", change)], recorder.changed(self._memory, change)))
 
     def _offer(self, action: Any, on_offer: bool) -> dict[str, Any]:
-        key = read_action(action, self.problem.n_actions)
+        key = self.problem.names.action(action)
+        label = self.problem.names.labels[key]
         if key == self.problem.safe_action and not on_offer:
-            raise ActionRangeError(f"action {key} is the safe action and cannot be retired; retire another")
+            raise ActionRangeError(f"action {label} is the safe action and cannot be retired; retire another")
         available = self._memory.available
         available[key] = on_offer
-        return recorder.actions_payload(f"action {key} {'restored' if on_offer else 'retired'}", available)
+        return recorder.actions_payload(f"action {label} {'restored' if on_offer else 'retired'}", available)
 
-    def _known_id(self, decision_id: Any) -> int:
+    def _known_id(self, decision: Any) -> int:
+        decision_id = decision.id if isinstance(decision, Decision) else decision
         if not is_whole(decision_id) or int(decision_id) not in self._asked:
             raise UnknownDecisionError(f"there is no decision {decision_id!r}; decisions so far: {len(self._asked)}")
         return int(decision_id)
@@ -414,7 +464,7 @@ class GEDUCB:
         safe, rounds = self.problem.safe_action, self.rounds
         if safe is None or len(self._recent) < SAFE_WINDOW or rounds - self._warned_at < SAFE_WINDOW:
             return
-        share = np.mean(np.array(self._recent) == safe)
+        share = self._recent.count(safe) / SAFE_WINDOW
         if share <= SAFE_SHARE or latest.certificate.fallback:
             return
         self._warned_at = rounds

@@ -40,6 +40,7 @@ class Decision:
     policy: np.ndarray  # (K,)
     certificate: Certificate
     x: np.ndarray  # (dx,)
+    action_name: str = ""  # the action's name; its number as text where actions have none
 
     @property
     def propensity(self) -> float:
@@ -122,8 +123,8 @@ def _policies(
             reason, cause = f"{type(error).__name__}: {error}", error
     if safe is None:
         raise FloatingPointError(f"no policy could be computed ({reason}) and the problem names no safe action") from cause
-    policy = _safe_policy(memory, contexts, mask, reason)
-    warnings.warn(f"no policy could be computed ({reason}); taking the safe action {safe}", FallbackWarning, stacklevel=4)
+    policy, labels = _safe_policy(memory, contexts, mask, reason), memory.problem.names.labels
+    warnings.warn(f"no policy could be computed ({reason}); taking the safe action {labels[safe]}", FallbackWarning, stacklevel=4)
     return policy, None, reason
 
 
@@ -137,8 +138,10 @@ def why_stopped(memory: Memory) -> str | None:
 
 def _safe_policy(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, reason: str) -> np.ndarray:
     safe = memory.problem.safe_action
+    assert safe is not None
     if mask is not None and not mask[:, safe].all():
-        raise InfeasibleError(f"only the safe action {safe} may be played, and it is not among those allowed here: {reason}")
+        label = memory.problem.names.labels[safe]
+        raise InfeasibleError(f"only the safe action {label} may be played, and it is not among those allowed here: {reason}")
     policy = np.zeros((len(contexts), memory.problem.n_actions))
     policy[:, safe] = 1.0
     return policy
@@ -160,4 +163,4 @@ def decide(choice: Choice, x: np.ndarray, i: int) -> tuple[Decision, Explanation
     certificate, explanation = certify(memory.state, x, policy, action, choice.info, i, fallback, tuple(remarks), choice.doubts)
     policy = policy.copy()
     policy.setflags(write=False)  # like x: a decision is a record of what happened
-    return Decision(key, action, policy, certificate, x), explanation
+    return Decision(key, action, policy, certificate, x, memory.problem.names.labels[action]), explanation

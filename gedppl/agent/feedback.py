@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.agent.numbers import read_numbers, shape_of
 from gedppl.errors import ConflictingOutcomeError, DataError, GedError, LearningError, NotFiniteError, ShapeError
+from gedppl.numerics.numbers import read_numbers, shape_of
 from gedppl.problem import UTILITY, Problem
 
 Outcomes = dict[str, np.ndarray]  # outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
@@ -97,8 +97,10 @@ def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | 
         seen = ~np.isnan(array) if full else np.eye(problem.n_actions, dtype=bool)[action]
         hidden = seen & ~problem.reveals[action]
         if hidden.any():
+            labels = problem.names.labels
             raise DataError(
-                f"action {action} does not reveal the outcome of action {int(np.flatnonzero(hidden)[0])} (see Problem.reveals), "
+                f"action {labels[action]} does not reveal the outcome of action {labels[int(np.flatnonzero(hidden)[0])]} (see "
+                "Problem.reveals), "
                 f"but {name!r} was told for it; pass NaN there"
             )
     return array

@@ -31,15 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, rows_by_stream
-from gedppl.agent.predictions import is_refutable, log_predictive, mark, predictive_cdf, tops
-from gedppl.agent.stakes import densities, is_scalar, limit_cost, limit_floor, safe_cost
-from gedppl.errors import FamilyError, NoClosedFormError
+from gedppl.agent.stakes import limit_cost, limit_floor, safe_cost
 from gedppl.ged_ucb.declared import DECLARATIONS, KINDS
 from gedppl.guard import (
     Alarm,
@@ -56,7 +53,7 @@ from gedppl.guard import (
     randomised_pit,
 )
 from gedppl.guard.bets import Bets
-from gedppl.learning.linear_gaussian import LinearGaussianLearner
+from gedppl.learning.learner import Learner
 from gedppl.problem import Constraint, Problem, evaluate
 from gedppl.settings import warmup_rounds
 
@@ -87,7 +84,7 @@ class Watch:
                 cost = safe_cost(c, c.functional.low, x, problem.safe_action, at_safe)
                 if cost is not None and cost.limit is not None and cost.floor is not None and cost.floor.low < cost.limit:
                     safe_values[c.name] = (cost.limit, cost.floor.low, NO_UPPER_END)
-        models = [name for name, learner in state.learners.items() if _has_predictive(problem.streams[name], learner, x)]
+        models = [name for name, learner in state.learners.items() if learner.has_predictive(x[None])]
         width = len(x)
         guard = Guard.create(
             dx=width,
@@ -96,7 +93,7 @@ class Watch:
             limits=limits,
             safe_values=safe_values,
             models=models,
-            refutable=[name for name in models if is_refutable(state.learners[name])],
+            refutable=[name for name in models if state.learners[name].refutable],
         )
         columns = width if width <= OUTLIER_COLUMNS else Bets(width, 1).columns
         return cls(guard, OutlierCheck.create(dx=columns), 0)
@@ -141,12 +138,14 @@ class Watch:
                 alarms += new
             for name, (x, a, y) in rows_by_stream(state.problem, chunk).items():
                 if f"refuted:{name}" in guard.monitors:
-                    guard = guard.paid(name, log_predictive(learners[name], x, a, y))
+                    guard = guard.paid(name, learners[name].log_predictive(x, a, y))
                 if i + 1 < len(chunks):
                     learners[name] = learners[name].absorb(x, a, y)
         return replace(self, guard=guard, logged=self.logged + (0 if decided else len(entries))), alarms
 
-    def _pits(self, state: ged_ucb.State, learners: dict[str, Any], chunk: Sequence[Entry], shift: int) -> list[dict[str, float]]:
+    def _pits(
+        self, state: ged_ucb.State, learners: dict[str, Learner], chunk: Sequence[Entry], shift: int
+    ) -> list[dict[str, float]]:
         out: list[dict[str, float]] = [{} for _ in chunk]
         for number, name in enumerate(state.learners):
             if f"calibration:{name}" not in self.guard.monitors:
@@ -156,7 +155,7 @@ class Watch:
             if not rows:
                 continue
             x, a = np.stack([e.x for _, e, _ in rows]), np.array([e.action for _, e, _ in rows])
-            below, at = predictive_cdf(learners[name], x, a, np.array([value for _, _, value in rows]))
+            below, at = learners[name].predictive_cdf(x, a, np.array([value for _, _, value in rows]))
             for (i, e, _), lower, upper in zip(rows, below, at):
                 if not (np.isfinite(lower) and np.isfinite(upper)):
                     continue  # a broken fit is reported by the oracle's status, not by a bet
@@ -167,9 +166,11 @@ class Watch:
 
     def learned(self, state: ged_ucb.State) -> tuple[Watch, list[Alarm]]:
         """Weigh what was shown against the best parameters, now that `state` has learned it; the alarms that this set off."""
-        guard, alarms = self.guard.weighed(
-            lambda name: mark(state.learners[name]), lambda name, marks: tops(state.learners[name], marks)
-        )
+
+        def tops(name: str, marks: np.ndarray) -> np.ndarray:
+            return np.array([state.learners[name].top(since) for since in marks])
+
+        guard, alarms = self.guard.weighed(lambda name: state.learners[name].mark(), tops)
         return replace(self, guard=guard), alarms
 
     def knows(self, name: str) -> bool:
@@ -261,18 +262,3 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
     """Actions at the start of the run; the bets on an action added later go with those on an old one."""
     known = [m.bets.n_actions for m in guard.monitors.values() if isinstance(m, PitMonitor)]
     return known[0] if known else problem.n_actions
-
-
-# models before the first outcome --------------------------------------------------------------------------------------
-
-
-def _has_predictive(model: Any, learner: Any, x: np.ndarray) -> bool:
-    if isinstance(learner, LinearGaussianLearner):
-        return True
-    found = densities(model, x[None], np.zeros(1, np.int64))
-    if not all(is_scalar(d) for d in found):
-        return False
-    try:
-        return all(np.isfinite(np.asarray(d.cdf(0.0), float)).all() for d in found)
-    except (FamilyError, NoClosedFormError):
-        return False

@@ -1,6 +1,7 @@
 """Records and what they mean: the frozen protocol, one payload for every step of an agent, and replaying them.
 
-    decision   id, x, allowed, policy, action, propensity, certificate, seed (of its draw), versions, learned
+    decision   id, x, allowed, policy, action, action_name (if actions have names), propensity, certificate, seed (of its draw),
+               versions, learned
     outcome    id, y, z {name: value}; parts may come in several records
     amend      the same, and `was`: outcomes that replace the ones told before
     observe    x, a, y, z, seen {outcome: which rows}; several records with `more` are one call
@@ -16,7 +17,7 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,8 @@ import numpy as np
 
 from gedppl.agent import memory as steps
 from gedppl.agent.feedback import Entry, Outcomes, check_told
-from gedppl.agent.inputs import read_action, read_contexts
 from gedppl.agent.memory import Ledger, Memory
 from gedppl.agent.model_digest import digest
-from gedppl.agent.numbers import LARGEST
 from gedppl.errors import (
     InputError,
     JournalCorruptError,
@@ -42,6 +41,8 @@ from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.journal.export import Blinding
 from gedppl.journal.format import Record, running_versions
+from gedppl.names import Names, read_contexts
+from gedppl.numerics.numbers import LARGEST
 from gedppl.problem import UTILITY, Problem
 from gedppl.settings import Settings, settings
 
@@ -58,6 +59,7 @@ Step = tuple[str, Mapping[str, Any]]  # kind and payload
 def protocol(problem: Problem, chosen: Settings, guard: str | None) -> dict[str, Any]:
     """What is frozen when a journal begins. `versions` may differ later; all else makes it another trial."""
     return {
+        **named_things(problem),
         "problem": problem.fingerprint(),
         "models": {name: digest(model) for name, model in problem.streams.items()},
         "settings": {name: getattr(chosen, name) for name in _SETTINGS},
@@ -66,6 +68,12 @@ def protocol(problem: Problem, chosen: Settings, guard: str | None) -> dict[str,
         "guard": guard,
         "versions": running_versions(),
     }
+
+
+def named_things(problem: Problem) -> dict[str, Any]:
+    """What a reader of the journal needs to say actions and columns by name; nothing where they have none."""
+    found = {"actions": problem.names.actions, "columns": problem.names.columns}
+    return {key: list(names) for key, names in found.items() if names is not None}
 
 
 def _by_stream(value: Any, text: Callable[[Any], str]) -> Any:
@@ -111,13 +119,16 @@ def versions_hash() -> str:
 # steps as payloads ----------------------------------------------------------------------------------------------------
 
 
-def decision_payload(decision: Any, allowed: np.ndarray | None, seed: int, learned: bool, versions: str) -> dict[str, Any]:
+def decision_payload(
+    decision: Any, names: Names, allowed: np.ndarray | None, seed: int, learned: bool, versions: str
+) -> dict[str, Any]:
     return {
         "id": decision.id,
         "x": decision.x,
         "allowed": allowed,
         "policy": decision.policy,
         "action": decision.action,
+        **({} if names.actions is None else {"action_name": names.actions[decision.action]}),
         "propensity": decision.propensity,
         "certificate": decision.certificate.to_dict(),
         "seed": [seed, decision.id],
@@ -185,7 +196,7 @@ def logged_entries(problem: Problem, payloads: Iterable[Mapping[str, Any]], widt
         if single or len(actions) != n or any(len(c) != n or len(payload["seen"][s]) != n for s, c in columns.items()):
             raise RecordError(f"logged columns of unequal length beside {n} contexts")
         for i in range(n):
-            action = read_action(actions[i], problem.n_actions)
+            action = problem.names.action(actions[i])
             outcomes = {s: np.asarray(c[i], float) for s, c in columns.items() if payload["seen"][s][i]}
             check_told(problem, action, outcomes)
             entries.append(Entry(len(entries), contexts[i], action, outcomes, True))
@@ -203,8 +214,10 @@ def limit_payload(name: str, at_most: Any) -> dict[str, Any]:
     return {"what": f"limit of {name!r} set to {float(at_most)!r}", "change": "limit", "name": name, "at_most": float(at_most)}
 
 
-def actions_payload(what: str, available: np.ndarray) -> dict[str, Any]:
-    return {"what": what, "change": "actions", "available": available}
+def actions_payload(what: str, available: np.ndarray, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """`names`: of all actions, where one that has a name was added."""
+    named = {} if names is None else {"names": list(names)}
+    return {"what": what, "change": "actions", "available": available, **named}
 
 
 def acknowledge_payload(name: str) -> dict[str, Any]:
@@ -263,7 +276,7 @@ def _decision(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Map
         raise RecordError(f"decision {payload['id']!r} with a context of shape {np.shape(payload['x'])}, expected {expected}")
     if type(payload["learned"]) is not bool:
         raise RecordError(f"learned is {payload['learned']!r}")
-    action = read_action(payload["action"], memory.problem.n_actions)
+    action = memory.problem.names.action(payload["action"])
     memory = steps.decided(memory, contexts[0], learned=payload["learned"])
     ledger.asked[expected] = (contexts[0], action)
     return memory
@@ -318,7 +331,7 @@ def changed(memory: Memory, payload: Mapping[str, Any]) -> Memory:
         grown = len(available) - memory.problem.n_actions
         if available.dtype != bool or available.ndim != 1 or grown not in (0, 1):
             raise RecordError(f"{len(available)} actions after {memory.problem.n_actions}")
-        problem = memory.problem.with_actions(len(available)) if grown else memory.problem
+        problem = memory.problem.with_actions(len(available), payload.get("names")) if grown else memory.problem
         return steps.changed(memory, problem, available)
     raise RecordError(f"an unknown change {kind!r}")
 
@@ -393,7 +406,7 @@ def show(path: str | os.PathLike[str], last: int = 5) -> str:
             p = record.payload
             fallback = (p.get("certificate") or {}).get("fallback")
             tail = f", safe action because {fallback}" if fallback else ""
-            played = f"action {p.get('action')} with probability {p.get('propensity')}"
+            played = f"action {p.get('action_name', p.get('action'))} with probability {p.get('propensity')}"
             lines.append(f"  {p.get('id')!s:>8} {record.time} {played}{tail}")
         # a terminal obeys control characters, and anybody may have written the texts in a journal
         return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)

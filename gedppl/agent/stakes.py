@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.agent.predictions import members_at
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.functionals import Functional, realised
 from gedppl.guard import Cost, Floor
 from gedppl.learning.loc_ranges import is_plain
+from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.problem import Constraint
 
 EXPECTATIONS = ("mean", "second_moment", "probability")
@@ -32,12 +32,8 @@ LEAST = 1e-6  # share of the range: an upper bound of 0 is tested as this, which
 def densities(model: Any, x: np.ndarray, a: np.ndarray) -> list[Density]:
     """Of every member, or where the fits start, at rows x (n, dx), a (n,)."""
     if getattr(model, "size", None) is not None:
-        return [density for _, density in members_at(model, x, a)]
+        return [density for _, density in model.parts(x, a)]
     return [model.density_at(np.asarray(model.initial, float), x, a)]
-
-
-def is_scalar(density: Density) -> bool:
-    return density.kind in ("continuous", "discrete", "mixed") and not density.event_shape
 
 
 def says_something(functional: Functional) -> bool:
@@ -92,7 +88,7 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
     if not members and model.predictor is not None:
         return _predictor_floor(c, model.predictor, rows, actions)
     found = densities(model, rows, actions)
-    if not all(is_scalar(d) for d in found):
+    if not all(d.is_scalar for d in found):
         return None
     try:
         low = min(float(np.min(np.asarray(d.support[0], float))) for d in found)
@@ -109,9 +105,11 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
 
 
 def _predictor_floor(c: Constraint, predictor: LinearPredictor, x: np.ndarray, a: np.ndarray) -> Floor | None:
-    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself need not be looked at: of these
-    families only the Normal has outcomes below 0, and none has a support that moves."""
-    if predictor.family != "Normal":
+    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself need not be looked at: none of these
+    families has a support that moves, and those on the real line have a known scale."""
+    if not FAMILIES[predictor.family, predictor.link].real:
         return Floor(0.0)
-    floor = Floor.under(c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True)
+    fixed = {name: np.asarray(value, float) for name, value in predictor.fixed(x, a).items()}
+    spread = Density(predictor.family, FAMILIES[predictor.family, predictor.link].arguments(np.zeros(len(a)), fixed)).variance
+    floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=predictor.family == "Normal")
     return floor if np.isfinite(floor.low) else None

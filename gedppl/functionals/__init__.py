@@ -70,7 +70,7 @@ class Functional:
 
     def clip(self, values: Array) -> np.ndarray:
         """NumPy values clipped to the functional's range."""
-        return np.clip(values, self.low, self.high)
+        return np.minimum(np.maximum(values, self.low), self.high)
 
     def check(self, values: Array) -> None:
         """Raise a `FunctionalError` if an estimate is NaN or outside [low, high] by more than rounding."""

@@ -13,7 +13,8 @@ Framework":
     beta_t                     bonus_weights
     pi~_{t,i}                  the counterfactual policy of round i at today's context
 
-One round. Today's policy maximises a score, subject to  sum_a pi_a cost_upper_a <= tau. There are two scores:
+One round. Today's policy maximises a score, subject to  sum_a pi_a cost_upper_a <= tau  (or, for a limit on every draw,
+cost_upper_a <= tau wherever pi_a > 0). There are two scores:
 
     exploration="sets"             utility + rho (utility_upper - utility) + w alpha (cost_upper - cost_lower), see `optimism`
     exploration="counterfactual"   the paper's: utility + beta_t E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)
@@ -35,19 +36,19 @@ from typing import Any
 import numpy as np
 
 from gedppl import counterfactual
-from gedppl.ged_ucb.costs import Replay, check_explorable, check_feasible, cost_bounds, replay, worst_case
+from gedppl.ged_ucb.costs import Replay, check_drawable, check_explorable, check_feasible, cost_bounds, replay
 from gedppl.ged_ucb.known import known_directions
 from gedppl.ged_ucb.optimism import Today, today
 from gedppl.ged_ucb.state import Block, Info, State
 from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration
 from gedppl.learning import Where, learner_for
 from gedppl.problem import UTILITY, Problem
-from gedppl.selection import eagerness, select_policies
+from gedppl.selection import drawable, eagerness, policy_cost, select_policies
 from gedppl.settings import Settings, warmup_rounds
 
 __all__ = [
     "Block", "Info", "State", "advance", "bonus_weights", "change", "cost_bounds", "delta_shares", "init", "refit", "select",
-    "update", "worst_case",
+    "update",
 ]  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         policy, engine = np.eye(K)[np.full(len(x), action)], f"warm-up ({chosen.warmup})"
     else:
         in_play = np.where(policy[:, None] > 0, np.abs(seen.upper), 0.0).max(axis=2)
-        check_feasible(worst_case(policy, seen.upper), problem.limits, in_play)
+        check_feasible(policy_cost(policy, seen.upper, problem.every_draw), problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
         check_explorable(problem, x, seen.upper, mask)
     info = Info(
@@ -113,7 +114,9 @@ def _by_sets(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tupl
     problem = state.problem
     seen = today(state, x)
     played = state.played - eagerness(problem.reveals, state.t, problem.n_actions)
-    usable = mask & state.blocks[-1].available
+    offered = mask & state.blocks[-1].available
+    usable = offered & drawable(seen.upper, problem.limits, problem.every_draw)
+    check_drawable(problem, seen.upper, usable, offered)
     score = seen.estimate + seen.bonus + seen.width
     policy = select_policies(score, seen.upper, problem.limits, usable, played, problem.safe_action)
     return policy, seen, "optimism from the sets"

@@ -14,6 +14,7 @@ from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.learning.learner import Bounds, Trail
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
+from gedppl.selection import drawable
 
 TOLERANCE = 1e-11  # share of a limit by which a policy may end above it
 ROUNDING = 1e-12  # share of the numbers compared, or added up: closer than this they are equal
@@ -60,6 +61,8 @@ def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool
             estimate, available = (np.concatenate([p, p[:, -1:]], axis=1) for p in (estimate, available))
             limits, exploration = np.concatenate([limits, limits[-1:]]), np.append(exploration, exploration[-1])
             starts = np.append(starts, state.t)
+    available = available & drawable(upper, limits, problem.every_draw)
+    check_drawable(problem, upper[:, -1], available[:, -1], allowed & blocks[-1].available)
     width, notes = _width_bonus(state, x, lower, upper, limits)
     check_bounds(lower[:, -1], upper[:, -1], estimate)
     said = (*notes, *exactness_notes(state))
@@ -178,7 +181,7 @@ def tight_notes(problem: Problem, tight: np.ndarray) -> list[str]:
     return [
         f"the limit on {problem.constraint_names[j]!r} equals its value at the safe action: no mixing is possible, only "
         "actions certified one by one can be played"
-        for j in np.flatnonzero(tight.any(axis=0))
+        for j in np.flatnonzero(tight.any(axis=0) & ~problem.every_draw)
     ]
 
 
@@ -195,10 +198,20 @@ def check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> 
         raise FloatingPointError("an estimated utility is not finite")
 
 
-def worst_case(policy: np.ndarray, cost_upper: np.ndarray) -> np.ndarray:
-    """sum_a pi_a U_a for every constraint: (C, J). An action that is never played adds nothing, however dear."""
-    played = np.where(policy[:, None] > 0, cost_upper, 0.0)
-    return np.einsum("ck,cjk->cj", policy, played)
+def check_drawable(problem: Problem, upper: np.ndarray, usable: np.ndarray, offered: np.ndarray) -> None:
+    """Where a limit on every draw leaves none of the actions on offer: say which, and what would do. All (C, K) but upper."""
+    left_out = ~usable.any(axis=1) & offered.any(axis=1)
+    if not left_out.any():
+        return
+    c = int(np.flatnonzero(left_out)[0])
+    each = [j for j in np.flatnonzero(problem.every_draw) if not (offered[c] & (upper[c, j] <= problem.limits[j])).any()]
+    j = int(each[0] if each else np.flatnonzero(problem.every_draw)[0])
+    least = float(upper[c, j][offered[c]].min())
+    raise InfeasibleError(
+        f"no action on offer is certified under the limit on every draw of {problem.constraint_names[j]!r}: actions "
+        f"{np.flatnonzero(offered[c]).tolist()} may cost at least {least:.6g} in the worst case, against a limit of "
+        f"{problem.limits[j]:.6g}; allow the safe action {problem.safe_action} too"
+    )
 
 
 def check_feasible(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | float = 0.0) -> None:
@@ -216,6 +229,7 @@ def check_feasible(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | flo
 def check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: np.ndarray) -> None:
     """With the limit at the safe value and nothing known, every round would play the safe action for ever: refuse."""
     learned = np.array([isinstance(c, Constraint) for c in problem.constraints])
+    learned &= ~problem.every_draw  # there no mixing is meant
     stuck = (room_for_mixing(problem.limits, problem.safe_values(x)) <= 0) & learned  # (C, J)
     certified = (upper <= problem.limits[:, None]).all(axis=1) & mask
     certified[:, problem.safe_action] = False

@@ -45,7 +45,7 @@ def refuted(problem: Problem, x: np.ndarray, bounds: Sequence[Bounds | None]) ->
         if not isinstance(c, Constraint) or b is None:
             continue
         one = _empty(problem, c) if b.empty else None
-        news = [one] if one is not None else [_range(c, b, x), _safe_value(problem, c, b, x, safe)]
+        news = [one] if one is not None else [_range(problem.names.labels, c, b, x), _safe_value(problem, c, b, x, safe)]
         found |= {r.name: r for r in news if r is not None}
     return tuple(found.values())
 
@@ -94,7 +94,7 @@ def _watched(b: Bounds) -> bool:
     return b.guaranteed and b.free_lower is not None and b.free_upper is not None
 
 
-def _range(c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | None:
+def _range(labels: Sequence[str], c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | None:
     """Refuted if all values that the set allows some action lie on one side of the declared range."""
     if not _watched(b):
         return None
@@ -113,8 +113,8 @@ def _range(c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | None:
     return Refuted(
         f"range:{c.name}",
         f"the range [{f.low:g}, {f.high:g}] declared for the {f.name} of {c.name!r} is refuted: at context {_shown(x[i])} the "
-        f"data leave action {a} no value but {'above' if above else 'below'} {value:.6g}. Declare {end}= so that it bounds the "
-        f"{f.name} of every action at every context",
+        f"data leave action {labels[int(a)]} no value but {'above' if above else 'below'} {value:.6g}. Declare {end}= so that it "
+        f"bounds the {f.name} of every action at every context",
     )
 
 
@@ -124,6 +124,8 @@ def _safe_value(problem: Problem, c: Constraint, b: Bounds, x: np.ndarray, safe:
         return None
     assert b.free_lower is not None
     assert b.free_upper is not None
+    assert problem.safe_action is not None
+    label = problem.names.labels[problem.safe_action]
     lower, upper = b.free_lower[:, problem.safe_action], b.free_upper[:, problem.safe_action]
     over = np.where(np.isfinite(lower), lower - safe, -np.inf)
     under = np.where(np.isfinite(upper) & c.safe_value_exact, safe - upper, -np.inf)
@@ -136,7 +138,7 @@ def _safe_value(problem: Problem, c: Constraint, b: Bounds, x: np.ndarray, safe:
     return Refuted(
         f"safe_value:{c.name}",
         f"safe_value={safe[i]:g} of {c.name!r} is refuted: at context {_shown(x[i])} the data leave the safe action "
-        f"{problem.safe_action} no {c.functional.name} but {'above' if above else 'below'} {reached:.6g}. Declare "
+        f"{label} no {c.functional.name} but {'above' if above else 'below'} {reached:.6g}. Declare "
         f"{'a value that is not exceeded' if above else 'the value itself, or drop safe_value_exact'}, or name another "
         "safe action",
     )

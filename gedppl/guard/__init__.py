@@ -21,15 +21,16 @@ thousand rounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
-from gedppl.guard.bets import Bets, Moments, Trend, log_total, shared
+from gedppl.guard.bets import Bets, Moments, Trend, shared
 from gedppl.guard.checks import check_delta, crossed
 from gedppl.guard.contexts import OutlierCheck, check_row
 from gedppl.guard.delays import DelayMonitor
@@ -81,9 +82,9 @@ class Alarm:
 
 @lru_cache(maxsize=64)
 def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
-    """(E + 1,) log wealth before the first bet."""
+    """(E + 1,) shares of the wealth 1 before the first bet."""
     kept = 0.5 if drifting else 1e-6
-    weights = np.append(np.log1p(-kept) + bets.log_weights(), np.log(kept))
+    weights = np.append((1.0 - kept) * np.exp(bets.log_weights()), kept)
     weights.setflags(write=False)
     return weights
 
@@ -112,7 +113,7 @@ class Round:
         return self._moments[id(before)][1]
 
     def bet(self, before: Moments, trend: Trend, u: Any) -> tuple[Moments, Trend, np.ndarray]:
-        """Moments and trend after this round, and log(1 + payoff) (..., E + 1) of every bet on u, the last of what is kept."""
+        """Moments and trend after this round, and 1 + payoff (..., E + 1) of every bet on u, the last of what is kept."""
         pit, moments = _check_pit(u), self._after(before)
         key = (id(moments), id(trend), pit.tobytes())
         if key not in self._bet:
@@ -121,8 +122,9 @@ class Round:
             column, group = self._features[id(moments)]
             f = trend.within_action(column, group)
             payoff = self._bets.payoffs(pit, column, group, trend.expected(f))
-            log_payoff = np.log1p(np.concatenate([payoff, np.zeros((*payoff.shape[:-1], 1))], -1))
-            self._bet[key] = (trend, trend.include(pit, f), log_payoff)
+            growth = np.ones((*payoff.shape[:-1], payoff.shape[-1] + 1))
+            growth[..., :-1] += payoff
+            self._bet[key] = (trend, trend.include(pit, f), growth)
         return moments, *self._bet[key][1:]
 
 
@@ -138,7 +140,8 @@ class PitMonitor:
     """Are the outcomes those that the model predicted? Bets on u = F(y), with and without regard to context and action.
 
     E_t = sum_k w_k prod_{i<=t} (1 + eps_k g_k(u_i) s_k(x_i, a_i)); `drifting` deals the wealth out anew by and by, which
-    finds a change that happens late (see `gedppl.guard.bets`).
+    finds a change that happens late (see `gedppl.guard.bets`). The bets' shares of the wealth are kept beside its logarithm: one
+    whose share is less than the smallest number there is is given up, which loses wealth and never makes any.
 
     >>> monitor = PitMonitor.calibration(dx=1, n_actions=2, delta=0.05)
     >>> rng = np.random.default_rng(0)
@@ -155,8 +158,9 @@ class PitMonitor:
     n: int
     moments: Moments
     trend: Trend
-    log_wealth: np.ndarray  # (..., E + 1); the last one is kept and never bet
-    log_peak: np.ndarray
+    wealth: np.ndarray  # (..., E + 1) shares, which sum to 1; the last one is kept and never bet
+    log_total: np.ndarray  # (...) log of the wealth of all bets together
+    log_peak: np.ndarray  # (...) its largest value so far
 
     @classmethod
     def calibration(cls, *, dx: int, n_actions: int, delta: float, burn_in: int = 50) -> PitMonitor:
@@ -175,7 +179,7 @@ class PitMonitor:
             raise SettingError(f"dx={dx}, n_actions={n_actions}, burn_in={burn_in}: at least 0, 1 and 0")
         bets = Bets(dx, n_actions)
         start = Moments.empty(bets.columns), Trend.empty(bets)
-        return cls(bets, delta, drifting, burn_in, 0, *start, _first_wealth(bets, drifting), np.zeros(()))
+        return cls(bets, delta, drifting, burn_in, 0, *start, _first_wealth(bets, drifting), np.zeros(()), np.zeros(()))
 
     def update(self, u: Any, x: Any, action: Any) -> PitMonitor:
         """Take in one outcome's u, with its context (dx,) and action (or (R,), (R, dx), (R,): R parallel runs)."""
@@ -185,18 +189,20 @@ class PitMonitor:
         """`update`, with what other monitors have computed of the same round."""
         if self.n < self.burn_in:
             return replace(self, n=self.n + 1, moments=now.moments(self.moments, u))
-        moments, trend, log_payoff = now.bet(self.moments, self.trend, u)
-        grown = self.log_wealth + log_payoff
-        total = log_total(grown)
-        peak = np.maximum(self.log_peak, total)
+        moments, trend, growth = now.bet(self.moments, self.trend, u)
+        grown = self.wealth * growth
+        gain = grown.sum(-1)
+        wealth, total = grown / gain[..., None], self.log_total + np.log(gain)
         if self.drifting:
-            grown = shared(grown, _first_wealth(self.bets, True), 1.0 / (self.n - self.burn_in + 2), total)
-        return replace(self, n=self.n + 1, moments=moments, trend=trend, log_wealth=grown, log_peak=peak)
+            wealth = shared(wealth, _first_wealth(self.bets, True), 1.0 / (self.n - self.burn_in + 2))
+        peak = np.maximum(self.log_peak, total)
+        return replace(self, n=self.n + 1, moments=moments, trend=trend, wealth=wealth, log_total=total, log_peak=peak)
 
-    @cached_property
-    def log_total(self) -> np.ndarray:
-        """log of the wealth of all bets together."""
-        return log_total(self.log_wealth)
+    @property
+    def log_wealth(self) -> np.ndarray:
+        """(..., E + 1) log wealth of every bet; -inf of one given up."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.log_total)[..., None] + np.log(self.wealth)
 
     @property
     def alarmed(self) -> Any:
@@ -205,7 +211,7 @@ class PitMonitor:
     @property
     def finding(self) -> str:
         """The bet that won most, in words."""
-        return self.bets.describe(int(np.argmax(self.log_wealth[..., :-1])))
+        return self.bets.describe(int(np.argmax(self.wealth[..., :-1])))
 
     def sentence(self, name: str) -> str:
         if self.drifting:
@@ -344,7 +350,11 @@ class Guard:
         """The state as plain arrays, for a snapshot."""
         out: dict[str, np.ndarray] = {}
         for key, m in self.monitors.items():
-            state = {"n": np.array(m.n), "log_wealth": m.log_wealth, "log_peak": np.asarray(m.log_peak)}
+            state = {"n": np.array(m.n), "log_peak": np.asarray(m.log_peak)}
+            if isinstance(m, PitMonitor):
+                state |= {"wealth": m.wealth, "log_total": np.asarray(m.log_total)}
+            else:
+                state["log_wealth"] = m.log_wealth
             if isinstance(m, LimitMonitor):
                 state["mean"] = np.asarray(m.mean)
             elif isinstance(m, DelayMonitor):
@@ -363,7 +373,8 @@ class Guard:
         after: dict[str, Monitor] = {}
         for key, m in self.monitors.items():
             state = {name.removeprefix(f"{key}/"): array for name, array in arrays.items() if name.startswith(f"{key}/")}
-            common: dict[str, Any] = {"n": int(state["n"]), "log_wealth": state["log_wealth"], "log_peak": state["log_peak"]}
+            kept = ("wealth", "log_total", "log_peak") if isinstance(m, PitMonitor) else ("log_wealth", "log_peak")
+            common: dict[str, Any] = {"n": int(state["n"])} | {name: state[name] for name in kept}
             if isinstance(m, LimitMonitor):
                 after[key] = replace(m, **common, mean=state["mean"])
             elif isinstance(m, DelayMonitor):
@@ -406,7 +417,9 @@ def _pit_monitors(monitors: Mapping[str, Monitor], name: str) -> list[PitMonitor
 
 def _together(monitors: Mapping[str, Monitor], name: str) -> float:
     """log of the wealth of a model's two betting monitors."""
-    return float(np.logaddexp.reduce([m.log_total for m in _pit_monitors(monitors, name)]))
+    logs = [float(m.log_total) for m in _pit_monitors(monitors, name)]
+    top = max(logs)
+    return top + math.log(sum(math.exp(log - top) for log in logs))
 
 
 def _finding(monitors: Mapping[str, Monitor], name: str) -> str:

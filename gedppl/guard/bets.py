@@ -24,6 +24,7 @@ MAX_ACTION_GROUPS = 16
 MAX_INTERACTIONS = 128
 MIN_CONTEXTS = 10
 WINDOWS = np.array([100.0, 400.0])
+KEPT = (1.0 - 1.0 / WINDOWS)[:, None]  # of the past, each round
 STAKES = np.array([0.5, 1.0])
 RIDGE = 10.0
 
@@ -36,16 +37,15 @@ def shapes(u: np.ndarray) -> np.ndarray:
     """
     v = 2.0 * np.asarray(u, float) - 1.0
     squared = v * v
-    columns = [
-        v,
-        1.5 * squared - 0.5,
-        v * (2.5 * squared - 1.5),
-        (35.0 * squared * squared - 30.0 * squared + 3.0) / 8.0,
-        ((v < -0.9) - 0.05) / 0.95,
-        ((v > 0.9) - 0.05) / 0.95,
-        ((abs(v) > 0.995) - 0.005) / 0.995,
-    ]
-    return np.stack(columns, -1)
+    out = np.empty((*np.shape(v), len(SHAPES)))
+    out[..., 0] = v
+    out[..., 1] = 1.5 * squared - 0.5
+    out[..., 2] = v * (2.5 * squared - 1.5)
+    out[..., 3] = (35.0 * squared * squared - 30.0 * squared + 3.0) / 8.0
+    out[..., 4] = ((v < -0.9) - 0.05) / 0.95
+    out[..., 5] = ((v > 0.9) - 0.05) / 0.95
+    out[..., 6] = ((abs(v) > 0.995) - 0.005) / 0.995
+    return out
 
 
 @lru_cache(maxsize=32)
@@ -101,23 +101,24 @@ class Bets:
 
     def features(self, z: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Columns and their squares (..., 2C), and the action's group (..., A), all in [-1, 1]; z (..., C) standardised."""
-        column = np.concatenate([np.clip(z / 2.0, -1.0, 1.0), np.clip((z * z - 1.0) / 2.0, -1.0, 1.0)], -1)
+        column = np.concatenate([z / 2.0, (z * z - 1.0) / 2.0], -1)
+        column = np.where(np.isfinite(column), np.minimum(np.maximum(column, -1.0), 1.0), 0.0)
         group = np.asarray(action)[..., None] % self.groups == np.arange(self.groups)
-        return np.where(np.isfinite(column), column, 0.0), group.astype(float)
+        return column, group.astype(float)
 
     def payoffs(self, u: np.ndarray, column: np.ndarray, group: np.ndarray, expected: np.ndarray) -> np.ndarray:
         """eps g(u) s for every bet, (..., E). u (...), `features` of the round, `Trend.expected` before it (..., W)."""
         g = shapes(u)
-        pieces = [g[..., :, None], (column[..., :, None] * g[..., None, :2])[..., None]]
-        if self.groups > 1:
-            pieces.append((group[..., :, None] * g[..., None, :2])[..., None])
-            if self.interactions:
-                pieces.append((group[..., :, None] * column[..., None, :] * g[..., None, None, 0])[..., None])
         lead = g.shape[:-1]
-        fixed = [(piece * AMOUNTS).reshape(*lead, -1) for piece in pieces]
+        cells = [g, (column[..., :, None] * g[..., None, :2]).reshape(*lead, -1)]
+        if self.groups > 1:
+            cells.append((group[..., :, None] * g[..., None, :2]).reshape(*lead, -1))
+            if self.interactions:
+                cells.append((group[..., :, None] * (column * g[..., :1])[..., None, :]).reshape(*lead, -1))
+        fixed = (np.concatenate(cells, -1)[..., None] * AMOUNTS).reshape(*lead, -1)
         # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
-        stakes = np.clip(3.0 * expected[..., None] * STAKES, -0.9, 0.9).reshape(*lead, -1)
-        return np.concatenate([*fixed, stakes * g[..., :1]], -1)
+        stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9).reshape(*lead, -1)
+        return np.concatenate([fixed, stakes * g[..., :1]], -1)
 
     def describe(self, index: int) -> str:
         """Bet number `index` in words: what about the outcomes differed from the predictions, and where."""
@@ -201,18 +202,19 @@ class Trend:
     @staticmethod
     def within_action(column: np.ndarray, group: np.ndarray) -> np.ndarray:
         """(..., 2C), (..., A) -> (..., F)."""
-        with_one = np.concatenate([np.ones((*column.shape[:-1], 1)), column], -1)
-        return (group[..., :, None] * with_one[..., None, :]).reshape(*column.shape[:-1], -1)
+        out = np.empty((*group.shape, 1 + column.shape[-1]))
+        out[..., 0] = group
+        out[..., 1:] = group[..., :, None] * column[..., None, :]
+        return out.reshape(*column.shape[:-1], -1)
 
     def expected(self, f: np.ndarray) -> np.ndarray:
         """The mean of 2u - 1 that the past suggests for features f (..., F) -> (..., W)."""
         return np.sum(self.products / (self.squares + RIDGE) * f[..., None, :], -1)
 
     def include(self, u: np.ndarray, f: np.ndarray) -> Trend:
-        kept = (1.0 - 1.0 / WINDOWS)[:, None]
         row = f[..., None, :]
         v = (2.0 * np.asarray(u, float) - 1.0)[..., None, None]
-        return Trend(kept * self.products + v * row, kept * self.squares + row * row)
+        return Trend(KEPT * self.products + v * row, KEPT * self.squares + row * row)
 
 
 def log_total(log_wealth: np.ndarray) -> np.ndarray:
@@ -221,12 +223,11 @@ def log_total(log_wealth: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(log_wealth - top[..., None]).sum(-1))
 
 
-def shared(log_wealth: np.ndarray, log_weights: np.ndarray, rate: float, total: np.ndarray | None = None) -> np.ndarray:
-    """Every bet gives up a fraction `rate` of its wealth, and the pot is dealt out anew by the initial weights.
+def shared(wealth: np.ndarray, weights: np.ndarray, rate: float) -> np.ndarray:
+    """Every bet gives up a fraction `rate` of its wealth, and the pot is dealt out anew. wealth (..., E) and weights sum to 1.
 
     The total stays the same, so it is still a martingale; but a bet that begins to pay only after a change starts from
     the wealth of today and not from what it lost before. This is the mixture over all times at which a bet may begin
-    (fixed share; Herbster and Warmuth, "Tracking the best expert", 1998). `total` is `log_total(log_wealth)`, if it is known.
+    (fixed share; Herbster and Warmuth, "Tracking the best expert", 1998).
     """
-    pot = np.log(rate) + (log_total(log_wealth) if total is None else total)[..., None]
-    return np.logaddexp(np.log1p(-rate) + log_wealth, pot + log_weights)
+    return (1.0 - rate) * wealth + rate * weights

@@ -48,13 +48,13 @@ class DelayMonitor:
     def update(self, u: Any, late: Any) -> DelayMonitor:
         """Take in one outcome's u, told `late` rounds after it could have been (or (R,), (R,): R parallel runs)."""
         pit, rounds = np.asarray(u, float), np.asarray(late, float)
-        if not np.all(np.isfinite(pit)) or pit.min() < 0 or pit.max() > 1:
+        if not (pit.min() >= 0 and pit.max() <= 1):  # NaN fails both
             raise DataError(f"a probability integral transform lies in [0, 1], got {u}")
-        if not np.all(np.isfinite(rounds)) or rounds.min() < 0:
+        if not (rounds.min() >= 0 and rounds.max() < np.inf):
             raise DataError(f"an outcome is told some rounds late, 0 or more, got {late}")
         column = np.log1p(rounds)[..., None]
         moments = self.moments.include(column)
-        if self.n < self.burn_in:
+        if self.n < self.burn_in or not moments.m2.any():  # all were equally late: nothing is bet
             return replace(self, n=self.n + 1, moments=moments)
         place = np.nan_to_num(np.clip(moments.standardised(column), -1.0, 1.0))
         if not place.any():  # nothing is bet

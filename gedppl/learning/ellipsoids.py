@@ -36,11 +36,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gedppl.learning.storing import storable
+
 RANK = 1e-11  # share of the largest eigenvalue of a unit-diagonal matrix, below which it may be rounding
 STRAY = 1e-10  # share of a feature vector that may be rounding
 THIN = 1e-3  # share of the information that late starts must have seen along every direction, or an early one is asked too
 MOST_TURNS = 30
 BALL_WEIGHTS = (0.05, 0.5, 5.0)  # multipliers of a declared ball, in units of the set's room
+
+ROUNDING = 1e-9  # share of the numbers compared
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,11 @@ class Seen:
 
 def unit_diagonal(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The columns with a positive diagonal, their roots, and that part of the matrix scaled to a unit diagonal."""
-    size = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    size = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
     columns = np.flatnonzero(size > 0)
-    unit = size[columns]
-    return columns, unit, matrix[np.ix_(columns, columns)] / np.outer(unit, unit)
+    if len(columns) < len(size):
+        size, matrix = size[columns], matrix[np.ix_(columns, columns)]
+    return columns, size, matrix / (size[:, None] * size)
 
 
 def seen_directions(information: np.ndarray) -> Seen:
@@ -67,8 +72,13 @@ def seen_directions(information: np.ndarray) -> Seen:
     columns, unit, scaled = unit_diagonal(information)
     value, axes = np.linalg.eigh(scaled)
     known = value > RANK * value.max(initial=0.0)
-    root = np.sqrt(value[known])
-    return Seen(columns, unit, axes[:, known] / root / unit[:, None], (axes[:, known] * root).T * unit, axes[:, ~known].T)
+    root, along = np.sqrt(value[known]), axes[:, known]
+    return Seen(columns, unit, along / root / unit[:, None], (along * root).T * unit, axes[:, ~known].T)
+
+
+def part_of(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """The columns (m, c) that some row has touched of rows (m, q)."""
+    return rows if len(seen.columns) == rows.shape[1] else rows[:, seen.columns]
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,7 @@ def together(first: Quadratics, second: Quadratics) -> Quadratics:
 # ellipsoids -----------------------------------------------------------------------------------------------------------
 
 
+@storable
 @dataclass(frozen=True)
 class Ellipsoid:
     """{middle + factor'v, |v| <= 1} in the given columns, open along `unseen` and in every other column."""
@@ -154,10 +165,11 @@ class Ellipsoid:
 
 def spread_at(seen: Seen, phi: np.ndarray) -> np.ndarray:
     """(m,) root of phi' A^-1 phi for phi (m, q), A as in `seen_directions`; infinite where phi leaves what A speaks about."""
-    part = phi[:, seen.columns]
-    out = np.sqrt(np.square(part @ seen.lift).sum(axis=1))
-    scaled = part / seen.unit
+    part = part_of(seen, phi)
+    along = part @ seen.lift
+    out = np.sqrt((along * along).sum(axis=1))
     if len(seen.unseen):
+        scaled = part / seen.unit
         size = STRAY * np.sqrt(np.square(scaled).sum(axis=1))
         out[(np.abs(scaled @ seen.unseen.T) > size[:, None]).any(axis=1)] = np.inf
     if len(seen.columns) < phi.shape[1]:
@@ -365,3 +377,27 @@ def _cut_ellipsoid(
 
 def _unit_rows(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def embedded(seen: Seen, moment: np.ndarray) -> np.ndarray:
+    """The least squares estimate (q,), 0 where nothing was seen."""
+    out = np.zeros_like(moment)
+    out[seen.columns] = seen.lift @ (seen.lift.T @ moment[seen.columns])
+    return out
+
+
+def ends(middle: np.ndarray, extent: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ends (m,) of what lies in every ellipsoid, (m, E), and which one sets the upper (side 1) or lower end, -1 if none does."""
+    if not middle.shape[1]:
+        nothing = np.full(len(middle), np.inf)
+        return -nothing, nothing, np.full(len(middle), -1)
+    lows, highs = middle - extent, middle + extent
+    low, high = lows.max(axis=1), highs.min(axis=1)
+    tightest = highs.argmin(axis=1) if side > 0 else lows.argmax(axis=1)
+    return low, high, np.where(np.isfinite(high if side > 0 else low), tightest, -1)
+
+
+def apart(low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether the sets do not meet somewhere, by more than rounding: then no parameter is left."""
+    gap = low - high
+    return bool(np.any(gap > ROUNDING * (np.abs(low) + np.abs(high)), where=gap > 0))

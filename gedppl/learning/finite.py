@@ -24,19 +24,23 @@ Axis letters: n contexts, K actions, B snapshots, M members.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gedppl.errors import SettingError
 from gedppl.learning.learner import Bounds, Guess, Trail
+from gedppl.learning.predictive import have_cdfs, mixed_cdf, mixed_log_density
 from gedppl.learning.program_sets import Start, next_starts, row_divergence, thresholds
 from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
+from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
+    from gedppl.classes import MemberList
     from gedppl.functionals import Functional
 
+LIVE = ("cls", "rule")  # come from the problem and settings
 EMPTY = "every member of the class is excluded: the class does not hold the truth (misspecified)"
 SAMPLED = "the members are draws, the truth is none of them, and nothing is guaranteed"
 SAMPLE = 1024  # rows looked at by `squared_deviation`
@@ -46,7 +50,7 @@ SAMPLE = 1024  # rows looked at by `squared_deviation`
 class FiniteLearner:
     """M members' cumulated log-likelihoods, the members still plausible, and snapshots of both. Immutable."""
 
-    cls: Any  # .size, .log_likelihood(x, a, y) -> (M, n), .values(functional, x, a) -> (M, n), .density_of(m, x, a)
+    cls: MemberList
     delta: float
     rule: Rule
     rows: Rows | None
@@ -62,7 +66,7 @@ class FiniteLearner:
     sums: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict, repr=False)  # member -> (rows, sum D^2 (M,))
 
     @classmethod
-    def start(cls, members: Any, *, delta: float, confidence: Rule | None = None) -> FiniteLearner:
+    def start(cls, members: MemberList, *, delta: float, confidence: Rule | None = None) -> FiniteLearner:
         if not 0 < delta < 1:
             raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
         rule = LikelihoodRatio(restarts=False) if confidence is None else confidence
@@ -90,7 +94,7 @@ class FiniteLearner:
     @property
     def sampled(self) -> bool:
         """Whether the members are draws: then the class does not hold the truth, whatever the data."""
-        return bool(getattr(self.cls, "sampled", False))  # a finite class of somebody's own need not say so
+        return self.cls.sampled
 
     @property
     def snapshot_sizes(self) -> np.ndarray:
@@ -172,8 +176,8 @@ class FiniteLearner:
             raise SettingError(f"{type(self.rule).__name__} is for parametric classes; use likelihood_ratio() or a ball here")
         done, total = self.sums.get(best, (0, np.zeros(len(self.totals))))
         x, a = self.rows.x[done:], self.rows.a[done:]
-        p = self.cls.density_of(best, x, a)
-        gaps = [row_divergence(self.rule.divergence, p, self.cls.density_of(m, x, a)).sum()
+        p = self.cls.density(best, x, a)
+        gaps = [row_divergence(self.rule.divergence, p, self.cls.density(m, x, a)).sum()
                 for m in range(len(self.totals))]  # fmt: skip
         return {**self.sums, best: (self.n, total + np.array(gaps))}
 
@@ -200,7 +204,7 @@ class FiniteLearner:
             upper=np.clip(upper, functional.low, functional.high),
             guaranteed=self.rule.guaranteed and not self.sampled and not empty,
             note="; ".join(remarks),
-            witness=np.flatnonzero(kept)[np.argmax(values[kept], axis=0)],
+            find_witness=lambda: np.flatnonzero(kept)[np.argmax(values[kept], axis=0)],
             empty=empty,
             free_lower=np.where(open_ended, -np.inf, lower),
             free_upper=np.where(open_ended, np.inf, upper),
@@ -253,6 +257,44 @@ class FiniteLearner:
         values = np.clip(values, functional.low, functional.high)
         gaps = np.sum((values[alive] - values[self.best[-1]]) ** 2, axis=1)
         return float(gaps.max()) * self.n / len(take)
+
+    # what monitors ask --------------------------------------------------------------------------------------------------
+
+    @property
+    def _log_weights(self) -> np.ndarray:
+        """The members' posterior probabilities under a uniform prior, (M,)."""
+        logs = self.totals if np.isfinite(self.totals).any() else np.zeros(len(self.totals))
+        return logs - np.logaddexp.reduce(logs)
+
+    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The members' mixture by posterior probability."""
+        weights = np.exp(self._log_weights)
+        return mixed_cdf([(weights[members], density) for members, density in self.cls.parts(x, a)], y)
+
+    def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
+        return mixed_log_density(self._log_weights, np.asarray(self.cls.log_likelihood(x, a, y), float))
+
+    def has_predictive(self, x: np.ndarray) -> bool:
+        return have_cdfs([density for _, density in self.cls.parts(x, np.zeros(len(x), np.int64))])
+
+    @property
+    def refutable(self) -> bool:
+        return True
+
+    def mark(self) -> np.ndarray:
+        return self.totals
+
+    def top(self, since: np.ndarray) -> float:
+        possible = np.isfinite(self.totals)
+        return float(np.max(self.totals[possible] - since[possible], initial=-np.inf))
+
+    # storing ------------------------------------------------------------------------------------------------------------
+
+    def stored(self, out: Writer) -> Tree:
+        return out.fields(self, stored_fields(self, LIVE))
+
+    def restored(self, read: Reader, tree: Tree) -> FiniteLearner:
+        return replace(self, **read.fields(tree, stored_fields(self, LIVE)))
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta: log(|F|/delta)."""

@@ -19,11 +19,14 @@ import numpy as np
 from gedppl.learning.groups import Group
 from gedppl.learning.likelihoods import Data
 from gedppl.learning.program_sets import Plausible, Start, likelihood_sets, next_starts, within
+from gedppl.learning.storing import Reader, Tree, Writer
 
 if TYPE_CHECKING:
     from gedppl.learning.predictive import Particles
     from gedppl.learning.radius import LikelihoodRatio
     from gedppl.rows import Rows
+
+OWN = ("group", "evidence", "starts", "fitted")
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,15 @@ class GroupRows:
         """Whether each theta (M, D) is in the set of every start."""
         return within(self.data, self.starts, self.evidence, rule, delta * self.group.share, theta)
 
-    def of(self, rows: Rows | None) -> GroupRows:
-        """The same around its part of all rows: how a stored group gets its data back."""
-        if rows is None:
-            return self
-        mine = self.group.rows(rows.a)
-        return replace(self, data=self.data.cleared().append(rows.x[mine], rows.a[mine], rows.y[mine])) if mine.any() else self
+    def stored(self, out: Writer) -> Tree:
+        """Without its data: its rows are among the learner's."""
+        return out.fields(self, OWN) | {"sets": [s.stored(out) for s in self.sets]}
+
+    @classmethod
+    def restored(cls, empty: Data, rows: Rows | None, read: Reader, tree: Tree) -> GroupRows:
+        """The group around its part of all rows."""
+        part = cls(data=empty, sets=(), **{name: read.node(tree[name]) for name in OWN})
+        mine = np.zeros(0, bool) if rows is None else part.group.rows(rows.a)
+        if rows is not None and mine.any():
+            part = replace(part, data=empty.cleared().append(rows.x[mine], rows.a[mine], rows.y[mine]))
+        return replace(part, sets=tuple(Plausible.restored(part.data, read, s) for s in tree["sets"]))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.errors import GedError
+from gedppl.learning.storing import storable
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ SHOWN = 6  # groups named in a sentence
 WHOLE = 0.1  # share of delta for all rows beside groups that have nothing in common
 
 
+@storable
 @dataclass(frozen=True)
 class Group:
     """Rows that form an e-process of their own: those of some actions, or all."""

@@ -9,13 +9,16 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
+    from gedppl.learning.storing import Reader, Tree, Writer
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,15 @@ class Bounds:
     guaranteed: bool  # whether the radius rule AND the way the bound was computed are proved to cover
     rule: str  # the radius rule in one sentence, with its delta
     note: str = ""  # anything a reader of the certificate should know, "" if nothing
-    witness: np.ndarray | None = None  # (n, K, D) flat parameters (finite class: (n, K) member indices) at the upper value
+    find_witness: Callable[[], np.ndarray | None] = lambda: None  # see `witness`; asked when that is first read
     empty: bool = False  # no parameter is left: the class, or what was declared of it, is refuted
     free_lower: np.ndarray | None = None  # (n, K) before the functional's declared range cuts it; -inf where open
     free_upper: np.ndarray | None = None  # (n, K) inf where open
+
+    @cached_property
+    def witness(self) -> np.ndarray | None:
+        """(n, K, D) flat parameters at the upper value (finite class: (n, K) member indices); None where there are none."""
+        return self.find_witness()
 
 
 @dataclass(frozen=True)
@@ -97,4 +105,41 @@ class Learner(Protocol):
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """sup over the confidence set of sum_i (T(theta)_i - T(theta_hat)_i)^2 over the rows absorbed (for the bonus weight)."""
+        ...
+
+    # what monitors ask: no decision rests on it ---------------------------------------------------------------------------
+
+    def has_predictive(self, x: np.ndarray) -> bool:
+        """Whether outcomes at contexts x (n, dx) are single numbers whose predictive has a distribution function."""
+        ...
+
+    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(Y < y) and P(Y <= y) before y is learned: x (n, dx), a (n,), y (n,) -> (n,), (n,)."""
+        ...
+
+    def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
+        """log of the densities of those distributions, summed over the n rows. Asked only if `refutable`."""
+        ...
+
+    @property
+    def refutable(self) -> bool:
+        """Whether the largest log-likelihood over the class is known: in closed form, by enumeration, or as it is concave."""
+        ...
+
+    def mark(self) -> np.ndarray:
+        """Where the log-likelihood of every parameter stands, as one flat array: `top` counts from there."""
+        ...
+
+    def top(self, since: np.ndarray) -> float:
+        """The largest log-likelihood of any parameter for the rows after a mark; inf where it is not known for certain."""
+        ...
+
+    # storing --------------------------------------------------------------------------------------------------------------
+
+    def stored(self, out: Writer) -> Tree:
+        """Everything that the data made of the learner, for a snapshot; see `gedppl.learning.storing`."""
+        ...
+
+    def restored(self, read: Reader, tree: Tree) -> Learner:
+        """Of a learner begun afresh: the one that was `stored`."""
         ...

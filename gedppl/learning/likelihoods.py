@@ -9,14 +9,16 @@ Axis letters: M parameter settings, n rows, D flat parameters.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from gedppl.classes import LinearPredictor
+from gedppl.density import Density
 from gedppl.oracles.fits import units
-from gedppl.oracles.glm import TERMS
+from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.oracles.ordered import GAP, edge_terms, gap_terms, terms_of
 from gedppl.rows import Rows, bucket
 
@@ -32,6 +34,11 @@ class Data(Protocol):
 
     n: int
     concave: bool  # whether the log-likelihood is known to be concave in theta, so that its sets are convex
+
+    @property
+    def smooth(self) -> bool:
+        """Whether `information` is minus the Hessian, and not a working weight beside kinks."""
+        ...
 
     def cleared(self) -> Data:
         """The same form without rows."""
@@ -63,7 +70,7 @@ class Data(Protocol):
 class ProgramData:
     """Through the program's compiled kernels."""
 
-    concave = False
+    concave, smooth = False, True
 
     def __init__(self, cls: DensityClass, rows: Rows) -> None:
         self.cls, self.rows, self.n = cls, rows, rows.n
@@ -101,9 +108,10 @@ class ProgramData:
 
 
 class PredictorData:
-    """From eta = features @ theta + offset; log-concave in theta for every family with known score equations.
+    """From eta = features @ theta + offset; log-concave in theta for every family of `one_predictor`.
 
-    The features, the offset and the family's fixed arguments are the columns of one growing `Rows`.
+    The features, the offset and the family's fixed arguments are the columns of one growing `Rows`. Where a link has a domain,
+    sums over rows go by its concave continuation, which makes a set larger; `row_values`, which predictives rest on, do not.
     """
 
     concave = True
@@ -111,7 +119,7 @@ class PredictorData:
     def __init__(self, predictor: LinearPredictor, dim: int, table: Rows | None, names: tuple[str, ...]) -> None:
         self.predictor, self.dim, self.table, self.names = predictor, dim, table, names
         self.n = 0 if table is None else table.n
-        self.terms = TERMS[predictor.family, predictor.link]
+        self.family = FAMILIES[predictor.family, predictor.link]
 
     @classmethod
     def empty(cls, predictor: LinearPredictor, dim: int) -> PredictorData:
@@ -147,6 +155,10 @@ class PredictorData:
         return PredictorData(self.predictor, self.dim, part, self.names)
 
     @property
+    def smooth(self) -> bool:
+        return self.family.smooth
+
+    @property
     def features(self) -> np.ndarray:
         return np.zeros((0, self.dim)) if self.table is None else self.table.x[:, : self.dim]
 
@@ -154,15 +166,23 @@ class PredictorData:
         assert self.table is not None
         return {name: self.table.x[:, self.dim + 1 + j] for j, name in enumerate(self.names)}
 
+    def density(self, eta: np.ndarray, fixed: Mapping[str, np.ndarray]) -> Density:
+        """The outcome's density at predictors eta, offset included, of any batch shape."""
+        return Density(self.predictor.family, self.family.arguments(eta, fixed))
+
     def _terms(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert self.table is not None
         eta = theta @ self.features.T + self.table.x[:, self.dim]
         y = self.table.y
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return self.terms(eta, y, self.fixed())
+            return self.family.terms(eta, y, self.fixed())
 
     def row_values(self, theta: np.ndarray) -> np.ndarray:
-        return self._terms(theta)[0]
+        assert self.table is not None
+        eta = theta @ self.features.T + self.table.x[:, self.dim]
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            values = self.family.terms(eta, self.table.y, self.fixed())[0]
+        return np.where(self.family.inside_domain(eta), values, -np.inf)
 
     def value(self, theta: np.ndarray) -> np.ndarray:
         return self._terms(theta)[0].sum(axis=-1) if self.n else np.zeros(len(theta))
@@ -170,7 +190,7 @@ class PredictorData:
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.n:
             return np.zeros(len(theta)), np.zeros(theta.shape)
-        if self.predictor.family == "Bernoulli":
+        if (self.predictor.family, self.predictor.link) == ("Bernoulli", "logit"):
             return self._bernoulli_value_grad(theta)
         value, score, _ = self._terms(theta)
         return value.sum(axis=-1), score @ self.features
@@ -209,7 +229,7 @@ class OrderedData:
     term's kind as its outcome. Gaps are few and often equal (all rows of an action share theirs), so equal ones are counted.
     """
 
-    concave = True
+    concave, smooth = True, True
 
     def __init__(self, ordered: OrderedPredictor, dim: int, n: int, table: Rows) -> None:
         self.ordered, self.dim, self.n, self.table = ordered, dim, n, table

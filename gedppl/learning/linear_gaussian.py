@@ -16,10 +16,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import ndtr
 
 from gedppl.errors import FamilyError, NotFiniteError, SettingError, ShapeError
 from gedppl.learning import ellipsoids
-from gedppl.learning.ellipsoids import Ball, Ellipsoid, Quadratics, Region, Seen, seen_directions
+from gedppl.learning.ellipsoids import Ball, Ellipsoid, Quadratics, Region, Seen, apart, embedded, ends, seen_directions
 from gedppl.learning.groups import Group, named, one_group
 from gedppl.learning.learner import Bounds, Guess, Trail
 from gedppl.learning.linear_parts import (
@@ -32,11 +33,13 @@ from gedppl.learning.linear_parts import (
     free_space,
     guessed_covariance,
     inverse,
+    largest_gain,
     norm_ball,
     solve,
     stage_weights,
 )
 from gedppl.learning.loc_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
+from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -45,12 +48,14 @@ if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
 EMPTY = "every parameter is excluded by the data: the model is misspecified (noise scale, features or bounds)"
+LIVE = ("features_at", "predictor", "region_of")  # come from the problem, or are memos
 LOG_2PI = math.log(2 * math.pi)
 ROUNDING = 1e-9  # share of the numbers compared
 FLUSH = 1e-14  # share of the terms of a sum, below which it is their rounding
 WIDER_PRIOR = 1e-4  # share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
 
 
+@storable
 @dataclass(frozen=True)
 class Snapshot:
     """One refit: rows, fit and set."""
@@ -220,20 +225,18 @@ class LinearGaussianLearner:
         white = phi / scale[:, None]
         residual = (y - offset) / scale - white @ self.space.origin
         free = white @ self.space.basis if self.space.known else white
-        learner = replace(
-            self,
-            log_scales=self.log_scales + float(np.log(scale).sum()),
-            widest_scale=max(self.widest_scale, float(scale.max())),
-            narrowest_scale=min(self.narrowest_scale, float(scale.min())),
-        )
         mine = np.array([group.rows(a) for group in self.groups])  # (G, m)
-        for part in learner._until_due(mine):
-            learner = learner._added(mine[:, part], free[part], residual[part])
+        learner = self
+        for part in self._until_due(mine):
+            learner = learner._added(mine[:, part], free[part], residual[part], scale[part])
         return learner
 
     def _until_due(self, mine: np.ndarray) -> Iterator[slice]:
         """A batch in parts, each up to the row after which processes begin: they may look at earlier rows of it, not at later."""
         done, counts, due = 0, self.counts, self.due
+        if mine.shape[1] == 1:
+            yield slice(1)
+            return
         running = counts[:, None] + np.cumsum(mine, axis=1)
         while done < mine.shape[1]:
             reached = np.any(running[:, done:] >= due[:, None], axis=0)
@@ -247,23 +250,32 @@ class LinearGaussianLearner:
         second = np.array([max(16, 4 * g.size) for g in self.groups])
         return np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
 
-    def _added(self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray) -> LinearGaussianLearner:
+    def _added(self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray, scale: np.ndarray) -> LinearGaussianLearner:
         information, moment = self.information.copy(), self.moment.copy()
         counts, squares = self.counts.copy(), self.outcome_squares.copy()
         for g in np.flatnonzero(mine.any(axis=1)):
-            part, gap = free[mine[g]], residual[mine[g]]
+            part, gap = (free, residual) if mine[g].all() else (free[mine[g]], residual[mine[g]])
             information[g] += part.T @ part
             moment[g] += part.T @ gap
             counts[g] += len(gap)
             squares[g] += gap @ gap
-        grown = replace(self, information=information, moment=moment, counts=counts, outcome_squares=squares)
+        grown = replace(
+            self,
+            information=information,
+            moment=moment,
+            counts=counts,
+            outcome_squares=squares,
+            log_scales=self.log_scales + float(np.log(scale).sum()),
+            widest_scale=max(self.widest_scale, float(scale.max())),
+            narrowest_scale=min(self.narrowest_scale, float(scale.min())),
+        )
         return grown._begun()
 
     def _begun(self) -> LinearGaussianLearner:
         """With the e-processes that are due."""
-        late = np.flatnonzero(self.counts >= self.due)
-        if not len(late):
+        if not (self.counts >= self.due).any():
             return self
+        late = np.flatnonzero(self.counts >= self.due)
         starts, stages = self.starts, self.stages.copy()
         for g in late.tolist():
             stage = int(stages[g])
@@ -339,7 +351,7 @@ class LinearGaussianLearner:
                 if self.space.ball is not None and not g:
                     found.append(ellipsoids.of_ball(self._ball_around(np.zeros(len(self.moment[0])))))
                 continue
-            ball = self._ball_around(_embedded(seen, self.moment[g])) if self.space.ball is not None else None
+            ball = self._ball_around(embedded(seen, self.moment[g])) if self.space.ball is not None else None
             made, none_left = ellipsoids.enclose(
                 seen, self.moment[g], processes, share, self.delta * group.share, ball, own_columns=g > 0
             )
@@ -421,8 +433,8 @@ class LinearGaussianLearner:
         """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred times as wide; inf where unknown."""
         phi, offset, scale = self.features_at.rows(x, a)
         seen, eta = self._predictive
-        free = phi @ self.space.basis
-        location = free[:, seen.columns] @ eta + phi @ self.space.origin + offset
+        free = phi @ self.space.basis if self.space.known else phi
+        location = ellipsoids.part_of(seen, free) @ eta + phi @ self.space.origin + offset
         return location, np.sqrt(scale**2 + ellipsoids.spread_at(seen, free) ** 2)
 
     @cached_property
@@ -430,6 +442,43 @@ class LinearGaussianLearner:
         """Directions of the posterior's precision, and its mean in their columns (c,); asked for twice by the monitors."""
         seen = seen_directions(WIDER_PRIOR * self.space.prior + self.information[0])
         return seen, seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
+
+    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of Normal(phi'm, scale^2 + phi'S phi), the posterior under that wider prior."""
+        location, sd = self.predict(x, a)
+        u = ndtr((y - location) / sd)
+        return u, u
+
+    def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
+        location, sd = self.predict(x, a)
+        return float(-0.5 * np.sum(LOG_2PI + ((y - location) / sd) ** 2) - np.sum(np.log(sd)))
+
+    def has_predictive(self, x: np.ndarray) -> bool:
+        return True
+
+    @property
+    def refutable(self) -> bool:
+        return True
+
+    def mark(self) -> np.ndarray:
+        """The sums of all rows, which give every parameter's log-likelihood."""
+        sums = [self.outcome_squares[0], self.log_scales, float(self.n)]
+        return np.concatenate([self.information[0].ravel(), self.moment[0], sums])
+
+    def top(self, since: np.ndarray) -> float:
+        """By least squares."""
+        gone, q = self.mark() - since, self.moment.shape[1]
+        squares, log_scales, n = gone[-3:]
+        fitted = largest_gain(gone[: q * q].reshape(q, q), gone[q * q : -3])
+        return float(-0.5 * (n * LOG_2PI + max(squares - fitted, 0.0)) - log_scales)
+
+    # storing ----------------------------------------------------------------------------------------------------------
+
+    def stored(self, out: Writer) -> Tree:
+        return out.fields(self, stored_fields(self, LIVE))
+
+    def restored(self, read: Reader, tree: Tree) -> LinearGaussianLearner:
+        return replace(self, **read.fields(tree, stored_fields(self, LIVE)))
 
     # bounds -----------------------------------------------------------------------------------------------------------
 
@@ -447,8 +496,8 @@ class LinearGaussianLearner:
     def _range(self, phi: np.ndarray, offset: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
         """Ends (m,) of phi'theta + offset, which ellipsoid sets the one on this side, and whether no parameter is left."""
         free, base = self._projected(phi, offset)
-        low, high, tightest = _ends(*self.region_of.stacked(self._in_force()).reach(free), side)
-        empty = any(s.empty for s in self._in_force()) or _apart(low, high)
+        low, high, tightest = ends(*self.region_of.stacked(self._in_force()).reach(free), side)
+        empty = any(s.empty for s in self._in_force()) or apart(low, high)
         if empty:
             low[:], high[:] = -np.inf, np.inf
         known = ~free.any(axis=1)  # nothing unknown is left in it
@@ -477,7 +526,7 @@ class LinearGaussianLearner:
             guaranteed=not (empty or searched),
             rule=self.rule,
             note=EMPTY if empty else SEARCHED if searched else "",
-            witness=self._witness(phi, tightest, side).reshape(*shape, -1),
+            find_witness=lambda: self._witness(phi, tightest, side).reshape(*shape, -1),
             empty=empty,
             free_lower=free_lower.reshape(shape),
             free_upper=free_upper.reshape(shape),
@@ -513,8 +562,8 @@ class LinearGaussianLearner:
         middle, extent = region.reach(free)
         for b, s in enumerate(self.snapshots):
             own = slice(*region.first[b : b + 2])
-            low[b], high[b], _ = _ends(middle[:, own], extent[:, own], 1.0)
-            if s.empty or _apart(low[b], high[b]):
+            low[b], high[b], _ = ends(middle[:, own], extent[:, own], 1.0)
+            if s.empty or apart(low[b], high[b]):
                 low[b], high[b] = -np.inf, np.inf
         if self.intersect:
             low, high = np.maximum.accumulate(low, axis=0), np.minimum.accumulate(high, axis=0)
@@ -550,27 +599,3 @@ class LinearGaussianLearner:
         if not math.isfinite(steep) or not math.isfinite(self.kappa):
             return most
         return min(most, 2 * self.kappa * (steep * self.widest_scale) ** 2)
-
-
-def _embedded(seen: Seen, moment: np.ndarray) -> np.ndarray:
-    """The least squares estimate (q,), 0 where nothing was seen."""
-    out = np.zeros_like(moment)
-    out[seen.columns] = seen.lift @ (seen.lift.T @ moment[seen.columns])
-    return out
-
-
-def _ends(middle: np.ndarray, extent: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ends (m,) of what lies in every ellipsoid, (m, E), and which one sets the upper (side 1) or lower end, -1 if none does."""
-    if not middle.shape[1]:
-        nothing = np.full(len(middle), np.inf)
-        return -nothing, nothing, np.full(len(middle), -1)
-    lows, highs = middle - extent, middle + extent
-    low, high = lows.max(axis=1), highs.min(axis=1)
-    tightest = highs.argmin(axis=1) if side > 0 else lows.argmax(axis=1)
-    return low, high, np.where(np.isfinite(high if side > 0 else low), tightest, -1)
-
-
-def _apart(low: np.ndarray, high: np.ndarray) -> bool:
-    """Whether the sets do not meet somewhere, by more than rounding: then no parameter is left."""
-    gap = low - high
-    return bool(np.any(gap > ROUNDING * (np.abs(low) + np.abs(high)), where=gap > 0))

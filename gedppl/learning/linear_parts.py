@@ -14,6 +14,7 @@ import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
 from gedppl.learning.ellipsoids import unit_diagonal
+from gedppl.learning.storing import storable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -29,6 +30,7 @@ FLOOR = 1e-12  # of a unit-diagonal precision, so that it can be inverted
 FLATTENED = 4.0  # log evidence by which a flatter prior must win before it takes the place of the declared one
 
 
+@storable
 @dataclass(frozen=True)
 class Space:
     """What is fixed before any row: the free directions, the prior, the ball.
@@ -55,6 +57,7 @@ class Space:
         return bool((np.diag(self.prior) > 0).all())
 
 
+@storable
 @dataclass(frozen=True)
 class Starts:
     """Where e-processes began: the group, its rows before, the covariance of the mixing distribution, the weight."""
@@ -153,6 +156,18 @@ def flattening(space: Space, information: np.ndarray, moment: np.ndarray) -> flo
     return float(g[best, 0]) if evidence[best] > evidence[0] + FLATTENED else 1.0
 
 
+def largest_gain(information: np.ndarray, moment: np.ndarray) -> float:
+    """max 2 moment'u - u'information u, each coordinate in its own unit; inf where rounding leaves a direction unsolved."""
+    unit = np.sqrt(np.maximum(np.diag(information), 0.0))
+    unit = np.where(unit > 0, unit, 1.0)
+    values, vectors = np.linalg.eigh(information / np.outer(unit, unit))
+    along = vectors.T @ (moment / unit)
+    solved = values > 1e-12 * max(float(values.max(initial=0.0)), 1e-300)
+    if np.abs(along[~solved]).max(initial=0.0) > 1e-9 * np.linalg.norm(along):
+        return np.inf
+    return float(np.sum(along[solved] ** 2 / values[solved]))
+
+
 class FeatureMemo:
     """Features, offsets and scales of rows, checked; the last grid of contexts x actions is remembered.
 
@@ -169,7 +184,8 @@ class FeatureMemo:
         m = len(a)
         (asked, shape, n_actions), last = self._last
         if m == 1 and shape == x.shape and a[0] < n_actions and x.tobytes() == asked:  # told right after it was asked
-            return last[2][a], last[3][a], last[4][a]
+            only = slice(a[0], a[0] + 1)
+            return last[2][only], last[3][only], last[4][only]
         phi = np.asarray(self._predictor.features(x, a), float)
         if phi.shape != (m, self._dim):
             raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")

@@ -14,6 +14,7 @@ Axis letters: M particles, n rows, D flat parameters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,16 +22,20 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
+from gedppl.errors import FamilyError, NoClosedFormError
+from gedppl.learning.storing import storable
 from gedppl.oracles.fits import positive_definite
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
+    from gedppl.density import Density
 
 PARTICLES = 128
 FROM_PRIOR = 16
 PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another
 
 
+@storable
 @dataclass(frozen=True)
 class Particles:
     """theta (M, D) and log weights (M,) that sum to one on the natural scale."""
@@ -82,3 +87,36 @@ def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.nda
     chol = np.linalg.cholesky(positive_definite(precision))
     base = np.random.default_rng(seed).standard_normal((n, len(theta)))
     return theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+
+
+# mixtures -------------------------------------------------------------------------------------------------------------
+
+
+def mixed_cdf(parts: Sequence[tuple[np.ndarray, Density]], y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P(Y < y) and P(Y <= y) of a mixture: weights (M,) and densities of batch (M, n), part by part; y (n,)."""
+    return _mixed(parts, np.nextafter(y, -np.inf)), _mixed(parts, y)
+
+
+def _mixed(parts: Sequence[tuple[np.ndarray, Density]], y: np.ndarray) -> np.ndarray:
+    total = np.zeros(len(y))
+    for weights, density in parts:
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            cdf = np.broadcast_to(np.asarray(density.cdf(y[None]), float), (len(weights), len(y)))
+        total += np.sum(np.where(weights[:, None] > 0, weights[:, None] * cdf, 0.0), axis=0)
+    return total
+
+
+def mixed_log_density(log_weights: np.ndarray, rows: np.ndarray) -> float:
+    """sum_i log sum_m w_m p_m(y_i), from log weights (M,) and log densities (M, n); no number counts as density zero."""
+    with np.errstate(divide="ignore"):
+        return float(np.sum(np.logaddexp.reduce(log_weights[:, None] + np.where(np.isnan(rows), -np.inf, rows), axis=0)))
+
+
+def have_cdfs(densities: Sequence[Density]) -> bool:
+    """Whether these are densities of one number each, with a distribution function."""
+    if not all(d.is_scalar for d in densities):
+        return False
+    try:
+        return all(np.isfinite(np.asarray(d.cdf(0.0), float)).all() for d in densities)
+    except (FamilyError, NoClosedFormError):
+        return False

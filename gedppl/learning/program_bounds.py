@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import expit
 
 from gedppl.density import Density
 from gedppl.learning.ascent_bounds import Found, by_ascent
@@ -25,16 +25,9 @@ if TYPE_CHECKING:
 MISSPECIFIED = "no parameter of the class explains the data as well as the predictions did: the model is misspecified"
 APART = "no parameter is in every set and inside the declared bounds: the model, or a bound, does not hold"
 SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
-ARGUMENT = {  # the family's argument that the linear predictor sets, and how
-    "Normal": ("loc", np.asarray),
-    "Bernoulli": ("probs", expit),
-    "Binomial": ("probs", expit),
-    "Poisson": ("rate", np.exp),
-    "Exponential": ("rate", np.exp),
-    "Gamma": ("rate", np.exp),
-}
 PROBES = (-1.0, 0.0, 1.0)  # of a predictor, in units of its noise: between open ends, to see which way a functional goes
-GRID, ZOOMS = 33, 4
+GRID, ZOOMS = 33, 7
+MOST_OUTCOMES = 10_000  # trials of a Binomial at which a user's function is looked at one by one
 GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
 
 
@@ -56,20 +49,44 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(found.lower, low, high).reshape(shape),
         upper=np.clip(found.upper, low, high).reshape(shape),
-        method="exact" if void or not sets or (exact and not _unknown_shape(functional)) else "ascent",
-        guaranteed=learner.rule.guaranteed and exact and not found.apart and not (sets and _unknown_shape(functional)),
+        method="exact" if void or not sets or (exact and not found.searched) else "ascent",
+        guaranteed=learner.rule.guaranteed and exact and not found.apart and not (sets and found.searched),
         rule=learner.sentence,
         note=found.note,
-        witness=None if found.witness is None else found.witness.reshape(*shape, -1),
+        find_witness=lambda: None if found.witness is None else found.witness.reshape(*shape, -1),
         empty=found.apart or any(s.refuted for s in sets),
         free_lower=found.lower.reshape(shape),
         free_upper=found.upper.reshape(shape),
     )
 
 
-def _unknown_shape(functional: Functional) -> bool:
-    """A user's function of the outcome, or a functional of the user's own: between two points it may do anything."""
-    return functional.fn is not None or not is_plain(functional)
+def _unknown_shape(data: PredictorData, functional: Functional, columns: np.ndarray, x: np.ndarray, a: np.ndarray) -> bool:
+    """A functional of the user's own, or a function of the outcome that is not known to be monotone: between two points the
+    functional may do anything.
+
+    The families are stochastically ordered in the predictor, so that the expectation of a monotone function is monotone in it.
+    That a function is monotone is seen where the outcomes can be counted: two for a Bernoulli, the trials for a Binomial.
+    """
+    if not is_plain(functional):
+        return True
+    if functional.fn is None or data.predictor.family == "Bernoulli":
+        return False
+    if data.predictor.family != "Binomial":
+        return True
+    trials = columns[:, data.dim + 1 + data.fixed_names(x, a).index("total_count")]
+    outcomes = np.arange(min(trials.max(), MOST_OUTCOMES) + 1.0)[:, None] * np.ones(len(a))
+    try:
+        values = np.asarray(functional.fn(outcomes, x, a), float)
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):  # written for another package's arrays, or not defined between: then nothing is known of it
+        return True
+    if trials.max() > MOST_OUTCOMES or values.shape != outcomes.shape:
+        return True
+    steps = np.where(outcomes[1:] <= trials, np.diff(values, axis=0), 0.0)
+    return not bool(np.all(np.all(steps >= 0, axis=0) | np.all(steps <= 0, axis=0)))
 
 
 def _values(learner: ProgramLearner, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -91,9 +108,8 @@ def _at_predictor(
             theta = steps[:, :, None] * phi  # any theta with this predictor gives the same density
             return _values(learner, functional, theta.reshape(G * m, D), np.tile(x, (G, 1)), np.tile(a, G)).reshape(G, m)
         fixed = {name: columns[:, D + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
-        args = {name: np.broadcast_to(value, (G, m)) for name, value in fixed.items()}
-        name, link = ARGUMENT[data.predictor.family]
-        return np.asarray(functional(Density(data.predictor.family, {**args, name: link(eta)}), x=x, a=a), float)
+        density = data.density(eta, {name: np.broadcast_to(value, (G, m)) for name, value in fixed.items()})
+        return np.asarray(functional(density, x=x, a=a), float)
 
 
 def _find_exactly(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
@@ -117,13 +133,15 @@ def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np
     value, theta, apart = farthest(learner, phi)
     ends = offset[:, None] + np.stack([-value[m:], value[:m]], axis=1)  # (m, 2), infinite where open
     open_end = ~np.isfinite(ends)
-    if _unknown_shape(functional):
+    ends = np.clip(ends, *data.family.domain)
+    searched = _unknown_shape(data, functional, columns, x, a)
+    if searched:
         lower, upper, at_low = _searched(learner, functional, columns, ends, x, a)
     else:
         lower, upper, at_low = _over_interval(learner, functional, columns, ends, x, a)
     notes = _remarks(open_end, a, apart)
-    notes += [SEARCHED] if _unknown_shape(functional) else []
-    return Found(lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes), apart)
+    notes += [SEARCHED] if searched else []
+    return Found(lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes), apart, searched)
 
 
 def _remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
@@ -221,35 +239,24 @@ def _turns(
 ) -> np.ndarray:
     """Linear predictors (m, G) among which a functional that is not monotone in eta turns; G = 0 if it does not.
 
-    E Y^2 of a Normal is smallest at 0, Var Y of a Bernoulli or Binomial largest. The derivative of P(Y in A) by a natural
-    parameter is P(A) (E[Y | A] - E[Y]), so that P(above < Y < below) is largest where E[Y] lies between the limits: a peak
-    which a grid over a wide interval may miss.
+    E Y^2 is smallest at 0 on the real line, Var Y of a Bernoulli or Binomial largest at a chance of one half. The derivative of
+    P(Y in A) by a natural parameter is P(A) (E[Y | A] - E[Y]), so that P(above < Y < below) is largest where E[Y] lies between
+    the limits: a peak which a grid over a wide interval may miss. The same holds of a log-concave location family (where a
+    Weibull's and a LogNormal's logarithms belong), with its centre for E[Y].
     """
     data = learner.data
     assert isinstance(data, PredictorData)
-    family, m = data.predictor.family, len(columns)
-    if (functional.name, family) in (("second_moment", "Normal"), ("variance", "Bernoulli"), ("variance", "Binomial")):
-        return np.zeros((m, 1))
+    family, m = data.family, len(columns)
+    if functional.name in family.turns:
+        return np.full((m, 1), family.turns[functional.name])
     if functional.name != "probability" or functional.above is None or functional.below is None:
         return np.zeros((m, 0))
     fixed = {name: columns[:, data.dim + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
     with np.errstate(divide="ignore"):
-        ends = [np.broadcast_to(_predictor_at(family, limit, fixed), m) for limit in limits_at(functional, x, a)]
+        ends = [np.broadcast_to(family.middle(limit, fixed), m) for limit in limits_at(functional, x, a)]
     finite = [np.where(np.isfinite(end), end, other) for end, other in (ends, ends[::-1])]  # no mean is there: no turn either
     low, high = (np.where(np.isfinite(end), end, 0.0) for end in finite)
     return low[:, None] + (high - low)[:, None] * steps
-
-
-def _predictor_at(family: str, wanted: np.ndarray, fixed: dict[str, np.ndarray]) -> np.ndarray:
-    """The linear predictor at which the family has this mean; infinite if it never has."""
-    if family == "Normal":
-        return wanted
-    if family in ("Bernoulli", "Binomial"):
-        return logit(np.clip(wanted / np.maximum(fixed.get("total_count", np.ones(1)), 1.0), 0.0, 1.0))
-    log_mean = np.log(np.maximum(wanted, 0.0))
-    if family == "Poisson":
-        return log_mean
-    return np.log(fixed.get("concentration", np.ones(1))) - log_mean  # Gamma and Exponential: of the log rate
 
 
 # ordered outcomes: one edge ---------------------------------------------------------------------------------------------------

@@ -19,15 +19,17 @@ from gedppl.learning.ascent import Region
 from gedppl.learning.likelihoods import TOP, Data, PredictorData, climb
 from gedppl.learning.predictive import draws
 from gedppl.learning.radius import LikelihoodRatio, Rule, View
+from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
 from gedppl.oracles.fits import RANK_TOLERANCE, Fit, decrement, symmetric, units
+from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
-    from gedppl.rows import Rows
 
 FIRST_RESTART, SPACING = 16, 4
 
 
+@storable
 @dataclass(frozen=True)
 class Start:
     """A time at which the likelihood ratio starts anew: its number k, the rows before it, and R then."""
@@ -68,6 +70,24 @@ class Plausible:
     unseen: Unseen
     convex: bool  # a concave slack: linear objectives can be bounded exactly
     refuted: bool = False  # proved to have no member: the top of a concave log-likelihood lies below the threshold
+    threshold: float | None = None  # of the log-likelihood; None where the set is cut out by something else
+
+    def stored(self, out: Writer) -> Node:
+        if self.threshold is None:
+            return out.left_out("a divergence ball around a program")
+        region = [out.node(part) for part in (self.region.centre, self.region.chol, float(self.region.kappa))]
+        unseen = [out.array(part) for part in (self.unseen.basis, self.unseen.unit, self.unseen.untouched)]
+        kept = {"start": self.start, "n": self.data.n, "threshold": float(self.threshold), "refuted": self.refuted}
+        return kept | {"region": region, "unseen": unseen}
+
+    @classmethod
+    def restored(cls, data: Data, read: Reader, tree: Tree) -> Plausible:
+        centre, chol, kappa = (read.node(n) for n in tree["region"])
+        start = tree["start"]
+        made = plausible(data.between(start, start + tree["n"]), start, centre, tree["threshold"])
+        region = replace(made.region, centre=centre, chol=chol, kappa=kappa)
+        unseen = Unseen(*(read.array(part) for part in tree["unseen"]))
+        return replace(made, region=region, unseen=unseen, refuted=bool(tree["refuted"]))
 
 
 def next_starts(starts: tuple[Start, ...], n: int, evidence: float, rule: Rule) -> tuple[Start, ...]:
@@ -167,8 +187,8 @@ def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: 
     region = Region(centre, chol, top - threshold, slack, slack_grad)
     # A local climb proves nothing of the top. A concave one is within about twice its decrement once that is small.
     lacking = decrement(data.value_grad(centre[None])[1][0], information)
-    refuted = data.concave and lacking < 0.1 and region.kappa < -2 * lacking - TOP
-    return Plausible(start, data, region, unseen, data.concave, refuted)
+    refuted = data.concave and data.smooth and lacking < 0.1 and region.kappa < -2 * lacking - TOP
+    return Plausible(start, data, region, unseen, data.concave, refuted, threshold)
 
 
 def ball(data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]) -> Plausible:
@@ -186,7 +206,7 @@ def ball(data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np
     def slack_grad(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return slack(theta), round_it.region.slack_grad(theta)[1]
 
-    return replace(round_it, region=replace(round_it.region, slack=slack, slack_grad=slack_grad), convex=False)
+    return replace(round_it, region=replace(round_it.region, slack=slack, slack_grad=slack_grad), convex=False, threshold=None)
 
 
 def ellipsoid(data: Data, centre: np.ndarray, drop: float) -> Plausible:
@@ -270,18 +290,25 @@ def bootstrap(data: PredictorData, centre: np.ndarray, n: int, seed: int) -> np.
     """Fits (n, D) to outcomes simulated from centre at the same rows."""
     rng, table = np.random.default_rng(seed), data.table
     assert table is not None
-    eta, fixed = data.features @ centre + table.x[:, data.dim], data.fixed()
-    family = data.predictor.family
+    density = data.density(data.features @ centre + table.x[:, data.dim], data.fixed())
     out = []
-    for _ in range(n):
-        if family == "Normal":
-            y = eta + fixed["scale"] * rng.standard_normal(data.n)
-        elif family in ("Bernoulli", "Binomial"):
-            y = rng.binomial(fixed.get("total_count", np.ones(data.n)).astype(np.int64), 1 / (1 + np.exp(-eta))).astype(float)
-        elif family == "Poisson":
-            y = rng.poisson(np.exp(eta)).astype(float)
-        else:
-            y = rng.gamma(fixed.get("concentration", np.ones(data.n)), np.exp(-eta))
+    for y in density.sample(int(rng.integers(2**31)), n):
         simulated = PredictorData(data.predictor, data.dim, type(table).of(table.x, table.a, y), data.names)
         out.append(climb(simulated, centre))
     return np.array(out)
+
+
+def concave_top(data: PredictorData, near: np.ndarray) -> float:
+    """The top of a concave log-likelihood, and what a last Newton step would still promise; inf if the climb did not settle."""
+    if data.table is None or not data.n:
+        return 0.0
+    unit = np.sqrt(np.mean(data.features**2, axis=0))  # a climb leaves directions of little curvature alone
+    unit = np.where(unit > 0, unit, 1.0)
+    table = data.table.x.copy()
+    table[:, : data.dim] /= unit
+    scaled = PredictorData(data.predictor, data.dim, Rows.of(table, data.table.a, data.table.y), data.names)
+    theta = climb(scaled, near * unit, steps=100, enough=1e-9)
+    value, grad = (part[0] for part in scaled.value_grad(theta[None]))
+    values, vectors = np.linalg.eigh(scaled.information(theta))
+    left = np.sum((vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300)))
+    return float(value + left) if left < 1e-3 else np.inf

@@ -29,6 +29,7 @@ from gedppl.learning.program_sets import (
     Plausible,
     Start,
     ball,
+    concave_top,
     ellipsoid,
     likelihood_sets,
     next_starts,
@@ -38,6 +39,7 @@ from gedppl.learning.program_sets import (
     within,
 )
 from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
+from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.oracles import auto
 from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
 from gedppl.oracles.glm import has_score_equations
@@ -49,9 +51,12 @@ if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
 
+LIVE = ("cls", "oracle", "rule")  # come from the problem and settings
+APART = ("data", "own", "sets")  # stored in their own way
 PAST = 16  # sets kept for the running intersection: older ones are hardly ever the narrowest
 
 
+@storable
 @dataclass(frozen=True)
 class Snapshots:
     """What past refits left behind, stacked: enough for the delta bound under each."""
@@ -307,6 +312,59 @@ class ProgramLearner:
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """About 2 kappa lambda_max(I^-1 sum_i h_i h_i'), h_i the functional's gradient at row i; from at most n_rows rows."""
         return program_bounds.squared_deviation(self, functional, n_rows)
+
+    # what monitors ask --------------------------------------------------------------------------------------------------
+
+    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The mixture over particles."""
+        density = self.cls.density_at(self.particles.theta, x, a)
+        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), density)], y)
+
+    def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
+        """The same mixture's log density."""
+        rows = self.data.cleared().append(x, a, y).row_values(self.particles.theta)
+        return predictive.mixed_log_density(self.particles.log_weights, rows)
+
+    def has_predictive(self, x: np.ndarray) -> bool:
+        return predictive.have_cdfs([self.cls.density_at(np.asarray(self.cls.initial, float), x, np.zeros(len(x), np.int64))])
+
+    @property
+    def refutable(self) -> bool:
+        """Where the likelihood is known to be concave, its top is known."""
+        return isinstance(self.data, PredictorData)
+
+    def mark(self) -> np.ndarray:
+        return np.array([float(self.n)])
+
+    def top(self, since: np.ndarray) -> float:
+        data = self.data.between(int(since[0]), self.n)
+        assert isinstance(data, PredictorData)
+        return concave_top(data, self.theta)
+
+    # storing ------------------------------------------------------------------------------------------------------------
+
+    def stored(self, out: Writer) -> Tree:
+        table = [out.node(self.data.table), out.node(self.data.names)] if isinstance(self.data, PredictorData) else None
+        return {
+            **out.fields(self, stored_fields(self, LIVE + APART)),
+            "data": table,  # of other kinds the rows are enough
+            "own": [part.stored(out) for part in self.own],
+            "sets": [s.stored(out) for s in self.sets],
+        }
+
+    def restored(self, read: Reader, tree: Tree) -> ProgramLearner:
+        plain = read.fields({name: n for name, n in tree.items() if name not in APART}, stored_fields(self, LIVE + APART))
+        learner = replace(self, **plain)
+        data, rows = self.data, learner.rows
+        if isinstance(data, PredictorData):
+            table, fixed = (read.node(n) for n in tree["data"])
+            data = PredictorData(data.predictor, data.dim, table, fixed)
+        elif rows is not None:
+            data = ProgramData(self.cls, rows) if isinstance(data, ProgramData) else data.append(rows.x, rows.a, rows.y)
+        own = tuple(GroupRows.restored(self.data, rows, read, part) for part in tree["own"])
+        if tuple(part.group for part in own) != learner.groups[1:]:
+            raise ValueError("the groups of rows are not those of the learner")
+        return replace(learner, data=data, own=own, sets=tuple(Plausible.restored(data, read, s) for s in tree["sets"]))
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta (not divided by 2 t^3 again)."""

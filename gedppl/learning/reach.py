@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, eye_array, hstack
 
 from gedppl.learning.ascent import extremes
+from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.program_sets import Plausible
 
 if TYPE_CHECKING:
@@ -49,6 +52,12 @@ def _solve(sets: tuple[Plausible, ...], use: np.ndarray, both: np.ndarray, value
     """Lower `value` (2m,) to what the set with index use (2m,) allows (-1: none), and put `theta` where it is attained."""
     for i in np.unique(use[use >= 0]):
         chosen, mine = sets[i], np.flatnonzero(use == i)
+        if not chosen.data.smooth:
+            for j in mine:
+                reached = absolute_errors(chosen, both[j])
+                if reached is not None and reached[0] < value[j]:
+                    value[j], theta[j] = reached
+            continue
         cheap = chosen.data.n * both.shape[1] ** 2 <= 20_000
         most = max(1, MAX_CELLS // max(chosen.data.n, 1))
         for part in np.array_split(mine, -(-len(mine) // most)):
@@ -56,6 +65,37 @@ def _solve(sets: tuple[Plausible, ...], use: np.ndarray, both: np.ndarray, value
             better = found.settled & (found.value < value[part])
             value[part] = np.where(better, found.value, value[part])
             theta[part] = np.where(better[:, None], found.theta, theta[part])
+
+
+def absolute_errors(chosen: Plausible, phi: np.ndarray) -> tuple[float, np.ndarray] | None:
+    """max phi'v over {v : sum_i |y_i - eta_i(v)| / scale_i <= R}, a Laplace's set, and where; None if it has no end.
+
+    A linear program: eta_i + up_i - down_i = y_i with up, down >= 0.
+    """
+    data = chosen.data
+    assert isinstance(data, PredictorData)
+    assert data.table is not None
+    n, D = data.n, data.dim
+    scale, target = data.fixed()["scale"], data.table.y - data.table.x[:, D]
+    centre = chosen.region.centre
+    left = np.sum(np.abs(target - data.features @ centre) / scale) + chosen.region.kappa
+    unit = float(np.median(scale))  # of the errors, so that the solver's tolerances are in units of the noise
+    width = np.maximum(np.abs(data.features).max(axis=0), np.finfo(float).tiny)  # of each column, for the same reason
+    errors = eye_array(n)
+    found = linprog(
+        np.concatenate([-phi / width, np.zeros(2 * n)]),
+        A_ub=np.concatenate([np.zeros(D), unit / scale, unit / scale])[None],
+        b_ub=[left],
+        A_eq=hstack([csr_array(data.features / width), errors, -errors], format="csr"),
+        b_eq=target / unit,
+        bounds=[(None, None)] * D + [(0, None)] * (2 * n),
+        method="highs",
+    )
+    if found.status != 0:
+        return None
+    theta = found.x[:D] / width * unit
+    dual = float(found.eqlin.marginals @ (target / unit) + found.ineqlin.marginals[0] * left)  # an upper bound by weak duality
+    return max(-dual * unit, float(phi @ theta)), theta
 
 
 def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:

@@ -130,5 +130,5 @@ def sampled_bounds(learner: ProgramLearner, functional: Functional, x: np.ndarra
         guaranteed=False,
         rule=learner.sentence,
         note=found.note,
-        witness=thetas[np.argmax(values, axis=0)].reshape(n, K, -1),
+        find_witness=lambda: thetas[np.argmax(values, axis=0)].reshape(n, K, -1),
     )

@@ -287,7 +287,7 @@ def _fit_auto(cls: DensityClass, rows: Rows, *, weights: np.ndarray | None, star
         return maximum_likelihood(cls, rows, weights=weights, start=start, prior=prior)
     assert cls.predictor is not None
     only_gaussian_priors = prior is None or bool(np.all(cls.prior_free))
-    if cls.predictor.link == "identity" and only_gaussian_priors and bool(np.all(cls.inside(cls.initial))):
+    if cls.predictor.family == "Normal" and only_gaussian_priors and bool(np.all(cls.inside(cls.initial))):
         fit = fit_least_squares(cls, rows, weights=weights, start=start, prior=prior)
         if fit.ok:
             return fit

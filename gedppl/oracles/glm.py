@@ -1,84 +1,35 @@
-"""One-predictor families in NumPy alone: least squares and score equations.
+"""Fits of one-predictor families in NumPy alone: least squares and score equations.
 
 For an exponential family p(y) = h(y) exp(eta T(y) - A(eta)) the maximum likelihood estimate solves
 
     sum_i J_i' (T(y_i) - A'(eta_i)) = 0,     J_i the Jacobian of eta_i in theta,
 
 and where eta = features @ theta + offset, J_i is the row of features, so that Newton's method is iteratively reweighted
-least squares (Hu, Simchi-Levi, Azizan, section on the score equation method).
+least squares (Hu, Simchi-Levi, Azizan, section on the score equation method). The other families of `one_predictor`, whose
+log-densities are concave in eta too, are fitted by the same Newton steps.
 
 Axis letters: n rows, D flat parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit, gammaln
 
 from gedppl.errors import SettingError
-from gedppl.oracles.fits import RANK_TOLERANCE, Fit, Objective, WorkingPrior, assess, symmetric, units
+from gedppl.oracles.fits import RANK_TOLERANCE, Fit, Objective, WorkingPrior, assess, decrement, symmetric, units
+from gedppl.oracles.one_predictor import FAMILIES, Terms
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
     from gedppl.rows import Rows
 
-Fixed = Mapping[str, np.ndarray]
-Terms = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-# (eta, y, fixed) -> per row: log p, d log p / d eta, -d2 log p / d eta2 -------------------------------------------------
-
-
-def _normal(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
-    scale = fixed["scale"]
-    z = (y - eta) / scale
-    return -0.5 * z**2 - np.log(scale) - 0.5 * np.log(2 * np.pi), z / scale, np.broadcast_to(scale**-2.0, y.shape)
-
-
-def _bernoulli(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
-    p = expit(eta)
-    return y * eta - np.logaddexp(0.0, eta), y - p, p * expit(-eta)
-
-
-def _binomial(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
-    total, p = fixed["total_count"], expit(eta)
-    ways = gammaln(total + 1) - gammaln(y + 1) - gammaln(total - y + 1)
-    return ways + y * eta - total * np.logaddexp(0.0, eta), y - total * p, total * p * expit(-eta)
-
-
-def _poisson(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
-    rate = np.exp(eta)
-    return y * eta - rate - gammaln(y + 1), y - rate, rate
-
-
-def _exponential(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
-    decay = np.exp(eta) * y
-    return eta - decay, 1.0 - decay, decay
-
-
-def _gamma(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
-    shape, decay = fixed["concentration"], np.exp(eta) * y
-    log_p = shape * eta + (shape - 1) * np.log(y) - gammaln(shape) - decay
-    return log_p, shape - decay, decay
-
-
-TERMS: dict[tuple[str, str], Callable[[np.ndarray, np.ndarray, Fixed], Terms]] = {
-    ("Normal", "identity"): _normal,
-    ("Bernoulli", "logit"): _bernoulli,
-    ("Binomial", "logit"): _binomial,
-    ("Poisson", "log"): _poisson,
-    ("Exponential", "log"): _exponential,
-    ("Gamma", "log"): _gamma,
-}
-
 
 def has_score_equations(cls: DensityClass) -> bool:
     """Whether the class is a one-predictor family whose score equations are known here."""
-    return cls.predictor is not None and (cls.predictor.family, cls.predictor.link) in TERMS
+    return cls.predictor is not None and (cls.predictor.family, cls.predictor.link) in FAMILIES
 
 
 class PredictorObjective(Objective):
@@ -91,9 +42,8 @@ class PredictorObjective(Objective):
         predictor = cls.predictor
         if predictor is None or not has_score_equations(cls):
             what = "no linear predictor" if predictor is None else f"family {predictor.family}, link {predictor.link}"
-            raise SettingError(f"score equations need one of {sorted(TERMS)}, got a class with {what}; use ged.mle()")
-        self.terms = TERMS[predictor.family, predictor.link]
-        self.identity = predictor.link == "identity"
+            raise SettingError(f"score equations need one of {sorted(FAMILIES)}, got a class with {what}; use ged.mle()")
+        self.family = FAMILIES[predictor.family, predictor.link]
         self._last: tuple[np.ndarray, Terms] | None = None
         if self.n == 0:
             return
@@ -111,8 +61,8 @@ class PredictorObjective(Objective):
         """The rows' terms at theta; the last ones are kept, because value and curvature are asked one after the other."""
         if self._last is not None and np.array_equal(self._last[0], theta):
             return self._last[1]
-        with np.errstate(over="ignore", invalid="ignore"):
-            log_p, score, curvature = self.terms(self.features @ theta + self.offset, self.y, self.fixed)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            log_p, score, curvature = self.family.terms(self.features @ theta + self.offset, self.y, self.fixed)
         if self.row_weights is not None:
             log_p, score, curvature = (term * self.row_weights for term in (log_p, score, curvature))
         self._last = (np.array(theta), (log_p, score, curvature))
@@ -133,13 +83,16 @@ class PredictorObjective(Objective):
     def deficit(self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray) -> tuple[float, bool]:
         r"""A proved bound on the log-likelihood still to gain.
 
-        All families here have |third derivative| <= second derivative in eta. Along a unit direction of the norm that
-        the information I defines, with ``rho = max_i |phi_i|_{I^-1}`` and ``lam = |g|_{I^-1}``, integrating
+        For a family with |third derivative| <= c second derivative in eta (c its `growth`): along a unit direction of the norm
+        that the information I defines, with ``rho = c max_i |phi_i|_{I^-1}`` and ``lam = |g|_{I^-1}``, integrating
         ``h''(t) >= exp(-rho t)`` twice gives  gain <= (u + (1 - u) log(1 - u)) / rho^2  with u = lam rho < 1, which tends
-        to lam^2 / 2 as rho -> 0 (and rho = 0 for the Normal). If u >= 1 nothing is proved and the answer is infinite.
+        to lam^2 / 2 as rho -> 0 (and c = 0 for the Normal). If u >= 1 nothing is proved and the answer is infinite; for a
+        family without a known c it is the Newton decrement, an estimate.
         """
         if self.n == 0:
             return 0.0, True
+        if self.family.growth is None:
+            return decrement(grad, information), False
         values, vectors = np.linalg.eigh(information)
         seen = values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)
         # Features lie in the information's range in exact arithmetic, and so does g; a direction of collapsed curvature
@@ -148,9 +101,10 @@ class PredictorObjective(Objective):
             return np.inf, False
         root = vectors[:, seen] / np.sqrt(values[seen])
         lam = float(np.linalg.norm(root.T @ grad))
-        if self.identity:
+        growth = self.family.growth(self.fixed)
+        if growth == 0:
             return 0.5 * lam**2, True
-        rho = float(np.sqrt(np.max(np.sum((self.features @ root) ** 2, axis=1), initial=0.0)))
+        rho = growth * float(np.sqrt(np.max(np.sum((self.features @ root) ** 2, axis=1), initial=0.0)))
         u = lam * rho
         if u >= 1.0:
             return np.inf, False
@@ -172,7 +126,7 @@ def fit_least_squares(
     are left where they start: the estimate is the minimiser nearest to ``start`` (or the class's initial parameters).
     A `sample` site whose prior is not Gaussian makes this no closed form: use `maximum_likelihood` there.
     """
-    if cls.predictor is None or cls.predictor.link != "identity":
+    if cls.predictor is None or cls.predictor.family != "Normal":
         raise SettingError("least squares needs a class with Normal outcomes and a mean linear in theta; use ged.mle()")
     objective = PredictorObjective(cls, rows, weights, prior)
     origin = np.asarray(cls.initial if start is None else start.theta, float)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import DrawnParams, Params
+from gedppl.classes import DrawnParams, MemberList, Params
 from gedppl.density import Density
 from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError
 from gedppl.programs.program import ProgramClass
 
 
-class FiniteClass:
+class FiniteClass(MemberList):
     """M densities. See `gedppl.finite_class`."""
 
     def __init__(
@@ -36,6 +36,7 @@ class FiniteClass:
             )
         self.sampled = drawn or bool(sampled)
         self.members: tuple[tuple[Any, Params], ...] = tuple(pairs)
+        self.size = len(pairs)
         self._programs: list[ProgramClass] = []  # one for each distinct model
         self._owner = np.empty(len(pairs), np.int64)  # (M,) which program a member belongs to
         known: dict[int, int] = {}
@@ -47,11 +48,6 @@ class FiniteClass:
         self._thetas: list[np.ndarray] = []  # per program, (its members, D)
         if example is not None:
             self.trace(*example)
-
-    @property
-    def size(self) -> int:
-        """M, the number of members."""
-        return len(self.members)
 
     @property
     def exactness(self) -> str:
@@ -131,7 +127,10 @@ class FiniteClass:
         p = int(self._owner[m])
         return self._programs[p].density_at(self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a)
 
-    density_of = density
+    def parts(self, x: Any, a: Any) -> list[tuple[np.ndarray, Density]]:
+        """Members (m,) and their densities, batch (m, n): one pair for each program that the class is made of."""
+        self.trace(x, a)
+        return [(self._of(p), program.density_at(self._thetas[p], x, a)) for p, program in enumerate(self._programs)]
 
 
 def _pairs(model: Any, settings: Sequence[Params] | None) -> list[tuple[Any, Params]]:

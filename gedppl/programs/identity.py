@@ -18,7 +18,7 @@ import numpy as np
 from gedppl.classes import LinearPredictor
 from gedppl.errors import InputError
 from gedppl.numerics.arrays import namespace
-from gedppl.oracles.glm import TERMS
+from gedppl.oracles.one_predictor import TERMS
 from gedppl.programs.lowering import crossing, from_package, is_external, lower, strip
 
 DRAWS = 24  # outcomes compared at each row

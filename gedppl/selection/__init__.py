@@ -5,6 +5,7 @@
 An optimum needs at most J + 1 actions. The feasible policies form a polytope that does not depend on the scores, so its
 vertices can be listed once and each round only picks one of them (`Polytope`); the counterfactual pass lives on that.
 Where a list would be long, one constraint is solved on the upper concave hull of (cost, score) and several by HiGHS.
+A limit on every draw, cost_upper_{j,a} ≤ at_most_j wherever π_a > 0, is a mask (`drawable`) before that.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def select_policy(
     allowed: Any = None,
     played: Any = None,
     safe_action: int | None = None,
+    every_draw: Any = None,
 ) -> np.ndarray:
     """The policy of highest score whose cost bound keeps every limit.
 
@@ -53,6 +55,8 @@ def select_policy(
         ``Σ_a π_a played_a`` wins, then the one of lowest index.
     safe_action
         Where rounding would leave a limit exceeded (by some 1e-12), a trace of this action is mixed in.
+    every_draw
+        A boolean or (J,): limits that hold for every action that may be drawn instead of for the average.
 
     Returns
     -------
@@ -65,7 +69,7 @@ def select_policy(
 
     Notes
     -----
-    The limit holds for the policy's average cost bound, not for each action it may play. Scores are tied when they differ
+    The limit holds for the policy's average cost bound, unless it is one on every draw. Scores are tied when they differ
     by less than 1e-10 of their range (plus 1e-12 of their size). Hu, Simchi-Levi and Azizan, Algorithm 1, with the bounds
     taken action by action.
 
@@ -74,6 +78,8 @@ def select_policy(
     >>> select_policy([0.2, 1.0, 0.6], [0.0, 1.0, 0.3], 0.4).round(4)
     array([0.    , 0.1429, 0.8571])
     >>> select_policy([0.2, 1.0, 1.0], [0.0, 0.1, 0.1], 0.4, played=[0, 3, 2])
+    array([0., 0., 1.])
+    >>> select_policy([0.2, 1.0, 0.6], [0.0, 1.0, 0.3], 0.4, every_draw=True)
     array([0., 0., 1.])
     """
     score = np.asarray(score, float)
@@ -84,6 +90,8 @@ def select_policy(
         raise NotFiniteError(f"`score` must be finite, got {score}; leave an action out with `allowed` instead")
     cost, limit = _costs_and_limits(cost_upper, at_most, n_actions)
     allowed = _mask(allowed, n_actions)
+    if every_draw is not None:
+        allowed = allowed & drawable(cost, limit, np.broadcast_to(np.asarray(every_draw, bool), len(limit)))
     counts = np.zeros(n_actions) if played is None else np.asarray(played, float)
     if counts.shape != (n_actions,) or not np.isfinite(counts).all():
         raise ShapeError(f"`played` must be {n_actions} finite counts, one per action, got {played}")
@@ -100,8 +108,8 @@ def select_policies(
     safe_action: int | None,
 ) -> np.ndarray:
     """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,), allowed (C, K), played (K,)."""
-    at_most = np.broadcast_to(limits, cost_upper.shape[:2])
-    policy = np.zeros_like(score)
+    at_most = np.repeat(np.asarray(limits, float)[None], len(score), axis=0)
+    policy = np.zeros(score.shape)
     left = np.arange(len(score))
     if cost_upper.shape[1] == 1:
         left = _alone_on_top(score, cost_upper, at_most, allowed, policy)
@@ -123,27 +131,44 @@ def _alone_on_top(score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowe
     excess, usable = scaled_excess(cost, limit, allowed)
     e = excess[:, 0]
     n, K = e.shape
-    cheap, dear = usable & (e < 0), usable & (e > 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = e[:, :, None] / (e[:, :, None] - e[:, None, :])  # of the dear one
-    share = np.where(cheap[:, :, None] & dear[:, None, :], share, 0.0)
+    pair = (usable & (e < 0))[:, :, None] & (usable & (e > 0))[:, None, :]  # a cheap one and a dear one
+    share = np.divide(e[:, :, None], e[:, :, None] - e[:, None, :], out=np.zeros((n, K, K)), where=pair)  # of the dear one
     value = score[:, :, None] + share * (score[:, None, :] - score[:, :, None])
-    value = np.where(cheap[:, :, None] & dear[:, None, :], value, -np.inf)
-    own = np.arange(K)
-    value[:, own, own] = np.where(usable & (e <= 0), score, -np.inf)
-    flat = value.reshape(n, -1)
+    flat = np.where(pair, value, -np.inf).reshape(n, -1)
+    flat[:, :: K + 1] = np.where(usable & (e <= 0), score, -np.inf)
     best, row = flat.argmax(axis=1), np.arange(n)
     top = flat[row, best]
-    spread = np.where(usable, score, -np.inf).max(axis=1), np.where(usable, score, np.inf).min(axis=1)
-    tolerance = 1e-10 * (spread[0] - spread[1]) + 1e-12 * np.maximum(np.abs(spread[0]), np.abs(spread[1]))
+    high, low = np.where(usable, score, -np.inf).max(axis=1), np.where(usable, score, np.inf).min(axis=1)
+    tolerance = 1e-10 * (high - low) + 1e-12 * np.maximum(np.abs(high), np.abs(low))
     alone = np.isfinite(top) & (np.count_nonzero(flat >= (top - tolerance)[:, None], axis=1) == 1)
     i, j = np.divmod(best, K)
     mixed = share[row, i, j]
     policy[row[alone], i[alone]] = 1 - mixed[alone]
     policy[row[alone], j[alone]] += mixed[alone]
-    over = np.einsum("ck,ck->c", policy, e) > 0.1 * SLACK
+    over = (policy * e).sum(axis=1) > 0.1 * SLACK
     policy[over] = 0.0
     return np.flatnonzero(~alone | over)
+
+
+def drawable(cost_upper: np.ndarray, at_most: np.ndarray, every_draw: np.ndarray) -> np.ndarray:
+    """Actions (..., K) that keep each limit on every draw: cost_upper (..., J, K), at_most (..., J), every_draw (J,) bool."""
+    cost, limit = cost_upper[..., every_draw, :], at_most[..., every_draw, None]
+    with np.errstate(invalid="ignore"):  # inf - inf: a lifted limit
+        on_limit = np.abs(cost - limit) <= NEAR_LIMIT * np.maximum(np.abs(cost), np.abs(limit))
+    return ((cost <= limit) | on_limit).all(axis=-2)
+
+
+def policy_cost(policy: np.ndarray, costs: np.ndarray, every_draw: np.ndarray) -> np.ndarray:
+    """What each limit is about, (..., J): sum_a pi_a c_ja, or for one on every draw the largest c_ja with pi_a > 0.
+
+    policy (..., K), costs (..., J, K), every_draw (J,). An action that is never played adds nothing, however dear or unknown.
+
+    >>> policy_cost(np.array([0.5, 0.5, 0.0]), np.array([[0.0, 1.0, np.nan]]), np.array([True]))
+    array([1.])
+    """
+    used = policy[..., None, :] > 0
+    average = np.einsum("...k,...jk->...j", policy, np.where(used, costs, 0.0))
+    return np.where(every_draw, np.where(used, costs, -np.inf).max(axis=-1), average) if every_draw.any() else average
 
 
 def eagerness(reveals: np.ndarray | None, t: int, n_actions: int) -> np.ndarray:
@@ -432,8 +457,10 @@ def scaled_excess(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> t
 
     A lifted limit (+inf) leaves a row of -1: kept by every policy, tight for none.
     """
+    limit = limit[:, :, None]
     lifted = limit == np.inf
-    limit, cost = np.where(lifted, 0.0, limit)[:, :, None], np.where(lifted[:, :, None], -1.0, cost)
+    if lifted.any():
+        limit, cost = np.where(lifted, 0.0, limit), np.where(lifted, -1.0, cost)
     usable = allowed & (cost < np.inf).all(axis=1)
     cost = np.where(usable[:, None], cost, limit)
     excess = cost - limit

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from gedppl.errors import ActionRangeError, NotFiniteError, PropensityError, SettingError, ShapeError
-from gedppl.problem import UTILITY
+from gedppl.errors import ActionRangeError, ColumnError, NotFiniteError, PropensityError, SettingError, ShapeError
+from gedppl.names import as_table, hint, listed
+from gedppl.problem import UTILITY, Problem
 
 if TYPE_CHECKING:
     from gedppl.study.simulation.runs import Run
@@ -103,6 +104,24 @@ class Log:
                 "count, if leaving the others out does not depend on the action"
             )
         return cls(run.x, run.action, run.propensity, y)
+
+    @classmethod
+    def read(cls, problem: Problem, table: Any, *, action: str, propensity: str, outcome: str) -> Log:
+        """The log in a data frame or a mapping of columns: contexts by the problem's `columns`, the others by the names given.
+
+        Actions may be names or numbers. Columns that are not mentioned are passed over.
+        """
+        found = as_table(table)
+        if found is None:
+            raise ColumnError(f"a log is read from named columns (a data frame, a mapping), got a {type(table).__name__}")
+        columns, single = found
+        for name in (action, propensity, outcome):
+            if name not in columns:
+                raise ColumnError(f"the log has no column {name!r}; it has {listed(columns)}{hint(name, columns)}")
+        x, _ = problem.names.by_name(columns, single, more=True)
+        played = [problem.names.action(a) for a in ([columns[action]] if single else columns[action])]
+        p, y = (np.atleast_1d(np.asarray(columns[name], float)) for name in (propensity, outcome))
+        return cls(x, np.array(played, np.int64), p, y)
 
 
 @dataclass(frozen=True)

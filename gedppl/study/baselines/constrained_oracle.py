@@ -20,6 +20,8 @@ class ConstrainedOracle(Baseline):
         x (dx,) -> (K,); `true_cost` may return (J, K).
     at_most
         A number or (J,).
+    every_draw
+        A boolean or (J,): limits on every action that may be drawn instead of on the average.
 
     Examples
     --------
@@ -35,11 +37,15 @@ class ConstrainedOracle(Baseline):
         at_most: Any,
         *,
         safe_action: int | None = None,
+        every_draw: Any = None,
         seed: int = 0,
     ) -> None:
         super().__init__(seed)
-        self._utility, self._cost, self._at_most, self._safe = true_utility, true_cost, at_most, safe_action
+        self._utility, self._cost, self._at_most = true_utility, true_cost, at_most
+        self._safe, self._every_draw = safe_action, every_draw
 
     def policy(self, x: Any) -> np.ndarray:
         context = np.asarray(x, float)
-        return select_policy(self._utility(context), self._cost(context), self._at_most, safe_action=self._safe)
+        return select_policy(
+            self._utility(context), self._cost(context), self._at_most, safe_action=self._safe, every_draw=self._every_draw
+        )

@@ -60,8 +60,8 @@ def make_agent(
         if problem.safe_action is None:
             raise SettingError("always-safe: this problem names no safe action")
         return FixedPolicy(lambda x: np.eye(K)[problem.safe_action], seed)
-    if base == "always" and kind.isdigit() and int(kind) < K:
-        return FixedPolicy(lambda x: np.eye(K)[int(kind)], seed)
+    if base == "always" and kind in problem.names.labels:
+        return FixedPolicy(lambda x: np.eye(K)[problem.names.labels.index(kind)], seed)
     from gedppl.study.baselines.by_name import BASELINES, make_baseline
 
     if name in BASELINES:
@@ -75,7 +75,7 @@ def agent_names(problem: Problem) -> list[str]:
     from gedppl.study.baselines.by_name import BASELINES
 
     ours = ["gedppl", *(f"gedppl-{m}" for m in MODES[1:])]
-    return [*ours, "oracle", "greedy", "always-safe", *(f"always-{k}" for k in range(problem.n_actions)), *BASELINES]
+    return [*ours, "oracle", "greedy", "always-safe", *(f"always-{name}" for name in problem.names.labels), *BASELINES]
 
 
 def _truth(world: Any, x: np.ndarray, problem: Problem) -> tuple[np.ndarray, np.ndarray]:

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.agent import GEDUCB, AlarmWarning, SafeActionWarning
-from gedppl.errors import SettingError, ShapeError
+from gedppl.agent import AlarmWarning, SafeActionWarning
+from gedppl.errors import SettingError
 from gedppl.problem import Problem
 from gedppl.study.planning.rules import StoppingRules
+from gedppl.study.planning.running import make_agent, shown
 from gedppl.study.planning.tables import Plan, Trial
-from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world
+from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world, read_rows
 from gedppl.study.simulation import Run, simulate
 
 __all__ = ["ModelWorld", "Plan", "Scenario", "StoppingRules", "Trial", "plan"]
@@ -67,7 +68,7 @@ def plan(
     problem
         The declaration, or a function of keyword settings that returns it (``lambda noise=0.1: ...``) so that they can vary.
     contexts
-        (n, dx): contexts are drawn from these rows.
+        (n, dx), or a data frame where the problem declares columns: contexts are drawn from these rows.
     rounds
         The horizon T of each trial.
     scenarios
@@ -101,24 +102,22 @@ def plan(
     Ctrl-C returns the trials that are complete; the table says so. Guesses are guesses: the characteristics hold in the
     worlds simulated, and the prior of a `param` site is a working one (standard normal around its initial value).
     """
-    x = np.ascontiguousarray(np.asarray(contexts, float))
-    if x.ndim != 2 or not len(x):
-        raise ShapeError(f"contexts must be (n, dx) with at least one row, got shape {x.shape}")
     for name, value in (("rounds", rounds), ("replicates", replicates)):
         if not (isinstance(value, (int, np.integer)) and value >= 1):
             raise SettingError(f"{name} must be a positive whole number, got {value!r}")
     named = {name: _scenario(name, value) for name, value in (scenarios or {"prior": Scenario()}).items()}
     settings = _combinations(vary or {})
+    x = read_rows(_problem_at(problem, settings[0]), contexts)
     design = _Design(problem, x, int(rounds), named, delta, rules, agent, seed)
     for setting in settings:
-        _problem_at(design, setting)  # a wrong setting fails here and not after an hour
+        _problem_at(problem, setting)  # a wrong setting fails here and not after an hour
     tasks = [(s, name, r) for s in range(len(settings)) for name in named for r in range(replicates)]
     # replicates outermost, so that an interrupted plan has some of every cell
     tasks.sort(key=lambda task: task[2])
     done: list[Trial] = []
     interrupted = False
     try:
-        for trial in _shown(map(partial(_trial, design, settings), tasks), len(tasks), progress):
+        for trial in shown(map(partial(_trial, design, settings), tasks), len(tasks), progress, "trial"):
             done.append(trial)
     except KeyboardInterrupt:
         interrupted = True
@@ -155,10 +154,9 @@ def _combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(vary, values)) for values in product(*vary.values())]
 
 
-def _problem_at(design: _Design, setting: Mapping[str, Any]) -> Problem:
+def _problem_at(made: Problem | Callable[..., Problem], setting: Mapping[str, Any]) -> Problem:
     """The problem under a setting."""
     passed = {name: value for name, value in setting.items() if not _is_own(name)}
-    made = design.problem
     if isinstance(made, Problem):
         if passed:
             raise SettingError(
@@ -193,10 +191,12 @@ def _limited(problem: Problem, name: str) -> str:
 def _first_actions(problem: Problem, n_actions: int) -> Problem:
     if not (problem.safe_action or 0) < n_actions <= problem.n_actions:
         raise SettingError(
-            f"n_actions must keep the safe action {problem.safe_action} and be at most {problem.n_actions}, got {n_actions}"
+            f"n_actions must keep the safe action {problem.names.labels[problem.safe_action or 0]} and be at most "
+            f"{problem.n_actions}, got {n_actions}"
         )
     reveals = None if problem.reveals is None else problem.reveals[:n_actions, :n_actions]
-    return replace(problem, n_actions=n_actions, reveals=reveals)
+    actions = None if problem.actions is None else problem.actions[:n_actions]
+    return replace(problem, n_actions=n_actions, reveals=reveals, actions=actions)
 
 
 def _world_noise(design: _Design, setting: Mapping[str, Any], scenario: Scenario) -> float:
@@ -208,12 +208,12 @@ def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str
     """One trial. The truth, the contexts and the agent's draws depend on scenario and replicate, not on the setting."""
     s, name, replicate = task
     setting, scenario = settings[s], design.scenarios[name]
-    problem = _problem_at(design, setting)
+    problem = _problem_at(design.problem, setting)
     index = list(design.scenarios).index(name)
     seed = int(np.random.SeedSequence([design.seed, index, replicate]).generate_state(1)[0] % 2**31)
     noise = _world_noise(design, setting, scenario)
     world = make_world(problem, replace(scenario, noise=noise), design.contexts, seed)
-    agent = _agent(design.agent, problem, float(setting.get("delta", design.delta)), seed)
+    agent = make_agent(design.agent, problem, float(setting.get("delta", design.delta)), seed)
     run, stopped = Run(problem, seed), ""
     watched = agent if design.rules is None else _Watched(agent, design.rules, run, design.contexts)
     with warnings.catch_warnings():
@@ -238,12 +238,6 @@ def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str
     )
 
 
-def _agent(given: Any, problem: Problem, delta: float, seed: int) -> Any:
-    if given is None or isinstance(given, Mapping):
-        return GEDUCB(problem, **({"delta": delta, "seed": seed} | dict(given or {})))
-    return given(problem, delta, seed)
-
-
 class _Stopped(Exception):  # noqa: N818 - not an error: a rule ended the trial
     """A rule ended the trial."""
 
@@ -264,11 +258,3 @@ class _Watched:
             if why:
                 raise _Stopped(why)
         return self._agent.ask(x)
-
-
-def _shown(trials: Iterable[Trial], total: int, progress: bool) -> Iterable[Trial]:
-    if not progress:
-        return trials
-    from tqdm import tqdm
-
-    return tqdm(trials, total=total, unit="trial", dynamic_ncols=True)

@@ -12,24 +12,26 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gedppl.agent import GEDUCB, SafeActionWarning
-from gedppl.errors import ProblemError, SettingError, ShapeError
+from gedppl.errors import ProblemError, SettingError
 from gedppl.ged_ucb.costs import room_for_mixing
 from gedppl.problem import Constraint, Problem
+from gedppl.showing import as_html, as_text
 from gedppl.study.planning.declarations import Declaration, declarations
 from gedppl.study.planning.truths import declared_world
-from gedppl.study.planning.worlds import ModelWorld
-from gedppl.study.simulation.showing import as_html, as_text
+from gedppl.study.planning.worlds import ModelWorld, read_rows
 
 WINDOW, HALF = 50, 0.5  # the wait ends when this share of the last decisions left the safe action
 MOST_CONTEXTS = 100  # of those given, on which worlds are built
 WORTH_IT = 1.05  # times the first mix: less is no advice
 SLOW = 5.0  # seconds after which a bar is shown
+NO_OPTIONS: Mapping[str, Any] = {}
 
 Waits = tuple[int | None, ...]  # one a run; None where the rounds did not suffice
 
@@ -95,11 +97,11 @@ class Price:
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         facts = {f"first mix under {m.constraint!r}": _mix_words(m) for m in self.mixes}
-        facts["until half leave the safe action"] = f"{_wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
+        facts["until half leave the safe action"] = f"{wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
         facts["helps most"] = self.advice
         ranked = sorted(self.tried, key=lambda one: _merit(one, self.rounds), reverse=True)
         facts |= {
-            f"if {one.declaration}": f"first mix {_mean_mix(one.mixes):.2g}, {_wait_words(one.waits, self.rounds)}"
+            f"if {one.declaration}": f"first mix {_mean_mix(one.mixes):.2g}, {wait_words(one.waits, self.rounds)}"
             for one in ranked
         }
         return "The price of the limits, before round 1", facts
@@ -111,7 +113,8 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     Parameters
     ----------
     contexts
-        (n, dx): contexts are drawn from these rows. Worlds are built on at most 100 of them.
+        (n, dx), or a data frame where the problem declares columns: contexts are drawn from these rows. Worlds are built on
+        at most 100 of them.
     rounds
         How long to wait at most in a run, at least 50.
     runs
@@ -138,20 +141,17 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     >>> first_mix(problem, np.zeros((1, 1))).round(3)
     array([[0.333]])
     """
-    x = read_rows(contexts)
+    x = read_rows(problem, contexts)
     for name, value, least in (("rounds", rounds, WINDOW), ("runs", runs, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
     mixes = _mixes(problem, x)
-    rng = np.random.default_rng(seed)
-    rows = x if len(x) <= MOST_CONTEXTS else x[np.sort(rng.choice(len(x), MOST_CONTEXTS, replace=False))]
-    seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(runs) % 2**31]
+    rows, seeds = some_contexts(x, seed), run_seeds(seed, runs)
     for model in problem.streams.values():
         if hasattr(model, "trace"):
             model.trace(rows[:1], np.zeros(1, np.int64))
     worlds = [declared_world(problem, rows, s) for s in seeds]
-    as_it_is = Declaration("", "", lambda _: problem)
-    told = [as_it_is, *declarations(problem, worlds)]
+    told = [_as_it_is(problem), *declarations(problem, worlds)]
     waits = _all_waits(told, worlds, seeds, rounds)
     tried = tuple(
         Helped(one.kind, one.words, _mixes(one.problem(worlds[0]), x), waited) for one, waited in zip(told[1:], waits[1:])
@@ -159,9 +159,30 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     return Price(mixes, waits[0], int(rounds), tried)
 
 
+def simulated_waits(problem: Problem, contexts: Any, *, rounds: int, runs: int, seed: int, agent: Mapping[str, Any]) -> Waits:
+    """The waits of the problem as it is declared, one in each of `runs` worlds drawn from the prior inside the declaration."""
+    rows, seeds = some_contexts(read_rows(problem, contexts), seed), run_seeds(seed, runs)
+    worlds = [declared_world(problem, rows, s) for s in seeds]
+    return _all_waits([_as_it_is(problem)], worlds, seeds, rounds, agent)[0]
+
+
+def some_contexts(x: np.ndarray, seed: int, most: int = MOST_CONTEXTS) -> np.ndarray:
+    """At most so many of the rows, in their order."""
+    return x if len(x) <= most else x[np.sort(np.random.default_rng(seed).choice(len(x), most, replace=False))]
+
+
+def run_seeds(seed: int, runs: int) -> list[int]:
+    return [int(s) for s in np.random.SeedSequence(seed).generate_state(runs) % 2**31]
+
+
+def _as_it_is(problem: Problem) -> Declaration:
+    return Declaration("", "", lambda _: problem)
+
+
 def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
     """(n, J'): the largest probability of leaving the safe action before any data, at each context, under each learned
-    constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action, and 1 where U is under the limit.
+    constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action (0 if the limit is on every draw),
+    and 1 where U is under the limit.
     """
     learned = [j for j, c in enumerate(problem.constraints) if isinstance(c, Constraint)]
     if not learned:
@@ -170,12 +191,13 @@ def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
         )
     if problem.n_actions < 2:
         raise ProblemError("this problem has no action but the safe one, so there is nothing to leave it for")
-    x = read_rows(contexts)
+    x = read_rows(problem, contexts)
     upper = GEDUCB(problem, guard=None).cost_bounds(x)[1][:, learned]
     limits, safe = problem.limits[learned], problem.safe_values(x)[:, learned]
     least = np.delete(upper, int(problem.safe_action or 0), axis=2).min(axis=2)  # (n, J')
     fits = least <= limits
-    return np.where(fits, 1.0, room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe))
+    mixed = room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe)
+    return np.where(fits, 1.0, np.where(problem.every_draw[learned], 0.0, mixed))  # on every draw: certified, or not at all
 
 
 def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
@@ -188,20 +210,15 @@ def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
     )
 
 
-def read_rows(contexts: Any) -> np.ndarray:
-    x = np.ascontiguousarray(np.asarray(contexts, float))
-    if x.ndim != 2 or not len(x):
-        raise ShapeError(f"contexts must be (n, dx) with at least one row, got shape {x.shape}")
-    return x
-
-
 def _mixes(problem: Problem, x: np.ndarray) -> tuple[FirstMix, ...]:
     names = [c.name for c in problem.constraints if isinstance(c, Constraint)]
     columns = first_mix(problem, x).T
     return tuple(FirstMix(name, float(m.min()), float(m.mean()), float(m.max())) for name, m in zip(names, columns))
 
 
-def _all_waits(told: list[Declaration], worlds: list[ModelWorld], seeds: list[int], rounds: int) -> list[Waits]:
+def _all_waits(
+    told: list[Declaration], worlds: list[ModelWorld], seeds: list[int], rounds: int, agent: Mapping[str, Any] = NO_OPTIONS
+) -> list[Waits]:
     """The wait of every declaration in every world; a bar if that takes long."""
     from tqdm import tqdm
 
@@ -210,15 +227,15 @@ def _all_waits(told: list[Declaration], worlds: list[ModelWorld], seeds: list[in
         for one in told:
             waits = []
             for world, seed in zip(worlds, seeds):
-                waits.append(_wait(one.problem(world), world, rounds, seed))
+                waits.append(_wait(one.problem(world), world, rounds, seed, agent))
                 bar.update()
             found.append(tuple(waits))
     return found
 
 
-def _wait(problem: Problem, world: ModelWorld, rounds: int, seed: int) -> int | None:
+def _wait(problem: Problem, world: ModelWorld, rounds: int, seed: int, options: Mapping[str, Any]) -> int | None:
     """Rounds until half of the last 50 decisions left the safe action."""
-    agent, rng = GEDUCB(problem, seed=seed, guard=None), np.random.default_rng(seed)
+    agent, rng = GEDUCB(problem, **({"seed": seed, "guard": None} | dict(options))), np.random.default_rng(seed)
     left: deque[bool] = deque(maxlen=WINDOW)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SafeActionWarning)  # that it plays safe is what is counted here
@@ -259,7 +276,7 @@ def _mix_words(m: FirstMix) -> str:
     return f"{m.mean:.2g} of the decisions at most{spread}"
 
 
-def _wait_words(waits: Waits, rounds: int) -> str:
+def wait_words(waits: Waits, rounds: int) -> str:
     ended = [w for w in waits if w is not None]
     if not ended:
         return f"not within {rounds} rounds"

@@ -87,5 +87,5 @@ def best_possible(agent: Any, contexts: np.ndarray) -> float:
     x = contexts[some]
     upper = state.learners[UTILITY].bounds(problem.utility.functional, x, problem.n_actions).upper
     cheapest, _ = ged_ucb.cost_bounds(state, x)
-    best = [u @ select_policy(u, c, problem.limits) for u, c in zip(upper, cheapest)]
+    best = [u @ select_policy(u, c, problem.limits, every_draw=problem.every_draw) for u, c in zip(upper, cheapest)]
     return float(np.mean(best))

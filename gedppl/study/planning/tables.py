@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.study.simulation.showing import as_html, as_text
+from gedppl.showing import as_html, as_text
 
 if TYPE_CHECKING:
     from gedppl.study.planning.rules import StoppingRules

@@ -33,16 +33,17 @@ ROUNDING = 1e-9  # share of a range
 Excess = Callable[[np.ndarray], np.ndarray]  # theta (M, D) -> (M,), by how much of its range a value breaks the declaration
 
 
-def declared_world(problem: Problem, contexts: np.ndarray, seed: int) -> ModelWorld:
+def declared_world(problem: Problem, contexts: np.ndarray, seed: int, worth_leaving: float = WORTH_LEAVING) -> ModelWorld:
     """A world of the problem's own models that keeps every declaration and in which it pays to leave the safe action.
 
-    If none of a few does, the last of them: then even the best policy mostly plays safe.
+    `worth_leaving` is the share of decisions in which the best policy leaves it; 0 takes the first world. If none of a few does
+    so often, the last of them: then even the best policy mostly plays safe.
     """
     for attempt in range(WORLDS):
         drawn = np.random.SeedSequence([seed, attempt]).generate_state(len(problem.streams))
         truth = {name: _truth(problem, name, contexts, int(s % 2**31)) for name, s in zip(problem.streams, drawn)}
         world = ModelWorld(problem, truth, contexts)
-        if _share_left(problem, world) >= WORTH_LEAVING:
+        if not worth_leaving or _share_left(problem, world) >= worth_leaving:
             break
     return world
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gedppl.density import Density
 from gedppl.divergences.leaves import in_numpy
-from gedppl.errors import FunctionalError, ProblemError, SettingError
+from gedppl.errors import FunctionalError, ProblemError, SettingError, ShapeError
 from gedppl.problem import UTILITY, KnownCost, Problem
 from gedppl.theory.eluder.classes import draw_members
 from gedppl.theory.guarantees.class_constants import grid
@@ -36,6 +36,14 @@ class Scenario:
 
     truth: Mapping[str, Any] = field(default_factory=dict)
     noise: float = 1.0
+
+
+def read_rows(problem: Problem, contexts: Any) -> np.ndarray:
+    """Contexts to draw from, (n, dx)."""
+    x, single = problem.names.contexts(contexts)
+    if single:
+        raise ShapeError(f"contexts must be (n, dx) with at least one row, got shape {x[0].shape}")
+    return np.ascontiguousarray(x)
 
 
 class ModelWorld:

@@ -21,7 +21,7 @@ CAPTIONS = {
     "cost_bounds": (
         "Was the limit kept?",
         "The certified worst case of the policies over everything the data still allow (largest of each stretch of rounds), and "
-        "their true cost. The limit is on the policy's average cost in each round.",
+        "their true cost. The limit is on the policy's average cost in each round; one on every draw is on the largest in play.",
     ),
     "regret": (
         "What did learning cost?",

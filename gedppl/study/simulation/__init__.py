@@ -87,7 +87,7 @@ class FixedPolicy:
 
 def constrained_best(problem: Problem, utilities: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, float]:
     """The best policy that keeps every limit when the truth is known, and its utility."""
-    policy = select_policy(utilities, costs, problem.limits, safe_action=problem.safe_action)
+    policy = select_policy(utilities, costs, problem.limits, safe_action=problem.safe_action, every_draw=problem.every_draw)
     return policy, float(policy @ utilities)
 
 

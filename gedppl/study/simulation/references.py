@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.errors import InfeasibleError, UnknownTruthError
-from gedppl.selection import select_policy
+from gedppl.selection import policy_cost, select_policy
 
 if TYPE_CHECKING:
     from gedppl.study.simulation.runs import Run
@@ -37,18 +37,18 @@ def references(run: Run) -> list[Reference]:
     """
     if not run.truth_known or not np.isfinite(run.utilities).all() or not np.isfinite(run.costs).all():
         raise UnknownTruthError("comparing policies needs true utilities and costs, which this run's environment does not know")
-    utilities, costs, limit = run.utilities, run.costs, run.limit
+    utilities, costs, limit, each = run.utilities, run.costs, run.limit, run.problem.every_draw
     K, last = utilities.shape[1], slice(-max(1, len(run) // 4), None)
     oracle = np.nan_to_num(run._stack("oracle"), nan=0.0)
     found = [
-        _average("this run", run.policy, utilities, costs, limit),
-        _average("last quarter", run.policy[last], utilities[last], costs[last], limit[last]),
-        _average("constrained oracle", oracle, utilities, costs, limit),
-        _average("greedy", np.eye(K)[utilities.argmax(axis=1)], utilities, costs, limit),
+        _average("this run", run.policy, utilities, costs, limit, each),
+        _average("last quarter", run.policy[last], utilities[last], costs[last], limit[last], each),
+        _average("constrained oracle", oracle, utilities, costs, limit, each),
+        _average("greedy", np.eye(K)[utilities.argmax(axis=1)], utilities, costs, limit, each),
     ]
     for k in range(K):
         name = f"always {run.action_names[k]}" + (" (safe)" if k == run.problem.safe_action else "")
-        found.append(_average(name, np.tile(np.eye(K)[k], (len(run), 1)), utilities, costs, limit))
+        found.append(_average(name, np.tile(np.eye(K)[k], (len(run), 1)), utilities, costs, limit, each))
     return found
 
 
@@ -58,12 +58,13 @@ def frontier(run: Run, j: int) -> tuple[np.ndarray, np.ndarray]:
     utilities, costs, limit = run.utilities[take], run.costs[take], run.limit[take]
     low, high = costs[:, j].min(axis=1).max(), costs[:, j].max()
     points = []
+    safe, each = run.problem.safe_action, run.problem.every_draw
     for at_most in np.linspace(low, high, FRONTIER_POINTS):
         moved = limit.copy()
         moved[:, j] = at_most
         try:
             policies = np.stack(
-                [select_policy(u, c, m, safe_action=run.problem.safe_action) for u, c, m in zip(utilities, costs, moved)]
+                [select_policy(u, c, m, safe_action=safe, every_draw=each) for u, c, m in zip(utilities, costs, moved)]
             )
         except InfeasibleError:  # the other limits leave no policy here
             continue
@@ -72,8 +73,10 @@ def frontier(run: Run, j: int) -> tuple[np.ndarray, np.ndarray]:
     return curve[:, 0], curve[:, 1]
 
 
-def _average(name: str, policy: np.ndarray, utilities: np.ndarray, costs: np.ndarray, limit: np.ndarray) -> Reference:
-    cost = (policy[:, None] * costs).sum(axis=2)  # (T, J)
+def _average(
+    name: str, policy: np.ndarray, utilities: np.ndarray, costs: np.ndarray, limit: np.ndarray, every_draw: np.ndarray
+) -> Reference:
+    cost = policy_cost(policy, costs, every_draw)  # (T, J)
     size = np.maximum(np.abs(limit), np.where(np.isfinite(cost), np.abs(cost), 0.0))
     over = (cost > limit + TOLERANCE * size).any(axis=1)
     return Reference(name, float((policy * utilities).sum(axis=1).mean()), cost.mean(axis=0), float(over.mean()))

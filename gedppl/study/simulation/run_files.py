@@ -23,6 +23,7 @@ import numpy as np
 from gedppl import reading
 from gedppl.certificate import plain
 from gedppl.errors import RunFileError, RunNotFoundError, SettingError, UnsafeFileError
+from gedppl.names import Names, declared_actions, declared_columns
 from gedppl.problem import UTILITY
 from gedppl.study.simulation.runs import Outline, Round, Run
 
@@ -66,6 +67,9 @@ def save(run: Run, folder: str | Path) -> Path:
             "safe_action": outline.safe_action,
             "constraint_names": outline.constraint_names,
             "limits": outline.limits.tolist(),
+            "actions": outline.names.actions,
+            "columns": None if outline.names.columns is None else dict(outline.names.columns),
+            "every_draw": outline.every_draw.tolist(),
         },
         "outcomes": list(outcomes),
         "segments": list(run.segments),
@@ -146,6 +150,12 @@ def _count(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RunFileError(f"{META} has {value!r} for {what}, which must be a whole number of at least 0")
     return value
+
+
+def _flags(values: Any, n: int) -> np.ndarray:
+    if not isinstance(values, list) or len(values) != n or not all(isinstance(v, bool) for v in values):
+        raise RunFileError(f"{META} has {values!r} for every_draw, which must be {n} times true or false")
+    return np.array(values, bool)
 
 
 def _read_meta(source: Path) -> dict[str, Any]:
@@ -234,6 +244,8 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, np.ndarray], certificates:
             None if outline["safe_action"] is None else _count(outline["safe_action"], "safe_action"),
             [str(name) for name in outline["constraint_names"]],
             np.array(outline["limits"], float).reshape(len(outline["constraint_names"])),
+            _names(outline),
+            _flags(outline.get("every_draw", [False] * len(outline["constraint_names"])), len(outline["constraint_names"])),
         ),
         seed=int(meta["seed"]),
         rounds=rounds,
@@ -243,6 +255,13 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, np.ndarray], certificates:
         members=members,
         meta=dict(meta["meta"]),
     )
+
+
+def _names(outline: dict[str, Any]) -> Names:
+    """Runs that were saved before problems had names have none."""
+    actions, K = declared_actions(outline.get("actions"), outline["n_actions"])
+    kinds = outline.get("columns")
+    return Names(K, actions, None if kinds is None else declared_columns({name: kinds[name] or float for name in kinds}))
 
 
 def _told(value: np.ndarray) -> Any:

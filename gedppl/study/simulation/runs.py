@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import RunFileError, ShapeError, UnknownTruthError
+from gedppl.names import Names
 from gedppl.problem import UTILITY, Problem
-from gedppl.study.simulation.showing import as_html, as_text
+from gedppl.selection import policy_cost
+from gedppl.showing import as_html, as_text
 
 if TYPE_CHECKING:
     import arviz
@@ -31,10 +33,13 @@ class Outline:
     safe_action: int | None
     constraint_names: list[str]
     limits: np.ndarray  # (J,)
+    names: Names  # of actions and columns
+    every_draw: np.ndarray  # (J,) bool
 
     @classmethod
     def of(cls, problem: Problem | Outline) -> Outline:
-        return cls(problem.n_actions, problem.safe_action, list(problem.constraint_names), np.asarray(problem.limits, float))
+        limits, each = np.asarray(problem.limits, float), problem.every_draw
+        return cls(problem.n_actions, problem.safe_action, list(problem.constraint_names), limits, problem.names, each)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ class Run:
         """A title, and a few facts: what happened, and whether the limits were kept."""
         names = self.problem.constraint_names
         limits = [f"{name} at most {at_most:.4g}" for name, at_most in zip(names, self.problem.limits)]
-        facts = {"actions": f"{self.problem.n_actions}, safe action {self.problem.safe_action}"}
+        safe = self.problem.safe_action
+        facts = {"actions": f"{self.problem.n_actions}, safe action {None if safe is None else self.problem.names.labels[safe]}"}
         facts |= {"limits": "; ".join(limits) or "none"}
         if self.rounds:
             s = self.summary()
@@ -160,8 +166,9 @@ class Run:
 
     @property
     def cost(self) -> np.ndarray:
-        """True cost of the policies, sum_a pi_a c_ja, (T, J)."""
-        return np.array([_average(r.policy, r.costs) for r in self.rounds], float).reshape(len(self), self._J)
+        """True cost of the policies, (T, J): sum_a pi_a c_ja, or under a limit on every draw the largest c_ja in play."""
+        each = self.problem.every_draw
+        return np.array([policy_cost(r.policy, r.costs, each) for r in self.rounds], float).reshape(len(self), self._J)
 
     @property
     def truth_known(self) -> bool:
@@ -233,16 +240,16 @@ class Run:
 
     @property
     def action_names(self) -> list[str]:
-        """From ``meta["action_names"]``; else "action 0", ..."""
+        """As the problem names them, or ``meta["action_names"]``; else "action 0", ..."""
         K = max([self.problem.n_actions, *(len(r.policy) for r in self.rounds[-1:])])
-        given = [str(name) for name in self.meta.get("action_names") or ()]
+        given = [str(name) for name in self.problem.names.actions or self.meta.get("action_names") or ()]
         return given if len(given) == K else [f"action {k}" for k in range(K)]
 
     @property
     def context_names(self) -> list[str]:
-        """From ``meta["context_names"]``; else "x[0]", ..."""
+        """As the problem names them, or ``meta["context_names"]``; else "x[0]", ..."""
         width = len(self.rounds[0].x) if self.rounds else 0
-        given = [str(name) for name in self.meta.get("context_names") or ()]
+        given = [str(name) for name in self.problem.names.columns or self.meta.get("context_names") or ()]
         return given if len(given) == width else [f"x[{i}]" for i in range(width)]
 
     # summaries --------------------------------------------------------------------------------------------------------
@@ -349,8 +356,8 @@ class Run:
     def adopt(self, problem: Problem) -> None:
         """Go on with this problem, if it is the one that the run was made with."""
         mine, theirs = Outline.of(self.problem), Outline.of(problem)
-        same = (mine.n_actions, mine.safe_action, mine.constraint_names) == (
-            theirs.n_actions, theirs.safe_action, theirs.constraint_names,
+        same = (mine.names, mine.safe_action, mine.constraint_names) == (
+            theirs.names, theirs.safe_action, theirs.constraint_names,
         )  # fmt: skip
         if not same:
             raise RunFileError(f"the run was made with another problem: {mine} there, {theirs} here")

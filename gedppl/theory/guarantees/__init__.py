@@ -155,6 +155,12 @@ def guarantee(
     """
     if not (isinstance(rounds, (int, np.integer)) and rounds >= 1):
         raise SettingError(f"rounds must be a positive whole number, got {rounds!r}")
+    if problem.every_draw.any():
+        names = [c.name for c in problem.constraints if c.every_draw]
+        raise SettingError(
+            f"there is no regret bound under a limit on every draw ({names}): what is not certified is never tried. The limits "
+            "hold all the same, with the probability that every certificate says"
+        )
     shares = delta_shares(problem, settings("theory", delta=delta, exploration=exploration))
     by_sets = exploration == "sets"
     if by_sets:

@@ -19,6 +19,24 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
 
 
+def scalar(value: Any) -> Any:
+    """A scalar of NumPy, JAX, torch or Arrow as Python's own; anything else as it is."""
+    try:
+        if hasattr(value, "as_py"):
+            return value.as_py()
+        return value.item() if hasattr(value, "item") and value.shape == () and not np.ma.is_masked(value) else value
+    except Exception:  # whoever wants a number or a text will say that this is none
+        return value
+
+
+def whole(value: Any) -> int | None:
+    """The whole number that a scalar of any kind is, 2 and 2.0 alike; None for anything else, truth values too."""
+    value = value if is_whole(value) else scalar(value)
+    if is_whole(value):
+        return int(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
 def shape_of(value: Any, what: str) -> tuple[int, ...]:
     """The shape, before anything is copied; what is absurdly large is refused here."""
     claimed = _claimed_shape(value)

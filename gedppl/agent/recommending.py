@@ -1,0 +1,117 @@
+"""After a study: the one action to take from now on at a context, by a rule that the user names.
+
+A decision explores and may mix actions; a recommendation does neither. Axis letters: K actions, J constraints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gedppl import ged_ucb
+from gedppl.agent.deciding import Choice
+from gedppl.certificate import Certificate, certify
+from gedppl.errors import SettingError
+from gedppl.problem import Problem
+
+RULES = ("certified", "estimate", "nearest")
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Take `action` from now on; `certificate` says what is known of it alone."""
+
+    action: int
+    rule: str
+    reason: str  # one sentence
+    certificate: Certificate
+    utility: np.ndarray  # (K,) estimates; NaN where none could be computed
+    cost: np.ndarray  # (J, K) estimates
+    cost_upper: np.ndarray  # (J, K) worst cases
+    action_name: str = ""  # the action's name; its number as text where actions have none
+
+    def __str__(self) -> str:
+        return f"action {self.action_name}: {self.reason}\n{self.certificate}"
+
+
+def recommend(
+    choice: Choice, x: np.ndarray, rule: str, constraint: str | None, target: float | None, tried: bool
+) -> Recommendation:
+    """The recommendation at context x (dx,), from what a decision there would rest on."""
+    if rule not in RULES:
+        raise SettingError(f"rule must be one of {RULES}, got {rule!r}")
+    state = choice.memory.state
+    assert state is not None
+    problem, info = state.problem, choice.info
+    if info is None:  # after an alarm, or where nothing could be computed
+        action, reason = int(np.argmax(choice.policy[0])), f"the safe action, because {choice.fallback}"
+        nothing = np.full((len(problem.constraints), problem.n_actions), np.nan)
+        return _certified(choice, x, action, rule, reason, np.full(problem.n_actions, np.nan), nothing, nothing)
+    cost = np.stack(
+        [info.cost_upper[0, j] if b is None else _estimate(problem, x, j, b.estimate[0]) for j, b in enumerate(info.bounds)]
+        or [np.empty((0, problem.n_actions))]
+    ).reshape(-1, problem.n_actions)
+    offered = state.blocks[-1].available & ((state.played > 0) if tried else True)
+    action, reason = _chosen(problem, info, cost, offered, rule, constraint, target)
+    return _certified(choice, x, action, rule, reason, info.utility[0], cost, info.cost_upper[0])
+
+
+def _estimate(problem: Problem, x: np.ndarray, j: int, estimate: np.ndarray) -> np.ndarray:
+    """The safe action's value is known, the others' are estimated."""
+    cost = estimate.copy()
+    cost[problem.safe_action] = problem.safe_values(x[None])[0, j]
+    return cost
+
+
+def _chosen(
+    problem: Problem,
+    info: ged_ucb.Info,
+    cost: np.ndarray,
+    offered: np.ndarray,
+    rule: str,
+    constraint: str | None,
+    target: float | None,
+) -> tuple[int, str]:
+    if rule == "nearest":
+        j = _which(problem, constraint)
+        aim = float(problem.limits[j]) if target is None else float(target)
+        if not offered.any():
+            return _safe(problem, "no action has been tried")
+        action = int(np.argmin(np.where(offered, np.abs(cost[j] - aim), np.inf)))
+        return action, f"its estimated {problem.constraint_names[j]} of {cost[j, action]:.4g} is nearest to {aim:g}"
+    if constraint is not None or target is not None:
+        raise SettingError('constraint= and target= belong to rule="nearest"; leave them out or name that rule')
+    value = info.cost_upper[0] if rule == "certified" else cost
+    keeps = offered & (value <= problem.limits[:, None]).all(axis=0)
+    said = "worst case" if rule == "certified" else "estimated cost"
+    if not keeps.any():
+        return _safe(problem, f"no action on offer has its {said} under every limit")
+    action = int(np.argmax(np.where(keeps, info.utility[0], -np.inf)))
+    return action, f"of the actions whose {said} keeps every limit, it has the highest estimated utility"
+
+
+def _which(problem: Problem, constraint: str | None) -> int:
+    names = problem.constraint_names
+    if constraint is None and len(names) == 1:
+        return 0
+    if constraint not in names:
+        raise SettingError(f"rule='nearest' needs constraint=, one of {names}, got {constraint!r}")
+    return names.index(constraint)
+
+
+def _safe(problem: Problem, why: str) -> tuple[int, str]:
+    if problem.safe_action is None:
+        raise SettingError(f"{why}, and the problem names no safe action to fall back on")
+    return int(problem.safe_action), f"the safe action: {why}"
+
+
+def _certified(
+    choice: Choice, x: np.ndarray, action: int, rule: str, reason: str, utility: np.ndarray, cost: np.ndarray, upper: np.ndarray
+) -> Recommendation:
+    state = choice.memory.state
+    assert state is not None
+    alone = np.eye(state.problem.n_actions)[action]
+    certificate, _ = certify(state, x, alone, action, choice.info, 0, choice.fallback, (), choice.doubts)
+    name = state.problem.names.labels[action]
+    return Recommendation(action, rule, reason, certificate, utility, cost, upper, name)

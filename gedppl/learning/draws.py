@@ -1,0 +1,270 @@
+"""Sampled parameter sets: draws of a class's parameters given rows, from whichever source.
+
+    "prior"     the model's own prior
+    "laplace"   N(theta_map, H^-1), H our own Hessian of the log posterior there; exact for a linear-Gaussian class with a
+                Gaussian prior
+    "svi"       the guide that an SVI oracle fitted
+    "nuts"      a Markov chain
+
+Before data every source is the prior. A finite class has its exact posterior over members (each of them alike before data),
+whatever the source. Parameters without a prior have the weak working prior N(initial, 5^2) of fits, and the status says so.
+
+Between refits draws are weighted by the likelihood of the rows that came since (`ParameterDraws.reweighted`); Pareto's k-hat
+and the effective size say when that no longer will do.
+
+Axis letters: S draws, D flat parameters, M members, n rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from gedppl.errors import SettingError
+from gedppl.numerics import pareto
+from gedppl.oracles import auto
+from gedppl.oracles.fits import WORKING_SCALE, Fit, positive_definite
+
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
+    from gedppl.oracles import Oracle
+    from gedppl.rows import Rows
+
+SOURCES = ("prior", "laplace", "svi", "nuts")
+LARGEST_KHAT = 0.7  # beyond, importance weights converge too slowly to be of use
+SMALLEST_SHARE = 0.1  # of the draws, that the weights must be worth
+PROBES = 16  # draws at which a posterior must be the Gaussian that it is taken for
+SAME = 1e-8  # share of the log posterior, by which it may differ there
+ROUNDS_INSIDE = 20  # batches drawn in search of draws inside declared bounds
+
+
+@dataclass(frozen=True)
+class ParameterDraws:
+    """Draws of a class's parameters with their weights, and how far they can be believed.
+
+    >>> draws = ParameterDraws(np.zeros((4, 2)), None, ess=4.0, khat=-np.inf, source="prior", status="4 draws")
+    >>> draws.weights, round(draws.reweighted(np.log([1.0, 1.0, 1e-9, 1e-9])).ess, 3)
+    (array([0.25, 0.25, 0.25, 0.25]), 2.0)
+    """
+
+    theta: np.ndarray  # (S, D) flat parameters; of a finite class (M,) member numbers
+    log_weights: np.ndarray | None  # (S,), normalised; None: all alike
+    ess: float  # how many independent draws these are worth
+    khat: float  # Pareto's shape of the weights; -inf without weights, and where weights are exact
+    source: str
+    status: str  # one sentence: how they were found, and what speaks against them
+    ok: bool = True  # False: nothing better was to be had, and `status` says why
+    exact: bool = False  # draws (or weights) of the posterior itself, not of an approximation
+    rhat: float = np.nan  # the largest over parameters, for chains
+    log_proposal: np.ndarray | None = None  # (S,) log density they were drawn with, up to a constant; None: not known
+
+    @property
+    def size(self) -> int:
+        """S, or M for a finite class."""
+        return len(self.theta)
+
+    @property
+    def enumerated(self) -> bool:
+        """Whether these are all members of a finite class."""
+        return self.theta.ndim == 1
+
+    @property
+    def weights(self) -> np.ndarray:
+        """(S,), which sum to one."""
+        return np.full(self.size, 1 / self.size) if self.log_weights is None else np.exp(self.log_weights)
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether the weights rest on too few draws: time to draw again."""
+        if self.enumerated:
+            return False  # its weights are the posterior, however few they single out
+        return self.khat > LARGEST_KHAT or self.ess < SMALLEST_SHARE * self.size
+
+    def reweighted(self, log_likelihood: np.ndarray) -> ParameterDraws:
+        """The draws weighted by the likelihood (S,) of further rows, the tail of the weights smoothed.
+
+        If no draw gives these rows a positive density, the weights stay and `ok` is False.
+        """
+        before = np.zeros(self.size) if self.log_weights is None else self.log_weights
+        logs = before + np.where(np.isnan(log_likelihood), -np.inf, log_likelihood)
+        if not np.isfinite(logs).any():
+            return replace(self, ok=False, ess=1.0, status=f"{self.status}; no draw gives the new rows a positive density")
+        if self.enumerated:
+            return replace(self, log_weights=logs - np.logaddexp.reduce(logs), ess=pareto.effective_size(logs))
+        weights, khat = pareto.smoothed(logs)
+        share = pareto.effective_size(weights) / pareto.effective_size(before)
+        return replace(self, log_weights=weights, khat=khat, ess=max(share * self.ess, 1.0), exact=False)
+
+    def resampled(self, n: int, seed: int) -> ParameterDraws:
+        """n draws without weights, by systematic resampling: each is taken in proportion to its weight, give or take one."""
+        steps = (np.arange(n) + np.random.default_rng(seed).random()) / n
+        edges = np.cumsum(self.weights)
+        chosen = np.minimum(np.searchsorted(edges / edges[-1], steps), self.size - 1)
+        return replace(
+            self, theta=self.theta[chosen], log_weights=None, khat=-np.inf, ess=min(self.ess, float(n)), exact=False,
+            log_proposal=None,
+        )  # fmt: skip
+
+
+def sample(
+    cls: Any, rows: Rows | None, source: str, draws: int, seed: int, fit: Fit | None = None, oracle: Oracle | None = None
+) -> ParameterDraws:
+    """Draws of the parameters given rows.
+
+    Parameters
+    ----------
+    cls
+        From `density_class` (traced) or `finite_class`.
+    rows
+        None, or none of them: the prior.
+    source
+        ``"prior"``, ``"laplace"``, ``"svi"`` or ``"nuts"``.
+    draws, seed
+        S, and where randomness comes from: the same again gives the same draws.
+    fit
+        A fit of these rows, which is then not made again; one of fewer rows is where fitting starts from.
+    oracle
+        How to fit; for ``"svi"`` one from `ged.svi(...)`.
+
+    Notes
+    -----
+    Nothing here is guaranteed: draws trust the model and its prior, and all but ``"nuts"`` are approximations (exact where
+    ``.exact``). A fit that fails leaves the prior, with ``ok`` False.
+    """
+    if source not in SOURCES:
+        raise SettingError(f"source must be one of {SOURCES}, got {source!r}")
+    if int(draws) != draws or draws < 1:
+        raise SettingError(f"draws must be a whole number of at least 1, got {draws!r}")
+    empty = rows is None or rows.n == 0
+    if getattr(cls, "size", None) is not None:
+        return _members(cls, None if source == "prior" else rows, source)
+    if empty or source == "prior":
+        return _prior(cls, int(draws), int(seed))
+    assert rows is not None
+    return FROM[source](cls, rows, int(draws), int(seed), fit, oracle)
+
+
+def corrected(cls: Any, rows: Rows | None, draws: ParameterDraws) -> ParameterDraws:
+    """The draws, found on these rows, weighted to stand for the posterior itself instead of for its approximation.
+
+    w_s = p(theta_s | rows) / q(theta_s), smoothed. Draws whose density q is not known, and exact ones, come back as they are.
+    """
+    if draws.log_proposal is None or draws.exact or draws.log_weights is not None or rows is None or rows.n == 0:
+        return draws
+    fixed = draws.reweighted(log_posterior(cls, rows, draws.theta) - draws.log_proposal)
+    return replace(fixed, status=f"{draws.status}; weighted to the posterior, k-hat {fixed.khat:.2f}", log_proposal=None)
+
+
+def values(cls: Any, draws: ParameterDraws, functional: Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """The functional at every draw and row x (n, dx), a (n,): (S, n)."""
+    if draws.enumerated:
+        return np.asarray(cls.values(functional, x, a), float)[draws.theta]
+    return np.asarray(cls.values(functional, draws.theta, x, a), float)
+
+
+def log_likelihood(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Each row's log-likelihood at every draw: (S, n)."""
+    if draws.enumerated:
+        return np.asarray(cls.log_likelihood(x, a, y), float)[draws.theta]
+    return np.asarray(cls.log_likelihood(draws.theta, x, a, y), float)
+
+
+def cdf(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """P(Y <= y) at every draw and row: (S, n)."""
+    if draws.enumerated:
+        each = [np.asarray(cls.density(int(m), x, a).cdf(y), float) for m in draws.theta]
+        return np.stack([np.broadcast_to(one, len(y)) for one in each])
+    found = np.asarray(cls.density_at(draws.theta, x, a).cdf(y[None]), float)
+    return np.broadcast_to(found, (draws.size, len(y)))
+
+
+# the sources --------------------------------------------------------------------------------------------------------------
+
+
+def _members(cls: Any, rows: Rows | None, source: str) -> ParameterDraws:
+    M, n = int(cls.size), 0 if rows is None else rows.n
+    logs = np.zeros(M) if rows is None or n == 0 else np.asarray(cls.log_likelihood(rows.x, rows.a, rows.y), float).sum(axis=1)
+    logs = np.where(np.isnan(logs), -np.inf, logs)
+    ok = bool(np.isfinite(logs).any())
+    logs = logs if ok else np.zeros(M)
+    logs = logs - np.logaddexp.reduce(logs)
+    status = f"exact weights of {M} members, each alike before data, given {n} rows"
+    status += "" if ok else "; no member gives them a positive density, so that all count alike"
+    return ParameterDraws(np.arange(M), logs, pareto.effective_size(logs), -np.inf, source, status, ok=ok, exact=True)
+
+
+def _prior(cls: Any, S: int, seed: int, status: str = "", ok: bool = True) -> ParameterDraws:
+    def batch(k: int) -> np.ndarray:
+        raw = np.array(cls.draw_prior(S, seed + k), float)
+        return np.where(cls.prior_free, cls.initial + WORKING_SCALE * (raw - cls.initial), raw)
+
+    theta, said = _inside(cls, batch, S, np.asarray(cls.initial, float))
+    status = "; ".join([*([status] if status else []), f"{S} draws from the prior", *said, *_without_prior(cls)])
+    return ParameterDraws(theta, None, float(S), -np.inf, "prior", status, ok, exact=ok)
+
+
+def _laplace(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
+    found = fit if fit is not None and fit.n == rows.n and not fit.kept else (oracle or auto())(cls, rows, start=fit)
+    if not (np.isfinite(found.theta).all() and np.isfinite(found.precision).all()):
+        return _prior(cls, S, seed, f"no fit of {rows.n} rows ({found.status}), so that nothing was learned", ok=False)
+    chol = np.linalg.cholesky(positive_definite(found.precision))
+
+    def batch(k: int) -> np.ndarray:
+        base = np.random.default_rng([seed, k]).standard_normal((S, cls.dim))
+        return found.theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+
+    theta, said = _inside(cls, batch, S, found.theta)
+    status = "; ".join([f"{S} Laplace draws: {found.status}", *said, *_without_prior(cls)])
+    proposal = -0.5 * np.sum(((theta - found.theta) @ chol) ** 2, axis=1)
+    exact = found.ok and not said and _is_parabola(cls, rows, theta[:PROBES], proposal[:PROBES])
+    return ParameterDraws(theta, None, float(S), -np.inf, "laplace", status, found.ok, exact, log_proposal=proposal)
+
+
+FROM: dict[str, Callable[..., ParameterDraws]] = {"laplace": _laplace}
+
+
+def log_prior(cls: Any, theta: np.ndarray) -> np.ndarray:
+    """(S,) up to a constant: the class's own prior, and the working prior of parameters without one."""
+    apart = np.where(cls.prior_free, (theta - cls.initial) / WORKING_SCALE, 0.0)
+    own = 0.0 if np.all(cls.prior_free) else np.asarray(cls.log_prior(theta), float)
+    return own - 0.5 * np.sum(apart**2, axis=1)
+
+
+def log_posterior(cls: Any, rows: Rows, theta: np.ndarray) -> np.ndarray:
+    """(S,) up to a constant."""
+    return np.asarray(cls.total(theta, rows), float) + log_prior(cls, theta)
+
+
+def _is_parabola(cls: Any, rows: Rows, theta: np.ndarray, proposal: np.ndarray) -> bool:
+    """Whether the posterior at these draws is the Gaussian that stands for it."""
+    target = log_posterior(cls, rows, theta)
+    gap = target - proposal
+    return bool(np.isfinite(gap).all() and np.ptp(gap) <= SAME * (1 + np.abs(target).max()))
+
+
+def _inside(cls: Any, batch: Callable[[int], np.ndarray], S: int, otherwise: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """S draws that meet the declared bounds, and what there is to say about them."""
+    kept: list[np.ndarray] = []
+    tried = 0
+    for k in range(ROUNDS_INSIDE):
+        drawn = batch(k)
+        tried += S
+        kept.append(drawn[np.broadcast_to(cls.inside(drawn), S)])
+        if sum(map(len, kept)) >= S:
+            break
+    found = np.concatenate(kept)
+    said = [] if tried == S else [f"{len(found)} of {tried} lay inside the declared bounds"]
+    if not len(found):
+        found = otherwise[None]
+    return np.resize(found, (S, found.shape[1])) if len(found) < S else found[:S], said
+
+
+def _without_prior(cls: Any) -> list[str]:
+    free = int(np.sum(cls.prior_free))
+    if not free:
+        return []
+    return [f"{free} of {cls.dim} parameters have no prior, and the working prior N(initial, {WORKING_SCALE:g}^2) stands in"]

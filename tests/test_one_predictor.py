@@ -1,0 +1,211 @@
+"""One-predictor families: their terms against the families' own log-densities, concavity, bounds by brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq, minimize_scalar
+from scipy.stats import binom
+
+from gedppl.density import Density
+from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
+from gedppl.learning import feed
+from gedppl.learning.program_bounds import _over_interval
+from gedppl.learning.programs import ProgramLearner
+from gedppl.oracles.one_predictor import FAMILIES, OnePredictor
+from tests.program_doubles import OnePredictorDouble
+
+FIXED = {"total_count": 5.0, "concentration": 1.7, "scale": 0.6}
+TAKES = {
+    "Normal": ("scale",), "Logistic": ("scale",), "Laplace": ("scale",), "LogNormal": ("scale",), "Binomial": ("total_count",),
+    "NegativeBinomial": ("total_count",), "Gamma": ("concentration",), "Weibull": ("concentration",),
+}  # fmt: skip
+
+
+def fixed_of(family, n=None):
+    return {name: np.asarray(FIXED[name]) if n is None else np.full(n, FIXED[name]) for name in TAKES.get(family, ())}
+
+
+def inner(domain, n):
+    """Predictors well inside a domain, (n,)."""
+    low, high = max(domain[0], -2.5), min(domain[1], 2.5)
+    return np.linspace(low + 0.02 * (high - low), high - 0.02 * (high - low), n)
+
+
+def outcomes_of(name, seed=0, n=60):
+    """Outcomes (n,) that the family draws at predictors spread over its domain."""
+    family = FAMILIES[name]
+    return Density(name[0], family.arguments(inner(family.domain, n), fixed_of(name[0], n))).sample(seed, 1)[0]
+
+
+@pytest.mark.parametrize("name", FAMILIES, ids="-".join)
+def test_terms_are_the_familys_log_density_and_its_derivatives(name) -> None:
+    family = FAMILIES[name]
+    y = outcomes_of(name)
+    eta = np.random.default_rng(1).permutation(inner(family.domain, len(y)))
+    fixed = fixed_of(name[0], len(y))
+    value, slope, curvature = family.terms(eta, y, fixed)
+    np.testing.assert_allclose(value, Density(name[0], family.arguments(eta, fixed)).log_prob(y), rtol=1e-9, atol=1e-10)
+    h = 1e-5
+    ahead, behind = family.terms(eta + h, y, fixed), family.terms(eta - h, y, fixed)
+    np.testing.assert_allclose(slope, (ahead[0] - behind[0]) / (2 * h), rtol=1e-5, atol=1e-5)
+    if family.smooth:
+        np.testing.assert_allclose(curvature, -(ahead[1] - behind[1]) / (2 * h), rtol=1e-4, atol=1e-5)
+
+
+def concave(family: OnePredictor, name, seed=0):
+    """Whether the log-density lies on or above every chord, by trying random ones with random outcomes."""
+    rng = np.random.default_rng(seed)
+    y = np.repeat(outcomes_of(name, seed), 40)
+    low, high = max(family.domain[0], -6.0), min(family.domain[1], 6.0)
+    ends = rng.uniform(low, high, (2, len(y)))
+    share = rng.random(len(y))
+    fixed = fixed_of(name[0], len(y))
+    with np.errstate(all="ignore"):
+        left, right, between = (family.terms(e, y, fixed)[0] for e in (*ends, share * ends[0] + (1 - share) * ends[1]))
+        chord = share * left + (1 - share) * right
+    return bool(np.all((between >= chord - 1e-9 * (1 + np.abs(chord))) | ~np.isfinite(chord)))
+
+
+@pytest.mark.parametrize("name", FAMILIES, ids="-".join)
+def test_every_family_of_the_table_is_concave(name) -> None:
+    assert concave(FAMILIES[name], name)
+
+
+def test_a_family_that_is_not_concave_is_found_out() -> None:
+    """The positive control: a cauchit link, declared concave."""
+
+    def cauchit(eta, y, fixed):
+        p = 0.5 + np.arctan(eta) / np.pi
+        return np.where(y == 1, np.log(p), np.log1p(-p)), None, None
+
+    name = ("Bernoulli", "logit")
+    assert not concave(replace(FAMILIES[name], terms=cauchit), name)
+
+
+@pytest.mark.parametrize("name", FAMILIES, ids="-".join)
+def test_the_third_derivative_is_bounded_as_declared(name) -> None:
+    family = FAMILIES[name]
+    if family.growth is None:
+        return
+    y, h = outcomes_of(name), 1e-4
+    eta, fixed = inner(family.domain, len(y)), fixed_of(name[0], len(y))
+    third = (family.terms(eta + h, y, fixed)[2] - family.terms(eta - h, y, fixed)[2]) / (2 * h)
+    assert np.all(np.abs(third) <= family.growth(fixed) * family.terms(eta, y, fixed)[2] * (1 + 1e-5) + 1e-7)
+
+
+def functionals(name):
+    y = np.sort(outcomes_of(name))
+    low, high = float(y[10]) + 0.1, float(y[50]) + 0.4
+    wide = 1e6
+    return [
+        mean(-wide, wide), probability(above=low), probability(below=high), probability(above=low, below=high),
+        quantile(0.9, -wide, wide), cvar(0.8, -wide, wide), variance(wide), second_moment(wide),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES, ids="-".join)
+def test_over_an_interval_of_the_predictor_no_functional_leaves_its_bounds(name) -> None:
+    """Against a fine grid: the ends and the known turns have the extremes."""
+    family = FAMILIES[name]
+    learner = ProgramLearner.start(OnePredictorDouble(*name, 1, extra=fixed_of(name[0])), delta=0.05)
+    points = inner(family.domain, 9)
+    ends = np.array([(a, b) for i, a in enumerate(points) for b in points[i + 1 :]])
+    x, a = np.ones((len(ends), 1)), np.zeros(len(ends), int)
+    columns, _ = learner.data.columns(x, a)
+    grid = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * np.linspace(0, 1, 401)
+    density = learner.data.density(grid.T, {k: np.full(grid.T.shape, v) for k, v in fixed_of(name[0]).items()})
+    for functional in functionals(name):
+        lower, upper, _ = _over_interval(learner, functional, columns, ends, x, a)
+        seen = np.asarray(functional(density, x=x, a=a), float)
+        slip = 1e-9 * (1 + np.abs(seen).max(axis=0))
+        assert np.all(lower <= seen.min(axis=0) + slip), functional
+        assert np.all(upper >= seen.max(axis=0) - slip), functional
+        span = 1e-6 + 2e-4 * (seen.max(axis=0) - seen.min(axis=0))
+        assert np.all(lower >= seen.min(axis=0) - span), functional
+        assert np.all(upper <= seen.max(axis=0) + span), functional
+
+
+# bounds over the set ----------------------------------------------------------------------------------------------------
+
+STOCHASTIC = {  # a truth (D,) for features (1, x0, x1) with x in [0, 1]: inside every domain
+    "identity": {"Bernoulli": (0.2, 0.4), "Binomial": (0.2, 0.4), "Poisson": (0.5, 2.0)},
+    "log": {"Bernoulli": (-1.5, 1.0), "Binomial": (-1.5, 1.0)},
+}
+
+
+def positive_line(x, a):
+    """One and a context between 0 and 1, the action's share of it."""
+    return np.stack([np.ones(len(a)), x[:, 0] / (1.0 + a)], axis=1)
+
+
+def learned(name, n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    truth = np.array(STOCHASTIC.get(name[1], {}).get(name[0], (0.3, -0.6)))
+    cls = OnePredictorDouble(*name, 2, positive_line, extra=fixed_of(name[0]), initial=truth)
+    x, a = rng.random((n, 1)), rng.integers(0, 2, n)
+    y = cls.simulate(truth, x, a, rng)
+    return feed(ProgramLearner.start(cls, delta=0.05, seed=seed), x, a, y, growth=1.5)
+
+
+def farthest_by_rays(slack, centre, phi, angles=180):
+    """max phi'v over {v (2,) : slack(v) >= 0}, a star around the centre: the boundary on every ray, the best angle refined."""
+
+    def reach(angle):
+        ray = np.array([np.cos(angle), np.sin(angle)])
+
+        def inside(r):
+            value = float(slack(centre + r * ray))
+            return value if np.isfinite(value) else -1e9
+
+        high = 1e-3
+        while inside(high) > 0 and high < 1e7:
+            high *= 2.0
+        return float(phi @ (centre + brentq(inside, 0.0, high, xtol=1e-13) * ray))
+
+    grid = np.linspace(0, 2 * np.pi, angles, endpoint=False)
+    best = grid[int(np.argmax([reach(angle) for angle in grid]))]
+    found = minimize_scalar(lambda t: -reach(t), bracket=(best - 2 * np.pi / angles, best, best + 2 * np.pi / angles), tol=1e-10)
+    return -found.fun
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name[0] != "Binomial" or name[1] == "probit"], ids="-".join)
+def test_bounds_are_the_extremes_of_the_profile_likelihood(name) -> None:
+    learner = learned(name, seed=len(name[0]))
+    found = learner.bounds(mean(-1e9, 1e9), np.array([[0.9]]), 2)
+    assert found.method == "exact"
+    assert found.guaranteed
+    for a in range(2):
+        phi = positive_line(np.array([[0.9]]), np.array([a]))[0]
+        ends = []
+        for s in learner.sets:
+            threshold = float(s.data.value(s.region.centre[None])[0]) - s.region.kappa
+            slack = lambda v, s=s, t=threshold: s.data.row_values(v[None])[0].sum() - t  # noqa: E731
+            ends.append([farthest_by_rays(slack, s.region.centre, sign * phi) for sign in (1.0, -1.0)])
+        values = [learner.data.density(np.array([e[0], -e[1]]), fixed_of(name[0], 2)).mean for e in ends]
+        pairs = np.sort(np.array(values), axis=1)
+        if np.isfinite(learner.data.family.domain).any():  # the rows' domain is not part of the set: it is larger, never smaller
+            assert np.all((found.lower[0, a] <= pairs[:, 0].max() + 1e-9) & (found.upper[0, a] >= pairs[:, 1].min() - 1e-9))
+            continue
+        gap = np.abs(pairs - [found.lower[0, a], found.upper[0, a]]).max(axis=1)  # one of the sets was used
+        assert gap.min() < 1e-6 * (1 + np.abs(pairs).max()), (pairs, found.lower, found.upper)
+
+
+def test_a_monotone_function_of_counted_outcomes_is_exact_and_another_is_not() -> None:
+    """E fn(Y) is monotone in the predictor if fn is monotone in y: seen outcome by outcome, where there are finitely many."""
+    learner, x = learned(("Binomial", "logit")), np.array([[0.5]])
+    rising = learner.bounds(expected(lambda y, x, a: np.minimum(y, 3.0) ** 2, 0, 9), x, 2)
+    assert rising.method == "exact"
+    assert rising.guaranteed
+    p = learner.bounds(mean(0, 5), x, 2)
+    for end, level in ((rising.lower, p.lower / 5), (rising.upper, p.upper / 5)):
+        y = np.arange(6.0)
+        want = [np.sum(binom.pmf(y, 5, q) * np.minimum(y, 3.0) ** 2) for q in level[0]]
+        np.testing.assert_allclose(end[0], want, atol=1e-6)
+    humped = learner.bounds(expected(lambda y, x, a: (y - 2.0) ** 2, 0, 9), x, 2)
+    assert not humped.guaranteed
+    assert "grid" in humped.note
+    either = learned(("Bernoulli", "probit")).bounds(expected(lambda y, x, a: np.where(y == 1, -2.0, 3.0), -2, 3), x, 2)
+    assert either.guaranteed
