@@ -16,6 +16,7 @@ from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
+from gedppl.learning.seen_class import SeenClass, served
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.oracles.fits import WorkingPrior
 
@@ -86,6 +87,9 @@ def learner_for(
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
     if getattr(cls, "size", None) is not None:
         return FiniteLearner.start(cls, delta=delta, confidence=confidence)
+    cls = served(cls)
+    if isinstance(cls, SeenClass):
+        oracle = cls.oracle(oracle)
     closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
     ratio = LikelihoodRatio() if confidence is None else confidence
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
@@ -242,6 +246,9 @@ class ConfidenceSet:
 
     cls: Any
     learner: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cls", served(self.cls))  # parameters come and go as what the learner has of them
 
     @property
     def rule(self) -> str:

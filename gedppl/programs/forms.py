@@ -280,7 +280,9 @@ class Reading:
             mapped = [i for i, one in enumerate(operands) if isinstance(one, Form) and k in one.terms]
 
             def part(*columns: Array, mapped: list[int] = mapped) -> Sequence[Array]:
-                values = [v if i in keep and isinstance(operands[i], Known) else self.arithmetic.zeros(v) for i, v in enumerate(plain)]
+                values = [
+                    v if i in keep and isinstance(operands[i], Known) else self.arithmetic.zeros(v) for i, v in enumerate(plain)
+                ]
                 for i, column in zip(mapped, columns):
                     values[i] = column
                 return step.run(*values)
@@ -291,9 +293,7 @@ class Reading:
         adds = any(isinstance(one, Known) and i not in keep for i, one in enumerate(operands))
         centred = not adds and all(one.centred for one in operands if isinstance(one, Form))
         by_action = any(one.by_action for one in operands if isinstance(one, Known | Form))
-        return [
-            Form(t, offset, still, still and by_action, centred=centred, line=step.line) for t, offset in zip(terms, offsets)
-        ]
+        return [Form(t, offset, still, still and by_action, centred=centred, line=step.line) for t, offset in zip(terms, offsets)]
 
     # where theta meets the data -----------------------------------------------------------------------------------------
 

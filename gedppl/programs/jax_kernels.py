@@ -344,6 +344,11 @@ class JaxKernels:
 
         return self._over_pieces("values", function, theta, (x, a), static=functional)
 
+    def functional_at(self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """A functional of the user's at a density with NumPy arguments, in arrays of this backend."""
+        with jax.enable_x64(True):
+            return np.asarray(functional(density.map_args(jnp.asarray), x=jnp.asarray(x), a=jnp.asarray(a)))
+
     def values_grad(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         def function(theta: Any, x: Any, a: Any) -> Any:
             def row(one: Any, x: Any, a: Any) -> Any:

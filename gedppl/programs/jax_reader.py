@@ -113,7 +113,9 @@ class _Writer:
             return self._cond(equation, inputs)
         return self._plain(equation, inputs)
 
-    def add(self, name: str, run: Callable[..., Sequence[Any]], inputs: Sequence[int], real: Sequence[bool], **more: Any) -> list[int]:
+    def add(
+        self, name: str, run: Callable[..., Sequence[Any]], inputs: Sequence[int], real: Sequence[bool], **more: Any
+    ) -> list[int]:
         outputs = [self.new() for _ in real]
         self.steps.append(Step(name, run, tuple(inputs), tuple(outputs), tuple(real), **more))
         return outputs
@@ -168,7 +170,9 @@ class _Writer:
         stacked = []
         for var, column in zip(equation.outvars[params["num_carry"] :], zip(*rows)):
             real = var.aval.dtype.kind == "f"
-            stacked += self.add("stack", lambda *parts: (jnp.stack(parts),), column, [real], rule="linear" if real else "", line=line)
+            stacked += self.add(
+                "stack", lambda *parts: (jnp.stack(parts),), column, [real], rule="linear" if real else "", line=line
+            )
         return [*carry, *stacked]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gedppl.oracles.one_predictor import TERMS
 from gedppl.programs.forms import Exp, Form, Known, Reading, Tail, Unknown, Value
 
 CANONICAL = {"probs": "logit", "rate": "log", "mean": "log", "size": "log", "loc": "identity", "logits": "logit"}
@@ -164,6 +165,10 @@ def conclude(reading: Reading, outcome: Outcome, values: Sequence[Value], table:
         elif name == "scale" and outcome.family in SCALED and isinstance(value, Form) and value.still:
             scale = value
         else:
-            place = value.line if isinstance(value, Form | Unknown) else _root(value).line if isinstance(value, Exp | Tail) else ""
+            place = (
+                value.line if isinstance(value, Form | Unknown) else _root(value).line if isinstance(value, Exp | Tail) else ""
+            )
             return Unknown(f"the {outcome.family}'s {name} depends on parameters; only a known one leaves a convex set", place)
+    if scale is None and outcome.family != "Ordered" and (outcome.family, found.link) not in TERMS:
+        return Unknown(f"a {outcome.family} with {found.link} link is not known to leave a convex set", found.form.line)
     return Conclusion(outcome.family, found.link, found.form, others, scale)

@@ -144,7 +144,9 @@ class _Coordinates:
         if isinstance(one, int):
             return int(self.block_of[one][action])
         if isinstance(one, StillForm):
-            terms = [(int(self.block_of[k][action]), part[action].tobytes()) for k, part in one.terms.items() if part[action].any()]
+            terms = [
+                (int(self.block_of[k][action]), part[action].tobytes()) for k, part in one.terms.items() if part[action].any()
+            ]
             return tuple(terms), one.offset[action].tobytes()
         return one[action].tobytes()
 
@@ -160,7 +162,9 @@ class _Coordinates:
         table = np.concatenate(values) if values else np.zeros((0, size))
         order = np.argsort(index)
         index, table = index[order], table[order]
-        return [(tuple(index[at].tolist()), tuple(table[at, i].tolist())) for i in range(size) for at in [np.flatnonzero(table[:, i])]]
+        return [
+            (tuple(index[at].tolist()), tuple(table[at, i].tolist())) for i in range(size) for at in [np.flatnonzero(table[:, i])]
+        ]
 
     def values(self, theta: np.ndarray) -> np.ndarray:
         """(M, q) at settings (M, D)."""
@@ -293,7 +297,9 @@ def _with_scale(
 
     def both(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         atoms = space.values(theta)
-        scale = np.stack([constant + atoms[:, list(columns)] @ np.array(values) for (columns, values), constant in groups], axis=1)
+        scale = np.stack(
+            [constant + atoms[:, list(columns)] @ np.array(values) for (columns, values), constant in groups], axis=1
+        )
         return from_theta(theta), scale
 
     def group(x: np.ndarray, a: np.ndarray) -> np.ndarray:
