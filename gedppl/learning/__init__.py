@@ -16,8 +16,8 @@ from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
-from gedppl.learning.seen_class import SeenClass, served
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
+from gedppl.learning.seen_class import SeenClass, served
 from gedppl.oracles.fits import WorkingPrior
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """A program as a density class in what the data see of its parameters: v = h(theta), in which its predictor is affine.
 
-Fits, sets, groups and bounds are found in v, with NumPy alone; the program is asked for features, and for h where draws from its
-prior are mapped to v. A set of v holds h(theta*) whenever it is a valid set, whatever prior or parametrisation the program has, and
-v ranges over all its box: bounds over it are guarantees for theta too. A hierarchy's funnel is gone: its scales are no coordinates.
+Fits, sets, groups and bounds are found in v, with NumPy alone; the program is asked for features, and for h where draws from
+its prior are mapped to v. A valid set of v holds h(theta*) whatever prior or parametrisation the program has, and v ranges over
+all its box: bounds over it are guarantees for theta too. A hierarchy's funnel is gone: its scales are no coordinates.
 
 The prior of v is the image of the program's. For fits a Gaussian with its medians, spreads and correlations stands in for it.
 
@@ -28,9 +28,8 @@ from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.classes import Array, Params
+    from gedppl.classes import Array, LocationScale, Params
     from gedppl.functionals import Functional
-    from gedppl.programs.program import ProgramClass
     from gedppl.programs.seen import Seen
 
 DRAWS = 1000  # of the prior, for the Gaussian that stands in for it
@@ -44,10 +43,10 @@ IN_V = ("auto", "least squares", "score equations", "maximum likelihood")  # ora
 class SeenClass:
     """See `gedppl.classes.DensityClass`; made by `served`."""
 
-    location_scale = None
+    location_scale: LocationScale | None = None
     event_shape: tuple[int, ...] = ()
 
-    def __init__(self, whole: ProgramClass, seen: Seen) -> None:
+    def __init__(self, whole: Any, seen: Seen) -> None:  # the whole: a `ProgramClass`
         self.whole, self.seen = whole, seen
         self.backend, self.model = whole.backend, whole.model
         self.dim = seen.dim

@@ -3,7 +3,7 @@
 One row of the program is listed by a backend as plain steps. Reading it, every value is one of
 
     Known     free of theta
-    Form      offset + sum_k J_k . k, affine; a *still* form does not depend on the context: theta alone makes it, given the action
+    Form      offset + sum_k J_k . k, affine; a *still* form depends on theta and the action alone, not on the context
     Exp       the exponential of a form
     Tail      elementwise operations on one form and constants: an inverse link, if a table knows it
     Whole     whole numbers or truth values made of theta alone
@@ -13,7 +13,7 @@ Still values that are not affine in earlier ones become *atoms*. Where a still f
 comes after is affine in cuts, so that a predictor is features(x, a) . cuts(theta, a) + offset(x, a). No derivative is taken and
 nothing is tried out: where the reading succeeds it is the proof. An operation without a rule gives Unknown.
 
-Products that stay affine: (sum_k J_k k + o) t = sum_k J_k (t k) + o t for one still number t, and c (f g) for (c f) g with f, g still.
+Products that stay affine, with t, f, g still and t one number: (sum_k J_k k + o) t = sum_k J_k (t k) + o t; (c f) g = c (f g).
 """
 
 from __future__ import annotations
@@ -309,10 +309,11 @@ class Reading:
 
     def _moving(self, step: Step, operands: list[Value]) -> list[Value]:
         forms = [one for one in operands if isinstance(one, Form)]
-        if step.rule == "divide" and isinstance(operands[1], Form) and operands[1].still:
-            if isinstance(operands[0], Known | Form) and not isinstance(operands[0], Exp):
-                inverse = self.apply(lambda v: 1.0 / v, "reciprocal", operands[1], line=step.line)
-                inverse = replace(inverse, low=0.0 if operands[1].low >= 0 else -np.inf)
+        if step.rule == "divide" and isinstance(operands[0], Known | Form):
+            below = operands[1]
+            if isinstance(below, Form) and below.still:
+                inverse = self.apply(lambda v: 1.0 / v, "reciprocal", below, line=step.line)
+                inverse = replace(inverse, low=0.0 if below.low >= 0 else -np.inf)
                 product = replace(step, name="multiply", rule="multiply", run=lambda u, v: (u * v,))
                 return self._moving(product, [operands[0], inverse])
         if self._is_linear(step, operands) and all(step.real):

@@ -26,8 +26,11 @@ _RULES = {
 }
 _POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "square": 2.0}
 _ELEMENTWISE = frozenset(
-    "add sub neg mul div exp log log1p expm1 logistic tanh sqrt rsqrt square integer_pow pow abs max min erf erfc erf_inv sin cos "
-    "sign lgamma digamma select_n clamp gt lt ge le eq ne and or not cbrt exp2 is_finite".split()
+    (
+        *("add", "sub", "neg", "mul", "div", "exp", "log", "log1p", "expm1", "logistic", "tanh", "sqrt", "rsqrt", "square"),
+        *("integer_pow", "pow", "abs", "max", "min", "erf", "erfc", "erf_inv", "sin", "cos", "sign", "lgamma", "digamma"),
+        *("select_n", "clamp", "gt", "lt", "ge", "le", "eq", "ne", "and", "or", "not", "cbrt", "exp2", "is_finite"),
+    )
 )
 _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 _OURS = str(Path(__file__).resolve().parent)

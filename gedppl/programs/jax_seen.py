@@ -118,7 +118,7 @@ class JaxRowReader:
         )
 
     def _row(self, x: Any, a: Any) -> list[Any]:
-        reading, found = self._read(x[None], a[None])
+        found = self._read(x[None], a[None])[1]
         assert isinstance(found, Conclusion)
         form = found.predictor
         slots = [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]

@@ -1,7 +1,7 @@
 """The values v = h(theta) through which data see a program's parameters, as coordinates with features, names and ranges.
 
-A backend reads one row of the program (`gedppl.programs.forms`) at every action. Equal cuts of different actions are one coordinate:
-coefficients are compared bit by bit, and atoms count as equal only if the same operation has equal operands.
+A backend reads one row of the program (`gedppl.programs.forms`) at every action. Equal cuts of different actions are one
+coordinate: coefficients are compared bit by bit, and atoms count as equal only if one operation has equal operands.
 
     predictor(x, a) = features(x, a) @ v + offset(x, a),   v = h(theta)
 
@@ -13,7 +13,7 @@ Axis letters: M parameter settings, n rows, A actions, S slots (entries of cuts)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -259,15 +259,15 @@ def what_data_see(reader: RowReader) -> Seen:
         features = features if back is None else np.moveaxis(np.tensordot(features, back, axes=(1, 0)), -1, 1)
         return [features, offset + shift, *others]
 
-    seen = {"names": names, "low": box_low, "high": box_high, "from_theta": from_theta}
+    seen = Seen(names, box_low, box_high, from_theta)
     if verdict.family == "Ordered":
         edges = ordered_from(lambda x, a: [np.swapaxes(part, 1, 2) if part.ndim == 3 else part for part in parts(x, a)[:2]])
-        return Seen(**seen, ordered=edges)
+        return replace(seen, ordered=edges)
     fast: Parts = tabulated(parts, unit_slopes(parts), len(names)) if reader.is_affine_by_context() else parts
     predictor = predictor_from(verdict.family, verdict.link, verdict.others, fast)
     if tables.scale is None:
-        return Seen(**seen, predictor=predictor)
-    return Seen(**seen, location_scale=_with_scale(space, tables.scale, verdict.family, predictor, from_theta))
+        return replace(seen, predictor=predictor)
+    return replace(seen, location_scale=_with_scale(space, tables.scale, verdict.family, predictor, from_theta))
 
 
 def _gathered(slots: np.ndarray, index: np.ndarray, constant: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
