@@ -19,6 +19,7 @@ from gedppl.learning.learner import Bounds
 from gedppl.names import Names
 from gedppl.problem import Constraint
 from gedppl.selection import policy_cost
+from gedppl.showing import Facts, Shown, as_lines
 
 
 class Witnesses(Mapping[int, Any]):
@@ -84,8 +85,8 @@ class ConstraintCertificate:
         return f"{numbers}; {kind}; {self.method} bound, {self.rule}{tail}"
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Shown):
     """Per constraint the worst case and why it holds; the state of the fits; and anything unusual."""
 
     round: int
@@ -112,6 +113,23 @@ class Certificate:
         lines += [self.feedback] if self.feedback else []
         lines += list(self.notes)
         return "\n".join(lines)
+
+    def _shown(self) -> Facts:
+        facts = {"safe action taken": self.fallback} if self.fallback else {}
+        facts |= {f"limit {c.name!r}": c.claim.removeprefix(f"{c.name}: ") for c in self.constraints}
+        facts |= {f"fit of {name!r}": status for name, status in self.oracle.items()}
+        facts |= {"feedback": self.feedback} if self.feedback else {}
+        return f"Certificate of round {self.round}, {self.verdict}", facts | {f"note {i}": n for i, n in enumerate(self.notes, 1)}
+
+    @property
+    def verdict(self) -> str:
+        """A few words for what the claims of all constraints come to."""
+        if not self.constraints:
+            return "nothing is limited"
+        if self.guaranteed:
+            return f"every limit guaranteed (delta {self.delta:g}, if the model classes hold the truth)"
+        kept = sum(c.guaranteed for c in self.constraints)
+        return f"{kept} of {len(self.constraints)} limits guaranteed (delta {self.delta:g})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, for storage."""
@@ -154,7 +172,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """The terms behind a policy, action by action, and why one action and not another."""
 
@@ -227,6 +245,9 @@ class Explanation:
             rows.append(row + ("  <- played" if k == self.action else ""))
         return "\n".join([*rows, str(self.certificate)])
 
+    def __repr__(self) -> str:
+        return as_lines(str(self).splitlines())
+
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
         heads = ["action", "policy", "utility", "bonus", "width", "score", *(f"{name} ≤" for name in self.names)]
@@ -236,7 +257,7 @@ class Explanation:
             cells = "".join(f"<td>{value:.4g}</td>" for value in column)
             style = ' style="font-weight: bold"' if k == self.action else ""
             rows.append(f"<tr{style}><td>{html.escape(self.actions.labels[k])}</td>{cells}</tr>")
-        said = "<br>".join(html.escape(line) for line in str(self.certificate).splitlines())
+        said = "<br/>".join(html.escape(line) for line in str(self.certificate).splitlines())
         return f"<table>{''.join(rows)}</table><p>{said}</p>"
 
 

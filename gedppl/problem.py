@@ -17,6 +17,7 @@ import numpy as np
 
 from gedppl.errors import ActionRangeError, ProblemError, ShapeError
 from gedppl.names import Names, declared_actions, declared_columns, listed
+from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -103,6 +104,14 @@ class Constraint:
         """The outcome this constraint learns from."""
         return self.outcome or self.name
 
+    @property
+    def words(self) -> str:
+        """What is limited, where, and what is known of the safe action, in a line."""
+        value = f"{self.functional!r}" + (f" of {self.outcome!r}" if self.outcome else "")
+        known = "known by context" if callable(self.safe_value) else f"{self.safe_value}"
+        exact = " (exact)" if self.safe_value_exact else ""
+        return f"{value} at most {self.at_most:g}{' for every draw' * self.every_draw}, safe value {known}{exact}"
+
 
 @dataclass(frozen=True)
 class KnownCost:
@@ -117,6 +126,11 @@ class KnownCost:
         _check_limit(self.at_most, self.name)
         _check_flag(self.every_draw, self.name)
 
+    @property
+    def words(self) -> str:
+        """What is limited, in a line."""
+        return f"a known cost at most {self.at_most:g}{' for every draw' * self.every_draw}"
+
 
 def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost", every_draw: bool = False) -> KnownCost:
     """A constraint on a cost that is not learned: ``fn(x)`` gives the cost of all K actions at one context x (dx,).
@@ -129,8 +143,8 @@ def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "
     return KnownCost(fn, at_most, name, every_draw)
 
 
-@dataclass(frozen=True)
-class Problem:
+@dataclass(frozen=True, repr=False)
+class Problem(Shown):
     """A repeated decision: K actions, a utility, limits, and an action known to be safe.
 
     Parameters
@@ -179,8 +193,8 @@ class Problem:
     outcome_age: int = 1
     actions: Sequence[str] | None = None
     columns: Sequence[str] | Mapping[str, Any] | None = None
-    streams: dict[str, Any] = field(init=False, repr=False, compare=False)
-    names: Names = field(init=False, repr=False, compare=False)
+    streams: dict[str, Any] = field(init=False, compare=False)
+    names: Names = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -231,6 +245,17 @@ class Problem:
             return said
         together = "as independent given x, as declared" if self.independent else "one row a round"
         return f"{said}; of those revealed together, {together}"
+
+    def _shown(self) -> Facts:
+        """What is maximised, every limit with its safe value, and how each outcome will be bounded."""
+        labels = self.names.labels
+        facts = {"actions": ", ".join(labels), "utility": f"{self.utility.functional!r}"}
+        facts |= {"context": ", ".join(self.names.columns)} if self.names.columns else {}
+        for c in self.constraints:
+            facts[f"limit {c.name!r}"] = c.words
+        facts |= {f"model of {name!r}": f"{model!r}" for name, model in self.streams.items()}
+        safe = "none" if self.safe_action is None else labels[self.safe_action]
+        return f"Problem with {self.n_actions} actions, safe action {safe}", facts
 
     def _read_names(self) -> Names:
         actions, n_actions = declared_actions(self.actions, self.n_actions)

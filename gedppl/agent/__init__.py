@@ -42,6 +42,7 @@ from gedppl.journal import Journal
 from gedppl.numerics.numbers import is_whole
 from gedppl.problem import Problem
 from gedppl.settings import settings
+from gedppl.showing import Facts, Shown, amounts
 
 __all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionWarning", "resume"]
 
@@ -49,7 +50,7 @@ KEPT_EXPLANATIONS = 1000  # full terms are kept for the latest decisions only
 SAFE_WINDOW, SAFE_SHARE = 200, 0.8
 
 
-class GEDUCB:
+class GEDUCB(Shown):
     """Decide, again and again, within limits.
 
     Parameters
@@ -135,6 +136,20 @@ class GEDUCB:
         self._versions = "" if keeper.journal is None else recorder.versions_hash()
 
     # what is known --------------------------------------------------------------------------------------------------
+
+    def _shown(self) -> Facts:
+        """How far it is, what is limited, what was played, how each outcome is bounded, and what is alarming."""
+        with self._step():
+            problem, chosen, state = self.problem, self.settings, self._state
+            facts = {"settings": f"mode {chosen.mode}, delta {chosen.delta:g}, exploration {chosen.exploration}"}
+            alarms = [] if state is None else self.alarms  # first: a long list must not cut them off
+            facts |= {f"ALARM {alarm.name!r}": alarm.sentence for alarm in alarms} or {"alarms": "none"}
+            facts |= {f"limit {c.name!r}": f"at most {c.at_most:g}" for c in problem.constraints}
+            facts |= {} if state is None else {"played": amounts(zip(problem.names.labels, state.played))}
+            facts |= {} if state is None else {f"fit of {name!r}": one.status for name, one in state.learners.items()}
+            facts |= {f"bounds of {name!r}": cls.exactness for name, cls in problem.streams.items() if state is not None}
+            told = f"{len(self.open_decisions)} without an outcome" if self.open_decisions else "all told"
+            return f"GEDUCB after {self.rounds} decisions, {told}", facts
 
     @property
     def problem(self) -> Problem:

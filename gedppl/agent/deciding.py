@@ -17,6 +17,7 @@ from gedppl.agent.memory import Memory, doubted
 from gedppl.certificate import Certificate, Explanation, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError
 from gedppl.ged_ucb import declared
+from gedppl.showing import as_html
 
 
 class FallbackWarning(UserWarning):
@@ -48,8 +49,14 @@ class Decision:
         return float(self.policy[self.action])
 
     def __repr__(self) -> str:
-        policy = np.array2string(self.policy, precision=3, suppress_small=True, separator=", ", threshold=20)
-        return f"Decision(id={self.id}, action={self.action}, policy={policy})"
+        policy = np.array2string(self.policy, precision=3, suppress_small=True, separator=", ", threshold=20, max_line_width=200)
+        named = "" if self.action_name in ("", str(self.action)) else f" {self.action_name!r}"
+        return f"Decision(id={self.id}, action={self.action}{named}, policy={policy})"
+
+    def _repr_html_(self) -> str:
+        _, facts = self.certificate._shown()
+        played = f"{self.action_name or self.action}, with probability {self.propensity:.3g}"
+        return as_html(f"Decision {self.id}", {"action": played, "policy": str(self.policy.round(3))} | facts)
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.certificate}"

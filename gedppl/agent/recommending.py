@@ -14,12 +14,13 @@ from gedppl.agent.deciding import Choice
 from gedppl.certificate import Certificate, certify
 from gedppl.errors import SettingError
 from gedppl.problem import Problem
+from gedppl.showing import Spoken
 
 RULES = ("certified", "estimate", "nearest")
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Spoken):
     """Take `action` from now on; `certificate` says what is known of it alone."""
 
     action: int

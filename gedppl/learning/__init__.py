@@ -19,6 +19,7 @@ from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.learning.seen_class import SeenClass, served
 from gedppl.oracles.fits import WorkingPrior
+from gedppl.showing import Facts, Shown, Spoken
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
@@ -236,8 +237,8 @@ class SetBounds:
     witness: list[list[Any]]  # [n][K] named parameters; members of a finite class by number; None where there is none
 
 
-@dataclass(frozen=True)
-class ConfidenceSet:
+@dataclass(frozen=True, repr=False)
+class ConfidenceSet(Shown):
     """The parameters that the data leave plausible. Made by `confidence_set`.
 
     ``contains`` decides membership by the definition of the set; ``bounds`` gives the extremes of a functional; ``members`` draws
@@ -249,6 +250,11 @@ class ConfidenceSet:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cls", served(self.cls))  # parameters come and go as what the learner has of them
+
+    def _shown(self) -> Facts:
+        facts = {"class": repr(self.cls), "rows": f"{self.learner.n:g}", "radius": f"{self.radius:.4g} nats"}
+        facts |= {"rule": self.rule, "fit": self.status, "bounds": self.cls.exactness}
+        return f"ConfidenceSet from {self.learner.n:g} rows", facts
 
     @property
     def rule(self) -> str:
@@ -337,8 +343,8 @@ class ShrinkageRow:
     limited_by: str  # "radius" or "curvature"
 
 
-@dataclass(frozen=True)
-class Shrinkage:
+@dataclass(frozen=True, repr=False)
+class Shrinkage(Spoken):
     """Width against sample size."""
 
     rows: tuple[ShrinkageRow, ...]

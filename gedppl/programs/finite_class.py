@@ -14,6 +14,7 @@ from gedppl.classes import DrawnParams, MemberList, Params
 from gedppl.density import Density
 from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError
 from gedppl.programs.program import ProgramClass
+from gedppl.showing import as_html
 
 
 class FiniteClass(MemberList):
@@ -59,6 +60,9 @@ class FiniteClass(MemberList):
     def __repr__(self) -> str:
         kind = "draws" if self.sampled else "members"
         return f"finite_class({self.size} {kind} of {len(self._programs)} model{'s' if len(self._programs) > 1 else ''})"
+
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), {"bounds": self.exactness})
 
     def trace(self, x: Any, a: Any) -> FiniteClass:
         """Run the models on these rows to learn their parameters and check every member; a second call does nothing."""

@@ -17,7 +17,7 @@ from gedppl.programs.jax_reader import JaxArithmetic, listing
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
 from gedppl.programs.lowering import package_class, strip
 from gedppl.programs.padding import pad, settings_size
-from gedppl.programs.seen import AtomTable, Refusal, Seen, StillForm, Tables, Verdict, n_actions_of, refused, what_data_see
+from gedppl.programs.seen import AtomTable, Refusal, Seen, StillForm, Tables, Verdict, n_actions_of, narrowest, refused
 
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
     "logit": (
@@ -58,9 +58,8 @@ def links() -> Table:
 class JaxRowReader:
     """See `gedppl.programs.seen.RowReader`."""
 
-    def __init__(self, program: Any, outcome: Outcome) -> None:
-        self.program, self.outcome = program, outcome
-        self.n_actions = n_actions_of(program)
+    def __init__(self, program: Any, outcome: Outcome, n_actions: int | None) -> None:
+        self.program, self.outcome, self.n_actions = program, outcome, n_actions
         start = [np.zeros(site.shape) for site in program.sites]
         self.listing = listing(self._arguments, *start, program.x, program.a)
         self._used: list[int] = []  # cuts of the predictor, filled by a reading
@@ -107,7 +106,9 @@ class JaxRowReader:
             return atoms, cuts, None if found.scale is None else _arrays(found.scale)
 
         actions = np.arange(self.n_actions or 1)
-        atoms, cuts, scale = jax.tree.map(np.asarray, self.program.call("seen_tables", jax.vmap(at), actions))
+        atoms, cuts, scale = jax.tree.map(
+            np.asarray, self.program.call("seen_tables", jax.vmap(at), actions, static=self.n_actions)
+        )
         return Tables(
             tuple(
                 AtomTable(one.name, one.shape, one.low, one.high, one.by_action, tuple(map(_operand, one.operands, arrays)))
@@ -128,7 +129,7 @@ class JaxRowReader:
         return [together if wide else together[:, 0], offset if wide else offset[0], *others]
 
     def rows(self, x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
-        return self.program.by_row("seen_rows", jax.vmap(self._row), (x, a))
+        return self.program.by_row("seen_rows", jax.vmap(self._row), (x, a), static=self.n_actions)
 
     def atoms(self, theta: np.ndarray) -> list[np.ndarray]:
         values = self.program.constrain(theta)
@@ -142,7 +143,7 @@ class JaxRowReader:
             return jax.vmap(lambda *one: jax.vmap(lambda a: at(one, a))(actions))(*sites)
 
         sites = [pad(values[site.name], settings_size(len(theta))) for site in self.program.sites]
-        found = self.program.call("seen_atoms", function, *sites)
+        found = self.program.call("seen_atoms", function, *sites, static=self.n_actions)
         return [np.asarray(part)[: len(theta)] for part in found]
 
     def is_affine_by_context(self) -> bool:
@@ -156,10 +157,7 @@ def seen_by_data(program: Any) -> Seen | Refusal:
     """Coordinates and predictor of a NumPyro program, or why it has none."""
     kind = program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
     obstacle = refused(program, kind)
-    if obstacle is not None:
-        return obstacle
-    reader = JaxRowReader(program, OUTCOMES[kind])
-    return Refusal(reader.verdict.why, reader.verdict.line) if not reader.verdict.family else what_data_see(reader)
+    return narrowest(lambda n: JaxRowReader(program, OUTCOMES[kind], n), n_actions_of(program)) if obstacle is None else obstacle
 
 
 def _arrays(one: Known | Form | Whole) -> Any:

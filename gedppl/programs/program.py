@@ -31,6 +31,7 @@ from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import Site, check_initial, find_program, parse_bounds
 from gedppl.rows import Rows
+from gedppl.showing import as_html
 
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
 MOST_ARRIVED = 16
@@ -190,6 +191,11 @@ class ProgramClass:
             return f"density_class({name}, not run yet)"
         parts = ", ".join(f"{site.name}{list(site.shape)}" for site in self.sites)
         return f"density_class({name}, {self.backend}, {self.program.family}; {parts})"
+
+    def _repr_html_(self) -> str:
+        known = self._program is not None
+        sites = {f"parameter {site.name!r}": f"shape {tuple(site.shape)}" for site in self.sites} if known else {}
+        return as_html(repr(self), sites | {"bounds": self.exactness if known else "known once rows were seen, or give example="})
 
     # parameters -------------------------------------------------------------------------------------------------------
 

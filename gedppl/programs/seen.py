@@ -100,6 +100,7 @@ class Seen:
     predictor: LinearPredictor | None = None
     ordered: OrderedPredictor | None = None
     location_scale: LocationScale | None = None
+    by_action: bool = False  # some values were made for one action at a time
 
     @property
     def dim(self) -> int:
@@ -259,7 +260,7 @@ def what_data_see(reader: RowReader) -> Seen:
         features = features if back is None else np.moveaxis(np.tensordot(features, back, axes=(1, 0)), -1, 1)
         return [features, offset + shift, *others]
 
-    seen = Seen(names, box_low, box_high, from_theta)
+    seen = Seen(names, box_low, box_high, from_theta, by_action=any(atom.by_action for atom in tables.atoms))
     if verdict.family == "Ordered":
         edges = ordered_from(lambda x, a: [np.swapaxes(part, 1, 2) if part.ndim == 3 else part for part in parts(x, a)[:2]])
         return replace(seen, ordered=edges)
@@ -306,6 +307,26 @@ def _with_scale(
         return number[np.asarray(a, np.int64)] if space.reader.n_actions else np.zeros(len(a), np.int64)
 
     return LocationScale(family, predictor.features, predictor.offset, group, len(groups), both)
+
+
+def narrowest(reader: Callable[[int | None], RowReader], n_actions: int | None) -> Seen | Refusal:
+    """What data see, read at every action and, where actions then have values of their own, with the action as data too.
+
+    The second way keeps coefficients together that actions share (t (table[a] @ w) is one w for all), the first takes apart what
+    they do not; either is a proof, and the fewer coordinates, the narrower the set.
+    """
+    first = reader(n_actions)
+    found = what_data_see(first) if first.verdict.family else None
+    if n_actions is not None and (found is None or found.by_action):
+        second = reader(None)
+        other = what_data_see(second) if second.verdict.family else None
+        if other is not None and (found is None or (other.dim < found.dim and _same_kind(found, other))):
+            return other
+    return Refusal(first.verdict.why, first.verdict.line) if found is None else found
+
+
+def _same_kind(one: Seen, other: Seen) -> bool:
+    return (one.location_scale is None) == (other.location_scale is None)
 
 
 def n_actions_of(program: Any) -> int | None:

@@ -22,8 +22,8 @@ from gedppl.programs.seen import (
     Tables,
     Verdict,
     n_actions_of,
+    narrowest,
     refused,
-    what_data_see,
 )
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_reader import TorchArithmetic, listing
@@ -63,9 +63,8 @@ def links() -> Table:
 class TorchRowReader:
     """See `gedppl.programs.seen.RowReader`."""
 
-    def __init__(self, program: Any, outcome: Outcome) -> None:
-        self.program, self.outcome = program, outcome
-        self.n_actions = n_actions_of(program)
+    def __init__(self, program: Any, outcome: Outcome, n_actions: int | None) -> None:
+        self.program, self.outcome, self.n_actions = program, outcome, n_actions
         self._x, a = torch.as_tensor(np.array(program.x)), torch.as_tensor(np.array(program.a))
         middle = program.constrain(np.zeros((1, program.dim)))
         self.listing = listing(self._arguments, *(torch.as_tensor(middle[s.name][0]) for s in program.sites), self._x, a)
@@ -167,10 +166,7 @@ def seen_by_data(program: Any) -> Seen | Refusal:
     if obstacle is not None:
         return obstacle
     try:
-        reader = TorchRowReader(program, OUTCOMES[kind])
-        if not reader.verdict.family:
-            return Refusal(reader.verdict.why, reader.verdict.line)
-        return what_data_see(reader)
+        return narrowest(lambda n: TorchRowReader(program, OUTCOMES[kind], n), n_actions_of(program))
     except RuntimeError as error:  # the program looks at values while it runs, so it has no fixed graph
         return Refusal(f"it looks at values while it runs ({str(error).splitlines()[0]})")
 

@@ -17,7 +17,7 @@ import numpy as np
 from gedppl.agent import GEDUCB
 from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.problem import Constraint, Problem
-from gedppl.showing import as_html, as_text
+from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
 from gedppl.study.planning.worlds import Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
@@ -60,7 +60,7 @@ class LimitCheck:
 
 
 @dataclass(frozen=True, repr=False)
-class ProblemReport:
+class ProblemReport(Shown):
     """What is known of a problem before round 1. ``print`` it; `warnings` say what to change; `plot` shows the prior."""
 
     actions: tuple[str, ...]
@@ -80,13 +80,7 @@ class ProblemReport:
         lines += [f"WARNING: {text}" for text in self.warnings] or ["no warnings"]
         return "\n".join(lines)
 
-    def __repr__(self) -> str:
-        return as_text(*self._shown())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, dict[str, str]]:
+    def _shown(self) -> Facts:
         facts = {f"bounds of {o.name!r}": o.exactness.partition(":")[0] for o in self.outcomes}
         for c in self.limits:
             word = "guarantee" if c.guaranteed else "no guarantee"

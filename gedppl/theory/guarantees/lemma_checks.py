@@ -15,6 +15,7 @@ import numpy as np
 
 from gedppl.errors import SettingError
 from gedppl.problem import UTILITY, Problem
+from gedppl.showing import Spoken
 from gedppl.theory import eluder
 from gedppl.theory.eluder.lemmas import (
     gaussian_amplitude,
@@ -42,8 +43,8 @@ class Count:
     printed: float
 
 
-@dataclass(frozen=True)
-class LemmaCheck:
+@dataclass(frozen=True, repr=False)
+class LemmaCheck(Spoken):
     """What a run did, beside what the lemmas allow. ``print`` it."""
 
     stream: str
