@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NumberOrFunction = float | Callable[[np.ndarray], Any]
 UTILITY = "utility"
+ROUNDING = 1e-12  # share of the numbers compared: closer than this they are equal
 
 
 @dataclass(frozen=True)
@@ -294,11 +295,11 @@ class Problem(Shown):
                 )
             if c.safe_value is None:
                 raise ProblemError(
-                    f"constraint {c.name!r} needs safe_value, its value at the safe action {self.names.labels[safe]}: a number "
+                    f"constraint {c.name!r} needs safe_value, its value at the safe action {self.names.label(safe)}: a number "
                     "or a function of x"
                 )
             if not callable(c.safe_value):
-                _check_safe_value(np.asarray(c.safe_value, float), c)
+                _check_room(float(_check_safe_value(np.asarray(c.safe_value, float), c)), c)
 
     def _collect_streams(self) -> dict[str, Any]:
         """Outcome name -> model. Every model is fitted once for each outcome it explains."""
@@ -347,7 +348,16 @@ class Problem(Shown):
         """Each constraint's known value at the safe action: (n, J). NaN where there is no safe action."""
         if self._same_everywhere is not None:
             return np.repeat(self._same_everywhere, len(x), axis=0)
-        return self._safe_values(x)
+        before, values = self._latest[0]
+        if x is not before:  # one decision asks several times; contexts that can be written to are never taken for the same
+            values = self._safe_values(x)
+            values.setflags(write=False)
+            self._latest[0] = (None if x.flags.writeable else x, values)
+        return values
+
+    @cached_property
+    def _latest(self) -> list[tuple[np.ndarray | None, np.ndarray]]:
+        return [(None, np.zeros((0, 0)))]
 
     @cached_property
     def _same_everywhere(self) -> np.ndarray | None:
@@ -477,6 +487,15 @@ def _check_safe_value(value: np.ndarray, c: Constraint) -> np.ndarray:
             "an action above the limit is not safe"
         )
     return value
+
+
+def _check_room(safe_value: float, c: Constraint) -> None:
+    """With the limit at the safe value no other action can be mixed in, and an average is all that this limit is on."""
+    if c.at_most - safe_value <= ROUNDING * max(abs(c.at_most), abs(safe_value)) and not c.every_draw:
+        raise ProblemError(
+            f"safe_value of constraint {c.name!r} equals its limit at_most={c.at_most:g}, so that no other action could ever be "
+            "mixed in: raise at_most, declare a smaller safe_value, or every_draw=True, which certifies each action by itself"
+        )
 
 
 def _describe(thing: Any) -> str:

@@ -60,7 +60,8 @@ def test_what_data_see_is_proved_or_refused_as_the_table_says(idiom: Idiom, ppl:
     cls = class_of(idiom, ppl)
     assert (cls.location_scale is not None) == (idiom.word == "scale")
     if idiom.word == "not exact":
-        assert cls.seen is None and cls.refusal.why in cls.exactness
+        assert cls.seen is None
+        assert cls.refusal.why in cls.exactness
     if idiom.dim is not None and cls.seen is not None:
         assert cls.seen.dim == idiom.dim
 
@@ -127,7 +128,8 @@ def test_decisions_are_guaranteed_after_twenty_rounds(idiom: Idiom, ppl: str) ->
 def test_a_decision_is_guaranteed_after_twenty_rounds() -> None:
     """One idiom of the test above, in the quick run."""
     agent, decision = decided(next(one for one in IDIOMS if one.name == "non-centred arms"), "numpyro", 20)
-    assert decision.certificate.guaranteed and not agent.alarms
+    assert decision.certificate.guaranteed
+    assert not agent.alarms
 
 
 def test_at_least_twenty_of_the_idioms_are_exact() -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import expit
 
+from gedppl.classes import Model
 from gedppl.density import Density
 from gedppl.learning.likelihoods import OrderedData, PredictorData
 from gedppl.learning.predictive import prior_draws
@@ -28,7 +29,7 @@ from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.classes import Array, LocationScale, Params
+    from gedppl.classes import Array, Params
     from gedppl.functionals import Functional
     from gedppl.programs.seen import Seen
 
@@ -40,17 +41,16 @@ STEP = 1e-5  # of a predictor, for slopes that steer exploration
 IN_V = ("auto", "least squares", "score equations", "maximum likelihood")  # oracles that fit v itself
 
 
-class SeenClass:
+class SeenClass(Model):
     """See `gedppl.classes.DensityClass`; made by `served`."""
-
-    location_scale: LocationScale | None = None
-    event_shape: tuple[int, ...] = ()
 
     def __init__(self, whole: Any, seen: Seen) -> None:  # the whole: a `ProgramClass`
         self.whole, self.seen = whole, seen
         self.backend, self.model = whole.backend, whole.model
         self.dim = seen.dim
+        self.first_rows, self.guide_loops = whole.first_rows, whole.guide_loops
         self.predictor, self.ordered = seen.predictor, seen.ordered
+        self.bounds = self._bounds()
         self.initial = self.seen_of(whole.initial[None])[0]
         self.prior_free = np.full(self.dim, bool(np.all(whole.prior_free)))
         self.sites = tuple(Site(name, True, (), (), j, j + 1) for j, name in enumerate(seen.names))
@@ -59,12 +59,8 @@ class SeenClass:
     def exactness(self) -> str:
         return self.whole.exactness
 
-    @property
-    def traced(self) -> bool:
-        return True
-
-    def trace(self, x: Array, a: Array) -> SeenClass:
-        return self
+    def densities(self, x: Array, a: Array) -> list[Density]:
+        return [self.density_at(self.initial, x, a)]
 
     # parameters -----------------------------------------------------------------------------------------------------------
 
@@ -93,8 +89,7 @@ class SeenClass:
                 found[site.name] = stacked.reshape(*values.shape[:-1], *site.shape)
         return found | left
 
-    @cached_property
-    def bounds(self) -> dict[str, Any]:
+    def _bounds(self) -> dict[str, Any]:
         """The box of v: supports and declared bounds of sites that are seen entry by entry, where they are finite."""
         low, high = self.seen.low.copy(), self.seen.high.copy()
         for site in self.whole.sites:
@@ -161,7 +156,7 @@ class SeenClass:
     def supports(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
         return self.whole.supports(x, a, y)
 
-    def _data(self, x: Array, a: Array, y: Array) -> PredictorData | OrderedData:
+    def _data(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> PredictorData | OrderedData:
         if self.predictor is not None:
             return PredictorData.empty(self.predictor, self.dim).append(x, a, y)
         assert self.ordered is not None

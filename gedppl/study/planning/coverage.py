@@ -342,7 +342,7 @@ def _outside(problem: Problem, run: Run, j: int) -> np.ndarray:
     """(T, K): the truth lies outside the bounds that were decided on. Rounds without bounds (a stopped run) miss nothing."""
     functional = problem.constraints[j].functional  # type: ignore[union-attr]
     truth = np.stack([r.costs[j] for r in run.rounds])
-    low, high = (np.stack([side(r)[j] for r in run.rounds]) for side in (lambda r: r.cost_lower, lambda r: r.cost_upper))
+    low, high = (np.stack([side(r)[j] for r in run.rounds]) for side in (lambda r: r.cost_lower, lambda r: r.cost_upper))  # type: ignore[no-untyped-call]
     spread = functional.high - functional.low
     slack = ROUNDING * (spread if np.isfinite(spread) else np.maximum(np.abs(truth), 1e-300))
     return (truth > high + slack) | (truth < low - slack)

@@ -140,8 +140,7 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     mixes = _mixes(problem, x)
     rows, seeds = some_contexts(x, seed), run_seeds(seed, runs)
     for model in problem.streams.values():
-        if hasattr(model, "trace"):
-            model.trace(rows[:1], np.zeros(1, np.int64))
+        model.trace(rows[:1], np.zeros(1, np.int64))
     worlds = [declared_world(problem, rows, s) for s in seeds]
     told = [_as_it_is(problem), *declarations(problem, worlds)]
     waits = _all_waits(told, worlds, seeds, rounds)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import FunctionalError
 from gedppl.functionals import Functional
 from gedppl.ged_ucb.known import holds_parameters
@@ -65,18 +66,22 @@ def _share_left(problem: Problem, world: ModelWorld) -> float:
 def _truth(problem: Problem, stream: str, contexts: np.ndarray, seed: int) -> Any:
     """A member's number, or flat parameters (D,)."""
     cls = problem.streams[stream]
-    if getattr(cls, "size", None) is not None:
-        kept = np.flatnonzero(_excess(problem, stream, contexts, lambda f, x, a: cls.values(f, x, a)) <= ROUNDING)
-        if not len(kept):
-            raise _nothing_kept(stream, f"none of the {cls.size} members")
-        return int(np.random.default_rng(seed).choice(kept))
 
     def excess(theta: np.ndarray) -> np.ndarray:
         found = _excess(problem, stream, contexts, lambda f, x, a: cls.values(f, theta, x, a))
         return np.where(cls.inside(theta), found, np.inf)
 
-    drawn = _inside_the_declaration(cls, excess, stream, seed)
-    return _held_to_safe_values(problem, stream, contexts, drawn, excess)
+    def member(members: MemberList) -> int:
+        kept = np.flatnonzero(excess(members.every) <= ROUNDING)
+        if not len(kept):
+            raise _nothing_kept(stream, f"none of the {members.size} members")
+        return int(np.random.default_rng(seed).choice(kept))
+
+    def parameters(cls: DensityClass) -> np.ndarray:
+        drawn = _inside_the_declaration(cls, excess, stream, seed)
+        return _held_to_safe_values(problem, stream, contexts, drawn, excess)
+
+    return cls.visit(member, parameters)
 
 
 def _excess(
