@@ -29,7 +29,9 @@ from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.classes import Array, Params
+    from numpy.typing import ArrayLike as Array
+
+    from gedppl.classes import Params
     from gedppl.functionals import Functional
     from gedppl.programs.seen import Seen
 
