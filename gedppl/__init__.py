@@ -21,6 +21,7 @@ _HOMES = {
     "families": ("register_family",),
     "functionals": ("cvar", "expected", "mean", "probability", "quantile", "second_moment", "variance"),
     "learning": ("ConfidenceSet", "confidence_set", "shrinkage"),
+    "learning.posterior": ("Posterior",),
     "learning.radius": ("hellinger_ball", "likelihood_ratio", "paper_radius", "parametric_bootstrap", "posterior_quantile"),
     "oracles": ("least_squares", "mle", "score_equations"),
     "oracles.variational": ("svi",),

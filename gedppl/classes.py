@@ -19,6 +19,7 @@ from gedppl.errors import FamilyError, ParameterError, SiteClashError
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.learner import Learner
+    from gedppl.oracles.variational import GuideRunner, GuideSettings
     from gedppl.programs.finite_class import FiniteClass
     from gedppl.programs.program import ProgramClass
     from gedppl.programs.tracing import Site
@@ -234,6 +235,11 @@ class DensityClass(Protocol):
     @property
     def prior_free(self) -> np.ndarray:
         """(D,) bool: True where a coordinate comes from a `param` site, without prior."""
+        ...
+
+    @property
+    def guide_loops(self) -> dict[GuideSettings, GuideRunner]:
+        """The fitting loops of SVI, by settings."""
         ...
 
     @property

@@ -26,6 +26,7 @@ from gedppl.agent.inputs import read_log, read_mask, read_triples
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
 from gedppl.agent.recommending import Recommendation, recommend
+from gedppl.agent.remembered_rows import rows_of
 from gedppl.certificate import Explanation, what_holds_back
 from gedppl.errors import (
     ActionRangeError,
@@ -39,8 +40,9 @@ from gedppl.errors import (
 )
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
+from gedppl.learning.posterior import Posterior, posterior
 from gedppl.numerics.numbers import is_whole
-from gedppl.problem import Problem
+from gedppl.problem import UTILITY, Problem
 from gedppl.settings import settings
 from gedppl.showing import Facts, Shown, amounts
 
@@ -277,6 +279,31 @@ class GEDUCB(Shown):
                     "its policy and certificate are in the journal, if there is one"
                 )
             return self._explanations[key]
+
+    def posterior(self, stream: str = UTILITY, *, source: str | None = None, draws: int = 1000) -> Posterior:
+        """Draws of a model's parameters given everything told so far: named draws, predictions, `to_arviz()`.
+
+        Parameters
+        ----------
+        stream
+            ``"utility"`` or a constraint's name.
+        source
+            ``"prior"``, ``"laplace"``, ``"svi"`` or ``"nuts"``; by default that of a credible or sampled set, else ``"laplace"``.
+
+        Notes
+        -----
+        It trusts the model and its prior. No decision rests on it, unless `confidence` says so.
+        """
+        with self._step():
+            model = self.problem.streams.get(stream)
+            if model is None:
+                raise SettingError(f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}")
+            rows = rows_of(self._keeper, stream)
+            if rows is not None:
+                model.trace(rows.x[:1], rows.a[:1])
+            chosen = str(source or getattr(self.settings.confidence_of(stream), "source", "laplace"))
+            oracle, seed = self.settings.oracle_of(stream), self.settings.seed % 2**31
+            return posterior(model, rows, source=chosen, draws=draws, seed=seed, oracle=oracle, names=self.problem.names)
 
     # learning -------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from gedppl.errors import NotFiniteError, SettingError, ShapeError, renamed
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
 from gedppl.learning.learner import Learner
+from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
@@ -50,6 +51,10 @@ class Where:
         """(K, D) bool."""
         if cls.predictor is not None:
             return dependence(cls.predictor.features, self.n_actions, self.x)
+        form = cls.location_scale
+        if form is not None:
+            scales = np.eye(form.n_groups)
+            return dependence(lambda x, a: np.hstack([form.features(x, a), scales[form.group(x, a)]]), self.n_actions, self.x)
         edges = cls.ordered
         if edges is not None:
             return dependence(lambda x, a: np.any(edges.features(x, a) != 0, axis=1), self.n_actions, self.x)
@@ -132,6 +137,8 @@ def _parametric(
             keep_past=keep_past,
         )
     groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
+    if closed and prior is None and cls.location_scale is not None and isinstance(ratio, LikelihoodRatio):
+        return LocationScaleLearner.start(cls, delta=delta, confidence=ratio, seed=seed, groups=groups, keep_past=keep_past)
     return ProgramLearner.start(cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups)
 
 
@@ -272,7 +279,7 @@ class ConfidenceSet(Shown):
     @property
     def rule(self) -> str:
         """The radius rule in one sentence."""
-        if isinstance(self.learner, ProgramLearner):
+        if isinstance(self.learner, ProgramLearner | LocationScaleLearner):
             return self.learner.sentence
         return self.learner.rule if isinstance(self.learner.rule, str) else self.learner.rule.describe(self.learner.delta)
 
@@ -311,7 +318,7 @@ class ConfidenceSet(Shown):
         if isinstance(self.learner, ProgramLearner):
             return members(self.learner, n, seed, source)
         if source != "set":
-            raise SettingError(f"this set is an exact ellipsoid and draws from source='set' only, got {source!r}")
+            raise SettingError(f"this set is known exactly and draws from source='set' only, got {source!r}")
         return Members(np.asarray(self.learner.draw_members(n, seed)), "the set", n)
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> SetBounds:

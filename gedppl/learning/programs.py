@@ -329,8 +329,8 @@ class ProgramLearner:
 
     @property
     def refutable(self) -> bool:
-        """Where the likelihood is known to be concave, its top is known."""
-        return isinstance(self.data, PredictorData)
+        """Where the likelihood is known to be concave and smooth, its top is known."""
+        return isinstance(self.data, PredictorData) and self.data.smooth
 
     def mark(self) -> np.ndarray:
         return np.array([float(self.n)])

@@ -44,6 +44,7 @@ from gedppl.showing import as_html
 
 if TYPE_CHECKING:
     from gedppl.learning.learner import Learner
+    from gedppl.oracles.variational import GuideRunner, GuideSettings
 
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
 MOST_ARRIVED = 16
@@ -81,6 +82,7 @@ class ProgramClass:
         self._program: Any = None
         self._known_actions: set[int] = set()
         self._token: str | None = None
+        self.guide_loops: dict[GuideSettings, GuideRunner] = {}  # of SVI: they hold what was compiled
         if example is not None:
             self.trace(*example)
 
@@ -294,6 +296,10 @@ class ProgramClass:
         settings, single = self._settings(theta)
         out = self.program.log_prior(settings)
         return out[0] if single else out
+
+    def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
+        """Log volume of the transforms from theta (M, D) to constrained values, over `sample` sites: (M,)."""
+        return self.program.log_jacobian(self._settings(theta)[0])
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient (D,) and Hessian (D, D) of `log_prior` at theta (D,)."""
