@@ -10,8 +10,7 @@ from scipy.stats import binom, laplace, norm
 from scipy.stats import t as student
 
 import gedppl as ged
-from gedppl.agent.monitoring import stops
-from gedppl.agent.stakes import limit_floor, safe_cost
+from gedppl.agent.monitoring import limit_floor, safe_cost, stops
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import DeclarationError

@@ -12,7 +12,7 @@ import pytest
 import gedppl as ged
 from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
-from gedppl.agent.stakes import outcome_floor
+from gedppl.agent.monitoring import outcome_floor
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
@@ -20,7 +20,7 @@ from gedppl.guard import contexts as contexts_file
 from gedppl.learning.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.numerics.records import evolved
-from gedppl.programs.answers import KEEP, LARGEST, Answers
+from gedppl.programs.histories import KEPT_ANSWERS, LARGEST, Answers
 
 # the guard ------------------------------------------------------------------------------------------------------------
 
@@ -154,14 +154,14 @@ def test_answers_are_forgotten_and_large_ones_are_not_kept() -> None:
         found.append(1)
         return [np.zeros(1)]
 
-    for i in range(KEEP + 1):
+    for i in range(KEPT_ANSWERS + 1):
         answers.get("name", [np.array([i])], find)
     answers.get("name", [np.array([0])], find)  # gone by now
-    assert len(found) == KEEP + 2
-    assert len(answers._known) == KEEP
+    assert len(found) == KEPT_ANSWERS + 2
+    assert len(answers._known) == KEPT_ANSWERS
     for _ in range(2):
         answers.get("large", [np.zeros(LARGEST)], find)
-    assert len(found) == KEEP + 4
+    assert len(found) == KEPT_ANSWERS + 4
 
 
 # certificates ---------------------------------------------------------------------------------------------------------

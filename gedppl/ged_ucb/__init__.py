@@ -36,7 +36,7 @@ import numpy as np
 
 from gedppl import counterfactual
 from gedppl.ged_ucb.costs import Replay, check_drawable, check_explorable, check_feasible, cost_bounds, replay
-from gedppl.ged_ucb.known import known_directions
+from gedppl.ged_ucb.declared import known_directions
 from gedppl.ged_ucb.optimism import Today, today
 from gedppl.ged_ucb.state import Block, Info, State
 from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration

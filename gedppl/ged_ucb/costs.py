@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gedppl.errors import InfeasibleError
-from gedppl.ged_ucb.known import exactness_notes
+from gedppl.ged_ucb.declared import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.learning.learner import Bounds, Trail
 from gedppl.problem import ROUNDING, UTILITY, Constraint, KnownCost, Problem

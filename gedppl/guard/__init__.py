@@ -30,12 +30,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
-from gedppl.guard.bets import Bets, Moments, Trend, shared
-from gedppl.guard.checks import check_delta, crossed
+from gedppl.guard.bets import Bets, Moments, Trend, crossed, shared
 from gedppl.guard.contexts import OutlierCheck, check_row
-from gedppl.guard.delays import DelayMonitor
-from gedppl.guard.limits import Cost, Floor, LimitMonitor, SafeValueMonitor
-from gedppl.guard.refuted import ClassMonitor
+from gedppl.guard.monitors import ClassMonitor, Cost, DelayMonitor, Floor, LimitMonitor, SafeValueMonitor
+from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 
 __all__ = [

@@ -20,6 +20,7 @@ from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
+from gedppl.numerics.numbers import check_delta
 from gedppl.oracles.fits import WorkingPrior
 from gedppl.showing import Facts, Shown, Spoken
 
@@ -90,8 +91,7 @@ def learner_for(
     keep_past
         Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
     """
-    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    check_delta(delta)
     own = cls.own_learner(delta)
     if own is not None:
         return own

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr
 
-from gedppl.errors import FamilyError, NotFiniteError, SettingError, ShapeError
+from gedppl.errors import FamilyError, NotFiniteError, ShapeError
 from gedppl.learning import ellipsoids
 from gedppl.learning.ellipsoids import Ball, Ellipsoid, Quadratics, Region, Seen, apart, embedded, ends, seen_directions
 from gedppl.learning.groups import Group, named, one_group
@@ -40,6 +40,7 @@ from gedppl.learning.linear_parts import (
 )
 from gedppl.learning.loc_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
+from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 
 if TYPE_CHECKING:
@@ -174,8 +175,7 @@ class LinearGaussianLearner:
                 f"the linear-Gaussian learner needs a Normal with identity link, got {predictor.family} with "
                 f"{predictor.link!r}; use the general learner of programs.py"
             )
-        if not 0 < delta < 1:
-            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        check_delta(delta)
         ball = norm_ball(norm_bound, dim)
         space = free_space(dim, prior_mean, prior_precision, known_direction, ball)
         q, chosen = space.basis.shape[1], one_group(dim) if groups is None else groups
