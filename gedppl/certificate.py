@@ -197,7 +197,7 @@ class Explanation:
     def why_not(self, action: int | str) -> str:
         """Why this action was not played with more probability."""
         other = self.actions.action(action)
-        label = self.actions.labels[other]
+        label = self.actions.label(other)
         if self.certificate.fallback:
             return f"no policy was computed: {self.certificate.fallback}"
         p = self.policy[other]
@@ -229,7 +229,7 @@ class Explanation:
         return (
             f"action {label} keeps every limit but scores {self.score[other]:.4g} "
             f"(utility {self.utility[other]:.4g} + exploration {self.bonus[other] + self.width[other]:.4g}), "
-            f"action {self.actions.labels[best]} scores {self.score[best]:.4g}"
+            f"action {self.actions.label(best)} scores {self.score[best]:.4g}"
         )
 
     def __str__(self) -> str:
@@ -256,7 +256,7 @@ class Explanation:
         for k, column in enumerate(columns.T):
             cells = "".join(f"<td>{value:.4g}</td>" for value in column)
             style = ' style="font-weight: bold"' if k == self.action else ""
-            rows.append(f"<tr{style}><td>{html.escape(self.actions.labels[k])}</td>{cells}</tr>")
+            rows.append(f"<tr{style}><td>{html.escape(self.actions.label(k))}</td>{cells}</tr>")
         said = "<br/>".join(html.escape(line) for line in str(self.certificate).splitlines())
         return f"<table>{''.join(rows)}</table><p>{said}</p>"
 
@@ -352,7 +352,7 @@ def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanatio
     over[:, safe] = np.inf
     a = int(np.argmin(over.max(axis=0)))
     j = int(np.argmax(over[:, a]))
-    name, limit, label = explanation.names[j], explanation.limits[j], explanation.actions.labels[a]
+    name, limit, label = explanation.names[j], explanation.limits[j], explanation.actions.label(a)
     low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
     if high <= limit:
         kept = f"action {label}: {name} at most {high:.3g}"

@@ -92,6 +92,10 @@ class Names:
         """What each action is called: its name, else its number as text. (K,)"""
         return self.actions or tuple(str(k) for k in range(self.n_actions))
 
+    def label(self, action: int) -> str:
+        """What one action is called."""
+        return str(action) if self.actions is None else self.actions[action]
+
     def action(self, value: Any) -> int:
         """One action, by its name or its number; a float or an array scalar that is a whole number is one.
 

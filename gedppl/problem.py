@@ -295,7 +295,7 @@ class Problem(Shown):
                 )
             if c.safe_value is None:
                 raise ProblemError(
-                    f"constraint {c.name!r} needs safe_value, its value at the safe action {self.names.labels[safe]}: a number "
+                    f"constraint {c.name!r} needs safe_value, its value at the safe action {self.names.label(safe)}: a number "
                     "or a function of x"
                 )
             if not callable(c.safe_value):

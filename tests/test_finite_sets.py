@@ -158,7 +158,7 @@ ROWS = np.zeros((1, 1)), np.zeros(1, np.int64)
 
 def certified(members) -> bool:
     problem = ged.Problem(
-        2, ged.Utility(members, ged.mean(0, 1)), [ged.Constraint(members, ged.mean(0, 1), at_most=0.9, safe_value=0.9)],
+        2, ged.Utility(members, ged.mean(0, 1)), [ged.Constraint(members, ged.mean(0, 1), at_most=0.9, safe_value=0.8)],
         safe_action=0,
     )  # fmt: skip
     agent = ged.GEDUCB(problem)

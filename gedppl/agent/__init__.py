@@ -492,7 +492,7 @@ class GEDUCB(Shown):
 
     def _offer(self, action: Any, on_offer: bool) -> dict[str, Any]:
         key = self.problem.names.action(action)
-        label = self.problem.names.labels[key]
+        label = self.problem.names.label(key)
         if key == self.problem.safe_action and not on_offer:
             raise ActionRangeError(f"action {label} is the safe action and cannot be retired; retire another")
         available = self._memory.available

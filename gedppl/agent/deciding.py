@@ -130,8 +130,12 @@ def _policies(
             reason, cause = f"{type(error).__name__}: {error}", error
     if safe is None:
         raise FloatingPointError(f"no policy could be computed ({reason}) and the problem names no safe action") from cause
-    policy, labels = _safe_policy(memory, contexts, mask, reason), memory.problem.names.labels
-    warnings.warn(f"no policy could be computed ({reason}); taking the safe action {labels[safe]}", FallbackWarning, stacklevel=4)
+    policy = _safe_policy(memory, contexts, mask, reason)
+    warnings.warn(
+        f"no policy could be computed ({reason}); taking the safe action {memory.problem.names.label(safe)}",
+        FallbackWarning,
+        stacklevel=4,
+    )
     return policy, None, reason
 
 
@@ -147,7 +151,7 @@ def _safe_policy(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, 
     safe = memory.problem.safe_action
     assert safe is not None
     if mask is not None and not mask[:, safe].all():
-        label = memory.problem.names.labels[safe]
+        label = memory.problem.names.label(safe)
         raise InfeasibleError(f"only the safe action {label} may be played, and it is not among those allowed here: {reason}")
     policy = np.zeros((len(contexts), memory.problem.n_actions))
     policy[:, safe] = 1.0
@@ -170,4 +174,4 @@ def decide(choice: Choice, x: np.ndarray, i: int) -> tuple[Decision, Explanation
     certificate, explanation = certify(memory.state, x, policy, action, choice.info, i, fallback, tuple(remarks), choice.doubts)
     policy = policy.copy()
     policy.setflags(write=False)  # like x: a decision is a record of what happened
-    return Decision(key, action, policy, certificate, x, memory.problem.names.labels[action]), explanation
+    return Decision(key, action, policy, certificate, x, memory.problem.names.label(action)), explanation

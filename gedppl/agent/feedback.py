@@ -105,9 +105,9 @@ def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | 
         seen = ~np.isnan(array) if full else np.eye(problem.n_actions, dtype=bool)[action]
         hidden = seen & ~problem.reveals[action]
         if hidden.any():
-            labels = problem.names.labels
+            label = problem.names.label
             raise DataError(
-                f"action {labels[action]} does not reveal the outcome of action {labels[int(np.flatnonzero(hidden)[0])]} (see "
+                f"action {label(action)} does not reveal the outcome of action {label(int(np.flatnonzero(hidden)[0]))} (see "
                 "Problem.reveals), "
                 f"but {name!r} was told for it; pass NaN there"
             )

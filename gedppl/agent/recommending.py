@@ -114,5 +114,5 @@ def _certified(
     assert state is not None
     alone = np.eye(state.problem.n_actions)[action]
     certificate, _ = certify(state, x, alone, action, choice.info, 0, choice.fallback, (), choice.doubts)
-    name = state.problem.names.labels[action]
+    name = state.problem.names.label(action)
     return Recommendation(action, rule, reason, certificate, utility, cost, upper, name)

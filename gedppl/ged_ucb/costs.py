@@ -206,10 +206,11 @@ def check_drawable(problem: Problem, upper: np.ndarray, usable: np.ndarray, offe
     each = [j for j in np.flatnonzero(problem.every_draw) if not (offered[c] & (upper[c, j] <= problem.limits[j])).any()]
     j = int(each[0] if each else np.flatnonzero(problem.every_draw)[0])
     least = float(upper[c, j][offered[c]].min())
+    actions = ", ".join(problem.names.label(int(a)) for a in np.flatnonzero(offered[c]))
     raise InfeasibleError(
         f"no action on offer is certified under the limit on every draw of {problem.constraint_names[j]!r}: actions "
-        f"{np.flatnonzero(offered[c]).tolist()} may cost at least {least:.6g} in the worst case, against a limit of "
-        f"{problem.limits[j]:.6g}; allow the safe action {problem.safe_action} too"
+        f"[{actions}] may cost at least {least:.6g} in the worst case, against a limit of "
+        f"{problem.limits[j]:.6g}; allow the safe action {problem.names.label(problem.safe_action or 0)} too"
     )
 
 

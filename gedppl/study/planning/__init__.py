@@ -191,7 +191,7 @@ def _limited(problem: Problem, name: str) -> str:
 def _first_actions(problem: Problem, n_actions: int) -> Problem:
     if not (problem.safe_action or 0) < n_actions <= problem.n_actions:
         raise SettingError(
-            f"n_actions must keep the safe action {problem.names.labels[problem.safe_action or 0]} and be at most "
+            f"n_actions must keep the safe action {problem.names.label(problem.safe_action or 0)} and be at most "
             f"{problem.n_actions}, got {n_actions}"
         )
     reveals = None if problem.reveals is None else problem.reveals[:n_actions, :n_actions]

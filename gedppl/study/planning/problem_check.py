@@ -185,7 +185,7 @@ def check_problem(
     limits = tuple(_limit(problem, c, x, draws, seed, words) for c in _learned(problem))
     waits, trouble = _waits(problem, x, rounds, runs, seed, agent)
     said = [*trouble, *(w for o in outcomes for w in _of_outcome(o)), *(w for c in limits for w in _of_limit(problem, c))]
-    named = getattr(problem, "action_names", None) or [f"action {k}" for k in range(problem.n_actions)]
+    named = problem.names.actions or [f"action {k}" for k in range(problem.n_actions)]
     return ProblemReport(tuple(named), outcomes, limits, waits, int(rounds), tuple(said))
 
 

@@ -87,7 +87,7 @@ class Run(Shown):
         names = self.problem.constraint_names
         limits = [f"{name} at most {at_most:.4g}" for name, at_most in zip(names, self.problem.limits)]
         safe = self.problem.safe_action
-        facts = {"actions": f"{self.problem.n_actions}, safe action {None if safe is None else self.problem.names.labels[safe]}"}
+        facts = {"actions": f"{self.problem.n_actions}, safe action {None if safe is None else self.problem.names.label(safe)}"}
         facts |= {"limits": "; ".join(limits) or "none"}
         if self.rounds:
             s = self.summary()
