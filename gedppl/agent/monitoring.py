@@ -44,13 +44,9 @@ from gedppl.functionals import Functional, realised
 from gedppl.ged_ucb.declared import DECLARATIONS, KINDS
 from gedppl.guard import (
     Alarm,
-    ClassMonitor,
     Cost,
-    DelayMonitor,
     Floor,
     Guard,
-    LimitMonitor,
-    Monitor,
     OutlierCheck,
     PitMonitor,
     Told,
@@ -190,18 +186,7 @@ class Watch:
         """The same with one monitor at its start: after an alarm was looked into. What the sets refute has no monitor."""
         if name not in self.guard.monitors:
             return self
-        monitor = self.guard.monitors[name]
-        fresh: Monitor
-        if isinstance(monitor, LimitMonitor):
-            fresh = type(monitor).create(limit=monitor.limit, low=monitor.low, high=monitor.high, delta=monitor.delta)
-        elif isinstance(monitor, ClassMonitor):
-            fresh = ClassMonitor.create(delta=monitor.delta)
-        elif isinstance(monitor, DelayMonitor):
-            fresh = DelayMonitor.create(delta=monitor.delta, burn_in=monitor.burn_in)
-        else:
-            make = PitMonitor.drift if monitor.drifting else PitMonitor.calibration
-            fresh = make(dx=monitor.bets.dx, n_actions=monitor.bets.n_actions, delta=monitor.delta, burn_in=monitor.burn_in)
-        return evolved(self, guard=Guard({**self.guard.monitors, name: fresh}))
+        return evolved(self, guard=Guard({**self.guard.monitors, name: self.guard.monitors[name].fresh()}))
 
 
 def stops(alarm: str, problem: Problem) -> bool:

@@ -6,8 +6,9 @@ Is the mean of a cost above its limit? Bets against it need no model, only a low
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtr
@@ -17,11 +18,70 @@ from gedppl.guard.bets import Moments, crossed, log_total
 from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 
+if TYPE_CHECKING:
+    from gedppl.guard import Now
+
 FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 NOISE_SDS = 6.0
 NORMAL_EXCESS = float(np.exp(-0.5 * NOISE_SDS**2) / np.sqrt(2 * np.pi) - NOISE_SDS * ndtr(-NOISE_SDS))
 SCARF_EXCESS = 0.5 * (math.sqrt(1.0 + NOISE_SDS**2) - NOISE_SDS)
 ROUNDING = 1e-9  # share of the numbers compared
+
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Monitor(Protocol):
+    """What a guard asks of a monitor. Immutable."""
+
+    @property
+    def n(self) -> int:
+        """Outcomes seen."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """The probability of a false alarm over the whole run."""
+        ...
+
+    @property
+    def log_peak(self) -> np.ndarray:
+        """The largest log evidence so far."""
+        ...
+
+    @property
+    def alarmed(self) -> Any:
+        """Whether it has reached 1/delta."""
+        ...
+
+    def said(self, name: str, finding: Callable[[str], str]) -> str:
+        """Its alarm in words; `finding` says which bet on a model won most."""
+        ...
+
+    def take(self, key: str, now: Now) -> Monitor:
+        """With what one outcome says to it; `key` is its name in the guard."""
+        ...
+
+    def fresh(self) -> Monitor:
+        """The same at its start."""
+        ...
+
+    def arrays(self) -> Arrays:
+        """The state as plain arrays, for a snapshot."""
+        ...
+
+    def with_arrays(self, state: Arrays) -> Monitor:
+        """The same in the state that `arrays` gave."""
+        ...
+
+
+def of_stream(key: str) -> str:
+    """``"refuted:cost"`` -> ``"cost"``."""
+    return key.split(":", 1)[1]
+
+
+def _counted(monitor: Monitor) -> dict[str, np.ndarray]:
+    return {"n": np.array(monitor.n), "log_peak": np.asarray(monitor.log_peak)}
 
 
 class Floor(NamedTuple):
@@ -108,6 +168,22 @@ class LimitMonitor:
         mean = self.mean + (z - self.mean) / (self.n + 1)
         return evolved(self, n=self.n + 1, log_wealth=wealth, log_peak=peak, mean=mean)
 
+    def said(self, name: str, finding: Callable[[str], str]) -> str:
+        return self.sentence(name)
+
+    def take(self, key: str, now: Now) -> LimitMonitor:
+        return self.update(*now.told.costs[key]) if key in now.told.costs else self
+
+    def fresh(self) -> LimitMonitor:
+        return type(self).create(limit=self.limit, low=self.low, high=self.high, delta=self.delta)
+
+    def arrays(self) -> Arrays:
+        return _counted(self) | {"log_wealth": self.log_wealth, "mean": np.asarray(self.mean)}
+
+    def with_arrays(self, state: Arrays) -> LimitMonitor:
+        kept = {name: state[name] for name in ("log_wealth", "log_peak", "mean")}
+        return evolved(self, n=int(state["n"]), **kept)
+
     @property
     def alarmed(self) -> Any:
         return crossed(self.log_peak, self.delta)
@@ -190,6 +266,24 @@ class DelayMonitor:
     @property
     def alarmed(self) -> Any:
         return crossed(self.log_peak, self.delta)
+
+    def said(self, name: str, finding: Callable[[str], str]) -> str:
+        return self.sentence(name)
+
+    def take(self, key: str, now: Now) -> DelayMonitor:
+        u = now.told.pits.get(of_stream(key))
+        return self if u is None or now.told.late is None else self.update(u, now.told.late)
+
+    def fresh(self) -> DelayMonitor:
+        return type(self).create(delta=self.delta, burn_in=self.burn_in)
+
+    def arrays(self) -> Arrays:
+        late = {"late_n": np.array(self.moments.n), "late_mean": self.moments.mean, "late_m2": self.moments.m2}
+        return _counted(self) | {"log_wealth": self.log_wealth} | late
+
+    def with_arrays(self, state: Arrays) -> DelayMonitor:
+        late = Moments(int(state["late_n"]), state["late_mean"], state["late_m2"])
+        return evolved(self, n=int(state["n"]), log_wealth=state["log_wealth"], log_peak=state["log_peak"], moments=late)
 
     @property
     def finding(self) -> str:
@@ -280,6 +374,25 @@ class ClassMonitor:
             evidence=np.append(self.evidence, 0.0),
             marks=marks if not len(self.marks) else np.vstack([self.marks, marks]),
         )
+
+    def said(self, name: str, finding: Callable[[str], str]) -> str:
+        return self.sentence(name, finding(name))
+
+    def take(self, key: str, now: Now) -> ClassMonitor:
+        name = of_stream(key)
+        return self.update(now.growth(name)) if name in now.told.pits else self
+
+    def fresh(self) -> ClassMonitor:
+        return type(self).create(delta=self.delta)
+
+    def arrays(self) -> Arrays:
+        starts = {"log_shares": self.log_shares, "evidence": self.evidence, "marks": self.marks}
+        counts = {"due": np.array(self.due), "started": np.array(self.started)}
+        return _counted(self) | {"log_wealth": self.log_wealth} | counts | starts
+
+    def with_arrays(self, state: Arrays) -> ClassMonitor:
+        kept = {name: state[name] for name in ("log_wealth", "log_peak", "log_shares", "evidence", "marks")}
+        return evolved(self, n=int(state["n"]), due=int(state["due"]), started=int(state["started"]), **kept)
 
     @property
     def contested(self) -> bool:
