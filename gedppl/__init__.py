@@ -23,6 +23,7 @@ _HOMES = {
     "learning": ("ConfidenceSet", "confidence_set", "shrinkage"),
     "learning.posterior": ("Posterior",),
     "learning.radius": ("hellinger_ball", "likelihood_ratio", "paper_radius", "parametric_bootstrap", "posterior_quantile"),
+    "learning.credible": ("credible_set", "sampled_set"),
     "oracles": ("least_squares", "mle", "score_equations"),
     "oracles.variational": ("svi",),
     "problem": ("Constraint", "Problem", "Utility", "known_cost"),

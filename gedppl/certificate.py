@@ -18,7 +18,6 @@ from gedppl.ged_ucb.declared import holds_parameters
 from gedppl.learning.learner import Bounds
 from gedppl.names import Names
 from gedppl.problem import Constraint
-from gedppl.selection import policy_cost
 from gedppl.showing import Facts, Shown, as_lines
 
 
@@ -55,7 +54,7 @@ class ConstraintCertificate:
     """Why the policy keeps one limit."""
 
     name: str
-    worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play: the largest value the data still allow
+    worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play; where credible, the quantile of the cost
     at_most: float
     method: str  # "exact", "ascent", "sampled" or "known"
     guaranteed: bool
@@ -63,6 +62,14 @@ class ConstraintCertificate:
     note: str
     witness: Mapping[int, Any]  # action -> the parameters under which its cost is largest
     every_draw: bool = False  # the limit is on every action that may be drawn, not on the average
+    credible: float | None = None  # the posterior probability with which the limit is kept, if that is the claim
+
+    @property
+    def kind(self) -> str:
+        """What kind of claim this is: "guarantee", "credible" or "approximation"."""
+        if self.guaranteed:
+            return "guarantee"
+        return "approximation" if self.credible is None else "credible"
 
     @property
     def slack(self) -> float:
@@ -71,12 +78,18 @@ class ConstraintCertificate:
     @property
     def claim(self) -> str:
         """One sentence, never stronger than what is proved."""
-        whose = "worst case of any action that may be drawn" if self.every_draw else "worst case"
+        what = "worst case" if self.credible is None else f"{self.credible:g} posterior quantile"
+        whose = f"{what} of any action that may be drawn" if self.every_draw else what
         numbers = f"{self.name}: {whose} {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
         if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
         if self.guaranteed:
             kind = "guarantee, if the model class holds the truth"
+        elif self.credible is not None:
+            kind = (
+                f"credible: the limit is kept with posterior probability >= {self.credible:g} at this context, if model and "
+                "prior are right"
+            )
         elif self.method == "sampled":
             kind = "inner approximation: the true worst case may be larger"
         else:
@@ -153,6 +166,8 @@ class Certificate(Shown):
                     "note": c.note,
                     "witness": {str(a): plain(w) for a, w in c.witness.items()},
                     "every_draw": c.every_draw,
+                    "credible": c.credible,
+                    "kind": c.kind,
                 }
                 for c in self.constraints
             ],
@@ -311,7 +326,7 @@ def certify(
 def _doubted(part: ConstraintCertificate, doubts: Mapping[str, str]) -> ConstraintCertificate:
     if part.name not in doubts:
         return part
-    return replace(part, guaranteed=False, note=doubts[part.name])
+    return replace(part, guaranteed=False, credible=None, note=doubts[part.name])
 
 
 def _certify_one(
@@ -321,7 +336,7 @@ def _certify_one(
     if info is None:
         safe = float(problem.safe_values(x[None])[0, j])
         return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {}, c.every_draw)
-    worst = float(policy_cost(policy, info.cost_upper[i], problem.every_draw)[j])
+    worst = float(info.worst[i, j])
     bounds = info.bounds[j]
     if bounds is None:
         part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw)
@@ -329,10 +344,19 @@ def _certify_one(
         assert isinstance(c, Constraint)
         witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
         part = ConstraintCertificate(
-            c.name, worst, c.at_most, bounds.method, bounds.guaranteed, bounds.rule, bounds.note, witness, c.every_draw
+            c.name,
+            worst,
+            c.at_most,
+            bounds.method,
+            bounds.guaranteed,
+            bounds.rule,
+            bounds.note,
+            witness,
+            c.every_draw,
+            bounds.credible,
         )
     if info.unlimited:
-        return replace(part, guaranteed=False, note="warm-up round: played whatever the limits are")
+        return replace(part, guaranteed=False, credible=None, note="warm-up round: played whatever the limits are")
     return part
 
 

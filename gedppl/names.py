@@ -145,6 +145,15 @@ class Names:
                 raise ColumnError(f"column {name!r} has the levels {codes}; got {strange[0]:g}")
         return array, single
 
+    def rows(self, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Contexts (n, dx) and an action for each, (n,), by name or number."""
+        contexts, _ = self.contexts(x)
+        shape = shape_of(a, "a")
+        if shape not in ((), (len(contexts),)):
+            raise ShapeError(f"a must have one action for each of {len(contexts)} rows, got shape {shape}")
+        played = [a] * len(contexts) if not shape else list(a)
+        return contexts, np.array([self.action(one) for one in played], np.int64)
+
     def by_name(self, table: Table, single: bool, *, more: bool = False) -> tuple[np.ndarray, bool]:
         """The declared columns of a table, in their declared order. `more`: others may be there and are passed over."""
         if self.columns is None:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
+from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.radius import paper_radius
 from gedppl.numerics.numbers import check_delta
+from gedppl.problem import UTILITY
 
 # Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
 # smaller bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
@@ -47,8 +49,26 @@ class Settings:
         """How one outcome's model is fitted."""
         return _of_stream(self.oracle, stream)
 
-    def check_streams(self, streams: Collection[str]) -> None:
-        """Refuse a mapping that names an outcome which does not exist."""
+    def check(self, streams: Mapping[str, Any]) -> None:
+        """Refuse what cannot serve these outcomes (name -> class): a name that does not exist, a rule that lacks what it needs.
+
+        A class that was not run yet is looked at when it was, before the first decision.
+        """
+        self._check_names(streams)
+        if self.mode == "paper" and isinstance(self.confidence_of(UTILITY), CredibleSet | SampledSet):
+            raise SettingError(
+                'mode="paper" takes the size of its bonus from the paper\'s radius: give a rule over draws to constraints only, '
+                "confidence={'...': credible_set()}"
+            )
+        for name, model in streams.items():
+            rule = self.confidence_of(name)
+            if rule is not None and model.traced:
+                try:
+                    rule.check(model)
+                except SettingError as error:
+                    raise SettingError(f"confidence of {name!r}: {error}") from error
+
+    def _check_names(self, streams: Collection[str]) -> None:
         for name, value in (("oracle", self.oracle), ("confidence", self.confidence)):
             unknown = [s for s in value if s not in streams] if isinstance(value, Mapping) else []
             if unknown:
@@ -106,7 +126,7 @@ def settings(
     if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
         raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     oracle = _checked("oracle", oracle, callable, "one of the oracles or a callable like them")
-    confidence = _checked("confidence", confidence, _is_rule, "one of the rules in ged.radius, such as likelihood_ratio()")
+    confidence = _checked("confidence", confidence, _is_rule, "a rule such as likelihood_ratio() or credible_set()")
     given: dict[str, Any] = {"warmup": warmup, "bonus_scale": bonus_scale, "width_scale": width_scale}
     given |= {"growth": growth, "exact_rounds": exact_rounds}
     chosen = presets[mode] | {name: value for name, value in given.items() if value is not None}
@@ -128,6 +148,8 @@ def settings(
 
 def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> Any:
     """A choice for all outcomes, or one for each in a dictionary of our own."""
+    if isinstance(value, Mapping) and not value:
+        raise SettingError(f"{name} is a mapping by outcome that names none; leave it out to have the model's own choice")
     for one in value.values() if isinstance(value, Mapping) else [value]:
         if one is not None and not fits(one):
             raise SettingError(f"{name} must be {what}, or a mapping of them by outcome, got {one!r}")
@@ -135,7 +157,7 @@ def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> A
 
 
 def _is_rule(value: Any) -> bool:
-    return not isinstance(value, type) and callable(getattr(value, "describe", None))
+    return not isinstance(value, type) and all(callable(getattr(value, part, None)) for part in ("describe", "check"))
 
 
 def _is_number(value: Any) -> bool:

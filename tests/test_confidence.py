@@ -318,7 +318,6 @@ def test_affinity_ball_of_a_linear_gaussian_is_its_ellipsoid() -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        radius.posterior_quantile(40),
         radius.parametric_bootstrap(40),
         radius.paper_radius(),
         radius.hellinger_ball(radius.bracketing(4.0, 4.0)),

@@ -18,7 +18,7 @@ from gedppl.learning import learner_for
 from gedppl.learning.radius import bracketing, hellinger_ball
 from gedppl.learning.storing import NotStorableError, Reader, Writer
 from tests.plain_worlds import PlainTables
-from tests.program_doubles import Glm, arm_features
+from tests.program_doubles import Glm, ScaleDouble, arm_features
 
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "learner.md"
 K, ROWS = 2, 60
@@ -42,6 +42,7 @@ CLASSES = {
     "linear_gaussian": lambda: Glm("Normal", K, constant_arms, {"scale": 0.5}),
     "finite": lambda: PlainTables(np.array([[MEANS], [(0.5, 0.5)], [(0.7, 0.3)]])),
     "one predictor": lambda: Glm("Bernoulli", K, constant_arms),
+    "unknown scale": lambda: ScaleDouble(K, "Normal", constant_arms),
     "any program": lambda: Glm("Bernoulli", K, constant_arms, exact=False),
     "of one's own": lambda: page()["Averages"](K),
 }

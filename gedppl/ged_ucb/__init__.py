@@ -21,7 +21,8 @@ cost_upper_a <= tau wherever pi_a > 0). There are two scores:
 
 For the second every past round i is replayed at today's context: its snapshot of the models gives utilities, cost bounds and
 widths, and its policy; N counts how often these policies would have revealed the action.
-Feasibility rests on `cost_upper` alone: the weights steer exploration and never touch it.
+Feasibility rests on `cost_upper` alone: the weights steer exploration and never touch it. Where a limit is credible, the policy
+found is held against the draws once more (`mixtures`).
 
 Axis letters: C contexts asked together, B blocks of rounds, K actions, J constraints.
 """
@@ -35,15 +36,16 @@ from typing import Any
 import numpy as np
 
 from gedppl import counterfactual
-from gedppl.ged_ucb.costs import Replay, check_drawable, check_explorable, check_feasible, cost_bounds, replay
+from gedppl.ged_ucb.costs import Replay, check_explorable, check_feasible, cost_bounds, replay
 from gedppl.ged_ucb.declared import known_directions
+from gedppl.ged_ucb.mixtures import kept_on_draws, limit_costs
 from gedppl.ged_ucb.optimism import Today, today
 from gedppl.ged_ucb.state import Block, Info, State
 from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration
 from gedppl.learning import Where, learner_for
 from gedppl.numerics.records import evolved
 from gedppl.problem import UTILITY, Problem
-from gedppl.selection import drawable, eagerness, policy_cost, select_policies
+from gedppl.selection import eagerness, select_policies
 from gedppl.settings import Settings, warmup_rounds
 
 __all__ = [
@@ -57,6 +59,7 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     rows = np.asarray(x, float)
     for model in problem.streams.values():
         model.trace(rows[:1], np.zeros(1, np.int64))
+    chosen.check(problem.streams)
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
     every = tuple(range(problem.n_actions))
     others = tuple(a for a in every if a != problem.safe_action)  # whose costs are not pinned
@@ -88,8 +91,9 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         action = state.t if chosen.warmup == "paper" else problem.safe_action
         policy, engine = np.eye(K)[np.full(len(x), action)], f"warm-up ({chosen.warmup})"
     else:
+        policy = kept_on_draws(problem, seen, policy)
         in_play = np.where(policy[:, None] > 0, np.abs(seen.upper), 0.0).max(axis=2)
-        check_feasible(policy_cost(policy, seen.upper, problem.every_draw), problem.limits, in_play)
+        check_feasible(limit_costs(problem, seen, policy), problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
         check_explorable(problem, x, seen.upper, mask)
     info = Info(
@@ -100,6 +104,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         cost_upper=seen.upper,
         limits=problem.limits,
         bounds=seen.bounds,
+        worst=limit_costs(problem, seen, policy),
         engine=engine,
         notes=seen.notes,
         unlimited=state.t < warmup and chosen.warmup == "paper",
@@ -110,13 +115,10 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
 def _by_sets(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
     """Policies (C, K) of highest score, without a look at past rounds."""
     problem = state.problem
-    seen = today(state, x)
+    seen = today(state, x, mask)
     played = state.played - eagerness(problem.reveals, state.t, problem.n_actions)
-    offered = mask & state.blocks[-1].available
-    usable = offered & drawable(seen.upper, problem.limits, problem.every_draw)
-    check_drawable(problem, seen.upper, usable, offered)
     score = seen.estimate + seen.bonus + seen.width
-    policy = select_policies(score, seen.upper, problem.limits, usable, played, problem.safe_action)
+    policy = select_policies(score, seen.upper, problem.limits, seen.usable, played, problem.safe_action)
     return policy, seen, "optimism from the sets"
 
 
@@ -129,7 +131,14 @@ def _by_counterfactuals(state: State, x: np.ndarray, mask: np.ndarray, warmup: i
         policy, inverse = _counterfactual(state, seen, warmup, exact)
     beta = bonus_weights(state, np.array([state.t]), seen.exploration[-1:])[0]
     now = Today(
-        seen.estimate[:, -1], beta * inverse, seen.width[:, -1], seen.lower[:, -1], seen.upper[:, -1], seen.bounds, seen.notes
+        seen.estimate[:, -1],
+        beta * inverse,
+        seen.width[:, -1],
+        seen.lower[:, -1],
+        seen.upper[:, -1],
+        seen.available[:, -1],
+        seen.bounds,
+        seen.notes,
     )
     return policy, now, "every past round replayed" if exact else "past rounds replayed in blocks"
 

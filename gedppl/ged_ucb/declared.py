@@ -47,6 +47,7 @@ def refuted(problem: Problem, x: np.ndarray, bounds: Sequence[Bounds | None]) ->
     for c, b, safe in zip(problem.constraints, bounds, safe_values.T):
         if not isinstance(c, Constraint) or b is None:
             continue
+        b = b.watched or b
         one = _empty(problem, c) if b.empty else None
         news = [one] if one is not None else [_range(problem.names, c, b, x), _safe_value(problem, c, b, x, safe)]
         found |= {r.name: r for r in news if r is not None}

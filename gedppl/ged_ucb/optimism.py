@@ -13,11 +13,11 @@ Axis letters: C contexts asked together, K actions, J constraints.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gedppl.ged_ucb.costs import check_bounds, room_for_mixing, tight_notes, todays_costs, weighted_width
+from gedppl.ged_ucb.costs import check_bounds, drawable_today, room_for_mixing, tight_notes, todays_costs, weighted_width
 from gedppl.ged_ucb.declared import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.learning.learner import Bounds, Guess
@@ -33,14 +33,22 @@ class Today:
     width: np.ndarray  # (C, K) w alpha (U - L)
     lower: np.ndarray  # (C, J, K)
     upper: np.ndarray  # (C, J, K)
+    usable: np.ndarray  # (C, K) bool: on offer, allowed, and not barred by a limit on every draw
     bounds: tuple[Bounds | None, ...]  # J; None where the cost is known
     notes: tuple[str, ...]
 
+    def only(self, c: int) -> Today:
+        """The same for one context."""
+        one = slice(c, c + 1)
+        arrays = {f: getattr(self, f)[one] for f in ("estimate", "bonus", "width", "lower", "upper", "usable")}
+        return replace(self, **arrays, bounds=tuple(None if b is None else b.only(c) for b in self.bounds))
 
-def today(state: State, x: np.ndarray) -> Today:
-    """At contexts x (C, dx)."""
+
+def today(state: State, x: np.ndarray, allowed: np.ndarray) -> Today:
+    """At contexts x (C, dx), with actions allowed (C, K)."""
     problem, chosen = state.problem, state.settings
     lower, upper, bounds = todays_costs(state, x)
+    usable = drawable_today(problem, upper, allowed & state.blocks[-1].available)
     utility = _utility(state, x)
     check_bounds(lower, upper, utility.estimate)
     width, notes = np.zeros_like(utility.estimate), []
@@ -51,7 +59,7 @@ def today(state: State, x: np.ndarray) -> Today:
         notes = tight_notes(problem, tight)
     bonus = chosen.bonus_scale * (utility.upper - utility.estimate)
     said = (*notes, *exactness_notes(state))
-    return Today(utility.estimate, bonus, chosen.width_scale * width, lower, upper, tuple(bounds), said)
+    return Today(utility.estimate, bonus, chosen.width_scale * width, lower, upper, usable, tuple(bounds), said)
 
 
 def _utility(state: State, x: np.ndarray) -> Guess:

@@ -13,6 +13,8 @@ import numpy as np
 
 from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import NotFiniteError, SettingError, ShapeError, renamed
+from gedppl.learning.credible import CredibleSet, SampledSet
+from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
 from gedppl.learning.learner import Learner
@@ -66,7 +68,7 @@ def learner_for(
     cls: Any,
     *,
     delta: float,
-    confidence: Rule | None = None,
+    confidence: Rule | CredibleSet | SampledSet | None = None,
     oracle: Any = None,
     prior: WorkingPrior | None = None,
     seed: int = 0,
@@ -81,7 +83,8 @@ def learner_for(
     cls
         From `density_class` (traced) or `finite_class`.
     confidence
-        A rule from `gedppl.learning.radius`; the default is the likelihood-ratio e-process in its exact form for the class.
+        A rule from `gedppl.learning.radius` or `credible`; the default is the likelihood-ratio e-process in its exact form for
+        the class.
     oracle, prior, seed
         For programs: how fits are found, the working prior of parameters without one, and the seed of the particles.
     known_direction
@@ -92,6 +95,12 @@ def learner_for(
         Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
     """
     check_delta(delta)
+    if isinstance(confidence, CredibleSet | SampledSet):
+        base = learner_for(
+            cls, delta=delta, oracle=oracle, prior=prior, seed=seed, known_direction=known_direction, where=where,
+            keep_past=keep_past,
+        )  # fmt: skip
+        return DrawnLearner.start(base, cls, delta=delta, rule=confidence, oracle=oracle, seed=seed)
     own = cls.own_learner(delta)
     if own is not None:
         return own
@@ -116,8 +125,9 @@ def _parametric(
     where: Where | None,
     keep_past: bool,
 ) -> Learner:
-    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
     ratio = LikelihoodRatio() if confidence is None else confidence
+    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
+    closed &= not isinstance(ratio, LikelihoodRatio) or ratio.predictive == "laplace"  # else its draws are asked for
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
     if closed and prior is None and gaussian_outcome and cls.predictor is not None and isinstance(ratio, LikelihoodRatio):
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
@@ -201,7 +211,7 @@ def confidence_set(
     y: np.ndarray,
     delta: float = 0.05,
     *,
-    confidence: Rule | None = None,
+    confidence: Rule | CredibleSet | SampledSet | None = None,
     oracle: Any = None,
     prior: WorkingPrior | None = None,
     seed: int = 0,
@@ -265,7 +275,8 @@ class ConfidenceSet(Shown):
     """The parameters that the data leave plausible. Made by `confidence_set`.
 
     ``contains`` decides membership by the definition of the set; ``bounds`` gives the extremes of a functional; ``members`` draws
-    parameters to look at (an inner approximation).
+    parameters to look at (an inner approximation). With a rule over draws (`credible_set`, `sampled_set`) only the bounds are
+    theirs; membership is that of the likelihood-ratio set.
     """
 
     cls: Any
@@ -277,6 +288,11 @@ class ConfidenceSet(Shown):
         return f"ConfidenceSet from {self.learner.n:g} rows", facts
 
     @property
+    def _set(self) -> Any:
+        """The learner whose set holds parameters: draws stand around one."""
+        return self.learner.base if isinstance(self.learner, DrawnLearner) else self.learner
+
+    @property
     def rule(self) -> str:
         """The radius rule in one sentence."""
         if isinstance(self.learner, ProgramLearner | LocationScaleLearner):
@@ -286,7 +302,7 @@ class ConfidenceSet(Shown):
     @property
     def radius(self) -> float:
         """How far below its largest value the log-likelihood of a plausible parameter may lie, in nats."""
-        return float(self.learner.kappa)
+        return float(self._set.kappa)
 
     @property
     def status(self) -> str:
@@ -296,30 +312,30 @@ class ConfidenceSet(Shown):
     @property
     def estimate(self) -> Any:
         """The fit: named parameters, or the number of a finite class's member."""
-        if isinstance(self.learner, FiniteLearner):
-            return int(self.learner.best[-1])
-        return self.cls.unflatten(self.learner.theta)
+        if isinstance(self._set, FiniteLearner):
+            return int(self._set.best[-1])
+        return self.cls.unflatten(self._set.theta)
 
     def contains(self, params: Mapping[str, Any] | int) -> bool:
         """Whether these named parameters (or this member of a finite class) are plausible."""
-        if isinstance(self.learner, FiniteLearner):
+        if isinstance(self._set, FiniteLearner):
             if not isinstance(params, (int, np.integer)):
                 raise SettingError(f"a finite class's members are numbers 0, ..., {self.cls.size - 1}, got {params!r}")
-            return bool(self.learner.contains(np.array([params]))[0])
-        return bool(self.learner.contains(self.cls.flatten(params)[None])[0])
+            return bool(self._set.contains(np.array([params]))[0])
+        return bool(self._set.contains(self.cls.flatten(params)[None])[0])
 
     def members(self, n: int, seed: int = 0, source: str = "set") -> list[Any]:
         """At most n members: named parameters (or member numbers). An inner approximation of the set; see `sampled_sets`."""
-        if isinstance(self.learner, FiniteLearner):
-            return [int(m) for m in np.flatnonzero(self.learner.plausible)[:n]]
+        if isinstance(self._set, FiniteLearner):
+            return [int(m) for m in np.flatnonzero(self._set.plausible)[:n]]
         return [self.cls.unflatten(theta) for theta in self._drawn(n, seed, source).theta]
 
     def _drawn(self, n: int, seed: int, source: str) -> Members:
-        if isinstance(self.learner, ProgramLearner):
-            return members(self.learner, n, seed, source)
+        if isinstance(self._set, ProgramLearner):
+            return members(self._set, n, seed, source)
         if source != "set":
             raise SettingError(f"this set is known exactly and draws from source='set' only, got {source!r}")
-        return Members(np.asarray(self.learner.draw_members(n, seed)), "the set", n)
+        return Members(np.asarray(self._set.draw_members(n, seed)), "the set", n)
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> SetBounds:
         """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole set."""
@@ -329,10 +345,10 @@ class ConfidenceSet(Shown):
         self, functional: Functional, x: np.ndarray, n_actions: int, *, n: int = 256, seed: int = 0, source: str = "laplace"
     ) -> SetBounds:
         """The same over drawn members only, for display: an inner approximation, smaller than the truth."""
-        if not isinstance(self.learner, ProgramLearner):
+        if not isinstance(self._set, ProgramLearner):
             raise SettingError(f"this set has exact bounds: use bounds(...); a sample would only be an {INNER}")
-        found = members(self.learner, n, seed, source)
-        return self._named(sampled_bounds(self.learner, functional, np.atleast_2d(np.asarray(x, float)), n_actions, found))
+        found = members(self._set, n, seed, source)
+        return self._named(sampled_bounds(self._set, functional, np.atleast_2d(np.asarray(x, float)), n_actions, found))
 
     def _named(self, found: Bounds) -> SetBounds:
         n, K = found.upper.shape
@@ -341,7 +357,7 @@ class ConfidenceSet(Shown):
             if found.witness is None:
                 return None
             here = found.witness[i, k]
-            return int(here) if isinstance(self.learner, FiniteLearner) else self.cls.unflatten(here)
+            return int(here) if isinstance(self._set, FiniteLearner) else self.cls.unflatten(here)
 
         witness = [[name(i, k) for k in range(K)] for i in range(n)]
         return SetBounds(
@@ -387,7 +403,7 @@ def shrinkage(
     n_actions: int | None = None,
     sizes: Sequence[int] | None = None,
     delta: float = 0.05,
-    confidence: Rule | None = None,
+    confidence: Rule | CredibleSet | SampledSet | None = None,
     seed: int = 0,
 ) -> Shrinkage:
     """The set's width for `functional` at contexts `at` (n, dx) after each of `sizes` rows.

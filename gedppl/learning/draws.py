@@ -27,6 +27,7 @@ from scipy.linalg import solve_triangular
 
 from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
+from gedppl.learning.storing import storable
 from gedppl.numerics import pareto
 from gedppl.oracles import auto
 from gedppl.oracles.fits import WORKING_SCALE, Fit, positive_definite
@@ -50,6 +51,7 @@ MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
 ROUNDS_INSIDE = 20  # batches drawn in search of draws inside declared bounds
 
 
+@storable
 @dataclass(frozen=True)
 class ParameterDraws:
     """Draws of a class's parameters with their weights, and how far they can be believed.

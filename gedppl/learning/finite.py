@@ -182,6 +182,10 @@ class FiniteLearner:
                 for m in range(len(self.totals))]  # fmt: skip
         return {**self.sums, best: (self.n, total + np.array(gaps))}
 
+    @property
+    def fit(self) -> None:
+        """No oracle is asked."""
+
     def contains(self, members: np.ndarray) -> np.ndarray:
         """Whether each of these member indices is still plausible."""
         return self.plausible[np.asarray(members, np.int64)]

@@ -390,6 +390,10 @@ class LinearGaussianLearner:
     def snapshot_sizes(self) -> np.ndarray:
         return np.array([s.n for s in self.snapshots], np.int64)
 
+    @property
+    def fit(self) -> None:
+        """No oracle is asked."""
+
     def contains(self, theta: np.ndarray) -> np.ndarray:
         """Whether theta (D,) or (M, D) is in the set of all rows absorbed (before its ellipsoids, and without intersection)."""
         theta = np.asarray(theta, float)

@@ -84,6 +84,10 @@ class Process:
             kept.append(ScaleSet(start.n, fits_of(rows, n_groups), float(threshold) + constants))
         return replace(self, kept=tuple(kept))
 
+    @property
+    def fit(self) -> None:
+        """No oracle is asked."""
+
     def contains(self, coefficients: np.ndarray, log_scale: np.ndarray, rule: LikelihoodRatio, delta: float) -> np.ndarray:
         """Whether each setting (M,) lies in the set of every start, by the definition."""
         inside = np.ones(len(coefficients), bool)
@@ -242,6 +246,10 @@ class LocationScaleLearner:
     def refuted(self) -> bool:
         """Whether some set has no member: its log-likelihood's top, known in closed form, lies below its threshold."""
         return any(s.kappa < 0 for process in self.processes for s in process.kept)
+
+    @property
+    def fit(self) -> None:
+        """No oracle is asked."""
 
     def contains(self, theta: np.ndarray) -> np.ndarray:
         """Whether each theta (M, D) is plausible: in the set of every start and group, and inside the declared bounds."""

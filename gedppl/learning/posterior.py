@@ -61,9 +61,10 @@ class Posterior(Shown):
         """Values by site, (S, *shape), in the model's own units; of a finite class the members' numbers (S,)."""
         return _named(self.cls, self.found)
 
-    def predictive(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """An outcome from every draw at rows x (n, dx), a (n,): (S, n)."""
-        return _outcomes(self.cls, self.found, np.asarray(x, float), np.asarray(a), self.seed)
+    def predictive(self, x: Any, a: Any) -> np.ndarray:
+        """An outcome from every draw at rows x (n, dx), a (n,): (S, n). From an agent, names of columns and actions will do."""
+        contexts, actions = (np.asarray(x, float), np.asarray(a)) if self.names is None else self.names.rows(x, a)
+        return _outcomes(self.cls, self.found, contexts, actions, self.seed)
 
     @cached_property
     def log_likelihood(self) -> np.ndarray:

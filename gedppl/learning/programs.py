@@ -21,6 +21,7 @@ import numpy as np
 
 from gedppl.errors import FitWarning
 from gedppl.learning import predictive, program_bounds
+from gedppl.learning.draws import sample
 from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.groups import Group, named, one_group
 from gedppl.learning.learner import Bounds, Guess, Trail
@@ -235,7 +236,7 @@ class ProgramLearner:
         if isinstance(self.rule, LikelihoodRatio):
             own = tuple(part.refit(self.rule, self.delta, fit.theta) for part in own)
         every = (*sets, *(s for part in own for s in part.sets))
-        particles = predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
+        particles = self._predicting(fit)
         status, kappa, chol = fit.status if fit.ok else f"did not converge: {fit.status}", np.inf, None
         if any(s.region.kappa <= 0 for s in every):
             status += f"; {program_bounds.MISSPECIFIED}"
@@ -257,6 +258,16 @@ class ProgramLearner:
             status=status,
         )
 
+    def _predicting(self, fit: Fit) -> predictive.Particles:
+        """The draws that predict the next outcomes; fixed before these are seen, so that the set covers whatever they are."""
+        source = self.rule.predictive if isinstance(self.rule, LikelihoodRatio) else "laplace"
+        if source == "prior":
+            return self.particles  # the prior's draws, weighted by the likelihood so far
+        if source == "laplace":
+            return predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
+        found = sample(self.cls, self.rows, source, predictive.PARTICLES - predictive.FROM_PRIOR - 1, self.seed, fit, self.oracle)
+        return predictive.drawn(self.cls, fit.theta, found.theta, self.seed)
+
     def _past(self) -> tuple[Plausible, ...]:
         """Sets of refits until now that go on counting: those of the first start, which share the history's memory."""
         if not (isinstance(self.rule, LikelihoodRatio) and self.rule.intersect):
@@ -270,7 +281,7 @@ class ProgramLearner:
             return likelihood_sets(self.data, self.starts, self.evidence, rule, self.whole_delta, fit.theta)
         linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
         centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)  # one step, and exact
-        view = view_of(self.cls, self.data, self.rows, fit, centre, self.delta, self.seed)
+        view = view_of(self.cls, self.data, self.rows, centre, self.delta, self.seed)
         radius = rule.radius(view)
         if rule.divergence == "log_likelihood":
             return (plausible(self.data, 0, centre, 0.0, drop=radius),)
@@ -369,5 +380,5 @@ class ProgramLearner:
         """The paper's literal Est at this delta (not divided by 2 t^3 again)."""
         if self.rows is None:
             return 0.0
-        view = view_of(self.cls, self.data, self.rows, self.fit, self.theta, delta, self.seed)  # type: ignore[arg-type]
+        view = view_of(self.cls, self.data, self.rows, self.theta, delta, self.seed)
         return Paper().at(view, delta)

@@ -322,7 +322,8 @@ def _slack(part: ConstraintCertificate) -> float:
 def _part(stored: dict[str, Any]) -> ConstraintCertificate:
     """A constraint's part again, as an object that can word its claim; JSON has null for a NaN."""
     worst = stored["worst_case"]
-    return ConstraintCertificate(**{**stored, "worst_case": np.nan if worst is None else worst})
+    kept = {name: value for name, value in stored.items() if name != "kind"}  # says what the other fields do
+    return ConstraintCertificate(**{**kept, "worst_case": np.nan if worst is None else worst})
 
 
 def _witness(certificate: dict[str, Any], names: Sequence[str]) -> str:
