@@ -51,6 +51,7 @@ from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
+    from gedppl.density import Density
     from gedppl.functionals import Functional
 
 
@@ -327,8 +328,7 @@ class ProgramLearner:
 
     def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
-        density = self.cls.density_at(self.particles.theta, x, a)
-        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), density)], y)
+        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y)
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
@@ -336,7 +336,11 @@ class ProgramLearner:
         return predictive.mixed_log_density(self.particles.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        return predictive.have_cdfs([self.cls.density_at(np.asarray(self.cls.initial, float), x, np.zeros(len(x), np.int64))])
+        return predictive.have_cdfs([self.density_at(np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64))])
+
+    def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
+        """Densities (M, n) at theta (M, D); where there is a linear predictor, without the program."""
+        return self.data.density_at(theta, x, a) if isinstance(self.data, PredictorData) else self.cls.density_at(theta, x, a)
 
     @property
     def refutable(self) -> bool:
