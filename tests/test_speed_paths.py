@@ -17,7 +17,7 @@ from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import contexts as contexts_file
-from gedppl.learning.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
+from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.program_bounds import GUESS_SDS
@@ -120,7 +120,7 @@ def test_the_spread_of_a_prediction_is_the_reach_of_its_ellipsoid(rows: int) -> 
     seen = seen_directions(past.T @ past)
     phi = np.vstack([past, np.eye(4), 0 * past[:1]])
     one = Ellipsoid(seen.columns, np.zeros(len(seen.columns)), seen.lift.T, seen.unseen, seen.unit)
-    _, literal = Region([[one]], 4).reach(phi)
+    _, literal = EllipsoidRegion([[one]], 4).reach(phi)
     found = spread_at(seen, phi)
     np.testing.assert_allclose(found, literal[:, 0], rtol=1e-10)
     assert np.isinf(found).any()

@@ -88,7 +88,7 @@ def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
     return weights
 
 
-class Round:
+class BetRound:
     """One context and action, as betting monitors see them. What several monitors need is computed once: those of one model
     share moments, trend and bets, and those of several models the moments, as long as they began together."""
 
@@ -196,9 +196,9 @@ class PitMonitor:
 
     def update(self, u: Any, x: Any, action: Any) -> PitMonitor:
         """Take in one outcome's u, with its context (dx,) and action (or (R,), (R, dx), (R,): R parallel runs)."""
-        return self.shown(Round(self.bets, x, action), u)
+        return self.shown(BetRound(self.bets, x, action), u)
 
-    def shown(self, now: Round, u: Any) -> PitMonitor:
+    def shown(self, now: BetRound, u: Any) -> PitMonitor:
         """`update`, with what other monitors have computed of the same round."""
         if self.n < self.burn_in:
             return evolved(self, n=self.n + 1, moments=now.moments(self.moments, u))
@@ -283,7 +283,7 @@ class Now:
     """One outcome on its way through the monitors."""
 
     told: Told
-    rounds: Mapping[Bets, Round]
+    rounds: Mapping[Bets, BetRound]
     growth: Callable[[str], float]  # model -> log of what its bets on this outcome paid
 
 
@@ -347,16 +347,16 @@ class Guard:
             after[key] = monitor.take(key, now)
         return Guard(after), self._news(after)
 
-    def _bets_of(self, told: Told) -> dict[Bets, Round]:
+    def _bets_of(self, told: Told) -> dict[Bets, BetRound]:
         """The round as the betting monitors see it; models that began together place their bets in one pass."""
-        rounds: dict[Bets, Round] = {}
-        together: dict[int, tuple[Round, Moments, dict[str, tuple[Trend, float]]]] = {}
+        rounds: dict[Bets, BetRound] = {}
+        together: dict[int, tuple[BetRound, Moments, dict[str, tuple[Trend, float]]]] = {}
         for key, m in self.monitors.items():
             name = of_stream(key)
             if isinstance(m, PitMonitor) and name in told.pits:
                 now = rounds.get(m.bets)
                 if now is None:
-                    now = rounds[m.bets] = Round(m.bets, told.x, told.action)
+                    now = rounds[m.bets] = BetRound(m.bets, told.x, told.action)
                 if m.n >= m.burn_in:
                     together.setdefault(id(m.moments), (now, m.moments, {}))[2][name] = (m.trend, told.pits[name])
         for now, moments, models in together.values():
@@ -419,7 +419,7 @@ class Guard:
 
 
 def _sharing(monitors: dict[str, Monitor]) -> dict[str, Monitor]:
-    """With one object for equal moments and for equal trends, so that a `Round` computes with them once."""
+    """With one object for equal moments and for equal trends, so that a `BetRound` computes with them once."""
     moments: list[Moments] = []
     trends: list[Trend] = []
     out = dict(monitors)
