@@ -22,6 +22,7 @@ from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
+from gedppl.learning.seen_class import SeenClass, served
 from gedppl.numerics.numbers import check_delta
 from gedppl.oracles.fits import WorkingPrior
 from gedppl.showing import Facts, Shown, Spoken
@@ -109,7 +110,9 @@ def learner_for(
         return FiniteLearner.start(members, delta=delta, confidence=confidence)
 
     def parametric(cls: DensityClass) -> Learner:
-        return _parametric(cls, delta, confidence, oracle, prior, seed, known_direction, where, keep_past)
+        known = served(cls)
+        fitted = known.oracle(oracle) if isinstance(known, SeenClass) else oracle
+        return _parametric(known, delta, confidence, fitted, prior, seed, known_direction, where, keep_past)
 
     return cls.visit(finite, parametric)
 
@@ -281,6 +284,9 @@ class ConfidenceSet(Shown):
 
     cls: Any
     learner: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cls", served(self.cls))  # parameters come and go as what the learner has of them
 
     def _shown(self) -> Facts:
         facts = {"class": repr(self.cls), "rows": f"{self.learner.n:g}", "radius": f"{self.radius:.4g} nats"}
