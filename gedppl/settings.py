@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.learning.credible import CredibleSet, SampledSet
+from gedppl.learning.credible import CredibleSet, SampledSet, credible_set
 from gedppl.learning.radius import paper_radius
+from gedppl.numerics.numbers import check_delta
 from gedppl.problem import UTILITY
 
 # Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
 # smaller bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
-DEFAULT_SCALES = {"sets": (0.7, 0.1), "counterfactual": (0.2, 0.1)}
-EXPLORATIONS = ("sets", "counterfactual")
+DEFAULT_SCALES = {"sets": (0.7, 0.1), "counterfactual": (0.2, 0.1), "thompson": (1.0, 0.0)}
+EXPLORATIONS = ("sets", "counterfactual", "thompson")
 MODES = ("default", "paper", "theory")
 LARGEST_SCALE = 1e9
 
@@ -34,7 +35,7 @@ class Settings:
     warmup: str  # "none", "paper" or "safe-m"
     growth: float  # refit once the told rounds have grown by this factor; 1 refits at every round
     exact_rounds: float  # up to this round every past round is replayed one by one, beyond it block by block
-    exploration: str = "sets"  # or "counterfactual"
+    exploration: str = "sets"  # "counterfactual" or "thompson"
     confidence: Any = None  # one for all, or a mapping by stream; None: the mode's own
     oracle: Any = None  # likewise; None: chosen by the model
     seed: int = 0
@@ -42,6 +43,8 @@ class Settings:
     def confidence_of(self, stream: str) -> Any:
         """The rule of one outcome's set."""
         chosen = _of_stream(self.confidence, stream)
+        if self.exploration == "thompson" and stream == UTILITY and not isinstance(chosen, CredibleSet | SampledSet):
+            return credible_set()  # what it is drawn from
         return paper_radius() if chosen is None and self.mode == "paper" else chosen
 
     def oracle_of(self, stream: str) -> Any:
@@ -104,7 +107,8 @@ def settings(
 
     `exploration`: ``"sets"`` is optimistic through the utility's own set; `bonus_scale` is then its weight rho and `width_scale`
     the weight w of the cost bounds' width. ``"counterfactual"`` is the paper's: past rounds are replayed at today's context, and
-    the scales multiply beta_t and alpha_r. The default mode explores by sets, the other two by counterfactuals.
+    the scales multiply beta_t and alpha_r. ``"thompson"``: the utility under one draw of its parameters; `bonus_scale`
+    multiplies its distance from the estimate. The default mode explores by sets, the other two by counterfactuals.
     """
     if exploration is not None and not (isinstance(exploration, str) and exploration in EXPLORATIONS):
         raise SettingError(f"exploration must be one of {EXPLORATIONS}, got {exploration!r}")
@@ -114,6 +118,10 @@ def settings(
         raise SettingError(
             'mode="paper" is the paper\'s algorithm, which explores by counterfactuals; use mode="theory" with "sets"'
         )
+    if mode != "default" and exploration == "thompson":
+        raise SettingError(
+            f'mode={mode!r} has a theorem of its own, which is not about draws; use mode="default" with "thompson"'
+        )
     explored = exploration or ("sets" if mode == "default" else "counterfactual")
     bonus, width = DEFAULT_SCALES[explored]
     presets: dict[str, dict[str, Any]] = {
@@ -121,8 +129,7 @@ def settings(
         "theory": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "none", "growth": 1.02, "exact_rounds": 2000},
         "paper": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "paper", "growth": 1.0, "exact_rounds": math.inf},
     }
-    if not (_is_number(delta) and 0 < delta < 1):
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    check_delta(delta)
     if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
         raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     oracle = _checked("oracle", oracle, callable, "one of the oracles or a callable like them")
