@@ -13,6 +13,7 @@ import numpy as np
 from gedppl.errors import SettingError
 from gedppl.learning.credible import CredibleSet, SampledSet, credible_set
 from gedppl.learning.radius import paper_radius
+from gedppl.numerics.numbers import check_delta
 from gedppl.oracles import Oracle
 from gedppl.problem import UTILITY
 
@@ -135,8 +136,7 @@ def settings(
         "theory": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "none", "growth": 1.02, "exact_rounds": 2000},
         "paper": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "paper", "growth": 1.0, "exact_rounds": math.inf},
     }
-    if not (_is_number(delta) and 0 < delta < 1):
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    check_delta(delta)
     if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
         raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     oracle = _checked("oracle", oracle, callable, "one of the oracles or a callable like them")

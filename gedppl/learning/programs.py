@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.errors import FitWarning, SettingError
+from gedppl.errors import FitWarning
 from gedppl.learning import predictive, program_bounds
 from gedppl.learning.draws import sample
 from gedppl.learning.group_rows import GroupRows
@@ -41,6 +41,7 @@ from gedppl.learning.program_sets import (
 )
 from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
+from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 from gedppl.oracles import auto
 from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
@@ -50,6 +51,7 @@ from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
+    from gedppl.density import Density
     from gedppl.functionals import Functional
 
 
@@ -119,8 +121,7 @@ class ProgramLearner:
 
         `groups`, from `action_groups`, is for the likelihood ratio; under any other rule there is one set, of all rows.
         """
-        if not 0 < delta < 1:
-            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        check_delta(delta)
         D = density.dim
         data: Data
         if density.predictor is not None and has_score_equations(density):
@@ -327,8 +328,7 @@ class ProgramLearner:
 
     def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
-        density = self.cls.density_at(self.particles.theta, x, a)
-        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), density)], y)
+        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y)
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
@@ -336,7 +336,11 @@ class ProgramLearner:
         return predictive.mixed_log_density(self.particles.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        return predictive.have_cdfs([self.cls.density_at(np.asarray(self.cls.initial, float), x, np.zeros(len(x), np.int64))])
+        return predictive.have_cdfs([self.density_at(np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64))])
+
+    def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
+        """Densities (M, n) at theta (M, D); where there is a linear predictor, without the program."""
+        return self.data.density_at(theta, x, a) if isinstance(self.data, PredictorData) else self.cls.density_at(theta, x, a)
 
     @property
     def refutable(self) -> bool:
