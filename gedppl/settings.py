@@ -14,6 +14,7 @@ from gedppl.errors import SettingError
 from gedppl.learning.credible import CredibleSet, SampledSet, credible_set
 from gedppl.learning.radius import paper_radius
 from gedppl.numerics.numbers import check_delta
+from gedppl.oracles import Oracle
 from gedppl.problem import UTILITY
 
 # Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
@@ -63,12 +64,11 @@ class Settings:
                 "confidence={'...': credible_set()}"
             )
         for name, model in streams.items():
-            rule = self.confidence_of(name)
-            if rule is not None and model.traced:
-                try:
-                    rule.check(model)
-                except SettingError as error:
-                    raise SettingError(f"confidence of {name!r}: {error}") from error
+            rule, oracle = self.confidence_of(name), self.oracle_of(name)
+            if model.traced and rule is not None:
+                _named(f"confidence of {name!r}", rule.check, model, oracle)
+            if model.traced and isinstance(oracle, Oracle):
+                _named(f"oracle of {name!r}", oracle.check, model)
 
     def _check_names(self, streams: Collection[str]) -> None:
         for name, value in (("oracle", self.oracle), ("confidence", self.confidence)):
@@ -77,6 +77,13 @@ class Settings:
                 raise SettingError(
                     f"{name} names {unknown[0]!r}, which is no outcome that is learned; choose from {list(streams)}"
                 )
+
+
+def _named(what: str, check: Callable[..., None], *args: Any) -> None:
+    try:
+        check(*args)
+    except SettingError as error:
+        raise SettingError(f"{what}: {error}") from error
 
 
 def _of_stream(value: Any, stream: str) -> Any:
