@@ -13,6 +13,7 @@ __version__ = "0.2.0"
 
 _HOMES = {
     "agent": ("AlarmWarning", "Decision", "FallbackWarning", "GEDUCB", "SafeActionWarning", "resume"),
+    "agent.thompson": ("ThompsonSampling",),
     "certificate": ("Certificate", "Explanation"),
     "classes": ("density_class", "finite_class"),
     "counterfactual": ("expected_inverse_count",),

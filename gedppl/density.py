@@ -203,7 +203,7 @@ class Density:
     # draws ------------------------------------------------------------------------------------------------------------
 
     def sample(self, seed: int, size: int) -> np.ndarray:
-        """NumPy draws, (size, *batch, *event); the same seed and arguments give the same draws."""
+        """NumPy draws, (size, batch..., event...); the same seed and arguments give the same draws."""
         if self.family == "External":
             return self.xp.to_numpy(external_draws(self, size, seed))
         numeric = self.map_args(namespace(*self.leaves()).to_numpy)

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.learning.credible import CredibleSet, SampledSet
+from gedppl.learning.credible import CredibleSet, SampledSet, credible_set
 from gedppl.learning.radius import paper_radius
 from gedppl.problem import UTILITY
 
 # Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
 # smaller bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
-DEFAULT_SCALES = {"sets": (0.7, 0.1), "counterfactual": (0.2, 0.1)}
-EXPLORATIONS = ("sets", "counterfactual")
+DEFAULT_SCALES = {"sets": (0.7, 0.1), "counterfactual": (0.2, 0.1), "thompson": (1.0, 0.0)}
+EXPLORATIONS = ("sets", "counterfactual", "thompson")
 MODES = ("default", "paper", "theory")
 LARGEST_SCALE = 1e9
 
@@ -34,7 +34,7 @@ class Settings:
     warmup: str  # "none", "paper" or "safe-m"
     growth: float  # refit once the told rounds have grown by this factor; 1 refits at every round
     exact_rounds: float  # up to this round every past round is replayed one by one, beyond it block by block
-    exploration: str = "sets"  # or "counterfactual"
+    exploration: str = "sets"  # "counterfactual" or "thompson"
     confidence: Any = None  # one for all, or a mapping by stream; None: the mode's own
     oracle: Any = None  # likewise; None: chosen by the model
     seed: int = 0
@@ -42,6 +42,8 @@ class Settings:
     def confidence_of(self, stream: str) -> Any:
         """The rule of one outcome's set."""
         chosen = _of_stream(self.confidence, stream)
+        if self.exploration == "thompson" and stream == UTILITY and not isinstance(chosen, CredibleSet | SampledSet):
+            return credible_set()  # what it is drawn from
         return paper_radius() if chosen is None and self.mode == "paper" else chosen
 
     def oracle_of(self, stream: str) -> Any:
@@ -104,7 +106,8 @@ def settings(
 
     `exploration`: ``"sets"`` is optimistic through the utility's own set; `bonus_scale` is then its weight rho and `width_scale`
     the weight w of the cost bounds' width. ``"counterfactual"`` is the paper's: past rounds are replayed at today's context, and
-    the scales multiply beta_t and alpha_r. The default mode explores by sets, the other two by counterfactuals.
+    the scales multiply beta_t and alpha_r. ``"thompson"``: the utility under one draw of its parameters; `bonus_scale`
+    multiplies its distance from the estimate. The default mode explores by sets, the other two by counterfactuals.
     """
     if exploration is not None and not (isinstance(exploration, str) and exploration in EXPLORATIONS):
         raise SettingError(f"exploration must be one of {EXPLORATIONS}, got {exploration!r}")
@@ -113,6 +116,10 @@ def settings(
     if mode == "paper" and exploration == "sets":
         raise SettingError(
             'mode="paper" is the paper\'s algorithm, which explores by counterfactuals; use mode="theory" with "sets"'
+        )
+    if mode != "default" and exploration == "thompson":
+        raise SettingError(
+            f'mode={mode!r} has a theorem of its own, which is not about draws; use mode="default" with "thompson"'
         )
     explored = exploration or ("sets" if mode == "default" else "counterfactual")
     bonus, width = DEFAULT_SCALES[explored]

@@ -144,7 +144,7 @@ def test_the_agents_run_has_its_certificates_and_members(made):
     run = Run.load(made / "out")
     assert run.certificates[0]["delta"] == 0.05
     assert set(run.members) == {"utility", "cost"}
-    assert (made / "out" / "width.png").exists()
+    assert (made / "out" / "action_bounds.png").exists()
 
 
 def test_json_is_one_object_without_nan(script, tmp_path, capsys):

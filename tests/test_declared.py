@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy.stats import binom, norm
 
@@ -414,3 +417,27 @@ def test_scaling_changes_nothing() -> None:
         for lower, names in (([0.0, 1.1], ["range:cost"]), ([0.11, 0.2], ["safe_value:cost"]), ([0.1, 1.0], [])):
             found = declared.refuted(problem, np.zeros((1, 1)), [bounds(np.array(lower) * u, np.array([9.0, 9.0]) * u)])
             assert [r.name for r in found] == names
+
+
+def _chance_agent(far: float, safe_value: float) -> ged.GEDUCB:
+    """Means of .3 and .5, noise .1, and a limit on the chance of an outcome above `far`."""
+
+    def arms(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(w[a], 0.1), obs=y)
+
+    cls = ged.density_class(arms)
+    limit = ged.Constraint(cls, ged.probability(above=far), at_most=0.2, safe_value=safe_value, name="over", outcome="utility")
+    agent = ged.GEDUCB(ged.Problem(2, ged.Utility(cls, ged.mean(-5, 5)), [limit], safe_action=0), seed=0)
+    a = np.resize([0, 1], 40)
+    agent.observe(np.zeros((40, 1)), a, np.array([0.3, 0.5])[a] + 0.1 * np.random.default_rng(0).normal(size=40))
+    return agent
+
+
+def test_a_chance_that_is_nearly_nothing_does_not_refute_one_of_nothing() -> None:
+    assert _chance_agent(far=3.0, safe_value=0.0).ask(np.zeros(1)).certificate.guaranteed
+
+
+def test_a_chance_that_counts_still_does() -> None:
+    with pytest.raises(DeclarationError, match="safe_value=0 of 'over' is refuted"):
+        _chance_agent(far=0.3, safe_value=0.0).ask(np.zeros(1))

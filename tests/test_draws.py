@@ -14,6 +14,7 @@ import pytest
 from numpyro.distributions import constraints as nc
 from scipy import stats
 
+from benchmarks.posterior import calibrate
 from gedppl.arviz_shim import arviz, major, quiet
 from gedppl.classes import density_class, finite_class
 from gedppl.errors import SettingError
@@ -310,3 +311,18 @@ def test_svi_without_anything_to_guide_is_refused() -> None:
 def test_a_wrong_setting_is_named(change: dict[str, Any], text: str) -> None:
     with pytest.raises(SettingError, match=text):
         sample(**({"cls": program("numpyro", "line"), "rows": LINE, "source": "prior", "draws": 5, "seed": 0} | change))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["conjugate", "logistic", "hierarchical"])
+def test_nuts_is_calibrated(model: str) -> None:
+    """Simulation-based calibration: ranks of the truth are uniform, in mean and in spread, within four standard errors."""
+    found = calibrate(model, "nuts", 150)
+    assert abs(found.bias) < 4
+    assert abs(found.spread) < 4
+
+
+@pytest.mark.slow
+def test_calibration_sees_draws_that_are_too_narrow() -> None:
+    """The control: a mean-field guide of a posterior whose parameters depend on each other."""
+    assert calibrate("hierarchical", "svi", 150).spread > 4

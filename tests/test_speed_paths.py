@@ -18,9 +18,13 @@ from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import contexts as contexts_file
 from gedppl.learning.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
+from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
+from gedppl.learning.program_bounds import GUESS_SDS
+from gedppl.learning.programs import ProgramLearner
 from gedppl.numerics.records import evolved
 from gedppl.programs.answers import KEEP, LARGEST, Answers
+from gedppl.rows import Rows
 
 # the guard ------------------------------------------------------------------------------------------------------------
 
@@ -236,3 +240,28 @@ def test_a_predictor_knows_rows_again_only_if_nobody_can_have_changed_them() -> 
     assert predictor.features(x, a).tolist() == [[3.0, 0.0], [0.0, 3.0]]
     a[:] = 0  # still writable
     assert predictor.features(x, a).tolist() == [[3.0, 0.0], [3.0, 0.0]]
+
+
+# one linear predictor -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [Bernoulli(), Poisson()])
+def test_one_predictor_models_answer_as_their_programs_do(family: Any) -> None:
+    """Densities, the functional at a fit, its posterior standard deviation and the informations of many parameters, each beside
+    the program's own answer."""
+    cls, rng = arms_class(3, 2, family, 4.0), np.random.default_rng(3)
+    x, a = rng.random((90, 2)), rng.integers(0, 3, 90)
+    y = np.array([family.draw(float(v), rng) for v in rng.normal(size=90)])
+    learner = ProgramLearner.start(cls, delta=0.1, seed=0).absorb(x, a, y).refit()
+    data, functional, theta = learner.data, ged.mean(0, 9), 0.5 * rng.normal(size=(4, cls.dim))
+    assert isinstance(data, PredictorData)
+    np.testing.assert_allclose(learner.density_at(theta, x, a).mean, cls.density_at(theta, x, a).mean, rtol=1e-6)
+    for one, found in zip(theta, data.informations(theta)):
+        np.testing.assert_allclose(found, -np.asarray(cls.total_hessian(one, Rows.of(x, a, y))), rtol=1e-5, atol=1e-6)
+    guess, at = learner.guess(functional, x[:5], 3), np.tile(np.arange(3), 5)
+    rows = np.repeat(x[:5], 3, axis=0)
+    value, grad = (np.asarray(p) for p in cls.values_grad(functional, np.tile(learner.theta, (15, 1)), rows, at))
+    assert learner.fit is not None
+    sd = np.sqrt(np.einsum("md,dm->m", grad, np.linalg.solve(learner.fit.precision, grad.T)))
+    np.testing.assert_allclose(guess.estimate.ravel(), value, rtol=1e-6)
+    np.testing.assert_allclose(guess.upper.ravel(), np.minimum(value + GUESS_SDS * sd, 9.0), rtol=1e-5)

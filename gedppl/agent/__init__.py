@@ -87,7 +87,7 @@ class GEDUCB(Shown):
     growth, exact_rounds
         Refit once the told rounds have grown by this factor; counterfactuals: round by round up to this round, then in blocks.
     exploration
-        ``"sets"`` (the default mode's) or ``"counterfactual"`` (the paper's). See `gedppl.settings.settings`.
+        ``"sets"`` (the default mode's), ``"counterfactual"`` (the paper's) or ``"thompson"`` (see `ThompsonSampling`).
     """
 
     @renamed(radius="confidence")
@@ -151,7 +151,7 @@ class GEDUCB(Shown):
             facts |= {} if state is None else {f"fit of {name!r}": one.status for name, one in state.learners.items()}
             facts |= {f"bounds of {name!r}": cls.exactness for name, cls in problem.streams.items() if state is not None}
             told = f"{len(self.open_decisions)} without an outcome" if self.open_decisions else "all told"
-            return f"GEDUCB after {self.rounds} decisions, {told}", facts
+            return f"{type(self).__name__} after {self.rounds} decisions, {told}", facts
 
     @property
     def problem(self) -> Problem:
@@ -532,7 +532,7 @@ def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = N
     problem
         The problem as it was first declared; limits and actions changed since are in the journal. Another is refused.
     oracle, confidence
-        As given to `GEDUCB`, if they were: objects are not stored.
+        As given to `GEDUCB` or `ThompsonSampling`, if they were: objects are not stored.
 
     Notes
     -----
@@ -541,6 +541,9 @@ def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = N
     one that is in use are refused with a named error. Reading a journal runs nothing that it contains.
     """
     keeper, resumed = Keeper.reopen(journal, problem, oracle, confidence)
-    agent = GEDUCB.__new__(GEDUCB)
+    from gedppl.agent.thompson import ThompsonSampling
+
+    kind = ThompsonSampling if keeper.first.settings.exploration == "thompson" else GEDUCB
+    agent = kind.__new__(kind)
     agent._begin(keeper, resumed)
     return agent

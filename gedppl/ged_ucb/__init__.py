@@ -14,10 +14,12 @@ Framework":
     pi~_{t,i}                  the counterfactual policy of round i at today's context
 
 One round. Today's policy maximises a score, subject to  sum_a pi_a cost_upper_a <= tau  (or, for a limit on every draw,
-cost_upper_a <= tau wherever pi_a > 0). There are two scores:
+cost_upper_a <= tau wherever pi_a > 0). There are three scores:
 
     exploration="sets"             utility + rho (utility_upper - utility) + w alpha (cost_upper - cost_lower), see `optimism`
     exploration="counterfactual"   the paper's: utility + beta_t E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)
+
+    exploration="thompson"         utility under one draw of its parameters
 
 For the second every past round i is replayed at today's context: its snapshot of the models gives utilities, cost bounds and
 widths, and its policy; N counts how often these policies would have revealed the action.
@@ -53,6 +55,8 @@ __all__ = [
     "update",
 ]  # fmt: skip
 
+ENGINES = {"sets": "optimism from the sets", "thompson": "a draw of the utility's parameters"}
+
 
 def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     """The state before the first round. x (n, dx): any contexts of the right width, to trace the models with."""
@@ -85,7 +89,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     problem, chosen, K = state.problem, state.settings, state.problem.n_actions
     mask = np.ones((len(x), K), bool) if allowed is None else np.asarray(allowed, bool)
     warmup = warmup_rounds(chosen.warmup, K)
-    choose = _by_sets if chosen.exploration == "sets" else _by_counterfactuals
+    choose = _by_counterfactuals if chosen.exploration == "counterfactual" else _by_score
     policy, seen, engine = choose(state, x, mask, warmup)
     if state.t < warmup:
         action = state.t if chosen.warmup == "paper" else problem.safe_action
@@ -112,14 +116,14 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     return policy, info
 
 
-def _by_sets(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
+def _by_score(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
     """Policies (C, K) of highest score, without a look at past rounds."""
     problem = state.problem
     seen = today(state, x, mask)
     played = state.played - eagerness(problem.reveals, state.t, problem.n_actions)
     score = seen.estimate + seen.bonus + seen.width
     policy = select_policies(score, seen.upper, problem.limits, seen.usable, played, problem.safe_action)
-    return policy, seen, "optimism from the sets"
+    return policy, seen, ENGINES[state.settings.exploration]
 
 
 def _by_counterfactuals(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
@@ -196,16 +200,16 @@ def change(state: State, problem: Problem, available: np.ndarray) -> State:
 
 
 def _open_block(state: State, available: np.ndarray) -> State:
-    learner = state.learners[UTILITY]
+    learner, replayed = state.learners[UTILITY], state.settings.exploration == "counterfactual"
     block = Block(
         start=state.t,
         snapshot=len(learner.snapshot_sizes) - 1,
-        exploration=0.0 if state.settings.exploration == "sets" else exploration(state),
+        exploration=exploration(state) if replayed else 0.0,
         limits=state.problem.limits,
         available=available,
     )
     kept = state.blocks if not state.blocks or state.blocks[-1].start < state.t else state.blocks[:-1]
-    if state.settings.exploration == "sets" and state.blocks:  # past rounds are not replayed: only other limits are remembered
+    if not replayed and state.blocks:  # past rounds are not replayed: only other limits are remembered
         last = state.blocks[-1]
         if np.array_equal(last.limits, block.limits) and np.array_equal(last.available, available):
             kept, block = state.blocks[:-1], evolved(block, start=last.start)

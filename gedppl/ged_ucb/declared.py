@@ -25,6 +25,7 @@ from gedppl.names import Names
 from gedppl.problem import Constraint, Problem
 
 ROUNDING = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
+NEGLIGIBLE = 1e-9  # share of the room between safe value and limit
 OF_CONSTRAINTS = ("range", "safe_value")  # alarms named by a constraint; the others by an outcome
 DECLARATIONS = (*OF_CONSTRAINTS, "bounds", "declared")
 KINDS = (*DECLARATIONS, "empty")  # an empty set is the class's own fault
@@ -133,7 +134,10 @@ def _safe_value(problem: Problem, c: Constraint, b: Bounds, x: np.ndarray, safe:
     gap = np.maximum(over, under)
     i = int(gap.argmax())
     reached = lower[i] if over[i] >= under[i] else upper[i]
-    if not gap[i] > ROUNDING * max(abs(float(safe[i])), abs(float(reached))):
+    # limits are kept to a share of the room that the safe value leaves, so what exceeds it by less breaks nothing: a chance of
+    # 1e-150 is no evidence against one of 0
+    slack = max(ROUNDING * max(abs(float(safe[i])), abs(float(reached))), NEGLIGIBLE * (c.at_most - float(safe[i])))
+    if not gap[i] > slack:
         return None
     above = over[i] >= under[i]
     return Refuted(

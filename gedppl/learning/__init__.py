@@ -22,6 +22,7 @@ from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
+from gedppl.learning.seen_class import SeenClass, served
 from gedppl.oracles.fits import WorkingPrior
 from gedppl.showing import Facts, Shown, Spoken
 
@@ -109,7 +110,9 @@ def learner_for(
         return FiniteLearner.start(members, delta=delta, confidence=confidence)
 
     def parametric(cls: DensityClass) -> Learner:
-        return _parametric(cls, delta, confidence, oracle, prior, seed, known_direction, where, keep_past)
+        known = served(cls)
+        fitted = known.oracle(oracle) if isinstance(known, SeenClass) else oracle
+        return _parametric(known, delta, confidence, fitted, prior, seed, known_direction, where, keep_past)
 
     return cls.visit(finite, parametric)
 
@@ -125,8 +128,9 @@ def _parametric(
     where: Where | None,
     keep_past: bool,
 ) -> Learner:
-    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
     ratio = LikelihoodRatio() if confidence is None else confidence
+    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
+    closed &= not isinstance(ratio, LikelihoodRatio) or ratio.predictive == "laplace"  # else its draws are asked for
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
     if closed and prior is None and gaussian_outcome and cls.predictor is not None and isinstance(ratio, LikelihoodRatio):
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
@@ -280,6 +284,9 @@ class ConfidenceSet(Shown):
 
     cls: Any
     learner: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cls", served(self.cls))  # parameters come and go as what the learner has of them
 
     def _shown(self) -> Facts:
         facts = {"class": repr(self.cls), "rows": f"{self.learner.n:g}", "radius": f"{self.radius:.4g} nats"}

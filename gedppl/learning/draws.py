@@ -27,6 +27,7 @@ from scipy.linalg import solve_triangular
 
 from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
+from gedppl.learning.seen_class import SeenClass
 from gedppl.learning.storing import storable
 from gedppl.numerics import pareto
 from gedppl.oracles import auto
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from gedppl.rows import Rows
 
 SOURCES = ("prior", "laplace", "svi", "nuts")
+OF_THE_PROGRAM = ("svi", "nuts")  # run on its own parameters, whatever the data see of them
 LARGEST_KHAT = 0.7  # beyond, importance weights converge too slowly to be of use
 SMALLEST_SHARE = 0.1  # of the draws, that the weights must be worth
 PROBES = 16  # draws at which a posterior must be the Gaussian that it is taken for
@@ -155,7 +157,11 @@ def sample(
     def parametric(cls: DensityClass) -> ParameterDraws:
         if rows is None or empty or source == "prior":
             return _prior(cls, int(draws), int(seed))
-        return FROM[source](cls, rows, int(draws), int(seed), fit, oracle)
+        if isinstance(cls, SeenClass) and source in OF_THE_PROGRAM:
+            found = sample(cls.whole, rows, source, draws, seed, None, oracle if isinstance(oracle, SVI) else None)
+            return replace(found, theta=cls.seen_of(found.theta))
+        mine = fit if fit is not None and len(fit.theta) == cls.dim else None  # one of what the data see has other coordinates
+        return FROM[source](cls, rows, int(draws), int(seed), mine, oracle)
 
     return cls.visit(lambda members: _members(members, None if source == "prior" else rows, source), parametric)
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from gedppl.errors import FitWarning, SettingError
 from gedppl.learning import predictive, program_bounds
+from gedppl.learning.draws import sample
 from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.groups import Group, named, one_group
 from gedppl.learning.learner import Bounds, Guess, Trail
@@ -49,6 +50,7 @@ from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
+    from gedppl.density import Density
     from gedppl.functionals import Functional
 
 
@@ -235,7 +237,7 @@ class ProgramLearner:
         if isinstance(self.rule, LikelihoodRatio):
             own = tuple(part.refit(self.rule, self.delta, fit.theta) for part in own)
         every = (*sets, *(s for part in own for s in part.sets))
-        particles = predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
+        particles = self._predicting(fit)
         status, kappa, chol = fit.status if fit.ok else f"did not converge: {fit.status}", np.inf, None
         if any(s.region.kappa <= 0 for s in every):
             status += f"; {program_bounds.MISSPECIFIED}"
@@ -256,6 +258,16 @@ class ProgramLearner:
             snapshots=self.snapshots.push(self.n, fit.theta, chol, kappa),
             status=status,
         )
+
+    def _predicting(self, fit: Fit) -> predictive.Particles:
+        """The draws that predict the next outcomes; fixed before these are seen, so that the set covers whatever they are."""
+        source = self.rule.predictive if isinstance(self.rule, LikelihoodRatio) else "laplace"
+        if source == "prior":
+            return self.particles  # the prior's draws, weighted by the likelihood so far
+        if source == "laplace":
+            return predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
+        found = sample(self.cls, self.rows, source, predictive.PARTICLES - predictive.FROM_PRIOR - 1, self.seed, fit, self.oracle)
+        return predictive.drawn(self.cls, fit.theta, found.theta, self.seed)
 
     def _past(self) -> tuple[Plausible, ...]:
         """Sets of refits until now that go on counting: those of the first start, which share the history's memory."""
@@ -316,8 +328,7 @@ class ProgramLearner:
 
     def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
-        density = self.cls.density_at(self.particles.theta, x, a)
-        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), density)], y)
+        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y)
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
@@ -325,7 +336,11 @@ class ProgramLearner:
         return predictive.mixed_log_density(self.particles.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        return predictive.have_cdfs([self.cls.density_at(np.asarray(self.cls.initial, float), x, np.zeros(len(x), np.int64))])
+        return predictive.have_cdfs([self.density_at(np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64))])
+
+    def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
+        """Densities (M, n) at theta (M, D); where there is a linear predictor, without the program."""
+        return self.data.density_at(theta, x, a) if isinstance(self.data, PredictorData) else self.cls.density_at(theta, x, a)
 
     @property
     def refutable(self) -> bool:

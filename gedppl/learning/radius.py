@@ -25,6 +25,7 @@ from gedppl.classes import MemberList
 from gedppl.errors import SettingError
 
 DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
+PREDICTIVES = ("laplace", "svi", "nuts", "prior")
 SMALLEST_COVERING_SCALE = 0.354  # the literal least-squares Est covers from about here up (8 sigma^2 >= 1)
 
 
@@ -71,11 +72,15 @@ class LikelihoodRatio:
     With ``intersect`` the sets of earlier refits go on counting (the running intersection: the truth is in all of them on the
     same event). Bounds are a few percent narrower and slower, but where the unlucky delta happens a passing miss becomes a
     lasting one, so it is off by default. Finite classes always do it; sets that are bounded by ascent never do.
+
+    ``predictive`` says where those densities come from: draws given the rows before, by ``"laplace"``, ``"svi"``, ``"nuts"`` or
+    ``"prior"``. Draws that are far off cost width, never coverage.
     """
 
     restarts: bool = True
     guaranteed: bool = True
     intersect: bool = False
+    predictive: str = "laplace"
 
     def check(self, cls: Any) -> None:
         """Any class will do."""
@@ -92,6 +97,7 @@ class LikelihoodRatio:
     def describe(self, delta: float) -> str:
         how = "restarted at growing times, delta split as 6/(pi k)^2" if self.restarts else "from the first row"
         how += ", intersected over refits" if self.intersect else ""
+        how += f", predicted from {self.predictive} draws" if self.predictive != "laplace" else ""
         return (
             f"likelihood-ratio e-process ({how}): covers the truth at all times and for adaptive data with probability "
             f"at least {1 - delta:g} if the model holds"
@@ -311,9 +317,15 @@ class ParametricBootstrap:
 Rule = LikelihoodRatio | ChiSquare | Ball | Paper | ParametricBootstrap
 
 
-def likelihood_ratio(restarts: bool = True, intersect: bool = False) -> LikelihoodRatio:
-    """The default rule: anytime, adaptive, for any model. ``intersect``: with the sets of earlier refits."""
-    return LikelihoodRatio(bool(restarts), intersect=bool(intersect))
+def likelihood_ratio(restarts: bool = True, intersect: bool = False, predictive: str = "laplace") -> LikelihoodRatio:
+    """The default rule: anytime, adaptive, for any model.
+
+    ``intersect``: with the sets of earlier refits. ``predictive``: where the draws come from that predict each outcome before it
+    is seen, ``"laplace"``, ``"svi"`` (the oracle's guide), ``"nuts"`` or ``"prior"``; the set covers whatever they are.
+    """
+    if predictive not in PREDICTIVES:
+        raise SettingError(f"predictive must be one of {PREDICTIVES}, got {predictive!r}")
+    return LikelihoodRatio(bool(restarts), intersect=bool(intersect), predictive=predictive)
 
 
 def chi_square(union: bool = False) -> ChiSquare:

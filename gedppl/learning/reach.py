@@ -77,7 +77,7 @@ def _solve(
         cheap = chosen.data.n * both.shape[1] ** 2 <= 20_000
         most = max(1, MAX_CELLS // max(chosen.data.n, 1))
         for part in np.array_split(mine, -(-len(mine) // most)):
-            found = extremes(chosen.region, both[part], chosen.data.information, cheap_information=cheap)
+            found = extremes(chosen.region, both[part], chosen.data.informations, cheap_information=cheap)
             better = found.settled & (found.value < value[part])
             value[part] = np.where(better, found.value, value[part])
             theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
