@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.ged_ucb.known import holds_parameters
+from gedppl.ged_ucb.declared import holds_parameters
 from gedppl.learning.learner import Bounds
 from gedppl.names import Names
 from gedppl.problem import Constraint

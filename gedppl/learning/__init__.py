@@ -23,6 +23,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.learning.seen_class import SeenClass, served
+from gedppl.numerics.numbers import check_delta
 from gedppl.oracles.fits import WorkingPrior
 from gedppl.showing import Facts, Shown, Spoken
 
@@ -94,14 +95,13 @@ def learner_for(
     keep_past
         Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
     """
+    check_delta(delta)
     if isinstance(confidence, CredibleSet | SampledSet):
         base = learner_for(
             cls, delta=delta, oracle=oracle, prior=prior, seed=seed, known_direction=known_direction, where=where,
             keep_past=keep_past,
         )  # fmt: skip
         return DrawnLearner.start(base, cls, delta=delta, rule=confidence, oracle=oracle, seed=seed)
-    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
     own = cls.own_learner(delta)
     if own is not None:
         return own

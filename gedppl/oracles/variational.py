@@ -62,6 +62,10 @@ class GuideRunner(Protocol):
 
     def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws: ...
 
+    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
+        """Latent sites and their shapes of a guide that the user wrote; None for one that is made from the model."""
+        ...
+
     def fit(
         self, rows: Rows, weights: np.ndarray | None, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int
     ) -> GuideFit: ...
@@ -81,6 +85,17 @@ class SVI:
             backend = import_module(f"gedppl.programs.{cls.backend}_svi")
             known = cls.guide_loops[self.settings] = backend.Runner(cls, self.settings)
         return known
+
+    def check(self, cls: DensityClass) -> None:
+        """Raise where a guide of the user's does not fit the model, site by site."""
+        found = self.runner(cls).own_sites()
+        wanted = {site.name: tuple(site.shape) for site in cls.sites if site.prior}
+        if found is not None and found != wanted:
+            raise SettingError(
+                f"the guide does not fit the model: it has the sites and shapes {found}, the model {wanted}. Write one sample "
+                "site of the same name and shape for each, use guide='normal', or give each outcome an oracle of its own, "
+                "oracle={'...': svi(...)}"
+            )
 
     def __call__(
         self,
@@ -162,4 +177,5 @@ def svi(
     if isinstance(guide, str) and guide not in GUIDES:
         raise SettingError(f"guide must be one of {GUIDES}, an autoguide class or a function (x, a, y), got {guide!r}")
     settings = GuideSettings(guide, float(learning_rate), int(particles), int(draws), int(seed))
-    return Oracle("SVI", SVI(settings, int(steps), int(refit_steps)), {})
+    solve = SVI(settings, int(steps), int(refit_steps))
+    return Oracle("SVI", solve, {}, solve.check)

@@ -128,6 +128,16 @@ class Runner:
         """Whether the last fits ran a graph."""
         return any(graph is not None for graph in self._graphs.values())
 
+    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
+        guide = self.settings.guide
+        if isinstance(guide, str | type) or not self.latents:
+            return None
+        x, a, _ = self._row()
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            found = poutine.trace(guide).get_trace(x, a, None).nodes
+        latent = {name: site for name, site in found.items() if site["type"] == "sample" and not site["is_observed"]}
+        return {name: tuple(s["value"].shape) for name, s in latent.items() if not s["infer"].get("is_auxiliary")}
+
     # the guide --------------------------------------------------------------------------------------------------------
 
     @contextmanager

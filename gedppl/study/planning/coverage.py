@@ -187,7 +187,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class _Design:
+class _CoverageDesign:
     problem: Problem
     contexts: np.ndarray
     rounds: int
@@ -261,7 +261,7 @@ def check_coverage(
     x = some_contexts(read_rows(problem, contexts), seed)
     for model in problem.streams.values():
         model.trace(x[:1], np.zeros(1, np.int64))
-    design = _Design(problem, x, int(rounds), _read_truths(truths), float(delta), agent, int(seed))
+    design = _CoverageDesign(problem, x, int(rounds), _read_truths(truths), float(delta), agent, int(seed))
     done = {run.index: run for run in _kept(more_of, learned, design)}
     tasks = [index for index in range(int(runs)) if index not in done]
     interrupted = False
@@ -284,7 +284,7 @@ def _read_truths(truths: Any) -> tuple[Scenario, ...]:
     return tuple(one if isinstance(one, Scenario) else Scenario(truth=one) for one in truths)
 
 
-def _kept(earlier: Coverage | None, learned: tuple[str, ...], design: _Design) -> tuple[CoverageRun, ...]:
+def _kept(earlier: Coverage | None, learned: tuple[str, ...], design: _CoverageDesign) -> tuple[CoverageRun, ...]:
     if earlier is None:
         return ()
     if (earlier.constraints, earlier.rounds, earlier.delta) != (learned, design.rounds, design.delta):
@@ -292,7 +292,7 @@ def _kept(earlier: Coverage | None, learned: tuple[str, ...], design: _Design) -
     return earlier.runs
 
 
-def _one(design: _Design, index: int) -> CoverageRun:
+def _one(design: _CoverageDesign, index: int) -> CoverageRun:
     seed = int(np.random.SeedSequence([design.seed, index]).generate_state(1)[0] % 2**31)
     world, problem = _world(design, index, seed), design.problem
     agent, run = make_agent(design.agent, problem, design.delta, seed), Run(problem, seed)
@@ -305,7 +305,7 @@ def _one(design: _Design, index: int) -> CoverageRun:
     return judged(problem, run, index, tuple(sorted({alarm.name for alarm in agent.alarms})))
 
 
-def _world(design: _Design, index: int, seed: int) -> ModelWorld:
+def _world(design: _CoverageDesign, index: int, seed: int) -> ModelWorld:
     if not design.truths:
         return declared_world(design.problem, design.contexts, seed, worth_leaving=0.0)
     scenario = design.truths[index % len(design.truths)]

@@ -18,7 +18,7 @@ import numpy as np
 from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import FunctionalError
 from gedppl.functionals import Functional
-from gedppl.ged_ucb.known import holds_parameters
+from gedppl.ged_ucb.declared import holds_parameters
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.study.planning.worlds import ModelWorld
 from gedppl.study.simulation import constrained_best
