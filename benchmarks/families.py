@@ -1,7 +1,7 @@
 """What a bound costs, family by family, and what partial pooling is worth at a sparse site.
 
     python benchmarks/families.py speed          CPU of the bounds that one `ask` needs: five actions, one context
-    python benchmarks/families.py pooling        eight sites, 100 rows, the sparsest site's upper bound: set, posterior, pooled or not
+    python benchmarks/families.py pooling        eight sites, 100 rows: the sparsest one's upper bound, pooled or not
 
 Processor time, never wall time. Numbers of the set are guarantees (if the model holds); those of the posterior are credible.
 """
@@ -28,8 +28,10 @@ TAKES = {
     "Normal": ("scale",), "Logistic": ("scale",), "Laplace": ("scale",), "LogNormal": ("scale",), "Binomial": ("total_count",),
     "NegativeBinomial": ("total_count",), "Gamma": ("concentration",), "Weibull": ("concentration",),
 }  # fmt: skip
-INSIDE = {("identity", "Bernoulli"): (0.2, 0.3, 0.2), ("identity", "Binomial"): (0.2, 0.3, 0.2), ("identity", "Poisson"): (0.5, 1.0, 1.0),
-          ("log", "Bernoulli"): (-2.0, 0.6, 0.5), ("log", "Binomial"): (-2.0, 0.6, 0.5)}  # fmt: skip
+INSIDE = {  # coefficients inside a link's domain
+    ("identity", "Bernoulli"): (0.2, 0.3, 0.2), ("identity", "Binomial"): (0.2, 0.3, 0.2),
+    ("identity", "Poisson"): (0.5, 1.0, 1.0), ("log", "Bernoulli"): (-2.0, 0.6, 0.5), ("log", "Binomial"): (-2.0, 0.6, 0.5),
+}  # fmt: skip
 
 
 def line(x: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -69,7 +71,7 @@ def speed() -> None:
         print(f"{family}, unknown scale: {row}")
 
 
-# partial pooling -----------------------------------------------------------------------------------------------------------------
+# partial pooling ----------------------------------------------------------------------------------------------------
 
 SIZES = (3, 6, 8, 10, 13, 16, 20, 24)  # rows a site, 100 in all
 TRUTH = 0.16
@@ -110,9 +112,8 @@ def pooling(seeds: int) -> None:
             uppers.append(found.upper[0, 0])
             said.add(f"{found.method}, {'guaranteed' if found.guaranteed else 'not guaranteed'}")
             credible.append(_credible_upper(model, x, a, y, seed))
-        print(
-            f"{model.__name__:9s} set {np.median(uppers):.3f} ({', '.join(sorted(said))})   credible 95% {np.median(credible):.3f}"
-        )
+        words = ", ".join(sorted(said))
+        print(f"{model.__name__:9s} set {np.median(uppers):.3f} ({words})   credible 95% {np.median(credible):.3f}")
 
 
 def _credible_upper(model, x: np.ndarray, a: np.ndarray, y: np.ndarray, seed: int) -> float:
