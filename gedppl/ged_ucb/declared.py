@@ -186,8 +186,8 @@ def known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.ndar
 def exactness_notes(state: State) -> list[str]:
     """Where an exact safe value was declared: that it is believed, or why it was not used."""
     notes = []
-    for c in state.problem.constraints:
-        if isinstance(c, Constraint) and c.safe_value_exact:
+    for _, c in state.problem.learned:
+        if c.safe_value_exact:
             space = getattr(state.learners[c.stream], "space", None)
             if holds_parameters(c) and space is not None and space.known:
                 notes.append(f"the safe action's value of {c.name!r} is believed exact, as declared: parameters are held to it")
