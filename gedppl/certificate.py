@@ -56,7 +56,7 @@ class ConstraintCertificate:
     name: str
     worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play; where credible, the quantile of the cost
     at_most: float
-    method: str  # "exact", "ascent", "sampled" or "known"
+    method: str  # "exact", "outer", "profiled", "ascent", "sampled" or "known"
     guaranteed: bool
     rule: str
     note: str

@@ -346,3 +346,20 @@ def test_a_fixed_flax_style_net_below_a_linear_layer_is_exact() -> None:
     cls = ged.density_class(last_layer, example=(X, A))
     np.testing.assert_allclose(cls.seen.predictor.features(X, A), np.asarray(net(X)), atol=1e-6)
     assert cls.exactness.startswith("exact: Normal")
+
+
+def test_an_exact_safe_value_is_an_equation_in_what_the_data_see() -> None:
+    """A centred hierarchy's learner has fewer coordinates than the program has parameters."""
+
+    def model(x, a, y=None):
+        tau = numpyro.sample("tau", nd.HalfNormal(1.0))
+        w = numpyro.sample("w", nd.Normal(0.0, tau).expand([2]).to_event(1))
+        numpyro.sample("y", nd.Normal(w[a] + 0.0 * x[:, 0], 0.2), obs=y)
+
+    cls = ged.density_class(model, example=(X, A))
+    limit = ged.Constraint(cls, ged.mean(-2, 2), at_most=1.0, safe_value=0.1, safe_value_exact=True, name="cost")
+    problem = ged.Problem(n_actions=2, utility=ged.Utility(cls, ged.mean(-2, 2)), constraints=[limit], safe_action=0)
+    agent = ged.GEDUCB(problem, seed=0)
+    decision = agent.ask(X[0])
+    assert decision.certificate.guaranteed
+    assert agent.cost_bounds(X[0])[1][0, 0] == pytest.approx(0.1)
