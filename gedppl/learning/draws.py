@@ -27,6 +27,7 @@ from scipy.linalg import solve_triangular
 
 from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
+from gedppl.learning.seen_class import SeenClass
 from gedppl.learning.storing import storable
 from gedppl.numerics import pareto
 from gedppl.oracles import auto
@@ -39,10 +40,15 @@ if TYPE_CHECKING:
     from gedppl.rows import Rows
 
 SOURCES = ("prior", "laplace", "svi", "nuts")
+OF_THE_PROGRAM = ("svi", "nuts")  # run on its own parameters, whatever the data see of them
 LARGEST_KHAT = 0.7  # beyond, importance weights converge too slowly to be of use
 SMALLEST_SHARE = 0.1  # of the draws, that the weights must be worth
 PROBES = 16  # draws at which a posterior must be the Gaussian that it is taken for
 SAME = 1e-8  # share of the log posterior, by which it may differ there
+NO_SPREAD = (
+    "source='svi' needs a guide with spread over at least one `sample` site: give the parameters priors and a guide such as "
+    "'normal', or use source='laplace'"
+)
 CHAINS = {"numpyro": 4, "pyro": 2}  # side by side in NumPyro, one after another in Pyro
 WARMUP = 300
 LARGEST_RHAT, MOST_DIVERGENT = 1.1, 0.01  # beyond, chains are said not to have settled
@@ -155,7 +161,11 @@ def sample(
     def parametric(cls: DensityClass) -> ParameterDraws:
         if rows is None or empty or source == "prior":
             return _prior(cls, int(draws), int(seed))
-        return FROM[source](cls, rows, int(draws), int(seed), fit, oracle)
+        if isinstance(cls, SeenClass) and source in OF_THE_PROGRAM:
+            found = sample(cls.whole, rows, source, draws, seed, None, oracle if isinstance(oracle, SVI) else None)
+            return replace(found, theta=cls.seen_of(found.theta))
+        mine = fit if fit is not None and len(fit.theta) == cls.dim else None  # one of what the data see has other coordinates
+        return FROM[source](cls, rows, int(draws), int(seed), mine, oracle)
 
     return cls.visit(lambda members: _members(members, None if source == "prior" else rows, source), parametric)
 
@@ -249,14 +259,20 @@ def _laplace(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: O
     return ParameterDraws(theta, None, float(S), -np.inf, "laplace", status, found.ok, exact, log_proposal=proposal)
 
 
-def _svi(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
+def guide_of(oracle: Oracle | None) -> Oracle:
+    """The SVI oracle whose guide is drawn from: the one given, or independent Normals."""
     chosen = oracle if oracle is not None and isinstance(oracle.solve, SVI) else svi()
     assert isinstance(chosen.solve, SVI)
-    if np.all(cls.prior_free) or chosen.solve.settings.guide == "delta":
-        raise SettingError(
-            "source='svi' needs a guide with spread over at least one `sample` site: give the parameters priors and a guide such "
-            "as 'normal', or use source='laplace'"
-        )
+    if chosen.solve.settings.guide == "delta":
+        raise SettingError(NO_SPREAD)
+    return chosen
+
+
+def _svi(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
+    chosen = guide_of(oracle)
+    assert isinstance(chosen.solve, SVI)
+    if np.all(cls.prior_free):
+        raise SettingError(NO_SPREAD)
     found = _fitted(cls, rows, fit if fit is not None and fit.guide is not None else None, chosen)
     if found.guide is None:
         return _nothing_learned(cls, rows, S, seed, found.status)

@@ -42,6 +42,7 @@ class Record:
     shapes: tuple[Shape, ...] = ()  # of the value, or of each array in a module's value
     free_shapes: tuple[Shape, ...] = ()  # the same unconstrained
     constraint: Any = None
+    range: tuple[float, float] = (-math.inf, math.inf)  # of the value's entries, by the constraint
     unconstrained: bool = False  # any real number is allowed: the value is its own free form
     sees_y: bool = False  # whether the value is the very y that the program was called with
 

@@ -9,28 +9,44 @@ from gedppl.oracles.one_predictor import TERMS
 if TYPE_CHECKING:
     from gedppl.programs.program import ProgramClass
 
+ADVICE = (
+    "Where it can be, write the predictor as a sum of data times values made of parameters alone, through one link (logits=, an "
+    "exp for a rate), with every other argument known"
+)
 GROUPS = "Actions with parameters of their own get sets from their own rows too"
 
 
 def exactness(cls: ProgramClass) -> str:
-    """Exact on one affine predictor of a known family and on ordered outcomes; otherwise what stands in the way."""
-    if cls.predictor is not None and (cls.predictor.family, cls.predictor.link) in TERMS:
-        family, link = cls.predictor.family, cls.predictor.link
-        form = "an ellipsoid in closed form" if family == "Normal" else "convex"
+    """Exact on one affine predictor of a known family and on ordered outcomes; otherwise what stands in the way, and where."""
+    seen = cls.seen
+    predictor, ordered = (cls.predictor, cls.ordered) if seen is None else (seen.predictor, seen.ordered)
+    where = f"the {cls.dim} parameters"
+    if seen is not None:
+        where = f"{seen.dim} values that the {cls.dim} parameters make (what the data see of them)"
+    if predictor is not None and (predictor.family, predictor.link) in TERMS:
+        form = "an ellipsoid in closed form" if predictor.family == "Normal" else "convex"
         return (
-            f"exact: {family} with one predictor ({link} link) affine in the {cls.dim} parameters, so that its likelihood "
+            f"exact: {predictor.family} with one predictor ({predictor.link} link) affine in {where}, so that its likelihood "
             f"set is {form} and a functional is bounded at the predictor's two ends. {GROUPS}."
         )
-    if cls.ordered is not None:
+    if ordered is not None:
         return (
-            f"exact for chances of y <= k or y > k: ordered outcomes whose edges are affine in the {cls.dim} parameters, with a "
-            f"convex likelihood set. What weighs several categories (a mean) goes by local ascent, no certificate. {GROUPS}."
+            f"exact for chances of y <= k or y > k: ordered outcomes whose edges are affine in {where}, with a "
+            f"convex likelihood set. What weighs several categories (a mean) is bounded edge by edge: guaranteed, "
+            f"a little wide. {GROUPS}."
         )
+    return f"not exact: {_obstacle(cls)}. Bounds come from local ascent, which is an approximation and no certificate. {GROUPS}."
+
+
+def _obstacle(cls: ProgramClass) -> str:
+    refusal = cls.refusal
     if cls.predictor is not None:
-        obstacle = f"the family {cls.predictor.family} with {cls.predictor.link} link has no score equations here"
-    else:
-        obstacle = (
-            f"the arguments of its {cls.program.family} are not a known link of one predictor that is affine in the parameters, "
-            "with all else known"
-        )
-    return f"not exact: {obstacle}. Bounds come from local ascent, which is an approximation and no certificate. {GROUPS}."
+        return f"the family {cls.predictor.family} with {cls.predictor.link} link has no score equations here"
+    general = (
+        f"the arguments of its {cls.program.family} are not a known link of one predictor that is affine in the parameters, "
+        "with all else known"
+    )
+    if refusal is None:
+        return general
+    place = f" ({refusal.line})" if refusal.line else ""
+    return f"{general}: {refusal.why}{place}. {ADVICE}"

@@ -21,12 +21,12 @@ from gedppl.classes import LinearPredictor, OrderedPredictor, away_from
 from gedppl.density import Density
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
-from gedppl.programs.answers import Answers
-from gedppl.programs.histories import Histories
+from gedppl.programs.histories import PIECES, Answers, Histories, pad, pieces, settings_size
 from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.programs.jax_first_look import FirstLook, first_look
+from gedppl.programs.jax_seen import seen_by_data
 from gedppl.programs.lowering import crossing, external_density, is_external
-from gedppl.programs.padding import PIECES, pad, pieces, settings_size
+from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import trial_rows
 from gedppl.rows import Rows
 
@@ -135,6 +135,11 @@ class JaxKernels:
     @property
     def ordered(self) -> OrderedPredictor | None:
         return self._fact("ordered", lambda: ordered_predictor(self))
+
+    @property
+    def seen(self) -> Seen | Refusal:
+        """What data see of the parameters, where the predictor is not affine in theta itself."""
+        return self._fact("seen", lambda: seen_by_data(self))
 
     # parameters -------------------------------------------------------------------------------------------------------
 
@@ -346,6 +351,11 @@ class JaxKernels:
             return jax.vmap(one)(theta)
 
         return self._over_pieces("values", function, theta, (x, a), static=functional)
+
+    def functional_at(self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """A functional of the user's at a density with NumPy arguments, in arrays of this backend."""
+        with jax.enable_x64(True):
+            return np.asarray(functional(density.map_args(jnp.asarray), x=jnp.asarray(x), a=jnp.asarray(a)))
 
     def values_grad(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         def function(theta: Any, x: Any, a: Any) -> Any:

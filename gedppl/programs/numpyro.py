@@ -23,8 +23,8 @@ from gedppl.programs.checks import Record, analyse, assignments, is_discrete, na
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.jax_affine import what_matters
 from gedppl.programs.jax_kernels import JaxKernels
-from gedppl.programs.lowering import crossing, external, is_masked, lower
-from gedppl.programs.tracing import Site
+from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
+from gedppl.programs.tracing import Site, support_range
 
 
 class _Recorder(Messenger):
@@ -48,6 +48,7 @@ class _Recorder(Messenger):
             self.records.append(
                 Record(
                     msg["name"], "param", value=value, shapes=shapes, free_shapes=free, constraint=str(constraint),
+                    range=support_range(constraint),
                     unconstrained=_is_identity(biject_to(constraint)),
                 )
             )  # fmt: skip
@@ -61,7 +62,7 @@ class _Recorder(Messenger):
                     msg["name"], "sample", value=value, fn=fn, observed=bool(msg["is_observed"]),
                     scaled=msg["scale"] not in (None, 1, 1.0), masked=is_masked(fn), discrete=is_discrete(fn),
                     outcomes=None if msg["is_observed"] else _outcomes(fn), shapes=(jnp.shape(value),),
-                    free_shapes=(free_shape,), constraint=str(fn.support),
+                    free_shapes=(free_shape,), constraint=str(fn.support), range=support_range(fn.support),
                     unconstrained=latent and _is_identity(biject_to(fn.support)),
                 )
             )  # fmt: skip
@@ -201,6 +202,7 @@ class TracedProgram(JaxKernels):
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
+        self.ranges = {site.name: record.range for record in outline.parameters for site in self.groups[record.name]}
         self.unconstrained = all(record.unconstrained for record in outline.parameters)
         self._check_outcome_use()
         found = [self._identify(assignment) for assignment in self.assignments]
@@ -274,6 +276,10 @@ class TracedProgram(JaxKernels):
             raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
         logs = jnp.asarray(fill.log_prior, float), jnp.asarray(fill.log_jacobian, float)
         return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
+
+    def bare(self, given: Mapping[str, Any], x: Any, a: Any) -> Any:
+        """The outcome's distribution at constrained values by site, without the wrappers of plates."""
+        return strip(self.run(None, x, a, given=given).observed)
 
     def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:
         """log p(y_i | x_i, a_i, theta), (n,); discrete row latents summed out."""

@@ -38,6 +38,7 @@ from gedppl.errors import (
 from gedppl.programs import LOCK
 from gedppl.programs.exactness import exactness
 from gedppl.programs.lowering import counts_trials, trials_of
+from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import Site, check_initial, find_program, parse_bounds
 from gedppl.rows import Rows
 from gedppl.showing import as_html
@@ -82,6 +83,7 @@ class ProgramClass:
         self._program: Any = None
         self._known_actions: set[int] = set()
         self._token: str | None = None
+        self._in_v: Any = None
         self.guide_loops: dict[GuideSettings, GuideRunner] = {}  # of SVI: they hold what was compiled
         if example is not None:
             self.trace(*example)
@@ -182,8 +184,37 @@ class ProgramClass:
         return self.program.ordered
 
     @property
+    def seen(self) -> Seen | None:
+        """What the data see of the parameters, v = h(theta), where the predictor is affine in v and not in theta itself.
+
+        Also where it is affine in theta, but in fewer parameters than there are: a centred hierarchy's scales are seen by no row,
+        and a fit without them has no funnel to fall into.
+        """
+        constrained = any(np.isfinite(side) for ends in self.program.ranges.values() for side in ends)
+        found = self.program.seen if constrained or not self._is_affine else None
+        if not isinstance(found, Seen) or (self._is_affine and found.dim >= self.dim):
+            return None
+        return found
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why no predictor is proved affine, and at which line of the program; None where one is."""
+        found = None if self._is_affine else self.program.seen
+        return found if isinstance(found, Refusal) else None
+
+    @property
+    def _is_affine(self) -> bool:
+        return self.predictor is not None or self.ordered is not None
+
+    @property
     def location_scale(self) -> LocationScale | None:
-        return None
+        return None if self.seen is None else self.seen.location_scale
+
+    def in_what_is_seen(self, make: Callable[[], Any]) -> Any:
+        """This class in v; made once, so that what it has found out is kept."""
+        if self._in_v is None:
+            self._in_v = make()
+        return self._in_v
 
     @property
     def exactness(self) -> str:

@@ -31,7 +31,7 @@ from gedppl.programs.identity import Identity, identify, looks_alike, predictor_
 from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_kernels import TorchKernels
-from gedppl.programs.tracing import Site
+from gedppl.programs.tracing import Site, support_range
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
@@ -309,6 +309,7 @@ class TracedProgram(TorchKernels):
         self.dim = self.sites[-1].stop if self.sites else 0
         self._constraints = {site.name: site.constraint for site in outline.parameters}
         self._start = {site.name: site.value for site in outline.parameters if site.kind == "param"}
+        self.ranges = {site.name: support_range(site.constraint) for site in outline.parameters}
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
@@ -378,6 +379,11 @@ class TracedProgram(TorchKernels):
             raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
         log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
         return Pass(fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free)
+
+    def bare(self, given: Mapping[str, Any] | None, x: Any, a: Any) -> Any:
+        """The outcome's distribution at constrained values by site (None: at theta = 0), without the wrappers of plates."""
+        theta = torch.zeros(self.dim, dtype=torch.float64) if given is None else None
+        return strip(self.run(theta, x, a, given=given).observed)
 
     def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any, given: Any = None) -> Any:
         """log p(y_i | x_i, a_i, theta), (n,), or at `given` constrained values; discrete row latents summed out."""

@@ -19,7 +19,9 @@ from gedppl.density import Density
 from gedppl.programs import LOCK
 from gedppl.programs.histories import Histories
 from gedppl.programs.lowering import crossing, external_density, is_external
+from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.torch_affine import linear_predictor, ordered_predictor
+from gedppl.programs.torch_seen import seen_by_data
 from gedppl.programs.tracing import trial_rows
 from gedppl.rows import Rows
 
@@ -98,6 +100,15 @@ class TorchKernels:
     @property
     def ordered(self) -> OrderedPredictor | None:
         return self._fact("ordered", lambda: ordered_predictor(self))
+
+    @property
+    def seen(self) -> Seen | Refusal:
+        """What data see of the parameters, where the predictor is not affine in theta itself."""
+        return self._fact("seen", lambda: seen_by_data(self))
+
+    def functional_at(self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """A functional of the user's at a density with NumPy arguments, in arrays of this backend."""
+        return _numpy(functional(density.map_args(_tensor), x=_tensor(x), a=_tensor(a)))
 
     # parameters -------------------------------------------------------------------------------------------------------
 

@@ -106,6 +106,20 @@ def parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[s
     return parsed
 
 
+def support_range(constraint: Any) -> tuple[float, float]:
+    """The interval that a constraint keeps every entry in, as far as it says so in numbers."""
+    base = getattr(constraint, "base_constraint", constraint)
+    if "simplex" in type(base).__name__.lower():
+        return 0.0, 1.0
+    ends = []
+    for side, open_end in (("lower_bound", -np.inf), ("upper_bound", np.inf)):
+        try:
+            ends.append(float(np.asarray(getattr(base, side, open_end))))
+        except (TypeError, ValueError, RuntimeError):  # an array, or not yet a number: a bound that another site sets
+            ends.append(open_end)
+    return ends[0], ends[1]
+
+
 def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Three rows (3, dx) and (3,) near the example's first, away from zeros."""
     return x[:1] * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]], np.repeat(a[:1], 3)

@@ -1,0 +1,197 @@
+"""One row of a JAX program as the steps that `gedppl.programs.forms` reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from gedppl.programs.forms import Listing, Step
+
+LONGEST_SCAN = 64  # steps that are written out one after another
+
+_MOVES = ("reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev", "copy", "copy_p", "expand_dims", "split")
+_LINEAR = ("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "stack", "pad", "cumsum")
+_RULES = {
+    **dict.fromkeys((*_MOVES, "gather", "dynamic_slice", "select_n"), "move"),
+    **dict.fromkeys((*_LINEAR, "scatter", "scatter-add", "dynamic_update_slice"), "linear"),
+    **{"mul": "multiply", "dot_general": "contract", "div": "divide", "exp": "exp", "log": "log"},
+    **dict.fromkeys(("integer_pow", "sqrt", "rsqrt", "square"), "power"),
+}
+_POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "square": 2.0}
+_ELEMENTWISE = frozenset(
+    (
+        *("add", "sub", "neg", "mul", "div", "exp", "log", "log1p", "expm1", "logistic", "tanh", "sqrt", "rsqrt", "square"),
+        *("integer_pow", "pow", "abs", "max", "min", "erf", "erfc", "erf_inv", "sin", "cos", "sign", "lgamma", "digamma"),
+        *("select_n", "clamp", "gt", "lt", "ge", "le", "eq", "ne", "and", "or", "not", "cbrt", "exp2", "is_finite"),
+    )
+)
+_CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
+_OURS = str(Path(__file__).resolve().parent)
+
+
+class JaxArithmetic:
+    """See `gedppl.programs.forms.Arithmetic`."""
+
+    def over(self, run: Callable[..., Sequence[Any]], *stacked: Any) -> Sequence[Any]:
+        return jax.vmap(run)(*stacked)
+
+    def constant(self, run: Callable[..., Sequence[Any]], *values: Any) -> Sequence[Any]:
+        with jax.ensure_compile_time_eval():
+            return run(*values)
+
+    def zeros(self, like: Any) -> Any:
+        return jnp.zeros(jnp.shape(like), jnp.result_type(like))
+
+    def identity(self, shape: tuple[int, ...]) -> Any:
+        size = int(np.prod(shape))
+        return np.eye(size).reshape(size, *shape)
+
+    def broadcast(self, value: Any, shape: tuple[int, ...]) -> Any:
+        return jnp.broadcast_to(value, shape)
+
+    def log(self, value: Any) -> Any:
+        return jnp.log(jnp.asarray(value, float))
+
+    def logit(self, value: Any) -> Any:
+        return jnp.log(value) - jnp.log1p(-value)
+
+    def total(self, terms: Any, weights: Any) -> Any:
+        return jnp.tensordot(jnp.ravel(weights), terms, axes=1)
+
+
+def listing(function: Callable[..., Any], *args: Any) -> Listing:
+    """The steps of `function(*args)`, without those that its results do not need; its arguments are the listing's inputs."""
+    closed = jax.make_jaxpr(function)(*args)
+    jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    assert all(used)
+    writer = _Writer()
+    inputs = [writer.new() for _ in jaxpr.invars]
+    outputs = writer.inline(jaxpr, closed.consts, inputs)
+    return Listing(tuple(writer.steps), writer.constants, tuple(inputs), tuple(outputs))
+
+
+class _Writer:
+    """Values are numbered in the order in which they come up."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.constants: dict[int, Any] = {}
+        self.count = 0
+
+    def new(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def constant(self, value: Any) -> int:
+        key = self.new()
+        self.constants[key] = value
+        return key
+
+    def inline(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[int]) -> list[int]:
+        known = {var: self.constant(value) for var, value in zip(jaxpr.constvars, consts)}
+        known.update(zip(jaxpr.invars, inputs))
+
+        def key(atom: Any) -> int:
+            return self.constant(np.asarray(atom.val, atom.aval.dtype)) if hasattr(atom, "val") else known[atom]
+
+        for equation in jaxpr.eqns:
+            known.update(zip(equation.outvars, self.write(equation, [key(atom) for atom in equation.invars])))
+        return [key(atom) for atom in jaxpr.outvars]
+
+    def write(self, equation: Any, inputs: list[int]) -> list[int]:
+        name, params = equation.primitive.name, equation.params
+        if name in _CALLS:
+            inner = next(params[field] for field in ("jaxpr", "call_jaxpr", "fun_jaxpr") if field in params)
+            return self.inline(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
+        if name == "scan" and params["length"] <= LONGEST_SCAN:
+            return self._scan(equation, inputs)
+        if name == "cond":
+            return self._cond(equation, inputs)
+        return self._plain(equation, inputs)
+
+    def add(
+        self, name: str, run: Callable[..., Sequence[Any]], inputs: Sequence[int], real: Sequence[bool], **more: Any
+    ) -> list[int]:
+        outputs = [self.new() for _ in real]
+        self.steps.append(Step(name, run, tuple(inputs), tuple(outputs), tuple(real), **more))
+        return outputs
+
+    def _plain(self, equation: Any, inputs: list[int]) -> list[int]:
+        primitive, params, name = equation.primitive, equation.params, equation.primitive.name
+
+        def run(*values: Any) -> Sequence[Any]:
+            found = primitive.bind(*values, **params)
+            return found if primitive.multiple_results else (found,)
+
+        rule, needs = _RULES.get(name, ""), _needs(name, len(inputs))
+        if name == "convert_element_type":
+            before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+            rule = "move" if before.kind == after.kind == "f" and after.itemsize >= before.itemsize else ""
+        real = [var.aval.dtype.kind == "f" for var in equation.outvars]
+        full = f"{name}[{params['y']}]" if name == "integer_pow" else name
+        power = float(params["y"]) if name == "integer_pow" else _POWERS.get(name, 1.0)
+        return self.add(
+            full, run, inputs, real, rule=rule, needs=needs, elementwise=name in _ELEMENTWISE, power=power, line=_line(equation)
+        )  # fmt: skip
+
+    def _cond(self, equation: Any, inputs: list[int]) -> list[int]:
+        """All branches, then a choice among their results."""
+        branches = [self.inline(branch.jaxpr, branch.consts, inputs[1:]) for branch in equation.params["branches"]]
+        line, found = _line(equation), []
+
+        def choose(index: Any, *cases: Any) -> Sequence[Any]:
+            at = jnp.clip(jnp.asarray(index).astype(jnp.int32), 0, len(cases) - 1)
+            return (jnp.stack([jnp.where(at == i, case, jnp.zeros_like(case)) for i, case in enumerate(cases)]).sum(0),)
+
+        for var, cases in zip(equation.outvars, zip(*branches)):
+            real = var.aval.dtype.kind == "f"
+            found += self.add("cond", choose, [inputs[0], *cases], [real], rule="linear" if real else "", needs=(0,), line=line)
+        return found
+
+    def _scan(self, equation: Any, inputs: list[int]) -> list[int]:
+        """A short scan, written out."""
+        params, line = equation.params, _line(equation)
+        first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+        consts, carry, slices = inputs[:first], inputs[first:last], inputs[last:]
+        body, length = params["jaxpr"], params["length"]
+        rows: list[list[int]] = [[] for _ in range(length)]
+        kinds = [var.aval.dtype.kind == "f" for var in body.jaxpr.invars[last:]]
+        for t in range(length)[:: -1 if params["reverse"] else 1]:
+            now = [
+                self.add("slice", lambda value, t=t: (value[t],), [key], [real], rule="move", line=line)[0]
+                for key, real in zip(slices, kinds)
+            ]
+            out = self.inline(body.jaxpr, body.consts, [*consts, *carry, *now])
+            carry, rows[t] = out[: params["num_carry"]], out[params["num_carry"] :]
+        stacked = []
+        for var, column in zip(equation.outvars[params["num_carry"] :], zip(*rows)):
+            real = var.aval.dtype.kind == "f"
+            stacked += self.add(
+                "stack", lambda *parts: (jnp.stack(parts),), column, [real], rule="linear" if real else "", line=line
+            )
+        return [*carry, *stacked]
+
+
+def _needs(name: str, n_inputs: int) -> tuple[int, ...]:
+    """Inputs that say where, not what."""
+    if name in ("gather", "dynamic_slice"):
+        return tuple(range(1, n_inputs))
+    if name == "dynamic_update_slice":
+        return tuple(range(2, n_inputs))
+    return {"select_n": (0,), "scatter": (1,), "scatter-add": (1,)}.get(name, ())
+
+
+def _line(equation: Any) -> str:
+    """The nearest line that belongs to no package."""
+    trace = equation.source_info.traceback
+    for frame in [] if trace is None else trace.frames:
+        if "site-packages" not in frame.file_name and not frame.file_name.startswith((_OURS, "<", os.path.dirname(os.__file__))):
+            return f"line {frame.line_num} of {Path(frame.file_name).name}"
+    return ""

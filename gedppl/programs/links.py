@@ -1,0 +1,174 @@
+"""Which family and link a program's outcome has, from how its arguments were read.
+
+Inverse links are recognised by their operations, never by a function's name: reference functions are read like the program, and
+an expression of one form counts as a link only if it is one of theirs, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gedppl.oracles.one_predictor import TERMS
+from gedppl.programs.forms import Exp, Form, Known, Reading, Tail, Unknown, Value
+
+CANONICAL = {"probs": "logit", "rate": "log", "mean": "log", "size": "log", "loc": "identity", "logits": "logit"}
+LINKS = {  # what the carrying argument may be of the predictor
+    "probs": ("logit", "probit", "cloglog", "log", "identity"),
+    "rate": ("log",),
+    "mean": ("log", "identity"),
+    "size": ("log",),
+    "loc": ("identity",),
+    "logits": ("logit",),
+}
+ORDERED = "OrderedLogistic"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A packages' class: the family, which kind of argument carries the predictor, how to get it, and what else there is."""
+
+    family: str
+    kind: str
+    arguments: Callable[[Any], Sequence[Any]]  # distribution -> the carrying argument, then the others
+    others: tuple[str, ...] = ()
+
+
+def _of(family: str, kind: str, name: str, *others: str) -> Outcome:
+    return Outcome(family, kind, lambda d: [getattr(d, part) for part in (name, *others)], others)
+
+
+_NEGATIVE_BINOMIAL = "NegativeBinomial"
+_BY_MEAN = Outcome(_NEGATIVE_BINOMIAL, "mean", lambda d: [d.concentration / d.rate, d.concentration], ("total_count",))
+OUTCOMES = {
+    "Normal": _of("Normal", "loc", "loc", "scale"),
+    "LogNormal": _of("LogNormal", "loc", "loc", "scale"),
+    "Laplace": _of("Laplace", "loc", "loc", "scale"),
+    "Logistic": _of("Logistic", "loc", "loc", "scale"),
+    "BernoulliLogits": _of("Bernoulli", "logits", "logits"),
+    "BernoulliProbs": _of("Bernoulli", "probs", "probs"),
+    "BinomialLogits": _of("Binomial", "logits", "logits", "total_count"),
+    "BinomialProbs": _of("Binomial", "probs", "probs", "total_count"),
+    "Poisson": _of("Poisson", "mean", "rate"),
+    "Exponential": _of("Exponential", "rate", "rate"),
+    "Gamma": _of("Gamma", "rate", "rate", "concentration"),
+    "Weibull": _of("Weibull", "size", "scale", "concentration"),
+    "NegativeBinomialLogits": _of(_NEGATIVE_BINOMIAL, "logits", "logits", "total_count"),
+    "NegativeBinomialProbs": _of(_NEGATIVE_BINOMIAL, "probs", "probs", "total_count"),
+    "GammaPoisson": _BY_MEAN,
+    "NegativeBinomial2": _BY_MEAN,
+    ORDERED: Outcome("Ordered", "logits", lambda d: [d.cutpoints - d.predictor[..., None]]),
+}
+SCALED = ("Normal", "LogNormal")  # families whose scale may be unknown
+
+
+@dataclass(frozen=True)
+class Affine:
+    """An argument's predictor."""
+
+    link: str
+    form: Form  # of cuts
+
+
+Table = Mapping[tuple[Any, ...], tuple[str, float, float]]
+"""Expression -> (link, alpha, beta): its root is alpha * predictor + beta."""
+
+
+def link_table(
+    read: Callable[[Any], Value], functions: Mapping[str, Sequence[Any]], numbers: Callable[[Callable[[], Any]], Any]
+) -> Table:
+    """From reference functions by link. `read` reads one of them at one predictor that is a cut of its own; `numbers` runs a
+    function that returns arrays."""
+    found: list[tuple[tuple[Any, ...], str]] = []
+
+    def every() -> list[Any]:
+        found.clear()
+        roots = []
+        for link, references in functions.items():
+            for tail in map(read, references):
+                if isinstance(tail, Tail):
+                    found.append((tail.expression, link))
+                    roots.append([next(iter(tail.root.terms.values())).reshape(-1)[0], tail.root.offset.reshape(-1)[0]])
+        return roots
+
+    return {expression: (link, float(alpha), float(beta)) for (alpha, beta), (expression, link) in zip(numbers(every), found)}
+
+
+def carried(reading: Reading, kind: str, value: Value, table: Table) -> Affine | Unknown:
+    """How an argument of this kind depends on a predictor that is affine in cuts."""
+    if isinstance(value, Unknown):
+        return value
+    if isinstance(value, Known):
+        return Unknown("no parameter moves the outcome's distribution", "")
+    if isinstance(value, Form) and value.still:
+        return Affine(CANONICAL[kind], reading.cut(_canonical(reading, kind, value)))
+    found = _linked(reading, kind, value, table)
+    if found is None or found.link not in LINKS[kind]:
+        return Unknown(f"the predictor comes through none of its links ({', '.join(LINKS[kind])})", _root(value).line)
+    return found
+
+
+def _canonical(reading: Reading, kind: str, value: Form) -> Form:
+    """A still argument has one value for each action, so that its canonical predictor is one more value made of theta alone."""
+    if CANONICAL[kind] == "log":
+        return reading.apply(reading.arithmetic.log, "log", value, line=value.line)
+    if kind == "probs":
+        return reading.apply(reading.arithmetic.logit, "logit", value, line=value.line)
+    return value
+
+
+def _linked(reading: Reading, kind: str, value: Value, table: Table) -> Affine | None:
+    if isinstance(value, Exp):
+        return Affine("log", value.log)
+    if isinstance(value, Form):
+        log = reading.log_of(value) if kind in ("rate", "mean", "size") else None
+        if isinstance(log, Form):
+            return Affine("log", log)
+        return Affine("logit" if kind == "logits" else "identity", value)
+    if isinstance(value, Tail) and value.expression in table:
+        link, alpha, beta = table[value.expression]
+        terms = {k: jacobian / alpha for k, jacobian in value.root.terms.items()}
+        return Affine(link, Form(terms, (value.root.offset - beta) / alpha, False, line=value.root.line))
+    return None
+
+
+def _root(value: Value) -> Form:
+    if isinstance(value, Exp):
+        return value.log
+    if isinstance(value, Tail):
+        return value.root
+    assert isinstance(value, Form)
+    return value
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What an outcome's arguments were found to be, at one row."""
+
+    family: str
+    link: str
+    predictor: Form  # of cuts
+    others: dict[str, Known]
+    scale: Form | None  # still: unknown, and made of theta alone
+
+
+def conclude(reading: Reading, outcome: Outcome, values: Sequence[Value], table: Table) -> Conclusion | Unknown:
+    """The family, its link and its predictor; or why there is none."""
+    found = carried(reading, outcome.kind, values[0], table)
+    if isinstance(found, Unknown):
+        return found
+    others, scale = {}, None
+    for name, value in zip(outcome.others, values[1:]):
+        if isinstance(value, Known):
+            others[name] = value
+        elif name == "scale" and outcome.family in SCALED and isinstance(value, Form) and value.still:
+            scale = value
+        else:
+            place = (
+                value.line if isinstance(value, Form | Unknown) else _root(value).line if isinstance(value, Exp | Tail) else ""
+            )
+            return Unknown(f"the {outcome.family}'s {name} depends on parameters; only a known one leaves a convex set", place)
+    if scale is None and outcome.family != "Ordered" and (outcome.family, found.link) not in TERMS:
+        return Unknown(f"a {outcome.family} with {found.link} link is not known to leave a convex set", found.form.line)
+    return Conclusion(outcome.family, found.link, found.form, others, scale)

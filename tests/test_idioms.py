@@ -1,0 +1,212 @@
+"""Practitioners' idioms: what data see of each is proved, equals the program's own values, and decides under a guarantee."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.stats import binom
+
+import gedppl as ged
+from gedppl.errors import FitWarning
+from gedppl.learning import Where, learner_for
+from gedppl.learning.seen_class import served
+from tests.idioms import IDIOMS, Idiom, contexts
+from tests.optional_pyro import needs_pyro
+
+QUICK = (  # in NumPyro, where every class is compiled; the others in the slow run
+    "Beta-Bernoulli arms",
+    "non-centred arms",
+    "probit",
+    "30 actions with shared features",
+    "Normal, a scale for each action",
+    "negative binomial demand",
+    "log-linear scale",
+)
+
+
+def case(idiom: Idiom, ppl: str):
+    marks = [needs_pyro] if ppl == "pyro" else [] if idiom.name in QUICK else [pytest.mark.slow]
+    return pytest.param(idiom, ppl, id=f"{idiom.name}, {ppl}", marks=marks)
+
+
+CASES = [case(idiom, ppl) for idiom in IDIOMS for ppl in ("numpyro", "pyro") if idiom.model(ppl) is not None]
+GUARANTEED = [case for case in CASES if case.values[0].word == "exact"]
+CLASSES: dict[tuple[str, str], ged.programs.program.ProgramClass] = {}
+
+
+def class_of(idiom: Idiom, ppl: str):
+    if (idiom.name, ppl) not in CLASSES:
+        example = contexts(np.random.default_rng(0), 1), np.zeros(1, int)
+        CLASSES[idiom.name, ppl] = ged.density_class(idiom.model(ppl), example=example)
+    return CLASSES[idiom.name, ppl]
+
+
+def rows_of(idiom: Idiom, n: int, seed: int):
+    rng = np.random.default_rng(seed)
+    return contexts(rng, n), rng.integers(0, idiom.n_actions, n)
+
+
+def truth_of(cls) -> np.ndarray:
+    """Parameters near the middle of the prior, where costs are moderate."""
+    draws = np.asarray(cls.draw_prior(40, 3), float)
+    return 0.5 * (cls.initial + draws[0])
+
+
+@pytest.mark.parametrize(("idiom", "ppl"), CASES)
+def test_what_data_see_is_proved_or_refused_as_the_table_says(idiom: Idiom, ppl: str) -> None:
+    cls = class_of(idiom, ppl)
+    assert (cls.location_scale is not None) == (idiom.word == "scale")
+    if idiom.word == "not exact":
+        assert cls.seen is None
+        assert cls.refusal.why in cls.exactness
+    if idiom.dim is not None and cls.seen is not None:
+        assert cls.seen.dim == idiom.dim
+
+
+@pytest.mark.parametrize(("idiom", "ppl"), [case for case in CASES if case.values[0].word != "not exact"])
+def test_the_log_density_by_what_is_seen_is_the_programs(idiom: Idiom, ppl: str) -> None:
+    """At parameters drawn from the prior and at rows of every action: the proof's features against the program itself."""
+    cls = class_of(idiom, ppl)
+    x, a = rows_of(idiom, 24, 1)
+    theta = np.asarray(cls.draw_prior(4, 7), float)
+    if idiom.word == "scale":
+        ours = cls.location_scale
+        v, scale = ours.from_theta(theta)
+        loc, density = v @ ours.features(x, a).T + ours.offset(x, a), cls.density_at(theta, x, a)
+        np.testing.assert_allclose(loc, density.args["loc"], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(scale[:, ours.group(x, a)], density.args["scale"], rtol=1e-12)
+        return
+    view = served(cls)
+    if view is cls:
+        return
+    y = cls.density_at(theta[0], x, a).sample(0, 1)[0]
+    ours, theirs = view.log_likelihood(view.seen_of(theta), x, a, y), cls.log_likelihood(theta, x, a, y)
+    known = theirs > -30  # further out float64 cancels in the packages' own formulas
+    assert known.sum() > 10
+    np.testing.assert_allclose(ours[known], theirs[known], atol=1e-5)  # the packages' log binomial coefficients err by 1e-6
+    both = known & known[0]
+    np.testing.assert_allclose((ours - ours[0])[both], (theirs - theirs[0])[both], rtol=1e-9, atol=1e-9)
+
+
+def decided(idiom: Idiom, ppl: str, rounds: int):
+    """An agent that was told so many rounds, and its decision."""
+    cls = class_of(idiom, ppl)
+    theta, rng = truth_of(cls), np.random.default_rng(2)
+    x = contexts(rng, 200)
+    costs = np.asarray(cls.values(idiom.functional, theta, x, np.zeros(200, int)), float)
+    low, high = idiom.functional.low, idiom.functional.high
+    safe = float(min(costs.max() + 0.02 * (high - low), high - 0.1 * (high - low)))
+    constraint = ged.Constraint(
+        cls, idiom.functional, at_most=safe + 0.5 * (high - safe), safe_value=safe, name="cost", outcome="utility"
+    )
+    problem = ged.Problem(
+        n_actions=idiom.n_actions,
+        utility=ged.Utility(cls, idiom.functional),
+        constraints=[constraint],
+        safe_action=0,
+        safe_utility=low,
+    )
+    agent = ged.GEDUCB(problem, seed=1)
+    a = rng.integers(0, idiom.n_actions, rounds)
+    agent.observe(x[:rounds], a, cls.density_at(theta, x[:rounds], a).sample(4, 1)[0])
+    return agent, agent.ask(x[rounds])
+
+
+@pytest.mark.parametrize(("idiom", "ppl"), GUARANTEED)
+@pytest.mark.slow
+def test_decisions_are_guaranteed_after_twenty_rounds(idiom: Idiom, ppl: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        agent, decision = decided(idiom, ppl, 20)
+    assert decision.certificate.guaranteed
+    assert not agent.alarms
+
+
+def test_a_decision_is_guaranteed_after_twenty_rounds() -> None:
+    """One idiom of the test above, in the quick run."""
+    agent, decision = decided(next(one for one in IDIOMS if one.name == "non-centred arms"), "numpyro", 20)
+    assert decision.certificate.guaranteed
+    assert not agent.alarms
+
+
+def test_at_least_twenty_of_the_idioms_are_exact() -> None:
+    assert sum(idiom.word == "exact" for idiom in IDIOMS) >= 20
+    assert len(IDIOMS) >= 24
+
+
+# statistics -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("idiom", "ppl"), [case for case in GUARANTEED if case.values[1] == "numpyro"])
+def test_bounds_cover_the_truth_in_adaptive_runs(idiom: Idiom, ppl: str) -> None:
+    """200 runs; the next action is the one that looks best so far. A miss at any refit counts; delta = .1."""
+    cls, misses, runs, delta = class_of(idiom, ppl), 0, 200, 0.1
+    theta = truth_of(cls)
+    view = served(cls)
+    at = contexts(np.random.default_rng(9), 3)
+    K = idiom.n_actions
+    true = np.asarray(cls.values(idiom.functional, theta, np.repeat(at, K, axis=0), np.tile(np.arange(K), 3)), float).reshape(
+        3, K
+    )
+    true = np.clip(true, idiom.functional.low, idiom.functional.high)
+    for run in range(runs):
+        rng = np.random.default_rng([run, 4])
+        where = Where(at[:1], K, tuple(range(K)))
+        learner, missed = learner_for(cls, delta=delta, where=where, seed=run), False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            for size in (2, 3, 5, 8, 12, 20):
+                x = contexts(rng, size)
+                best = learner.bounds(idiom.functional, x, K).estimate
+                a = np.where(rng.random(size) < 0.5, best.argmax(axis=1), rng.integers(0, K, size))
+                y = cls.density_at(theta, x, a).sample(int(rng.integers(1 << 30)), 1)[0]
+                learner = learner.absorb(x, a, y).refit()
+                found = learner.bounds(idiom.functional, at, K)
+                assert found.guaranteed or found.empty
+                missed |= bool(np.any(true > found.upper + 1e-9) or np.any(true < found.lower - 1e-9))
+        misses += missed
+    assert misses <= binom.ppf(0.999, runs, delta), f"{misses} of {runs} runs missed with {type(view).__name__}"
+
+
+def profile(cls, learner, functional, x, action) -> float:
+    """The largest value over the set of all rows, by search in the program's own parameters."""
+    (chosen,) = learner.sets[:1]
+    rows, top = learner.rows, learner.data.value(chosen.region.centre[None])[0]
+    threshold = top - chosen.region.kappa
+    best = -np.inf
+    for start in np.asarray(cls.draw_prior(12, 5), float):
+        found = minimize(
+            lambda t: -cls.values_grad(functional, t[None], x, action)[0][0],
+            0.3 * start,
+            jac=lambda t: -cls.values_grad(functional, t[None], x, action)[1][0],
+            constraints={
+                "type": "ineq",
+                "fun": lambda t: cls.total(t, rows) - threshold,
+                "jac": lambda t: cls.total_grad(t, rows)[1],
+            },
+            method="SLSQP",
+            options={"ftol": 1e-14, "maxiter": 500},
+        )
+        if cls.total(found.x, rows) >= threshold - 1e-8:
+            best = max(best, -found.fun)
+    return best
+
+
+@pytest.mark.parametrize("name", ["Beta-Bernoulli arms", "non-centred arms", "probit"])
+def test_a_bound_is_the_profile_likelihoods(name: str) -> None:
+    idiom = next(one for one in IDIOMS if one.name == name)
+    cls = class_of(idiom, "numpyro")
+    x, a = rows_of(idiom, 60, 6)
+    y = cls.density_at(truth_of(cls), x, a).sample(8, 1)[0]
+    learner = learner_for(cls, delta=0.1)
+    for part in np.array_split(np.arange(60), 6):
+        learner = learner.absorb(x[part], a[part], y[part]).refit()
+    learner = ged.learning.programs.replace(learner, sets=learner.sets[:1])
+    at = contexts(np.random.default_rng(1), 1)
+    ours = learner.bounds(idiom.functional, at, idiom.n_actions).upper[0, 1]
+    theirs = profile(cls, learner, idiom.functional, at, np.array([1]))
+    assert theirs == pytest.approx(ours, abs=1e-6)
