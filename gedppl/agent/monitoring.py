@@ -79,8 +79,8 @@ class Watch:
         """Before the first outcome; x (dx,) is the first context."""
         problem = state.problem
         limits, safe_values = {}, {}
-        for c in problem.constraints:
-            if isinstance(c, Constraint) and problem.safe_action is not None:
+        for _, c in problem.learned:
+            if problem.safe_action is not None:
                 floor = limit_floor(c, x, problem.n_actions)
                 if floor is not None and floor.low < c.at_most:
                     limits[c.name] = (c.at_most, floor.low, NO_UPPER_END)
@@ -192,7 +192,7 @@ class Watch:
 def stops(alarm: str, problem: Problem) -> bool:
     """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a limit rests on what it doubts."""
     kind, _, name = alarm.partition(":")
-    learned_by_limits = {c.stream for c in problem.constraints if isinstance(c, Constraint)}
+    learned_by_limits = {c.stream for _, c in problem.learned}
     return kind == "limit" or (kind in ("refuted", "empty") and name in learned_by_limits)
 
 
@@ -238,9 +238,9 @@ def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
     problem = state.problem
     block = next((b for b in reversed(state.blocks) if b.start <= entry.id), state.blocks[0])
     out: dict[str, Cost | None] = {}
-    for j, c in enumerate(problem.constraints):
-        z = _played(problem, entry, c.stream, learned=False) if isinstance(c, Constraint) else None
-        if z is None or not isinstance(c, Constraint):
+    for j, c in problem.learned:
+        z = _played(problem, entry, c.stream, learned=False)
+        if z is None:
             continue
         if f"limit:{c.name}" in guard.monitors:
             limit = float(block.limits[j])

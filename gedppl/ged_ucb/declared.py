@@ -23,6 +23,7 @@ from gedppl.errors import ProblemError
 from gedppl.ged_ucb.state import State
 from gedppl.learning.learner import Bounds
 from gedppl.learning.loc_ranges import is_mean
+from gedppl.learning.seen_class import served
 from gedppl.names import Names
 from gedppl.problem import Constraint, KnownCost, Problem
 
@@ -170,8 +171,9 @@ def known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.ndar
             continue
         assert isinstance(c, Constraint)
         action = np.array([problem.safe_action])
-        features = np.asarray(c.model.predictor.features(x, action), float)
-        value = problem.safe_values(x)[:, j] - np.asarray(c.model.predictor.offset(x, action), float)
+        predictor = served(c.model).predictor  # in the coordinates that its learner has
+        features = np.asarray(predictor.features(x, action), float)
+        value = problem.safe_values(x)[:, j] - np.asarray(predictor.offset(x, action), float)
         before = known.get(c.stream, (np.zeros((0, features.shape[1])), np.zeros(0)))
         if not np.abs(features).max() > 0 and np.abs(value).max() > 1e-9 * np.abs(problem.safe_values(x)[:, j]).max():
             raise ProblemError(
@@ -186,8 +188,8 @@ def known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.ndar
 def exactness_notes(state: State) -> list[str]:
     """Where an exact safe value was declared: that it is believed, or why it was not used."""
     notes = []
-    for c in state.problem.constraints:
-        if isinstance(c, Constraint) and c.safe_value_exact:
+    for _, c in state.problem.learned:
+        if c.safe_value_exact:
             space = getattr(state.learners[c.stream], "space", None)
             if holds_parameters(c) and space is not None and space.known:
                 notes.append(f"the safe action's value of {c.name!r} is believed exact, as declared: parameters are held to it")

@@ -175,7 +175,7 @@ def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:
     outside = np.isfinite(theta).all() and not bool(np.all(inside(theta)))
     if outside and bool(np.all(inside(anchor))):
         return assess(objective, climb_boundary(objective, inside, anchor, theta), how, at_bounds=True)
-    return assess(objective, theta, how)
+    return assess(objective, theta, how, tolerance=objective.tolerance)
 
 
 # a finite class -------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gedppl.classes import DensityClass
     from gedppl.rows import Rows
 
+BESIDE_KINKS = 0.05  # nats: what working weights promise of a step beside kinks is no measure of what it gives
+
 
 def has_score_equations(cls: DensityClass) -> bool:
     """Whether the class is a one-predictor family whose score equations are known here."""
@@ -57,6 +59,8 @@ class PredictorObjective(Objective):
         check_score_equations(cls)
         assert predictor is not None
         self.family = FAMILIES[predictor.family, predictor.link]
+        if not self.family.smooth:
+            self.tolerance = BESIDE_KINKS
         self._last: tuple[np.ndarray, Terms] | None = None
         if self.n == 0:
             return

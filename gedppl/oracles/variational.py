@@ -159,7 +159,7 @@ def svi(
         ``"delta"`` (a point: MAP in the constrained space), ``"normal"`` (independent Normals), ``"multivariate_normal"``,
         ``"low_rank"``, an autoguide class of the model's PPL, or a guide function ``(x, a, y=None)`` of your own.
     steps, refit_steps
-        Adam steps of a first fit and of a warm-started one (a fortieth, if not given: the posterior has hardly moved).
+        Adam steps of a first fit and of a warm-started one (a fiftieth, if not given: the posterior has hardly moved).
     learning_rate
         Decays to a hundredth of itself over the steps.
 
@@ -168,7 +168,7 @@ def svi(
     `param` sites are fitted along with the guide. Not guaranteed: convergence; the checks see a fit that is far off, and
     call a centre within about half a posterior standard deviation of the mode good.
     """
-    refit_steps = max(1, steps // 40) if refit_steps is None else refit_steps
+    refit_steps = max(1, steps // 50) if refit_steps is None else refit_steps
     for name, value in (("steps", steps), ("refit_steps", refit_steps), ("particles", particles), ("draws", draws)):
         if int(value) != value or value < 1:
             raise SettingError(f"{name} must be a whole number >= 1, got {value}")

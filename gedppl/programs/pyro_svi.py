@@ -320,28 +320,32 @@ class Runner:
             own = {name: session.fill.value(name).numpy().copy() for name in session.fill.free}
             if not self.latents:
                 return own, None
-            location = None
+            location, draws = None, None
             if isinstance(session.guide, AutoGuide):
                 median = session.guide.median(*self._row())
                 location = {**own, **{name: median[name].numpy().copy() for name in self.latents}}
-        spread = self.settings.guide != "delta"
-        return location, self.draw(state, self.settings.draws, self.settings.seed + 1).values if spread else None
+            if self.settings.guide != "delta":
+                draws = self._drawn(session, self.settings.draws, self.settings.seed + 1).values
+            return location, draws
 
     def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws:
         """Draws of every parameter from the guide, and their log density there."""
         with self._session(state) as session, torch.no_grad():
-            own, row = {name: session.fill.value(name).numpy().copy() for name in session.fill.free}, self._row()
+            return self._drawn(session, size, seed)
 
-            def one(_: Any) -> tuple[Any, ...]:
-                trace = poutine.trace(session.guide).get_trace(*row)
-                return torch.as_tensor(trace.log_prob_sum()), *(trace.nodes[name]["value"] for name in self.latents)
+    def _drawn(self, session: Session, size: int, seed: int) -> GuideDraws:
+        own, row = {name: session.fill.value(name).numpy().copy() for name in session.fill.free}, self._row()
 
-            torch.manual_seed(seed)
-            try:
-                found = _apart(one, size)
-            except UNRECORDABLE:
-                found = tuple(torch.stack(column) for column in zip(*(one(None) for _ in range(size))))
-            logs, *drawn = (part.numpy().copy() for part in found)
+        def one(_: Any) -> tuple[Any, ...]:
+            trace = poutine.trace(session.guide).get_trace(*row)
+            return torch.as_tensor(trace.log_prob_sum()), *(trace.nodes[name]["value"] for name in self.latents)
+
+        torch.manual_seed(seed)
+        try:
+            found = _apart(one, size)
+        except UNRECORDABLE:
+            found = tuple(torch.stack(column) for column in zip(*(one(None) for _ in range(size))))
+        logs, *drawn = (part.numpy().copy() for part in found)
         values = {name: np.broadcast_to(value, (size, *value.shape)) for name, value in own.items()}
         return GuideDraws({**values, **dict(zip(self.latents, drawn))}, None if own or self.settings.guide == "delta" else logs)
 

@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from gedppl.agent import AlarmWarning, SafeActionWarning
 from gedppl.errors import FitWarning, ProblemError, SettingError
-from gedppl.problem import Constraint, Problem
+from gedppl.problem import Problem
 from gedppl.showing import as_html, as_text
 from gedppl.study.planning.price import some_contexts
 from gedppl.study.planning.running import make_agent, shown
@@ -255,7 +255,7 @@ def check_coverage(
     for name, value in (("runs", runs), ("rounds", rounds)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise SettingError(f"{name} must be a positive whole number, got {value!r}")
-    learned = tuple(c.name for c in problem.constraints if isinstance(c, Constraint))
+    learned = tuple(c.name for _, c in problem.learned)
     if not learned:
         raise ProblemError("no constraint of this problem is learned, so there is no bound to cover anything")
     x = some_contexts(read_rows(problem, contexts), seed)
@@ -314,7 +314,7 @@ def _world(design: _CoverageDesign, index: int, seed: int) -> ModelWorld:
 
 def judged(problem: Problem, run: Run, index: int, alarms: tuple[str, ...] = ()) -> CoverageRun:
     """A run against its truth: rounds whose bounds missed, policies above a limit, and what was gained."""
-    learned = [j for j, c in enumerate(problem.constraints) if isinstance(c, Constraint)]
+    learned = [j for j, c in problem.learned]
     others = [k for k in range(problem.n_actions) if k != problem.safe_action]  # the safe action's value is declared, not bounded
     outside = np.stack([_outside(problem, run, j)[:, others].any(axis=1) for j in learned], axis=1)  # (T, J')
     first = np.where(outside.any(axis=0), outside.argmax(axis=0), -1)
