@@ -63,6 +63,7 @@ def learner_for(
     seed: int = 0,
     known_direction: tuple[Any, Any] | None = None,
     where: Where | None = None,
+    first: tuple[np.ndarray, int] | None = None,
     keep_past: bool = True,
 ) -> Any:
     """The learner that serves a class: a member list, the linear-Gaussian closed form, or ascent on the program.
@@ -79,6 +80,8 @@ def learner_for(
         For the linear-Gaussian closed form, see `LinearGaussianLearner.start`; other learners do not use it.
     where
         Contexts and actions to read off which action depends on which parameters: groups of actions then get sets of their own.
+    first
+        Without `where`: a context (1, dx) and the number of actions, from which parameters without a prior have their units.
     keep_past
         Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
     """
@@ -107,7 +110,10 @@ def learner_for(
             keep_past=keep_past,
         )
     groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
-    return ProgramLearner.start(cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups)
+    return ProgramLearner.start(
+        cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups,
+        first=first if where is None else (where.x, where.n_actions),
+    )  # fmt: skip
 
 
 def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -201,7 +207,7 @@ def _started(cls: Any, x: Any, a: Any, **options: Any) -> Any:
     trace = getattr(cls, "trace", None)
     if trace is not None:
         trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
-    return learner_for(cls, **options)
+    return learner_for(cls, first=(np.asarray(x, float)[:1], int(np.max(a)) + 1), **options)
 
 
 def feed(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray, *, growth: float = GROWTH) -> Any:

@@ -92,7 +92,7 @@ def members(learner: ProgramLearner, n: int, seed: int = 0, source: str = "set")
         region = min((s.region for s in learner.sets), key=lambda r: r.kappa)
         return Members(explore(region, n, 30, seed, learner.contains)[:n], "the set", n)
     if source == "prior":
-        theta = prior_draws(learner.cls, n, seed)
+        theta = prior_draws(learner.cls, n, seed, learner.unit)
     elif learner.fit is None or learner.rows is None:
         raise SettingError(f"source={source!r} needs a fit: absorb rows and refit first, or use source='prior'")
     elif source == "laplace":
