@@ -339,7 +339,8 @@ def climb(
         gain = float(grad @ step)
         if not np.isfinite(gain) or gain < enough:
             return theta
-        ruler = unit / np.sqrt(max(data.n, 1)) if ruler is None else ruler
+        if ruler is None:  # what no row depends on has no unit, and is not moved
+            ruler = np.where(np.diag(information) == 0, 0.0, unit / np.sqrt(max(data.n, 1)))
         longest = far * (1 + float(np.linalg.norm(ruler * theta)))
         step = step * min(1.0, longest / max(float(np.linalg.norm(ruler * step)), 1e-300))
         for shrink in (1.0, 0.5, 0.1, 0.01):

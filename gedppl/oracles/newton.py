@@ -24,7 +24,9 @@ def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tup
     """
     theta, damping = np.array(start, float), 0.0
     value, grad = objective.value_grad(theta)
-    unit = units(objective.precision(theta))  # steps are taken in standard errors, so that no coordinate's unit matters
+    first = objective.precision(theta)
+    unit = units(first)  # steps are taken in standard errors, so that no coordinate's unit matters
+    ruler = np.where(np.diag(first) == 0, 0.0, unit)  # what nothing depends on has no unit, and is not moved
     for done in range(max_steps):
         precision = objective.precision(theta)
         if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
@@ -34,7 +36,7 @@ def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tup
         size = np.maximum(size, NOISE * top)
         if 0.5 * np.sum(along**2 / size) <= GAIN:
             return theta, f"converged in {done} Newton steps"
-        farthest = 10.0 * (np.sqrt(len(theta)) + float(np.linalg.norm(unit * theta)))
+        farthest = 10.0 * (np.sqrt(len(theta)) + float(np.linalg.norm(ruler * theta)))
         for _ in range(40):
             move = vectors @ (along / (size + damping))
             length = float(np.linalg.norm(move))
