@@ -2,6 +2,7 @@
 
     python benchmarks/decide.py regret --seeds 8      regret against OPLB on the same seeds, linear-Gaussian, T = 2000
     python benchmarks/decide.py spread --seeds 8      models/bandit.py, logistic, finite: against always playing safe
+    python benchmarks/decide.py proof --seeds 8       what the guarantee costs: unproved sets and safe peers beside ours
     python benchmarks/decide.py rounds                2,000 rounds of a linear-Gaussian problem, with compilation
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
     python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000
@@ -27,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from proof import SPREAD, proof
 from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
 from speed import speed
 from weights import play as play_arena
@@ -90,6 +92,7 @@ def regret(seeds: range, rounds: int, only: list[str], variants: list[str]) -> N
             )
 
 
+REGRET = ["shared", "tight", "two_dims", "wide"]
 VARIANTS: dict[str, dict[str, Any]] = {
     "defaults": {"exact": False, "agent": {}},
     "safe value exact": {"exact": True, "agent": {}},
@@ -208,18 +211,20 @@ def count(names: list[str]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["regret", "spread", "rounds", "program", "growth", "speed"])
+    parser.add_argument("what", choices=["regret", "spread", "proof", "rounds", "program", "growth", "speed"])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--variants", nargs="+", default=["defaults", "safe value exact"], choices=list(VARIANTS))
-    parser.add_argument("--only", nargs="+", default=["shared", "tight", "two_dims", "wide"], choices=sorted(PROBLEMS))
+    parser.add_argument("--only", nargs="+", default=[], choices=sorted({*PROBLEMS, *SPREAD}))
     given = parser.parse_args()
     warnings.simplefilter("ignore", ged.SafeActionWarning)
     if given.what == "regret":
-        regret(range(given.first_seed, given.first_seed + given.seeds), given.rounds, given.only, given.variants)
+        regret(range(given.first_seed, given.first_seed + given.seeds), given.rounds, given.only or REGRET, given.variants)
     elif given.what == "spread":
         spread(range(given.first_seed, given.first_seed + given.seeds))
+    elif given.what == "proof":
+        proof(range(given.first_seed, given.first_seed + given.seeds), given.only)
     elif given.what == "rounds":
         rounds(given.rounds)
     elif given.what == "speed":

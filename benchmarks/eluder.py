@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from gedppl.classes import MemberList
 from gedppl.density import Density
 from gedppl.theory import eluder
 
 
-class Normals:
+class Normals(MemberList):
     """M linear Gaussian members, a finite class written in NumPy."""
 
     def __init__(self, theta: np.ndarray, scale: float) -> None:

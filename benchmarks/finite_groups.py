@@ -29,9 +29,9 @@ def compared(name: str, seed: int, mostly_safe: bool) -> np.ndarray:
         a = np.where(rng.random(ROWS) < 0.8, problem.safe_action, a)
     z = np.array([np.ravel(world.outcome(x[i], int(a[i]), rng)[1])[0] for i in range(ROWS)], float)
     constraint.model.trace(x[:1], a[:1])
-    logs = np.asarray(constraint.model.log_likelihood(x, a, z), float)  # (M, ROWS)
+    logs = np.asarray(constraint.model.log_likelihood(constraint.model.every, x, a, z), float)  # (M, ROWS)
     grid = np.repeat(x[:CONTEXTS], K, axis=0), np.tile(np.arange(K), CONTEXTS)
-    values = np.asarray(constraint.model.values(constraint.functional, *grid), float)
+    values = np.asarray(constraint.model.values(constraint.functional, constraint.model.every, *grid), float)
     before = np.hstack([np.zeros((len(logs), 1)), np.cumsum(logs, axis=1)[:, :-1]])
     log_q = logsumexp(before + logs, axis=0) - logsumexp(before, axis=0)
     gain = logs - log_q  # of each member over the predictive

@@ -22,7 +22,7 @@ import numpy as np
 
 import gedppl as ged
 from gedppl.agent import keeper, recorder
-from gedppl.classes import LinearPredictor
+from gedppl.classes import LinearPredictor, Parametric
 from gedppl.density import Density
 from gedppl.journal import Journal
 from gedppl.settings import settings
@@ -30,10 +30,8 @@ from gedppl.settings import settings
 ACTIONS, WIDTH, SCALE = 5, 4, 0.1
 
 
-class Linear:
+class Linear(Parametric):
     """y ~ Normal(x'theta_a, 0.1): one block of coefficients an action."""
-
-    event_shape = ()
 
     def __init__(self) -> None:
         self.dim = ACTIONS * WIDTH

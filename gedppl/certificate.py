@@ -18,7 +18,7 @@ from gedppl.ged_ucb.known import holds_parameters
 from gedppl.learning.learner import Bounds
 from gedppl.names import Names
 from gedppl.problem import Constraint
-from gedppl.selection import policy_cost
+from gedppl.showing import Facts, Shown, as_lines
 
 
 class Witnesses(Mapping[int, Any]):
@@ -54,7 +54,7 @@ class ConstraintCertificate:
     """Why the policy keeps one limit."""
 
     name: str
-    worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play: the largest value the data still allow
+    worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play; where credible, the quantile of the cost
     at_most: float
     method: str  # "exact", "ascent", "sampled" or "known"
     guaranteed: bool
@@ -62,6 +62,14 @@ class ConstraintCertificate:
     note: str
     witness: Mapping[int, Any]  # action -> the parameters under which its cost is largest
     every_draw: bool = False  # the limit is on every action that may be drawn, not on the average
+    credible: float | None = None  # the posterior probability with which the limit is kept, if that is the claim
+
+    @property
+    def kind(self) -> str:
+        """What kind of claim this is: "guarantee", "credible" or "approximation"."""
+        if self.guaranteed:
+            return "guarantee"
+        return "approximation" if self.credible is None else "credible"
 
     @property
     def slack(self) -> float:
@@ -70,12 +78,18 @@ class ConstraintCertificate:
     @property
     def claim(self) -> str:
         """One sentence, never stronger than what is proved."""
-        whose = "worst case of any action that may be drawn" if self.every_draw else "worst case"
+        what = "worst case" if self.credible is None else f"{self.credible:g} posterior quantile"
+        whose = f"{what} of any action that may be drawn" if self.every_draw else what
         numbers = f"{self.name}: {whose} {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
         if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
         if self.guaranteed:
             kind = "guarantee, if the model class holds the truth"
+        elif self.credible is not None:
+            kind = (
+                f"credible: the limit is kept with posterior probability >= {self.credible:g} at this context, if model and "
+                "prior are right"
+            )
         elif self.method == "sampled":
             kind = "inner approximation: the true worst case may be larger"
         else:
@@ -84,8 +98,8 @@ class ConstraintCertificate:
         return f"{numbers}; {kind}; {self.method} bound, {self.rule}{tail}"
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Shown):
     """Per constraint the worst case and why it holds; the state of the fits; and anything unusual."""
 
     round: int
@@ -113,6 +127,23 @@ class Certificate:
         lines += list(self.notes)
         return "\n".join(lines)
 
+    def _shown(self) -> Facts:
+        facts = {"safe action taken": self.fallback} if self.fallback else {}
+        facts |= {f"limit {c.name!r}": c.claim.removeprefix(f"{c.name}: ") for c in self.constraints}
+        facts |= {f"fit of {name!r}": status for name, status in self.oracle.items()}
+        facts |= {"feedback": self.feedback} if self.feedback else {}
+        return f"Certificate of round {self.round}, {self.verdict}", facts | {f"note {i}": n for i, n in enumerate(self.notes, 1)}
+
+    @property
+    def verdict(self) -> str:
+        """A few words for what the claims of all constraints come to."""
+        if not self.constraints:
+            return "nothing is limited"
+        if self.guaranteed:
+            return f"every limit guaranteed (delta {self.delta:g}, if the model classes hold the truth)"
+        kept = sum(c.guaranteed for c in self.constraints)
+        return f"{kept} of {len(self.constraints)} limits guaranteed (delta {self.delta:g})"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, for storage."""
         return {
@@ -135,6 +166,8 @@ class Certificate:
                     "note": c.note,
                     "witness": {str(a): plain(w) for a, w in c.witness.items()},
                     "every_draw": c.every_draw,
+                    "credible": c.credible,
+                    "kind": c.kind,
                 }
                 for c in self.constraints
             ],
@@ -154,7 +187,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """The terms behind a policy, action by action, and why one action and not another."""
 
@@ -179,7 +212,7 @@ class Explanation:
     def why_not(self, action: int | str) -> str:
         """Why this action was not played with more probability."""
         other = self.actions.action(action)
-        label = self.actions.labels[other]
+        label = self.actions.label(other)
         if self.certificate.fallback:
             return f"no policy was computed: {self.certificate.fallback}"
         p = self.policy[other]
@@ -211,7 +244,7 @@ class Explanation:
         return (
             f"action {label} keeps every limit but scores {self.score[other]:.4g} "
             f"(utility {self.utility[other]:.4g} + exploration {self.bonus[other] + self.width[other]:.4g}), "
-            f"action {self.actions.labels[best]} scores {self.score[best]:.4g}"
+            f"action {self.actions.label(best)} scores {self.score[best]:.4g}"
         )
 
     def __str__(self) -> str:
@@ -227,6 +260,9 @@ class Explanation:
             rows.append(row + ("  <- played" if k == self.action else ""))
         return "\n".join([*rows, str(self.certificate)])
 
+    def __repr__(self) -> str:
+        return as_lines(str(self).splitlines())
+
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
         heads = ["action", "policy", "utility", "bonus", "width", "score", *(f"{name} ≤" for name in self.names)]
@@ -235,8 +271,8 @@ class Explanation:
         for k, column in enumerate(columns.T):
             cells = "".join(f"<td>{value:.4g}</td>" for value in column)
             style = ' style="font-weight: bold"' if k == self.action else ""
-            rows.append(f"<tr{style}><td>{html.escape(self.actions.labels[k])}</td>{cells}</tr>")
-        said = "<br>".join(html.escape(line) for line in str(self.certificate).splitlines())
+            rows.append(f"<tr{style}><td>{html.escape(self.actions.label(k))}</td>{cells}</tr>")
+        said = "<br/>".join(html.escape(line) for line in str(self.certificate).splitlines())
         return f"<table>{''.join(rows)}</table><p>{said}</p>"
 
 
@@ -290,7 +326,7 @@ def certify(
 def _doubted(part: ConstraintCertificate, doubts: Mapping[str, str]) -> ConstraintCertificate:
     if part.name not in doubts:
         return part
-    return replace(part, guaranteed=False, note=doubts[part.name])
+    return replace(part, guaranteed=False, credible=None, note=doubts[part.name])
 
 
 def _certify_one(
@@ -300,7 +336,7 @@ def _certify_one(
     if info is None:
         safe = float(problem.safe_values(x[None])[0, j])
         return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {}, c.every_draw)
-    worst = float(policy_cost(policy, info.cost_upper[i], problem.every_draw)[j])
+    worst = float(info.worst[i, j])
     bounds = info.bounds[j]
     if bounds is None:
         part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw)
@@ -308,10 +344,19 @@ def _certify_one(
         assert isinstance(c, Constraint)
         witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
         part = ConstraintCertificate(
-            c.name, worst, c.at_most, bounds.method, bounds.guaranteed, bounds.rule, bounds.note, witness, c.every_draw
+            c.name,
+            worst,
+            c.at_most,
+            bounds.method,
+            bounds.guaranteed,
+            bounds.rule,
+            bounds.note,
+            witness,
+            c.every_draw,
+            bounds.credible,
         )
     if info.unlimited:
-        return replace(part, guaranteed=False, note="warm-up round: played whatever the limits are")
+        return replace(part, guaranteed=False, credible=None, note="warm-up round: played whatever the limits are")
     return part
 
 
@@ -320,10 +365,7 @@ def _witness(safe_action: int | None, c: Constraint, bounds: Bounds, policy: np.
     if bounds.witness is None:
         return {}
     actions = [int(a) for a in np.flatnonzero(policy > 0) if a != safe_action]
-    unflatten = getattr(c.model, "unflatten", None)
-    if unflatten is None:  # a finite class: the member's index
-        return {a: int(bounds.witness[i, a]) for a in actions}
-    return {a: unflatten(bounds.witness[i, a]) for a in actions}
+    return {a: c.model.unflatten(bounds.witness[i, a]) for a in actions}
 
 
 def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanation, safe: int) -> str:
@@ -334,7 +376,7 @@ def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanatio
     over[:, safe] = np.inf
     a = int(np.argmin(over.max(axis=0)))
     j = int(np.argmax(over[:, a]))
-    name, limit, label = explanation.names[j], explanation.limits[j], explanation.actions.labels[a]
+    name, limit, label = explanation.names[j], explanation.limits[j], explanation.actions.label(a)
     low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
     if high <= limit:
         kept = f"action {label}: {name} at most {high:.3g}"

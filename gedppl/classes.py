@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike as Array  # jax and torch arrays among them
 
 from gedppl.density import Density
-from gedppl.errors import FamilyError, SiteClashError
+from gedppl.errors import FamilyError, ParameterError, SiteClashError
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
+    from gedppl.learning.learner import Learner
+    from gedppl.oracles.variational import GuideRunner, GuideSettings
     from gedppl.programs.finite_class import FiniteClass
     from gedppl.programs.program import ProgramClass
+    from gedppl.programs.tracing import Site
     from gedppl.rows import Rows
 
-Array = Any  # numpy, jax or torch
 Params = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Drawn(np.ndarray):
@@ -89,32 +94,106 @@ def away_from(theta: Any) -> Any:
     return theta + 1.0 + np.arange(theta.shape[0]) / max(theta.shape[0], 1)
 
 
-class MemberList:
-    """A finite class: M densities, known by their numbers 0, ..., M-1. What follows from `density` alone is written here.
+class Model:
+    """What every class answers; a class of one's own derives from this, or from one of the two below.
+
+    theta is flat parameters (D,) or (M, D), or, for a finite class, the number of a member or of several (M,).
+    """
+
+    event_shape: tuple[int, ...] = ()
+    predictor: LinearPredictor | None = None
+    ordered: OrderedPredictor | None = None
+    location_scale: LocationScale | None = None
+    moving_support: bool = False  # whether which outcomes are possible depends on the parameters
+    traced: bool = True  # whether `dim` and the like are known
+    first_rows: np.ndarray = np.zeros((0, 0))  # contexts (n, dx) of the rows it was first run on, if it has to be run
+    bounds: Mapping[str, Any] = MappingProxyType({})
+    sites: tuple[Site, ...] = ()
+
+    def trace(self, x: Array, a: Array) -> object:
+        """See rows (x, a) before any outcome, so that shapes are known."""
+        return self
+
+    def check_outcomes(self, x: Array, a: Array, y: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that may join a history, as arrays; a named error otherwise."""
+        return np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
+
+    def visit(self: Any, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+        return parametric(self)
+
+    def densities(self, x: Array, a: Array) -> list[Density]:
+        """None, if the class is described by something else."""
+        return []
+
+    def own_learner(self, delta: float) -> Learner | None:
+        """A learner that the class brings, if it does: see docs/howto/learner.md."""
+        return None
+
+
+class MemberList(Model):
+    """A finite class: M densities, whose parameters are their numbers 0, ..., M-1.
 
     `gedppl.finite_class` makes one from programs. A class of one's own derives from this and defines `size`, `density`,
     `log_likelihood` and `values`.
     """
 
     size: int  # M
-    event_shape: tuple[int, ...] = ()
     sampled: bool = False  # the members are draws, and the truth is none of them
 
-    def density(self, m: int, x: Array, a: Array) -> Density:
-        """Member m's density, batch (n,)."""
+    @property
+    def every(self) -> np.ndarray:
+        """All parameters, (M,)."""
+        return np.arange(self.size)
+
+    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+        return finite(self)
+
+    def density(self, params: int, x: Array, a: Array) -> Density:
+        """The density of member number `params`, batch (n,)."""
         raise NotImplementedError
 
-    def log_likelihood(self, x: Array, a: Array, y: Array) -> np.ndarray:
-        """Per-row log-likelihood of every member, (M, n); minus infinity where a member excludes the outcome."""
+    def density_at(self, theta: int, x: Array, a: Array) -> Density:
+        return self.density(theta, x, a)
+
+    def log_likelihood(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
+        """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member excludes the outcome."""
         raise NotImplementedError
 
-    def values(self, functional: Functional, x: Array, a: Array) -> np.ndarray:
-        """The functional of every member at every row, (M, n)."""
+    def values(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> np.ndarray:
+        """The functional of members theta (M,) at every row, (M, n)."""
         raise NotImplementedError
 
     def parts(self, x: Array, a: Array) -> list[tuple[np.ndarray, Density]]:
         """Members (m,) and their densities, batch (m, n), as few pairs as there are families."""
         return [(np.array([m]), self.density(m, x, a)) for m in range(self.size)]
+
+    def densities(self, x: Array, a: Array) -> list[Density]:
+        """Of all members."""
+        return [density for _, density in self.parts(x, a)]
+
+    def draw_prior(self, n: int, seed: int) -> np.ndarray:
+        """n members, (n,), each as likely as another."""
+        return np.random.default_rng(seed).integers(self.size, size=n)
+
+    def inside(self, theta: np.ndarray) -> np.ndarray:
+        return (np.asarray(theta) >= 0) & (np.asarray(theta) < self.size)
+
+    def flatten(self, params: int) -> int:
+        """A member's number, checked."""
+        if isinstance(params, bool) or not isinstance(params, (int, np.integer)) or not 0 <= params < self.size:
+            raise ParameterError(f"a finite class's members are numbers 0, ..., {self.size - 1}, got {params!r}")
+        return int(params)
+
+    def unflatten(self, theta: np.ndarray) -> int:
+        return int(theta)
+
+
+class Parametric(Model):
+    """A parametric class of one's own derives from this and defines the rest of `DensityClass`."""
+
+    def densities(self: Any, x: Array, a: Array) -> list[Density]:
+        """Where fits start."""
+        return [self.density_at(np.asarray(self.initial, float), x, a)]
 
 
 class DensityClass(Protocol):
@@ -123,17 +202,99 @@ class DensityClass(Protocol):
     theta is the flat unconstrained parameter vector, (D,) or, with a leading axis, (M, D).
     """
 
-    backend: str  # "numpyro" or "pyro"
-    dim: int  # D
-    initial: np.ndarray  # (D,) where fits start
-    predictor: LinearPredictor | None
-    ordered: OrderedPredictor | None
-    location_scale: LocationScale | None
-    prior_free: np.ndarray  # (D,) bool: True where a coordinate comes from a `param` site, without prior
+    @property
+    def backend(self) -> str:
+        """``"numpyro"`` or ``"pyro"``."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """D, the number of flat parameters."""
+        ...
+
+    @property
+    def initial(self) -> np.ndarray:
+        """(D,) where fits start."""
+        ...
+
+    @property
+    def predictor(self) -> LinearPredictor | None:
+        """The one linear predictor, if outcomes have one."""
+        ...
+
+    @property
+    def ordered(self) -> OrderedPredictor | None:
+        """The affine edges of ordered outcomes, if they have some."""
+        ...
+
+    @property
+    def location_scale(self) -> LocationScale | None:
+        """A linear location with a scale to be learned, if that is the form."""
+        ...
+
+    @property
+    def prior_free(self) -> np.ndarray:
+        """(D,) bool: True where a coordinate comes from a `param` site, without prior."""
+        ...
+
+    @property
+    def guide_loops(self) -> dict[GuideSettings, GuideRunner]:
+        """The fitting loops of SVI, by settings."""
+        ...
 
     @property
     def exactness(self) -> str:
         """A sentence: which bounds will be exact and why, or what in the program stands in the way."""
+        ...
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """Of one outcome: () for numbers."""
+        ...
+
+    @property
+    def moving_support(self) -> bool:
+        """Whether which outcomes are possible depends on the parameters."""
+        ...
+
+    @property
+    def traced(self) -> bool:
+        """Whether `dim` and the like are known: they may need a first look at rows."""
+        ...
+
+    @property
+    def first_rows(self) -> np.ndarray:
+        """Contexts (n, dx) of the rows that the class was first run on."""
+        ...
+
+    @property
+    def bounds(self) -> Mapping[str, Any]:
+        """Declared bounds by site: a norm, or a box (low, high)."""
+        ...
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Which coordinates of theta belong to which site; empty if there are no sites."""
+        ...
+
+    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+        """`finite(self)` or `parametric(self)`: for the few who must tell the two apart."""
+        ...
+
+    def trace(self, x: Array, a: Array) -> object:
+        """See rows (x, a) before any outcome, so that shapes are known; a second call does nothing."""
+        ...
+
+    def check_outcomes(self, x: Array, a: Array, y: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that may join a history, as arrays; a named error otherwise."""
+        ...
+
+    def densities(self, x: Array, a: Array) -> list[Density]:
+        """Where fits start; of a finite class, of all members."""
+        ...
+
+    def own_learner(self, delta: float) -> Learner | None:
+        """A learner that the class brings, instead of one of ours; None if it does not."""
         ...
 
     def flatten(self, params: Params) -> np.ndarray: ...
@@ -258,7 +419,7 @@ def finite_class(
     ...     p = numpyro.param("p", 0.5 * jnp.ones(2))
     ...     numpyro.sample("y", dist.Bernoulli(p[a]), obs=y)
     >>> cls = finite_class(coin, [{"p": [0.2, 0.6]}, {"p": [0.5, 0.5]}, {"p": [0.9, 0.1]}])
-    >>> cls.size, cls.log_likelihood(np.zeros((4, 1)), [0, 1, 0, 1], [0, 1, 1, 0]).shape
+    >>> cls.size, cls.log_likelihood(cls.every, np.zeros((4, 1)), [0, 1, 0, 1], [0, 1, 1, 0]).shape
     (3, (3, 4))
     """
     from gedppl.programs.finite_class import FiniteClass

@@ -92,6 +92,10 @@ class Names:
         """What each action is called: its name, else its number as text. (K,)"""
         return self.actions or tuple(str(k) for k in range(self.n_actions))
 
+    def label(self, action: int) -> str:
+        """What one action is called."""
+        return str(action) if self.actions is None else self.actions[action]
+
     def action(self, value: Any) -> int:
         """One action, by its name or its number; a float or an array scalar that is a whole number is one.
 
@@ -140,6 +144,15 @@ class Names:
                 codes = f"{listed(levels or ())}, in an array the codes 0 to {len(levels or ()) - 1}"
                 raise ColumnError(f"column {name!r} has the levels {codes}; got {strange[0]:g}")
         return array, single
+
+    def rows(self, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Contexts (n, dx) and an action for each, (n,), by name or number."""
+        contexts, _ = self.contexts(x)
+        shape = shape_of(a, "a")
+        if shape not in ((), (len(contexts),)):
+            raise ShapeError(f"a must have one action for each of {len(contexts)} rows, got shape {shape}")
+        played = [a] * len(contexts) if not shape else list(a)
+        return contexts, np.array([self.action(one) for one in played], np.int64)
 
     def by_name(self, table: Table, single: bool, *, more: bool = False) -> tuple[np.ndarray, bool]:
         """The declared columns of a table, in their declared order. `more`: others may be there and are passed over."""

@@ -17,12 +17,14 @@ import numpy as np
 
 from gedppl.errors import ActionRangeError, ProblemError, ShapeError
 from gedppl.names import Names, declared_actions, declared_columns, listed
+from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
 NumberOrFunction = float | Callable[[np.ndarray], Any]
 UTILITY = "utility"
+ROUNDING = 1e-12  # share of the numbers compared: closer than this they are equal
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,14 @@ class Constraint:
         """The outcome this constraint learns from."""
         return self.outcome or self.name
 
+    @property
+    def words(self) -> str:
+        """What is limited, where, and what is known of the safe action, in a line."""
+        value = f"{self.functional!r}" + (f" of {self.outcome!r}" if self.outcome else "")
+        known = "known by context" if callable(self.safe_value) else f"{self.safe_value}"
+        exact = " (exact)" if self.safe_value_exact else ""
+        return f"{value} at most {self.at_most:g}{' for every draw' * self.every_draw}, safe value {known}{exact}"
+
 
 @dataclass(frozen=True)
 class KnownCost:
@@ -117,6 +127,11 @@ class KnownCost:
         _check_limit(self.at_most, self.name)
         _check_flag(self.every_draw, self.name)
 
+    @property
+    def words(self) -> str:
+        """What is limited, in a line."""
+        return f"a known cost at most {self.at_most:g}{' for every draw' * self.every_draw}"
+
 
 def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost", every_draw: bool = False) -> KnownCost:
     """A constraint on a cost that is not learned: ``fn(x)`` gives the cost of all K actions at one context x (dx,).
@@ -129,8 +144,8 @@ def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "
     return KnownCost(fn, at_most, name, every_draw)
 
 
-@dataclass(frozen=True)
-class Problem:
+@dataclass(frozen=True, repr=False)
+class Problem(Shown):
     """A repeated decision: K actions, a utility, limits, and an action known to be safe.
 
     Parameters
@@ -179,8 +194,8 @@ class Problem:
     outcome_age: int = 1
     actions: Sequence[str] | None = None
     columns: Sequence[str] | Mapping[str, Any] | None = None
-    streams: dict[str, Any] = field(init=False, repr=False, compare=False)
-    names: Names = field(init=False, repr=False, compare=False)
+    streams: dict[str, Any] = field(init=False, compare=False)
+    names: Names = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -232,6 +247,17 @@ class Problem:
         together = "as independent given x, as declared" if self.independent else "one row a round"
         return f"{said}; of those revealed together, {together}"
 
+    def _shown(self) -> Facts:
+        """What is maximised, every limit with its safe value, and how each outcome will be bounded."""
+        labels = self.names.labels
+        facts = {"actions": ", ".join(labels), "utility": f"{self.utility.functional!r}"}
+        facts |= {"context": ", ".join(self.names.columns)} if self.names.columns else {}
+        for c in self.constraints:
+            facts[f"limit {c.name!r}"] = c.words
+        facts |= {f"model of {name!r}": f"{model!r}" for name, model in self.streams.items()}
+        safe = "none" if self.safe_action is None else labels[self.safe_action]
+        return f"Problem with {self.n_actions} actions, safe action {safe}", facts
+
     def _read_names(self) -> Names:
         actions, n_actions = declared_actions(self.actions, self.n_actions)
         if not isinstance(n_actions, (int, np.integer)) or n_actions < 1:
@@ -269,11 +295,11 @@ class Problem:
                 )
             if c.safe_value is None:
                 raise ProblemError(
-                    f"constraint {c.name!r} needs safe_value, its value at the safe action {self.names.labels[safe]}: a number "
+                    f"constraint {c.name!r} needs safe_value, its value at the safe action {self.names.label(safe)}: a number "
                     "or a function of x"
                 )
             if not callable(c.safe_value):
-                _check_safe_value(np.asarray(c.safe_value, float), c)
+                _check_room(float(_check_safe_value(np.asarray(c.safe_value, float), c)), c)
 
     def _collect_streams(self) -> dict[str, Any]:
         """Outcome name -> model. Every model is fitted once for each outcome it explains."""
@@ -322,7 +348,16 @@ class Problem:
         """Each constraint's known value at the safe action: (n, J). NaN where there is no safe action."""
         if self._same_everywhere is not None:
             return np.repeat(self._same_everywhere, len(x), axis=0)
-        return self._safe_values(x)
+        before, values = self._latest[0]
+        if x is not before:  # one decision asks several times; contexts that can be written to are never taken for the same
+            values = self._safe_values(x)
+            values.setflags(write=False)
+            self._latest[0] = (None if x.flags.writeable else x, values)
+        return values
+
+    @cached_property
+    def _latest(self) -> list[tuple[np.ndarray | None, np.ndarray]]:
+        return [(None, np.zeros((0, 0)))]
 
     @cached_property
     def _same_everywhere(self) -> np.ndarray | None:
@@ -452,6 +487,15 @@ def _check_safe_value(value: np.ndarray, c: Constraint) -> np.ndarray:
             "an action above the limit is not safe"
         )
     return value
+
+
+def _check_room(safe_value: float, c: Constraint) -> None:
+    """With the limit at the safe value no other action can be mixed in, and an average is all that this limit is on."""
+    if c.at_most - safe_value <= ROUNDING * max(abs(c.at_most), abs(safe_value)) and not c.every_draw:
+        raise ProblemError(
+            f"safe_value of constraint {c.name!r} equals its limit at_most={c.at_most:g}, so that no other action could ever be "
+            "mixed in: raise at_most, declare a smaller safe_value, or every_draw=True, which certifies each action by itself"
+        )
 
 
 def _describe(thing: Any) -> str:

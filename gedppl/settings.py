@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
+from gedppl.learning.credible import CredibleSet, SampledSet, credible_set
 from gedppl.learning.radius import paper_radius
+from gedppl.problem import UTILITY
 
 # Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
 # smaller bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
-DEFAULT_SCALES = {"sets": (0.7, 0.1), "counterfactual": (0.2, 0.1)}
-EXPLORATIONS = ("sets", "counterfactual")
+DEFAULT_SCALES = {"sets": (0.7, 0.1), "counterfactual": (0.2, 0.1), "thompson": (1.0, 0.0)}
+EXPLORATIONS = ("sets", "counterfactual", "thompson")
 MODES = ("default", "paper", "theory")
 LARGEST_SCALE = 1e9
 
@@ -32,7 +34,7 @@ class Settings:
     warmup: str  # "none", "paper" or "safe-m"
     growth: float  # refit once the told rounds have grown by this factor; 1 refits at every round
     exact_rounds: float  # up to this round every past round is replayed one by one, beyond it block by block
-    exploration: str = "sets"  # or "counterfactual"
+    exploration: str = "sets"  # "counterfactual" or "thompson"
     confidence: Any = None  # one for all, or a mapping by stream; None: the mode's own
     oracle: Any = None  # likewise; None: chosen by the model
     seed: int = 0
@@ -40,14 +42,34 @@ class Settings:
     def confidence_of(self, stream: str) -> Any:
         """The rule of one outcome's set."""
         chosen = _of_stream(self.confidence, stream)
+        if self.exploration == "thompson" and stream == UTILITY and not isinstance(chosen, CredibleSet | SampledSet):
+            return credible_set()  # what it is drawn from
         return paper_radius() if chosen is None and self.mode == "paper" else chosen
 
     def oracle_of(self, stream: str) -> Any:
         """How one outcome's model is fitted."""
         return _of_stream(self.oracle, stream)
 
-    def check_streams(self, streams: Collection[str]) -> None:
-        """Refuse a mapping that names an outcome which does not exist."""
+    def check(self, streams: Mapping[str, Any]) -> None:
+        """Refuse what cannot serve these outcomes (name -> class): a name that does not exist, a rule that lacks what it needs.
+
+        A class that was not run yet is looked at when it was, before the first decision.
+        """
+        self._check_names(streams)
+        if self.mode == "paper" and isinstance(self.confidence_of(UTILITY), CredibleSet | SampledSet):
+            raise SettingError(
+                'mode="paper" takes the size of its bonus from the paper\'s radius: give a rule over draws to constraints only, '
+                "confidence={'...': credible_set()}"
+            )
+        for name, model in streams.items():
+            rule = self.confidence_of(name)
+            if rule is not None and model.traced:
+                try:
+                    rule.check(model)
+                except SettingError as error:
+                    raise SettingError(f"confidence of {name!r}: {error}") from error
+
+    def _check_names(self, streams: Collection[str]) -> None:
         for name, value in (("oracle", self.oracle), ("confidence", self.confidence)):
             unknown = [s for s in value if s not in streams] if isinstance(value, Mapping) else []
             if unknown:
@@ -84,7 +106,8 @@ def settings(
 
     `exploration`: ``"sets"`` is optimistic through the utility's own set; `bonus_scale` is then its weight rho and `width_scale`
     the weight w of the cost bounds' width. ``"counterfactual"`` is the paper's: past rounds are replayed at today's context, and
-    the scales multiply beta_t and alpha_r. The default mode explores by sets, the other two by counterfactuals.
+    the scales multiply beta_t and alpha_r. ``"thompson"``: the utility under one draw of its parameters; `bonus_scale`
+    multiplies its distance from the estimate. The default mode explores by sets, the other two by counterfactuals.
     """
     if exploration is not None and not (isinstance(exploration, str) and exploration in EXPLORATIONS):
         raise SettingError(f"exploration must be one of {EXPLORATIONS}, got {exploration!r}")
@@ -93,6 +116,10 @@ def settings(
     if mode == "paper" and exploration == "sets":
         raise SettingError(
             'mode="paper" is the paper\'s algorithm, which explores by counterfactuals; use mode="theory" with "sets"'
+        )
+    if mode != "default" and exploration == "thompson":
+        raise SettingError(
+            f'mode={mode!r} has a theorem of its own, which is not about draws; use mode="default" with "thompson"'
         )
     explored = exploration or ("sets" if mode == "default" else "counterfactual")
     bonus, width = DEFAULT_SCALES[explored]
@@ -106,7 +133,7 @@ def settings(
     if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
         raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     oracle = _checked("oracle", oracle, callable, "one of the oracles or a callable like them")
-    confidence = _checked("confidence", confidence, _is_rule, "one of the rules in ged.radius, such as likelihood_ratio()")
+    confidence = _checked("confidence", confidence, _is_rule, "a rule such as likelihood_ratio() or credible_set()")
     given: dict[str, Any] = {"warmup": warmup, "bonus_scale": bonus_scale, "width_scale": width_scale}
     given |= {"growth": growth, "exact_rounds": exact_rounds}
     chosen = presets[mode] | {name: value for name, value in given.items() if value is not None}
@@ -128,6 +155,8 @@ def settings(
 
 def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> Any:
     """A choice for all outcomes, or one for each in a dictionary of our own."""
+    if isinstance(value, Mapping) and not value:
+        raise SettingError(f"{name} is a mapping by outcome that names none; leave it out to have the model's own choice")
     for one in value.values() if isinstance(value, Mapping) else [value]:
         if one is not None and not fits(one):
             raise SettingError(f"{name} must be {what}, or a mapping of them by outcome, got {one!r}")
@@ -135,7 +164,7 @@ def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> A
 
 
 def _is_rule(value: Any) -> bool:
-    return not isinstance(value, type) and callable(getattr(value, "describe", None))
+    return not isinstance(value, type) and all(callable(getattr(value, part, None)) for part in ("describe", "check"))
 
 
 def _is_number(value: Any) -> bool:

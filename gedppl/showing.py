@@ -3,9 +3,43 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 LINES, WIDTH = 12, 100
+Facts = tuple[str, dict[str, str]]  # a title, and name -> what there is to say
+
+
+class Shown:
+    """Shows itself by the title and facts of `_shown`: as short text, and as a table in a notebook."""
+
+    def _shown(self) -> Facts:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return as_text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+
+class Spoken:
+    """Shows the first lines of what it prints; in a notebook, all of it."""
+
+    def __repr__(self) -> str:
+        first, *lines = str(self).splitlines()
+        return as_lines([first, *(f"  {line}" for line in lines)])
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
+
+
+def amounts(values: Mapping[str, float] | Iterable[tuple[str, float]]) -> str:
+    """Numbers by name, in a line.
+
+    >>> amounts({"A": 0.25, "B": 3.0})
+    'A 0.25, B 3'
+    """
+    return ", ".join(f"{name} {value:.3g}" for name, value in dict(values).items())
 
 
 def as_text(title: str, facts: Mapping[str, str]) -> str:
@@ -15,7 +49,11 @@ def as_text(title: str, facts: Mapping[str, str]) -> str:
     Run of 3 rounds
       regret: 0.5
     """
-    lines = [title, *(f"  {name}: {value}" for name, value in facts.items())]
+    return as_lines([title, *(f"  {name}: {value}" for name, value in facts.items())])
+
+
+def as_lines(lines: list[str]) -> str:
+    """At most twelve of them, none longer than a hundred characters."""
     short = [line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in (" ".join(line.split("\n")) for line in lines)]
     return "\n".join(short if len(short) <= LINES else [*short[: LINES - 1], f"  ... and {len(short) - LINES + 1} more"])
 

@@ -33,10 +33,11 @@ def problem(at_most=AT_MOST):
     example = (np.ones((1, 3)), np.zeros(1, int))
     gain, cost = (ged.density_class(linear, bounds={"w": 2.0}, example=example) for _ in range(2))
     return ged.Problem(
-        n_actions=4,
+        actions=ACTIONS,
+        columns=COLUMNS,
         utility=ged.Utility(gain, ged.mean(0, 1)),
         constraints=[ged.Constraint(cost, ged.mean(0, 1), at_most=at_most, safe_value=0.1, name="cost")],
-        safe_action=0,
+        safe_action="usual care",
         safe_utility=0.2,
     )
 

@@ -27,10 +27,10 @@ Run:  gedppl run models/diagnosis.py --rounds 569
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from crossfit import cross_fit, folds_of
 from sklearn.datasets import load_breast_cancer
 
 import gedppl as ged
+from gedppl.study.simulation.cross_fitting import cross_fit, folds_of
 
 FORM = "joint"
 AT_MOST = 0.05

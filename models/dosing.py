@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from crossfit import cross_fit, folds_of
 from numpy._core.multiarray import _reconstruct
 
 import gedppl as ged
+from gedppl.study.simulation.cross_fitting import cross_fit, folds_of
 
 AT_MOST = 0.2  # of P(too high), for every patient
 TYPICAL_DOSE = 30.0  # mg a week; only the origin of the log scale

@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from crossfit import cross_fit, folds_of
 
 import gedppl as ged
+from gedppl.study.simulation.cross_fitting import cross_fit, folds_of
 
 STOCKS = np.array([50.0, 100.0, 200.0, 300.0, 450.0, 700.0])
 SAFE = len(STOCKS) - 1

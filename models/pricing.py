@@ -24,12 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from crossfit import cross_fit, folds_of, regression
 from scipy.spatial import cKDTree
 from scipy.special import expit
 
 import gedppl as ged
 from gedppl.functionals import Functional
+from gedppl.study.simulation.cross_fitting import cross_fit, folds_of, regression
 
 SHARES = np.array([0.0, 0.25, 0.50, 0.95])  # what the patient pays
 AT_MOST = 0.35

@@ -25,12 +25,12 @@ class CoinTables(MemberList):
     def density(self, m: int, x: np.ndarray, a: np.ndarray) -> Density:
         return Density("Bernoulli", {"probs": self.probs(x, a)[m]})
 
-    def log_likelihood(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        p = self.probs(x, a)
+    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        p = self.probs(x, a)[theta]
         return np.where(np.asarray(y) == 1, np.log(p), np.log1p(-p))
 
-    def values(self, functional: ged.functionals.Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        return functional(Density("Bernoulli", {"probs": self.probs(x, a)}))
+    def values(self, functional: ged.functionals.Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return functional(Density("Bernoulli", {"probs": self.probs(x, a)[theta]}))
 
 
 @dataclass

@@ -34,8 +34,8 @@ class PlainTables(MemberList):
     def _probs(self, x, a):
         return self.tables[:, np.asarray(x, float)[:, 0].astype(int), np.asarray(a)]
 
-    def log_likelihood(self, x, a, y):
-        p = self._probs(x, a)
+    def log_likelihood(self, theta, x, a, y):
+        p = self._probs(x, a)[theta]
         return np.where(np.asarray(y) == 1, np.log(p), np.log1p(-p))
 
     def check_outcomes(self, x, a, y):
@@ -43,8 +43,8 @@ class PlainTables(MemberList):
             raise OutOfSupportError(f"outcome {y} is neither 0 nor 1")
         return x, a, y
 
-    def values(self, functional, x, a):
-        return self._probs(x, a)
+    def values(self, functional, theta, x, a):
+        return self._probs(x, a)[theta]
 
     def density(self, m, x, a):
         return Density("Bernoulli", {"probs": self._probs(x, a)[m]})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit, gammaln
 
-from gedppl.classes import LinearPredictor
+from gedppl.classes import LinearPredictor, LocationScale, Parametric
 from gedppl.density import Density
 from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.rows import Rows
@@ -19,13 +19,10 @@ ARGUMENT = {  # the family's argument that the linear predictor sets under its u
 }  # fmt: skip
 
 
-class Double:
+class Double(Parametric):
     """Everything a class needs, from `rows(theta (M, D), x, a)` -> terms and their Jacobians. Subclasses fill in the blanks."""
 
     backend = "numpy"
-    predictor = None
-    ordered = None
-    event_shape = ()
 
     def __init__(self, dim, initial=None, bound=np.inf):
         self.dim, self.bound = dim, bound
@@ -295,3 +292,52 @@ class OnePredictorDouble(Double):
 
     def simulate(self, theta, x, a, rng):
         return self.density_at(theta, x, a).sample(int(rng.integers(2**31)), 1)[0]
+
+
+class ScaleDouble(Double):
+    """Normal or LogNormal with location features @ beta + offset and scale exp(theta[p + group]): theta = (beta, log sigma)."""
+
+    def __init__(
+        self, p, family="Normal", features=linear_features, group=None, n_groups=1, offset=0.0, prior_sd=None, **options
+    ):
+        super().__init__(p + n_groups, **options)
+        self.p, self.family, self.features, self.prior_sd = p, family, features, prior_sd
+        self.group = group or (lambda x, a: np.zeros(len(a), int))
+        self.offset, self.n_groups = offset, n_groups
+        self.prior_free = np.full(self.dim, prior_sd is None)
+        self.location_scale = LocationScale(
+            family, features, lambda x, a: np.full(len(a), offset), self.group, n_groups, self.from_theta,
+            lambda v, scale: np.hstack([v, np.log(scale)]),
+        )  # fmt: skip
+
+    def draw_prior(self, n, seed):
+        return self.initial + (self.prior_sd or 1.0) * np.random.default_rng(seed).standard_normal((n, self.dim))
+
+    def from_theta(self, theta):
+        return theta[:, : self.p], np.exp(theta[:, self.p :])
+
+    def _told(self, y):
+        return (np.log(y), np.log(y)) if self.family == "LogNormal" else (y, np.zeros_like(y))
+
+    def row_terms(self, theta, x, a, y):
+        phi, told = self.features(x, a), self._told(y)
+        psi = np.eye(self.n_groups)[self.group(x, a)]
+        log_scale = theta[:, self.p :] @ psi.T
+        z = (told[0] - self.offset - theta[:, : self.p] @ phi.T) * np.exp(-log_scale)
+        value = -0.5 * z**2 - log_scale - 0.5 * np.log(2 * np.pi) - told[1]
+        score = np.concatenate([(z * np.exp(-log_scale))[:, :, None] * phi, (z**2 - 1)[:, :, None] * psi], axis=2)
+        return value, score
+
+    def density_at(self, theta, x, a):
+        theta = np.atleast_2d(theta)
+        scale = np.exp(theta[:, self.p :])[:, self.group(x, a)]
+        return Density(self.family, {"loc": theta[:, : self.p] @ self.features(x, a).T + self.offset, "scale": scale})
+
+    def values_at(self, functional, theta, x, a):
+        """(n,) at one theta (D,)."""
+        return np.asarray(functional(self.density_at(theta, x, a), x=x, a=a), float)[0]
+
+    def simulate(self, theta, x, a, rng):
+        z = self.offset + self.features(x, a) @ theta[: self.p]
+        z = z + np.exp(theta[self.p + self.group(x, a)]) * rng.standard_normal(len(a))
+        return np.exp(z) if self.family == "LogNormal" else z

@@ -150,7 +150,7 @@ def test_extremes_solve_the_convex_problem(family, extra, cheap) -> None:
     data = PredictorData.empty(cls.predictor, 4).append(rows.x, rows.a, rows.y)
     region = plausible(data, 0, np.zeros(4), 0.0, drop=KAPPA).region
     phi = np.random.default_rng(0).standard_normal((6, 4))
-    found = extremes(region, phi, data.information, cheap_information=cheap)
+    found = extremes(region, phi, data.informations, cheap_information=cheap)
     assert found.settled.all()
     assert np.abs(region.slack(found.theta)).max() < 1e-4  # on the boundary
     for i in range(len(phi)):
@@ -170,7 +170,7 @@ def test_extremes_report_unbounded_directions() -> None:
     x = np.linspace(-2, 2, 40)[:, None]
     data = PredictorData.empty(cls.predictor, 1).append(x, np.zeros(40, int), (x[:, 0] > 0).astype(float))
     region = plausible(data, 0, np.ones(1), -10.0).region
-    found = extremes(region, np.array([[1.0], [-1.0]]), data.information)
+    found = extremes(region, np.array([[1.0], [-1.0]]), data.informations)
     assert found.settled.tolist() == [False, True]
     assert found.value[0] == np.inf
     assert data.value(found.theta[1:])[0] == pytest.approx(-10.0, abs=1e-5)
@@ -181,7 +181,7 @@ def test_zero_objective_is_settled_at_once() -> None:
     rows = some_rows(cls, [0.4, -0.3], 50, 2, 3)
     data = PredictorData.empty(cls.predictor, 2).append(rows.x, rows.a, rows.y)
     region = plausible(data, 0, np.zeros(2), 0.0, drop=KAPPA).region
-    found = extremes(region, np.zeros((1, 2)), data.information)
+    found = extremes(region, np.zeros((1, 2)), data.informations)
     assert found.settled.all()
     assert found.value[0] == 0.0
 

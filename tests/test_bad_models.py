@@ -444,10 +444,10 @@ def test_bad_finite_classes() -> None:
     with pytest.raises(errors.ParameterError, match=r"members 0, ..., 1, got 2"):
         mixed.density(2, X, A)
     with pytest.raises(errors.NotFiniteError, match="y must be finite"):
-        mixed.log_likelihood(X, A, [0.0, np.nan, 1.0])
+        mixed.log_likelihood(mixed.every, X, A, [0.0, np.nan, 1.0])
     counts = finite_class(poisson_n, [good], example=(X, A))
     with pytest.raises(errors.OutOfSupportError, match=r"outcome 0.5 in row 2 .* no member"):
-        counts.log_likelihood(X, A, [0.0, 1.0, 0.5])
+        counts.log_likelihood(counts.every, X, A, [0.0, 1.0, 0.5])
 
 
 def test_site_names_under_one_roof() -> None:
@@ -463,3 +463,14 @@ def test_site_names_under_one_roof() -> None:
 def test_not_a_distribution() -> None:
     with pytest.raises(errors.FamilyError, match="Density or a NumPyro, Pyro or torch distribution, got float"):
         as_density(1.0)
+
+
+def test_a_numpy_table_indexed_by_a_says_to_use_jnp() -> None:
+    table = np.array([0.1, 0.2, 0.3])
+
+    def model(x, a, y=None):
+        w = numpyro.param("w", jnp.zeros(()))
+        numpyro.sample("y", nd.Normal(table[a] + w, 1.0), obs=y)
+
+    with pytest.raises(errors.ModelError, match=r"jnp.asarray\(table\)\[a\] in place of numpy_table\[a\]"):
+        density_class(model).density({"w": 0.0}, np.zeros((2, 1)), np.array([0, 1]))

@@ -56,7 +56,7 @@ def test_an_outcome_that_does_not_exist_is_refused_with_the_list(option, tmp_pat
 
 
 def test_a_wrong_rule_inside_a_mapping_is_refused() -> None:
-    with pytest.raises(errors.SettingError, match=r"confidence must be one of the rules.*or a mapping.*got 3"):
+    with pytest.raises(errors.SettingError, match=r"confidence must be a rule.*or a mapping.*got 3"):
         ged.GEDUCB(WORLD.problem, confidence={"cost": 3})
 
 

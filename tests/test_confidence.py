@@ -318,7 +318,6 @@ def test_affinity_ball_of_a_linear_gaussian_is_its_ellipsoid() -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        radius.posterior_quantile(40),
         radius.parametric_bootstrap(40),
         radius.paper_radius(),
         radius.hellinger_ball(radius.bracketing(4.0, 4.0)),
@@ -351,11 +350,11 @@ class Means(MemberList):
     def __init__(self, means):
         self.means, self.size = np.asarray(means, float), len(means)
 
-    def log_likelihood(self, x, a, y):
-        return norm.logpdf(np.asarray(y), self.means[:, None] + np.asarray(a))
+    def log_likelihood(self, theta, x, a, y):
+        return norm.logpdf(np.asarray(y), self.means[theta, None] + np.asarray(a))
 
-    def values(self, functional, x, a):
-        return np.stack([np.asarray(functional(self.density(m, x, a))) for m in range(self.size)])
+    def values(self, functional, theta, x, a):
+        return np.stack([np.asarray(functional(self.density(m, x, a))) for m in theta])
 
     def density(self, m, x, a):
         return Density("Normal", {"loc": self.means[m] + np.asarray(a, float), "scale": np.ones(len(a))})
@@ -436,8 +435,8 @@ def test_finite_coverage_and_misspecification() -> None:
 
 def test_finite_members_with_nan_or_zero_density_are_excluded() -> None:
     class Holes(Means):
-        def log_likelihood(self, x, a, y):
-            out = super().log_likelihood(x, a, y)
+        def log_likelihood(self, theta, x, a, y):
+            out = super().log_likelihood(theta, x, a, y)
             out[0], out[1] = np.nan, -np.inf
             return out
 
@@ -562,8 +561,8 @@ def test_shrinkage_names_the_cause() -> None:
         (lambda: feed(learned(n=3), np.ones((1, 3)), np.zeros(1), np.ones(1), growth=1.0), SettingError, "growth must be"),
         (lambda: members(learned(n=3), 5, 0, "dreams"), SettingError, "source must be one of"),
         (lambda: members(learned(n=3), 0), SettingError, "n must be at least 1, got 0"),
-        (lambda: members(learned(n=3), 5, 0, "guide"), SettingError, "SVI oracle"),
-        (lambda: members(learned(n=3), 5, 0, "nuts"), SettingError, "NumPyro program"),
+        (lambda: members(learned(n=3), 5, 0, "svi"), SettingError, "needs a guide with spread"),
+        (lambda: members(learned(n=3), 5, 0, "nuts"), SettingError, "NumPyro or Pyro program"),
         (lambda: members(ProgramLearner.start(LOGISTIC, delta=0.1), 5), SettingError, "no bounded set"),
         (lambda: members(ProgramLearner.start(LOGISTIC, delta=0.1), 5, 0, "laplace"), SettingError, "needs a fit"),
         (lambda: ProgramLearner.start(LOGISTIC, delta=0.0), SettingError, "delta must lie"),

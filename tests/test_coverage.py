@@ -164,7 +164,7 @@ def fixed_design_coverage(sigma, level_of, runs=100, n=200, d=5):
             warnings.simplefilter("ignore", radius.CoverageWarning)
             learner = ProgramLearner.start(cls, delta=DELTA, confidence=radius.paper_radius())
             learner = learner.absorb(x, a, cls.simulate(truth, x, a, rng)).refit()
-        view = view_of(cls, learner.data, learner.rows, learner.fit, learner.sets[0].region.centre, DELTA, 0)
+        view = view_of(cls, learner.data, learner.rows, learner.sets[0].region.centre, DELTA, 0)
         gap = view.summed_divergence("hellinger2", truth[None])[0]
         covered += gap <= radius.paper_radius().at(view, level_of(n))
     return covered / runs

@@ -36,14 +36,14 @@ class Families(MemberList):
     def density(self, m, x, a):
         return self.make(self.tables[m, np.asarray(a)])
 
-    def log_likelihood(self, x, a, y):
-        return np.asarray(self.make(self.tables[:, np.asarray(a)]).log_prob(np.asarray(y, float)))
+    def log_likelihood(self, theta, x, a, y):
+        return np.asarray(self.make(self.tables[theta][:, np.asarray(a)]).log_prob(np.asarray(y, float)))
 
     def check_outcomes(self, x, a, y):
         return x, a, y
 
-    def values(self, functional, x, a):
-        return np.asarray(functional(self.make(self.tables[:, np.asarray(a)]), x, a))
+    def values(self, functional, theta, x, a):
+        return np.asarray(functional(self.make(self.tables[theta][:, np.asarray(a)]), x, a))
 
 
 def normal(values) -> Density:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,16 +11,19 @@ import numpy as np
 import numpyro
 import numpyro.distributions as nd
 import pytest
+from numpyro.distributions import constraints as nc
 from scipy import stats
 
+from benchmarks.posterior import calibrate
 from gedppl.arviz_shim import arviz, major, quiet
 from gedppl.classes import density_class, finite_class
 from gedppl.errors import SettingError
 from gedppl.functionals import mean
-from gedppl.learning.draws import ParameterDraws, corrected, log_likelihood, sample, values
+from gedppl.learning.draws import ParameterDraws, corrected, log_likelihood, log_posterior, sample, values
 from gedppl.numerics import pareto
+from gedppl.oracles.variational import svi
 from gedppl.rows import Rows
-from tests.optional_pyro import PPLS, pd, pyro, torch
+from tests.optional_pyro import PPLS, needs_pyro, pc, pd, pyro, torch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
@@ -62,6 +66,7 @@ def free_n(x, a, y=None):
 MODELS: dict[str, dict[str, Any]] = {"numpyro": {"line": line_n, "bits": bits_n}, "pyro": {"line": line_p, "bits": bits_p}}
 
 
+@cache
 def program(ppl: str, name: str) -> Any:
     return density_class(MODELS[ppl][name], example=(X[:1], A[:1]))
 
@@ -120,14 +125,99 @@ def test_laplace_is_an_approximation_elsewhere_and_its_weights_mend_it(ppl: str)
     )
 
 
-@pytest.mark.parametrize("source", ["prior", "laplace"])
+def scales_n(x, a, y=None):
+    w = numpyro.sample("w", nd.Normal(0.0, 2.0))
+    s = numpyro.sample("s", nd.LogNormal(0.0, 0.5))
+    numpyro.sample("y", nd.Normal(w * x[:, 0], s), obs=y)
+
+
+def scales_p(x, a, y=None):
+    w = pyro.sample("w", pd.Normal(0.0, 2.0))
+    s = pyro.sample("s", pd.LogNormal(0.0, 0.5))
+    pyro.sample("y", pd.Normal(w * x[:, 0], s), obs=y)
+
+
+def guide_n(x, a, y=None):
+    loc, tril = numpyro.param("loc", jnp.zeros(2)), numpyro.param("tril", jnp.eye(2), constraint=nc.lower_cholesky)
+    numpyro.sample("w", nd.MultivariateNormal(loc, scale_tril=tril))
+
+
+def guide_p(x, a, y=None):
+    loc, tril = pyro.param("loc", torch.zeros(2)), pyro.param("tril", torch.eye(2), constraint=pc.lower_cholesky)
+    pyro.sample("w", pd.MultivariateNormal(loc, scale_tril=tril))
+
+
+slow = pytest.mark.slow
+GUIDES = [
+    ("numpyro", "own"),
+    pytest.param("pyro", "multivariate_normal", marks=needs_pyro),
+    pytest.param("numpyro", "multivariate_normal", marks=slow),
+    pytest.param("numpyro", "low_rank", marks=slow),
+    pytest.param("pyro", "own", marks=[slow, needs_pyro]),
+    pytest.param("pyro", "low_rank", marks=[slow, needs_pyro]),
+]
+
+
+@pytest.mark.parametrize(("ppl", "guide"), GUIDES)
+def test_a_guide_that_can_be_the_posterior_is_close_to_it_and_its_weights_say_so(ppl: str, guide: str) -> None:
+    cls = program(ppl, "bits")
+    own = {"numpyro": guide_n, "pyro": guide_p}[ppl]
+    oracle = svi(own if guide == "own" else guide, steps=600)
+    draws = sample(cls, BITS, "svi", 2000, 0, oracle=oracle)
+    assert draws.ok, draws.status
+    centre, covariance = grid_posterior()
+    assert np.all(np.abs(draws.theta.mean(axis=0) - centre) < 0.5 * np.diag(covariance) ** 0.5)
+    mended = corrected(cls, BITS, draws)
+    assert mended.ess > 800
+    close_in_standard_errors(mended, centre, covariance)
+    warm = sample(cls, BITS.append(X[:4], A[:4], np.ones(4)), "svi", 50, 0, fit=oracle(cls, BITS), oracle=oracle)
+    assert "15 steps" in warm.status
+
+
+@pytest.mark.parametrize("ppl", [pytest.param("numpyro", marks=slow), pytest.param("pyro", marks=needs_pyro)])
+def test_a_guides_density_is_that_of_the_free_parameters(ppl: str) -> None:
+    """A positive scale is drawn as exp of a Normal: the weights must know the volume of that transform."""
+    cls = density_class({"numpyro": scales_n, "pyro": scales_p}[ppl], example=(X[:1], A[:1]))
+    few = Rows.of(X[:4], A[:4], LINE.y[:4])
+    draws = sample(cls, few, "svi", 4000, 0, oracle=svi("multivariate_normal", steps=600))
+    mended = corrected(cls, few, draws)
+    axes = np.meshgrid(np.linspace(-6, 6, 301), np.linspace(-3, 3, 301), indexing="ij")
+    w, log_s = (axis.ravel() for axis in axes)
+    logs = stats.norm.logpdf(few.y[:, None], w * few.x[:, :1], np.exp(log_s)).sum(axis=0)
+    logs += stats.norm.logpdf(w, 0, 2) + stats.norm.logpdf(log_s, 0, 0.5)
+    weight = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+    grid = np.column_stack([w, log_s])
+    centre = weight @ grid
+    spread = np.sqrt(weight @ (grid - centre) ** 2)
+    apart = np.abs(mended.weights @ mended.theta - centre) / (spread / np.sqrt(mended.ess))
+    assert apart.max() < 4.5
+    wrong = draws.reweighted(log_posterior(cls, few, draws.theta) - draws.log_proposal - cls.log_jacobian(draws.theta))
+    assert abs(wrong.weights @ wrong.theta - centre)[1] > 4.5 * spread[1] / np.sqrt(mended.ess)  # without that volume
+
+
+@pytest.mark.parametrize("ppl", PPLS)
+def test_nuts_draws_are_draws_of_the_posterior(ppl: str) -> None:
+    S, cls = {"numpyro": 1000, "pyro": 200}[ppl], program(ppl, "bits")
+    draws = sample(cls, BITS, "nuts", S, seed=1)
+    assert draws.ok, draws.status
+    assert draws.rhat < 1.05
+    assert draws.theta.shape == (S, 2)
+    assert draws.ess > 0.2 * S
+    close_in_standard_errors(draws, *grid_posterior())
+    if ppl == "numpyro":  # growing data compile once a bucket
+        for n in (20, 30):
+            sample(cls, Rows.of(X[:n], A[:n], BITS.y[:n]), "nuts", S, seed=0)
+        assert sum(count for name, count in cls.program.compilations.items() if name.startswith("nuts")) == 1
+
+
+@pytest.mark.parametrize("source", ["prior", "laplace", "svi", "nuts"])
 @pytest.mark.parametrize("ppl", PPLS)
 def test_before_data_every_source_is_the_prior(ppl: str, source: str) -> None:
-    draws = sample(program(ppl, "line"), None, source, 2000, seed=3)
+    draws = sample(program(ppl, "line"), None, source, 500, seed=3)
     assert draws.source == "prior"
     assert draws.exact
     close_in_standard_errors(draws, np.zeros(3), np.diag([1.0, 4.0, 0.25]))
-    again = sample(program(ppl, "line"), Rows.empty(2), source, 2000, seed=3)
+    again = sample(program(ppl, "line"), Rows.empty(2), source, 500, seed=3)
     assert np.array_equal(draws.theta, again.theta)
 
 
@@ -207,9 +297,32 @@ def test_pareto_smoothing_agrees_with_arviz() -> None:
     assert pareto.smoothed(np.zeros(50))[1] == -np.inf
 
 
+def test_svi_without_anything_to_guide_is_refused() -> None:
+    cls = density_class(free_n, example=(X[:1], A[:1]))
+    with pytest.raises(SettingError, match="needs a guide with spread"):
+        sample(cls, LINE, "svi", 10, 0)
+    with pytest.raises(SettingError, match="needs a guide with spread"):
+        sample(program("numpyro", "line"), LINE, "svi", 10, 0, oracle=svi("delta"))
+
+
 @pytest.mark.parametrize(
     ("change", "text"), [({"source": "mcmc"}, "source must be one of"), ({"draws": 0}, "draws must be a whole")]
 )
 def test_a_wrong_setting_is_named(change: dict[str, Any], text: str) -> None:
     with pytest.raises(SettingError, match=text):
         sample(**({"cls": program("numpyro", "line"), "rows": LINE, "source": "prior", "draws": 5, "seed": 0} | change))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["conjugate", "logistic", "hierarchical"])
+def test_nuts_is_calibrated(model: str) -> None:
+    """Simulation-based calibration: ranks of the truth are uniform, in mean and in spread, within four standard errors."""
+    found = calibrate(model, "nuts", 150)
+    assert abs(found.bias) < 4
+    assert abs(found.spread) < 4
+
+
+@pytest.mark.slow
+def test_calibration_sees_draws_that_are_too_narrow() -> None:
+    """The control: a mean-field guide of a posterior whose parameters depend on each other."""
+    assert calibrate("hierarchical", "svi", 150).spread > 4

@@ -131,9 +131,9 @@ def test_a_limit_that_equals_the_safe_value_is_no_dead_end() -> None:
     """On the average it is refused, because nothing could be mixed in; here certified actions need no room."""
     world = ArmsWorld("Normal")
     tight = [replace(c, at_most=0.0, safe_value=0.0) for c in world.problem.constraints]
-    with pytest.raises(errors.InfeasibleError, match="nothing could ever be explored"):
-        ged.GEDUCB(replace(world.problem, constraints=tight)).ask([1.0, 0.5])
-    each = on_every_draw(replace(world.problem, constraints=tight))
+    with pytest.raises(errors.ProblemError, match=r"no other action could ever be mixed in: raise at_most.*every_draw=True"):
+        replace(world.problem, constraints=tight)
+    each = replace(world.problem, constraints=[replace(c, every_draw=True) for c in tight])
     assert ged.GEDUCB(each).ask([1.0, 0.5]).action == 0
 
 

@@ -126,11 +126,11 @@ class ScaledTables(CoinTables):
     def density(self, m: int, x: np.ndarray, a: np.ndarray) -> Density:
         return Density("Normal", {"loc": self.shift + self.gain * self.probs(x, a)[m], "scale": 0.3 * self.gain})
 
-    def log_likelihood(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return -0.5 * (((np.asarray(y) - self.shift) / self.gain - self.probs(x, a)) / 0.3) ** 2 - np.log(self.gain)
+    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return -0.5 * (((np.asarray(y) - self.shift) / self.gain - self.probs(x, a)[theta]) / 0.3) ** 2 - np.log(self.gain)
 
-    def values(self, functional: ged.functionals.Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        return self.shift + self.gain * self.probs(x, a)
+    def values(self, functional: ged.functionals.Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return self.shift + self.gain * self.probs(x, a)[theta]
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ ROWS = np.zeros((1, 1)), np.zeros(1, np.int64)
 
 def certified(members) -> bool:
     problem = ged.Problem(
-        2, ged.Utility(members, ged.mean(0, 1)), [ged.Constraint(members, ged.mean(0, 1), at_most=0.9, safe_value=0.9)],
+        2, ged.Utility(members, ged.mean(0, 1)), [ged.Constraint(members, ged.mean(0, 1), at_most=0.9, safe_value=0.8)],
         safe_action=0,
     )  # fmt: skip
     agent = ged.GEDUCB(problem)
@@ -194,8 +194,8 @@ def test_draws_from_the_prior_are_known_as_draws() -> None:
 
 def test_a_member_without_a_value_refutes_nothing() -> None:
     class Holes(PlainTables):
-        def values(self, functional, x, a):
-            out = 3.0 + super().values(functional, x, a)
+        def values(self, functional, theta, x, a):
+            out = 3.0 + super().values(functional, theta, x, a)
             out[0] = np.nan
             return out
 

@@ -191,16 +191,27 @@ def test_blocks_agree_with_the_exact_pass() -> None:
 
 def test_limit_at_the_safe_value_with_nothing_known_is_refused() -> None:
     world = TableWorld(2, 3, 5, seed=0, at_most=0.1)
+    with pytest.raises(
+        ged.errors.ProblemError, match=r"safe_value of constraint 'cost' equals its limit at_most=0.1.*raise at_most"
+    ):
+        world.problem()
     with pytest.raises(ged.errors.InfeasibleError, match="equals its value at the safe action"):
-        ged.GEDUCB(world.problem()).ask([0.0])
+        ged.GEDUCB(at_the_safe_value(TableWorld(2, 3, 5, seed=0))).ask([0.0])
+
+
+def at_the_safe_value(world: TableWorld) -> ged.Problem:
+    """The limit at a safe value that is a function of the context, which only a context can tell."""
+    problem = world.problem()
+    (cost,) = problem.constraints
+    return replace(problem, constraints=[replace(cost, at_most=0.1, safe_value=lambda x: np.full(len(x), 0.1))])
 
 
 def test_limit_at_the_safe_value_after_logged_data_plays_what_is_certified() -> None:
-    world = TableWorld(2, 3, 5, seed=0, at_most=0.1)
+    world = TableWorld(2, 3, 5, seed=0)
     world.G[:, :, 1] = np.linspace(0.01, 0.9, 5)[:, None]
     world.F[:, :, 1] = 0.94
     world.F[:, :, [0, 2]] *= 0.5
-    agent = ged.GEDUCB(world.problem())
+    agent = ged.GEDUCB(at_the_safe_value(world))
     rng = np.random.default_rng(0)
     rows = [(world.context(rng), 1) for _ in range(300)]
     outcomes = [world.outcome(x, a, rng) for x, a in rows]

@@ -242,8 +242,8 @@ def test_lipschitz_constant_where_the_functional_has_none() -> None:
         def density(self, m: int, x: np.ndarray, a: np.ndarray) -> Density:
             return Density("Normal", {"loc": self.probs(x, a)[m], "scale": 0.5})
 
-        def values(self, functional: ged.functionals.Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-            return self.probs(x, a)
+        def values(self, functional: ged.functionals.Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+            return self.probs(x, a)[theta]
 
     cls = Normals(np.array([[[0.1]], [[0.4]], [[0.9]]]))
     known = class_constants(cls, ged.mean(0, 1), 1, np.zeros((1, 1)))

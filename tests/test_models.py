@@ -18,6 +18,7 @@ import pytest
 import gedppl as ged
 from gedppl.learning.programs import ProgramLearner
 from gedppl.study.cli.scripts import loaded
+from gedppl.study.simulation import cross_fitting
 from tests.stand_ins import provide
 
 pytestmark = [
@@ -26,7 +27,7 @@ pytestmark = [
 ]
 
 MODELS = Path(__file__).parents[1] / "models"
-SCRIPTS = sorted(path.stem for path in MODELS.glob("*.py") if path.stem != "crossfit")
+SCRIPTS = sorted(path.stem for path in MODELS.glob("*.py"))
 ROUNDS, FEW = 60, 24
 SAID = ("dosing", "calibration", "active_learning")  # whose text speaks of a run: see `ALSO`
 RUNS = [(name, ROUNDS if name in SAID else FEW) for name in SCRIPTS]
@@ -191,9 +192,9 @@ def test_the_shipped_table_is_small_and_whole() -> None:
 
 
 def test_pricing_needs_no_further_package() -> None:
-    source = (MODELS / "pricing.py").read_text() + (MODELS / "crossfit.py").read_text()
+    source = (MODELS / "pricing.py").read_text()
     imported = set(re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE))
-    assert imported <= {"gzip", "functools", "pathlib", "jax", "numpy", "numpyro", "scipy", "crossfit", "gedppl"}
+    assert imported <= {"gzip", "functools", "pathlib", "jax", "numpy", "numpyro", "scipy", "gedppl"}
 
 
 # diagnosis ---------------------------------------------------------------------------------------------------------------
@@ -292,17 +293,16 @@ def test_both_kinds_of_risk() -> None:
 
 
 def test_equal_rows_are_judged_by_the_same_fit() -> None:
-    module = load("crossfit")
     rng = np.random.default_rng(0)
     x = rng.integers(0, 3, (400, 2)).astype(float)
-    fold = module.folds_of(x)
+    fold = cross_fitting.folds_of(x)
     for row in np.unique(x, axis=0):
         assert len(np.unique(fold[(x == row).all(axis=1)])) == 1
     z = np.column_stack([np.ones(20_000), rng.standard_normal(20_000)])
     y = rng.random(20_000) < 1 / (1 + np.exp(-z @ [-1.0, 0.7]))
-    np.testing.assert_allclose(module.regression(z, y, "logistic"), [-1.0, 0.7], atol=0.08)
+    np.testing.assert_allclose(cross_fitting.regression(z, y, "logistic"), [-1.0, 0.7], atol=0.08)
     counts = rng.poisson(np.exp(z @ [0.5, 0.3]))
-    np.testing.assert_allclose(module.regression(z, counts, "poisson"), [0.5, 0.3], atol=0.05)
+    np.testing.assert_allclose(cross_fitting.regression(z, counts, "poisson"), [0.5, 0.3], atol=0.05)
 
 
 ALSO = dict(

@@ -342,6 +342,16 @@ def test_a_journal_keeps_the_names_and_a_blinded_export_does_not(tmp_path) -> No
             ged.resume(path, other)
 
 
+def test_a_posterior_predicts_by_name() -> None:
+    agent = played(ged.GEDUCB(NAMED))
+    found = agent.posterior("utility", draws=20)
+    by_name = found.predictive({"dose": ROWS[:, 1], "age": ROWS[:, 0]}, ["A", "B", "placebo"])
+    np.testing.assert_array_equal(by_name, found.predictive(ROWS, [1, 2, 0]))
+    np.testing.assert_array_equal(found.predictive(ROWS, "A"), found.predictive(ROWS, [1, 1, 1]))
+    with pytest.raises(errors.ShapeError, match="one action for each of 3 rows"):
+        found.predictive(ROWS, ["A", "B"])
+
+
 def test_runs_and_arviz_have_the_names(tmp_path) -> None:
     class World:
         def context(self, rng):

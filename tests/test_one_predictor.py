@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import brentq
 from scipy.stats import binom
 
 from gedppl.density import Density
@@ -150,25 +151,35 @@ def learned(name, n=60, seed=0):
     return feed(ProgramLearner.start(cls, delta=0.05, seed=seed), x, a, y, growth=1.5)
 
 
-def farthest_by_rays(slack, centre, phi, angles=180):
-    """max phi'v over {v (2,) : slack(v) >= 0}, a star around the centre: the boundary on every ray, the best angle refined."""
+def farthest_by_rays(slack, centre, phi, angles=49):
+    """max phi'v over {v (2,) : slack(v (M, 2)) >= 0}, a star around the centre: the boundary on rays, the best angle zoomed
+    in on.
+    """
 
-    def reach(angle):
-        ray = np.array([np.cos(angle), np.sin(angle)])
+    def boundary(angle):
+        rays = np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
         def inside(r):
-            value = float(slack(centre + r * ray))
-            return value if np.isfinite(value) else -1e9
+            with np.errstate(all="ignore"):
+                return slack(centre + r[:, None] * rays) > 0
 
-        high = 1e-3
-        while inside(high) > 0 and high < 1e7:
-            high *= 2.0
-        return float(phi @ (centre + brentq(inside, 0.0, high, xtol=1e-13) * ray))
+        high = np.full(len(angle), 1e-3)
+        for _ in range(40):
+            high = np.where(inside(high), 2 * high, high)
+        low = np.zeros(len(angle))
+        for _ in range(70):
+            middle = 0.5 * (low + high)
+            good = inside(middle)
+            low, high = np.where(good, middle, low), np.where(good, high, middle)
+        return (centre + low[:, None] * rays) @ phi
 
-    grid = np.linspace(0, 2 * np.pi, angles, endpoint=False)
-    best = grid[int(np.argmax([reach(angle) for angle in grid]))]
-    found = minimize_scalar(lambda t: -reach(t), bracket=(best - 2 * np.pi / angles, best, best + 2 * np.pi / angles), tol=1e-10)
-    return -found.fun
+    left, right = 0.0, 2 * np.pi
+    for _ in range(9):
+        grid = np.linspace(left, right, angles)
+        reached = boundary(grid)
+        best, step = grid[int(np.argmax(reached))], grid[1] - grid[0]
+        left, right = best - 1.5 * step, best + 1.5 * step
+    return float(reached.max())
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name[0] != "Binomial" or name[1] == "probit"], ids="-".join)
@@ -182,13 +193,10 @@ def test_bounds_are_the_extremes_of_the_profile_likelihood(name) -> None:
         ends = []
         for s in learner.sets:
             threshold = float(s.data.value(s.region.centre[None])[0]) - s.region.kappa
-            slack = lambda v, s=s, t=threshold: s.data.row_values(v[None])[0].sum() - t  # noqa: E731
+            slack = lambda v, s=s, t=threshold: s.data.row_values(v).sum(axis=1) - t  # noqa: E731
             ends.append([farthest_by_rays(slack, s.region.centre, sign * phi) for sign in (1.0, -1.0)])
         values = [learner.data.density(np.array([e[0], -e[1]]), fixed_of(name[0], 2)).mean for e in ends]
         pairs = np.sort(np.array(values), axis=1)
-        if np.isfinite(learner.data.family.domain).any():  # the rows' domain is not part of the set: it is larger, never smaller
-            assert np.all((found.lower[0, a] <= pairs[:, 0].max() + 1e-9) & (found.upper[0, a] >= pairs[:, 1].min() - 1e-9))
-            continue
         gap = np.abs(pairs - [found.lower[0, a], found.upper[0, a]]).max(axis=1)  # one of the sets was used
         assert gap.min() < 1e-6 * (1 + np.abs(pairs).max()), (pairs, found.lower, found.upper)
 
@@ -209,3 +217,54 @@ def test_a_monotone_function_of_counted_outcomes_is_exact_and_another_is_not() -
     assert "grid" in humped.note
     either = learned(("Bernoulli", "probit")).bounds(expected(lambda y, x, a: np.where(y == 1, -2.0, 3.0), -2, 3), x, 2)
     assert either.guaranteed
+
+
+# signs and boxes --------------------------------------------------------------------------------------------------------------
+
+
+def boxed(name, low, high, seed=0, n=50):
+    """A learner whose two coefficients have supports."""
+    learner = learned(name, n=n, seed=seed)
+    learner.cls.sites = (SimpleNamespace(name="v", shape=(2,), start=0, stop=2),)
+    learner.cls.bounds = {"v": (np.array(low), np.array(high))}
+    return learner
+
+
+@pytest.mark.parametrize("name", [("Bernoulli", "logit"), ("Poisson", "log"), ("Laplace", "identity")], ids="-".join)
+@pytest.mark.parametrize("box", [((-0.2, -0.2), (0.4, 0.6)), ((0.0, -np.inf), (np.inf, 0.0)), ((0.1, -np.inf), (0.35, np.inf))])
+def test_bounds_inside_a_box_are_the_extremes_inside_it(name, box) -> None:
+    """A box of support, signs, one side open: the set and the box together, not each for itself."""
+    learner = boxed(name, *box, seed=2)
+    found = learner.bounds(mean(-1e9, 1e9), np.array([[0.9]]), 2)
+    low, high = (np.array(side) for side in box)
+    start = np.clip(np.array([0.3, -0.05]), np.maximum(low, -1) + 1e-3, np.minimum(high, 1) - 1e-3)
+    for a in range(2):
+        phi = positive_line(np.array([[0.9]]), np.array([a]))[0]
+        pairs = []
+        for s in learner.sets:
+            slack = lambda v, s=s: np.where(np.all((v >= low) & (v <= high), axis=1), s.region.slack(v), -1.0)  # noqa: E731
+            if slack(start[None])[0] > 0:
+                ends = [farthest_by_rays(slack, start, sign * phi) for sign in (1.0, -1.0)]
+                values = learner.data.density(np.array([ends[0], -ends[1]]), fixed_of(name[0], 2)).mean
+                pairs.append(np.sort(values))
+        gap = np.abs(np.array(pairs) - [found.lower[0, a], found.upper[0, a]]).max(axis=1)
+        assert gap.min() < 2e-6 * (1 + np.abs(pairs).max()), (pairs, found.lower, found.upper)
+    free = learned(name, n=50, seed=2).bounds(mean(-1e9, 1e9), np.array([[0.9]]), 2)
+    assert np.all(found.upper <= free.upper + 1e-9)
+    assert np.any(found.upper - found.lower < 0.98 * (free.upper - free.lower))  # and the box was worth something
+
+
+def test_a_box_alone_bounds_what_no_row_has_seen() -> None:
+    """An arm that was never tried has its own coefficient, with a support: the walls are all there is, and enough."""
+    cls = OnePredictorDouble("Bernoulli", "identity", 2, lambda x, a: np.eye(2)[a], initial=[0.5, 0.5])
+    cls.sites = (SimpleNamespace(name="v", shape=(2,), start=0, stop=2),)
+    cls.bounds = {"v": (np.zeros(2), np.array([1.0, 0.3]))}
+    rng = np.random.default_rng(0)
+    y = (rng.random(40) < 0.6).astype(float)
+    learner = feed(ProgramLearner.start(cls, delta=0.05), np.ones((40, 1)), np.zeros(40, int), y, growth=1.5)
+    found = learner.bounds(mean(0, 1), np.ones((1, 1)), 2)
+    assert found.guaranteed
+    np.testing.assert_allclose([found.lower[0, 1], found.upper[0, 1]], [0.0, 0.3], atol=1e-7)
+    slack = learner.sets[0].region.slack
+    ends = [brentq(lambda p: slack(np.array([[p, 0.2]]))[0], y.mean(), end) for end in (1e-6, 1 - 1e-6)]
+    np.testing.assert_allclose([found.lower[0, 0], found.upper[0, 0]], ends, atol=1e-6)

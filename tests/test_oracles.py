@@ -525,9 +525,9 @@ class Named(HandMade):
 
 def told(*answers: Any) -> tuple[Any, Any, Rows, ToldRunner]:
     rows, _ = draw_rows("logit", 80, 2)
-    cls, runner = Named(2, "logit"), ToldRunner(list(answers))
-    solve = SVI(GuideSettings("normal", 0.05, 1, 4, 0), 100, 20, {id(cls): (cls, runner)})
-    return Oracle("SVI", solve, {}), cls, rows, runner
+    cls, runner, settings = Named(2, "logit"), ToldRunner(list(answers)), GuideSettings("normal", 0.05, 1, 4, 0)
+    cls.guide_loops = {settings: runner}
+    return Oracle("SVI", SVI(settings, 100, 20), {}), cls, rows, runner
 
 
 @pytest.mark.parametrize(

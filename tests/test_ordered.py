@@ -246,4 +246,6 @@ def test_cuts_out_of_order_are_no_density(model) -> None:
     total = np.exp(ProgramData(cls, three).row_values(theta)).sum(axis=1)
     np.testing.assert_allclose(total, [1.0, 0.0], atol=1e-12)
     finite = ged.finite_class(model, members, example=(x, a))
-    np.testing.assert_allclose(np.exp(finite.log_likelihood(x, a, np.arange(3.0))).sum(axis=1), [1.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(
+        np.exp(finite.log_likelihood(finite.every, x, a, np.arange(3.0))).sum(axis=1), [1.0, 0.0], atol=1e-12
+    )

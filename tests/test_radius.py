@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+import gedppl as ged
 from gedppl.errors import SettingError
 from gedppl.learning import radius
 from gedppl.learning.radius import View
@@ -60,13 +61,18 @@ def test_published_radii_at_d5_t1000() -> None:
 
 
 def test_order_statistic_is_conservative() -> None:
-    sums = np.arange(1.0, 20.0)  # 19 draws: the 95% order statistic is the 19th
-    view = View(n=5, delta=0.05, dim=1, posterior=lambda n: np.zeros((n, 1)), summed_divergence=lambda name, theta: sums)
-    assert radius.posterior_quantile(20).radius(view) == 19.0
+    sums = np.arange(1.0, 20.0)  # 19 fits: the 95% order statistic is the 19th
+    view = View(n=5, delta=0.05, dim=1, refits=lambda n: np.zeros((n, 1)), summed_divergence=lambda name, theta: sums)
+    assert radius.parametric_bootstrap(20).radius(view) == 19.0
     broken = View(
-        n=5, delta=0.05, posterior=lambda n: np.zeros((n, 1)), summed_divergence=lambda name, theta: np.append(sums, np.nan)
+        n=5, delta=0.05, refits=lambda n: np.zeros((n, 1)), summed_divergence=lambda name, theta: np.append(sums, np.nan)
     )
-    assert radius.posterior_quantile(20).radius(broken) == np.inf  # a NaN draw counts as far away, never as near
+    assert radius.parametric_bootstrap(20).radius(broken) == np.inf  # a fit that is NaN counts as far away, never as near
+
+
+def test_the_quantile_over_divergences_says_what_took_its_place() -> None:
+    with pytest.raises(SettingError, match=r"given up: use ged\.credible_set"):
+        ged.posterior_quantile(draws=40)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,6 @@ def test_order_statistic_is_conservative() -> None:
         (radius.Ball("hellinger2", radius.Est("chi_square")), False, "NOT valid for adaptive"),
         (radius.chi_square(), False, "NOT valid for adaptive"),
         (radius.paper_radius(), False, "0.354"),
-        (radius.posterior_quantile(), False, "approximate"),
         (radius.parametric_bootstrap(), False, "approximate"),
     ],
 )
@@ -93,11 +98,9 @@ def test_every_rule_says_what_it_guarantees(rule, guaranteed, word) -> None:
         (lambda: radius.bracketing(-1.0, 2.0), "diameter must be positive and finite, got -1"),
         (lambda: radius.self_normalised(1.0, np.inf), "norm_bound must be positive and finite, got inf"),
         (lambda: radius.l2_ball(0.0), "density_bound must be positive and finite, got 0"),
-        (lambda: radius.posterior_quantile(5), "draws must be at least 20, got 5"),
         (lambda: radius.parametric_bootstrap(5), "replicates must be at least 20, got 5"),
         (lambda: radius.hellinger_ball().radius(View(n=3, delta=0.1, dim=2)), "needs a finite class"),
         (lambda: radius.Ball("hellinger2", radius.self_normalised(1, 1)).radius(View(n=3, delta=0.1)), "known noise scale"),
-        (lambda: radius.posterior_quantile().radius(View(n=3, delta=0.1, size=4)), "needs a parametric class"),
         (lambda: radius.parametric_bootstrap().radius(View(n=3, delta=0.1, dim=4)), "linear predictor"),
     ],
 )

@@ -21,7 +21,7 @@ import gedppl as ged
 from gedppl import arviz_shim
 from gedppl.errors import SettingError, UnknownTruthError
 from gedppl.study import report
-from gedppl.study.report import page, plots, style
+from gedppl.study.report import learning, page, plots, style
 from gedppl.study.simulation import FixedPolicy, simulate
 from gedppl.study.simulation.references import frontier, references
 from gedppl.study.simulation.runs import Run
@@ -149,7 +149,10 @@ arviz()
 
 # pictures -----------------------------------------------------------------------------------------------------------------
 
-PICTURES = [plots.plot_regret, plots.plot_cost_bounds, plots.plot_policy_map, plots.plot_width, plots.plot_tradeoff]
+PICTURES = [
+    plots.plot_regret, plots.plot_cost_bounds, plots.plot_policy_map, plots.plot_width, plots.plot_tradeoff,
+    plots.plot_action_bounds,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("plot", PICTURES)
@@ -310,7 +313,7 @@ def test_the_page_is_well_formed_self_contained_and_complete(written, run):
     assert "in none of the 60 rounds did the policy's true cost exceed it" in words
     assert "All 60 certificates are guarantees, if the model class holds the truth." in words
     assert "guarantee, if the model class holds the truth" in words
-    for name in ("regret", "cost_bounds", "policy_map", "width", "tradeoff"):
+    for name in ("regret", "cost_bounds", "policy_map", "action_bounds", "tradeoff"):
         assert (written / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -358,6 +361,51 @@ def test_the_first_lines_own_up(run):
     assert "Alarm" not in page.render(run, {}, 0)
 
 
+def test_the_first_lines_say_what_was_not_learned(run):
+    """By hand: rounds until half left the safe action, its share, and an action that the oracle plays and the run never does."""
+    actions = [0] * 30 + [1] * 30
+    rounds = [replace(r, action=a, oracle=np.array([0.2, 0.3, 0.5])) for r, a in zip(run.rounds, actions)]
+    words = " ".join(parse(page.render(Run(run.problem, 0, rounds), {}, 0)).itertext())
+    assert "took 50% of the rounds; by round 55 half of the last 50 decisions had left it." in words
+    assert (
+        "action 2 was not learned: the best policy that keeps every limit plays it in 50% of decisions, this run in 0 of 60"
+        in words
+    )
+    assert "action 1 was not learned" not in words
+    stuck = Run(run.problem, 0, [replace(r, action=0) for r in run.rounds])
+    assert learning.round_of_leaving(stuck) is None
+    assert "at no time had half of the last 50 decisions left it" in learning.when_it_left_the_safe_action(stuck)
+    assert learning.when_it_left_the_safe_action(Run(run.problem, 0, run.rounds[:9])).endswith("of the rounds.")
+
+
+def test_without_a_truth_only_what_was_never_played_is_said(blind):
+    unplayed = Run(blind.problem, 0, [replace(r, action=1) for r in blind.rounds], meta=blind.meta)
+    (said,) = learning.never_learned(unplayed)
+    assert said.startswith(f"{unplayed.action_names[2]} was never played")
+
+
+def test_bounds_of_actions_are_drawn_for_the_most_played(run):
+    ax = plots.plot_action_bounds(run)
+    upper = next(line for line in ax.lines if line.get_label() == run.action_names[1]).get_ydata()
+    assert upper[0] == run.cost_upper[0, 0, 1]
+    many = [
+        replace(r, policy=np.eye(9)[8], cost_lower=np.zeros((1, 9)), cost_upper=np.ones((1, 9)), action=8) for r in run.rounds
+    ]
+    nine = Run(ged.Problem(9, run.problem.utility, run.problem.constraints, safe_action=0), 0, many)
+    names = [line.get_label() for line in plots.plot_action_bounds(nine).lines if line.get_label().startswith("action")]
+    assert len(names) == plots.MOST_BOUNDS
+    assert "action 8" in names
+
+
+def test_the_page_has_a_dark_form_and_rounding_is_no_slack(run):
+    text = page.render(run, {}, 0)
+    assert "prefers-color-scheme: dark" in text
+    part = run.certificates[0]["constraints"][0] | {"worst_case": 0.5 + 1e-16}
+    tight = Run(run.problem, 0, [replace(run.rounds[0], certificate=run.certificates[0] | {"constraints": [part]})])
+    cells = [cell.text for cell in parse(page.render(tight, {}, 0)).iter("td") if cell.get("data-name") == "slack"]
+    assert cells == ["0"]
+
+
 def test_known_costs_need_no_model(run):
     part = run.certificates[0]["constraints"][0] | {"method": "known"}
     rounds = [replace(r, certificate=r.certificate | {"constraints": [part]}) for r in run.rounds]
@@ -386,7 +434,7 @@ def test_realised_means_have_intervals_that_cover(run):
     realised = run.realised[:, 0]
     assert set(realised) <= {0.0, 1.0}
     low, high = page.interval(realised)
-    assert f"{realised.mean():.3f} ({low:.2g} to {high:.2g})" in words
+    assert f"{realised.mean():.3f} ({low:.3f} to {high:.3f})" in words
     rng = np.random.default_rng(0)
     for draw, mean in ((lambda: (rng.random(30) < 0.05).astype(float), 0.05), (lambda: rng.normal(1.0, 2.0, 30), 1.0)):
         inside = sum(low <= mean <= high for low, high in (page.interval(draw()) for _ in range(400)))
@@ -421,7 +469,8 @@ def browse(page, width, folder):
         f"<!DOCTYPE html><html><body style='margin:0'><iframe id='f' src='{page.as_uri()}' "
         f"style='width:{width}px;height:900px;border:0'></iframe><script>document.getElementById('f').onload = e => {{"
         "const d = e.target.contentDocument, seen = [...d.images].filter(i => i.complete && i.naturalWidth).length;"
-        "console.log('measured', d.documentElement.scrollWidth, seen)}</script></body></html>"
+        "const cut = [...d.querySelectorAll('.table')].filter(t => t.scrollWidth > t.clientWidth + 1).length;"
+        "console.log('measured', d.documentElement.scrollWidth, seen, cut)}</script></body></html>"
     )
     flags = [
         "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run",
@@ -431,26 +480,29 @@ def browse(page, width, folder):
     ]  # fmt: skip
     done = subprocess.run([CHROMIUM, *flags, wrapper.as_uri()], capture_output=True, text=True, timeout=120)
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    measured = re.search(r"measured (\d+) (\d+)", "\n".join(console))
+    measured = re.search(r"measured (\d+) (\d+) (\d+)", "\n".join(console))
     assert measured is not None, done.stderr
-    return [line for line in console if "measured" not in line], int(measured[1]), int(measured[2])
+    return [line for line in console if "measured" not in line], int(measured[1]), int(measured[2]), int(measured[3])
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_page_in_a_browser(width, written, tmp_path):
-    """No console message, nothing wider than the window, and every picture is shown."""
-    console, wide, images = browse(written / "report.html", width, tmp_path)
+    """No console message, nothing wider than the window, no table cut off, and every picture is shown."""
+    console, wide, images, cut = browse(written / "report.html", width, tmp_path)
     assert console == []
     assert wide <= width
+    assert cut == 0
     assert images == 5
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
 def test_the_browser_check_can_fail(tmp_path):
     bad = "<p style='width:700px'>wide</p><img src='data:,'/><script>undefinedName()</script>"
+    bad += "<div class='table' style='overflow:hidden;width:200px'><table style='width:400px'><tr><td>cut</td></tr></table></div>"
     (tmp_path / "bad.html").write_text(f"<!DOCTYPE html><html><body>{bad}</body></html>")
-    console, wide, images = browse(tmp_path / "bad.html", 390, tmp_path)
+    console, wide, images, cut = browse(tmp_path / "bad.html", 390, tmp_path)
     assert "undefinedName is not defined" in console[0]
     assert wide >= 700
     assert images == 0
+    assert cut == 1

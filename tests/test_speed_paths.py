@@ -12,14 +12,19 @@ import pytest
 import gedppl as ged
 from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
-from gedppl.agent.stakes import densities, outcome_floor
+from gedppl.agent.stakes import outcome_floor
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import contexts as contexts_file
 from gedppl.learning.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
+from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
+from gedppl.learning.program_bounds import GUESS_SDS
+from gedppl.learning.programs import ProgramLearner
+from gedppl.numerics.records import evolved
 from gedppl.programs.answers import KEEP, LARGEST, Answers
+from gedppl.rows import Rows
 
 # the guard ------------------------------------------------------------------------------------------------------------
 
@@ -92,7 +97,7 @@ def test_the_lower_end_of_a_predictors_outcomes_is_that_of_its_densities(family:
     cls = arms_class(3, 2, family, 2.0)
     c = ged.Constraint(cls, ged.mean(0, 1), at_most=0.5, safe_value=0.1, name="cost")
     x, actions = np.array([0.3, 0.7]), np.arange(3)
-    (density,) = densities(cls, np.repeat(x[None], 3, axis=0), actions)
+    density = cls.density_at(np.asarray(cls.initial, float), np.repeat(x[None], 3, axis=0), actions)
     low = float(np.min(density.support[0]))
     literal = Floor(low) if np.isfinite(low) else Floor.under(0.0, float(np.sqrt(np.max(density.variance))), normal=True)
     assert outcome_floor(c, x, actions) == pytest.approx(literal)
@@ -195,3 +200,68 @@ def test_bounds_hold_a_witness_only_for_a_reader(monkeypatch: pytest.MonkeyPatch
     part = decision.certificate.constraints[0]
     assert set(part.witness) == {int(a) for a in np.flatnonzero(decision.policy > 0)} - {0}
     assert pickle.loads(pickle.dumps(decision.certificate)).to_dict() == decision.certificate.to_dict()
+
+
+# records --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_evolved_record_is_what_replace_makes_without_what_was_cached() -> None:
+    before = OutlierCheck.create(dx=2)
+    for row in np.random.default_rng(0).normal(size=(30, 2)):
+        before = before.include(row)
+    assert before._seen is before._seen  # cached from here on
+    after = evolved(before, n=before.n + 5)
+    assert vars(after) == vars(replace(before, n=before.n + 5))
+    assert "_seen" not in vars(after)
+    with pytest.raises(TypeError, match="OutlierCheck has no field m"):
+        evolved(before, m=1)
+
+
+def test_a_problem_takes_only_contexts_that_cannot_change_for_the_same() -> None:
+    cost = arms_class(2, 1, Normal(0.1), 2.0)
+    limit = ged.Constraint(cost, ged.mean(0, 1), at_most=0.5, safe_value=lambda x: 0.1 * x[:, 0])
+    problem = ged.Problem(n_actions=2, utility=ged.Utility(cost, ged.mean(0, 1)), constraints=[limit], safe_action=0)
+    x = np.ones((1, 1))
+    assert problem.safe_values(x).tolist() == [[0.1]]
+    x[:] = 2.0
+    assert problem.safe_values(x).tolist() == [[0.2]]
+    x.setflags(write=False)
+    assert problem.safe_values(x) is problem.safe_values(x)
+
+
+def test_a_predictor_knows_rows_again_only_if_nobody_can_have_changed_them() -> None:
+    predictor = arms_class(2, 1, Normal(0.1), 2.0).predictor
+    assert predictor is not None
+    x, a = np.ones((2, 1)), np.arange(2)
+    assert predictor.features(x, a).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    x[:] = 3.0
+    assert predictor.features(x, a).tolist() == [[3.0, 0.0], [0.0, 3.0]]
+    x.setflags(write=False)
+    assert predictor.features(x, a).tolist() == [[3.0, 0.0], [0.0, 3.0]]
+    a[:] = 0  # still writable
+    assert predictor.features(x, a).tolist() == [[3.0, 0.0], [3.0, 0.0]]
+
+
+# one linear predictor -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [Bernoulli(), Poisson()])
+def test_one_predictor_models_answer_as_their_programs_do(family: Any) -> None:
+    """Densities, the functional at a fit, its posterior standard deviation and the informations of many parameters, each beside
+    the program's own answer."""
+    cls, rng = arms_class(3, 2, family, 4.0), np.random.default_rng(3)
+    x, a = rng.random((90, 2)), rng.integers(0, 3, 90)
+    y = np.array([family.draw(float(v), rng) for v in rng.normal(size=90)])
+    learner = ProgramLearner.start(cls, delta=0.1, seed=0).absorb(x, a, y).refit()
+    data, functional, theta = learner.data, ged.mean(0, 9), 0.5 * rng.normal(size=(4, cls.dim))
+    assert isinstance(data, PredictorData)
+    np.testing.assert_allclose(learner.density_at(theta, x, a).mean, cls.density_at(theta, x, a).mean, rtol=1e-6)
+    for one, found in zip(theta, data.informations(theta)):
+        np.testing.assert_allclose(found, -np.asarray(cls.total_hessian(one, Rows.of(x, a, y))), rtol=1e-5, atol=1e-6)
+    guess, at = learner.guess(functional, x[:5], 3), np.tile(np.arange(3), 5)
+    rows = np.repeat(x[:5], 3, axis=0)
+    value, grad = (np.asarray(p) for p in cls.values_grad(functional, np.tile(learner.theta, (15, 1)), rows, at))
+    assert learner.fit is not None
+    sd = np.sqrt(np.einsum("md,dm->m", grad, np.linalg.solve(learner.fit.precision, grad.T)))
+    np.testing.assert_allclose(guess.estimate.ravel(), value, rtol=1e-6)
+    np.testing.assert_allclose(guess.upper.ravel(), np.minimum(value + GUESS_SDS * sd, 9.0), rtol=1e-5)

@@ -114,4 +114,4 @@ def test_a_finite_class_travels() -> None:
     cls = ged.finite_class(model_of_a_module, members, example=(CONTEXTS[:2], np.zeros(2, int)))
     there = pickle.loads(pickle.dumps(cls))
     rows = CONTEXTS[:4], np.array([0, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4])
-    assert np.array_equal(cls.log_likelihood(*rows), there.log_likelihood(*rows))
+    assert np.array_equal(cls.log_likelihood(cls.every, *rows), there.log_likelihood(there.every, *rows))

@@ -29,6 +29,7 @@ ENVIRONMENTS: dict[str, Callable[[int], Any]] = {
     "finite": finite.finite,
     "finite_lock_in": finite.finite_lock_in,
     "logistic": counts.logistic,
+    "logistic_arms": counts.logistic_arms,
     "counts": counts.counts,
     "toxicity": counts.toxicity,
     "heteroscedastic": uneven.heteroscedastic,

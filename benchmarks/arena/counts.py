@@ -11,7 +11,7 @@ import numpyro
 
 import gedppl as ged
 
-from .base import Bernoulli, Family, Normal, Poisson, World, feature_world, limit_at
+from .base import Bernoulli, Family, Normal, Poisson, World, arms_world, feature_world, limit_at
 
 DOSES = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 
@@ -32,6 +32,15 @@ def logistic(seed: int = 0) -> World:
     return feature_world(
         doses_of_three, theta, mu, limit_at(doses_of_three, theta, mu, rng, family, 0.05), family, bound=6.0
     )  # fmt: skip
+
+
+def logistic_arms(seed: int = 0) -> World:
+    """Success and harm of four offers, each logistic in an intercept and two amounts with coefficients of its own; harm at most
+    0.4, and 0.1 for the safe offer."""
+    rng = np.random.default_rng([304, seed])
+    W, V = (np.column_stack([rng.uniform(*base, 4), rng.uniform(-0.5, 1.5, (4, 2))]) for base in ((-0.5, 1.0), (-2.0, -0.5)))
+    W[0], V[0] = [-1.5, 0.0, 0.0], [np.log(0.1 / 0.9), 0.0, 0.0]
+    return arms_world(lambda rng: np.append(1.0, rng.random(2)), W, V, 0.4, Bernoulli(), bound=6.0)
 
 
 def counts(seed: int = 0) -> World:

@@ -26,6 +26,7 @@ from gedppl.agent.inputs import read_log, read_mask, read_triples
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
 from gedppl.agent.recommending import Recommendation, recommend
+from gedppl.agent.remembered_rows import rows_of
 from gedppl.certificate import Explanation, what_holds_back
 from gedppl.errors import (
     ActionRangeError,
@@ -39,9 +40,11 @@ from gedppl.errors import (
 )
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
+from gedppl.learning.posterior import Posterior, posterior
 from gedppl.numerics.numbers import is_whole
-from gedppl.problem import Problem
+from gedppl.problem import UTILITY, Problem
 from gedppl.settings import settings
+from gedppl.showing import Facts, Shown, amounts
 
 __all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionWarning", "resume"]
 
@@ -49,7 +52,7 @@ KEPT_EXPLANATIONS = 1000  # full terms are kept for the latest decisions only
 SAFE_WINDOW, SAFE_SHARE = 200, 0.8
 
 
-class GEDUCB:
+class GEDUCB(Shown):
     """Decide, again and again, within limits.
 
     Parameters
@@ -84,7 +87,7 @@ class GEDUCB:
     growth, exact_rounds
         Refit once the told rounds have grown by this factor; counterfactuals: round by round up to this round, then in blocks.
     exploration
-        ``"sets"`` (the default mode's) or ``"counterfactual"`` (the paper's). See `gedppl.settings.settings`.
+        ``"sets"`` (the default mode's), ``"counterfactual"`` (the paper's) or ``"thompson"`` (see `ThompsonSampling`).
     """
 
     @renamed(radius="confidence")
@@ -135,6 +138,20 @@ class GEDUCB:
         self._versions = "" if keeper.journal is None else recorder.versions_hash()
 
     # what is known --------------------------------------------------------------------------------------------------
+
+    def _shown(self) -> Facts:
+        """How far it is, what is limited, what was played, how each outcome is bounded, and what is alarming."""
+        with self._step():
+            problem, chosen, state = self.problem, self.settings, self._state
+            facts = {"settings": f"mode {chosen.mode}, delta {chosen.delta:g}, exploration {chosen.exploration}"}
+            alarms = [] if state is None else self.alarms  # first: a long list must not cut them off
+            facts |= {f"ALARM {alarm.name!r}": alarm.sentence for alarm in alarms} or {"alarms": "none"}
+            facts |= {f"limit {c.name!r}": f"at most {c.at_most:g}" for c in problem.constraints}
+            facts |= {} if state is None else {"played": amounts(zip(problem.names.labels, state.played))}
+            facts |= {} if state is None else {f"fit of {name!r}": one.status for name, one in state.learners.items()}
+            facts |= {f"bounds of {name!r}": cls.exactness for name, cls in problem.streams.items() if state is not None}
+            told = f"{len(self.open_decisions)} without an outcome" if self.open_decisions else "all told"
+            return f"{type(self).__name__} after {self.rounds} decisions, {told}", facts
 
     @property
     def problem(self) -> Problem:
@@ -262,6 +279,31 @@ class GEDUCB:
                     "its policy and certificate are in the journal, if there is one"
                 )
             return self._explanations[key]
+
+    def posterior(self, stream: str = UTILITY, *, source: str | None = None, draws: int = 1000) -> Posterior:
+        """Draws of a model's parameters given everything told so far: named draws, predictions, `to_arviz()`.
+
+        Parameters
+        ----------
+        stream
+            ``"utility"`` or a constraint's name.
+        source
+            ``"prior"``, ``"laplace"``, ``"svi"`` or ``"nuts"``; by default that of a credible or sampled set, else ``"laplace"``.
+
+        Notes
+        -----
+        It trusts the model and its prior. No decision rests on it, unless `confidence` says so.
+        """
+        with self._step():
+            model = self.problem.streams.get(stream)
+            if model is None:
+                raise SettingError(f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}")
+            rows = rows_of(self._keeper, stream)
+            if rows is not None:
+                model.trace(rows.x[:1], rows.a[:1])
+            chosen = str(source or getattr(self.settings.confidence_of(stream), "source", "laplace"))
+            oracle, seed = self.settings.oracle_of(stream), self.settings.seed % 2**31
+            return posterior(model, rows, source=chosen, draws=draws, seed=seed, oracle=oracle, names=self.problem.names)
 
     # learning -------------------------------------------------------------------------------------------------------
 
@@ -442,7 +484,7 @@ class GEDUCB:
 
     def _offer(self, action: Any, on_offer: bool) -> dict[str, Any]:
         key = self.problem.names.action(action)
-        label = self.problem.names.labels[key]
+        label = self.problem.names.label(key)
         if key == self.problem.safe_action and not on_offer:
             raise ActionRangeError(f"action {label} is the safe action and cannot be retired; retire another")
         available = self._memory.available
@@ -490,7 +532,7 @@ def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = N
     problem
         The problem as it was first declared; limits and actions changed since are in the journal. Another is refused.
     oracle, confidence
-        As given to `GEDUCB`, if they were: objects are not stored.
+        As given to `GEDUCB` or `ThompsonSampling`, if they were: objects are not stored.
 
     Notes
     -----
@@ -499,6 +541,9 @@ def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = N
     one that is in use are refused with a named error. Reading a journal runs nothing that it contains.
     """
     keeper, resumed = Keeper.reopen(journal, problem, oracle, confidence)
-    agent = GEDUCB.__new__(GEDUCB)
+    from gedppl.agent.thompson import ThompsonSampling
+
+    kind = ThompsonSampling if keeper.first.settings.exploration == "thompson" else GEDUCB
+    agent = kind.__new__(kind)
     agent._begin(keeper, resumed)
     return agent

@@ -17,6 +17,7 @@ from gedppl.agent.memory import Memory, doubted
 from gedppl.certificate import Certificate, Explanation, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError
 from gedppl.ged_ucb import declared
+from gedppl.showing import as_html
 
 
 class FallbackWarning(UserWarning):
@@ -48,8 +49,14 @@ class Decision:
         return float(self.policy[self.action])
 
     def __repr__(self) -> str:
-        policy = np.array2string(self.policy, precision=3, suppress_small=True, separator=", ", threshold=20)
-        return f"Decision(id={self.id}, action={self.action}, policy={policy})"
+        policy = np.array2string(self.policy, precision=3, suppress_small=True, separator=", ", threshold=20, max_line_width=200)
+        named = "" if self.action_name in ("", str(self.action)) else f" {self.action_name!r}"
+        return f"Decision(id={self.id}, action={self.action}{named}, policy={policy})"
+
+    def _repr_html_(self) -> str:
+        _, facts = self.certificate._shown()
+        played = f"{self.action_name or self.action}, with probability {self.propensity:.3g}"
+        return as_html(f"Decision {self.id}", {"action": played, "policy": str(self.policy.round(3))} | facts)
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.certificate}"
@@ -123,8 +130,12 @@ def _policies(
             reason, cause = f"{type(error).__name__}: {error}", error
     if safe is None:
         raise FloatingPointError(f"no policy could be computed ({reason}) and the problem names no safe action") from cause
-    policy, labels = _safe_policy(memory, contexts, mask, reason), memory.problem.names.labels
-    warnings.warn(f"no policy could be computed ({reason}); taking the safe action {labels[safe]}", FallbackWarning, stacklevel=4)
+    policy = _safe_policy(memory, contexts, mask, reason)
+    warnings.warn(
+        f"no policy could be computed ({reason}); taking the safe action {memory.problem.names.label(safe)}",
+        FallbackWarning,
+        stacklevel=4,
+    )
     return policy, None, reason
 
 
@@ -140,7 +151,7 @@ def _safe_policy(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, 
     safe = memory.problem.safe_action
     assert safe is not None
     if mask is not None and not mask[:, safe].all():
-        label = memory.problem.names.labels[safe]
+        label = memory.problem.names.label(safe)
         raise InfeasibleError(f"only the safe action {label} may be played, and it is not among those allowed here: {reason}")
     policy = np.zeros((len(contexts), memory.problem.n_actions))
     policy[:, safe] = 1.0
@@ -163,4 +174,4 @@ def decide(choice: Choice, x: np.ndarray, i: int) -> tuple[Decision, Explanation
     certificate, explanation = certify(memory.state, x, policy, action, choice.info, i, fallback, tuple(remarks), choice.doubts)
     policy = policy.copy()
     policy.setflags(write=False)  # like x: a decision is a record of what happened
-    return Decision(key, action, policy, certificate, x, memory.problem.names.labels[action]), explanation
+    return Decision(key, action, policy, certificate, x, memory.problem.names.label(action)), explanation

@@ -52,11 +52,9 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
         array = _read(problem, name, action, value)
         if array is None:
             continue
-        check = getattr(problem.streams[name], "check_outcomes", None)
-        if check is not None:
-            xs, actions, ys = _rows_of_one(problem, name, x, action, array, every=True)
-            if len(actions):
-                _checked(check, name, xs, actions, ys)
+        xs, actions, ys = _rows_of_one(problem, name, x, action, array, every=True)
+        if len(actions):
+            _checked(problem.streams[name].check_outcomes, name, xs, actions, ys)
         out[name] = array
     return out
 
@@ -82,7 +80,7 @@ def check_told(problem: Problem, action: int, outcomes: Mapping[str, Any]) -> No
 
 def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | None:
     what, shape = f"the outcome {name!r}", shape_of(value, f"the outcome {name!r}")
-    event_shape = tuple(getattr(problem.streams[name], "event_shape", ()))
+    event_shape = problem.streams[name].event_shape
     full = problem.reveals is not None and shape == (problem.n_actions,) and not event_shape
     if not full and shape != event_shape:
         wanted = f"shape {event_shape}" if event_shape else "a single number"
@@ -97,9 +95,9 @@ def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | 
         seen = ~np.isnan(array) if full else np.eye(problem.n_actions, dtype=bool)[action]
         hidden = seen & ~problem.reveals[action]
         if hidden.any():
-            labels = problem.names.labels
+            label = problem.names.label
             raise DataError(
-                f"action {labels[action]} does not reveal the outcome of action {labels[int(np.flatnonzero(hidden)[0])]} (see "
+                f"action {label(action)} does not reveal the outcome of action {label(int(np.flatnonzero(hidden)[0]))} (see "
                 "Problem.reveals), "
                 f"but {name!r} was told for it; pass NaN there"
             )
@@ -113,7 +111,7 @@ def _rows_of_one(
 
     Which one must not depend on the outcomes, so it is settled by the action. `every`: all that were told, to be checked.
     """
-    event_shape = tuple(getattr(problem.streams[name], "event_shape", ()))
+    event_shape = problem.streams[name].event_shape
     if value.shape == event_shape:
         actions, y = np.array([action]), value[None]
     else:

@@ -82,9 +82,7 @@ def _entries(problem: Problem, contexts: np.ndarray, single: bool, a: Any, y: An
     else:
         zs = _column(z, "z", n)
     for model in problem.streams.values():  # logged rows may be the first that a model sees
-        trace = getattr(model, "trace", None)
-        if trace is not None:
-            trace(contexts[:1], np.zeros(1, np.int64))
+        model.trace(contexts[:1], np.zeros(1, np.int64))
     entries = []
     for i in range(n):
         action = problem.names.action(actions[i])

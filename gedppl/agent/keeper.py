@@ -93,7 +93,7 @@ class Keeper:
     def begin(cls, problem: Problem, chosen: Settings, guard: str | None, path: str | os.PathLike[str] | None) -> Keeper:
         """A new run; with a path, a new journal."""
         _require_problem(problem)
-        chosen.check_streams(problem.streams)
+        chosen.check(problem.streams)
         journal = None
         if path is not None:
             try:
@@ -111,7 +111,7 @@ class Keeper:
         journal = Journal.open(path)
         try:
             chosen, guard = recorder.read_protocol(journal.protocol, oracle, confidence)
-            chosen.check_streams(problem.streams)
+            chosen.check(problem.streams)
             differ = journal.require_protocol(recorder.protocol(problem, chosen, guard))
             keeper = cls(Memory(problem, chosen, guard), journal)
             replayed, snapshot = keeper._catch_up()

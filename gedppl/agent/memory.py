@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from gedppl.agent.monitoring import Watch
 from gedppl.errors import GedError, LearningError
 from gedppl.ged_ucb.declared import Refuted
 from gedppl.guard import Alarm
+from gedppl.numerics.records import evolved
 from gedppl.problem import Problem
 from gedppl.settings import Settings
 
@@ -78,7 +79,7 @@ def started(memory: Memory, x: np.ndarray) -> Memory:
         return memory
     state = ged_ucb.init(memory.problem, memory.settings, x[None])
     watch = None if memory.guard is None else Watch.begin(state, x)
-    return replace(memory, state=state, origin=x, watch=watch)
+    return evolved(memory, state=state, origin=x, watch=watch)
 
 
 def absorbed(memory: Memory) -> Memory:
@@ -94,7 +95,7 @@ def absorbed(memory: Memory) -> Memory:
     with _learning():
         memory = _watched(memory, due, decided=True)
         rounds = sum(e.first for e in due)
-        return _learned(replace(memory, inbox=waiting), ged_ucb.update(state, rows_by_stream(memory.problem, due), rounds))
+        return _learned(evolved(memory, inbox=waiting), ged_ucb.update(state, rows_by_stream(memory.problem, due), rounds))
 
 
 def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:
@@ -104,11 +105,11 @@ def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:
         memory = absorbed(memory)
     assert memory.state is not None
     watch = memory.watch and memory.watch.include(x, memory.state.t)
-    return replace(memory, state=ged_ucb.advance(memory.state, 1), watch=watch)
+    return evolved(memory, state=ged_ucb.advance(memory.state, 1), watch=watch)
 
 
 def told(memory: Memory, entries: Sequence[Entry]) -> Memory:
-    return replace(memory, inbox=memory.inbox.plus(entries))
+    return evolved(memory, inbox=memory.inbox.plus(entries))
 
 
 def observed(memory: Memory, entries: Sequence[Entry]) -> Memory:
@@ -127,14 +128,14 @@ def changed(memory: Memory, problem: Problem, available: np.ndarray) -> Memory:
     """Other limits, or other actions on offer."""
     memory = absorbed(memory)
     assert memory.state is not None
-    return replace(memory, problem=problem, state=ged_ucb.change(memory.state, problem, available))
+    return evolved(memory, problem=problem, state=ged_ucb.change(memory.state, problem, available))
 
 
 def alarmed(memory: Memory, alarm: Alarm) -> Memory:
     """An alarm counts until it is acknowledged; the same one again is no news."""
     if alarm.name in memory.active:
         return memory
-    return replace(memory, alarms=(*memory.alarms, alarm), active=(*memory.active, alarm.name))
+    return evolved(memory, alarms=(*memory.alarms, alarm), active=(*memory.active, alarm.name))
 
 
 def doubted(memory: Memory, found: Sequence[Refuted]) -> Memory:
@@ -155,7 +156,7 @@ def acknowledged(memory: Memory, name: str) -> Memory:
     """An alarm is looked into and the run goes on; its monitor begins anew, with its share of delta once more."""
     memory = absorbed(memory)
     watch = memory.watch and memory.watch.restarted(name)
-    return replace(memory, watch=watch, active=tuple(a for a in memory.active if a != name))
+    return evolved(memory, watch=watch, active=tuple(a for a in memory.active if a != name))
 
 
 @contextlib.contextmanager
@@ -173,16 +174,16 @@ def _watched(memory: Memory, entries: Sequence[Entry], *, decided: bool) -> Memo
     if memory.watch is None or memory.state is None:
         return memory
     watch, alarms = memory.watch.take_in(memory.state, entries, decided=decided)
-    return with_alarms(replace(memory, watch=watch), alarms)
+    return with_alarms(evolved(memory, watch=watch), alarms)
 
 
 def _learned(memory: Memory, state: ged_ucb.State) -> Memory:
     """With a state that has learned what the monitors were shown."""
-    memory = replace(memory, state=state)
+    memory = evolved(memory, state=state)
     if memory.watch is None:
         return memory
     watch, alarms = memory.watch.learned(state)
-    return with_alarms(replace(memory, watch=watch), alarms)
+    return with_alarms(evolved(memory, watch=watch), alarms)
 
 
 def with_alarms(memory: Memory, alarms: Sequence[Alarm]) -> Memory:

@@ -29,8 +29,9 @@ with score equations. For other programs (a learned noise scale among them) the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -54,6 +55,7 @@ from gedppl.guard import (
 )
 from gedppl.guard.bets import Bets
 from gedppl.learning.learner import Learner
+from gedppl.numerics.records import evolved
 from gedppl.problem import Constraint, Problem, evaluate
 from gedppl.settings import warmup_rounds
 
@@ -108,10 +110,10 @@ class Watch:
         return sentence
 
     def include(self, x: np.ndarray, t: int) -> Watch:
-        """Take in the context of round t; of a long run one in t / 1000, which is enough and costs nothing."""
-        if t >= 2000 and t % (t // 1000):
+        """Take in the context of round t; of a long run one in t / 250, which is enough and costs nothing."""
+        if t >= 500 and t % (t // 250):
             return self
-        return replace(self, contexts=self.contexts.include(self._columns(x)))
+        return evolved(self, contexts=self.contexts.include(self._columns(x)))
 
     def _columns(self, x: np.ndarray) -> np.ndarray:
         return x if len(x) <= OUTLIER_COLUMNS else Bets(len(x), 1).projected(x)
@@ -141,7 +143,7 @@ class Watch:
                     guard = guard.paid(name, learners[name].log_predictive(x, a, y))
                 if i + 1 < len(chunks):
                     learners[name] = learners[name].absorb(x, a, y)
-        return replace(self, guard=guard, logged=self.logged + (0 if decided else len(entries))), alarms
+        return evolved(self, guard=guard, logged=self.logged + (0 if decided else len(entries))), alarms
 
     def _pits(
         self, state: ged_ucb.State, learners: dict[str, Learner], chunk: Sequence[Entry], shift: int
@@ -157,7 +159,7 @@ class Watch:
             x, a = np.stack([e.x for _, e, _ in rows]), np.array([e.action for _, e, _ in rows])
             below, at = learners[name].predictive_cdf(x, a, np.array([value for _, _, value in rows]))
             for (i, e, _), lower, upper in zip(rows, below, at):
-                if not (np.isfinite(lower) and np.isfinite(upper)):
+                if not (math.isfinite(lower) and math.isfinite(upper)):
                     continue  # a broken fit is reported by the oracle's status, not by a bet
                 # from 1: numpy pads seeds with zeros, and [seed, id, 0] would be the stream that drew the action itself
                 uniform = pit_uniform(state.settings.seed, e.id + shift, number + 1) if upper > lower else 0.5
@@ -171,7 +173,7 @@ class Watch:
             return np.array([state.learners[name].top(since) for since in marks])
 
         guard, alarms = self.guard.weighed(lambda name: state.learners[name].mark(), tops)
-        return replace(self, guard=guard), alarms
+        return evolved(self, guard=guard), alarms
 
     def knows(self, name: str) -> bool:
         """Whether there may be an alarm of this name."""
@@ -193,7 +195,7 @@ class Watch:
         else:
             make = PitMonitor.drift if monitor.drifting else PitMonitor.calibration
             fresh = make(dx=monitor.bets.dx, n_actions=monitor.bets.n_actions, delta=monitor.delta, burn_in=monitor.burn_in)
-        return replace(self, guard=Guard({**self.guard.monitors, name: fresh}))
+        return evolved(self, guard=Guard({**self.guard.monitors, name: fresh}))
 
 
 def stops(alarm: str, problem: Problem) -> bool:
@@ -235,7 +237,7 @@ def _played(problem: Problem, entry: Entry, stream: str, *, learned: bool) -> fl
     if value is None or (learned and not problem.learn_safe and entry.action == problem.safe_action):
         return None
     number = float(value if value.ndim == 0 else value[entry.action])
-    return None if np.isnan(number) else number
+    return None if math.isnan(number) else number
 
 
 def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:

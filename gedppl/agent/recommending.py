@@ -14,12 +14,13 @@ from gedppl.agent.deciding import Choice
 from gedppl.certificate import Certificate, certify
 from gedppl.errors import SettingError
 from gedppl.problem import Problem
+from gedppl.showing import Spoken
 
 RULES = ("certified", "estimate", "nearest")
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Spoken):
     """Take `action` from now on; `certificate` says what is known of it alone."""
 
     action: int
@@ -113,5 +114,5 @@ def _certified(
     assert state is not None
     alone = np.eye(state.problem.n_actions)[action]
     certificate, _ = certify(state, x, alone, action, choice.info, 0, choice.fallback, (), choice.doubts)
-    name = state.problem.names.labels[action]
+    name = state.problem.names.label(action)
     return Recommendation(action, rule, reason, certificate, utility, cost, upper, name)

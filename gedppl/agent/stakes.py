@@ -12,7 +12,7 @@ Axis letters: n contexts, K actions.
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import numpy as np
 
@@ -27,13 +27,6 @@ from gedppl.problem import Constraint
 
 EXPECTATIONS = ("mean", "second_moment", "probability")
 LEAST = 1e-6  # share of the range: an upper bound of 0 is tested as this, which is as true and leaves room to bet
-
-
-def densities(model: Any, x: np.ndarray, a: np.ndarray) -> list[Density]:
-    """Of every member, or where the fits start, at rows x (n, dx), a (n,)."""
-    if getattr(model, "size", None) is not None:
-        return [density for _, density in model.parts(x, a)]
-    return [model.density_at(np.asarray(model.initial, float), x, a)]
 
 
 def says_something(functional: Functional) -> bool:
@@ -84,21 +77,19 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
     functional's low. The scale is the one at x: it may be another at every context.
     """
     model, rows = c.model, np.repeat(x[None], len(actions), axis=0)
-    members = getattr(model, "size", None) is not None
-    if not members and model.predictor is not None:
+    if model.predictor is not None:
         return _predictor_floor(c, model.predictor, rows, actions)
-    found = densities(model, rows, actions)
+    found = model.densities(rows, actions)
     if not all(d.is_scalar for d in found):
         return None
     try:
-        low = min(float(np.min(np.asarray(d.support[0], float))) for d in found)
+        low = min((float(np.min(np.asarray(d.support[0], float))) for d in found), default=-np.inf)
         if np.isfinite(low):
-            moving = not members and getattr(getattr(model, "program", None), "moving_support", False)
-            return None if moving else Floor(low)
-        variance = max(float(np.max(np.asarray(d.variance, float))) for d in found) if members else np.nan
+            return None if model.moving_support else Floor(low)
+        # the members' variances are all that are possible; those at a parametric class's start are not
+        every = model.visit(lambda members: found, lambda cls: [])
+        variance = max((float(np.max(np.asarray(d.variance, float))) for d in every), default=np.inf)
     except FamilyError:  # a family of the user's own that says nothing about it
-        return None
-    if not members:
         return None
     floor = Floor.under(c.functional.low, float(np.sqrt(variance)), normal=all(d.family == "Normal" for d in found))
     return floor if np.isfinite(floor.low) else None
@@ -109,7 +100,10 @@ def _predictor_floor(c: Constraint, predictor: LinearPredictor, x: np.ndarray, a
     families has a support that moves, and those on the real line have a known scale."""
     if not FAMILIES[predictor.family, predictor.link].real:
         return Floor(0.0)
+    if predictor.family == "Normal":
+        floor = Floor.under(c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True)
+        return floor if math.isfinite(floor.low) else None
     fixed = {name: np.asarray(value, float) for name, value in predictor.fixed(x, a).items()}
     spread = Density(predictor.family, FAMILIES[predictor.family, predictor.link].arguments(np.zeros(len(a)), fixed)).variance
-    floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=predictor.family == "Normal")
+    floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=False)
     return floor if np.isfinite(floor.low) else None

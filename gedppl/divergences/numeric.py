@@ -188,7 +188,7 @@ def _converged(kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, ord
 
 def _points(parts: Sequence[Leaf], batch: int, limit: float) -> tuple[np.ndarray, np.ndarray]:
     """Panel ends (P, B), ascending, and the point (B,) from which distances are measured in logarithms."""
-    found: list[np.ndarray] = []
+    found: list[Any] = []
     for leaf in parts:
         density = leaf.density
         if density.spec.icdf is not None:

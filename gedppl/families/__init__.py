@@ -7,15 +7,18 @@ integers in `families_discrete`, vectors, mixtures and atoms in `families_compos
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from gedppl.families.family import (
+    Args,
     Family,
     family_names,
     get_family,
     implicit_inverse,
     register_family,
 )
+from gedppl.numerics.arrays import Array, Namespace
 
 __all__ = ["Family", "family_names", "get_family", "register_family"]
 
@@ -23,25 +26,25 @@ _LOG_2PI = math.log(2 * math.pi)
 _EULER = 0.5772156649015329
 
 
-def _standard(args: Any, y: Any) -> Any:
+def _standard(args: Args, y: Array) -> Any:
     return (y - args["loc"]) / args["scale"]
 
 
 def _location_scale(
     name: str,
     *,
-    log_pdf: Any,
-    cdf: Any,
-    sf: Any,
-    icdf: Any,
+    log_pdf: Callable[..., Any],
+    cdf: Callable[..., Any],
+    sf: Callable[..., Any],
+    icdf: Callable[..., Any],
     mean: float,
     variance: float,
-    reach: Any,
+    reach: Callable[..., Any],
     breakpoints: bool = False,
 ) -> Family:
     """A family y = loc + scale z, given for z. ``reach(tail, xp)`` is how far the bulk extends below and above loc."""
 
-    def bulk(args: Any, tail: float, xp: Any) -> Any:
+    def bulk(args: Args, tail: float, xp: Namespace) -> Any:
         below, above = reach(tail)
         return args["loc"] - below * args["scale"], args["loc"] + above * args["scale"]
 
@@ -63,7 +66,7 @@ def _location_scale(
     )
 
 
-def _whole_line(args: Any, xp: Any) -> Any:
+def _whole_line(args: Args, xp: Namespace) -> Any:
     some = sum(0.0 * value for value in args.values())
     return some - xp.inf, some + xp.inf
 
@@ -86,12 +89,12 @@ register_family(
 )
 
 
-def _laplace_cdf(z: Any, xp: Any) -> Any:
+def _laplace_cdf(z: Array, xp: Namespace) -> Any:
     half = 0.5 * xp.exp(-xp.abs(z))
     return xp.where(z < 0, half, 1 - half)
 
 
-def _laplace_icdf(p: Any, xp: Any) -> Any:
+def _laplace_icdf(p: Array, xp: Namespace) -> Any:
     p = xp.asfloat(p)
     low = p < 0.5
     return xp.where(low, xp.log(2 * xp.where(low, p, 0.5)), -xp.log(2 * xp.where(low, 0.5, 1 - p)))
@@ -112,7 +115,7 @@ register_family(
 )
 
 
-def _softplus(z: Any, xp: Any) -> Any:
+def _softplus(z: Array, xp: Namespace) -> Any:
     return xp.logaddexp(z, 0.0 * z)
 
 
@@ -148,7 +151,7 @@ register_family(
 )
 
 
-def cauchy_cdf(z: Any, xp: Any) -> Any:
+def cauchy_cdf(z: Array, xp: Namespace) -> Any:
     """1/2 + arctan(z)/pi, accurate in the left tail."""
     far = z < -1
     tail = -xp.arctan(1 / xp.where(far, z, -1.0)) / math.pi
@@ -172,12 +175,12 @@ register_family(
 # Student's t ----------------------------------------------------------------------------------------------------------
 
 
-def _t_log_pdf(df: Any, z: Any, xp: Any) -> Any:
+def _t_log_pdf(df: Array, z: Array, xp: Namespace) -> Any:
     constant = xp.gammaln(0.5 * (df + 1)) - xp.gammaln(0.5 * df) - 0.5 * xp.log(math.pi * df)
     return constant - 0.5 * (df + 1) * xp.log1p(z**2 / df)
 
 
-def _t_cdf(df: Any, z: Any, xp: Any) -> Any:
+def _t_cdf(df: Array, z: Array, xp: Namespace) -> Any:
     z = xp.asfloat(z)
     near = xp.abs(z) < 1e-7  # there the incomplete beta's derivative is 0/0, and the cdf linear to 1e-21
     w = xp.where(near, 1.0, z)
@@ -186,14 +189,14 @@ def _t_cdf(df: Any, z: Any, xp: Any) -> Any:
     return xp.where(near, 0.5 + xp.where(near, z, 0.0) * xp.exp(_t_log_pdf(df, 0.0 * w, xp)), far)
 
 
-def _t_icdf(args: Any, p: Any, xp: Any) -> Any:
+def _t_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     df = args["df"]
     z = xp.stdtrit(xp.stop_gradient(df + 0.0 * xp.asfloat(p)), p + 0.0 * xp.stop_gradient(df))
     z = implicit_inverse(z, lambda q: _t_cdf(df, q, xp), lambda q: _t_log_pdf(df, q, xp), xp)
     return args["loc"] + args["scale"] * z
 
 
-def _t_bulk(args: Any, tail: float, xp: Any) -> Any:
+def _t_bulk(args: Args, tail: float, xp: Namespace) -> Any:
     # P(|T| > z) <= 2 c df^((df - 1)/2) z^-df with c the density's constant
     df = args["df"]
     log_constant = xp.gammaln(0.5 * (df + 1)) - xp.gammaln(0.5 * df) - 0.5 * xp.log(math.pi * df)
@@ -202,11 +205,11 @@ def _t_bulk(args: Any, tail: float, xp: Any) -> Any:
     return args["loc"] - reach, args["loc"] + reach
 
 
-def _t_moment(exists: Any, value: Any, xp: Any) -> Any:
+def _t_moment(exists: Array, value: Array, xp: Namespace) -> Any:
     return xp.where(exists, value, xp.nan)
 
 
-def _t_variance(args: Any, xp: Any) -> Any:
+def _t_variance(args: Args, xp: Namespace) -> Any:
     df, scale = args["df"], args["scale"]
     ratio = df / xp.where(df > 2, df - 2, 1.0)
     finite = xp.where(df > 2, ratio * scale**2, xp.inf)

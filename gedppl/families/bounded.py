@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-from gedppl.families.family import Family, implicit_inverse, masked, register_family
+from gedppl.families.family import Args, Family, implicit_inverse, masked, register_family
+from gedppl.numerics.arrays import Array, Namespace
 from gedppl.numerics.integrate import panels
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -14,7 +16,7 @@ _LOG_2PI = math.log(2 * math.pi)
 # Uniform --------------------------------------------------------------------------------------------------------------
 
 
-def _uniform_cdf(args: Any, y: Any, xp: Any) -> Any:
+def _uniform_cdf(args: Args, y: Array, xp: Namespace) -> Any:
     return xp.clip((y - args["low"]) / (args["high"] - args["low"]), 0.0, 1.0)
 
 
@@ -42,10 +44,10 @@ register_family(
 # Beta -----------------------------------------------------------------------------------------------------------------
 
 
-def _beta_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _beta_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     a, b = args["concentration1"], args["concentration0"]
 
-    def formula(v: Any) -> Any:
+    def formula(v: Array) -> Any:
         return (a - 1) * xp.log(v) + (b - 1) * xp.log1p(-v) - xp.betaln(a, b)
 
     interior = masked((y > 0) & (y < 1), 0.5, formula, y, xp)
@@ -54,12 +56,12 @@ def _beta_log_prob(args: Any, y: Any, xp: Any) -> Any:
     return xp.where(y == 0, at_zero, xp.where(y == 1, at_one, interior))
 
 
-def _beta_variance(args: Any, xp: Any) -> Any:
+def _beta_variance(args: Args, xp: Namespace) -> Any:
     a, b = args["concentration1"], args["concentration0"]
     return a * b / ((a + b) ** 2 * (a + b + 1))
 
 
-def _beta_bulk(args: Any, tail: float, xp: Any) -> Any:
+def _beta_bulk(args: Args, tail: float, xp: Namespace) -> Any:
     """A sub-Gaussian bound with variance proxy 1/(4(a+b+1)) (Marchal and Arbel 2017), or the power law at each end."""
     a, b = args["concentration1"], args["concentration0"]
     centre = a / (a + b)
@@ -71,14 +73,14 @@ def _beta_bulk(args: Any, tail: float, xp: Any) -> Any:
     return xp.maximum(centre - reach, low), xp.minimum(centre + reach, 1 - xp.maximum(gap, 1.2e-16))
 
 
-def _beta_icdf(args: Any, p: Any, xp: Any) -> Any:
+def _beta_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     a, b = args["concentration1"], args["concentration0"]
     zero = 0.0 * xp.stop_gradient(a + b + 0.0 * xp.asfloat(p))
     q = xp.betaincinv(xp.stop_gradient(a) + zero, xp.stop_gradient(b) + zero, xp.asfloat(p) + zero)
     return implicit_inverse(q, lambda v: xp.betainc(a, b, v), lambda v: _beta_log_prob(args, v, xp), xp)
 
 
-def _beta_core(args: Any, xp: Any) -> Any:
+def _beta_core(args: Args, xp: Namespace) -> Any:
     a, b = args["concentration1"], args["concentration0"]
     return xp.log(a) - xp.log(b), xp.sqrt(1 / (1 + a) + 1 / (1 + b))
 
@@ -108,7 +110,7 @@ register_family(
 # TruncatedNormal ------------------------------------------------------------------------------------------------------
 
 
-def _log_ndtr_between(a: Any, b: Any, xp: Any) -> Any:
+def _log_ndtr_between(a: Array, b: Array, xp: Namespace) -> Any:
     """log(Phi(b) - Phi(a)) for a < b, on the side where the tails are small."""
     flip = a > 0
     low, high = xp.where(flip, -b, a), xp.where(flip, -a, b)
@@ -116,13 +118,13 @@ def _log_ndtr_between(a: Any, b: Any, xp: Any) -> Any:
     return top + xp.log1p(-xp.exp(bottom - top))
 
 
-def _log_ndtr_finite(z: Any, otherwise: float, xp: Any) -> Any:
+def _log_ndtr_finite(z: Array, otherwise: float, xp: Namespace) -> Any:
     """log Phi(z), or this value at an infinite end (where the derivative would be 0 times infinity)."""
     finite = xp.isfinite(z)
     return xp.where(finite, xp.log_ndtr(xp.where(finite, z, 0.0)), otherwise)
 
 
-def _standard_ends(args: Any, xp: Any) -> Any:
+def _standard_ends(args: Args, xp: Namespace) -> Any:
     """(low - loc)/scale and (high - loc)/scale; infinite ends stay so, without a derivative."""
     ends = []
     for name in ("low", "high"):
@@ -131,17 +133,17 @@ def _standard_ends(args: Any, xp: Any) -> Any:
     return ends
 
 
-def _truncated_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _truncated_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     a, b = _standard_ends(args, xp)
     log_mass = _log_ndtr_between(a, b, xp) + xp.log(args["scale"])
 
-    def formula(v: Any) -> Any:
+    def formula(v: Array) -> Any:
         return -0.5 * ((v - args["loc"]) / args["scale"]) ** 2 - 0.5 * _LOG_2PI - log_mass
 
     return masked((y >= args["low"]) & (y <= args["high"]), args["loc"], formula, y, xp)
 
 
-def _hazards(args: Any, xp: Any) -> Any:
+def _hazards(args: Args, xp: Namespace) -> Any:
     """phi(a)/Z and phi(b)/Z, with their ends; an infinite end has hazard 0."""
     a, b = _standard_ends(args, xp)
     log_z = _log_ndtr_between(a, b, xp)
@@ -154,17 +156,17 @@ def _hazards(args: Any, xp: Any) -> Any:
     return out
 
 
-def _truncated_mean(args: Any, xp: Any) -> Any:
+def _truncated_mean(args: Args, xp: Namespace) -> Any:
     (_, left), (_, right) = _hazards(args, xp)
     return args["loc"] + args["scale"] * (left - right)
 
 
-def _truncated_variance(args: Any, xp: Any) -> Any:
+def _truncated_variance(args: Args, xp: Namespace) -> Any:
     (a, left), (b, right) = _hazards(args, xp)
     return args["scale"] ** 2 * (1 + a * left - b * right - (left - right) ** 2)
 
 
-def _truncated_cdf(args: Any, y: Any, xp: Any) -> Any:
+def _truncated_cdf(args: Args, y: Array, xp: Namespace) -> Any:
     a, b = _standard_ends(args, xp)
     z = (xp.clip(y, args["low"], args["high"]) - args["loc"]) / args["scale"]
     inside = z > a
@@ -172,12 +174,12 @@ def _truncated_cdf(args: Any, y: Any, xp: Any) -> Any:
     return xp.where(inside, xp.exp(part), 0.0)
 
 
-def _truncated_sf(args: Any, y: Any, xp: Any) -> Any:
+def _truncated_sf(args: Args, y: Array, xp: Namespace) -> Any:
     mirrored = {"loc": -args["loc"], "scale": args["scale"], "low": -args["high"], "high": -args["low"]}
     return _truncated_cdf(mirrored, -y, xp)
 
 
-def _truncated_icdf(args: Any, p: Any, xp: Any) -> Any:
+def _truncated_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     a, b = _standard_ends(args, xp)
     p = xp.asfloat(p)
     flip = a > 0
@@ -188,7 +190,7 @@ def _truncated_icdf(args: Any, p: Any, xp: Any) -> Any:
     return implicit_inverse(q, lambda v: _truncated_cdf(args, v, xp), lambda v: _truncated_log_prob(args, v, xp), xp)
 
 
-def _truncated_bulk(args: Any, tail: float, xp: Any) -> Any:
+def _truncated_bulk(args: Args, tail: float, xp: Namespace) -> Any:
     # beyond z the tail is exp(-(z^2 - nearest^2)/2) of the mass, where nearest is the point of [a, b] closest to 0
     a, b = _standard_ends(args, xp)
     nearest = xp.maximum(xp.maximum(a, -b), 0.0)
@@ -222,13 +224,13 @@ register_family(
 # VonMises: an angle in [-pi, pi), so its mean and variance are those of that number, not the circular ones -----------
 
 
-def _von_mises_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _von_mises_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     kappa = args["concentration"]
     # kappa (cos d - 1) without cancellation
     return -2 * kappa * xp.sin(0.5 * (y - args["loc"])) ** 2 - _LOG_2PI - xp.log(xp.i0e(kappa))
 
 
-def _von_mises_breakpoints(args: Any, xp: Any) -> Any:
+def _von_mises_breakpoints(args: Args, xp: Namespace) -> Any:
     """Ascending edges that grow away from the peak, and from its images one turn below and above."""
     loc = args["loc"] - 2 * math.pi * xp.floor((xp.stop_gradient(args["loc"]) + math.pi) / (2 * math.pi))
     width = xp.minimum(1 / xp.sqrt(1 + args["concentration"]), math.pi / 9.01)  # so that the images do not overlap
@@ -236,7 +238,7 @@ def _von_mises_breakpoints(args: Any, xp: Any) -> Any:
     return tuple(edge + turn for turn in (-2 * math.pi, 0.0, 2 * math.pi) for edge in around)
 
 
-def _von_mises_integral(args: Any, fn: Any, upper: Any, xp: Any) -> Any:
+def _von_mises_integral(args: Args, fn: Callable[..., Any], upper: Array, xp: Namespace) -> Any:
     """The integral of fn(y) p(y) over [-pi, upper]."""
     start = 0.0 * upper - math.pi
     inner = [xp.clip(point + 0.0 * upper, start, upper) for point in _von_mises_breakpoints(args, xp)]
@@ -244,25 +246,25 @@ def _von_mises_integral(args: Any, fn: Any, upper: Any, xp: Any) -> Any:
     return xp.sum(weights * fn(y) * xp.exp(_von_mises_log_prob(args, y, xp)), axis=0)
 
 
-def _von_mises_moment(args: Any, fn: Any, xp: Any) -> Any:
+def _von_mises_moment(args: Args, fn: Callable[..., Any], xp: Namespace) -> Any:
     return _von_mises_integral(args, fn, math.pi + 0.0 * (args["loc"] + args["concentration"]), xp)
 
 
-def _von_mises_mean(args: Any, xp: Any) -> Any:
+def _von_mises_mean(args: Args, xp: Namespace) -> Any:
     return _von_mises_moment(args, lambda y: y, xp)
 
 
-def _von_mises_variance(args: Any, xp: Any) -> Any:
+def _von_mises_variance(args: Args, xp: Namespace) -> Any:
     centre = _von_mises_mean(args, xp)
     return _von_mises_moment(args, lambda y: (y - centre) ** 2, xp)
 
 
-def _von_mises_cdf(args: Any, y: Any, xp: Any) -> Any:
+def _von_mises_cdf(args: Args, y: Array, xp: Namespace) -> Any:
     y = xp.clip(y, -math.pi, math.pi) + 0.0 * (args["loc"] + args["concentration"])
     return _von_mises_integral(args, lambda v: 1.0, y, xp)
 
 
-def _circle(args: Any, xp: Any) -> Any:
+def _circle(args: Args, xp: Namespace) -> Any:
     zero = 0.0 * (args["loc"] + args["concentration"])
     return zero - math.pi, zero + math.pi
 

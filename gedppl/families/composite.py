@@ -6,12 +6,14 @@ An argument that is a density (or a tuple of densities) is used through its meth
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gedppl.errors import FamilyError
-from gedppl.families.family import Family, get_family, register_family, safe_log
+from gedppl.families.family import Args, Family, get_family, register_family, safe_log
+from gedppl.numerics.arrays import Array, ArrayOf, Namespace
 from gedppl.numerics.quantiles import check_own
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -20,18 +22,18 @@ _LOG_2PI = math.log(2 * math.pi)
 # vectors --------------------------------------------------------------------------------------------------------------
 
 
-def _mvn_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _mvn_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     lower = args["scale_tril"]
     z = xp.solve_triangular(lower, xp.expand_dims(y - args["loc"], -1))[..., 0]
     log_det = xp.sum(xp.log(xp.diagonal(lower)), axis=-1)
     return -0.5 * xp.sum(z**2, axis=-1) - log_det - 0.5 * lower.shape[-1] * _LOG_2PI
 
 
-def _mvn_draw(args: Any, u: Any, xp: Any) -> Any:
+def _mvn_draw(args: Args, u: Array, xp: Namespace) -> Any:
     return args["loc"] + xp.matmul(args["scale_tril"], xp.expand_dims(xp.ndtri(u), -1))[..., 0]
 
 
-def _mvn_sample(args: Any, rng: Any, shape: Any) -> Any:
+def _mvn_sample(args: Args, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     noise = rng.standard_normal((*shape, args["loc"].shape[-1], 1))
     return args["loc"] + (args["scale_tril"] @ noise)[..., 0]
 
@@ -52,7 +54,7 @@ register_family(
 )
 
 
-def _dirichlet_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _dirichlet_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     c = args["concentration"]
     inside = xp.all(y > 0, axis=-1) & (xp.abs(xp.sum(y, axis=-1) - 1) < 1e-6)
     safe = xp.where(xp.expand_dims(inside, -1), y, 0.5)
@@ -60,20 +62,20 @@ def _dirichlet_log_prob(args: Any, y: Any, xp: Any) -> Any:
     return xp.where(inside, constant + xp.sum((c - 1) * xp.log(safe), axis=-1), -xp.inf)
 
 
-def _dirichlet_variance(args: Any, xp: Any) -> Any:
+def _dirichlet_variance(args: Args, xp: Namespace) -> Any:
     c = args["concentration"]
     total = xp.sum(c, axis=-1, keepdims=True)
     m = c / total
     return m * (1 - m) / (total + 1)
 
 
-def _dirichlet_draw(args: Any, u: Any, xp: Any) -> Any:
+def _dirichlet_draw(args: Args, u: Array, xp: Namespace) -> Any:
     c = args["concentration"]
     g = get_family("Gamma").icdf({"concentration": c, "rate": 1.0 + 0.0 * c}, u, xp)  # type: ignore[misc]
     return g / xp.sum(g, axis=-1, keepdims=True)
 
 
-def _dirichlet_sample(args: Any, rng: Any, shape: Any) -> Any:
+def _dirichlet_sample(args: Args, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     g = rng.standard_gamma(np.broadcast_to(args["concentration"], (*shape, args["concentration"].shape[-1])))
     return g / g.sum(-1, keepdims=True)
 
@@ -98,7 +100,7 @@ def _last_axes(count: int) -> tuple[int, ...]:
     return tuple(range(-count, 0))
 
 
-def _independent_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _independent_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     value = args["base"].log_prob(y)
     return xp.sum(value, axis=_last_axes(args["event_ndim"])) if args["event_ndim"] else value
 
@@ -142,7 +144,7 @@ register_family(
 )
 
 
-def mixture_parts(args: Any) -> list[tuple[Any, Any]]:
+def mixture_parts(args: Args) -> list[tuple[Any, Any]]:
     """(weight, density) of every component, each with the mixture's batch shape."""
     probs, components = args["probs"], args["components"]
     return [
@@ -155,41 +157,41 @@ def _weighted(name: str) -> Any:
     return lambda args, y, xp: sum(w * getattr(part, name)(y) for w, part in mixture_parts(args))
 
 
-def _log_sum(terms: Any, xp: Any) -> Any:
+def _log_sum(parts: Sequence[Array], xp: Namespace) -> Any:
     """log sum exp over a list; minus infinity with derivative 0 where all terms are."""
-    terms = xp.stack(xp.broadcast_arrays(*terms), axis=0)
+    terms = xp.stack(xp.broadcast_arrays(*parts), axis=0)
     top = xp.stop_gradient(xp.max(terms, axis=0))
     top = xp.where(xp.isfinite(top), top, 0.0)
     return top + safe_log(xp.sum(xp.exp(terms - top), axis=0), xp)
 
 
-def _mixture_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _mixture_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     return _log_sum([safe_log(w, xp) + part.log_prob(y) for w, part in mixture_parts(args)], xp)
 
 
-def _axes_for(w: Any, value: Any, xp: Any) -> Any:
+def _axes_for(w: ArrayOf, value: ArrayOf, xp: Namespace) -> Any:
     """The weight with the event axes of a vector-valued moment."""
     while w.ndim < value.ndim:
         w = xp.expand_dims(w, -1)
     return w
 
 
-def _mixture_mean(args: Any, xp: Any) -> Any:
+def _mixture_mean(args: Args, xp: Namespace) -> Any:
     return sum(_axes_for(w, part.mean, xp) * part.mean for w, part in mixture_parts(args))
 
 
-def _mixture_variance(args: Any, xp: Any) -> Any:
+def _mixture_variance(args: Args, xp: Namespace) -> Any:
     centre = _mixture_mean(args, xp)
     return sum(_axes_for(w, centre, xp) * (part.variance + (part.mean - centre) ** 2) for w, part in mixture_parts(args))
 
 
-def _common_kind(args: Any) -> str:
+def _common_kind(args: Args) -> str:
     components = args["components"]
     kinds = {part.kind for part in (components if isinstance(components, tuple) else (components,))}
     return kinds.pop() if len(kinds) == 1 else "vector" if "vector" in kinds else "mixed"
 
 
-def _hull(intervals: Any, xp: Any) -> Any:
+def _hull(intervals: Sequence[tuple[Array, Array]], xp: Namespace) -> Any:
     """The smallest interval around several."""
     lows, highs = zip(*intervals, strict=True)
     low, high = lows[0], highs[0]
@@ -198,15 +200,15 @@ def _hull(intervals: Any, xp: Any) -> Any:
     return low, high
 
 
-def _mixture_breakpoints(args: Any, xp: Any) -> Any:
+def _mixture_breakpoints(args: Args, xp: Namespace) -> Any:
     points: list[Any] = []
     for _, part in mixture_parts(args):
         points += [*part.breakpoints, *part.support]
     return tuple(points)
 
 
-def _mixture_sample(args: Any, rng: Any, shape: Any) -> Any:
-    pick = get_family("Categorical").sample({"probs": args["probs"]}, rng, shape)  # type: ignore[misc]
+def _mixture_sample(args: Args, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    pick = np.asarray(get_family("Categorical").sample({"probs": args["probs"]}, rng, shape))  # type: ignore[misc]
     out = None
     for c, (_, part) in enumerate(mixture_parts(args)):
         draws = part.draw_samples(rng, shape)
@@ -234,7 +236,7 @@ register_family(
 )
 
 
-def _inflated_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _inflated_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     gate, base = args["gate"], args["base"]
     zero = y == 0
     log_base = base.log_prob(y)
@@ -245,17 +247,17 @@ def _inflated_log_prob(args: Any, y: Any, xp: Any) -> Any:
     return xp.where(zero, at_zero, safe_log(1 - gate, xp) + xp.where(zero, 0.0, log_base))
 
 
-def _inflated_variance(args: Any, xp: Any) -> Any:
+def _inflated_variance(args: Args, xp: Namespace) -> Any:
     gate, base = args["gate"], args["base"]
     return (1 - gate) * (base.variance + gate * base.mean**2)
 
 
-def _inflated_sample(args: Any, rng: Any, shape: Any) -> Any:
+def _inflated_sample(args: Args, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     zero = rng.uniform(size=shape) < args["gate"]
     return np.where(zero, 0.0, args["base"].draw_samples(rng, shape))
 
 
-def _with_zero(interval: Any, xp: Any) -> Any:
+def _with_zero(interval: tuple[ArrayOf, ArrayOf], xp: Namespace) -> Any:
     low, high = interval
     return xp.minimum(low, xp.zeros_like(low)), xp.maximum(high, xp.zeros_like(high))
 
@@ -282,7 +284,7 @@ register_family(
 
 
 def _external(attribute: str) -> Any:
-    def get(args: Any, xp: Any) -> Any:
+    def get(args: Args, xp: Namespace) -> Any:
         check_own(args["distribution"], attribute)
         try:
             return getattr(args["distribution"], attribute)

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gedppl.families.family import Family, register_family, safe_log, x_log_1mp, x_log_p
+from gedppl.families.family import Args, Family, register_family, safe_log, x_log_1mp, x_log_p
+from gedppl.numerics.arrays import Array, Namespace
 
 
-def _on_lattice(y: Any, low: Any, high: Any, xp: Any) -> Any:
+def _on_lattice(y: Array, low: Array, high: Array, xp: Namespace) -> Any:
     return (y >= low) & (y <= high) & (y == xp.floor(y))
 
 
-def _lattice_log_prob(formula: Any, y: Any, low: Any, high: Any, xp: Any) -> Any:
+def _lattice_log_prob(formula: Callable[..., Any], y: Array, low: Array, high: Array, xp: Namespace) -> Any:
     """formula(k) on the integers low..high and minus infinity elsewhere; the formula never sees anything else."""
     y = xp.asfloat(y)
     inside = _on_lattice(y, low, high, xp)
     return xp.where(inside, formula(xp.where(inside, y, 0.0)), -xp.inf)
 
 
-def _to_infinity(args: Any, xp: Any) -> Any:
+def _to_infinity(args: Args, xp: Namespace) -> Any:
     zero = sum(0.0 * value for value in args.values())
     return zero, zero + xp.inf
 
 
-def _whole(y: Any, xp: Any) -> Any:
+def _whole(y: Array, xp: Namespace) -> Any:
     """floor(y), and whether it is at least 0."""
     k = xp.floor(xp.asfloat(y))
     return xp.maximum(k, 0.0), k >= 0
@@ -35,16 +37,16 @@ def _whole(y: Any, xp: Any) -> Any:
 # Bernoulli, Categorical -----------------------------------------------------------------------------------------------
 
 
-def _bernoulli_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _bernoulli_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     p = args["probs"]
     return _lattice_log_prob(lambda k: x_log_p(k, p, xp) + x_log_1mp(1 - k, p, xp), y, 0, 1, xp)
 
 
-def _bernoulli_cdf(args: Any, y: Any, xp: Any) -> Any:
+def _bernoulli_cdf(args: Args, y: Array, xp: Namespace) -> Any:
     return xp.where(y < 0, 0.0, xp.where(y < 1, 1 - args["probs"], 1.0))
 
 
-def _bernoulli_sf(args: Any, y: Any, xp: Any) -> Any:
+def _bernoulli_sf(args: Args, y: Array, xp: Namespace) -> Any:
     return xp.where(y < 0, 1.0, xp.where(y < 1, args["probs"], 0.0))
 
 
@@ -66,40 +68,40 @@ register_family(
 )
 
 
-def _categories(args: Any, xp: Any) -> Any:
+def _categories(args: Args, xp: Namespace) -> Any:
     return xp.asfloat(np.arange(args["probs"].shape[-1]))
 
 
-def _categorical_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _categorical_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     log_p = safe_log(args["probs"], xp)
     hit = xp.expand_dims(xp.asfloat(y), -1) == _categories(args, xp)
     # at most one category is hit; adding zeros elsewhere keeps -inf out of the sum's gradient
     return xp.where(xp.any(hit, axis=-1), xp.sum(xp.where(hit, log_p, 0.0), axis=-1), -xp.inf)
 
 
-def _categorical_mean(args: Any, xp: Any) -> Any:
+def _categorical_mean(args: Args, xp: Namespace) -> Any:
     return xp.sum(args["probs"] * _categories(args, xp), axis=-1)
 
 
-def _categorical_variance(args: Any, xp: Any) -> Any:
+def _categorical_variance(args: Args, xp: Namespace) -> Any:
     centred = _categories(args, xp) - xp.expand_dims(_categorical_mean(args, xp), -1)
     return xp.sum(args["probs"] * centred**2, axis=-1)
 
 
-def _categorical_tail(keep: Any) -> Any:
-    def tail(args: Any, y: Any, xp: Any) -> Any:
+def _categorical_tail(keep: Callable[[Any, Any], Any]) -> Any:
+    def tail(args: Args, y: Array, xp: Namespace) -> Any:
         kept = keep(_categories(args, xp), xp.expand_dims(xp.asfloat(y), -1))
         return xp.sum(xp.where(kept, args["probs"], 0.0), axis=-1)
 
     return tail
 
 
-def _categorical_ends(args: Any, xp: Any) -> Any:
+def _categorical_ends(args: Args, xp: Namespace) -> Any:
     zero = 0.0 * args["probs"][..., 0]
     return zero, zero + (args["probs"].shape[-1] - 1)
 
 
-def _categorical_sample(args: Any, rng: Any, shape: Any) -> Any:
+def _categorical_sample(args: Args, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     edges = np.cumsum(args["probs"], axis=-1)
     edges = edges / edges[..., -1:]
     return (rng.uniform(size=shape)[..., None] > edges[..., :-1]).sum(-1).astype(float)
@@ -127,16 +129,16 @@ register_family(
 # Binomial, BetaBinomial -----------------------------------------------------------------------------------------------
 
 
-def _log_choose(n: Any, k: Any, xp: Any) -> Any:
+def _log_choose(n: Array, k: Array, xp: Namespace) -> Any:
     return xp.gammaln(n + 1) - xp.gammaln(k + 1) - xp.gammaln(n - k + 1)
 
 
-def _binomial_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _binomial_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     n, p = args["total_count"], args["probs"]
     return _lattice_log_prob(lambda k: _log_choose(n, k, xp) + x_log_p(k, p, xp) + x_log_1mp(n - k, p, xp), y, 0, n, xp)
 
 
-def _binomial_sf(args: Any, y: Any, xp: Any) -> Any:
+def _binomial_sf(args: Args, y: Array, xp: Namespace) -> Any:
     """P(Y > k) = I_p(k + 1, n - k)."""
     n, p = args["total_count"], args["probs"]
     k, started = _whole(y, xp)
@@ -145,7 +147,7 @@ def _binomial_sf(args: Any, y: Any, xp: Any) -> Any:
     return xp.where(started, xp.where(inside, tail, 0.0), 1.0)
 
 
-def _binomial_cdf(args: Any, y: Any, xp: Any) -> Any:
+def _binomial_cdf(args: Args, y: Array, xp: Namespace) -> Any:
     n, p = args["total_count"], args["probs"]
     k, started = _whole(y, xp)
     inside = k < n
@@ -153,7 +155,7 @@ def _binomial_cdf(args: Any, y: Any, xp: Any) -> Any:
     return xp.where(started, xp.where(inside, head, 1.0), 0.0)
 
 
-def _bernstein(centre: Any, spread: Any, low: Any, high: Any, tail: float, xp: Any) -> Any:
+def _bernstein(centre: Array, spread: Array, low: Array, high: Array, tail: float, xp: Namespace) -> Any:
     """Integer ends of centre +- u, where P(|Y - centre| > u) <= tail for sums of terms in [0, 1] of this variance."""
     t = math.log(2 / tail)
     reach = t / 3 + xp.sqrt(t**2 / 9 + 2 * spread * t)
@@ -163,12 +165,12 @@ def _bernstein(centre: Any, spread: Any, low: Any, high: Any, tail: float, xp: A
     )
 
 
-def _count_support(args: Any, xp: Any) -> Any:
+def _count_support(args: Args, xp: Namespace) -> Any:
     zero = sum(0.0 * value for value in args.values())
     return zero, args["total_count"] + zero
 
 
-def _binomial_bulk(args: Any, tail: float, xp: Any) -> Any:
+def _binomial_bulk(args: Args, tail: float, xp: Namespace) -> Any:
     n, p = args["total_count"], args["probs"]
     return _bernstein(n * p, n * p * (1 - p), 0.0, n, tail, xp)
 
@@ -190,16 +192,16 @@ register_family(
 )
 
 
-def _beta_binomial_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _beta_binomial_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     n, a, b = args["total_count"], args["concentration1"], args["concentration0"]
     return _lattice_log_prob(lambda k: _log_choose(n, k, xp) + xp.betaln(k + a, n - k + b) - xp.betaln(a, b), y, 0, n, xp)
 
 
-def _beta_binomial_mean(args: Any, xp: Any) -> Any:
+def _beta_binomial_mean(args: Args, xp: Namespace) -> Any:
     return args["total_count"] * args["concentration1"] / (args["concentration1"] + args["concentration0"])
 
 
-def _beta_binomial_variance(args: Any, xp: Any) -> Any:
+def _beta_binomial_variance(args: Args, xp: Namespace) -> Any:
     n, a, b = args["total_count"], args["concentration1"], args["concentration0"]
     return n * a * b * (a + b + n) / ((a + b) ** 2 * (a + b + 1))
 
@@ -227,13 +229,13 @@ register_family(
 # Poisson, NegativeBinomial, Geometric ---------------------------------------------------------------------------------
 
 
-def _poisson_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _poisson_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     rate = args["rate"]
     return _lattice_log_prob(lambda k: x_log_p(k, rate, xp) - rate - xp.gammaln(k + 1), y, 0, xp.inf, xp)
 
 
 def _poisson_tail(name: str, before: float) -> Any:
-    def tail(args: Any, y: Any, xp: Any) -> Any:
+    def tail(args: Args, y: Array, xp: Namespace) -> Any:
         k, started = _whole(y, xp)
         return xp.where(started, getattr(xp, name)(k + 1 + 0.0 * args["rate"], args["rate"] + 0.0 * k), before)
 
@@ -257,27 +259,27 @@ register_family(
 )
 
 
-def _negative_binomial_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _negative_binomial_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     r, p = args["total_count"], args["probs"]
 
-    def formula(k: Any) -> Any:
+    def formula(k: Array) -> Any:
         choose = xp.gammaln(k + r) - xp.gammaln(k + 1) - xp.gammaln(r)
         return choose + x_log_p(k, p, xp) + x_log_1mp(r, p, xp)
 
     return _lattice_log_prob(formula, y, 0, xp.inf, xp)
 
 
-def _negative_binomial_cdf(args: Any, y: Any, xp: Any) -> Any:
+def _negative_binomial_cdf(args: Args, y: Array, xp: Namespace) -> Any:
     k, started = _whole(y, xp)
     return xp.where(started, xp.betainc(args["total_count"], k + 1, 1 - args["probs"]), 0.0)
 
 
-def _negative_binomial_sf(args: Any, y: Any, xp: Any) -> Any:
+def _negative_binomial_sf(args: Args, y: Array, xp: Namespace) -> Any:
     k, started = _whole(y, xp)
     return xp.where(started, xp.betainc(k + 1, args["total_count"], args["probs"]), 1.0)
 
 
-def _negative_binomial_bulk(args: Any, tail: float, xp: Any) -> Any:
+def _negative_binomial_bulk(args: Args, tail: float, xp: Namespace) -> Any:
     """A Poisson whose rate is Gamma(r, (1 - p)/p): the bound of one inside the bound of the other."""
     r, p = args["total_count"], args["probs"]
     t = math.log(4 / tail)
@@ -305,7 +307,7 @@ register_family(
 )
 
 
-def _geometric_tail(args: Any, y: Any, xp: Any) -> Any:
+def _geometric_tail(args: Args, y: Array, xp: Namespace) -> Any:
     """log P(Y > k) = (k + 1) log(1 - p)."""
     k, _ = _whole(y, xp)
     return x_log_1mp(k + 1, args["probs"], xp)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gedppl.errors import FamilyError
+from gedppl.numerics.arrays import Array, Namespace
 
-Array = Any
 Args = Mapping[str, Any]
 
 
@@ -116,24 +116,24 @@ def family_names() -> tuple[str, ...]:
 # helpers shared by the family rooms -----------------------------------------------------------------------------------
 
 
-def masked(inside: Array, safe_value: Array, formula: Callable[[Array], Array], y: Array, xp: Any) -> Array:
+def masked(inside: Array, safe_value: Array, formula: Callable[[Array], Array], y: Array, xp: Namespace) -> Array:
     """formula(y) where inside, else minus infinity; outside, the formula sees a safe value so gradients stay finite."""
     return xp.where(inside, formula(xp.where(inside, y, safe_value)), -xp.inf)
 
 
-def safe_log(p: Array, xp: Any) -> Array:
+def safe_log(p: Array, xp: Namespace) -> Array:
     """log p, minus infinity with derivative 0 where p is 0."""
     positive = p > 0
     return xp.where(positive, xp.log(xp.where(positive, p, 1.0)), -xp.inf)
 
 
-def x_log_p(x: Array, p: Array, xp: Any) -> Array:
+def x_log_p(x: Array, p: Array, xp: Namespace) -> Array:
     """x log p with 0 log 0 = 0 and derivatives that are never NaN."""
     zero = x == 0
     return xp.where(zero, 0.0 * p, xp.where(zero, 0.0, x) * safe_log(xp.where(zero, 0.5, p), xp))
 
 
-def x_log_1mp(x: Array, p: Array, xp: Any) -> Array:
+def x_log_1mp(x: Array, p: Array, xp: Namespace) -> Array:
     """x log(1 - p), likewise."""
     zero = x == 0
     q = xp.where(zero, 0.5, p)
@@ -142,7 +142,7 @@ def x_log_1mp(x: Array, p: Array, xp: Any) -> Array:
     return xp.where(zero, 0.0 * p, xp.where(zero, 0.0, x) * log_q)
 
 
-def implicit_inverse(q: Array, cdf: Callable[[Array], Array], log_prob: Callable[[Array], Array], xp: Any) -> Array:
+def implicit_inverse(q: Array, cdf: Callable[[Array], Array], log_prob: Callable[[Array], Array], xp: Namespace) -> Array:
     """q unchanged in value, with the derivative of the inverse distribution function: dq = -dF(q) / f(q).
 
     q is a number found by any means; `cdf` and `log_prob` carry the derivative in the arguments. First derivatives only.

@@ -5,37 +5,38 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gedppl.families.family import Family, implicit_inverse, masked, register_family
+from gedppl.families.family import Args, Family, implicit_inverse, masked, register_family
+from gedppl.numerics.arrays import Array, Namespace
 
 _LOG_2PI = math.log(2 * math.pi)
 
 
-def _half_line(args: Any, xp: Any) -> Any:
+def _half_line(args: Args, xp: Namespace) -> Any:
     some = sum(0.0 * value for value in args.values())
     return some, some + xp.inf
 
 
-def _clipped(y: Any, low: Any, xp: Any) -> Any:
+def _clipped(y: Array, low: Array, xp: Namespace) -> Any:
     return xp.maximum(xp.asfloat(y), low)
 
 
 # LogNormal ------------------------------------------------------------------------------------------------------------
 
 
-def _log_score(args: Any, y: Any, xp: Any) -> Any:
+def _log_score(args: Args, y: Array, xp: Namespace) -> Any:
     """(log y - loc) / scale, for y > 0."""
     return (xp.log(y) - args["loc"]) / args["scale"]
 
 
-def _lognormal_log_prob(args: Any, y: Any, xp: Any) -> Any:
-    def formula(v: Any) -> Any:
+def _lognormal_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
+    def formula(v: Array) -> Any:
         return -0.5 * _log_score(args, v, xp) ** 2 - 0.5 * _LOG_2PI - xp.log(args["scale"]) - xp.log(v)
 
     return masked(y > 0, 1.0, formula, y, xp)
 
 
 def _lognormal_tail(sign: float, at_zero: float) -> Any:
-    def tail(args: Any, y: Any, xp: Any) -> Any:
+    def tail(args: Args, y: Array, xp: Namespace) -> Any:
         y = xp.asfloat(y)
         z = _log_score(args, xp.where(y > 0, y, 1.0), xp)
         return xp.where(y > 0, xp.ndtr(sign * z), at_zero)
@@ -43,7 +44,7 @@ def _lognormal_tail(sign: float, at_zero: float) -> Any:
     return tail
 
 
-def _lognormal_bulk(args: Any, tail: float, xp: Any) -> Any:
+def _lognormal_bulk(args: Args, tail: float, xp: Namespace) -> Any:
     reach = math.sqrt(2 * math.log(2 / tail)) * args["scale"]
     return xp.exp(args["loc"] - reach), xp.exp(args["loc"] + reach)
 
@@ -88,10 +89,10 @@ register_family(
 )
 
 
-def _weibull_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _weibull_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     k, scale = args["concentration"], args["scale"]
 
-    def formula(v: Any) -> Any:
+    def formula(v: Array) -> Any:
         log_z = xp.log(v) - xp.log(scale)
         return xp.log(k) - xp.log(scale) + (k - 1) * log_z - xp.exp(k * log_z)
 
@@ -99,29 +100,29 @@ def _weibull_log_prob(args: Any, y: Any, xp: Any) -> Any:
     return xp.where(y == 0, at_zero, masked(y > 0, 1.0, formula, y, xp))
 
 
-def _at_zero(shape: Any, log_density: Any, xp: Any) -> Any:
+def _at_zero(shape: Array, log_density: Array, xp: Namespace) -> Any:
     """log-density at 0 of a family that behaves like y^(shape - 1) there."""
     return xp.where(shape == 1, log_density, xp.where(shape < 1, xp.inf, -xp.inf))
 
 
-def _weibull_power(args: Any, y: Any, xp: Any) -> Any:
+def _weibull_power(args: Args, y: Array, xp: Namespace) -> Any:
     y = xp.asfloat(y)
     positive = y > 0
     z = args["concentration"] * (xp.log(xp.where(positive, y, 1.0)) - xp.log(args["scale"]))
     return xp.where(positive, xp.exp(z), 0.0)
 
 
-def _weibull_mean(args: Any, xp: Any) -> Any:
+def _weibull_mean(args: Args, xp: Namespace) -> Any:
     return args["scale"] * xp.exp(xp.gammaln(1 + 1 / args["concentration"]))
 
 
-def _weibull_variance(args: Any, xp: Any) -> Any:
+def _weibull_variance(args: Args, xp: Namespace) -> Any:
     k = args["concentration"]
     log_first = 2 * xp.gammaln(1 + 1 / k)
     return args["scale"] ** 2 * xp.exp(log_first) * xp.expm1(xp.gammaln(1 + 2 / k) - log_first)
 
 
-def _weibull_icdf(args: Any, p: Any, xp: Any) -> Any:
+def _weibull_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     return args["scale"] * xp.exp(xp.log(-xp.log1p(-xp.asfloat(p))) / args["concentration"])
 
 
@@ -147,27 +148,27 @@ register_family(
 )
 
 
-def _pareto_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _pareto_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     alpha, scale = args["alpha"], args["scale"]
     return masked(y >= scale, scale, lambda v: xp.log(alpha) - xp.log(scale) - (alpha + 1) * (xp.log(v) - xp.log(scale)), y, xp)
 
 
-def _pareto_log_sf(args: Any, y: Any, xp: Any) -> Any:
+def _pareto_log_sf(args: Args, y: Array, xp: Namespace) -> Any:
     return -args["alpha"] * (xp.log(_clipped(y, args["scale"], xp)) - xp.log(args["scale"]))
 
 
-def _pareto_mean(args: Any, xp: Any) -> Any:
+def _pareto_mean(args: Args, xp: Namespace) -> Any:
     alpha = args["alpha"]
     return xp.where(alpha > 1, alpha * args["scale"] / xp.where(alpha > 1, alpha - 1, 1.0), xp.inf)
 
 
-def _pareto_variance(args: Any, xp: Any) -> Any:
+def _pareto_variance(args: Args, xp: Namespace) -> Any:
     alpha = args["alpha"]
     safe = xp.where(alpha > 2, alpha, 3.0)
     return xp.where(alpha > 2, safe * args["scale"] ** 2 / ((safe - 1) ** 2 * (safe - 2)), xp.inf)
 
 
-def _pareto_support(args: Any, xp: Any) -> Any:
+def _pareto_support(args: Args, xp: Namespace) -> Any:
     low = args["scale"] + 0.0 * args["alpha"]
     return low, low + xp.inf
 
@@ -197,16 +198,16 @@ register_family(
 # Gamma, InverseGamma --------------------------------------------------------------------------------------------------
 
 
-def _gamma_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _gamma_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     k, rate = args["concentration"], args["rate"]
 
-    def formula(v: Any) -> Any:
+    def formula(v: Array) -> Any:
         return k * xp.log(rate) - xp.gammaln(k) + (k - 1) * xp.log(v) - rate * v
 
     return xp.where(y == 0, _at_zero(k, xp.log(rate), xp), masked(y > 0, 1.0, formula, y, xp))
 
 
-def _gamma_bulk_unit(k: Any, tail: float, xp: Any) -> Any:
+def _gamma_bulk_unit(k: Array, tail: float, xp: Namespace) -> Any:
     """Chernoff bounds of Gamma(k, 1): X <= k + sqrt(2 k t) + t; below, k - sqrt(2 k t) or P(X < x) <= x^k / k!."""
     t = math.log(2 / tail)
     root = xp.sqrt(2 * k * t)
@@ -214,7 +215,7 @@ def _gamma_bulk_unit(k: Any, tail: float, xp: Any) -> Any:
     return xp.maximum(k - root, xp.exp(xp.maximum(log_low, -650.0))), k + root + t
 
 
-def _gamma_icdf(args: Any, p: Any, xp: Any) -> Any:
+def _gamma_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     k, p = args["concentration"], xp.asfloat(p)
     unit = {"concentration": k, "rate": 1.0 + 0.0 * k}
     g = xp.gammaincinv(xp.stop_gradient(k) + 0.0 * p, p + 0.0 * xp.stop_gradient(k))
@@ -222,7 +223,7 @@ def _gamma_icdf(args: Any, p: Any, xp: Any) -> Any:
     return inverse / args["rate"]
 
 
-def _log_width(k: Any, xp: Any) -> Any:
+def _log_width(k: Array, xp: Namespace) -> Any:
     return 1 / xp.sqrt(1 + k)
 
 
@@ -248,17 +249,17 @@ register_family(
 )
 
 
-def _inverse_gamma_log_prob(args: Any, y: Any, xp: Any) -> Any:
+def _inverse_gamma_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     k, rate = args["concentration"], args["rate"]
 
-    def formula(v: Any) -> Any:
+    def formula(v: Array) -> Any:
         return k * xp.log(rate) - xp.gammaln(k) - (k + 1) * xp.log(v) - rate / v
 
     return masked(y > 0, 1.0, formula, y, xp)
 
 
 def _inverse_gamma_tail(name: str, at_zero: float) -> Any:
-    def tail(args: Any, y: Any, xp: Any) -> Any:
+    def tail(args: Args, y: Array, xp: Namespace) -> Any:
         y = xp.asfloat(y)
         positive = y > 0
         value = getattr(xp, name)(args["concentration"], args["rate"] / xp.where(positive, y, 1.0))
@@ -267,23 +268,23 @@ def _inverse_gamma_tail(name: str, at_zero: float) -> Any:
     return tail
 
 
-def _inverse_gamma_mean(args: Any, xp: Any) -> Any:
+def _inverse_gamma_mean(args: Args, xp: Namespace) -> Any:
     k = args["concentration"]
     return xp.where(k > 1, args["rate"] / xp.where(k > 1, k - 1, 1.0), xp.inf)
 
 
-def _inverse_gamma_variance(args: Any, xp: Any) -> Any:
+def _inverse_gamma_variance(args: Args, xp: Namespace) -> Any:
     k = args["concentration"]
     safe = xp.where(k > 2, k, 3.0)
     return xp.where(k > 2, args["rate"] ** 2 / ((safe - 1) ** 2 * (safe - 2)), xp.inf)
 
 
-def _inverse_gamma_bulk(args: Any, tail: float, xp: Any) -> Any:
+def _inverse_gamma_bulk(args: Args, tail: float, xp: Namespace) -> Any:
     low, high = _gamma_bulk_unit(args["concentration"], tail, xp)
     return args["rate"] / high, args["rate"] / low
 
 
-def _inverse_gamma_icdf(args: Any, p: Any, xp: Any) -> Any:
+def _inverse_gamma_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     # the upper tail of the gamma underneath, so that p near 1 keeps its digits
     k, p = args["concentration"], xp.asfloat(p)
     g = xp.gammainccinv(xp.stop_gradient(k) + 0.0 * p, p + 0.0 * xp.stop_gradient(k))
@@ -341,7 +342,7 @@ register_family(
 )
 
 
-def _half_cauchy_sf(args: Any, y: Any, xp: Any) -> Any:
+def _half_cauchy_sf(args: Args, y: Array, xp: Namespace) -> Any:
     z = _clipped(y, 0.0, xp) / args["scale"]
     far = z > 1
     tail = xp.arctan(1 / xp.where(far, z, 1.0))

@@ -11,12 +11,14 @@ from scipy.special import ndtri
 from gedppl.density import Density
 from gedppl.errors import FunctionalError
 from gedppl.families import get_family
+from gedppl.families.family import Args
 from gedppl.functionals.expectation import excess, expectation, probability_between, quantile
+from gedppl.numerics.arrays import Array, Namespace
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
-Array = Any
+
 Rule = Callable[[Any, "Functional", Any], Array]
 
 _RULES: dict[tuple[str, str], Rule] = {}
@@ -89,11 +91,11 @@ def _limit(functional: Functional, name: str, density: Density, x: Array, a: Arr
     if callable(limit):
         _need_rows(functional, x, a)
         return limit(x, a)
-    _need_rows(functional, (), a)
+    _need_rows(functional, a, a)
     return density.xp.asfloat(limit)[density.xp.asarray(a)]
 
 
-def _need_rows(functional: Functional, x: Array, a: Array) -> None:
+def _need_rows(functional: Functional, x: Array | None, a: Array | None) -> None:
     if x is None or a is None:
         raise FunctionalError(
             f"{functional} depends on the row; call it with its contexts and actions: functional(density, x, a)"
@@ -124,37 +126,37 @@ _GENERAL: dict[str, Callable[..., Array]] = {
 # closed forms of the conditional value at risk; c = level, t = 1 - c the tail mass ------------------------------------
 
 
-def _normal_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(f.level))
     return args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (1 - f.level)
 
 
-def _lognormal_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _lognormal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(f.level))
     return xp.exp(args["loc"] + 0.5 * args["scale"] ** 2) * xp.ndtr(args["scale"] - z) / (1 - f.level)
 
 
-def _exponential_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _exponential_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     return (1 - math.log1p(-f.level)) / args["rate"]
 
 
-def _laplace_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _laplace_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     c, t = f.level, 1 - f.level
     unit = 1 - math.log(2 * t) if c >= 0.5 else (c * (1 - math.log(2 * c)) / t if c > 0 else 0.0)
     return args["loc"] + args["scale"] * unit
 
 
-def _uniform_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _uniform_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     return args["low"] + (args["high"] - args["low"]) * (1 + f.level) / 2
 
 
-def _logistic_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _logistic_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     c, t = f.level, 1 - f.level
     entropy = -(c * math.log(c) if c > 0 else 0.0) - t * math.log(t)
     return args["loc"] + args["scale"] * entropy / t
 
 
-def _student_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _student_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     """loc + scale (df + z^2)/(df - 1) pdf(z)/t; q is held fixed and the excess differentiated."""
     df = args["df"]
     unit = {"df": df, "loc": 0.0 * df, "scale": 1.0 + 0.0 * df}
@@ -167,18 +169,18 @@ def _student_cvar(args: Any, f: Functional, xp: Any) -> Array:
     return args["loc"] + args["scale"] * xp.where(exists, value, xp.inf)
 
 
-def _weibull_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _weibull_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     power = 1 + 1 / args["concentration"]
     z = -math.log1p(-f.level)
     return args["scale"] * xp.exp(xp.gammaln(power)) * xp.gammaincc(power, z + 0.0 * power) / (1 - f.level)
 
 
-def _half_normal_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _half_normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(0.5 * (1 + f.level)))
     return args["scale"] * math.sqrt(2 / math.pi) * math.exp(-0.5 * z * z) / (1 - f.level)
 
 
-def _pareto_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _pareto_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     alpha = args["alpha"]
     exists = alpha > 1
     safe = xp.where(exists, alpha, 2.0)
@@ -186,7 +188,7 @@ def _pareto_cvar(args: Any, f: Functional, xp: Any) -> Array:
     return xp.where(exists, q * safe / (safe - 1), xp.inf)
 
 
-def _bernoulli_cvar(args: Any, f: Functional, xp: Any) -> Array:
+def _bernoulli_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     return xp.minimum(args["probs"] / (1 - f.level), 1.0)
 
 

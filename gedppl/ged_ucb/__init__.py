@@ -14,14 +14,17 @@ Framework":
     pi~_{t,i}                  the counterfactual policy of round i at today's context
 
 One round. Today's policy maximises a score, subject to  sum_a pi_a cost_upper_a <= tau  (or, for a limit on every draw,
-cost_upper_a <= tau wherever pi_a > 0). There are two scores:
+cost_upper_a <= tau wherever pi_a > 0). There are three scores:
 
     exploration="sets"             utility + rho (utility_upper - utility) + w alpha (cost_upper - cost_lower), see `optimism`
     exploration="counterfactual"   the paper's: utility + beta_t E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)
 
+    exploration="thompson"         utility under one draw of its parameters
+
 For the second every past round i is replayed at today's context: its snapshot of the models gives utilities, cost bounds and
 widths, and its policy; N counts how often these policies would have revealed the action.
-Feasibility rests on `cost_upper` alone: the weights steer exploration and never touch it.
+Feasibility rests on `cost_upper` alone: the weights steer exploration and never touch it. Where a limit is credible, the policy
+found is held against the draws once more (`mixtures`).
 
 Axis letters: C contexts asked together, B blocks of rounds, K actions, J constraints.
 """
@@ -30,20 +33,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gedppl import counterfactual
-from gedppl.ged_ucb.costs import Replay, check_drawable, check_explorable, check_feasible, cost_bounds, replay
+from gedppl.ged_ucb.costs import Replay, check_explorable, check_feasible, cost_bounds, replay
 from gedppl.ged_ucb.known import known_directions
+from gedppl.ged_ucb.mixtures import kept_on_draws, limit_costs
 from gedppl.ged_ucb.optimism import Today, today
 from gedppl.ged_ucb.state import Block, Info, State
 from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration
 from gedppl.learning import Where, learner_for
+from gedppl.numerics.records import evolved
 from gedppl.problem import UTILITY, Problem
-from gedppl.selection import drawable, eagerness, policy_cost, select_policies
+from gedppl.selection import eagerness, select_policies
 from gedppl.settings import Settings, warmup_rounds
 
 __all__ = [
@@ -51,14 +55,15 @@ __all__ = [
     "update",
 ]  # fmt: skip
 
+ENGINES = {"sets": "optimism from the sets", "thompson": "a draw of the utility's parameters"}
+
 
 def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     """The state before the first round. x (n, dx): any contexts of the right width, to trace the models with."""
     rows = np.asarray(x, float)
     for model in problem.streams.values():
-        trace = getattr(model, "trace", None)
-        if trace is not None:
-            trace(rows[:1], np.zeros(1, np.int64))
+        model.trace(rows[:1], np.zeros(1, np.int64))
+    chosen.check(problem.streams)
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
     every = tuple(range(problem.n_actions))
     others = tuple(a for a in every if a != problem.safe_action)  # whose costs are not pinned
@@ -70,10 +75,10 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
         )
         for name, model in problem.streams.items()
     }  # fmt: skip
-    lipschitz = None
-    if getattr(problem.utility.model, "size", None) is not None:
-        member = problem.utility.model.density(0, rows[:1], np.zeros(1, np.int64))
-        lipschitz = problem.utility.functional.lipschitz("hellinger", member)
+    lipschitz = problem.utility.model.visit(
+        lambda members: problem.utility.functional.lipschitz("hellinger", members.density(0, rows[:1], np.zeros(1, np.int64))),
+        lambda cls: None,
+    )
     state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz,
                   played=np.zeros(problem.n_actions))  # fmt: skip
     return _open_block(state, np.ones(problem.n_actions, bool))
@@ -84,14 +89,15 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     problem, chosen, K = state.problem, state.settings, state.problem.n_actions
     mask = np.ones((len(x), K), bool) if allowed is None else np.asarray(allowed, bool)
     warmup = warmup_rounds(chosen.warmup, K)
-    choose = _by_sets if chosen.exploration == "sets" else _by_counterfactuals
+    choose = _by_counterfactuals if chosen.exploration == "counterfactual" else _by_score
     policy, seen, engine = choose(state, x, mask, warmup)
     if state.t < warmup:
         action = state.t if chosen.warmup == "paper" else problem.safe_action
         policy, engine = np.eye(K)[np.full(len(x), action)], f"warm-up ({chosen.warmup})"
     else:
+        policy = kept_on_draws(problem, seen, policy)
         in_play = np.where(policy[:, None] > 0, np.abs(seen.upper), 0.0).max(axis=2)
-        check_feasible(policy_cost(policy, seen.upper, problem.every_draw), problem.limits, in_play)
+        check_feasible(limit_costs(problem, seen, policy), problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
         check_explorable(problem, x, seen.upper, mask)
     info = Info(
@@ -102,6 +108,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
         cost_upper=seen.upper,
         limits=problem.limits,
         bounds=seen.bounds,
+        worst=limit_costs(problem, seen, policy),
         engine=engine,
         notes=seen.notes,
         unlimited=state.t < warmup and chosen.warmup == "paper",
@@ -109,17 +116,14 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     return policy, info
 
 
-def _by_sets(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
+def _by_score(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
     """Policies (C, K) of highest score, without a look at past rounds."""
     problem = state.problem
-    seen = today(state, x)
+    seen = today(state, x, mask)
     played = state.played - eagerness(problem.reveals, state.t, problem.n_actions)
-    offered = mask & state.blocks[-1].available
-    usable = offered & drawable(seen.upper, problem.limits, problem.every_draw)
-    check_drawable(problem, seen.upper, usable, offered)
     score = seen.estimate + seen.bonus + seen.width
-    policy = select_policies(score, seen.upper, problem.limits, usable, played, problem.safe_action)
-    return policy, seen, "optimism from the sets"
+    policy = select_policies(score, seen.upper, problem.limits, seen.usable, played, problem.safe_action)
+    return policy, seen, ENGINES[state.settings.exploration]
 
 
 def _by_counterfactuals(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
@@ -131,7 +135,14 @@ def _by_counterfactuals(state: State, x: np.ndarray, mask: np.ndarray, warmup: i
         policy, inverse = _counterfactual(state, seen, warmup, exact)
     beta = bonus_weights(state, np.array([state.t]), seen.exploration[-1:])[0]
     now = Today(
-        seen.estimate[:, -1], beta * inverse, seen.width[:, -1], seen.lower[:, -1], seen.upper[:, -1], seen.bounds, seen.notes
+        seen.estimate[:, -1],
+        beta * inverse,
+        seen.width[:, -1],
+        seen.lower[:, -1],
+        seen.upper[:, -1],
+        seen.available[:, -1],
+        seen.bounds,
+        seen.notes,
     )
     return policy, now, "every past round replayed" if exact else "past rounds replayed in blocks"
 
@@ -162,7 +173,7 @@ def update(state: State, rows: Mapping[str, tuple[np.ndarray, np.ndarray, np.nda
     played = state.played.copy()
     if UTILITY in rows:
         np.add.at(played, rows[UTILITY][1], 1.0)
-    state = replace(state, learners=learners, told=state.told + rounds, played=played)
+    state = evolved(state, learners=learners, told=state.told + rounds, played=played)
     return refit(state) if state.told >= state.refit_at else state
 
 
@@ -170,36 +181,36 @@ def refit(state: State) -> State:
     """Fit every model to all rows and open a block under the new snapshot."""
     learners = {name: learner.refit() for name, learner in state.learners.items()}
     due = max(state.told + 1, math.floor(state.settings.growth * state.told))
-    state = replace(state, learners=learners, refit_at=due)
+    state = evolved(state, learners=learners, refit_at=due)
     return _open_block(state, state.blocks[-1].available)
 
 
 def advance(state: State, rounds: int) -> State:
     """Count rounds as decided."""
-    return replace(state, t=state.t + rounds)
+    return evolved(state, t=state.t + rounds)
 
 
 def change(state: State, problem: Problem, available: np.ndarray) -> State:
     """Go on with other limits, or with actions added or retired. Past rounds keep theirs."""
     grown = problem.n_actions - state.problem.n_actions
     if grown:
-        blocks = tuple(replace(b, available=np.append(b.available, np.zeros(grown, bool))) for b in state.blocks)
-        state = replace(state, blocks=blocks, played=np.append(state.played, np.zeros(grown)))
-    return _open_block(replace(state, problem=problem), np.asarray(available, bool))
+        blocks = tuple(evolved(b, available=np.append(b.available, np.zeros(grown, bool))) for b in state.blocks)
+        state = evolved(state, blocks=blocks, played=np.append(state.played, np.zeros(grown)))
+    return _open_block(evolved(state, problem=problem), np.asarray(available, bool))
 
 
 def _open_block(state: State, available: np.ndarray) -> State:
-    learner = state.learners[UTILITY]
+    learner, replayed = state.learners[UTILITY], state.settings.exploration == "counterfactual"
     block = Block(
         start=state.t,
         snapshot=len(learner.snapshot_sizes) - 1,
-        exploration=0.0 if state.settings.exploration == "sets" else exploration(state),
+        exploration=exploration(state) if replayed else 0.0,
         limits=state.problem.limits,
         available=available,
     )
     kept = state.blocks if not state.blocks or state.blocks[-1].start < state.t else state.blocks[:-1]
-    if state.settings.exploration == "sets" and state.blocks:  # past rounds are not replayed: only other limits are remembered
+    if not replayed and state.blocks:  # past rounds are not replayed: only other limits are remembered
         last = state.blocks[-1]
         if np.array_equal(last.limits, block.limits) and np.array_equal(last.available, available):
-            kept, block = state.blocks[:-1], replace(block, start=last.start)
-    return replace(state, blocks=(*kept, block))
+            kept, block = state.blocks[:-1], evolved(block, start=last.start)
+    return evolved(state, blocks=(*kept, block))

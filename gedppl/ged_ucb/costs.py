@@ -13,11 +13,10 @@ from gedppl.errors import InfeasibleError
 from gedppl.ged_ucb.known import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.learning.learner import Bounds, Trail
-from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
+from gedppl.problem import ROUNDING, UTILITY, Constraint, KnownCost, Problem
 from gedppl.selection import drawable
 
 TOLERANCE = 1e-11  # share of a limit by which a policy may end above it
-ROUNDING = 1e-12  # share of the numbers compared, or added up: closer than this they are equal
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool
             estimate, available = (np.concatenate([p, p[:, -1:]], axis=1) for p in (estimate, available))
             limits, exploration = np.concatenate([limits, limits[-1:]]), np.append(exploration, exploration[-1])
             starts = np.append(starts, state.t)
+    drawable_today(problem, upper[:, -1], available[:, -1])
     available = available & drawable(upper, limits, problem.every_draw)
-    check_drawable(problem, upper[:, -1], available[:, -1], allowed & blocks[-1].available)
     width, notes = _width_bonus(state, x, lower, upper, limits)
     check_bounds(lower[:, -1], upper[:, -1], estimate)
     said = (*notes, *exactness_notes(state))
@@ -198,20 +197,28 @@ def check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> 
         raise FloatingPointError("an estimated utility is not finite")
 
 
-def check_drawable(problem: Problem, upper: np.ndarray, usable: np.ndarray, offered: np.ndarray) -> None:
-    """Where a limit on every draw leaves none of the actions on offer: say which, and what would do. All (C, K) but upper."""
+def drawable_today(problem: Problem, upper: np.ndarray, offered: np.ndarray) -> np.ndarray:
+    """Of the actions on offer (C, K) those that limits on every draw let through, for upper (C, J, K); an error if none is."""
+    usable = offered & drawable(upper, problem.limits, problem.every_draw)
     left_out = ~usable.any(axis=1) & offered.any(axis=1)
     if not left_out.any():
-        return
+        return usable
     c = int(np.flatnonzero(left_out)[0])
     each = [j for j in np.flatnonzero(problem.every_draw) if not (offered[c] & (upper[c, j] <= problem.limits[j])).any()]
     j = int(each[0] if each else np.flatnonzero(problem.every_draw)[0])
     least = float(upper[c, j][offered[c]].min())
+    actions = ", ".join(problem.names.label(int(a)) for a in np.flatnonzero(offered[c]))
     raise InfeasibleError(
         f"no action on offer is certified under the limit on every draw of {problem.constraint_names[j]!r}: actions "
-        f"{np.flatnonzero(offered[c]).tolist()} may cost at least {least:.6g} in the worst case, against a limit of "
-        f"{problem.limits[j]:.6g}; allow the safe action {problem.safe_action} too"
+        f"[{actions}] may cost at least {least:.6g} in the worst case, against a limit of "
+        f"{problem.limits[j]:.6g}; allow the safe action {problem.names.label(problem.safe_action or 0)} too"
     )
+
+
+def exceeded(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | float = 0.0) -> np.ndarray:
+    """Where limits (J,) are exceeded by more than rounding, (C, J)."""
+    finite = np.where(np.isfinite(size), size, 0.0)  # an unbounded cost in play is no rounding
+    return worst > limits + TOLERANCE * np.abs(limits) + ROUNDING * finite
 
 
 def check_feasible(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | float = 0.0) -> None:
@@ -219,8 +226,7 @@ def check_feasible(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | flo
 
     `size` (C, J) is the largest |U_a| in play: policies are known to a share of it (`selection.SLACK`), and to nothing absolute.
     """
-    finite = np.where(np.isfinite(size), size, 0.0)  # an unbounded cost in play is no rounding
-    over = worst > limits + TOLERANCE * np.abs(limits) + ROUNDING * finite
+    over = exceeded(worst, limits, size)
     if over.any():
         c, j = np.argwhere(over)[0]
         raise FloatingPointError(f"the policy's worst case {worst[c, j]:.6g} exceeds the limit {limits[j]:.6g}")

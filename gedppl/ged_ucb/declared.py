@@ -21,6 +21,7 @@ import numpy as np
 
 from gedppl.ged_ucb.known import holds_parameters
 from gedppl.learning.learner import Bounds
+from gedppl.names import Names
 from gedppl.problem import Constraint, Problem
 
 ROUNDING = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
@@ -44,8 +45,9 @@ def refuted(problem: Problem, x: np.ndarray, bounds: Sequence[Bounds | None]) ->
     for c, b, safe in zip(problem.constraints, bounds, safe_values.T):
         if not isinstance(c, Constraint) or b is None:
             continue
+        b = b.watched or b
         one = _empty(problem, c) if b.empty else None
-        news = [one] if one is not None else [_range(problem.names.labels, c, b, x), _safe_value(problem, c, b, x, safe)]
+        news = [one] if one is not None else [_range(problem.names, c, b, x), _safe_value(problem, c, b, x, safe)]
         found |= {r.name: r for r in news if r is not None}
     return tuple(found.values())
 
@@ -68,8 +70,7 @@ def _empty(problem: Problem, c: Constraint) -> Refuted:
         for other in problem.constraints
         if isinstance(other, Constraint) and other.stream == c.stream and holds_parameters(other)
     ]
-    declared = getattr(c.model, "bounds", None)  # a finite class has none
-    sites = ", ".join(sorted(declared)) if isinstance(declared, dict) else ""
+    sites = ", ".join(sorted(c.model.bounds))
     if not held and not sites:
         return Refuted(
             f"empty:{c.stream}",
@@ -94,7 +95,7 @@ def _watched(b: Bounds) -> bool:
     return b.guaranteed and b.free_lower is not None and b.free_upper is not None
 
 
-def _range(labels: Sequence[str], c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | None:
+def _range(names: Names, c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | None:
     """Refuted if all values that the set allows some action lie on one side of the declared range."""
     if not _watched(b):
         return None
@@ -113,8 +114,8 @@ def _range(labels: Sequence[str], c: Constraint, b: Bounds, x: np.ndarray) -> Re
     return Refuted(
         f"range:{c.name}",
         f"the range [{f.low:g}, {f.high:g}] declared for the {f.name} of {c.name!r} is refuted: at context {_shown(x[i])} the "
-        f"data leave action {labels[int(a)]} no value but {'above' if above else 'below'} {value:.6g}. Declare {end}= so that it "
-        f"bounds the {f.name} of every action at every context",
+        f"data leave action {names.label(int(a))} no value but {'above' if above else 'below'} {value:.6g}. Declare {end}= so "
+        f"that it bounds the {f.name} of every action at every context",
     )
 
 
@@ -125,7 +126,7 @@ def _safe_value(problem: Problem, c: Constraint, b: Bounds, x: np.ndarray, safe:
     assert b.free_lower is not None
     assert b.free_upper is not None
     assert problem.safe_action is not None
-    label = problem.names.labels[problem.safe_action]
+    label = problem.names.label(problem.safe_action)
     lower, upper = b.free_lower[:, problem.safe_action], b.free_upper[:, problem.safe_action]
     over = np.where(np.isfinite(lower), lower - safe, -np.inf)
     under = np.where(np.isfinite(upper) & c.safe_value_exact, safe - upper, -np.inf)

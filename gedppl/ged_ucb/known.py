@@ -53,6 +53,7 @@ def exactness_notes(state: State) -> list[str]:
 
 def holds_parameters(c: Constraint | KnownCost) -> bool:
     """Whether an exact safe value is one linear equation in the parameters."""
-    predictor = getattr(getattr(c, "model", None), "predictor", None)
-    linear = predictor is not None and predictor.family == "Normal" and predictor.link == "identity"
-    return isinstance(c, Constraint) and c.safe_value_exact and linear and is_mean(c.functional)
+    if not isinstance(c, Constraint) or not c.safe_value_exact or not is_mean(c.functional):
+        return False
+    predictor = c.model.predictor
+    return predictor is not None and predictor.family == "Normal" and predictor.link == "identity"

@@ -52,6 +52,7 @@ class Info:
     cost_upper: np.ndarray  # (C, J, K)
     limits: np.ndarray  # (J,)
     bounds: tuple[Bounds | None, ...]  # J; None where the cost is known
+    worst: np.ndarray  # (C, J) of the policy, as each limit counts it
     engine: str
     notes: tuple[str, ...]
     unlimited: bool = False  # the paper's warm-up: played whatever the limits are

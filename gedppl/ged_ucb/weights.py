@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.ged_ucb.state import State
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.settings import Settings
@@ -41,10 +42,9 @@ def exploration(state: State) -> float:
     if state.settings.mode == "default":
         return q
     log_delta = math.log(1 / delta_shares(state.problem, state.settings)[UTILITY])
-    size = getattr(model, "size", None)
-    complexity = math.log(size) if size is not None else model.dim * math.log1p(state.told)
+    complexity = model.visit(lambda members: math.log(members.size), lambda cls: cls.dim * math.log1p(state.told))
     q += 1.255 * spread**2 * (complexity + log_delta)
-    if size is not None and state.lipschitz is not None:
+    if state.lipschitz is not None:  # of finite classes only
         q = min(q, state.lipschitz**2 * (complexity + log_delta) + spread**2)
     return q
 
@@ -69,11 +69,13 @@ def _paper_bonus_weight(state: State, i: np.ndarray) -> np.ndarray:
     functional, model = problem.utility.functional, problem.utility.model
     lipschitz = functional.high - functional.low
     log_t = np.log(2 * i**3 / delta)
-    if getattr(model, "size", None) is not None:
-        log_class = math.log(model.size) + log_t
-        inside = 34 * log_class + 2 * lipschitz**2 * log_class
-    else:
-        d = model.dim
+
+    def finite(members: MemberList) -> np.ndarray:
+        log_class = math.log(members.size) + log_t
+        return 34 * log_class + 2 * lipschitz**2 * log_class
+
+    def parametric(cls: DensityClass) -> np.ndarray:
         est = state.learners[UTILITY].paper_estimate(delta / (2 * i**3))  # type: ignore[attr-defined]
-        inside = 72 * (d * np.log(2 + i) + log_t) + 2 * lipschitz**2 + 2 * lipschitz**2 * est
-    return np.sqrt(inside * i / problem.n_actions)
+        return 72 * (cls.dim * np.log(2 + i) + log_t) + 2 * lipschitz**2 + 2 * lipschitz**2 * est
+
+    return np.sqrt(model.visit(finite, parametric) * i / problem.n_actions)

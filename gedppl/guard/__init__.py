@@ -22,8 +22,8 @@ thousand rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from gedppl.guard.contexts import OutlierCheck, check_row
 from gedppl.guard.delays import DelayMonitor
 from gedppl.guard.limits import Cost, Floor, LimitMonitor, SafeValueMonitor
 from gedppl.guard.refuted import ClassMonitor
+from gedppl.numerics.records import evolved
 
 __all__ = [
     "Alarm", "ClassMonitor", "Cost", "DelayMonitor", "Floor", "Guard", "LimitMonitor", "Monitor", "OutlierCheck", "PitMonitor",
@@ -56,10 +57,10 @@ def randomised_pit(below: float, at: float, uniform: float) -> float:
     >>> randomised_pit(0.3, 0.7, 0.5), randomised_pit(0.4, 0.4, 0.9)
     (0.5, 0.4)
     """
-    values = np.array([below, at, uniform], float)
-    if not np.all(np.isfinite(values)):
-        raise NotFiniteError(f"a probability integral transform needs finite numbers, got {values.tolist()}")
-    if values.min() < 0 or values.max() > 1 + 1e-9 or below > at + 1e-9:
+    values = (below, at, uniform)
+    if not all(map(math.isfinite, values)):
+        raise NotFiniteError(f"a probability integral transform needs finite numbers, got {[*map(float, values)]}")
+    if min(values) < 0 or max(values) > 1 + 1e-9 or below > at + 1e-9:
         raise DataError(f"P(Y < y) = {below} and P(Y <= y) = {at} must be probabilities, the first not the larger")
     return float(min(below + uniform * max(at - below, 0.0), 1.0))
 
@@ -99,7 +100,7 @@ class Round:
         self._bets, self._action, self._projected = bets, np.asarray(action), bets.projected(context)
         # by the identity of what they were computed from, which is kept here so that it stays the same
         self._moments: dict[int, tuple[Moments, Moments]] = {}
-        self._features: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._features: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._bet: dict[tuple[int, int, bytes], tuple[Trend, Trend, np.ndarray]] = {}
 
     def moments(self, before: Moments, u: Any) -> Moments:
@@ -117,15 +118,29 @@ class Round:
         pit, moments = _check_pit(u), self._after(before)
         key = (id(moments), id(trend), pit.tobytes())
         if key not in self._bet:
-            if id(moments) not in self._features:
-                self._features[id(moments)] = self._bets.features(moments.standardised(self._projected), self._action)
-            column, group = self._features[id(moments)]
-            f = trend.within_action(column, group)
-            payoff = self._bets.payoffs(pit, column, group, trend.expected(f))
-            growth = np.ones((*payoff.shape[:-1], payoff.shape[-1] + 1))
-            growth[..., :-1] += payoff
-            self._bet[key] = (trend, trend.include(pit, f), growth)
+            self._bet[key] = (trend, *self._placed(moments, trend, pit))
         return moments, *self._bet[key][1:]
+
+    def bet_together(self, before: Moments, models: Sequence[tuple[Trend, float]]) -> None:
+        """`bet` of several models whose moments are the same, in one pass; what it found is kept for `bet`."""
+        pits = np.array([_check_pit(u) for _, u in models])
+        moments = self._after(before)
+        every = Trend(np.stack([t.products for t, _ in models]), np.stack([t.squares for t, _ in models]))
+        after, growth = self._placed(moments, every, pits)
+        for i, (trend, _) in enumerate(models):
+            key = (id(moments), id(trend), pits[i].tobytes())
+            self._bet[key] = (trend, Trend(after.products[i], after.squares[i]), growth[i])
+
+    def _placed(self, moments: Moments, trend: Trend, pit: np.ndarray) -> tuple[Trend, np.ndarray]:
+        """The trend after this round, and 1 + payoff (..., E + 1)."""
+        if id(moments) not in self._features:
+            column, group = self._bets.features(moments.standardised(self._projected), self._action)
+            self._features[id(moments)] = column, group, Trend.within_action(column, group)
+        column, group, f = self._features[id(moments)]
+        payoff = self._bets.payoffs(pit, column, group, trend.expected(f))
+        growth = np.ones((*payoff.shape[:-1], payoff.shape[-1] + 1))
+        growth[..., :-1] += payoff
+        return trend.include(pit, f), growth
 
 
 def _check_pit(u: Any) -> np.ndarray:
@@ -188,7 +203,7 @@ class PitMonitor:
     def shown(self, now: Round, u: Any) -> PitMonitor:
         """`update`, with what other monitors have computed of the same round."""
         if self.n < self.burn_in:
-            return replace(self, n=self.n + 1, moments=now.moments(self.moments, u))
+            return evolved(self, n=self.n + 1, moments=now.moments(self.moments, u))
         moments, trend, growth = now.bet(self.moments, self.trend, u)
         grown = self.wealth * growth
         gain = grown.sum(-1)
@@ -196,7 +211,7 @@ class PitMonitor:
         if self.drifting:
             wealth = shared(wealth, _first_wealth(self.bets, True), 1.0 / (self.n - self.burn_in + 2))
         peak = np.maximum(self.log_peak, total)
-        return replace(self, n=self.n + 1, moments=moments, trend=trend, wealth=wealth, log_total=total, log_peak=peak)
+        return evolved(self, n=self.n + 1, moments=moments, trend=trend, wealth=wealth, log_total=total, log_peak=peak)
 
     @property
     def log_wealth(self) -> np.ndarray:
@@ -291,7 +306,7 @@ class Guard:
     def update(self, told: Told) -> tuple[Guard, list[Alarm]]:
         """Take in one outcome; the alarms that it set off (a monitor says so once)."""
         after = dict(self.monitors)
-        rounds: dict[Bets, Round] = {}
+        rounds = self._bets_of(told)
         for key, monitor in self.monitors.items():
             name = key.split(":", 1)[1]
             if isinstance(monitor, LimitMonitor):
@@ -301,12 +316,27 @@ class Guard:
                 if isinstance(monitor, DelayMonitor):
                     after[key] = monitor if told.late is None else monitor.update(told.pits[name], told.late)
                 elif isinstance(monitor, PitMonitor):
-                    if monitor.bets not in rounds:
-                        rounds[monitor.bets] = Round(monitor.bets, told.x, told.action)
                     after[key] = monitor.shown(rounds[monitor.bets], told.pits[name])
                 else:  # both kinds of bets together, half of the stake each
                     after[key] = monitor.update(_together(after, name) - _together(self.monitors, name))
         return Guard(after), self._news(after)
+
+    def _bets_of(self, told: Told) -> dict[Bets, Round]:
+        """The round as the betting monitors see it; models that began together place their bets in one pass."""
+        rounds: dict[Bets, Round] = {}
+        together: dict[int, tuple[Round, Moments, dict[str, tuple[Trend, float]]]] = {}
+        for key, m in self.monitors.items():
+            name = key.split(":", 1)[1]
+            if isinstance(m, PitMonitor) and name in told.pits:
+                now = rounds.get(m.bets)
+                if now is None:
+                    now = rounds[m.bets] = Round(m.bets, told.x, told.action)
+                if m.n >= m.burn_in:
+                    together.setdefault(id(m.moments), (now, m.moments, {}))[2][name] = (m.trend, told.pits[name])
+        for now, moments, models in together.values():
+            if len(models) > 1:
+                now.bet_together(moments, list(models.values()))
+        return rounds
 
     def paid(self, name: str, log_predictive: float) -> Guard:
         """With the log predictive density of the outcomes of one model that were shown."""
@@ -376,17 +406,17 @@ class Guard:
             kept = ("wealth", "log_total", "log_peak") if isinstance(m, PitMonitor) else ("log_wealth", "log_peak")
             common: dict[str, Any] = {"n": int(state["n"])} | {name: state[name] for name in kept}
             if isinstance(m, LimitMonitor):
-                after[key] = replace(m, **common, mean=state["mean"])
+                after[key] = evolved(m, **common, mean=state["mean"])
             elif isinstance(m, DelayMonitor):
                 late = Moments(int(state["late_n"]), state["late_mean"], state["late_m2"])
-                after[key] = replace(m, **common, moments=late)
+                after[key] = evolved(m, **common, moments=late)
             elif isinstance(m, PitMonitor):
                 moments = Moments(int(state["context_n"]), state["context_mean"], state["context_m2"])
                 trend = Trend(state["trend_products"], state["trend_squares"])
-                after[key] = replace(m, **common, moments=moments, trend=trend)
+                after[key] = evolved(m, **common, moments=moments, trend=trend)
             else:
                 common |= {name: state[name] for name in ("log_shares", "evidence", "marks")}
-                after[key] = replace(m, **common, due=int(state["due"]), started=int(state["started"]))
+                after[key] = evolved(m, **common, due=int(state["due"]), started=int(state["started"]))
         return Guard(_sharing(after))
 
 
@@ -397,7 +427,7 @@ def _sharing(monitors: dict[str, Monitor]) -> dict[str, Monitor]:
     out = dict(monitors)
     for key, m in monitors.items():
         if isinstance(m, PitMonitor):
-            out[key] = replace(m, moments=_same(m.moments, moments), trend=_same(m.trend, trends))
+            out[key] = evolved(m, moments=_same(m.moments, moments), trend=_same(m.trend, trends))
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import fdtri
 
 from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, SettingError
+from gedppl.numerics.records import evolved
 
 MOST_DEPENDENT = 1e6  # trace of the inverse of the columns' correlations
 
@@ -52,7 +53,7 @@ class OutlierCheck:
         gap = (context - self.mean) / np.sqrt(max(ratio, 1.0)) if np.isfinite(ratio) else context - self.mean
         mean = self.mean + gap / (self.n + 1)
         scatter = self.scatter + np.outer(gap, gap) * (self.n / (self.n + 1))
-        return replace(self, n=self.n + 1, mean=mean, scatter=scatter)
+        return evolved(self, n=self.n + 1, mean=mean, scatter=scatter)
 
     def flag(self, x: Any) -> str:
         """A sentence for the certificate, or "" if the context is ordinary or too few were seen to tell."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from gedppl.errors import DataError
 from gedppl.guard.bets import Moments, log_total
 from gedppl.guard.checks import check_delta, crossed
+from gedppl.numerics.records import evolved
 
 AMOUNTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
 
@@ -55,13 +56,13 @@ class DelayMonitor:
         column = np.log1p(rounds)[..., None]
         moments = self.moments.include(column)
         if self.n < self.burn_in or not moments.m2.any():  # all were equally late: nothing is bet
-            return replace(self, n=self.n + 1, moments=moments)
+            return evolved(self, n=self.n + 1, moments=moments)
         place = np.nan_to_num(np.clip(moments.standardised(column), -1.0, 1.0))
         if not place.any():  # nothing is bet
-            return replace(self, n=self.n + 1, moments=moments)
+            return evolved(self, n=self.n + 1, moments=moments)
         wealth = self.log_wealth + np.log1p(AMOUNTS * (2.0 * pit - 1.0)[..., None] * place)
         peak = np.maximum(self.log_peak, log_total(wealth))
-        return replace(self, n=self.n + 1, moments=moments, log_wealth=wealth, log_peak=peak)
+        return evolved(self, n=self.n + 1, moments=moments, log_wealth=wealth, log_peak=peak)
 
     @property
     def alarmed(self) -> Any:

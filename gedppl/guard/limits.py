@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +12,12 @@ from scipy.special import ndtr
 from gedppl.errors import DataError, NotFiniteError, SettingError
 from gedppl.guard.bets import log_total
 from gedppl.guard.checks import check_delta, crossed
+from gedppl.numerics.records import evolved
 
 FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
 NOISE_SDS = 6.0
+NORMAL_EXCESS = float(np.exp(-0.5 * NOISE_SDS**2) / np.sqrt(2 * np.pi) - NOISE_SDS * ndtr(-NOISE_SDS))
+SCARF_EXCESS = 0.5 * (math.sqrt(1.0 + NOISE_SDS**2) - NOISE_SDS)
 ROUNDING = 1e-9  # share of the numbers compared
 
 
@@ -30,10 +34,7 @@ class Floor(NamedTuple):
     @classmethod
     def under(cls, mean: float, sd: float, *, normal: bool) -> Floor:
         """For a cost of at least this mean with this standard deviation: E(low - Z)+, exact for a Normal, else Scarf's bound."""
-        k = NOISE_SDS
-        density = np.exp(-0.5 * k * k) / np.sqrt(2 * np.pi)
-        share = density - k * ndtr(-k) if normal else 0.5 * (np.sqrt(1.0 + k * k) - k)
-        return cls(mean - k * sd, float(share) * sd)
+        return cls(mean - NOISE_SDS * sd, (NORMAL_EXCESS if normal else SCARF_EXCESS) * sd)
 
 
 class Cost(NamedTuple):
@@ -89,7 +90,7 @@ class LimitMonitor:
     def update(self, cost: Any, limit: float | None = None, floor: Floor | None = None) -> LimitMonitor:
         """Take in one realised cost (or (R,): one for each of R parallel runs), with the limit and the floor of its round."""
         if limit is not None and limit != self.limit:
-            return replace(self, limit=limit).update(cost, None, floor)
+            return evolved(self, limit=limit).update(cost, None, floor)
         z = np.asarray(cost, float)
         if not np.all(np.isfinite(z)):
             raise NotFiniteError(f"a cost must be finite, got {cost}")
@@ -102,7 +103,7 @@ class LimitMonitor:
         wealth = self.log_wealth + np.log1p(payoff[..., None] * FRACTIONS)
         peak = np.maximum(self.log_peak, log_total(wealth))
         mean = self.mean + (z - self.mean) / (self.n + 1)
-        return replace(self, n=self.n + 1, log_wealth=wealth, log_peak=peak, mean=mean)
+        return evolved(self, n=self.n + 1, log_wealth=wealth, log_peak=peak, mean=mean)
 
     @property
     def alarmed(self) -> Any:

@@ -17,11 +17,12 @@ are mixed. Axis letters: S starts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from gedppl.errors import SettingError
+from gedppl.numerics.records import evolved
 
 SPACING = 4  # each start after this many times the outcomes before the last one
 
@@ -59,20 +60,20 @@ class ClassMonitor:
 
     def update(self, growth: float) -> ClassMonitor:
         """One outcome: the log of what the bets on it paid."""
-        return replace(self, n=self.n + 1, log_wealth=self.log_wealth + growth)
+        return evolved(self, n=self.n + 1, log_wealth=self.log_wealth + growth)
 
     def pay(self, log_predictive: float) -> ClassMonitor:
         """The log predictive density of outcomes shown. Where it is no number, every start so far is void."""
         if not np.isfinite(log_predictive):
             none = np.zeros(0)
-            return replace(self, log_shares=none, log_wealth=none, evidence=none, marks=np.zeros((0, 0)), due=self.n)
-        return replace(self, evidence=self.evidence + log_predictive)
+            return evolved(self, log_shares=none, log_wealth=none, evidence=none, marks=np.zeros((0, 0)), due=self.n)
+        return evolved(self, evidence=self.evidence + log_predictive)
 
     def begin(self, mark: np.ndarray) -> ClassMonitor:
         """The ratio starts once more, here."""
         share = np.log(6 / np.pi**2) - 2 * np.log1p(self.started)
         marks = np.asarray(mark, float)[None]
-        return replace(
+        return evolved(
             self,
             due=max(SPACING * self.due, self.n + 1),
             started=self.started + 1,
@@ -90,7 +91,7 @@ class ClassMonitor:
     def weigh(self, tops: np.ndarray) -> ClassMonitor:
         """With the largest log-likelihood of any parameter since each start (S,)."""
         logs = self.log_shares + self.log_wealth + self.evidence - np.asarray(tops, float)
-        return replace(self, log_peak=np.maximum(self.log_peak, np.logaddexp.reduce(logs)))
+        return evolved(self, log_peak=np.maximum(self.log_peak, np.logaddexp.reduce(logs)))
 
     @property
     def alarmed(self) -> bool:

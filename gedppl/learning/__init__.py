@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import NotFiniteError, SettingError, ShapeError, renamed
+from gedppl.learning.credible import CredibleSet, SampledSet
+from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
+from gedppl.learning.learner import Learner
+from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.oracles.fits import WorkingPrior
+from gedppl.showing import Facts, Shown, Spoken
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
@@ -47,6 +53,10 @@ class Where:
         """(K, D) bool."""
         if cls.predictor is not None:
             return dependence(cls.predictor.features, self.n_actions, self.x)
+        form = cls.location_scale
+        if form is not None:
+            scales = np.eye(form.n_groups)
+            return dependence(lambda x, a: np.hstack([form.features(x, a), scales[form.group(x, a)]]), self.n_actions, self.x)
         edges = cls.ordered
         if edges is not None:
             return dependence(lambda x, a: np.any(edges.features(x, a) != 0, axis=1), self.n_actions, self.x)
@@ -57,7 +67,7 @@ def learner_for(
     cls: Any,
     *,
     delta: float,
-    confidence: Rule | None = None,
+    confidence: Rule | CredibleSet | SampledSet | None = None,
     oracle: Any = None,
     prior: WorkingPrior | None = None,
     seed: int = 0,
@@ -73,7 +83,8 @@ def learner_for(
     cls
         From `density_class` (traced) or `finite_class`.
     confidence
-        A rule from `gedppl.learning.radius`; the default is the likelihood-ratio e-process in its exact form for the class.
+        A rule from `gedppl.learning.radius` or `credible`; the default is the likelihood-ratio e-process in its exact form for
+        the class.
     oracle, prior, seed
         For programs: how fits are found, the working prior of parameters without one, and the seed of the particles.
     known_direction
@@ -85,14 +96,44 @@ def learner_for(
     keep_past
         Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
     """
+    if isinstance(confidence, CredibleSet | SampledSet):
+        base = learner_for(
+            cls, delta=delta, oracle=oracle, prior=prior, seed=seed, known_direction=known_direction, where=where,
+            first=first, keep_past=keep_past,
+        )  # fmt: skip
+        return DrawnLearner.start(base, cls, delta=delta, rule=confidence, oracle=oracle, seed=seed)
     if not (isinstance(delta, (int, float)) and 0 < delta < 1):
         raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
-    if getattr(cls, "size", None) is not None:
-        return FiniteLearner.start(cls, delta=delta, confidence=confidence)
-    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
+    own = cls.own_learner(delta)
+    if own is not None:
+        return own
+
+    def finite(members: MemberList) -> Learner:
+        return FiniteLearner.start(members, delta=delta, confidence=confidence)
+
+    def parametric(cls: DensityClass) -> Learner:
+        return _parametric(cls, delta, confidence, oracle, prior, seed, known_direction, where, first, keep_past)
+
+    return cls.visit(finite, parametric)
+
+
+def _parametric(
+    cls: DensityClass,
+    delta: float,
+    confidence: Rule | None,
+    oracle: Any,
+    prior: WorkingPrior | None,
+    seed: int,
+    known_direction: tuple[Any, Any] | None,
+    where: Where | None,
+    first: tuple[np.ndarray, int] | None,
+    keep_past: bool,
+) -> Learner:
     ratio = LikelihoodRatio() if confidence is None else confidence
+    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
+    closed &= not isinstance(ratio, LikelihoodRatio) or ratio.predictive == "laplace"  # else its draws are asked for
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
-    if closed and prior is None and gaussian_outcome and isinstance(ratio, LikelihoodRatio):
+    if closed and prior is None and gaussian_outcome and cls.predictor is not None and isinstance(ratio, LikelihoodRatio):
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
 
         mean, precision = gaussian_prior(cls, seed)
@@ -102,7 +143,7 @@ def learner_for(
             delta=delta,
             prior_mean=mean,
             prior_precision=precision,
-            norm_bound=_norm_bounds(cls),
+            norm_bound=norm_bounds(cls),
             restarts=ratio.restarts,
             intersect=ratio.intersect,
             known_direction=known_direction,
@@ -110,6 +151,8 @@ def learner_for(
             keep_past=keep_past,
         )
     groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
+    if closed and prior is None and cls.location_scale is not None and isinstance(ratio, LikelihoodRatio):
+        return LocationScaleLearner.start(cls, delta=delta, confidence=ratio, seed=seed, groups=groups, keep_past=keep_past)
     return ProgramLearner.start(
         cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups,
         first=first if where is None else (where.x, where.n_actions),
@@ -151,14 +194,12 @@ def _parabola(cls: Any, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
     return origin + np.linalg.solve(-hessian, grad), -hessian
 
 
-def _norm_bounds(cls: Any) -> list[tuple[np.ndarray, float]] | None:
+def norm_bounds(cls: DensityClass) -> list[tuple[np.ndarray, float]] | None:
     """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its farthest corner, if it has one."""
-    declared: Any = getattr(cls, "bounds", None)
-    sites: Any = getattr(cls, "sites", None)
     found = []
-    for site in sites if declared and sites else ():
-        if site.name in declared:
-            limit = declared[site.name]
+    for site in cls.sites:
+        if site.name in cls.bounds:
+            limit = cls.bounds[site.name]
             if isinstance(limit, tuple):
                 limit = float(np.linalg.norm(np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))))
             if np.isfinite(limit):
@@ -177,7 +218,7 @@ def confidence_set(
     y: np.ndarray,
     delta: float = 0.05,
     *,
-    confidence: Rule | None = None,
+    confidence: Rule | CredibleSet | SampledSet | None = None,
     oracle: Any = None,
     prior: WorkingPrior | None = None,
     seed: int = 0,
@@ -204,9 +245,7 @@ def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _started(cls: Any, x: Any, a: Any, **options: Any) -> Any:
-    trace = getattr(cls, "trace", None)
-    if trace is not None:
-        trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
+    cls.trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
     return learner_for(cls, first=(np.asarray(x, float)[:1], int(np.max(a)) + 1), **options)
 
 
@@ -238,28 +277,39 @@ class SetBounds:
     witness: list[list[Any]]  # [n][K] named parameters; members of a finite class by number; None where there is none
 
 
-@dataclass(frozen=True)
-class ConfidenceSet:
+@dataclass(frozen=True, repr=False)
+class ConfidenceSet(Shown):
     """The parameters that the data leave plausible. Made by `confidence_set`.
 
     ``contains`` decides membership by the definition of the set; ``bounds`` gives the extremes of a functional; ``members`` draws
-    parameters to look at (an inner approximation).
+    parameters to look at (an inner approximation). With a rule over draws (`credible_set`, `sampled_set`) only the bounds are
+    theirs; membership is that of the likelihood-ratio set.
     """
 
     cls: Any
     learner: Any
 
+    def _shown(self) -> Facts:
+        facts = {"class": repr(self.cls), "rows": f"{self.learner.n:g}", "radius": f"{self.radius:.4g} nats"}
+        facts |= {"rule": self.rule, "fit": self.status, "bounds": self.cls.exactness}
+        return f"ConfidenceSet from {self.learner.n:g} rows", facts
+
+    @property
+    def _set(self) -> Any:
+        """The learner whose set holds parameters: draws stand around one."""
+        return self.learner.base if isinstance(self.learner, DrawnLearner) else self.learner
+
     @property
     def rule(self) -> str:
         """The radius rule in one sentence."""
-        if isinstance(self.learner, ProgramLearner):
+        if isinstance(self.learner, ProgramLearner | LocationScaleLearner):
             return self.learner.sentence
         return self.learner.rule if isinstance(self.learner.rule, str) else self.learner.rule.describe(self.learner.delta)
 
     @property
     def radius(self) -> float:
         """How far below its largest value the log-likelihood of a plausible parameter may lie, in nats."""
-        return float(self.learner.kappa)
+        return float(self._set.kappa)
 
     @property
     def status(self) -> str:
@@ -269,30 +319,30 @@ class ConfidenceSet:
     @property
     def estimate(self) -> Any:
         """The fit: named parameters, or the number of a finite class's member."""
-        if isinstance(self.learner, FiniteLearner):
-            return int(self.learner.best[-1])
-        return self.cls.unflatten(self.learner.theta)
+        if isinstance(self._set, FiniteLearner):
+            return int(self._set.best[-1])
+        return self.cls.unflatten(self._set.theta)
 
     def contains(self, params: Mapping[str, Any] | int) -> bool:
         """Whether these named parameters (or this member of a finite class) are plausible."""
-        if isinstance(self.learner, FiniteLearner):
+        if isinstance(self._set, FiniteLearner):
             if not isinstance(params, (int, np.integer)):
                 raise SettingError(f"a finite class's members are numbers 0, ..., {self.cls.size - 1}, got {params!r}")
-            return bool(self.learner.contains(np.array([params]))[0])
-        return bool(self.learner.contains(self.cls.flatten(params)[None])[0])
+            return bool(self._set.contains(np.array([params]))[0])
+        return bool(self._set.contains(self.cls.flatten(params)[None])[0])
 
     def members(self, n: int, seed: int = 0, source: str = "set") -> list[Any]:
         """At most n members: named parameters (or member numbers). An inner approximation of the set; see `sampled_sets`."""
-        if isinstance(self.learner, FiniteLearner):
-            return [int(m) for m in np.flatnonzero(self.learner.plausible)[:n]]
+        if isinstance(self._set, FiniteLearner):
+            return [int(m) for m in np.flatnonzero(self._set.plausible)[:n]]
         return [self.cls.unflatten(theta) for theta in self._drawn(n, seed, source).theta]
 
     def _drawn(self, n: int, seed: int, source: str) -> Members:
-        if isinstance(self.learner, ProgramLearner):
-            return members(self.learner, n, seed, source)
+        if isinstance(self._set, ProgramLearner):
+            return members(self._set, n, seed, source)
         if source != "set":
-            raise SettingError(f"this set is an exact ellipsoid and draws from source='set' only, got {source!r}")
-        return Members(np.asarray(self.learner.draw_members(n, seed)), "the set", n)
+            raise SettingError(f"this set is known exactly and draws from source='set' only, got {source!r}")
+        return Members(np.asarray(self._set.draw_members(n, seed)), "the set", n)
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> SetBounds:
         """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole set."""
@@ -302,10 +352,10 @@ class ConfidenceSet:
         self, functional: Functional, x: np.ndarray, n_actions: int, *, n: int = 256, seed: int = 0, source: str = "laplace"
     ) -> SetBounds:
         """The same over drawn members only, for display: an inner approximation, smaller than the truth."""
-        if not isinstance(self.learner, ProgramLearner):
+        if not isinstance(self._set, ProgramLearner):
             raise SettingError(f"this set has exact bounds: use bounds(...); a sample would only be an {INNER}")
-        found = members(self.learner, n, seed, source)
-        return self._named(sampled_bounds(self.learner, functional, np.atleast_2d(np.asarray(x, float)), n_actions, found))
+        found = members(self._set, n, seed, source)
+        return self._named(sampled_bounds(self._set, functional, np.atleast_2d(np.asarray(x, float)), n_actions, found))
 
     def _named(self, found: Bounds) -> SetBounds:
         n, K = found.upper.shape
@@ -314,7 +364,7 @@ class ConfidenceSet:
             if found.witness is None:
                 return None
             here = found.witness[i, k]
-            return int(here) if isinstance(self.learner, FiniteLearner) else self.cls.unflatten(here)
+            return int(here) if isinstance(self._set, FiniteLearner) else self.cls.unflatten(here)
 
         witness = [[name(i, k) for k in range(K)] for i in range(n)]
         return SetBounds(
@@ -336,8 +386,8 @@ class ShrinkageRow:
     limited_by: str  # "radius" or "curvature"
 
 
-@dataclass(frozen=True)
-class Shrinkage:
+@dataclass(frozen=True, repr=False)
+class Shrinkage(Spoken):
     """Width against sample size."""
 
     rows: tuple[ShrinkageRow, ...]
@@ -360,7 +410,7 @@ def shrinkage(
     n_actions: int | None = None,
     sizes: Sequence[int] | None = None,
     delta: float = 0.05,
-    confidence: Rule | None = None,
+    confidence: Rule | CredibleSet | SampledSet | None = None,
     seed: int = 0,
 ) -> Shrinkage:
     """The set's width for `functional` at contexts `at` (n, dx) after each of `sizes` rows.

@@ -38,6 +38,10 @@ class Region:
         # not by matrix product, whose last digit depends on how many rows there are: a point found must stay inside
         return self.centre + np.einsum("md,dk->mk", z, self._inverse)
 
+    def whitened(self, information: np.ndarray) -> np.ndarray:
+        """Informations (M, D, D) with respect to z."""
+        return self._inverse @ information @ self._inverse.T
+
     @cached_property
     def _inverse(self) -> np.ndarray:
         """chol^-1. Thousands of small triangular solves would each wake the threads of a BLAS library."""
@@ -68,7 +72,7 @@ class Extremes:
 def extremes(
     region: Region,
     phi: np.ndarray,
-    information: Callable[[np.ndarray], np.ndarray],
+    informations: Callable[[np.ndarray], np.ndarray],
     *,
     cheap_information: bool = True,
     tol: float = 1e-7,
@@ -78,7 +82,8 @@ def extremes(
 
     Each step maximises phi'theta over the quadratic model of the slack at the current point: with g its gradient and B
     its negative Hessian, ``d = B^-1 g + t B^-1 phi``, ``t^2 = (2 slack + g'B^-1 g) / phi'B^-1 phi``; exact in one step if the
-    slack is quadratic. B is the Hessian at the centre while that converges fast, the point's own otherwise.
+    slack is quadratic. B is the Hessian at the centre while that converges fast, the point's own otherwise;
+    `informations` gives those of points (M, D) as (M, D, D).
 
     By concavity every member theta' has ``-g'(theta' - theta) <= slack(theta)``, so with ``phi = -mu g + r`` the returned
     value ``phi'theta + mu slack + MARGIN sqrt(2 kappa) |r|`` is an upper bound once the set's radius in the metric is below
@@ -111,14 +116,15 @@ def extremes(
             continue
         todo, here, slack, g, h = todo[~bad], here[~bad], slack[~bad], g[~bad], h[~bad]
         u, v = g.copy(), h.copy()
-        for i in np.flatnonzero(own[todo]):
-            metric = _whitened(region, information(here[i]))
-            lift = 1e-12 * np.trace(metric)
-            if not lift > 1e-30:  # no curvature left out here: the slack no longer falls
-                running[todo[i]] = False
-                continue
-            both = np.linalg.solve(metric + lift * np.eye(D), np.stack([g[i], h[i]], axis=1))
-            u[i], v[i] = both[:, 0], both[:, 1]
+        mine = np.flatnonzero(own[todo])
+        if len(mine):
+            metric = region.whitened(informations(here[mine]))
+            lift = 1e-12 * np.trace(metric, axis1=1, axis2=2)
+            flat = ~(lift > 1e-30)  # no curvature left out here: the slack no longer falls
+            running[todo[mine[flat]]] = False
+            metric, lift, mine = metric[~flat], lift[~flat], mine[~flat]
+            both = np.linalg.solve(metric + lift[:, None, None] * np.eye(D), np.stack([g[mine], h[mine]], axis=2))
+            u[mine], v[mine] = both[:, :, 0], both[:, :, 1]
         inside = 2 * slack + np.sum(g * u, axis=1)
         t = np.sqrt(np.maximum(inside, 0) / np.maximum(np.sum(h * v, axis=1), 1e-300))
         mu = -np.sum(h * g, axis=1) / np.maximum(np.sum(g * g, axis=1), 1e-300)
@@ -139,11 +145,6 @@ def extremes(
         far = np.linalg.norm(z, axis=1) > 1e6 * reach
         running &= ~far
     return Extremes(region.theta(z), bound, settled, calls)
-
-
-def _whitened(region: Region, information: np.ndarray) -> np.ndarray:
-    half = solve_triangular(region.chol, information, lower=True, check_finite=False)
-    return solve_triangular(region.chol, half.T, lower=True, check_finite=False)
 
 
 # any smooth objective ---------------------------------------------------------------------------------------------------

@@ -19,15 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
+from gedppl.learning.storing import storable
 from gedppl.numerics import pareto
 from gedppl.oracles import auto
 from gedppl.oracles.fits import WORKING_SCALE, Fit, positive_definite
+from gedppl.oracles.variational import SVI, svi
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -39,9 +43,15 @@ LARGEST_KHAT = 0.7  # beyond, importance weights converge too slowly to be of us
 SMALLEST_SHARE = 0.1  # of the draws, that the weights must be worth
 PROBES = 16  # draws at which a posterior must be the Gaussian that it is taken for
 SAME = 1e-8  # share of the log posterior, by which it may differ there
+CHAINS = {"numpyro": 4, "pyro": 2}  # side by side in NumPyro, one after another in Pyro
+WARMUP = 300
+LARGEST_RHAT, MOST_DIVERGENT = 1.1, 0.01  # beyond, chains are said not to have settled
+PRIOR_SIZE = 200  # prior draws that set the scale of chains where there is no fit
+MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
 ROUNDS_INSIDE = 20  # batches drawn in search of draws inside declared bounds
 
 
+@storable
 @dataclass(frozen=True)
 class ParameterDraws:
     """Draws of a class's parameters with their weights, and how far they can be believed.
@@ -60,6 +70,7 @@ class ParameterDraws:
     ok: bool = True  # False: nothing better was to be had, and `status` says why
     exact: bool = False  # draws (or weights) of the posterior itself, not of an approximation
     rhat: float = np.nan  # the largest over parameters, for chains
+    chains: int = 1  # theta is so many chains, one after another
     log_proposal: np.ndarray | None = None  # (S,) log density they were drawn with, up to a constant; None: not known
 
     @property
@@ -69,7 +80,7 @@ class ParameterDraws:
 
     @property
     def enumerated(self) -> bool:
-        """Whether these are all members of a finite class."""
+        """Whether these are members of a finite class, by number."""
         return self.theta.ndim == 1
 
     @property
@@ -106,7 +117,7 @@ class ParameterDraws:
         chosen = np.minimum(np.searchsorted(edges / edges[-1], steps), self.size - 1)
         return replace(
             self, theta=self.theta[chosen], log_weights=None, khat=-np.inf, ess=min(self.ess, float(n)), exact=False,
-            log_proposal=None,
+            log_proposal=None, chains=1,
         )  # fmt: skip
 
 
@@ -140,12 +151,13 @@ def sample(
     if int(draws) != draws or draws < 1:
         raise SettingError(f"draws must be a whole number of at least 1, got {draws!r}")
     empty = rows is None or rows.n == 0
-    if getattr(cls, "size", None) is not None:
-        return _members(cls, None if source == "prior" else rows, source)
-    if empty or source == "prior":
-        return _prior(cls, int(draws), int(seed))
-    assert rows is not None
-    return FROM[source](cls, rows, int(draws), int(seed), fit, oracle)
+
+    def parametric(cls: DensityClass) -> ParameterDraws:
+        if rows is None or empty or source == "prior":
+            return _prior(cls, int(draws), int(seed))
+        return FROM[source](cls, rows, int(draws), int(seed), fit, oracle)
+
+    return cls.visit(lambda members: _members(members, None if source == "prior" else rows, source), parametric)
 
 
 def corrected(cls: Any, rows: Rows | None, draws: ParameterDraws) -> ParameterDraws:
@@ -161,15 +173,11 @@ def corrected(cls: Any, rows: Rows | None, draws: ParameterDraws) -> ParameterDr
 
 def values(cls: Any, draws: ParameterDraws, functional: Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The functional at every draw and row x (n, dx), a (n,): (S, n)."""
-    if draws.enumerated:
-        return np.asarray(cls.values(functional, x, a), float)[draws.theta]
     return np.asarray(cls.values(functional, draws.theta, x, a), float)
 
 
 def log_likelihood(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Each row's log-likelihood at every draw: (S, n)."""
-    if draws.enumerated:
-        return np.asarray(cls.log_likelihood(x, a, y), float)[draws.theta]
     return np.asarray(cls.log_likelihood(draws.theta, x, a, y), float)
 
 
@@ -185,9 +193,13 @@ def cdf(cls: Any, draws: ParameterDraws, x: np.ndarray, a: np.ndarray, y: np.nda
 # the sources --------------------------------------------------------------------------------------------------------------
 
 
-def _members(cls: Any, rows: Rows | None, source: str) -> ParameterDraws:
+def _members(cls: MemberList, rows: Rows | None, source: str) -> ParameterDraws:
     M, n = int(cls.size), 0 if rows is None else rows.n
-    logs = np.zeros(M) if rows is None or n == 0 else np.asarray(cls.log_likelihood(rows.x, rows.a, rows.y), float).sum(axis=1)
+    logs = (
+        np.zeros(M)
+        if rows is None or n == 0
+        else np.asarray(cls.log_likelihood(cls.every, rows.x, rows.a, rows.y), float).sum(axis=1)
+    )
     logs = np.where(np.isnan(logs), -np.inf, logs)
     ok = bool(np.isfinite(logs).any())
     logs = logs if ok else np.zeros(M)
@@ -207,10 +219,23 @@ def _prior(cls: Any, S: int, seed: int, status: str = "", ok: bool = True) -> Pa
     return ParameterDraws(theta, None, float(S), -np.inf, "prior", status, ok, exact=ok)
 
 
+def _nothing_learned(cls: Any, rows: Rows, S: int, seed: int, why: str) -> ParameterDraws:
+    return _prior(cls, S, seed, f"no fit of {rows.n} rows ({why}), so that nothing was learned", ok=False)
+
+
+def _fitted(cls: Any, rows: Rows, fit: Fit | None, oracle: Oracle) -> Fit:
+    """The fit given, if it is of these rows; else a new one that starts from it."""
+    return fit if fit is not None and fit.n == rows.n and not fit.kept else oracle(cls, rows, start=fit)
+
+
+def _usable(fit: Fit) -> bool:
+    return bool(np.isfinite(fit.theta).all() and np.isfinite(fit.precision).all())
+
+
 def _laplace(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
-    found = fit if fit is not None and fit.n == rows.n and not fit.kept else (oracle or auto())(cls, rows, start=fit)
-    if not (np.isfinite(found.theta).all() and np.isfinite(found.precision).all()):
-        return _prior(cls, S, seed, f"no fit of {rows.n} rows ({found.status}), so that nothing was learned", ok=False)
+    found = _fitted(cls, rows, fit, oracle or auto())
+    if not _usable(found):
+        return _nothing_learned(cls, rows, S, seed, found.status)
     chol = np.linalg.cholesky(positive_definite(found.precision))
 
     def batch(k: int) -> np.ndarray:
@@ -224,7 +249,67 @@ def _laplace(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: O
     return ParameterDraws(theta, None, float(S), -np.inf, "laplace", status, found.ok, exact, log_proposal=proposal)
 
 
-FROM: dict[str, Callable[..., ParameterDraws]] = {"laplace": _laplace}
+def _svi(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
+    chosen = oracle if oracle is not None and isinstance(oracle.solve, SVI) else svi()
+    assert isinstance(chosen.solve, SVI)
+    if np.all(cls.prior_free) or chosen.solve.settings.guide == "delta":
+        raise SettingError(
+            "source='svi' needs a guide with spread over at least one `sample` site: give the parameters priors and a guide such "
+            "as 'normal', or use source='laplace'"
+        )
+    found = _fitted(cls, rows, fit if fit is not None and fit.guide is not None else None, chosen)
+    if found.guide is None:
+        return _nothing_learned(cls, rows, S, seed, found.status)
+    state, runner, kept = found.guide, chosen.solve.runner(cls), dict[int, np.ndarray | None]()
+
+    def batch(k: int) -> np.ndarray:
+        drawn = runner.draw(state, S, seed + k)
+        theta = cls.flatten(drawn.values)
+        kept[k] = None if drawn.log_density is None else drawn.log_density + cls.log_jacobian(theta)
+        return theta
+
+    theta, said = _inside(cls, batch, S, found.theta)
+    status = "; ".join([f"{S} draws from the guide: {found.status}", *said, *_without_prior(cls)])
+    return ParameterDraws(theta, None, float(S), -np.inf, "svi", status, found.ok, log_proposal=None if said else kept[0])
+
+
+def _nuts(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
+    if cls.backend not in CHAINS:
+        raise SettingError(f"source='nuts' needs a NumPyro or Pyro program, this class runs on {cls.backend!r}; use 'laplace'")
+    found = _fitted(cls, rows, fit, auto())
+    centre, root = _frame(cls, found, seed)
+    C = CHAINS[cls.backend]
+    starts = np.random.default_rng([seed, 4]).standard_normal((C, cls.dim))
+    for _ in range(ROUNDS_INSIDE):  # towards the centre, until the log posterior is finite everywhere
+        if np.isfinite(log_posterior(cls, rows, centre + starts @ root.T)).all():
+            break
+        starts = starts / 2
+    backend = import_module(f"gedppl.programs.{cls.backend}_nuts")
+    chains = backend.run_chains(cls, rows, centre, root, starts, -(-S // C), WARMUP, seed)
+    drawn = chains.theta.reshape(-1, cls.dim)[:S]
+    theta, said = _inside(cls, lambda k: drawn if k == 0 else drawn[:0], S, centre)
+    good = chains.rhat <= LARGEST_RHAT and chains.divergent <= MOST_DIVERGENT * len(drawn)
+    how = f"{S} NUTS draws in {C} chains, R-hat {chains.rhat:.3f}, worth {chains.ess:.0f}, {chains.divergent} divergences"
+    how += "" if good else ": the chains have not settled"
+    status = "; ".join([how, *said, *_without_prior(cls)])
+    chained = C if not said and S % C == 0 else 1
+    return ParameterDraws(
+        theta, None, min(chains.ess, float(S)), -np.inf, "nuts", status, good, good, chains.rhat, chains=chained
+    )
+
+
+def _frame(cls: Any, fit: Fit, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Centre (D,) and root (D, D) of coordinates in which the posterior is roughly standard; the prior's, without a good fit."""
+    if _usable(fit) and fit.ok:
+        chol = np.linalg.cholesky(positive_definite(fit.precision))
+        return fit.theta, solve_triangular(chol, np.eye(cls.dim), lower=True, trans=1)
+    prior = _prior(cls, PRIOR_SIZE, seed).theta
+    low, middle, high = np.quantile(prior, [0.25, 0.5, 0.75], axis=0)
+    spread = np.where(high > low, high - low, 1.0) / MIDDLE_HALF
+    return middle, np.diag(spread)
+
+
+FROM: dict[str, Callable[..., ParameterDraws]] = {"laplace": _laplace, "svi": _svi, "nuts": _nuts}
 
 
 def log_prior(cls: Any, theta: np.ndarray) -> np.ndarray:
@@ -252,12 +337,12 @@ def _inside(cls: Any, batch: Callable[[int], np.ndarray], S: int, otherwise: np.
     tried = 0
     for k in range(ROUNDS_INSIDE):
         drawn = batch(k)
-        tried += S
-        kept.append(drawn[np.broadcast_to(cls.inside(drawn), S)])
+        tried += len(drawn)
+        kept.append(drawn[np.broadcast_to(cls.inside(drawn), len(drawn))])
         if sum(map(len, kept)) >= S:
             break
     found = np.concatenate(kept)
-    said = [] if tried == S else [f"{len(found)} of {tried} lay inside the declared bounds"]
+    said = [] if len(found) == S == tried else [f"{len(found)} of {tried} lay inside the declared bounds"]
     if not len(found):
         found = otherwise[None]
     return np.resize(found, (S, found.shape[1])) if len(found) < S else found[:S], said

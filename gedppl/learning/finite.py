@@ -23,7 +23,7 @@ Axis letters: n contexts, K actions, B snapshots, M members.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,7 @@ from gedppl.learning.predictive import have_cdfs, mixed_cdf, mixed_log_density
 from gedppl.learning.program_sets import Start, next_starts, row_divergence, thresholds
 from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
+from gedppl.numerics.records import evolved
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
@@ -117,18 +118,18 @@ class FiniteLearner:
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
         if not len(a):
             return self
-        table = np.asarray(self.cls.log_likelihood(x, a, y), float)
+        table = np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float)
         added = table.sum(axis=1)
         totals = self.totals + np.where(np.isnan(added) | (added == np.inf), -np.inf, added)
         rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(x, a, y)
-        new = replace(self, rows=rows, totals=totals)
+        new = evolved(self, rows=rows, totals=totals)
         evidence = new.evidence
         starts = next_starts(self.starts, rows.n, evidence, self.rule) if evidence > -np.inf else self.starts
         if len(starts) > len(self.starts):
-            new = replace(new, starts=starts, totals_at=np.vstack([self.totals_at, totals]))
+            new = evolved(new, starts=starts, totals_at=np.vstack([self.totals_at, totals]))
         if isinstance(self.rule, LikelihoodRatio):
             likely = new._likely()
-            new = replace(new, plausible=likely, alive=self.alive & likely)
+            new = evolved(new, plausible=likely, alive=self.alive & likely)
         return new
 
     def _likely(self) -> np.ndarray:
@@ -146,7 +147,7 @@ class FiniteLearner:
         """The maximum-likelihood member, by enumeration, and a snapshot."""
         if not np.isfinite(self.totals).any():
             status = f"no member gives the {self.n} rows a positive density; {EMPTY}"
-            return replace(self._snapshot(int(self.best[-1]), np.zeros_like(self.alive), self.sums), status=status)
+            return evolved(self._snapshot(int(self.best[-1]), np.zeros_like(self.alive), self.sums), status=status)
         best = int(np.argmax(self.totals))
         plausible, sums = self.plausible, self.sums
         if not isinstance(self.rule, LikelihoodRatio) and self.n:
@@ -155,10 +156,10 @@ class FiniteLearner:
             plausible = sums[best][1] <= self.rule.radius(view)
         status = f"member {best} of {len(self.totals)} by enumeration of {self.n} rows, {int(plausible.sum())} members plausible"
         fitted = self._snapshot(best, plausible, sums)
-        return replace(fitted, status=status if fitted.alive.any() else f"{status}; {EMPTY}")
+        return evolved(fitted, status=status if fitted.alive.any() else f"{status}; {EMPTY}")
 
     def _snapshot(self, best: int, plausible: np.ndarray, sums: dict[int, tuple[int, np.ndarray]]) -> FiniteLearner:
-        return replace(
+        return evolved(
             self,
             plausible=plausible,
             alive=self.alive & plausible,
@@ -180,6 +181,10 @@ class FiniteLearner:
         gaps = [row_divergence(self.rule.divergence, p, self.cls.density(m, x, a)).sum()
                 for m in range(len(self.totals))]  # fmt: skip
         return {**self.sums, best: (self.n, total + np.array(gaps))}
+
+    @property
+    def fit(self) -> None:
+        """No oracle is asked."""
 
     def contains(self, members: np.ndarray) -> np.ndarray:
         """Whether each of these member indices is still plausible."""
@@ -245,7 +250,9 @@ class FiniteLearner:
         """(M, n, K), as the members have it: NaN where one has no value."""
         x = np.asarray(x, float)
         xs, actions = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
-        return np.asarray(self.cls.values(functional, xs, actions), float).reshape(len(self.totals), len(x), n_actions)
+        return np.asarray(self.cls.values(functional, self.cls.every, xs, actions), float).reshape(
+            len(self.totals), len(x), n_actions
+        )
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """max over plausible m of sum_i (T_m - T_best)^2 over the rows; beyond `n_rows` (1024) evenly spaced rows, scaled."""
@@ -253,7 +260,7 @@ class FiniteLearner:
             return 0.0
         take = np.unique(np.linspace(0, self.n - 1, min(self.n, n_rows or SAMPLE)).astype(np.int64))
         alive = self.kept[-1] if self.kept[-1].any() else np.ones_like(self.alive)
-        values = np.asarray(self.cls.values(functional, self.rows.x[take], self.rows.a[take]), float)
+        values = np.asarray(self.cls.values(functional, self.cls.every, self.rows.x[take], self.rows.a[take]), float)
         values = np.clip(values, functional.low, functional.high)
         gaps = np.sum((values[alive] - values[self.best[-1]]) ** 2, axis=1)
         return float(gaps.max()) * self.n / len(take)
@@ -272,7 +279,7 @@ class FiniteLearner:
         return mixed_cdf([(weights[members], density) for members, density in self.cls.parts(x, a)], y)
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
-        return mixed_log_density(self._log_weights, np.asarray(self.cls.log_likelihood(x, a, y), float))
+        return mixed_log_density(self._log_weights, np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float))
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return have_cdfs([density for _, density in self.cls.parts(x, np.zeros(len(x), np.int64))])
@@ -294,7 +301,7 @@ class FiniteLearner:
         return out.fields(self, stored_fields(self, LIVE))
 
     def restored(self, read: Reader, tree: Tree) -> FiniteLearner:
-        return replace(self, **read.fields(tree, stored_fields(self, LIVE)))
+        return evolved(self, **read.fields(tree, stored_fields(self, LIVE)))
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta: log(|F|/delta)."""

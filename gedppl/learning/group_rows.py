@@ -11,7 +11,7 @@ Axis letters: M particles or parameter settings, m rows told together, D flat pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,7 @@ from gedppl.learning.groups import Group
 from gedppl.learning.likelihoods import Data
 from gedppl.learning.program_sets import Plausible, Start, likelihood_sets, next_starts, within
 from gedppl.learning.storing import Reader, Tree, Writer
+from gedppl.numerics.records import evolved
 
 if TYPE_CHECKING:
     from gedppl.learning.predictive import Particles
@@ -54,14 +55,14 @@ class GroupRows:
         log_q, _ = before.predict(values[:, mine])
         data = self.data.append(x[mine], a[mine], y[mine])
         starts = next_starts(self.starts, data.n, self.evidence + log_q, rule)
-        return replace(self, data=data, starts=starts, evidence=0.0 if log_q == -np.inf else self.evidence + log_q)
+        return evolved(self, data=data, starts=starts, evidence=0.0 if log_q == -np.inf else self.evidence + log_q)
 
     def refit(self, rule: LikelihoodRatio, delta: float, near: np.ndarray) -> GroupRows:
         """The sets of all its rows; without new ones they stay."""
         if self.data.n == self.fitted:
             return self
         sets = likelihood_sets(self.data, self.starts, self.evidence, rule, delta * self.group.share, near)
-        return replace(self, sets=sets, fitted=self.data.n)
+        return evolved(self, sets=sets, fitted=self.data.n)
 
     def contains(self, theta: np.ndarray, rule: LikelihoodRatio, delta: float) -> np.ndarray:
         """Whether each theta (M, D) is in the set of every start."""
@@ -77,5 +78,5 @@ class GroupRows:
         part = cls(data=empty, sets=(), **{name: read.node(tree[name]) for name in OWN})
         mine = np.zeros(0, bool) if rows is None else part.group.rows(rows.a)
         if rows is not None and mine.any():
-            part = replace(part, data=empty.cleared().append(rows.x[mine], rows.a[mine], rows.y[mine]))
-        return replace(part, sets=tuple(Plausible.restored(part.data, read, s) for s in tree["sets"]))
+            part = evolved(part, data=empty.cleared().append(rows.x[mine], rows.a[mine], rows.y[mine]))
+        return evolved(part, sets=tuple(Plausible.restored(part.data, read, s) for s in tree["sets"]))

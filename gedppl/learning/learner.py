@@ -1,8 +1,8 @@
 """What the algorithm asks of a learned model: take in rows, keep snapshots, bound a functional at today's contexts.
 
 Three learners answer this protocol: `linear_gaussian` (exact, closed form), `finite` (exact, member list) and `programs`
-(any differentiable program, by ascent). All are immutable: `absorb` and `refit` return a new learner and leave the old
-one valid, so that the algorithm around them stays pure.
+(any differentiable program, by ascent); a fourth, `drawn`, stands around one of them and reads its bounds off draws. All are
+immutable: `absorb` and `refit` return a new learner and leave the old one valid, so that the algorithm around them stays pure.
 
 Axis letters: n contexts, K actions, B snapshots, D flat parameters.
 """
@@ -10,15 +10,31 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from gedppl.numerics.weighted import quantile_index
+
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.storing import Reader, Tree, Writer
+    from gedppl.oracles.fits import Fit
+
+
+@dataclass(frozen=True)
+class DrawnValues:
+    """A functional at weighted draws of the parameters: what a claim about a whole policy is read off."""
+
+    values: np.ndarray  # (S, n, K)
+    weights: np.ndarray  # (S,), which sum to one
+    level: float  # of the quantile that is claimed, Monte Carlo error allowed for; above 1 there are too few draws to claim one
+
+    def quantile(self, values: np.ndarray) -> np.ndarray:
+        """Of values (S, m) at these draws: (m,)."""
+        return np.take_along_axis(values, quantile_index(values, self.weights, self.level)[None], axis=0)[0]
 
 
 @dataclass(frozen=True)
@@ -36,6 +52,15 @@ class Bounds:
     empty: bool = False  # no parameter is left: the class, or what was declared of it, is refuted
     free_lower: np.ndarray | None = None  # (n, K) before the functional's declared range cuts it; -inf where open
     free_upper: np.ndarray | None = None  # (n, K) inf where open
+    credible: float | None = None  # the posterior probability with which each upper value holds, if that is the claim
+    drawn: DrawnValues | None = None  # what a policy's own cost is read off, if the claim is about the policy as a whole
+    watched: Bounds | None = None  # those that declarations are held against, if not these
+
+    def only(self, i: int) -> Bounds:
+        """Range and draws at one of the contexts; what else there is stays as it is."""
+        one = slice(i, i + 1)
+        drawn = None if self.drawn is None else replace(self.drawn, values=self.drawn.values[:, one])
+        return replace(self, estimate=self.estimate[one], lower=self.lower[one], upper=self.upper[one], drawn=drawn)
 
     @cached_property
     def witness(self) -> np.ndarray | None:
@@ -80,10 +105,19 @@ class Learner(Protocol):
         """The oracle's last word, one sentence."""
         ...
 
+    @property
+    def fit(self) -> Fit | None:
+        """What the oracle last found, if there is one and it was asked."""
+        ...
+
+    def contains(self, theta: np.ndarray) -> np.ndarray:
+        """Whether each theta (M, D), or member of a finite class (M,), is in the set: (M,) bool."""
+        ...
+
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Learner:
         """Take in m rows told together. Predictives are fixed before the batch: R += sum log q(y_i), then the rows join.
 
-        The result does not depend on the order of rows inside the batch beyond floating-point-exact id order.
+        Rows come in the order of decision ids, whatever the order in which they were told: a learner may use it.
         """
         ...
 

@@ -182,6 +182,14 @@ class PredictorData:
         """The outcome's density at predictors eta, offset included, of any batch shape."""
         return Density(self.predictor.family, self.family.arguments(eta, fixed))
 
+    def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
+        """The outcomes' densities (M, n) at theta (M, D) and rows x (n, dx), a (n,)."""
+        columns, names = self.columns(np.asarray(x, float), np.asarray(a))
+        eta, D = theta @ columns[:, : self.dim].T + columns[:, self.dim], self.dim
+        fixed = {name: np.broadcast_to(columns[:, D + 1 + j], eta.shape) for j, name in enumerate(names)}
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return self.density(eta, fixed)
+
     def _terms(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert self.table is not None
         eta = theta @ self.features.T + self.table.x[:, self.dim]
@@ -230,8 +238,28 @@ class PredictorData:
     def information(self, theta: np.ndarray) -> np.ndarray:
         if not self.n:
             return np.zeros((self.dim, self.dim))
-        curvature = np.broadcast_to(self._terms(theta)[2], self.n)
-        return (self.features * curvature[:, None]).T @ self.features
+        return self.informations(theta[None])[0]
+
+    def _curvature(self, theta: np.ndarray) -> np.ndarray:
+        """Minus the second derivatives of the rows by their predictors, (M, n)."""
+        if (self.predictor.family, self.predictor.link) != ("Bernoulli", "logit"):
+            return self._terms(theta)[2]
+        assert self.table is not None
+        tail = np.abs(theta @ self.features.T + self.table.x[:, self.dim])
+        np.exp(np.negative(tail, out=tail), out=tail)  # p (1 - p) = e^-|eta| / (1 + e^-|eta|)^2
+        return tail / np.square(1.0 + tail)
+
+    def informations(self, theta: np.ndarray) -> np.ndarray:
+        """`information` at every theta (M, D): (M, D, D), block by block so that it stays in the cache."""
+        M, D = theta.shape
+        total = np.zeros((M, D * D))
+        size = max(64, 40_000 // max(M, D * D))
+        for first in range(0, self.n, size):
+            block = self if size >= self.n else self.between(first, min(first + size, self.n))
+            phi = block.features
+            curvature = np.broadcast_to(block._curvature(theta), (M, len(phi)))
+            total += curvature @ (phi[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
+        return total.reshape(M, D, D)
 
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """As if one outcome told the predictor up to one, or up to the noise's scale where there is one."""
@@ -313,6 +341,13 @@ class OrderedData:
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """Of the edge that tells most, as if one outcome told it up to one."""
         return np.max(np.mean(self.ordered.features(x, a) ** 2, axis=0), axis=0)
+
+    def informations(self, theta: np.ndarray) -> np.ndarray:
+        """`information` at every theta (M, D): (M, D, D)."""
+        gaps, counts = self.gaps
+        features = gaps[:, : self.dim]
+        curvature = self._gap_terms(theta)[2] * counts
+        return self.edges.informations(theta) + np.einsum("mg,gi,gj->mij", curvature, features, features, optimize=True)
 
 
 def climb(

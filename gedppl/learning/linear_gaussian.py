@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ from gedppl.learning.linear_parts import (
 )
 from gedppl.learning.loc_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
+from gedppl.numerics.records import evolved
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -259,7 +260,7 @@ class LinearGaussianLearner:
             moment[g] += part.T @ gap
             counts[g] += len(gap)
             squares[g] += gap @ gap
-        grown = replace(
+        grown = evolved(
             self,
             information=information,
             moment=moment,
@@ -284,7 +285,7 @@ class LinearGaussianLearner:
                 starts = starts.push(g, self.information[g], self.moment[g], self._mixing(g, stage), weights)
             stages[g] = stage + 1
         due = np.where(self.counts >= self.due, self._next_due(self.due, self.counts), self.due)
-        return replace(self, starts=starts, stages=stages, due=due)
+        return evolved(self, starts=starts, stages=stages, due=due)
 
     def _mixing(self, g: int, stage: int) -> np.ndarray:
         """(q, q) covariance of the mixing distribution: what the prior and the rows so far leave open."""
@@ -316,7 +317,7 @@ class LinearGaussianLearner:
         kappa = math.inf if empty or not found else self._drop(found[0], eta)
         past = self.snapshots if self.keep_past else ()
         snapshots = (*past, Snapshot(self.n, theta, found, empty))
-        return replace(self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat))
+        return evolved(self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat))
 
     def _drop(self, e: Ellipsoid, eta: np.ndarray) -> float:
         """How far below the fit's the log-likelihood of a point of the ellipsoid may lie; inf where it is open."""
@@ -388,6 +389,10 @@ class LinearGaussianLearner:
     @property
     def snapshot_sizes(self) -> np.ndarray:
         return np.array([s.n for s in self.snapshots], np.int64)
+
+    @property
+    def fit(self) -> None:
+        """No oracle is asked."""
 
     def contains(self, theta: np.ndarray) -> np.ndarray:
         """Whether theta (D,) or (M, D) is in the set of all rows absorbed (before its ellipsoids, and without intersection)."""
@@ -478,7 +483,7 @@ class LinearGaussianLearner:
         return out.fields(self, stored_fields(self, LIVE))
 
     def restored(self, read: Reader, tree: Tree) -> LinearGaussianLearner:
-        return replace(self, **read.fields(tree, stored_fields(self, LIVE)))
+        return evolved(self, **read.fields(tree, stored_fields(self, LIVE)))
 
     # bounds -----------------------------------------------------------------------------------------------------------
 

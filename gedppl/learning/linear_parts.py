@@ -203,6 +203,7 @@ class FeatureMemo:
         last_key, last = self._last
         if key != last_key:
             rows, a = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+            rows.flags.writeable = a.flags.writeable = False  # then predictors know them again without a look
             last = (rows, a, *self.rows(rows, a))
             self._last = (key, last)
         return last

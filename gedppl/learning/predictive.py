@@ -82,6 +82,13 @@ def laplace(cls: DensityClass, theta: np.ndarray, precision: np.ndarray, seed: i
     return Particles(draws, np.full(PARTICLES, -np.log(PARTICLES)))
 
 
+def drawn(cls: DensityClass, theta: np.ndarray, sampled: np.ndarray, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
+    """After a fit: theta, draws (M', D) from any source, and a few from the prior."""
+    room = PARTICLES - FROM_PRIOR - 1
+    every = np.vstack([theta[None], np.resize(sampled, (room, cls.dim)), prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
+    return Particles(every, np.full(PARTICLES, -np.log(PARTICLES)))
+
+
 def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.ndarray:
     """n draws (n, D) from N(theta, precision^-1)."""
     chol = np.linalg.cholesky(positive_definite(precision))

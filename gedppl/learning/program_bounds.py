@@ -28,6 +28,7 @@ SEARCHED = "a function of the outcome may be anything between the points of the 
 PROBES = (-1.0, 0.0, 1.0)  # of a predictor, in units of its noise: between open ends, to see which way a functional goes
 GRID, ZOOMS = 33, 7
 MOST_OUTCOMES = 10_000  # trials of a Binomial at which a user's function is looked at one by one
+STEP = 1e-6  # of a predictor, in posterior standard deviations, over which a slope is taken
 GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
 
 
@@ -91,6 +92,10 @@ def _unknown_shape(data: PredictorData, functional: Functional, columns: np.ndar
 
 def _values(learner: ProgramLearner, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The functional at rows, row i at its own theta[i]."""
+    if isinstance(learner.data, PredictorData) and functional.fn is None and is_plain(functional):  # no need to ask the program
+        columns, _ = learner.data.columns(x, a)
+        eta = np.einsum("md,md->m", theta, columns[:, : learner.data.dim]) + columns[:, learner.data.dim]
+        return _at_predictor(learner, functional, eta[None], columns, x, a)[0]
     return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
 
 
@@ -180,6 +185,8 @@ def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:
     values = values.copy()
     for end, step in ((0, 1), (-1, -1)):
         lost = np.isnan(values[:, end]) & ~np.isfinite(eta[:, end])
+        if not lost.any():
+            continue
         inner = np.where(np.isfinite(eta), values, np.nan)[:, 1:-1][:, ::step]
         change = inner[:, 0] - np.array([row[row != row[0]][0] if np.any(row != row[0]) else row[0] for row in inner])
         goes = np.where(change == 0, inner[:, 0], np.where(change > 0, np.inf, -np.inf))
@@ -303,9 +310,12 @@ def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
     n, K = len(x), n_actions
     xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
     if learner.fit is None:
-        drawn = np.asarray(functional(learner.cls.density_at(learner.particles.theta, xs, actions), x=xs, a=actions), float)
+        density = learner.cls if functional.fn is not None else learner  # a user's function may be written for its own arrays
+        drawn = np.asarray(functional(density.density_at(learner.particles.theta, xs, actions), x=xs, a=actions), float)
         drawn = np.clip(np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high)
         value, sd = drawn.mean(axis=0), drawn.std(axis=0)
+    elif isinstance(learner.data, PredictorData) and functional.fn is None and is_plain(functional):
+        value, sd = _by_predictor(learner, functional, learner.fit.precision, xs, actions)
     else:
         value, grad = learner.cls.values_grad(functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
         value, grad = np.asarray(value, float), np.where(np.isfinite(grad), grad, 0.0)
@@ -313,6 +323,25 @@ def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
         sd = np.sqrt(np.maximum(np.einsum("md,dm->m", grad, step), 0.0))
     value = np.where(np.isnan(value), functional.high, value)
     return Guess(*(functional.clip(value + side * GUESS_SDS * sd).reshape(n, K) for side in (0.0, -1.0, 1.0)))
+
+
+def _by_predictor(
+    learner: ProgramLearner, functional: Functional, precision: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The functional at the fit and its posterior standard deviation |dT/d eta| sd(eta), each (m,), without the program.
+
+    The slope is a difference over a millionth of sd(eta), so that it has no unit.
+    """
+    data = learner.data
+    assert isinstance(data, PredictorData)
+    columns, _ = data.columns(x, a)
+    phi = columns[:, : data.dim]
+    eta = phi @ learner.theta + columns[:, data.dim]
+    spread = np.sqrt(np.maximum(np.einsum("md,dm->m", phi, np.linalg.solve(positive_definite(precision), phi.T)), 0.0))
+    near = eta + STEP * np.array([[-1.0], [0.0], [1.0]]) * spread
+    below, value, above = _at_predictor(learner, functional, near, columns, x, a)
+    slope = np.abs(above - below) / (2 * STEP)
+    return value, np.where(np.isfinite(slope), slope, 0.0)
 
 
 # past snapshots --------------------------------------------------------------------------------------------------------------

@@ -17,10 +17,9 @@ from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_varia
 from gedppl.errors import NoClosedFormError
 from gedppl.learning.ascent import Region
 from gedppl.learning.likelihoods import TOP, Data, PredictorData, climb
-from gedppl.learning.predictive import draws
 from gedppl.learning.radius import LikelihoodRatio, Rule, View
 from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
-from gedppl.oracles.fits import RANK_TOLERANCE, Fit, decrement, symmetric, units
+from gedppl.oracles.fits import RANK_TOLERANCE, decrement, symmetric, units
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
@@ -269,7 +268,7 @@ def row_divergence(name: str, p: Density, q: Density) -> np.ndarray:
         return -np.log1p(-np.minimum(squared, 1 - 1e-15))
 
 
-def view_of(cls: DensityClass, data: Data, rows: Rows, fit: Fit, centre: np.ndarray, delta: float, seed: int) -> View:
+def view_of(cls: DensityClass, data: Data, rows: Rows, centre: np.ndarray, delta: float, seed: int) -> View:
     """What a radius rule may look at, for a parametric class."""
     scale = None
     if isinstance(data, PredictorData) and cls.predictor is not None and cls.predictor.family == "Normal":
@@ -281,7 +280,6 @@ def view_of(cls: DensityClass, data: Data, rows: Rows, fit: Fit, centre: np.ndar
         information=data.information(centre),
         scale=scale,
         summed_divergence=lambda name, theta: summed_divergence(cls, rows, centre, name)(theta),
-        posterior=lambda n: draws(fit.theta, fit.precision, n, seed + 7),
         refits=(lambda n: bootstrap(data, centre, n, seed + 11)) if isinstance(data, PredictorData) else None,
     )
 

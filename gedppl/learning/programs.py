@@ -14,13 +14,14 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.errors import FitWarning, SettingError
 from gedppl.learning import predictive, program_bounds
+from gedppl.learning.draws import sample
 from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.groups import Group, named, one_group
 from gedppl.learning.learner import Bounds, Guess, Trail
@@ -41,6 +42,7 @@ from gedppl.learning.program_sets import (
 from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.learning.units import ENOUGH, parameter_units
+from gedppl.numerics.records import evolved
 from gedppl.oracles import auto
 from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
 from gedppl.oracles.glm import has_score_equations
@@ -49,6 +51,7 @@ from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.classes import DensityClass
+    from gedppl.density import Density
     from gedppl.functionals import Functional
 
 
@@ -210,9 +213,7 @@ class ProgramLearner:
         That predictive is fixed before the batch and symmetric in its rows, so their order does not matter.
         """
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
-        check = getattr(self.cls, "check_outcomes", None)
-        if check is not None:
-            x, a, y = check(x, a, y)
+        x, a, y = self.cls.check_outcomes(x, a, y)
         if not len(a):
             return self
         through_program = isinstance(self.data, ProgramData)
@@ -229,20 +230,20 @@ class ProgramLearner:
         own = self.own
         if isinstance(self.rule, LikelihoodRatio):
             own = tuple(part.absorb(x, a, y, values, self.particles, self.rule) for part in own)
-        return replace(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles, own=own)
+        return evolved(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles, own=own)
 
     def _measured(self, x: np.ndarray, a: np.ndarray) -> ProgramLearner:
         """With units of parameters without a prior from contexts x (n, dx), and n_actions at least those of a (n,)."""
         n_actions = max(self.n_actions, int(a.max()) + 1)
         if self.prior is not None or not np.any(self.cls.prior_free):
-            return replace(self, n_actions=n_actions)
+            return evolved(self, n_actions=n_actions)
         unit = parameter_units(self.data.cleared(), np.asarray(self.cls.initial, float), x, n_actions)
-        return replace(self, unit=unit, measured=len(x), n_actions=n_actions)
+        return evolved(self, unit=unit, measured=len(x), n_actions=n_actions)
 
     def refit(self) -> ProgramLearner:
         """Fit to all rows, rebuild the sets and append a snapshot. A failed fit keeps everything but says so."""
         if self.rows is None:
-            return replace(self, snapshots=self.snapshots.push(0, self.theta, None, np.inf))
+            return evolved(self, snapshots=self.snapshots.push(0, self.theta, None, np.inf))
         if self.n >= 2 * self.measured and self.measured < ENOUGH:
             return self._measured(self.rows.x, self.rows.a)._refit()
         return self._refit()
@@ -259,7 +260,7 @@ class ProgramLearner:
                 np.concatenate([last.whitener, last.whitener[-1:]]),
                 np.append(last.kappa, last.kappa[-1]),
             )
-            return replace(self, snapshots=repeated, status=fit.status)
+            return evolved(self, snapshots=repeated, status=fit.status)
         if not fit.ok and self.n > self.cls.dim:  # fewer rows than parameters are not expected to settle a fit
             text = f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}"
             warnings.warn(text, FitWarning, stacklevel=3)
@@ -267,7 +268,7 @@ class ProgramLearner:
         if isinstance(self.rule, LikelihoodRatio):
             own = tuple(part.refit(self.rule, self.delta, fit.theta) for part in own)
         every = (*sets, *(s for part in own for s in part.sets))
-        particles = predictive.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
+        particles = self._predicting(fit)
         status, kappa, chol = fit.status if fit.ok else f"did not converge: {fit.status}", np.inf, None
         if any(s.region.kappa <= 0 for s in every):
             status += f"; {program_bounds.MISSPECIFIED}"
@@ -277,7 +278,7 @@ class ProgramLearner:
         if sets and not all(s.convex for s in sets) and np.isfinite(kappa):
             inside = np.all([s.region.slack(particles.theta) >= 0 for s in every], axis=0)
             candidates = particles.theta[inside][:32]
-        return replace(
+        return evolved(
             self,
             fit=fit,
             sets=sets,
@@ -288,6 +289,16 @@ class ProgramLearner:
             snapshots=self.snapshots.push(self.n, fit.theta, chol, kappa),
             status=status,
         )
+
+    def _predicting(self, fit: Fit) -> predictive.Particles:
+        """The draws that predict the next outcomes; fixed before these are seen, so that the set covers whatever they are."""
+        source = self.rule.predictive if isinstance(self.rule, LikelihoodRatio) else "laplace"
+        if source == "prior":
+            return self.particles  # the prior's draws, weighted by the likelihood so far
+        if source == "laplace":
+            return predictive.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
+        found = sample(self.cls, self.rows, source, predictive.PARTICLES - predictive.FROM_PRIOR - 1, self.seed, fit, self.oracle)
+        return predictive.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit)
 
     def _past(self) -> tuple[Plausible, ...]:
         """Sets of refits until now that go on counting: those of the first start, which share the history's memory."""
@@ -302,7 +313,7 @@ class ProgramLearner:
             return likelihood_sets(self.data, self.starts, self.evidence, rule, self.whole_delta, fit.theta)
         linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
         centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)  # one step, and exact
-        view = view_of(self.cls, self.data, self.rows, fit, centre, self.delta, self.seed)
+        view = view_of(self.cls, self.data, self.rows, centre, self.delta, self.seed)
         radius = rule.radius(view)
         if rule.divergence == "log_likelihood":
             return (plausible(self.data, 0, centre, 0.0, drop=radius),)
@@ -348,8 +359,7 @@ class ProgramLearner:
 
     def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
-        density = self.cls.density_at(self.particles.theta, x, a)
-        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), density)], y)
+        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y)
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
@@ -357,12 +367,16 @@ class ProgramLearner:
         return predictive.mixed_log_density(self.particles.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        return predictive.have_cdfs([self.cls.density_at(np.asarray(self.cls.initial, float), x, np.zeros(len(x), np.int64))])
+        return predictive.have_cdfs([self.density_at(np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64))])
+
+    def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
+        """Densities (M, n) at theta (M, D); where there is a linear predictor, without the program."""
+        return self.data.density_at(theta, x, a) if isinstance(self.data, PredictorData) else self.cls.density_at(theta, x, a)
 
     @property
     def refutable(self) -> bool:
-        """Where the likelihood is known to be concave, its top is known."""
-        return isinstance(self.data, PredictorData)
+        """Where the likelihood is known to be concave and smooth, its top is known."""
+        return isinstance(self.data, PredictorData) and self.data.smooth
 
     def mark(self) -> np.ndarray:
         return np.array([float(self.n)])
@@ -385,7 +399,7 @@ class ProgramLearner:
 
     def restored(self, read: Reader, tree: Tree) -> ProgramLearner:
         plain = read.fields({name: n for name, n in tree.items() if name not in APART}, stored_fields(self, LIVE + APART))
-        learner = replace(self, **plain)
+        learner = evolved(self, **plain)
         data, rows = self.data, learner.rows
         if isinstance(data, PredictorData):
             table, fixed = (read.node(n) for n in tree["data"])
@@ -395,11 +409,11 @@ class ProgramLearner:
         own = tuple(GroupRows.restored(self.data, rows, read, part) for part in tree["own"])
         if tuple(part.group for part in own) != learner.groups[1:]:
             raise ValueError("the groups of rows are not those of the learner")
-        return replace(learner, data=data, own=own, sets=tuple(Plausible.restored(data, read, s) for s in tree["sets"]))
+        return evolved(learner, data=data, own=own, sets=tuple(Plausible.restored(data, read, s) for s in tree["sets"]))
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta (not divided by 2 t^3 again)."""
         if self.rows is None:
             return 0.0
-        view = view_of(self.cls, self.data, self.rows, self.fit, self.theta, delta, self.seed)  # type: ignore[arg-type]
+        view = view_of(self.cls, self.data, self.rows, self.theta, delta, self.seed)
         return Paper().at(view, delta)

@@ -16,14 +16,31 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 from scipy.stats import chi2
 
+from gedppl.classes import MemberList
 from gedppl.errors import SettingError
 
 DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
+PREDICTIVES = ("laplace", "svi", "nuts", "prior")
 SMALLEST_COVERING_SCALE = 0.354  # the literal least-squares Est covers from about here up (8 sigma^2 >= 1)
+
+
+NEEDS_FINITE = (
+    "est='finite' is log(|F|/delta) and needs a finite class; use bracketing(...) or the default likelihood_ratio() for a "
+    "parametric one"
+)
+NEEDS_SCALE = (
+    "est={kind!r} needs a linear-Gaussian class with known noise scale; use bracketing(...) or the default likelihood_ratio() "
+    "for this class"
+)
+NEEDS_PREDICTOR = (
+    "parametric_bootstrap() needs a class with a linear predictor, from which outcomes can be simulated; use "
+    "likelihood_ratio() for this class"
+)
 
 
 class CoverageWarning(UserWarning):
@@ -32,7 +49,7 @@ class CoverageWarning(UserWarning):
 
 @dataclass(frozen=True)
 class View:
-    """What a rule may look at. `summed_divergence`, `posterior` and `refits` are called only by the rules that need them."""
+    """What a rule may look at. `summed_divergence` and `refits` are called only by the rules that need them."""
 
     n: int
     delta: float
@@ -41,7 +58,6 @@ class View:
     information: np.ndarray | None = None  # (D, D) observed information at the fit
     scale: float | None = None  # known noise scale of a linear-Gaussian class
     summed_divergence: Callable[[str, np.ndarray], np.ndarray] | None = None  # (name, theta (M, D)) -> (M,)
-    posterior: Callable[[int], np.ndarray] | None = None  # S -> draws (S, D)
     refits: Callable[[int], np.ndarray] | None = None  # S -> fits (S, D) to outcomes simulated from the fit
 
 
@@ -56,11 +72,18 @@ class LikelihoodRatio:
     With ``intersect`` the sets of earlier refits go on counting (the running intersection: the truth is in all of them on the
     same event). Bounds are a few percent narrower and slower, but where the unlucky delta happens a passing miss becomes a
     lasting one, so it is off by default. Finite classes always do it; sets that are bounded by ascent never do.
+
+    ``predictive`` says where those densities come from: draws given the rows before, by ``"laplace"``, ``"svi"``, ``"nuts"`` or
+    ``"prior"``. Draws that are far off cost width, never coverage.
     """
 
     restarts: bool = True
     guaranteed: bool = True
     intersect: bool = False
+    predictive: str = "laplace"
+
+    def check(self, cls: Any) -> None:
+        """Any class will do."""
 
     def level(self, k: int, delta: float) -> float:
         """delta_s of the k-th start, k = 0, 1, ...
@@ -74,6 +97,7 @@ class LikelihoodRatio:
     def describe(self, delta: float) -> str:
         how = "restarted at growing times, delta split as 6/(pi k)^2" if self.restarts else "from the first row"
         how += ", intersected over refits" if self.intersect else ""
+        how += f", predicted from {self.predictive} draws" if self.predictive != "laplace" else ""
         return (
             f"likelihood-ratio e-process ({how}): covers the truth at all times and for adaptive data with probability "
             f"at least {1 - delta:g} if the model holds"
@@ -90,6 +114,9 @@ class ChiSquare:
     union: bool = False
     guaranteed: bool = False
     divergence: str = "log_likelihood"
+
+    def check(self, cls: Any) -> None:
+        _check_parametric(cls, "chi_square")
 
     def radius(self, view: View) -> float:
         level = view.delta / (2 * (view.n + 1) ** 3) if self.union else view.delta
@@ -134,14 +161,21 @@ class Est:
         ridge = self.prior_precision / view.scale**2 * np.eye(view.dim)
         return np.linalg.solve(view.information + ridge, view.information @ top)
 
+    def check(self, cls: Any) -> None:
+        """Raise where the class lacks what this bound is made of."""
+        finite = isinstance(cls, MemberList)
+        if self.kind == "finite" and not finite:
+            raise SettingError(NEEDS_FINITE)
+        if self.kind in ("bracketing", "chi_square") and finite:
+            raise SettingError(f"est={self.kind!r} counts parameters, and a finite class has none; use mle_finite() for it")
+        if self.ridge and (finite or cls.predictor is None or cls.predictor.family != "Normal"):
+            raise SettingError(NEEDS_SCALE.format(kind=self.kind))
+
     def value(self, view: View) -> float:
         log_inverse = math.log(1 / view.delta)
         if self.kind == "finite":
             if view.size is None:
-                raise SettingError(
-                    "est='finite' is log(|F|/delta) and needs a finite class; use bracketing(...) or the default "
-                    "likelihood_ratio() for a parametric one"
-                )
+                raise SettingError(NEEDS_FINITE)
             return math.log(view.size) + log_inverse
         if self.kind == "bracketing":
             assert self.diameter is not None
@@ -150,10 +184,7 @@ class Est:
         if self.kind == "chi_square":
             return float(chi2.isf(view.delta, max(view.dim, 1))) / 8
         if view.information is None or view.scale is None:
-            raise SettingError(
-                f"est={self.kind!r} needs a linear-Gaussian class with known noise scale; use bracketing(...) or the default "
-                "likelihood_ratio() for this class"
-            )
+            raise SettingError(NEEDS_SCALE.format(kind=self.kind))
         assert self.prior_precision is not None
         assert self.norm_bound is not None
         # information = Phi'Phi / sigma^2, so Phi'Phi / lambda = information sigma^2 / lambda
@@ -198,6 +229,9 @@ class Ball:
     def guaranteed(self) -> bool:
         return self.est.kind != "chi_square"
 
+    def check(self, cls: Any) -> None:
+        self.est.check(cls)
+
     def radius(self, view: View) -> float:
         return self.factor * self.est.value(view)
 
@@ -224,6 +258,9 @@ class Paper:
     divergence: str = "hellinger2"
     guaranteed: bool = False
 
+    def check(self, cls: Any) -> None:
+        """Any class will do."""
+
     def radius(self, view: View) -> float:
         if view.size is None and view.scale is not None and view.scale < SMALLEST_COVERING_SCALE:
             warnings.warn(
@@ -232,17 +269,17 @@ class Paper:
                 CoverageWarning,
                 stacklevel=2,
             )
-        return self.at(view, view.delta / (2 * (view.n + 1) ** 3))
+        return float(self.at(view, view.delta / (2 * (view.n + 1) ** 3)))
 
-    def at(self, view: View, level: float) -> float:
-        """Est at this level of delta, taken as it is."""
-        log_inverse = math.log(1 / level)
+    def at(self, view: View, level: Any) -> Any:
+        """Est at this level of delta, or at each of several, taken as it is."""
+        log_inverse = np.log(1 / level)
         if view.size is not None:
             return math.log(view.size) + log_inverse
         d = view.dim
         if view.scale is None:
             return d * math.log(2 + view.n) + log_inverse
-        return view.scale**2 * (d + 2 * math.sqrt(d * log_inverse) + 2 * log_inverse)
+        return view.scale**2 * (d + 2 * np.sqrt(d * log_inverse) + 2 * log_inverse)
 
     def describe(self, delta: float) -> str:
         return (
@@ -252,36 +289,22 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class PosteriorQuantile:
-    """r = the ceil((S+1)(1-delta))-th smallest of sum_i D^2(theta_hat, theta_s)_i over S Laplace-posterior draws."""
-
-    draws: int = 256
-    divergence: str = "neg_log_affinity"
-    guaranteed: bool = False
-
-    def radius(self, view: View) -> float:
-        if view.posterior is None or view.summed_divergence is None:
-            raise SettingError("posterior_quantile() needs a parametric class; use likelihood_ratio() for a finite one")
-        return _order_statistic(view.summed_divergence(self.divergence, view.posterior(self.draws)), view.delta)
-
-    def describe(self, delta: float) -> str:
-        return f"posterior quantile at {1 - delta:g} from {self.draws} draws: approximate, pointwise in time, trusts the prior"
-
-
-@dataclass(frozen=True)
 class ParametricBootstrap:
-    """The same order statistic over fits to outcomes simulated from theta_hat at the same contexts and actions."""
+    """r = the ceil((S+1)(1-delta))-th smallest of sum_i D^2(theta_hat, theta_s)_i, theta_s fitted to outcomes simulated from
+    theta_hat at the same contexts and actions."""
 
     replicates: int = 199
     divergence: str = "neg_log_affinity"
     guaranteed: bool = False
 
+    def check(self, cls: Any) -> None:
+        _check_parametric(cls, "parametric_bootstrap")
+        if cls.predictor is None:
+            raise SettingError(NEEDS_PREDICTOR)
+
     def radius(self, view: View) -> float:
         if view.refits is None or view.summed_divergence is None:
-            raise SettingError(
-                "parametric_bootstrap() needs a class with a linear predictor, from which outcomes can be simulated; "
-                "use posterior_quantile() or likelihood_ratio() for this class"
-            )
+            raise SettingError(NEEDS_PREDICTOR)
         return _order_statistic(view.summed_divergence(self.divergence, view.refits(self.replicates)), view.delta)
 
     def describe(self, delta: float) -> str:
@@ -291,12 +314,18 @@ class ParametricBootstrap:
         )
 
 
-Rule = LikelihoodRatio | ChiSquare | Ball | Paper | PosteriorQuantile | ParametricBootstrap
+Rule = LikelihoodRatio | ChiSquare | Ball | Paper | ParametricBootstrap
 
 
-def likelihood_ratio(restarts: bool = True, intersect: bool = False) -> LikelihoodRatio:
-    """The default rule: anytime, adaptive, for any model. ``intersect``: with the sets of earlier refits."""
-    return LikelihoodRatio(bool(restarts), intersect=bool(intersect))
+def likelihood_ratio(restarts: bool = True, intersect: bool = False, predictive: str = "laplace") -> LikelihoodRatio:
+    """The default rule: anytime, adaptive, for any model.
+
+    ``intersect``: with the sets of earlier refits. ``predictive``: where the draws come from that predict each outcome before it
+    is seen, ``"laplace"``, ``"svi"`` (the oracle's guide), ``"nuts"`` or ``"prior"``; the set covers whatever they are.
+    """
+    if predictive not in PREDICTIVES:
+        raise SettingError(f"predictive must be one of {PREDICTIVES}, got {predictive!r}")
+    return LikelihoodRatio(bool(restarts), intersect=bool(intersect), predictive=predictive)
 
 
 def chi_square(union: bool = False) -> ChiSquare:
@@ -330,11 +359,9 @@ def paper_radius() -> Paper:
     return Paper()
 
 
-def posterior_quantile(draws: int = 256) -> PosteriorQuantile:
-    """Approximate: a quantile over posterior draws."""
-    if draws < 20:
-        raise SettingError(f"draws must be at least 20, got {draws}; a .95 quantile needs that many")
-    return PosteriorQuantile(int(draws))
+def posterior_quantile(*_: object, **__: object) -> NoReturn:
+    """Given up: a quantile of divergences bounded no action's cost."""
+    raise SettingError("posterior_quantile() is given up: use ged.credible_set(level=0.95, source='laplace', draws=1000)")
 
 
 def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
@@ -342,6 +369,11 @@ def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
     if replicates < 20:
         raise SettingError(f"replicates must be at least 20, got {replicates}; a .95 quantile needs that many")
     return ParametricBootstrap(int(replicates))
+
+
+def _check_parametric(cls: Any, what: str) -> None:
+    if isinstance(cls, MemberList):
+        raise SettingError(f"{what}() is for parametric classes; use likelihood_ratio() or a ball for a finite one")
 
 
 def _order_statistic(sums: np.ndarray, delta: float) -> float:

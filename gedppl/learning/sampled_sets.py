@@ -10,21 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gedppl.errors import SettingError
 from gedppl.learning.ascent import Region, project
+from gedppl.learning.draws import SOURCES as DRAWN_FROM
+from gedppl.learning.draws import sample
 from gedppl.learning.learner import Bounds
-from gedppl.learning.predictive import draws, prior_draws
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.programs import ProgramLearner
 
 INNER = "inner approximation: the true worst case may be larger"
-SOURCES = ("set", "prior", "laplace", "guide", "nuts")
+SOURCES = ("set", *DRAWN_FROM)
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ def members(learner: ProgramLearner, n: int, seed: int = 0, source: str = "set")
     Parameters
     ----------
     source
-        ``"set"``: spread over the set itself; ``"prior"``, ``"laplace"`` (around the fit), ``"guide"`` (the draws of an SVI
-        oracle), ``"nuts"`` (posterior draws by NumPyro): n draws, of which those in the set are kept.
+        ``"set"``: spread over the set itself; ``"prior"``, ``"laplace"``, ``"svi"``, ``"nuts"`` (see `draws`): n draws,
+        of which those in the set are kept.
     """
     if source not in SOURCES:
         raise SettingError(f"source must be one of {SOURCES}, got {source!r}")
@@ -91,28 +92,10 @@ def members(learner: ProgramLearner, n: int, seed: int = 0, source: str = "set")
             raise SettingError("there is no bounded set to draw from yet: refit on rows first, or use source='prior'")
         region = min((s.region for s in learner.sets), key=lambda r: r.kappa)
         return Members(explore(region, n, 30, seed, learner.contains)[:n], "the set", n)
-    if source == "prior":
-        theta = prior_draws(learner.cls, n, seed, learner.unit)
-    elif learner.fit is None or learner.rows is None:
+    if source != "prior" and (learner.fit is None or learner.rows is None):
         raise SettingError(f"source={source!r} needs a fit: absorb rows and refit first, or use source='prior'")
-    elif source == "laplace":
-        theta = draws(learner.fit.theta, learner.fit.precision, n, seed)
-    elif source == "guide":
-        if learner.fit.draws is None:
-            raise SettingError("source='guide' needs an SVI oracle, whose fit carries draws from its guide")
-        theta = np.asarray(learner.fit.draws, float)[:n]
-    else:
-        theta = nuts_draws(learner.cls, learner.rows, learner.fit.theta, n, seed)
-    return Members(theta[learner.contains(theta)], source, len(theta))
-
-
-def nuts_draws(cls: Any, rows: Any, start: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """n posterior draws (n, D) by NUTS; only for NumPyro programs."""
-    if cls.backend != "numpyro":
-        raise SettingError(f"source='nuts' needs a NumPyro program, this class runs on {cls.backend!r}; use source='laplace'")
-    from gedppl.programs.numpyro_nuts import draw_posterior
-
-    return draw_posterior(cls, rows, start, n, seed)
+    found = sample(learner.cls, learner.rows, source, n, seed, learner.fit, learner.oracle)
+    return Members(found.theta[learner.contains(found.theta)], source, n)
 
 
 def sampled_bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int, found: Members) -> Bounds:

@@ -43,11 +43,11 @@ def jax_betainc(jax: Any, betaln: Any) -> Callable[[Any, Any, Any], Any]:
     """JAX's own incomplete beta, with derivatives in all three arguments (first derivatives only)."""
     jnp, native = jax.numpy, jax.scipy.special.betainc
 
-    @jax.custom_jvp
+    @jax.custom_jvp  # type: ignore[untyped-decorator]
     def betainc(a: Any, b: Any, x: Any) -> Any:
         return native(a, b, x)
 
-    @betainc.defjvp
+    @betainc.defjvp  # type: ignore[untyped-decorator]
     def tangent(primals: Any, tangents: Any) -> Any:
         a, b, x = primals
         slopes = (

@@ -193,7 +193,7 @@ def finite_enumeration(cls: Any, rows: Rows, *, weights: np.ndarray | None = Non
     Parameters
     ----------
     cls
-        With ``log_likelihood(x, a, y) -> (M, n)``.
+        A finite class.
     start
         The fit of the first ``start.n`` of these rows (unweighted): only the rows after them are evaluated.
     """
@@ -203,7 +203,7 @@ def finite_enumeration(cls: Any, rows: Rows, *, weights: np.ndarray | None = Non
     done = 0 if start is None else start.n
     before = 0.0 if start is None else start.log_likelihoods
     if rows.n > done or start is None:
-        table = np.asarray(cls.log_likelihood(rows.x[done:], rows.a[done:], rows.y[done:]), float)
+        table = np.asarray(cls.log_likelihood(cls.every, rows.x[done:], rows.a[done:], rows.y[done:]), float)
         if weights is not None:  # not table @ weights: 0 * -inf would spoil a row that was left out
             table = np.where(weights > 0, table * np.where(weights > 0, weights, 1.0), 0.0)
         sums = before + table.sum(axis=1)
@@ -281,7 +281,7 @@ def auto() -> Oracle:
 
 
 def _fit_auto(cls: DensityClass, rows: Rows, *, weights: np.ndarray | None, start: Fit | None, prior: WorkingPrior | None) -> Fit:
-    if getattr(cls, "ordered", None) is not None:
+    if cls.ordered is not None:
         return fit_ordered(cls, rows, weights=weights, start=start, prior=prior)
     if not has_score_equations(cls):
         return maximum_likelihood(cls, rows, weights=weights, start=start, prior=prior)

@@ -10,7 +10,7 @@ Axis letters: n rows, D flat parameters, S draws.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from gedppl.rows import Rows
 
 
+GUIDES = ("delta", "normal", "multivariate_normal", "low_rank")
+
+
 @dataclass(frozen=True)
 class GuideSettings:
     """What a backend needs to fit a guide."""
 
-    guide: Any  # "delta", "normal", an autoguide class, or a function (x, a, y) with the model's latent sites
+    guide: Any  # one of `GUIDES`, an autoguide class, or a function (x, a, y) with the model's latent sites
     learning_rate: float
     particles: int
     draws: int
@@ -46,8 +49,18 @@ class GuideFit:
     loss: float  # the negative ELBO, averaged over the last tenth of the steps
 
 
+@dataclass(frozen=True)
+class GuideDraws:
+    """Draws from a fitted guide: constrained values by site, and the guide's log density there."""
+
+    values: Mapping[str, Any]  # of every parameter site, with a leading axis S
+    log_density: np.ndarray | None  # (S,) of the constrained values; None: a part of them is a point, without a density
+
+
 class GuideRunner(Protocol):
     """A backend's fitting loop for one class and one guide; compiled once a bucket, reused between refits."""
+
+    def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws: ...
 
     def fit(
         self, rows: Rows, weights: np.ndarray | None, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int
@@ -56,19 +69,18 @@ class GuideRunner(Protocol):
 
 @dataclass(frozen=True)
 class SVI:
-    """Fits a guide to the rows; holds the compiled loops, one for each class it has met."""
+    """Fits a guide to the rows; the compiled loops belong to the class, one for each guide and its settings."""
 
     settings: GuideSettings
     steps: int
     refit_steps: int
-    _runners: dict[int, tuple[DensityClass, GuideRunner]] = field(default_factory=dict, repr=False, compare=False)
 
     def runner(self, cls: DensityClass) -> GuideRunner:
-        known = self._runners.get(id(cls))
+        known = cls.guide_loops.get(self.settings)
         if known is None:
             backend = import_module(f"gedppl.programs.{cls.backend}_svi")
-            known = self._runners[id(cls)] = (cls, backend.Runner(cls, self.settings))  # cls kept alive: its id stays its own
-        return known[1]
+            known = cls.guide_loops[self.settings] = backend.Runner(cls, self.settings)
+        return known
 
     def __call__(
         self,
@@ -129,10 +141,10 @@ def svi(
     Parameters
     ----------
     guide
-        ``"delta"`` (a point: MAP in the constrained space), ``"normal"`` (independent Normals), an autoguide class of the
-        model's PPL, or a guide function ``(x, a, y=None)`` of your own.
+        ``"delta"`` (a point: MAP in the constrained space), ``"normal"`` (independent Normals), ``"multivariate_normal"``,
+        ``"low_rank"``, an autoguide class of the model's PPL, or a guide function ``(x, a, y=None)`` of your own.
     steps, refit_steps
-        Adam steps of a first fit and of a warm-started one (a quarter, if not given).
+        Adam steps of a first fit and of a warm-started one (a fortieth, if not given: the posterior has hardly moved).
     learning_rate
         Decays to a hundredth of itself over the steps.
 
@@ -141,13 +153,13 @@ def svi(
     `param` sites are fitted along with the guide. Not guaranteed: convergence; the checks see a fit that is far off, and
     call a centre within about half a posterior standard deviation of the mode good.
     """
-    refit_steps = max(1, steps // 4) if refit_steps is None else refit_steps
+    refit_steps = max(1, steps // 40) if refit_steps is None else refit_steps
     for name, value in (("steps", steps), ("refit_steps", refit_steps), ("particles", particles), ("draws", draws)):
         if int(value) != value or value < 1:
             raise SettingError(f"{name} must be a whole number >= 1, got {value}")
     if not (np.isfinite(learning_rate) and learning_rate > 0):
         raise SettingError(f"learning_rate must be a positive number, got {learning_rate}")
-    if isinstance(guide, str) and guide not in ("delta", "normal"):
-        raise SettingError(f"guide must be 'delta', 'normal', an autoguide class or a function (x, a, y), got {guide!r}")
+    if isinstance(guide, str) and guide not in GUIDES:
+        raise SettingError(f"guide must be one of {GUIDES}, an autoguide class or a function (x, a, y), got {guide!r}")
     settings = GuideSettings(guide, float(learning_rate), int(particles), int(draws), int(seed))
     return Oracle("SVI", SVI(settings, int(steps), int(refit_steps)), {})

@@ -110,8 +110,13 @@ def _remembered(parts: Parts) -> Parts:
     The memo is replaced in one assignment and may be shared by threads.
     """
     last: list[tuple[Any, list[np.ndarray]]] = [(None, [])]
+    same: list[tuple[Any, Any, list[np.ndarray]]] = [(None, None, [])]  # arrays that nobody can have changed since
 
     def remembered(x: Any, a: Any) -> list[np.ndarray]:
+        before_x, before_a, answer = same[0]
+        if x is before_x and a is before_a:
+            return answer
+        asked = x, a
         x, a = np.asarray(x, float), np.asarray(a, np.int64)
         key = (x.shape, x.tobytes(), a.tobytes())
         known, answer = last[0]
@@ -120,6 +125,8 @@ def _remembered(parts: Parts) -> Parts:
             for array in answer:
                 array.flags.writeable = False
             last[0] = (key, answer)
+        if asked[0] is x and asked[1] is a and not (x.flags.writeable or a.flags.writeable):
+            same[0] = (x, a, answer)
         return answer
 
     return remembered

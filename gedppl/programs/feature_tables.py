@@ -58,8 +58,9 @@ class FeatureTable:
         out = self.base[a]
         step = max(1, AT_ONCE // max(self.index[0].size, 1))
         for cut in (slice(first, first + step) for first in range(0, len(a), step)):
-            columns = np.take_along_axis(x[cut, None], self.index[a[cut]], axis=2)
-            out[cut] += (self.weight[a[cut]] * columns).sum(axis=2)
+            mine = a[cut]
+            columns = x[cut][np.arange(len(mine))[:, None, None], self.index[mine]]
+            out[cut] += (self.weight[mine] * columns).sum(axis=2)
         return out
 
     def size(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:

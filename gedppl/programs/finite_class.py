@@ -6,7 +6,7 @@ Axis letters: M members, n rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from gedppl.classes import DrawnParams, MemberList, Params
 from gedppl.density import Density
 from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError
 from gedppl.programs.program import ProgramClass
+from gedppl.showing import as_html
+
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
 
 
 class FiniteClass(MemberList):
@@ -60,6 +64,9 @@ class FiniteClass(MemberList):
         kind = "draws" if self.sampled else "members"
         return f"finite_class({self.size} {kind} of {len(self._programs)} model{'s' if len(self._programs) > 1 else ''})"
 
+    def _repr_html_(self) -> str:
+        return as_html(repr(self), {"bounds": self.exactness})
+
     def trace(self, x: Any, a: Any) -> FiniteClass:
         """Run the models on these rows to learn their parameters and check every member; a second call does nothing."""
         if not self._thetas:
@@ -85,8 +92,8 @@ class FiniteClass(MemberList):
     def _of(self, p: int) -> np.ndarray:
         return np.flatnonzero(self._owner == p)
 
-    def log_likelihood(self, x: Any, a: Any, y: Any) -> np.ndarray:
-        """Per-row log-likelihood of every member, (M, n); minus infinity where a member's model excludes the outcome."""
+    def log_likelihood(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
+        """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member's model excludes the outcome."""
         x, a, y = self.check_outcomes(x, a, y)
         out = np.full((self.size, len(a)), -np.inf)
         for p, program in enumerate(self._programs):
@@ -94,7 +101,7 @@ class FiniteClass(MemberList):
             if ok.any():
                 logs = program.program.log_likelihood(self._thetas[p], x[ok], a[ok], y[ok])
                 out[np.ix_(self._of(p), np.flatnonzero(ok))] = logs
-        return out
+        return out[theta]
 
     def check_outcomes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
@@ -111,18 +118,19 @@ class FiniteClass(MemberList):
             )
         return x, a, y
 
-    def values(self, functional: Any, x: Any, a: Any) -> np.ndarray:
-        """The functional of every member at every row, (M, n)."""
+    def values(self, functional: Functional, theta: np.ndarray, x: Any, a: Any) -> np.ndarray:
+        """The functional of members theta (M,) at every row, (M, n)."""
         self.trace(x, a)
         out = np.empty((self.size, len(a)))
         for p, program in enumerate(self._programs):
             out[self._of(p)] = program.values(functional, self._thetas[p], x, a)
-        return out
+        return out[theta]
 
-    def density(self, m: int, x: Any, a: Any) -> Density:
-        """Member m's density, batch (n,)."""
-        if not 0 <= int(m) < self.size:
-            raise ParameterError(f"the class has members 0, ..., {self.size - 1}, got {m}")
+    def density(self, params: int, x: Any, a: Any) -> Density:
+        """The density of member number `params`, batch (n,)."""
+        m = int(params)
+        if not 0 <= m < self.size:
+            raise ParameterError(f"the class has members 0, ..., {self.size - 1}, got {params}")
         self.trace(x, a)
         p = int(self._owner[m])
         return self._programs[p].density_at(self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a)

@@ -187,6 +187,16 @@ class JaxKernels:
 
         return np.array(self.call("log_prior", function, pad(theta, settings_size(len(theta))), self.x, self.a))[: len(theta)]
 
+    def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
+        """(M,) log volume of the transforms from free to constrained values, over `sample` sites."""
+        if self.unconstrained or not any(site.prior for site in self.sites):
+            return np.zeros(len(theta))
+
+        def function(theta: Any, x: Any, a: Any) -> Any:
+            return jax.vmap(lambda one: self.run(one, x, a).log_jacobian)(theta)
+
+        return np.array(self.call("log_jacobian", function, pad(theta, settings_size(len(theta))), self.x, self.a))[: len(theta)]
+
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not any(site.prior for site in self.sites):
             return np.zeros(self.dim), np.zeros((self.dim, self.dim))

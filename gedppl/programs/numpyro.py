@@ -128,6 +128,7 @@ class _Fill(Messenger):
         self.values: dict[str, Any] = {}
         self.free: dict[str, Any] = {}
         self.log_prior: Any = 0.0
+        self.log_jacobian: Any = 0.0
         self.log_weight: Any = 0.0
         self.observed: Any = None
 
@@ -149,8 +150,9 @@ class _Fill(Messenger):
             fn, transform = msg["fn"], biject_to(msg["fn"].support)
             drawn = fn.sample(msg["kwargs"]["rng_key"]) if self.given in ("draw", "start") else None
             msg["value"] = value = self._place(site, transform, drawn)
-            jacobian = transform.log_abs_det_jacobian(self.free[name], value)
-            self.log_prior = self.log_prior + jnp.sum(fn.log_prob(value)) + jnp.sum(jacobian)
+            jacobian = jnp.sum(transform.log_abs_det_jacobian(self.free[name], value))
+            self.log_prior = self.log_prior + jnp.sum(fn.log_prob(value)) + jacobian
+            self.log_jacobian = self.log_jacobian + jacobian
 
     def postprocess_message(self, msg: Any) -> None:
         if msg["type"] == "param" and self.given == "start" and msg["value"] is not None:
@@ -175,7 +177,8 @@ class Pass(NamedTuple):
     """What one run of the program at fixed parameters gives."""
 
     observed: Any
-    log_prior: Any
+    log_prior: Any  # of the unconstrained values: the Jacobian included
+    log_jacobian: Any
     log_weight: Any
     values: dict[str, Any]
     free: dict[str, Any]
@@ -269,7 +272,8 @@ class TracedProgram(JaxKernels):
             fill(x, a, y)
         if fill.observed is None:
             raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
-        return Pass(fill.observed, jnp.asarray(fill.log_prior, float), fill.log_weight, fill.values, fill.free)
+        logs = jnp.asarray(fill.log_prior, float), jnp.asarray(fill.log_jacobian, float)
+        return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
 
     def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:
         """log p(y_i | x_i, a_i, theta), (n,); discrete row latents summed out."""

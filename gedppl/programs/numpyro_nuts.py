@@ -1,4 +1,10 @@
-"""Posterior draws of a NumPyro program's flat parameters by NUTS."""
+"""Posterior draws of a NumPyro program's flat parameters by NUTS, compiled once a bucket of rows.
+
+The chains run in coordinates z with theta = centre + root @ z, in which the posterior is roughly standard: they then need
+little warm-up. All chains are one compiled function of the padded rows, so that growing data compile again in a new bucket only.
+
+Axis letters: C chains, S draws of a chain, D flat parameters.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +13,44 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import MCMC, NUTS
+from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+from numpyro.infer.hmc import hmc
 
 from gedppl.oracles.fits import WorkingPrior
-from gedppl.programs import LOCK
+from gedppl.programs.chains import Chains, summarised
 from gedppl.rows import Rows
 
 
-def draw_posterior(cls: Any, rows: Rows, start: np.ndarray, n: int, seed: int, warmup: int = 300) -> np.ndarray:
-    """n draws (n, D) of theta given rows, from one chain that starts at ``start`` (D,).
+def run_chains(
+    cls: Any, rows: Rows, centre: np.ndarray, root: np.ndarray, starts: np.ndarray, size: int, warmup: int, seed: int
+) -> Chains:
+    """C chains of `size` draws each of theta given rows, from starts (C, D) in the coordinates z.
 
     Parameters without a prior get the weak working prior: without one their posterior might not exist.
     """
     program, weak = cls.program, WorkingPrior.weak(cls)
-    with LOCK, jax.enable_x64(True):  # the potential runs the user's program when it is compiled
-        history = tuple(jnp.asarray(array) for array in rows.padded())
-        mean, precision = jnp.asarray(weak.mean), jnp.asarray(weak.precision)
-        x, a = jnp.asarray(program.x), jnp.asarray(program.a)
 
-        def potential(theta: Any) -> Any:
-            prior = program.run(theta, x, a).log_prior - 0.5 * jnp.sum(precision * (theta - mean) ** 2)
+    def chains(z: Any, words: Any, centre: Any, root: Any, mean: Any, precision: Any, x1: Any, a1: Any, *history: Any) -> Any:
+        def potential(z: Any) -> Any:
+            theta = centre + root @ z
+            prior = program.run(theta, x1, a1).log_prior - 0.5 * jnp.sum(precision * (theta - mean) ** 2)
             return -(program._sum(theta, *history) + prior)
 
-        chain = MCMC(NUTS(potential_fn=potential), num_warmup=warmup, num_samples=n, progress_bar=False)
-        chain.run(jax.random.PRNGKey(seed), init_params=jnp.asarray(start, jnp.float64))
-        return np.array(chain.get_samples(), float)
+        def one(z: Any, words: Any) -> Any:
+            start, step = hmc(potential, algo="NUTS")
+            state = start(z, warmup, rng_key=jax.random.wrap_key_data(words))
+
+            def go_on(state: Any, _: Any) -> Any:
+                state = step(state)
+                return state, (state.z, state.diverging)
+
+            return jax.lax.scan(go_on, state, length=warmup + size)[1]
+
+        z, diverging = jax.vmap(one)(z, words)
+        return centre + z[:, warmup:] @ root.T, diverging[:, warmup:]
+
+    words = np.random.default_rng([seed, 3]).integers(0, 2**32, (len(starts), 2), dtype=np.uint32)
+    fixed = (centre, root, weak.mean, weak.precision, program.x, program.a)
+    theta, diverging = program.call("nuts", chains, starts, words, *fixed, *program.remember(rows), static=(size, warmup))
+    theta = np.array(theta, float)
+    return summarised(theta, int(np.sum(diverging)), effective_sample_size(theta), split_gelman_rubin(theta))

@@ -17,14 +17,27 @@ import numpy as np
 import numpyro
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI, Trace_ELBO
-from numpyro.infer.autoguide import AutoDelta, AutoGuide, AutoNormal
+from numpyro.infer.autoguide import (
+    AutoDelta,
+    AutoGuide,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
 from numpyro.infer.initialization import init_to_value
 from numpyro.primitives import Messenger
 
 from gedppl.errors import SettingError
-from gedppl.oracles.variational import GuideFit, GuideSettings
+from gedppl.oracles.variational import GuideDraws, GuideFit, GuideSettings
 from gedppl.programs import LOCK
 from gedppl.rows import Rows
+
+NAMED = {
+    "delta": AutoDelta,
+    "normal": AutoNormal,
+    "multivariate_normal": AutoMultivariateNormal,
+    "low_rank": AutoLowRankMultivariateNormal,
+}
 
 
 @contextmanager
@@ -72,7 +85,7 @@ class Runner:
         if not self.latents:  # only `param` sites: plain maximum likelihood, nothing to guide
             return lambda *args: None
         if isinstance(guide, str):
-            return {"delta": AutoDelta, "normal": AutoNormal}[guide](self.model, init_loc_fn=start)
+            return NAMED[guide](self.model, init_loc_fn=start)
         if isinstance(guide, type) and issubclass(guide, AutoGuide):
             return guide(self.model, init_loc_fn=start)
         if isinstance(guide, AutoGuide) or not callable(guide):
@@ -104,7 +117,7 @@ class Runner:
         return total
 
     def _run(self, free: Any, key: Any, steps: Any, mean: Any, precision: Any, *data: Any) -> Any:
-        """Adam from `free`: the last parameters and the loss averaged over the last tenth of the steps."""
+        """Adam from `free`, its rate decaying to a hundredth: the last parameters, the loss averaged over the last tenth."""
         self.compilations += 1  # a Python statement: runs when traced, not when run
         elbo = Trace_ELBO(num_particles=self.settings.particles)
 
@@ -113,19 +126,14 @@ class Runner:
             return value + self._penalty(free, mean, precision)
 
         def step(i: Any, carry: Any) -> Any:
-            free, first, second, tail = carry
-            value, grad = jax.value_and_grad(loss)(free, jax.random.fold_in(key, i))
-            first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, grad)
-            second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, grad)
-            rate = self.settings.learning_rate * 0.01 ** (i / steps)
-            shrink, spread = 1 - 0.9 ** (i + 1.0), 1 - 0.999 ** (i + 1.0)
-            free = jax.tree.map(lambda p, m, v: p - rate * (m / shrink) / (jnp.sqrt(v / spread) + 1e-8), free, first, second)
-            return free, first, second, tail + jnp.where(i >= steps - last, value, 0.0)
+            state, tail = carry
+            (value, _), state = adam.eval_and_update(lambda free: (loss(free, jax.random.fold_in(key, i)), None), state)
+            return state, tail + jnp.where(i >= steps - last, value, 0.0)
 
+        adam = numpyro.optim.Adam(lambda i: self.settings.learning_rate * 0.01 ** (i / steps))
         last = jnp.maximum(steps // 10, 1)
-        nothing = jax.tree.map(jnp.zeros_like, free)
-        free, _, _, tail = jax.lax.fori_loop(0, steps, step, (free, nothing, nothing, jnp.zeros(())))
-        return free, tail / last
+        state, tail = jax.lax.fori_loop(0, steps, step, (adam.init(free), jnp.zeros(())))
+        return adam.get_params(state), tail / last
 
     # what the guide says ----------------------------------------------------------------------------------------------
 
@@ -134,9 +142,23 @@ class Runner:
 
         def one(key: Any) -> Any:
             sites = trace(substitute(seed(self.guide, key), data=values)).get_trace(x, a, y, weights)
-            return {name: sites[name]["value"] for name in self.latents}
+            drawn = [site for site in sites.values() if site["type"] == "sample"]
+            logs = sum((jnp.sum(site["fn"].log_prob(site["value"])) for site in drawn), jnp.zeros(()))
+            return logs, {name: sites[name]["value"] for name in self.latents}
 
         return jax.vmap(one)(keys)
+
+    def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws:
+        """Draws of every parameter from the guide, and their log density there."""
+        x, a = jnp.asarray(self.program.x), jnp.asarray(self.program.a)  # parameters do not depend on the rows
+        with _alone():
+            y = jnp.zeros((1, *self.program.event_shape), int if self.program.discrete else float)
+            free = jax.tree.map(jnp.asarray, dict(state))
+            values = self._constrain(free)
+            own = {name: values[name] for name in self.params}
+            logs, drawn = self._draw(free, jax.random.split(jax.random.key(seed), size), x, a, y, jnp.ones(1))
+            spread = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), own)
+        return GuideDraws({**spread, **drawn}, None if own or self.settings.guide == "delta" else np.asarray(logs))
 
     def fit(self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int) -> GuideFit:
         x, a, y, w = rows.padded(weights)
@@ -148,15 +170,11 @@ class Runner:
             key = jax.random.key(self.settings.seed)
             free, loss = self._loop(free, key, steps, jnp.asarray(prior.mean), jnp.asarray(prior.precision), *data)
             values = self._constrain(free)
-            own = {name: values[name] for name in self.params}
-            location, draws = self._location(values, own), None
-            if self.latents and self.settings.guide != "delta":
-                keys = jax.random.split(jax.random.key(self.settings.seed + 1), self.settings.draws)
-                short = tuple(part[:1] for part in data)  # parameters do not depend on the rows
-                drawn = self._draw(free, keys, *short)
-                spread = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.settings.draws, *jnp.shape(leaf))), own)
-                draws = {**spread, **drawn}
-        return GuideFit(location, draws, jax.tree.map(np.asarray, free), float(loss))
+            location = self._location(values, {name: values[name] for name in self.params})
+        after, draws = jax.tree.map(np.asarray, free), None
+        if self.latents and self.settings.guide != "delta":
+            draws = self.draw(after, self.settings.draws, self.settings.seed + 1).values
+        return GuideFit(location, draws, after, float(loss))
 
     def _location(self, values: Any, own: Mapping[str, Any]) -> dict[str, Any] | None:
         if not self.latents:

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.classes import Drawn, DrawnParams, LinearPredictor, LocationScale, OrderedPredictor, Params
+from gedppl.classes import (
+    DensityClass,
+    Drawn,
+    DrawnParams,
+    LinearPredictor,
+    LocationScale,
+    MemberList,
+    OrderedPredictor,
+    Params,
+    T,
+)
 from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
@@ -30,6 +40,11 @@ from gedppl.programs.exactness import exactness
 from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.tracing import Site, check_initial, find_program, parse_bounds
 from gedppl.rows import Rows
+from gedppl.showing import as_html
+
+if TYPE_CHECKING:
+    from gedppl.learning.learner import Learner
+    from gedppl.oracles.variational import GuideRunner, GuideSettings
 
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
 MOST_ARRIVED = 16
@@ -67,6 +82,7 @@ class ProgramClass:
         self._program: Any = None
         self._known_actions: set[int] = set()
         self._token: str | None = None
+        self.guide_loops: dict[GuideSettings, GuideRunner] = {}  # of SVI: they hold what was compiled
         if example is not None:
             self.trace(*example)
 
@@ -137,6 +153,20 @@ class ProgramClass:
         return self.program.event_shape
 
     @property
+    def first_rows(self) -> np.ndarray:
+        return np.asarray(self.program.x, float)
+
+    @property
+    def moving_support(self) -> bool:
+        return bool(self.program.moving_support)
+
+    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+        return parametric(self)
+
+    def own_learner(self, delta: float) -> Learner | None:
+        return None
+
+    @property
     def prior_free(self) -> np.ndarray:
         free = np.ones(self.dim, bool)
         for site in self.sites:
@@ -166,6 +196,11 @@ class ProgramClass:
             return f"density_class({name}, not run yet)"
         parts = ", ".join(f"{site.name}{list(site.shape)}" for site in self.sites)
         return f"density_class({name}, {self.backend}, {self.program.family}; {parts})"
+
+    def _repr_html_(self) -> str:
+        known = self._program is not None
+        sites = {f"parameter {site.name!r}": f"shape {tuple(site.shape)}" for site in self.sites} if known else {}
+        return as_html(repr(self), sites | {"bounds": self.exactness if known else "known once rows were seen, or give example="})
 
     # parameters -------------------------------------------------------------------------------------------------------
 
@@ -261,6 +296,10 @@ class ProgramClass:
         settings, single = self._settings(theta)
         out = self.program.log_prior(settings)
         return out[0] if single else out
+
+    def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
+        """Log volume of the transforms from theta (M, D) to constrained values, over `sample` sites: (M,)."""
+        return self.program.log_jacobian(self._settings(theta)[0])
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gradient (D,) and Hessian (D, D) of `log_prior` at theta (D,)."""
@@ -370,6 +409,9 @@ class ProgramClass:
         x, a = self._ready(x, a)
         settings, single = self._settings(theta)
         return self.program.density(settings, x, a, single)
+
+    def densities(self, x: Any, a: Any) -> list[Density]:
+        return [self.density_at(self.initial, x, a)]
 
     def log_likelihood(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
         """Per-row log-likelihood, (n,) or (M, n)."""

@@ -297,7 +297,7 @@ class TracedProgram(TorchKernels):
     def __init__(self, model: Any, x: np.ndarray, a: np.ndarray) -> None:
         super().__init__()
         self.model = model
-        self.x, self.a = x[:1], a[:1]
+        self.x, self.a = x[:1].copy(), a[:1].copy()  # torch wants arrays that may be written to
         outline = analyse(lambda x, a: record(model, x, a), x, a, params_may_repeat=True)
         self.observed, self.event_shape = outline.observed, outline.event_shape
         arrays = []
@@ -379,11 +379,11 @@ class TracedProgram(TorchKernels):
         log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
         return Pass(fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free)
 
-    def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:
-        """log p(y_i | x_i, a_i, theta), (n,); discrete row latents summed out."""
+    def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any, given: Any = None) -> Any:
+        """log p(y_i | x_i, a_i, theta), (n,), or at `given` constrained values; discrete row latents summed out."""
         terms = []
         for assignment in self.assignments:
-            one = self.run(theta, x, a, assignment=assignment)
+            one = self.run(theta, x, a, assignment=assignment, given=given)
             with _plain():
                 logp = one.observed.log_prob(y)
             if self.moving_support:

@@ -143,6 +143,15 @@ class TorchKernels:
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
         return _numpy(self._map("log_prior", lambda one: (self._prior(one),), _tensor(theta))[0])
 
+    def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
+        """(M,) log volume of the transforms from free to constrained values, over `sample` sites."""
+        x, a = _tensor(self.x), _tensor(self.a)
+
+        def function(one: Any) -> tuple[Any]:
+            return (torch.as_tensor(self.run(one, x, a).log_jacobian, dtype=torch.float64) + 0.0 * one.sum(),)
+
+        return _numpy(self._map("log_jacobian", function, _tensor(theta))[0])
+
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not any(site.prior for site in self.sites):
             return np.zeros(self.dim), np.zeros((self.dim, self.dim))

@@ -35,6 +35,10 @@ class Site:
     stop: int
 
 
+# what JAX raises when NumPy is given a traced value; by name, since JAX may not be there
+TRACED = ("TracerArrayConversionError", "TracerIntegerConversionError")
+
+
 def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
     """Run the model under each PPL that is loaded; the one that records the observed site is its backend."""
     if not callable(model):
@@ -60,6 +64,11 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
     seen, failure, name = max(attempts, key=lambda attempt: attempt[0])
     if isinstance(failure, ModelError):
         raise failure
+    if type(failure).__name__ in TRACED:
+        raise ModelError(
+            "the model hands x, a or a parameter to NumPy, which cannot follow a traced value: inside a model write "
+            f"jnp.asarray(table)[a] in place of numpy_table[a], and jnp.exp in place of np.exp ({type(failure).__name__})"
+        ) from failure
     if failure is not None:
         raise ModelError(
             f"the model raised {type(failure).__name__} when it was run with x of shape {x.shape}, a of shape {a.shape} "

@@ -152,6 +152,8 @@ def _alone_on_top(score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowe
 
 def drawable(cost_upper: np.ndarray, at_most: np.ndarray, every_draw: np.ndarray) -> np.ndarray:
     """Actions (..., K) that keep each limit on every draw: cost_upper (..., J, K), at_most (..., J), every_draw (J,) bool."""
+    if not every_draw.any():
+        return np.ones((*cost_upper.shape[:-2], cost_upper.shape[-1]), bool)
     cost, limit = cost_upper[..., every_draw, :], at_most[..., every_draw, None]
     with np.errstate(invalid="ignore"):  # inf - inf: a lifted limit
         on_limit = np.abs(cost - limit) <= NEAR_LIMIT * np.maximum(np.abs(cost), np.abs(limit))

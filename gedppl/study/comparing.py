@@ -24,7 +24,7 @@ from gedppl.errors import DataError, ModelError, OutOfSupportError, SettingError
 from gedppl.learning import draws as sampling
 from gedppl.learning.draws import ParameterDraws
 from gedppl.rows import Rows
-from gedppl.showing import as_html, as_text
+from gedppl.showing import Facts, Shown
 
 DEGENERATE = 0.1  # effective share of the draws at which they are drawn again
 CLEAR = 20.0  # an e-value from which one class is said to predict better: 1/20 is the customary 5%
@@ -59,7 +59,7 @@ class ModelScore:
 
 
 @dataclass(frozen=True, repr=False)
-class ModelComparison:
+class ModelComparison(Shown):
     """Classes in the order of their prequential scores. ``print`` it; `best`, `e_value`, `rows`, `plot`."""
 
     scores: tuple[ModelScore, ...]  # best first
@@ -132,13 +132,7 @@ class ModelComparison:
         notes = [f"{s.name}: {s.status}" for s in self.scores if s.status]
         return "\n".join([*lines, self.verdict, *notes])
 
-    def __repr__(self) -> str:
-        return as_text(*self._shown())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, dict[str, str]]:
+    def _shown(self) -> Facts:
         facts = {s.name: f"log score {s.score:.4g}, loo {s.loo:.4g}, {s.covered(0.9):.0%} inside 90%" for s in self.scores}
         return f"{len(self.scores)} models on {self.n} rows", facts | {"verdict": self.verdict}
 

@@ -32,6 +32,7 @@ from scipy.special import ndtri
 from gedppl.errors import ActionRangeError, ColumnError, NotFiniteError, PropensityError, SettingError, ShapeError
 from gedppl.names import as_table, hint, listed
 from gedppl.problem import UTILITY, Problem
+from gedppl.showing import Facts, Shown, Spoken, amounts
 
 if TYPE_CHECKING:
     from gedppl.study.simulation.runs import Run
@@ -40,8 +41,8 @@ Policy = np.ndarray | Callable[[np.ndarray], Any]
 SUM_TOLERANCE = 1e-6
 
 
-@dataclass(frozen=True)
-class Log:
+@dataclass(frozen=True, repr=False)
+class Log(Shown):
     """Logged decisions.
 
     Parameters
@@ -85,6 +86,12 @@ class Log:
     def __len__(self) -> int:
         return len(self.action)
 
+    def _shown(self) -> Facts:
+        counts = np.bincount(self.action)
+        facts = {"context": f"{self.x.shape[1]} columns", "actions": amounts((str(k), n) for k, n in enumerate(counts))}
+        facts |= {"outcome": f"mean {self.outcome.mean():.4g}, {self.outcome.min():.4g} to {self.outcome.max():.4g}"}
+        return f"Log of {len(self)} decisions", facts | {"smallest propensity": f"{self.propensity.min():.3g}"}
+
     @classmethod
     def of(cls, run: Run, outcome: str = UTILITY) -> Log:
         """The log that a run left: its exact propensities, and the outcomes of one name (``"utility"`` or a constraint's).
@@ -124,8 +131,8 @@ class Log:
         return cls(x, np.array(played, np.int64), p, y)
 
 
-@dataclass(frozen=True)
-class OffPolicyEstimate:
+@dataclass(frozen=True, repr=False)
+class OffPolicyEstimate(Spoken):
     """A value with its interval."""
 
     value: float

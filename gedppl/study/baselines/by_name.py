@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import LinearPredictor
+from gedppl.classes import DensityClass, LinearPredictor, MemberList
 from gedppl.errors import SettingError
+from gedppl.functionals import Functional
 from gedppl.problem import Constraint, Problem
 from gedppl.study.baselines.epsilon_greedy import EpsilonGreedy
 from gedppl.study.baselines.finite_lp import FiniteLP
@@ -54,7 +55,7 @@ def _limit(problem: Problem, name: str) -> Constraint:
 
 def _predictor(cls: Any, what: str, name: str, x: np.ndarray, K: int) -> LinearPredictor:
     cls.trace(x[None], np.zeros(1, np.int64))
-    found = getattr(cls, "predictor", None)  # a finite class has none
+    found = cls.predictor
     if found is None or (found.family, found.link) != ("Normal", "identity"):
         raise SettingError(f"{name} needs a linear-Gaussian {what}; this class is {cls!r}")
     if np.any(np.asarray(found.offset(np.repeat(x[None], K, axis=0), np.arange(K))) != 0):
@@ -159,16 +160,17 @@ def _opb(problem: Problem, x: np.ndarray, rounds: int, delta: float, seed: int) 
 
 def _finite_lp(problem: Problem, x: np.ndarray, rounds: int, delta: float, seed: int) -> FiniteLP:
     limit, K = _limit(problem, "FiniteLP"), problem.n_actions
-    gain, cost = problem.utility.model, limit.model
-    for cls in (gain, cost):
-        if getattr(cls, "size", None) is None:
-            raise SettingError(f"FiniteLP needs finite classes, from ged.finite_class; got {cls!r}")
 
-    def likelihood(cls: Any) -> Callable[[np.ndarray, int, float], np.ndarray]:
-        return lambda x, a, y: cls.log_likelihood(x[None], np.array([a]), np.array([y]))[:, 0]
+    def parametric(cls: DensityClass) -> MemberList:
+        raise SettingError(f"FiniteLP needs finite classes, from ged.finite_class; got {cls!r}")
 
-    def values(cls: Any, functional: Any) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda x: cls.values(functional, np.repeat(x[None], K, axis=0), np.arange(K))
+    gain, cost = (model.visit(lambda members: members, parametric) for model in (problem.utility.model, limit.model))
+
+    def likelihood(cls: MemberList) -> Callable[[np.ndarray, int, float], np.ndarray]:
+        return lambda x, a, y: cls.log_likelihood(cls.every, x[None], np.array([a]), np.array([y]))[:, 0]
+
+    def values(cls: MemberList, functional: Functional) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda x: cls.values(functional, cls.every, np.repeat(x[None], K, axis=0), np.arange(K))
 
     return FiniteLP(
         likelihood(gain), likelihood(cost), values(gain, problem.utility.functional), values(cost, limit.functional),

@@ -60,8 +60,9 @@ def make_agent(
         if problem.safe_action is None:
             raise SettingError("always-safe: this problem names no safe action")
         return FixedPolicy(lambda x: np.eye(K)[problem.safe_action], seed)
-    if base == "always" and kind in problem.names.labels:
-        return FixedPolicy(lambda x: np.eye(K)[problem.names.labels.index(kind)], seed)
+    if base == "always" and (kind in problem.names.labels or (kind.isdigit() and int(kind) < K)):
+        fixed = problem.names.labels.index(kind) if kind in problem.names.labels else int(kind)
+        return FixedPolicy(lambda x: np.eye(K)[fixed], seed)
     from gedppl.study.baselines.by_name import BASELINES, make_baseline
 
     if name in BASELINES:

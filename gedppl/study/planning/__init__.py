@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.agent import GEDUCB, AlarmWarning, SafeActionWarning
+from gedppl.agent import AlarmWarning, SafeActionWarning
 from gedppl.errors import SettingError
 from gedppl.problem import Problem
 from gedppl.study.planning.rules import StoppingRules
+from gedppl.study.planning.running import make_agent, shown
 from gedppl.study.planning.tables import Plan, Trial
 from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world, read_rows
 from gedppl.study.simulation import Run, simulate
@@ -116,7 +117,7 @@ def plan(
     done: list[Trial] = []
     interrupted = False
     try:
-        for trial in _shown(map(partial(_trial, design, settings), tasks), len(tasks), progress):
+        for trial in shown(map(partial(_trial, design, settings), tasks), len(tasks), progress, "trial"):
             done.append(trial)
     except KeyboardInterrupt:
         interrupted = True
@@ -190,7 +191,7 @@ def _limited(problem: Problem, name: str) -> str:
 def _first_actions(problem: Problem, n_actions: int) -> Problem:
     if not (problem.safe_action or 0) < n_actions <= problem.n_actions:
         raise SettingError(
-            f"n_actions must keep the safe action {problem.names.labels[problem.safe_action or 0]} and be at most "
+            f"n_actions must keep the safe action {problem.names.label(problem.safe_action or 0)} and be at most "
             f"{problem.n_actions}, got {n_actions}"
         )
     reveals = None if problem.reveals is None else problem.reveals[:n_actions, :n_actions]
@@ -212,7 +213,7 @@ def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str
     seed = int(np.random.SeedSequence([design.seed, index, replicate]).generate_state(1)[0] % 2**31)
     noise = _world_noise(design, setting, scenario)
     world = make_world(problem, replace(scenario, noise=noise), design.contexts, seed)
-    agent = _agent(design.agent, problem, float(setting.get("delta", design.delta)), seed)
+    agent = make_agent(design.agent, problem, float(setting.get("delta", design.delta)), seed)
     run, stopped = Run(problem, seed), ""
     watched = agent if design.rules is None else _Watched(agent, design.rules, run, design.contexts)
     with warnings.catch_warnings():
@@ -237,12 +238,6 @@ def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str
     )
 
 
-def _agent(given: Any, problem: Problem, delta: float, seed: int) -> Any:
-    if given is None or isinstance(given, Mapping):
-        return GEDUCB(problem, **({"delta": delta, "seed": seed} | dict(given or {})))
-    return given(problem, delta, seed)
-
-
 class _Stopped(Exception):  # noqa: N818 - not an error: a rule ended the trial
     """A rule ended the trial."""
 
@@ -263,11 +258,3 @@ class _Watched:
             if why:
                 raise _Stopped(why)
         return self._agent.ask(x)
-
-
-def _shown(trials: Iterable[Trial], total: int, progress: bool) -> Iterable[Trial]:
-    if not progress:
-        return trials
-    from tqdm import tqdm
-
-    return tqdm(trials, total=total, unit="trial", dynamic_ncols=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList, T
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.programs.program import ProgramClass
 from gedppl.study.planning.truths import safe_value_can_be_exact
@@ -75,8 +76,10 @@ def _bounds(problem: Problem, stream: str, cls: Any, worlds: Sequence[ModelWorld
 
 def _prior(problem: Problem, stream: str, cls: Any) -> Declaration | None:
     """A prior of half the spread; for parameters without one, half of a standard normal."""
-    if getattr(cls, "size", None) is not None:
-        return None
+    return cls.visit(lambda members: None, lambda cls: _halved(problem, stream, cls))
+
+
+def _halved(problem: Problem, stream: str, cls: DensityClass) -> Declaration:
     words = f"prior of {stream!r}: " + ("of sd 0.5" if np.all(cls.prior_free) else "half the sd")
     return Declaration("prior", words, lambda world: with_model(problem, stream, HalfwayPrior(cls, world.truth[stream])))
 
@@ -102,6 +105,9 @@ class HalfwayPrior:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cls, name)
+
+    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+        return parametric(cast(DensityClass, self))
 
     def _before(self, theta: np.ndarray) -> np.ndarray:
         return 2 * np.asarray(theta, float) - self._theta0

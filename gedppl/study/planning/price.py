@@ -22,7 +22,7 @@ from gedppl.agent import GEDUCB, SafeActionWarning
 from gedppl.errors import ProblemError, SettingError
 from gedppl.ged_ucb.costs import room_for_mixing
 from gedppl.problem import Constraint, Problem
-from gedppl.showing import as_html, as_text
+from gedppl.showing import Facts, Shown
 from gedppl.study.planning.declarations import Declaration, declarations
 from gedppl.study.planning.truths import declared_world
 from gedppl.study.planning.worlds import ModelWorld, read_rows
@@ -57,7 +57,7 @@ class Helped:
 
 
 @dataclass(frozen=True, repr=False)
-class Price:
+class Price(Shown):
     """What limits cost before the data speak. ``print`` it."""
 
     mixes: tuple[FirstMix, ...]
@@ -87,15 +87,7 @@ class Price:
         shorter = sum(_capped(new, self.rounds) < _capped(old, self.rounds) for new, old in zip(best.waits, self.waits))
         return f"{best.declaration}, if that is true (sooner in {shorter} of {len(self.waits)} runs)"
 
-    def __str__(self) -> str:
-        return as_text(*self._shown())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, dict[str, str]]:
+    def _shown(self) -> Facts:
         facts = {f"first mix under {m.constraint!r}": _mix_words(m) for m in self.mixes}
         facts["until half leave the safe action"] = f"{wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
         facts["helps most"] = self.advice
@@ -148,8 +140,7 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     mixes = _mixes(problem, x)
     rows, seeds = some_contexts(x, seed), run_seeds(seed, runs)
     for model in problem.streams.values():
-        if hasattr(model, "trace"):
-            model.trace(rows[:1], np.zeros(1, np.int64))
+        model.trace(rows[:1], np.zeros(1, np.int64))
     worlds = [declared_world(problem, rows, s) for s in seeds]
     told = [_as_it_is(problem), *declarations(problem, worlds)]
     waits = _all_waits(told, worlds, seeds, rounds)

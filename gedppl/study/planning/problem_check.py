@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from gedppl.agent import GEDUCB
+from gedppl.classes import DensityClass
 from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.problem import Constraint, Problem
-from gedppl.showing import as_html, as_text
+from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
-from gedppl.study.planning.worlds import Scenario, make_world
+from gedppl.study.planning.worlds import Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
 from gedppl.theory.guarantees.class_constants import grid
 
@@ -60,7 +61,7 @@ class LimitCheck:
 
 
 @dataclass(frozen=True, repr=False)
-class ProblemReport:
+class ProblemReport(Shown):
     """What is known of a problem before round 1. ``print`` it; `warnings` say what to change; `plot` shows the prior."""
 
     actions: tuple[str, ...]
@@ -80,13 +81,7 @@ class ProblemReport:
         lines += [f"WARNING: {text}" for text in self.warnings] or ["no warnings"]
         return "\n".join(lines)
 
-    def __repr__(self) -> str:
-        return as_text(*self._shown())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, dict[str, str]]:
+    def _shown(self) -> Facts:
         facts = {f"bounds of {o.name!r}": o.exactness.partition(":")[0] for o in self.outcomes}
         for c in self.limits:
             word = "guarantee" if c.guaranteed else "no guarantee"
@@ -176,13 +171,13 @@ def check_problem(
     >>> harm = ged.Constraint(ged.density_class(coin), ged.mean(0, 1), at_most=0.4, safe_value=0.1, name="harm")
     >>> problem = ged.Problem(2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0)
     >>> report = check_problem(problem, np.zeros((5, 1)), runs=0)
-    >>> report.limits[0].first_mix, report.limits[0].guaranteed
-    ((0.3333333333333333, 0.3333333333333333), True)
+    >>> round(report.limits[0].first_mix[0], 9), report.limits[0].guaranteed
+    (0.333333333, True)
     """
     for name, value, least in (("draws", draws, 10), ("rounds", rounds, pricing.WINDOW), ("runs", runs, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    x = pricing.some_contexts(pricing.read_rows(problem, contexts), seed)
+    x = pricing.some_contexts(read_rows(problem, contexts), seed)
     for model in problem.streams.values():
         model.trace(x[:1], np.zeros(1, np.int64))
     outcomes = tuple(_outcome(name, cls, x, problem.n_actions, draws, seed) for name, cls in problem.streams.items())
@@ -190,7 +185,7 @@ def check_problem(
     limits = tuple(_limit(problem, c, x, draws, seed, words) for c in _learned(problem))
     waits, trouble = _waits(problem, x, rounds, runs, seed, agent)
     said = [*trouble, *(w for o in outcomes for w in _of_outcome(o)), *(w for c in limits for w in _of_limit(problem, c))]
-    named = getattr(problem, "action_names", None) or [f"action {k}" for k in range(problem.n_actions)]
+    named = problem.names.actions or [f"action {k}" for k in range(problem.n_actions)]
     return ProblemReport(tuple(named), outcomes, limits, waits, int(rounds), tuple(said))
 
 
@@ -208,8 +203,13 @@ def _outcome(name: str, cls: Any, x: np.ndarray, n_actions: int, draws: int, see
     drawn = [d.sample(seed, 1).reshape(-1, len(x), n_actions, *d.event_shape) for d in parts]
     by_action = np.moveaxis(np.concatenate(drawn), 2, 0).reshape(n_actions, -1)  # of a vector outcome, all components alike
     quantiles = np.quantile(by_action, QUANTILES, axis=1).T
-    if getattr(cls, "size", None) is not None:
-        return OutcomeCheck(name, cls.exactness, quantiles, 0, np.zeros(n_actions, int), 0, ())
+    return cls.visit(
+        lambda members: OutcomeCheck(name, cls.exactness, quantiles, 0, np.zeros(n_actions, int), 0, ()),
+        lambda cls: _shown_by(name, cls, x, n_actions, quantiles, seed),
+    )
+
+
+def _shown_by(name: str, cls: DensityClass, x: np.ndarray, n_actions: int, quantiles: np.ndarray, seed: int) -> OutcomeCheck:
     shown = [_information(cls, x, np.full(len(x), k), seed) for k in range(n_actions)]
     unseen = _unseen_sites(cls, np.sum(shown, axis=0))
     ranks = np.array([_rank(one) for one in shown])
@@ -269,10 +269,8 @@ def _prior_values(c: Constraint, x: np.ndarray, n_actions: int, draws: int, seed
     """The functional at draws of the prior: (M, n, K)."""
     xs, a = grid(x, n_actions)
     cls = c.model
-    if getattr(cls, "size", None) is not None:
-        values = cls.values(c.functional, xs, a)
-    else:
-        values = cls.values(c.functional, draw_members(cls, draws, seed), xs, a)
+    theta = cls.visit(lambda members: members.every, lambda cls: draw_members(cls, draws, seed))
+    values = cls.values(c.functional, theta, xs, a)
     return np.asarray(values, float).reshape(-1, len(x), n_actions)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.showing import as_html, as_text
+from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
     from gedppl.study.planning.rules import StoppingRules
@@ -52,7 +52,7 @@ class Trial:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Shown):
     """What trials would do. ``print`` it; `rows`, `to_csv`, `to_markdown` and `protocol` give its tables."""
 
     trials: tuple[Trial, ...]
@@ -66,13 +66,7 @@ class Plan:
     rules: StoppingRules | None
     interrupted: bool = False
 
-    def __repr__(self) -> str:
-        return as_text(*self._shown())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, dict[str, str]]:
+    def _shown(self) -> Facts:
         """A title, and how the trials of each scenario and setting ended."""
         facts: dict[str, str] = {}
         for s, setting in enumerate(self.settings):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import FunctionalError
 from gedppl.functionals import Functional
 from gedppl.ged_ucb.known import holds_parameters
@@ -33,16 +34,17 @@ ROUNDING = 1e-9  # share of a range
 Excess = Callable[[np.ndarray], np.ndarray]  # theta (M, D) -> (M,), by how much of its range a value breaks the declaration
 
 
-def declared_world(problem: Problem, contexts: np.ndarray, seed: int) -> ModelWorld:
+def declared_world(problem: Problem, contexts: np.ndarray, seed: int, worth_leaving: float = WORTH_LEAVING) -> ModelWorld:
     """A world of the problem's own models that keeps every declaration and in which it pays to leave the safe action.
 
-    If none of a few does, the last of them: then even the best policy mostly plays safe.
+    `worth_leaving` is the share of decisions in which the best policy leaves it; 0 takes the first world. If none of a few does
+    so often, the last of them: then even the best policy mostly plays safe.
     """
     for attempt in range(WORLDS):
         drawn = np.random.SeedSequence([seed, attempt]).generate_state(len(problem.streams))
         truth = {name: _truth(problem, name, contexts, int(s % 2**31)) for name, s in zip(problem.streams, drawn)}
         world = ModelWorld(problem, truth, contexts)
-        if _share_left(problem, world) >= WORTH_LEAVING:
+        if not worth_leaving or _share_left(problem, world) >= worth_leaving:
             break
     return world
 
@@ -64,18 +66,22 @@ def _share_left(problem: Problem, world: ModelWorld) -> float:
 def _truth(problem: Problem, stream: str, contexts: np.ndarray, seed: int) -> Any:
     """A member's number, or flat parameters (D,)."""
     cls = problem.streams[stream]
-    if getattr(cls, "size", None) is not None:
-        kept = np.flatnonzero(_excess(problem, stream, contexts, lambda f, x, a: cls.values(f, x, a)) <= ROUNDING)
-        if not len(kept):
-            raise _nothing_kept(stream, f"none of the {cls.size} members")
-        return int(np.random.default_rng(seed).choice(kept))
 
     def excess(theta: np.ndarray) -> np.ndarray:
         found = _excess(problem, stream, contexts, lambda f, x, a: cls.values(f, theta, x, a))
         return np.where(cls.inside(theta), found, np.inf)
 
-    drawn = _inside_the_declaration(cls, excess, stream, seed)
-    return _held_to_safe_values(problem, stream, contexts, drawn, excess)
+    def member(members: MemberList) -> int:
+        kept = np.flatnonzero(excess(members.every) <= ROUNDING)
+        if not len(kept):
+            raise _nothing_kept(stream, f"none of the {members.size} members")
+        return int(np.random.default_rng(seed).choice(kept))
+
+    def parameters(cls: DensityClass) -> np.ndarray:
+        drawn = _inside_the_declaration(cls, excess, stream, seed)
+        return _held_to_safe_values(problem, stream, contexts, drawn, excess)
+
+    return cls.visit(member, parameters)
 
 
 def _excess(

@@ -114,8 +114,7 @@ def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed:
     if unknown:
         raise ProblemError(f"the scenario describes {sorted(unknown)}; the outcomes are {list(problem.streams)}")
     for cls in problem.streams.values():
-        if hasattr(cls, "trace"):
-            cls.trace(contexts[:1], np.zeros(1, np.int64))
+        cls.trace(contexts[:1], np.zeros(1, np.int64))
     given = {name: _settled(problem.streams[name], value) for name, value in scenario.truth.items()}
     missing = [name for name in problem.streams if name not in given]
     for attempt in range(REDRAWS if missing else 1):
@@ -134,26 +133,20 @@ def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed:
 
 def _settled(cls: Any, value: Any) -> Any:
     """Params as a flat vector, or a member's number."""
-    if getattr(cls, "size", None) is not None:
-        return int(value)
-    return cls.flatten(value) if hasattr(value, "keys") else np.asarray(value, float)
+    return cls.visit(
+        lambda members: int(value), lambda cls: cls.flatten(value) if hasattr(value, "keys") else np.asarray(value, float)
+    )
 
 
 def _prior(cls: Any, seed: int) -> Any:
-    if getattr(cls, "size", None) is not None:
-        return int(np.random.default_rng(seed).integers(cls.size))
-    return draw_members(cls, 1, seed)[0]
+    return cls.visit(lambda members: int(members.draw_prior(1, seed)[0]), lambda cls: draw_members(cls, 1, seed)[0])
 
 
 def _density(cls: Any, truth: Any, x: np.ndarray, a: np.ndarray) -> Density:
-    finite = getattr(cls, "size", None) is not None
-    return in_numpy(cls.density(truth, x, a) if finite else cls.density_at(truth, x, a))
+    return in_numpy(cls.density_at(truth, x, a))
 
 
 def _values(cls: Any, truth: Any, functional: Any, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-    if getattr(cls, "size", None) is not None:
-        values = np.asarray(cls.values(functional, x, a), float)[truth]
-    else:
-        values = np.asarray(cls.values(functional, truth[None], x, a), float)[0]
+    values = np.asarray(cls.values(functional, np.asarray(truth)[None], x, a), float)[0]
     functional.check(values)
     return values

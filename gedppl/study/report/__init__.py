@@ -123,13 +123,13 @@ def _attributes(run: Run) -> dict[str, Any]:
 
 
 def pictures(run: Run) -> dict[str, Any]:
-    """Every picture this run allows, file name -> axes: regret, policies, and bounds, widths, trade-off of each limit."""
+    """Every picture this run allows, file name -> axes: regret, policies, and cost, bounds and trade-off of each limit."""
     wanted: dict[str, Any] = {"regret": lambda: plots.plot_regret(run), "policy_map": lambda: plots.plot_policy_map(run)}
     names = run.problem.constraint_names
     for j in range(len(names)):
         tail = "" if len(names) == 1 else f"_{j}"
         wanted[f"cost_bounds{tail}"] = lambda j=j: plots.plot_cost_bounds(run, j)
-        wanted[f"width{tail}"] = lambda j=j: plots.plot_width(run, j)
+        wanted[f"action_bounds{tail}"] = lambda j=j: plots.plot_action_bounds(run, j)
         wanted[f"tradeoff{tail}"] = lambda j=j: plots.plot_tradeoff(run, j)
     drawn = {}
     for name, draw in wanted.items():

@@ -11,6 +11,7 @@ import numpy as np
 
 from gedppl.certificate import ConstraintCertificate
 from gedppl.errors import UnknownTruthError
+from gedppl.study.report import learning
 from gedppl.study.report.style import document, number, table
 from gedppl.study.simulation.references import references
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 CAPTIONS = {
     "cost_bounds": (
         "Was the limit kept?",
-        "The certified worst case of the policies over everything the data still allow (largest of each stretch of rounds), and "
-        "their true cost. The limit is on the policy's average cost in each round; one on every draw is on the largest in play.",
+        "The worst case over everything the data still allow sits on the limit where the policy uses all the room that is "
+        "certain. The gap between limit and true cost is the slack that uncertainty still costs. The limit is on the policy's "
+        "average cost in each round; one on every draw is on the largest in play.",
     ),
     "regret": (
         "What did learning cost?",
@@ -32,9 +34,10 @@ CAPTIONS = {
         "Mean policy over the later half of the run, along the context column that changes it most. Ranges hold equally many "
         "rounds.",
     ),
-    "width": (
+    "action_bounds": (
         "What is still unknown?",
-        "How far apart the lower and upper cost bounds of each action are, at the contexts met (median of recent rounds).",
+        "Between its thin lower and its thick upper line lies what the data still allow for the cost of an action (medians over "
+        "the contexts met). Where the upper line is under the limit, the action may be played alone.",
     ),
     "tradeoff": (
         "Utility against cost",
@@ -67,7 +70,7 @@ def render(run: Run, images: dict[str, bytes], decision: int) -> str:
 
 
 def kind(name: str) -> str:
-    """A picture's kind: "width" of "width_1", which is of the second constraint."""
+    """A picture's kind: "tradeoff" of "tradeoff_1", which is of the second constraint."""
     head, _, tail = name.rpartition("_")
     return head if tail.isdigit() else name
 
@@ -88,7 +91,9 @@ def _verdict(run: Run) -> str:
     limits, good = _limits_kept(run)
     alarms = [str(sentence) for sentence in run.meta.get("alarms", [])]
     told = "".join(f'<p class="bad">{escape(text)}</p>' for text in alarms)
-    told += "".join(f"<p>{escape(text)}</p>" for text in (limits, _what_certificates_say(run), _what_it_earned(run)) if text)
+    sentences = (limits, _what_certificates_say(run), _what_it_earned(run), learning.when_it_left_the_safe_action(run))
+    told += "".join(f"<p>{escape(text)}</p>" for text in sentences if text)
+    told += "".join(f'<p class="bad">{escape(text)}</p>' for text in learning.never_learned(run))
     return f'<div class="verdict{"" if good and not alarms else " bad"}">{told}</div>' if told else ""
 
 
@@ -150,9 +155,11 @@ def _headline(run: Run) -> str:
         items.append(("rounds above a limit", told, f"of {len(run)}", "" if bad is None else "bad" if bad else "good"))
         for j, name in enumerate(run.problem.constraint_names):
             if s["realised_cost"][name] is not None:
-                items.append((f"realised {name}", number(s["realised_cost"][name]), f"limit {run.limit[-1, j]:.4g}", ""))
+                items.append((f"realised {name}", number(s["realised_cost"][name]), f"limit {number(run.limit[-1, j])}", ""))
     if run.problem.safe_action is not None:
-        items.append(("safe action", f"{s['safe_share']:.0%}", f"{run.action_names[run.problem.safe_action]}, of rounds", ""))
+        left = learning.round_of_leaving(run)
+        note = "half never left it" if left is None else f"half left it by round {left}"
+        items.append(("safe action", f"{s['safe_share']:.0%}", f"{run.action_names[run.problem.safe_action]}; {note}", ""))
     cells = (
         f'<div><dt>{escape(name)}</dt><dd class="{look}">{escape(value)}<small>{escape(note)}</small></dd></div>'
         for name, value, note, look in items
@@ -226,6 +233,7 @@ def _segments(run: Run) -> str:
             made = f"<details><summary>{escape(segment)}: {len(rows)} groups</summary>{made}</details>"
         parts.append(made)
     note = (
+        f"Each table splits the same {len(run)} rounds. "
         "In brackets: 95% intervals of the realised means (Wilson's for outcomes of 0 and 1). The limit is on each round's "
         "expected cost, so a mean should not lie above it by more than chance."
     )
@@ -237,7 +245,7 @@ def _with_interval(values: np.ndarray) -> str:
     low, high = interval(values)
     known = values[np.isfinite(values)]
     shown = number(float(known.mean()) if len(known) else None)
-    return f"{shown} ({low:.2g} to {high:.2g})" if np.isfinite(low) else shown
+    return f"{shown} ({number(low)} to {number(high)})" if np.isfinite(low) else shown
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
@@ -289,8 +297,14 @@ def _certificate(run: Run, decision: int) -> str:
     look, verdict = ("bad", "not a guarantee: see below")
     if all(part.guaranteed for part in parts):
         look, verdict = ("good", "guarantee, if the model class holds the truth")
-    sums = [[p.name, *map(number, (p.worst_case, p.at_most, p.slack)), p.method, "yes" if p.guaranteed else "no"] for p in parts]
+    sums = [
+        [p.name, *map(number, (p.worst_case, p.at_most, _slack(p))), p.method, "yes" if p.guaranteed else "no"] for p in parts
+    ]
     lines = [*(part.claim for part in parts), *(f"fit of {name}: {status}" for name, status in c["oracle"].items()), *c["notes"]]
+    lines.append(
+        f"rows are the outcomes that a fit was last made from: at most the {decision} told before this decision, and those of "
+        "logs; a safe action that is not learned adds none"
+    )
     if c.get("fallback"):
         lines.insert(0, f"safe action taken: {c['fallback']}")
     return (
@@ -300,10 +314,16 @@ def _certificate(run: Run, decision: int) -> str:
     )
 
 
+def _slack(part: ConstraintCertificate) -> float:
+    """Rounding is no slack, and no lack of it."""
+    return 0.0 if abs(part.slack) <= 1e-9 * max(abs(part.at_most), abs(part.worst_case)) else part.slack
+
+
 def _part(stored: dict[str, Any]) -> ConstraintCertificate:
     """A constraint's part again, as an object that can word its claim; JSON has null for a NaN."""
     worst = stored["worst_case"]
-    return ConstraintCertificate(**{**stored, "worst_case": np.nan if worst is None else worst})
+    kept = {name: value for name, value in stored.items() if name != "kind"}  # says what the other fields do
+    return ConstraintCertificate(**{**kept, "worst_case": np.nan if worst is None else worst})
 
 
 def _witness(certificate: dict[str, Any], names: Sequence[str]) -> str:

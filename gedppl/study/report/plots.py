@@ -10,7 +10,7 @@ Axis letters: T rounds, K actions, J constraints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ LIMIT = "#D55E00"
 SAFE = "#9AA1AC"  # the safe action is grey wherever actions have colours
 SIZE, TEXT = (4.6, 3.5), 10.5  # inches and points: shown 330 pixels wide, on a phone, the text is 10 pixels high
 BINS = 12
+MOST_BOUNDS = 6  # actions whose bounds one picture can hold
 STRETCHES = 60  # points of a line that sums up more rounds than it can show
 
 
@@ -77,38 +78,75 @@ def plot_regret(run: Run | Mapping[str, Run], ax: Any = None) -> Any:
 
 
 def plot_cost_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
-    """The certified worst case of the policies, their true cost where known, and the limit, over time.
+    """The true cost of the policies where it is known, their certified worst case, and the limit, over time.
 
-    Rounds are summed up in stretches: solid lines are the largest value in each, the thin one the mean. Every round whose
-    true cost is above the limit has a cross of its own.
+    The worst case usually sits on the limit: the policy uses all the room that is certain. What informs is the distance of the
+    true cost from it, the slack that uncertainty still costs. Rounds are summed up in stretches: the line is the mean of each,
+    the band holds the middle 90%; without a known truth the line is the mean of the realised costs. Every round whose true cost
+    is above the limit has a cross of its own.
 
     Examples
     --------
     >>> ax = plot_cost_bounds(run, "cost")
     >>> [line.get_label() for line in ax.lines]
-    ['certified worst case', 'true cost, largest', 'true cost, mean', 'limit 0.5']
+    ['certified worst case', 'true cost, mean', 'limit 0.5']
     """
     j = _constraint(run, constraint)
     ax = new_axes() if ax is None else ax
     t, worst, cost, limit = _rounds(run), run.worst_case[:, j], run.cost[:, j], run.limit[:, j]
     if np.isfinite(worst).any():
-        at, largest, _ = _stretches(worst)
+        at, (largest,) = _stretches(worst, np.max)
         ax.plot(at, largest, color=COLOURS[0], linewidth=3.5, alpha=0.75, label="certified worst case")
-    if np.isfinite(cost).any():
-        at, largest, mean = _stretches(cost)
-        ax.plot(at, largest, color=COLOURS[2], linewidth=1.4, label="true cost, largest")
-        ax.plot(at, mean, color=COLOURS[2], linewidth=0.9, alpha=0.6, label="true cost, mean")
+    shown, what = (cost, "true cost") if np.isfinite(cost).any() else (run.realised[:, j], "realised cost")
+    if np.isfinite(shown).any():
+        at, (mean, low, high) = _stretches(shown, np.mean, _quantile(0.05), _quantile(0.95))
+        if shown is cost:
+            ax.fill_between(at, low, high, color=COLOURS[2], alpha=0.25, linewidth=0, label="true cost, 90% of rounds")
+        ax.plot(at, mean, color=COLOURS[2], linewidth=1.6, label=f"{what}, mean")
     told = f" {limit[-1]:.3g}" if np.ptp(limit) == 0 else ""
     ax.plot(t, limit, color=LIMIT, linestyle=(0, (4, 2)), linewidth=1.6, label=f"limit{told}")
     over = np.flatnonzero(cost > limit + 1e-9)
     if len(over):
         ax.scatter(t[over], cost[over], s=22, marker="x", color="black", label=f"above the limit ({len(over)})")
     known = np.concatenate([v[np.isfinite(v)] for v in (cost, worst, limit)])
-    low, high = min(0.0, float(known.min())), max(0.0, float(known.max()))
-    ax.set_ylim(low, high + 0.08 * (high - low or 1.0))  # the limit is the story: it must not lie on the frame
+    bottom, top = min(0.0, float(known.min())), max(0.0, float(known.max()))
+    ax.set_ylim(bottom, top + 0.08 * (top - bottom or 1.0))  # the limit is the story: it must not lie on the frame
     ax.margins(x=0.01)
     _dress(ax, "round", run.problem.constraint_names[j])
     _legend(ax)
+    return ax
+
+
+def plot_action_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
+    """Lower and upper cost bound of every action but the safe one, at the contexts met: running medians over time.
+
+    An action may be played alone where its upper bound is under the limit, and only mixed in before. Of more than six actions the
+    most played are shown.
+
+    Examples
+    --------
+    >>> [line.get_label() for line in plot_action_bounds(run).lines]
+    ['action 1', '_', 'action 2', '_', 'limit 0.5']
+    """
+    j = _constraint(run, constraint)
+    lower, upper = run.cost_lower[:, j], run.cost_upper[:, j]
+    _require(run, bool(np.isfinite(upper).any()), "this agent kept no cost bounds")
+    _require(run, bool(np.nanmax(upper - lower) > 0), "bounds on a known cost have no width")
+    ax = new_axes() if ax is None else ax
+    others = [k for k in range(upper.shape[1]) if k != run.problem.safe_action and np.isfinite(upper[:, k]).any()]
+    most = sorted(others, key=lambda k: -run.policy[:, k].sum())[:MOST_BOUNDS]
+    for k in sorted(most):
+        at, high = _running_median(upper[:, k])
+        _, low = _running_median(lower[:, k])
+        ax.plot(at, high, color=_colour(run, k), linewidth=2.2, label=run.action_names[k])
+        ax.plot(at, low, color=_colour(run, k), linewidth=1.0, label="_")
+        ax.fill_between(at, low, high, color=_colour(run, k), alpha=0.07, linewidth=0)
+    limit = run.limit[:, j]
+    told = f" {limit[-1]:.3g}" if np.ptp(limit) == 0 else ""
+    ax.plot(_rounds(run), limit, color=LIMIT, linestyle=(0, (4, 2)), linewidth=1.6, label=f"limit{told}")
+    ax.margins(x=0.01)
+    _dress(ax, "round", f"bounds on {run.problem.constraint_names[j]}")
+    _legend(ax, columns=2)
     return ax
 
 
@@ -307,12 +345,16 @@ def _colour(run: Run, k: int) -> Any:
     return colormaps["viridis"](others.index(k) / (len(others) - 1))
 
 
-def _stretches(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Last round, largest value and mean of consecutive stretches of equal length."""
+def _stretches(values: np.ndarray, *sums: Callable[[np.ndarray], float]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Last rounds of consecutive stretches of equal length, and each sum of what is known in them."""
     parts = np.array_split(np.arange(len(values)), min(len(values), STRETCHES))
-    parts = [part for part in parts if np.isfinite(values[part]).any()]
-    ends = np.array([part[-1] + 1 for part in parts])
-    return ends, np.array([np.nanmax(values[p]) for p in parts]), np.array([np.nanmean(values[p]) for p in parts])
+    known = [(part[-1] + 1, values[part][np.isfinite(values[part])]) for part in parts]
+    known = [(end, part) for end, part in known if len(part)]
+    return np.array([end for end, _ in known]), [np.array([total(part) for _, part in known]) for total in sums]
+
+
+def _quantile(level: float) -> Callable[[np.ndarray], float]:
+    return lambda values: float(np.quantile(values, level))
 
 
 def _running_median(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,15 @@ from html import escape
 
 import numpy as np
 
+FITS_A_PHONE = 4  # columns
 STYLE = """
-:root { --ink: #1c2330; --soft: #5a6475; --line: #d9dee6; --good: #00694e; --bad: #a33c00; --paper: #ffffff; --wash: #f5f7fa; }
+:root { --ink: #1c2330; --soft: #5a6475; --line: #d9dee6; --good: #00694e; --bad: #a33c00; --paper: #ffffff; --wash: #f5f7fa;
+  --mark: #0072b21a; color-scheme: light dark; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ee; --soft: #a3adbb; --line: #343b46; --good: #4fc79c; --bad: #ff9d5c; --paper: #1a1a1a; --wash: #101214;
+    --mark: #56b4e926; }
+  figure img { filter: invert(0.9) hue-rotate(180deg); }
+}
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--wash); color: var(--ink); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 main { max-width: 1080px; margin: 0 auto; padding: 24px 20px 48px; }
@@ -32,18 +39,13 @@ p, figcaption { max-width: 75ch; overflow-wrap: anywhere; }
 figure { margin: 0; background: var(--paper); border: 1px solid var(--line); border-radius: 8px; padding: 12px; }
 figure img { width: 100%; height: auto; display: block; }
 figure h3 { margin: 0 0 6px; font-size: 1rem; }
-.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; margin-bottom: 12px;
-  background: linear-gradient(to right, var(--paper) 40%, transparent),
-    linear-gradient(to left, var(--paper) 40%, transparent) 100% 0,
-    linear-gradient(to right, #c3cad6, transparent) 0 0, linear-gradient(to left, #c3cad6, transparent) 100% 0, var(--paper);
-  background-repeat: no-repeat; background-size: 40px 100%, 40px 100%, 12px 100%, 12px 100%, 100% 100%;
-  background-attachment: local, local, scroll, scroll, scroll; }
+.table { border: 1px solid var(--line); border-radius: 8px; margin-bottom: 12px; background: var(--paper); overflow: hidden; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 0.93rem; }
-th, td { padding: 6px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 5.5em; }
-th { white-space: normal; vertical-align: bottom; font-weight: 600; color: var(--soft); }
+th, td { padding: 6px 12px; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; min-width: 5.5em; }
+th { vertical-align: bottom; font-weight: 600; color: var(--soft); }
 tr:last-child td { border-bottom: 0; }
-tr.chosen td { background: #0072b21a; font-weight: 600; }
+tr.chosen td { background: var(--mark); font-weight: 600; }
 summary { cursor: pointer; margin-bottom: 8px; }
 ul { padding-left: 20px; } li { overflow-wrap: anywhere; }
 .good { color: var(--good); } .bad { color: var(--bad); }
@@ -51,6 +53,14 @@ code { overflow-wrap: anywhere; }
 @media (max-width: 600px) {
   main { padding: 16px 12px 32px; } figure { padding: 8px; } th, td { padding: 5px 6px; } table { font-size: 0.82rem; }
   .numbers { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
+  .wide thead { display: none; }  /* a wide table becomes one card a row, each number beside its name */
+  .wide tr { display: grid; grid-template-columns: 1fr 1fr; column-gap: 20px; padding: 6px 4px;
+    border-bottom: 1px solid var(--line); }
+  .wide tr:last-child { border-bottom: 0; }
+  .wide td { display: flex; justify-content: space-between; gap: 8px; border: 0; padding: 2px 6px; }
+  .wide td:first-child { grid-column: 1 / -1; font-weight: 600; justify-content: flex-start; }
+  .wide td::before { content: attr(data-name); color: var(--soft); text-align: left; font-weight: 400; }
+  .wide tr.chosen { background: var(--mark); } .wide tr.chosen td { background: none; }
 }
 @media print { body { background: none; } figure, .numbers div, tr { break-inside: avoid; } }
 """
@@ -69,13 +79,15 @@ def document(title: str, parts: Iterable[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], chosen: set[int] | None = None) -> str:
-    """A table that scrolls by itself where the window is too narrow for it; rows in `chosen` are marked."""
+    """A table; on a phone one of more than four columns becomes a card for each row. Rows in `chosen` are marked."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = []
     for i, row in enumerate(rows):
         mark = ' class="chosen"' if chosen and i in chosen else ""
-        body.append(f"<tr{mark}>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>")
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        cells = "".join(f'<td data-name="{escape(name)}">{escape(cell)}</td>' for name, cell in zip(head, row, strict=True))
+        body.append(f"<tr{mark}>{cells}</tr>")
+    look = "table wide" if len(head) > FITS_A_PHONE else "table"
+    return f'<div class="{look}"><table><thead><tr>{top}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 
 
 def number(value: float | None) -> str:

@@ -16,7 +16,7 @@ from gedppl.errors import RunFileError, ShapeError, UnknownTruthError
 from gedppl.names import Names
 from gedppl.problem import UTILITY, Problem
 from gedppl.selection import policy_cost
-from gedppl.showing import as_html, as_text
+from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
     import arviz
@@ -67,7 +67,7 @@ class Round:
 
 
 @dataclass(repr=False)
-class Run:
+class Run(Shown):
     """A run, complete round by complete round. It grows while it runs; an interrupted run can be continued."""
 
     problem: Problem | Outline
@@ -82,18 +82,12 @@ class Run:
     def __len__(self) -> int:
         return len(self.rounds)
 
-    def __repr__(self) -> str:
-        return as_text(*self._shown())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._shown())
-
-    def _shown(self) -> tuple[str, dict[str, str]]:
+    def _shown(self) -> Facts:
         """A title, and a few facts: what happened, and whether the limits were kept."""
         names = self.problem.constraint_names
         limits = [f"{name} at most {at_most:.4g}" for name, at_most in zip(names, self.problem.limits)]
         safe = self.problem.safe_action
-        facts = {"actions": f"{self.problem.n_actions}, safe action {None if safe is None else self.problem.names.labels[safe]}"}
+        facts = {"actions": f"{self.problem.n_actions}, safe action {None if safe is None else self.problem.names.label(safe)}"}
         facts |= {"limits": "; ".join(limits) or "none"}
         if self.rounds:
             s = self.summary()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, total_variation
 from gedppl.divergences.leaves import in_numpy
@@ -83,12 +84,16 @@ def member_densities(
     cls: Any, x: np.ndarray, a: np.ndarray, members: Any = None, *, n_members: int = 64, seed: int = 0
 ) -> Density | list[Density]:
     """The members' densities as one batch (M, n), or as a list of (n,) where they are of different families."""
-    if getattr(cls, "size", None) is not None:
-        chosen = range(cls.size) if members is None else np.asarray(members, np.int64).tolist()
-        return _stacked([in_numpy(cls.density(m, x, a))[np.arange(len(x))] for m in chosen])
-    if hasattr(cls, "trace"):
+
+    def finite(cls: MemberList) -> Density | list[Density]:
+        chosen = cls.every if members is None else np.asarray(members, np.int64)
+        return _stacked([in_numpy(cls.density(m, x, a))[np.arange(len(x))] for m in chosen.tolist()])
+
+    def parametric(cls: DensityClass) -> Density | list[Density]:
         cls.trace(x, a)
-    return in_numpy(cls.density_at(_thetas(cls, members, n_members, seed), x, a))
+        return in_numpy(cls.density_at(_thetas(cls, members, n_members, seed), x, a))
+
+    return cls.visit(finite, parametric)
 
 
 def _thetas(cls: Any, members: Any, n_members: int, seed: int) -> np.ndarray:

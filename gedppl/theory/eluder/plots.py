@@ -61,8 +61,7 @@ def compare_divergences(
 
     The same members and points serve all of them. Scales are in each divergence's own units.
     """
-    if members is None and getattr(cls, "size", None) is None:
-        if hasattr(cls, "trace"):
-            cls.trace(x, a)
-        members = eluder.draw_members(cls, n_members, seed)
+    if members is None:
+        cls.trace(x, a)
+        members = cls.visit(lambda finite: finite.every, lambda cls: eluder.draw_members(cls, n_members, seed))
     return {name: eluder.class_dimension(cls, x, a, np.asarray(eps, float), name, members, seed=seed) for name in divergences}

@@ -37,6 +37,7 @@ from gedppl.errors import SettingError, ShapeError, UnknownTruthError
 from gedppl.ged_ucb import delta_shares
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.settings import settings
+from gedppl.showing import Spoken
 from gedppl.theory.eluder.lemmas import expected_width_sum, potential_bound, width_sum_bound
 from gedppl.theory.guarantees.class_constants import ClassConstants, class_constants
 
@@ -64,8 +65,8 @@ class Term:
     numbers: str
 
 
-@dataclass(frozen=True)
-class Guarantee:
+@dataclass(frozen=True, repr=False)
+class Guarantee(Spoken):
     """A regret bound term by term, and the feasibility statement. ``print`` it."""
 
     rounds: int
@@ -329,8 +330,8 @@ def _first_informative(regret: Any, spread: float) -> int | None:
 # a finished run ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GuaranteeCheck:
+@dataclass(frozen=True, repr=False)
+class GuaranteeCheck(Spoken):
     """A finished run beside the guarantee. ``print`` it."""
 
     guarantee: Guarantee

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
 from gedppl.functionals import Functional
-from gedppl.learning import _norm_bounds
+from gedppl.learning import norm_bounds
 from gedppl.learning.loc_ranges import slope
 from gedppl.theory import eluder
 
@@ -72,23 +73,28 @@ def class_constants(
     pinned
         An action whose value is known (the safe one): it has no width, so its points do not count.
     """
-    if getattr(cls, "size", None) is not None:
-        return _finite(cls, functional, n_actions, contexts, pinned, what)
-    rows = contexts
-    if hasattr(cls, "trace") and rows is not None:
+
+    def finite(members: MemberList) -> ClassConstants:
+        return _finite(members, functional, n_actions, contexts, pinned, what)
+
+    return cls.visit(finite, lambda cls: _parametric(cls, functional, n_actions, contexts, what))
+
+
+def _parametric(cls: DensityClass, functional: Functional, n_actions: int, rows: np.ndarray | None, what: str) -> ClassConstants:
+    if rows is not None:
         cls.trace(rows[:1], np.zeros(1, np.int64))
-    if not getattr(cls, "traced", True):
+    if not cls.traced:
         raise SettingError(f"the model of {what} has not been run yet: pass contexts= (n, dx), or example= to density_class")
     notes: tuple[str, ...] = ()
     if rows is None:
-        rows = np.asarray(cls.program.x, float)
+        rows = cls.first_rows
         notes = (f"{what}: features measured on the {len(rows)} rows the model was first run on; pass contexts= for others",)
     predictor = cls.predictor
     if predictor is not None and (predictor.family, predictor.link) == ("Normal", "identity"):
         return _linear_gaussian(cls, functional, n_actions, rows, notes, what)
     if predictor is not None and predictor.link == "logit" and predictor.family.startswith("Bernoulli"):
         return _logistic(cls, functional, n_actions, rows, notes, what)
-    family = getattr(getattr(cls, "program", None), "family", type(cls).__name__)
+    family = cls.density_at(cls.initial, rows[:1], np.zeros(1, np.int64)).family
     raise SettingError(
         f"no constants are known for {what} ({family}): they are for finite, linear-Gaussian and logistic classes; pass "
         "constants={name: ClassConstants(lipschitz=..., radius=..., dimension=..., exploration=...)}"
@@ -151,7 +157,7 @@ def _lipschitz(cls: Any, functional: Functional, x: np.ndarray, a: np.ndarray, w
     known = functional.lipschitz("hellinger", density)
     if known is not None:
         return known
-    values = functional.clip(np.asarray(cls.values(functional, x, a), float))
+    values = functional.clip(np.asarray(cls.values(functional, cls.every, x, a), float))
     i, j = np.triu_indices(len(values), 1)
     gaps, apart = np.abs(values[i] - values[j]), np.sqrt(eluder.class_divergences(cls, x, a))
     if np.any((gaps > 0) & (apart == 0)):
@@ -164,7 +170,7 @@ def _lipschitz(cls: Any, functional: Functional, x: np.ndarray, a: np.ndarray, w
 
 
 def _norm(cls: Any, what: str) -> float:
-    parts = _norm_bounds(cls) or []
+    parts = norm_bounds(cls) or []
     covered = np.concatenate([np.asarray(index) for index, _ in parts]) if parts else np.zeros(0)
     if len(np.unique(covered)) < cls.dim:
         raise SettingError(

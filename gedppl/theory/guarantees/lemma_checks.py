@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
 from gedppl.problem import UTILITY, Problem
+from gedppl.showing import Spoken
 from gedppl.theory import eluder
 from gedppl.theory.eluder.lemmas import (
     gaussian_amplitude,
@@ -42,8 +44,8 @@ class Count:
     printed: float
 
 
-@dataclass(frozen=True)
-class LemmaCheck:
+@dataclass(frozen=True, repr=False)
+class LemmaCheck(Spoken):
     """What a run did, beside what the lemmas allow. ``print`` it."""
 
     stream: str
@@ -86,6 +88,9 @@ class LemmaCheck:
         return "\n".join([*lines, *(f"VIOLATED: {v}" for v in self.violations)])
 
 
+Amplitudes = tuple[np.ndarray, float, list[float], float]  # of every round, radius, dimensions, the one at the end
+
+
 def check_lemmas(
     run: Any, stream: str | None = None, *, delta: float = 0.05, sets: str = "ball", eps: Sequence[float] = SCALES
 ) -> LemmaCheck:
@@ -119,12 +124,13 @@ def check_lemmas(
         raise SettingError(f"stream must be one of {names}, got {name!r}")
     cls = problem.streams[name]
     x, a, y = _rows(run, name)
-    if getattr(cls, "size", None) is not None:
-        amplitudes, radius, dims, at_end = _finite(cls, x, a, y, delta, sets, eps)
-    elif getattr(cls, "predictor", None) is not None and cls.predictor.family == "Normal" and sets == "ball":
-        amplitudes, radius, dims, at_end = _linear_gaussian(cls, x, a, delta, eps)
-    else:
-        raise SettingError(f"check_lemmas knows finite classes, and balls of linear-Gaussian ones; {cls!r} is neither")
+
+    def parametric(cls: DensityClass) -> Amplitudes:
+        if cls.predictor is None or cls.predictor.family != "Normal" or sets != "ball":
+            raise SettingError(f"check_lemmas knows finite classes, and balls of linear-Gaussian ones; {cls!r} is neither")
+        return _linear_gaussian(cls, x, a, delta, eps)
+
+    amplitudes, radius, dims, at_end = cls.visit(lambda members: _finite(members, x, a, y, delta, sets, eps), parametric)
     counts = tuple(
         Count(
             eps=float(e),
@@ -160,8 +166,8 @@ def _rows(run: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _finite(
-    cls: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray, delta: float, sets: str, eps: Sequence[float]
-) -> tuple[np.ndarray, float, list[float], float]:
+    cls: MemberList, x: np.ndarray, a: np.ndarray, y: np.ndarray, delta: float, sets: str, eps: Sequence[float]
+) -> Amplitudes:
     M, T = int(cls.size), len(a)
     points, where = np.unique(np.column_stack([x, a]), axis=0, return_inverse=True)
     where = where.reshape(-1)
@@ -169,7 +175,7 @@ def _finite(
     table = np.zeros((M, M, len(points)))
     table[np.triu_indices(M, 1)] = pairs
     table += table.transpose(1, 0, 2)
-    likelihood = np.cumsum(np.asarray(cls.log_likelihood(x, a, y), float), axis=1)
+    likelihood = np.cumsum(np.asarray(cls.log_likelihood(cls.every, x, a, y), float), axis=1)
     likelihood = np.concatenate([np.zeros((M, 1)), likelihood[:, :-1]], axis=1)  # before each round
     log_size = math.log(M / delta)
     counts = np.zeros(len(points))
@@ -192,9 +198,7 @@ def _finite(
     return amplitudes, radius, [dimension(e) for e in eps], dimension(1 / T**2)
 
 
-def _linear_gaussian(
-    cls: Any, x: np.ndarray, a: np.ndarray, delta: float, eps: Sequence[float]
-) -> tuple[np.ndarray, float, list[float], float]:
+def _linear_gaussian(cls: Any, x: np.ndarray, a: np.ndarray, delta: float, eps: Sequence[float]) -> Amplitudes:
     """{|theta - centre|_V^2 <= rho^2}, V = lambda I + sum phi phi' in units of the noise: sum H^2 <= rho^2 / 8 inside it."""
     scale = np.broadcast_to(np.asarray(cls.predictor.fixed(x, a)["scale"], float), (len(a),))
     phi = np.asarray(cls.predictor.features(x, a), float) / scale[:, None]

@@ -1,23 +1,32 @@
-"""How the real-data scripts judge a policy: regressions that have not seen the row they judge.
+"""How a world of real rows judges a policy: by regressions that have not seen the row they judge.
 
-Not a problem of its own; `dosing.py`, `pricing.py`, `newsvendor.py` and `diagnosis.py` import it as a neighbour.
+Axis letters: n rows, D features, K feature tables.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import expit
 
-MEAN = {"logistic": expit, "poisson": lambda eta: np.exp(np.clip(eta, -30, 30))}
+MEAN: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "logistic": expit,
+    "poisson": lambda eta: np.exp(np.clip(eta, -30, 30)),
+}
 FOLDS = 5
 
 
-def folds_of(x):
+def folds_of(x: np.ndarray) -> np.ndarray:
     """A fold for every row of x (n, dx). Equal rows share one, so that a cross-fitted value is a function of x."""
     _, group = np.unique(x, axis=0, return_inverse=True)
     group = group.ravel()
     return np.random.default_rng(0).integers(FOLDS, size=group.max() + 1)[group]
 
 
-def cross_fit(fold, features, y, family, at=None):
+def cross_fit(
+    fold: np.ndarray, features: np.ndarray, y: np.ndarray, family: str, at: Sequence[np.ndarray] | None = None
+) -> np.ndarray:
     """E[y | features] for every row from a fit without its fold: (n,), or (n, K) at the K feature tables in `at`.
 
     family "logistic" (y in [0, 1], fractions allowed) or "poisson" (y >= 0); only the mean must be right, not the noise.
@@ -31,8 +40,8 @@ def cross_fit(fold, features, y, family, at=None):
     return out[:, 0] if at is None else out
 
 
-def regression(features, y, family, ridge=1.0):
-    """Maximum likelihood by Newton's method, with a ridge of one pseudo-row so that rare columns stay finite."""
+def regression(features: np.ndarray, y: np.ndarray, family: str, ridge: float = 1.0) -> np.ndarray:
+    """Maximum likelihood by Newton's method, (D,), with a ridge of one pseudo-row so that rare columns stay finite."""
     w = np.zeros(features.shape[1])
     for _ in range(50):
         mean = MEAN[family](features @ w)

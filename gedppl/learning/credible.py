@@ -1,0 +1,208 @@
+"""Limits from sampled parameters: credible ones, which trust model and prior, and sampled sets, which only look.
+
+Credible. Of draws theta_1..theta_M from a posterior each action gets
+
+    U_a = the r-th smallest of T(x, a; theta_m),     r = binom.ppf(1 - delta_MC / K, M, 1 - eps) + 1,
+
+so that P(T(x, a; theta) <= U_a | data) >= 1 - eps but for Monte Carlo error of probability delta_MC; if r exceeds M, the end of
+the range. Weighted or autocorrelated draws count by their effective size. A policy that mixes actions is judged by the same
+quantile of its own cost sum_a pi_a T(x, a; theta_m): quantiles of single actions do not bound that of a mixture.
+This holds for one decision, if model and prior are right. It is no guarantee.
+
+Sampled. The draws that lie in the likelihood-ratio set, l(theta_m) >= R - log(1/delta), and the largest value among them: an
+inner approximation, to show and to explore with.
+
+Axis letters: S draws, n contexts, K actions, D flat parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import binom
+
+from gedppl.classes import MemberList
+from gedppl.errors import SettingError
+from gedppl.learning.learner import Bounds, DrawnValues
+from gedppl.numerics.weighted import quantile_index
+
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
+    from gedppl.learning.drawn import DrawnLearner
+
+SOURCES = ("laplace", "svi", "nuts", "prior")
+MONTE_CARLO = 0.05  # delta_MC: the chance, over the draws, that a quantile read off them is too low
+INNER = "inner approximation: the true worst case may be larger"
+MOST_DRAWS = 100_000
+
+
+@dataclass(frozen=True)
+class CredibleSet:
+    """Limits that hold with a posterior probability; made by `credible_set`."""
+
+    level: float = 0.95
+    source: str = "laplace"
+    draws: int = 1000
+    guaranteed: bool = False
+
+    def describe(self, delta: float) -> str:
+        return (
+            f"posterior quantile at level {self.level:g} from {self.draws} draws (source {self.source}), Monte Carlo error "
+            f"{MONTE_CARLO:g} allowed for: for this decision, not for all rounds at once"
+        )
+
+    def check(self, cls: Any) -> None:
+        """Raise where the class has no posterior to draw from."""
+        check_source(cls, self.source, "credible_set")
+
+    def bounds(self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+        """Quantiles of the functional at x (n, dx) for actions 0..K-1."""
+        found, n = learner.draws, len(x)
+        values = learner.values(functional, x, n_actions).reshape(found.size, -1)
+        level = quantile_level(found.ess, 1 - self.level, n_actions, exact=found.enumerated) if learner.usable else math.inf
+        drawn = DrawnValues(values.reshape(-1, n, n_actions), found.weights, level)
+        estimate, witness, remark = found.weights @ values, None, learner.remark
+        if level > 1:
+            upper, lower = np.full(values.shape[1], functional.high), np.full(values.shape[1], functional.low)
+            remark = f"{remark}; too few draws for this level ({found.ess:.0f} effective), so that the range's end stands in"
+        else:
+            at = quantile_index(values, found.weights, level)
+            upper, lower = np.take_along_axis(values, at[None], axis=0)[0], -drawn.quantile(-values)
+            witness = found.theta[at].reshape(n, n_actions, *found.theta.shape[1:])
+        shape = (n, n_actions)
+        return Bounds(
+            estimate=functional.clip(estimate).reshape(shape),
+            lower=lower.reshape(shape),
+            upper=upper.reshape(shape),
+            method="sampled",
+            guaranteed=False,
+            rule=self.describe(learner.delta),
+            note=remark,
+            find_witness=lambda: witness,
+            credible=self.level,
+            drawn=drawn,
+        )
+
+
+@dataclass(frozen=True)
+class SampledSet:
+    """The largest value over draws that lie in the likelihood-ratio set; made by `sampled_set`."""
+
+    source: str = "laplace"
+    draws: int = 1000
+    guaranteed: bool = False
+
+    def describe(self, delta: float) -> str:
+        return f"draws (source {self.source}) inside the likelihood-ratio set at {1 - delta:g}, the largest value among them"
+
+    def check(self, cls: Any) -> None:
+        """Raise where there is nothing to draw from."""
+        check_source(cls, self.source, "sampled_set")
+
+    def bounds(self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+        """Largest and smallest value at x (n, dx) over the draws in the set; the range where there are none."""
+        found, shape = learner.draws, (len(x), n_actions)
+        values = learner.values(functional, x, n_actions).reshape(found.size, -1)
+        kept = learner.base.contains(found.theta)
+        note = f"{INNER} ({int(kept.sum())} of {found.size} draws lie in the set); {learner.remark}"
+        lower, upper, witness = np.full(shape, functional.low), np.full(shape, functional.high), None
+        if kept.any():
+            inside = values[kept]
+            lower, upper = inside.min(axis=0).reshape(shape), inside.max(axis=0).reshape(shape)
+            witness = found.theta[kept][inside.argmax(axis=0)].reshape(*shape, *found.theta.shape[1:])
+        return Bounds(
+            estimate=functional.clip(found.weights @ values).reshape(shape),
+            lower=lower,
+            upper=upper,
+            method="sampled",
+            guaranteed=False,
+            rule=self.describe(learner.delta),
+            note=note,
+            find_witness=lambda: witness,
+        )
+
+
+def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000) -> CredibleSet:
+    """Limits that hold with posterior probability `level` at each decision, if model and prior are right. Never a guarantee.
+
+    Parameters
+    ----------
+    level
+        1 - eps. The policy that is played meets the quantile of its cost at this level over the draws.
+    source
+        ``"laplace"`` (around the fit, by our own Hessian), ``"svi"`` (the guide of an SVI oracle), ``"nuts"``, or ``"prior"``
+        (the prior's draws, weighted by the likelihood). Before data each is the prior.
+    draws
+        At least 60 or so for a level of .95: with fewer the end of the range stands in.
+
+    Notes
+    -----
+    It borrows strength: an untried action is bounded by its prior and by pooling, so it learns faster than a guarantee, and is
+    wrong where the prior is. Parameters need priors: `numpyro.sample` or `pyro.sample` sites.
+
+    >>> credible_set(0.9).describe(0.05)[:33]
+    'posterior quantile at level 0.9 f'
+    """
+    if not (_is_number(level) and 0.5 <= level < 1):
+        raise SettingError(f"level must lie in [0.5, 1), got {level!r}; 0.95 is customary")
+    check_draws(source, draws)
+    return CredibleSet(float(level), source, int(draws))
+
+
+def sampled_set(source: str = "laplace", draws: int = 1000) -> SampledSet:
+    """Draws that lie in the likelihood-ratio set, and the largest value among them: an inner approximation, never certified.
+
+    `source`, `draws`: see `credible_set`.
+    """
+    check_draws(source, draws)
+    return SampledSet(source, int(draws))
+
+
+# quantiles over draws -----------------------------------------------------------------------------------------------------
+
+
+def quantile_level(size: float, eps: float, n_actions: int, *, exact: bool = False) -> float:
+    """r / M of the order statistic that is above the (1 - eps) quantile of all K actions but for `MONTE_CARLO`; inf above M.
+
+    `exact`: the weights are the posterior itself, and there is no Monte Carlo error.
+
+    >>> quantile_level(1000, 0.05, 5)
+    0.967
+    >>> quantile_level(30, 0.05, 5), quantile_level(30, 0.05, 5, exact=True)
+    (inf, 0.95)
+    """
+    if exact:
+        return 1 - eps
+    M = math.floor(size)
+    rank = int(binom.ppf(1 - MONTE_CARLO / n_actions, M, 1 - eps)) + 1 if M >= 1 else 1
+    return rank / M if rank <= M else math.inf
+
+
+# checks -------------------------------------------------------------------------------------------------------------------
+
+
+def check_draws(source: object, draws: object) -> None:
+    if source not in SOURCES:
+        raise SettingError(f"source must be one of {SOURCES}, got {source!r}")
+    if not _is_number(draws) or int(draws) != draws or not 20 <= draws <= MOST_DRAWS:  # type: ignore[call-overload,operator]
+        raise SettingError(f"draws must be a whole number from 20 to {MOST_DRAWS}, got {draws!r}; 1000 is customary")
+
+
+def check_source(cls: Any, source: str, what: str) -> None:
+    """Raise where a class has no proper prior, or no way to draw from this source."""
+    if isinstance(cls, MemberList):  # its posterior over members is exact, whatever the source
+        return
+    free = [site.name for site in cls.sites if not site.prior]
+    if free:
+        raise SettingError(
+            f"{what}() draws from a posterior, but the parameters {free} have no prior: write them as sample sites "
+            "(numpyro.sample or pyro.sample) with a proper prior, or give this outcome another rule, confidence={'...': "
+            "likelihood_ratio()}"
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

@@ -1,0 +1,180 @@
+"""A learner whose bounds are read off sampled parameters; everything else is asked of the learner around which it stands.
+
+Draws are made anew at refits. In between they are weighted by the likelihood of the rows that came, and drawn again at once
+where the weights no longer will do (Pareto's k-hat, effective size). Markov chains are dear and are run again only when less
+than half of their effective size is left. Draws from the prior are only ever weighted.
+
+Axis letters: S draws, n contexts, K actions, D flat parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gedppl.learning import draws as sampling
+from gedppl.learning.credible import CredibleSet, SampledSet
+from gedppl.learning.draws import ParameterDraws
+from gedppl.learning.learner import Bounds, Guess, Learner, Trail
+from gedppl.learning.storing import Reader, Tree, Writer
+from gedppl.rows import Rows
+
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
+
+ENOUGH = 0.5  # share of a chain's effective size, above which weighting does instead of another chain
+
+
+@dataclass(frozen=True)
+class DrawnLearner:
+    """Draws beside a learner of the same rows. Immutable; made by `start`."""
+
+    base: Learner  # its set is the likelihood-ratio one
+    cls: Any
+    delta: float
+    rule: CredibleSet | SampledSet
+    oracle: Any
+    seed: int
+    rows: Rows | None
+    draws: ParameterDraws
+    fresh: float  # effective size when last drawn
+
+    @classmethod
+    def start(
+        cls, base: Learner, density: Any, *, delta: float, rule: CredibleSet | SampledSet, oracle: Any, seed: int
+    ) -> DrawnLearner:
+        """Before any row: draws from the prior."""
+        rule.check(density)
+        first = sampling.sample(density, None, rule.source, rule.draws, seed, oracle=oracle)
+        return cls(base, density, float(delta), rule, oracle, int(seed), None, first, first.ess)
+
+    # draws ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether the draws stand for the posterior of all rows."""
+        return self.draws.ok and not self.draws.degenerate
+
+    @property
+    def remark(self) -> str:
+        """What there is to say about the draws."""
+        said = self.draws.status
+        if self.draws.log_weights is not None and not self.draws.enumerated:
+            said += f", weighted by the rows since: {self.draws.ess:.0f} effective, k-hat {self.draws.khat:.2f}"
+        return said if self.draws.exact or self.draws.enumerated else f"{said}; draws approximate the posterior"
+
+    @property
+    def status(self) -> str:
+        return f"{self.base.status}; {self.remark}"
+
+    def values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
+        """(S, n, K), inside the functional's range; its high end where a draw has no value."""
+        x = np.asarray(x, float)
+        xs, actions = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+        found = sampling.values(self.cls, self.draws, functional, xs, actions)
+        clipped = functional.clip(np.where(np.isnan(found), functional.high, found))
+        return np.asarray(clipped).reshape(-1, len(x), n_actions)
+
+    def one_draw(self, functional: Functional, x: np.ndarray, n_actions: int, uniforms: np.ndarray) -> np.ndarray:
+        """(n, K): the functional at a draw of its own for each context x (n, dx), chosen by uniforms (n,)."""
+        edges = np.cumsum(self.draws.weights)
+        chosen = np.minimum(np.searchsorted(edges / edges[-1], uniforms, side="right"), self.draws.size - 1)
+        return self.values(functional, x, n_actions)[chosen, np.arange(len(x))]
+
+    def _redrawn(self) -> DrawnLearner:
+        """New draws given all rows; the old ones stay if that fails and they will still do."""
+        fit = self.base.fit
+        found = sampling.sample(self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle)
+        if not found.ok and self.usable:
+            return self
+        return replace(self, draws=found, fresh=found.ess)
+
+    @property
+    def _weighted_only(self) -> bool:
+        return self.rule.source == "prior" or self.draws.enumerated or self.rows is None
+
+    # learning -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        return self.base.n
+
+    @property
+    def snapshot_sizes(self) -> np.ndarray:
+        return self.base.snapshot_sizes
+
+    def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> DrawnLearner:
+        """Take in m rows told together; the draws are weighted by their likelihood."""
+        base = self.base.absorb(x, a, y)
+        x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
+        if not len(a):
+            return replace(self, base=base)
+        gained = sampling.log_likelihood(self.cls, self.draws, x, a, y).sum(axis=1)
+        rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(x, a, y)
+        new = replace(self, base=base, rows=rows, draws=self.draws.reweighted(gained))
+        return new if new.usable or new._weighted_only else new._redrawn()
+
+    def refit(self) -> DrawnLearner:
+        """Fit, and draw again."""
+        new = replace(self, base=self.base.refit())
+        still_good = self.rule.source == "nuts" and self.usable and self.draws.ess >= ENOUGH * self.fresh
+        never_drawn = self.draws.source != self.rule.source
+        return new if self._weighted_only or (still_good and not never_drawn) else new._redrawn()
+
+    def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+        """By the rule, from the draws; declarations are held against the set around which the draws lie."""
+        found = self.rule.bounds(self, functional, x, n_actions)
+        if not self.base.refutable:
+            return found
+        return replace(found, watched=self.base.bounds(functional, x, n_actions))
+
+    def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
+        """The draws' mean and the rule's range."""
+        found = self.rule.bounds(self, functional, x, n_actions)
+        return Guess(found.estimate, found.lower, found.upper)
+
+    def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
+        """That of the set: it steers, and today's bounds come from the draws."""
+        return replace(self.base.trail(functional, x, n_actions), approximate=True)
+
+    def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
+        return self.base.squared_deviation(functional, n_rows)
+
+    @property
+    def fit(self) -> Any:
+        return self.base.fit
+
+    def contains(self, theta: np.ndarray) -> np.ndarray:
+        return self.base.contains(theta)
+
+    # monitors -------------------------------------------------------------------------------------------------------------
+
+    def has_predictive(self, x: np.ndarray) -> bool:
+        return self.base.has_predictive(x)
+
+    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.base.predictive_cdf(x, a, y)
+
+    def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
+        return self.base.log_predictive(x, a, y)
+
+    @property
+    def refutable(self) -> bool:
+        return self.base.refutable
+
+    def mark(self) -> np.ndarray:
+        return self.base.mark()
+
+    def top(self, since: np.ndarray) -> float:
+        return self.base.top(since)
+
+    # storing --------------------------------------------------------------------------------------------------------------
+
+    def stored(self, out: Writer) -> Tree:
+        return {"base": self.base.stored(out)} | out.fields(self, ("rows", "draws", "fresh"))
+
+    def restored(self, read: Reader, tree: Tree) -> DrawnLearner:
+        kept = {name: tree[name] for name in tree if name != "base"}
+        return replace(self, base=self.base.restored(read, tree["base"]), **read.fields(kept, ("rows", "draws", "fresh")))

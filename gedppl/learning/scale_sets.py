@@ -1,0 +1,137 @@
+"""What rows leave plausible of coefficients and scales that are both unknown: sufficient sums, and sets of them.
+
+Rows of a scale's group g enter by n, least squares and the residual sum of squares alone. Groups with coefficients in common are
+treated as if each had its own, beta_g: the set is larger then, never smaller, and nothing is borrowed between groups.
+
+Axis letters: n rows, p coefficients, G scales, r directions seen, m rows asked about, M particles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gedppl.classes import LocationScale
+from gedppl.errors import OutOfSupportError
+from gedppl.learning.scale_reach import ScaleReach
+from gedppl.learning.storing import storable
+from gedppl.oracles.fits import RANK_TOLERANCE
+from gedppl.rows import Rows
+
+LOG_2PI = float(np.log(2 * np.pi))
+EXACT_FIT = 1e-24  # share of the outcomes' squares below which residuals are rounding: no scale is known then
+BEYOND_ROUNDING = 1e-7  # share of a row's features outside the span of the rows seen
+
+
+def table_of(form: LocationScale, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Rows:
+    """features | log y or 0, scale's group and outcome less its offset (of a LogNormal, its logarithm less the offset)."""
+    logged = form.family == "LogNormal"
+    if logged and np.any(y <= 0):
+        raise OutOfSupportError(
+            f"a LogNormal outcome must be above 0, got {float(np.min(y)):g}: drop the row or add what is missing"
+        )
+    told = np.log(y) if logged else y
+    offset = np.broadcast_to(np.asarray(form.offset(x, a), float), len(a))
+    columns = np.hstack([np.asarray(form.features(x, a), float), (told if logged else np.zeros(len(a)))[:, None]])
+    return Rows.of(columns, np.asarray(form.group(x, a), np.int64), told - offset)
+
+
+def row_values(table: Rows, coefficients: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
+    """Log-densities of the rows, (M, n), at coefficients (M, p) and log scales (M, G)."""
+    mine = log_scale[:, table.a]
+    with np.errstate(over="ignore", invalid="ignore"):
+        z = (table.y - coefficients @ table.x[:, :-1].T) * np.exp(-mine)
+        return -0.5 * z**2 - mine - 0.5 * LOG_2PI - table.x[:, -1]
+
+
+@storable
+@dataclass(frozen=True)
+class ScaleFit:
+    """Least squares of one scale's rows."""
+
+    n: int
+    coefficients: np.ndarray  # (p,) of smallest norm
+    root: np.ndarray  # (p, r): |phi root|^2 = phi' A^+ phi
+    hidden: np.ndarray  # (p, p - r) orthonormal, of columns divided by their size: directions without rows
+    width: np.ndarray  # (p,) the columns' sizes; 0 where no row has any
+    rss: float  # 0 where the rows leave no residual
+
+    @property
+    def gram(self) -> np.ndarray:
+        """A = sum phi phi', (p, p)."""
+        if not self.root.shape[1]:
+            return np.zeros((len(self.width), len(self.width)))
+        inverse = np.linalg.pinv(self.root)  # (r, p)
+        return inverse.T @ inverse
+
+    @property
+    def top(self) -> float:
+        """The largest n log s - 1/2 sum (s y - phi'm)^2; inf where the rows leave no residual."""
+        if self.n == 0:
+            return 0.0
+        return -0.5 * self.n * (np.log(self.rss / self.n) + 1.0) if self.rss > 0 else np.inf
+
+    def sizes(self, phi: np.ndarray) -> np.ndarray:
+        """h (m,) of features (m, p); infinite where they leave the span of the rows seen."""
+        known = self.width > 0
+        scaled = np.divide(phi, self.width, out=np.zeros_like(phi), where=known)
+        leaves = np.linalg.norm(scaled @ self.hidden, axis=1) > BEYOND_ROUNDING * np.linalg.norm(scaled, axis=1)
+        leaves |= np.any(phi[:, ~known] != 0, axis=1)
+        return np.where(leaves, np.inf, np.linalg.norm(phi @ self.root, axis=1))
+
+
+def fits_of(table: Rows, n_groups: int) -> tuple[ScaleFit, ...]:
+    """One `ScaleFit` a scale, by least squares on columns of unit size, residuals taken from the rows themselves."""
+    return tuple(_fit(table.x[table.a == g, :-1], table.y[table.a == g]) for g in range(n_groups))
+
+
+def _fit(phi: np.ndarray, y: np.ndarray) -> ScaleFit:
+    n = len(phi)
+    width = np.sqrt(np.sum(phi**2, axis=0))
+    unit = np.where(width > 0, width, 1.0)
+    values, vectors = np.linalg.eigh((phi / unit).T @ (phi / unit))
+    seen = values > RANK_TOLERANCE * max(float(values.max(initial=0.0)), np.finfo(float).tiny)
+    root = vectors[:, seen] / np.sqrt(values[seen]) / unit[:, None]
+    coefficients = root @ (root.T @ (phi.T @ y))
+    left = y - phi @ coefficients
+    again = root @ (root.T @ (phi.T @ left))  # one step of refinement: large means cancel less
+    left = left - phi @ again
+    rss = float(left @ left)
+    if n <= int(seen.sum()) or rss <= EXACT_FIT * float(y @ y):
+        rss = 0.0
+    return ScaleFit(n, coefficients + again, root, vectors[:, ~seen], width, rss)
+
+
+@storable
+@dataclass(frozen=True)
+class ScaleSet:
+    """{(m, s) : log-likelihood of the rows after a start >= threshold}, as its least-squares fits tell it."""
+
+    start: int
+    fits: tuple[ScaleFit, ...]
+    threshold: float  # of the log-density without its constants
+
+    @property
+    def kappa(self) -> float:
+        """How far below its top the log-likelihood may lie."""
+        return float(sum(fit.top for fit in self.fits) - self.threshold)
+
+    def levels(self) -> np.ndarray:
+        """c (G,): the threshold for each group's own rows, the others at their best."""
+        tops = np.array([fit.top for fit in self.fits])
+        return np.array([self.threshold - np.sum(np.delete(tops, g)) for g in range(len(tops))])
+
+    def reach(self, phi: np.ndarray, offset: np.ndarray, group: np.ndarray) -> ScaleReach:
+        """What is plausible of location and scale at rows with these features (m, p), offsets (m,) and scales (m,)."""
+        centre, size, unit, count, top = np.array(offset, float), *(np.zeros(len(phi)) for _ in range(4))
+        levels = self.levels()
+        for g in np.unique(group):
+            mine, fit = group == g, self.fits[g]
+            centre[mine] += phi[mine] @ fit.coefficients
+            size[mine] = fit.sizes(phi[mine])
+            count[mine] = fit.n
+            if fit.rss > 0:
+                unit[mine] = np.sqrt(fit.rss / fit.n)
+                top[mine] = np.log(fit.n / fit.rss) - 2 * levels[g] / fit.n
+        return ScaleReach(centre, size, unit, count, top)

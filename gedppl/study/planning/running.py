@@ -1,0 +1,27 @@
+"""What every simulation here needs: an agent made anew for each run, and a bar over runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from gedppl.agent import GEDUCB
+from gedppl.problem import Problem
+
+One = TypeVar("One")
+
+
+def make_agent(given: Any, problem: Problem, delta: float, seed: int) -> Any:
+    """Options of `GEDUCB` become one; a function (problem, delta, seed) makes its own."""
+    if given is None or isinstance(given, Mapping):
+        return GEDUCB(problem, **({"delta": delta, "seed": seed} | dict(given or {})))
+    return given(problem, delta, seed)
+
+
+def shown(items: Iterable[One], total: int, progress: bool, unit: str) -> Iterable[One]:
+    """The items, with a bar if one is wanted."""
+    if not progress:
+        return items
+    from tqdm import tqdm
+
+    return tqdm(items, total=total, unit=unit, dynamic_ncols=True)
