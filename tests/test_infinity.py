@@ -14,9 +14,9 @@ import pytest
 
 import gedppl as ged
 from gedppl.density import Density
-from gedppl.learning.program_bounds import ARGUMENT, MISSPECIFIED
+from gedppl.learning.program_bounds import MISSPECIFIED
 from gedppl.learning.programs import ProgramLearner
-from tests.program_doubles import Glm, arm_features
+from tests.program_doubles import ARGUMENT, Glm, arm_features
 
 DELTA = 0.05
 

@@ -18,11 +18,11 @@ from gedppl.functionals import expected, mean, probability
 from gedppl.learning import confidence_set, learner_for, radius
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import EMPTY
-from gedppl.learning.program_bounds import APART, ARGUMENT, _over_interval
+from gedppl.learning.program_bounds import APART, _over_interval
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import Est
 from gedppl.oracles import auto, mle
-from tests.program_doubles import Glm, arm_features, some_rows
+from tests.program_doubles import ARGUMENT, Glm, arm_features, some_rows
 
 DELTA = 0.05
 
@@ -238,7 +238,7 @@ def test_the_working_prior_is_no_part_of_the_set() -> None:
         learner = learner.absorb(x[:6], a[:6], np.ones(6)).refit()
     assert learner.contains(truth)[0]
     assert learner.bounds(mean(0, 1), x[:1], 1).upper[0, 0] == 1.0
-    with_prior = learner.prior.log_density(truth[0]) - learner.prior.log_density(learner.theta)
+    with_prior = learner.working_prior.log_density(truth[0]) - learner.working_prior.log_density(learner.theta)
     assert with_prior < -learner.kappa  # counted into the set it would have thrown the truth out
 
 

@@ -73,7 +73,9 @@ def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a:
 def _promise(learner: ProgramLearner, s: Plausible, functional: Functional, x: np.ndarray, a: np.ndarray) -> Promise:
     value, grad = learner.cls.values_grad(functional, np.broadcast_to(s.region.centre, (len(a), learner.cls.dim)), x, a)
     grad = np.where(np.isfinite(grad), grad, 0.0)
-    return Promise(np.asarray(value, float), s.region.half_width(grad), grad)
+    half = s.region.half_width(grad)
+    open_ended = np.any(grad[:, s.unseen.untouched] != 0, axis=1)  # no row depends on these parameters: no end, in any unit
+    return Promise(np.asarray(value, float), np.where(open_ended, np.inf, half), grad)
 
 
 def _over(
@@ -110,6 +112,7 @@ def _over(
         left = (budget * m - found[0].gradients) // (2 * m) - 1
         if left >= 4 or np.any(known > found[0].value.reshape(2, m)):  # a climb that ends below a member was lost
             second = learner.candidates[np.argmax(seen, axis=1)].reshape(2 * m, -1)
+            second = np.where(chosen.unseen.untouched, region.centre, second)  # there is no distance along what has no unit
             found.append(ascend(region, objective, second, steps=max(8, left)))
     reached = np.array([f.value for f in found]).reshape(-1, 2, m)  # starts x {up, down} x problems
     winner = np.argmax(reached, axis=0)  # (2, m)
