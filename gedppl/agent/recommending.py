@@ -5,7 +5,7 @@ A decision explores and may mix actions; a recommendation does neither. Axis let
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -113,6 +113,7 @@ def _certified(
     state = choice.memory.state
     assert state is not None
     alone = np.eye(state.problem.n_actions)[action]
-    certificate, _ = certify(state, x, alone, action, choice.info, 0, choice.fallback, (), choice.doubts)
+    info = None if choice.info is None else replace(choice.info, worst=choice.info.cost_upper[:, :, action])
+    certificate, _ = certify(state, x, alone, action, info, 0, choice.fallback, (), choice.doubts)
     name = state.problem.names.label(action)
     return Recommendation(action, rule, reason, certificate, utility, cost, upper, name)

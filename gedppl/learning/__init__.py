@@ -237,8 +237,9 @@ def confidence_set(
     sets of their own, as an agent's have: an action is then not charged for the parameters of others. How often actions occur in
     the rows cannot stand in for it, since that may depend on outcomes.
     """
+    x, a, y = _rows(x, a, y)
     learner = _started(cls, x, a, n_actions, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed)
-    return ConfidenceSet(cls, feed(learner, *_rows(x, a, y), growth=growth))
+    return ConfidenceSet(cls, feed(learner, x, a, y, growth=growth))
 
 
 def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
