@@ -101,11 +101,10 @@ def speed() -> None:
     rng = np.random.default_rng(0)
     arguments, _ = instance(rng, 5, 1, 1000)
     slow = seconds(lambda: literal_pass(arguments), 1)
-    clear = seconds(lambda: exact_pass(**arguments, engine="clear"), 1)
     fast = seconds(lambda: exact_pass(**arguments))
     every, _ = instance(rng, 5, 1, 1000, growth=1.0)
     refit = seconds(lambda: exact_pass(**every))
-    print(f"exact pass, t=1000, K=5, J=1: literal {slow:.2f} s, clear {clear:.3f} s, fast {fast:.4f} s")
+    print(f"exact pass, t=1000, K=5, J=1: literal {slow:.2f} s, fast {fast:.4f} s")
     print(f"  fast against literal {slow / fast:.0f}x; with a refit every round {refit:.4f} s, {slow / refit:.0f}x")
     for n_actions, n_limits in ((5, 0), (5, 1), (20, 1), (5, 2), (5, 3)):
         times = {}

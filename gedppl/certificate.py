@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.ged_ucb.known import holds_parameters
+from gedppl.ged_ucb.declared import holds_parameters
 from gedppl.learning.learner import Bounds
 from gedppl.names import Names
 from gedppl.problem import Constraint
@@ -56,7 +56,7 @@ class ConstraintCertificate:
     name: str
     worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play; where credible, the quantile of the cost
     at_most: float
-    method: str  # "exact", "ascent", "sampled" or "known"
+    method: str  # "exact", "outer", "profiled", "ascent", "sampled" or "known"
     guaranteed: bool
     rule: str
     note: str
@@ -405,9 +405,10 @@ def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
 def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) -> str:
     """The parameters that carry the worst case of action a away from the fit, by their share of the first-order change."""
     c = state.problem.constraints[j]
-    theta = getattr(state.learners.get(getattr(c, "stream", "")), "theta", None)
-    sites = getattr(getattr(c, "model", None), "sites", None)
-    if not isinstance(c, Constraint) or theta is None or sites is None:  # a known cost, or a class without named parameters
+    if not isinstance(c, Constraint) or not c.model.sites:  # a known cost, or a class without named parameters
+        return ""
+    theta = getattr(state.learners[c.stream], "theta", None)  # draws have none
+    if theta is None:
         return ""
     witness = state.learners[c.stream].bounds(c.functional, x[None], state.problem.n_actions).witness
     if witness is None or not np.isfinite(witness[0, a]).all():
@@ -416,6 +417,6 @@ def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) ->
     share = np.abs(gradient[0] * (witness[0, a] - theta))
     if not share.sum() > 0:
         return ""
-    by_site = {site.name: float(share[site.start : site.stop].sum() / share.sum()) for site in sites}
+    by_site = {site.name: float(share[site.start : site.stop].sum() / share.sum()) for site in c.model.sites}
     largest = sorted(by_site, key=lambda name: -by_site[name])[:2]
     return " (" + ", ".join(f"{by_site[name]:.0%} of it in {name!r}" for name in largest if by_site[name] > 0.05) + ")"

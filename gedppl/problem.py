@@ -279,7 +279,7 @@ class Problem(Shown):
         if not isinstance(self.utility, Utility):
             raise ProblemError(f"a problem needs utility=Utility(model, functional), what to maximise; got {self.utility!r}")
         safe = self.safe_action
-        learned = [c for c in self.constraints if isinstance(c, Constraint)]
+        learned = [c for _, c in self.learned]
         if not learned:
             return
         if safe is None:
@@ -301,6 +301,11 @@ class Problem(Shown):
             if not callable(c.safe_value):
                 _check_room(float(_check_safe_value(np.asarray(c.safe_value, float), c)), c)
 
+    @property
+    def learned(self) -> tuple[tuple[int, Constraint], ...]:
+        """The limits whose cost is learned, each with its place among the constraints; a known cost is none of them."""
+        return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, Constraint))
+
     def _collect_streams(self) -> dict[str, Any]:
         """Outcome name -> model. Every model is fitted once for each outcome it explains."""
         streams: dict[str, Any] = {UTILITY: self.utility.model}
@@ -310,7 +315,7 @@ class Problem(Shown):
                 raise ProblemError(
                     f"every constraint needs a name of its own, other than {UTILITY!r}; {name!r} is taken: set name="
                 )
-        learned = [c for c in self.constraints if isinstance(c, Constraint)]
+        learned = [c for _, c in self.learned]
         for c in learned:
             if c.outcome is None:
                 streams[c.name] = c.model

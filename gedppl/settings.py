@@ -13,6 +13,8 @@ import numpy as np
 from gedppl.errors import SettingError
 from gedppl.learning.credible import CredibleSet, SampledSet, credible_set
 from gedppl.learning.radius import paper_radius
+from gedppl.numerics.numbers import check_delta
+from gedppl.oracles import Oracle
 from gedppl.problem import UTILITY
 
 # Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
@@ -62,12 +64,11 @@ class Settings:
                 "confidence={'...': credible_set()}"
             )
         for name, model in streams.items():
-            rule = self.confidence_of(name)
-            if rule is not None and model.traced:
-                try:
-                    rule.check(model)
-                except SettingError as error:
-                    raise SettingError(f"confidence of {name!r}: {error}") from error
+            rule, oracle = self.confidence_of(name), self.oracle_of(name)
+            if model.traced and rule is not None:
+                _named(f"confidence of {name!r}", rule.check, model, oracle)
+            if model.traced and isinstance(oracle, Oracle):
+                _named(f"oracle of {name!r}", oracle.check, model)
 
     def _check_names(self, streams: Collection[str]) -> None:
         for name, value in (("oracle", self.oracle), ("confidence", self.confidence)):
@@ -76,6 +77,13 @@ class Settings:
                 raise SettingError(
                     f"{name} names {unknown[0]!r}, which is no outcome that is learned; choose from {list(streams)}"
                 )
+
+
+def _named(what: str, check: Callable[..., None], *args: Any) -> None:
+    try:
+        check(*args)
+    except SettingError as error:
+        raise SettingError(f"{what}: {error}") from error
 
 
 def _of_stream(value: Any, stream: str) -> Any:
@@ -128,8 +136,7 @@ def settings(
         "theory": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "none", "growth": 1.02, "exact_rounds": 2000},
         "paper": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "paper", "growth": 1.0, "exact_rounds": math.inf},
     }
-    if not (_is_number(delta) and 0 < delta < 1):
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    check_delta(delta)
     if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
         raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     oracle = _checked("oracle", oracle, callable, "one of the oracles or a callable like them")

@@ -404,7 +404,7 @@ MEAN = ged.mean(0, 1)
 IDIOMS = (
     Idiom("Beta-Bernoulli arms", beta_arms, MEAN, beta_arms_pyro, dim=3),
     Idiom("non-centred site effects", noncentred_sites, MEAN, noncentred_sites_pyro, dim=8),
-    Idiom("centred site effects", centred_sites, MEAN),
+    Idiom("centred site effects", centred_sites, MEAN, dim=7),
     Idiom("non-centred arms", noncentred_arms, MEAN, noncentred_arms_pyro, dim=3),
     Idiom("LogNormal spend, known scale", lognormal_spend, ged.probability(above=2.0), lognormal_spend_pyro, dim=4),
     Idiom("LogNormal, unknown scale", lognormal_unknown_scale, ged.probability(above=2.0), word="scale", dim=3),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import gedppl as ged
 from gedppl import errors
 from gedppl.settings import settings
 from tests.plain_worlds import ArmsWorld
+from tests.program_doubles import Glm
+from tests.test_credible import LOGISTIC
 
 WORLD = ArmsWorld("Bernoulli", actions=2)
 X = WORLD.context(np.random.default_rng(0))
@@ -94,3 +99,47 @@ def test_a_journal_with_the_old_word_is_refused_by_a_sentence(tmp_path) -> None:
     Journal.create(tmp_path / "j.db", frozen).close()
     with pytest.raises(errors.JournalMismatchError, match="begun by an earlier version"):
         ged.resume(tmp_path / "j.db", WORLD.problem)
+
+
+# what cannot serve a class ------------------------------------------------------------------------------------------------
+
+
+def wrong_guide(x, a, y=None):
+    numpyro.sample("v", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+
+
+def wrong_shape(x, a, y=None):
+    numpyro.sample("b", dist.Normal(jnp.zeros(3), 1.0).to_event(1))
+
+
+def own_guide(x, a, y=None):
+    at = numpyro.param("at", jnp.zeros(2))
+    numpyro.sample("b", dist.Normal(at, 1.0).to_event(1))
+
+
+@pytest.mark.parametrize("guide", [wrong_guide, wrong_shape])
+@pytest.mark.parametrize("by_source", [False, True], ids=["oracle", "source"])
+def test_a_guide_that_does_not_fit_its_model_is_refused_at_construction(guide, by_source, tmp_path) -> None:
+    options = {"confidence": {"cost": ged.credible_set(source="svi")}} if by_source else {}
+    with pytest.raises(errors.SettingError, match=r"of 'cost': the guide does not fit the model.*the model \{'b': \(2,\)\}"):
+        ged.GEDUCB(LOGISTIC, oracle={"cost": ged.svi(guide)}, journal=tmp_path / "j.db", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_guide_that_fits_is_taken() -> None:
+    agent = ged.GEDUCB(LOGISTIC, oracle={"cost": ged.svi(own_guide)}, confidence={"cost": ged.credible_set(source="svi")})
+    assert agent.ask([0.0]).certificate.constraints[0].kind == "credible"
+
+
+def test_a_guide_without_spread_has_no_draws() -> None:
+    with pytest.raises(errors.SettingError, match="confidence of 'cost': source='svi' needs a guide with spread"):
+        ged.GEDUCB(LOGISTIC, oracle={"cost": ged.svi("delta")}, confidence={"cost": ged.credible_set(source="svi")})
+
+
+def test_chains_need_a_program() -> None:
+    class Hand(Glm):
+        prior_free = np.zeros(2, bool)
+
+    hand = Hand("Bernoulli", 2, bound=np.inf)
+    with pytest.raises(errors.SettingError, match="runs chains of a NumPyro or Pyro program"):
+        ged.credible_set(source="nuts").check(hand)

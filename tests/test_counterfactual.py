@@ -12,6 +12,7 @@ from gedppl.counterfactual import block_pass, blocks, exact_pass, expected_inver
 from gedppl.counterfactual.blocks import fill_blocks
 from gedppl.errors import ActionRangeError, DataError, InfeasibleError, NotFiniteError, SettingError, ShapeError
 from gedppl.selection import select_policy
+from tests.clear_pass import clear_pass
 
 # expected inverse counts ---------------------------------------------------------------------------------------------
 
@@ -143,13 +144,13 @@ def literal_path(arguments: dict[str, Any]) -> np.ndarray:
 def test_exact_pass_is_the_recursion(n_limits: int, ties: bool) -> None:
     arguments = history(10 + n_limits, n_limits=n_limits, t=120)
     arguments = with_ties(arguments) if ties else arguments
-    for engine in ("clear", "fast"):
-        path = exact_pass(**arguments, engine=engine, keep_path=True).path
+    for walk in (clear_pass, exact_pass):
+        path = walk(**arguments, keep_path=True).path
         assert np.abs(path[0] - literal_path(arguments)).max() <= 1e-10  # type: ignore[index]
 
 
 @pytest.mark.parametrize("case", ["plain", "ties", "mask", "queries", "refit every round", "three limits", "many actions"])
-def test_the_two_engines_agree(case: str) -> None:
+def test_the_pass_is_the_one_with_nothing_precomputed(case: str) -> None:
     arguments = history(3, n_actions=6, t=150, n_contexts=2)
     if case == "ties":
         arguments = with_ties(arguments)
@@ -166,7 +167,7 @@ def test_the_two_engines_agree(case: str) -> None:
         arguments = with_ties(history(5, n_limits=3, n_actions=5, t=80))
     elif case == "many actions":  # beyond the vertex list: the hull
         arguments = with_ties(history(6, n_actions=60, t=60))
-    clear, fast = (exact_pass(**arguments, engine=engine, keep_path=True) for engine in ("clear", "fast"))
+    clear, fast = (walk(**arguments, keep_path=True) for walk in (clear_pass, exact_pass))
     for one, other in zip(clear, fast):
         assert np.abs(one - other).max() <= 1e-10  # type: ignore[operator]
 
@@ -479,8 +480,6 @@ def test_bad_input_is_named(change: dict[str, Any], error: type[Exception], mess
     for run in (exact_pass, block_pass):
         with pytest.raises(error, match=message):
             run(**{**arguments, **change})
-    with pytest.raises(SettingError, match='"fast" or "clear"'):
-        exact_pass(**arguments, engine="quick")
 
 
 def test_importing_loads_no_jax() -> None:

@@ -10,8 +10,7 @@ from scipy.stats import binom, laplace, norm
 from scipy.stats import t as student
 
 import gedppl as ged
-from gedppl.agent.monitoring import stops
-from gedppl.agent.stakes import limit_floor, safe_cost
+from gedppl.agent.monitoring import limit_floor, safe_cost, stops
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
@@ -194,9 +193,9 @@ def test_sound_agents_under_uneven_noise_are_seldom_stopped_in_many_runs() -> No
 
 def test_a_floor_of_the_first_context_would_stop_agents(monkeypatch) -> None:
     """The positive control of the test above: the noise floor is taken from the first context for all rows."""
-    from gedppl.agent import stakes
+    from gedppl.agent import monitoring
 
     kept: dict[int, Floor] = {}
-    own = stakes.outcome_floor
-    monkeypatch.setattr(stakes, "outcome_floor", lambda c, x, a: kept.setdefault(id(c), own(c, x, a)))
+    own = monitoring.outcome_floor
+    monkeypatch.setattr(monitoring, "outcome_floor", lambda c, x, a: kept.setdefault(id(c), own(c, x, a)))
     assert stopped_agents(4, 6, 20) >= 1

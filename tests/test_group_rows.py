@@ -265,3 +265,25 @@ def test_a_stored_group_comes_back_with_its_rows_and_a_foreign_one_does_not() ->
     np.testing.assert_array_equal(widths(back, x[:2]), widths(learner, x[:2]))
     with pytest.raises(ValueError, match="not those of the learner"):
         fresh.restored(Reader(writer.arrays), tree | {"own": tree["own"][1:]})
+
+
+# without an agent -------------------------------------------------------------------------------------------------------
+
+
+def test_a_set_without_an_agent_has_the_groups_of_one_that_knows_its_actions() -> None:
+    theta, x, a, y = arm_rows(240, 7)
+    common = ged.confidence_set(ARMS, x, a, y, DELTA)
+    own = ged.confidence_set(ARMS, x, a, y, DELTA, n_actions=K)
+    assert common.learner.groups == (Group(None, 1.0, 3 * K),)
+    assert own.learner.groups == OWN
+    agents = feed(learner_for(ARMS, delta=DELTA, where=Where(x[:1], K, tuple(range(K)))), x, a, y)
+    np.testing.assert_array_equal(own.learner.bounds(mean(0, 1), x[:3], K).upper, agents.bounds(mean(0, 1), x[:3], K).upper)
+    assert widths(own.learner, x[:20]).mean() < 0.95 * widths(common.learner, x[:20]).mean()
+    assert own.learner.contains(theta[None])[0]
+
+
+@pytest.mark.parametrize("n_actions", [K - 1, 0, True, 2.5])
+def test_actions_that_were_played_must_be_counted(n_actions) -> None:
+    _, x, a, y = arm_rows(40, 8)
+    with pytest.raises(ged.errors.SettingError, match="n_actions must be a whole number above"):
+        ged.confidence_set(ARMS, x, a, y, DELTA, n_actions=n_actions)

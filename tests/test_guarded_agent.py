@@ -14,8 +14,7 @@ import gedppl.agent as agent_module
 from gedppl import errors
 from gedppl.agent import AlarmWarning, monitoring
 from gedppl.agent.feedback import Entry
-from gedppl.agent.monitoring import stops
-from gedppl.agent.stakes import limit_floor
+from gedppl.agent.monitoring import limit_floor, stops
 from gedppl.classes import LinearPredictor
 from gedppl.guard import Cost, Told
 from gedppl.learning import linear_gaussian

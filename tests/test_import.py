@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +47,15 @@ def test_no_room_shadows_a_public_name() -> None:
     rooms = {path.stem for path in Path(gedppl.__file__).parent.iterdir()}
     assert rooms & set(gedppl._HOME) == set()
     assert not {name for name, home in gedppl._ROOMS.items() if name in rooms and home != name}
+
+
+def test_every_file_can_be_imported() -> None:
+    """A file that names one that is gone would otherwise fail where it is first used."""
+    files = [module.name for module in pkgutil.walk_packages(gedppl.__path__, "gedppl.") if module.name != "gedppl.__main__"]
+    assert len(files) > 100
+    for name in files:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name not in ("pyro", "torch"):  # optional
+                raise

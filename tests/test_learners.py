@@ -15,6 +15,7 @@ import pytest
 
 import gedppl as ged
 from gedppl.learning import learner_for
+from gedppl.learning.credible import sampled_set
 from gedppl.learning.radius import bracketing, hellinger_ball
 from gedppl.learning.storing import NotStorableError, Reader, Writer
 from tests.plain_worlds import PlainTables
@@ -44,8 +45,11 @@ CLASSES = {
     "one predictor": lambda: Glm("Bernoulli", K, constant_arms),
     "unknown scale": lambda: ScaleDouble(K, "Normal", constant_arms),
     "any program": lambda: Glm("Bernoulli", K, constant_arms, exact=False),
+    "location and scale": lambda: ScaleDouble(K, features=constant_arms),
+    "draws": lambda: Glm("Bernoulli", K, constant_arms),
     "of one's own": lambda: page()["Averages"](K),
 }
+RULES = {"draws": sampled_set(source="laplace", draws=400)}
 
 
 def rows(n: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -57,7 +61,7 @@ def rows(n: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarr
 @cache
 def learners(name: str):
     """Before any row, and after two refits."""
-    fresh = learner_for(CLASSES[name](), delta=0.05)
+    fresh = learner_for(CLASSES[name](), delta=0.05, confidence=RULES.get(name))
     x, a, y = rows()
     return fresh, fresh.absorb(x[:20], a[:20], y[:20]).refit().absorb(x[20:], a[20:], y[20:]).refit()
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from gedppl.classes import LinearPredictor
+from gedppl.classes import LinearPredictor, Parametric
 from gedppl.errors import ParameterError, SettingError
 from gedppl.oracles import (
     Oracle,
@@ -31,7 +31,7 @@ from gedppl.rows import Rows
 # a class written by hand: log p of a row as a function of eta = x @ theta ------------------------------------------------
 
 
-class HandMade:
+class HandMade(Parametric):
     """A one-predictor class in NumPy: link "identity" (Normal, scale 0.5), "logit" or "log" (Poisson)."""
 
     backend = "none"

@@ -289,7 +289,7 @@ def test_a_model_without_latents_is_plain_maximum_likelihood_by_adam() -> None:
 
 def test_svi_settings_are_checked(cls: Any) -> None:
     for call, message in (
-        (lambda: svi("laplace"), "guide must be 'delta', 'normal'"),
+        (lambda: svi("laplace"), r"guide must be one of \('delta', 'normal'"),
         (lambda: svi(steps=0), "steps must be a whole number >= 1"),
         (lambda: svi(learning_rate=-1.0), "learning_rate must be a positive number"),
         (lambda: svi(AutoNormal(logistic))(cls, LOGISTIC_ROWS), "an autoguide's class, not an instance"),

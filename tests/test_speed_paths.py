@@ -12,18 +12,18 @@ import pytest
 import gedppl as ged
 from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
-from gedppl.agent.stakes import outcome_floor
+from gedppl.agent.monitoring import outcome_floor
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import contexts as contexts_file
-from gedppl.learning.ellipsoids import Ellipsoid, Region, seen_directions, spread_at
+from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.program_bounds import GUESS_SDS
 from gedppl.learning.programs import ProgramLearner
 from gedppl.numerics.records import evolved
-from gedppl.programs.answers import KEEP, LARGEST, Answers
+from gedppl.programs.histories import KEPT_ANSWERS, LARGEST, Answers
 from gedppl.rows import Rows
 
 # the guard ------------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_the_spread_of_a_prediction_is_the_reach_of_its_ellipsoid(rows: int) -> 
     seen = seen_directions(past.T @ past)
     phi = np.vstack([past, np.eye(4), 0 * past[:1]])
     one = Ellipsoid(seen.columns, np.zeros(len(seen.columns)), seen.lift.T, seen.unseen, seen.unit)
-    _, literal = Region([[one]], 4).reach(phi)
+    _, literal = EllipsoidRegion([[one]], 4).reach(phi)
     found = spread_at(seen, phi)
     np.testing.assert_allclose(found, literal[:, 0], rtol=1e-10)
     assert np.isinf(found).any()
@@ -158,14 +158,14 @@ def test_answers_are_forgotten_and_large_ones_are_not_kept() -> None:
         found.append(1)
         return [np.zeros(1)]
 
-    for i in range(KEEP + 1):
+    for i in range(KEPT_ANSWERS + 1):
         answers.get("name", [np.array([i])], find)
     answers.get("name", [np.array([0])], find)  # gone by now
-    assert len(found) == KEEP + 2
-    assert len(answers._known) == KEEP
+    assert len(found) == KEPT_ANSWERS + 2
+    assert len(answers._known) == KEPT_ANSWERS
     for _ in range(2):
         answers.get("large", [np.zeros(LARGEST)], find)
-    assert len(found) == KEEP + 4
+    assert len(found) == KEPT_ANSWERS + 4
 
 
 # certificates ---------------------------------------------------------------------------------------------------------

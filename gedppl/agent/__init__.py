@@ -21,8 +21,16 @@ from gedppl import ged_ucb
 from gedppl.agent import memory as steps
 from gedppl.agent import monitoring, recorder, state_store
 from gedppl.agent.deciding import AlarmWarning, Choice, Decision, FallbackWarning, SafeActionWarning, choose, decide
-from gedppl.agent.feedback import Entry, Outcomes, amended_outcomes, new_outcomes, read_outcomes
-from gedppl.agent.inputs import read_log, read_mask, read_triples
+from gedppl.agent.feedback import (
+    Entry,
+    Outcomes,
+    amended_outcomes,
+    new_outcomes,
+    read_log,
+    read_mask,
+    read_outcomes,
+    read_triples,
+)
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
 from gedppl.agent.recommending import Recommendation, recommend

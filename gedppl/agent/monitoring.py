@@ -37,16 +37,16 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, rows_by_stream
-from gedppl.agent.stakes import limit_cost, limit_floor, safe_cost
+from gedppl.classes import LinearPredictor
+from gedppl.density import Density
+from gedppl.errors import FamilyError
+from gedppl.functionals import Functional, realised
 from gedppl.ged_ucb.declared import DECLARATIONS, KINDS
 from gedppl.guard import (
     Alarm,
-    ClassMonitor,
     Cost,
-    DelayMonitor,
+    Floor,
     Guard,
-    LimitMonitor,
-    Monitor,
     OutlierCheck,
     PitMonitor,
     Told,
@@ -55,7 +55,9 @@ from gedppl.guard import (
 )
 from gedppl.guard.bets import Bets
 from gedppl.learning.learner import Learner
+from gedppl.learning.loc_ranges import is_plain
 from gedppl.numerics.records import evolved
+from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.problem import Constraint, Problem, evaluate
 from gedppl.settings import warmup_rounds
 
@@ -77,8 +79,8 @@ class Watch:
         """Before the first outcome; x (dx,) is the first context."""
         problem = state.problem
         limits, safe_values = {}, {}
-        for c in problem.constraints:
-            if isinstance(c, Constraint) and problem.safe_action is not None:
+        for _, c in problem.learned:
+            if problem.safe_action is not None:
                 floor = limit_floor(c, x, problem.n_actions)
                 if floor is not None and floor.low < c.at_most:
                     limits[c.name] = (c.at_most, floor.low, NO_UPPER_END)
@@ -184,24 +186,13 @@ class Watch:
         """The same with one monitor at its start: after an alarm was looked into. What the sets refute has no monitor."""
         if name not in self.guard.monitors:
             return self
-        monitor = self.guard.monitors[name]
-        fresh: Monitor
-        if isinstance(monitor, LimitMonitor):
-            fresh = type(monitor).create(limit=monitor.limit, low=monitor.low, high=monitor.high, delta=monitor.delta)
-        elif isinstance(monitor, ClassMonitor):
-            fresh = ClassMonitor.create(delta=monitor.delta)
-        elif isinstance(monitor, DelayMonitor):
-            fresh = DelayMonitor.create(delta=monitor.delta, burn_in=monitor.burn_in)
-        else:
-            make = PitMonitor.drift if monitor.drifting else PitMonitor.calibration
-            fresh = make(dx=monitor.bets.dx, n_actions=monitor.bets.n_actions, delta=monitor.delta, burn_in=monitor.burn_in)
-        return evolved(self, guard=Guard({**self.guard.monitors, name: fresh}))
+        return evolved(self, guard=Guard({**self.guard.monitors, name: self.guard.monitors[name].fresh()}))
 
 
 def stops(alarm: str, problem: Problem) -> bool:
     """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a limit rests on what it doubts."""
     kind, _, name = alarm.partition(":")
-    learned_by_limits = {c.stream for c in problem.constraints if isinstance(c, Constraint)}
+    learned_by_limits = {c.stream for _, c in problem.learned}
     return kind == "limit" or (kind in ("refuted", "empty") and name in learned_by_limits)
 
 
@@ -247,9 +238,9 @@ def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
     problem = state.problem
     block = next((b for b in reversed(state.blocks) if b.start <= entry.id), state.blocks[0])
     out: dict[str, Cost | None] = {}
-    for j, c in enumerate(problem.constraints):
-        z = _played(problem, entry, c.stream, learned=False) if isinstance(c, Constraint) else None
-        if z is None or not isinstance(c, Constraint):
+    for j, c in problem.learned:
+        z = _played(problem, entry, c.stream, learned=False)
+        if z is None:
             continue
         if f"limit:{c.name}" in guard.monitors:
             limit = float(block.limits[j])
@@ -264,3 +255,100 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
     """Actions at the start of the run; the bets on an action added later go with those on an old one."""
     known = [m.bets.n_actions for m in guard.monitors.values() if isinstance(m, PitMonitor)]
     return known[0] if known else problem.n_actions
+
+
+# what an outcome says of a limit --------------------------------------------------------------------------------------
+# What a realised outcome says to the monitors of limits and of safe values, with no word from the model but its lower end.
+#
+# A limit on sum_a pi_a T(g_a) is watched where T is an expectation: then one outcome, whichever action was drawn, is an unbiased
+# word on it. Quantiles, variances and CVaRs are none: the value of a mixture is not the mixture of the values. For the safe
+# action alone, which is no mixture, more can be said: T <= c0 implies
+#
+#     quantile at level q     P(Y > c0) <= 1 - q
+#     CVaR at level q         E(Y - c0)+ <= (1 - q)(c0 - l),  where Y >= l   (E(Y - v)+ with v the quantile is (1 - q)(CVaR - v))
+#
+# Axis letters: n contexts, K actions.
+
+
+EXPECTATIONS = ("mean", "second_moment", "probability")
+LEAST = 1e-6  # share of the range: an upper bound of 0 is tested as this, which is as true and leaves room to bet
+
+
+def says_something(functional: Functional) -> bool:
+    """Whether one outcome is an unbiased word on the functional."""
+    return is_plain(functional) and functional.name in EXPECTATIONS
+
+
+def limit_floor(c: Constraint, x: np.ndarray, n_actions: int) -> Floor | None:
+    """The lower end of what an outcome at context x (dx,) says of a limit, whichever action is drawn; None: not watched."""
+    if not says_something(c.functional):
+        return None
+    return outcome_floor(c, x, np.arange(n_actions)) if c.functional.name == "mean" else Floor(0.0)
+
+
+def limit_cost(c: Constraint, z: float, x: np.ndarray, action: int, limit: float, n_actions: int) -> Cost | None:
+    """What outcome z of one decision says of its limit; None where there is no room for a bet."""
+    floor = limit_floor(c, x, n_actions)
+    if floor is None or not floor.low < limit:
+        return None
+    return Cost(realised(c.functional, np.asarray(z), x, action), limit, floor)
+
+
+def safe_cost(c: Constraint, z: float, x: np.ndarray, safe_action: int, safe_value: float) -> Cost | None:
+    """What outcome z of the safe action says of its declared value; None: not watched."""
+    f, only = c.functional, np.array([safe_action])
+    if not is_plain(f):
+        return None
+    if f.name == "quantile":
+        return Cost(float(z > safe_value), 1.0 - f.level, Floor(0.0))
+    if f.name == "cvar":
+        floor = outcome_floor(c, x, only)
+        if floor is None or floor.excess or not floor.low < safe_value:
+            return None
+        return Cost(max(z - safe_value, 0.0), (1.0 - f.level) * (safe_value - floor.low), Floor(0.0))
+    if f.name not in EXPECTATIONS:
+        return None
+    floor = outcome_floor(c, x, only) if f.name == "mean" else Floor(0.0)
+    if floor is None:
+        return None
+    limit = max(safe_value, floor.low + LEAST * (f.high - f.low))
+    return Cost(realised(f, np.asarray(z), x, safe_action), limit, floor)
+
+
+def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | None:
+    """The lower end of a constraint's outcome at x (dx,) under any of these actions; None if there is none.
+
+    That of its support, or, for outcomes without one but with a known noise scale, six standard deviations under the
+    functional's low. The scale is the one at x: it may be another at every context.
+    """
+    model, rows = c.model, np.repeat(x[None], len(actions), axis=0)
+    if model.predictor is not None:
+        return _predictor_floor(c, model.predictor, rows, actions)
+    found = model.densities(rows, actions)
+    if not all(d.is_scalar for d in found):
+        return None
+    try:
+        low = min((float(np.min(np.asarray(d.support[0], float))) for d in found), default=-np.inf)
+        if np.isfinite(low):
+            return None if model.moving_support else Floor(low)
+        # the members' variances are all that are possible; those at a parametric class's start are not
+        every = model.visit(lambda members: found, lambda cls: [])
+        variance = max((float(np.max(np.asarray(d.variance, float))) for d in every), default=np.inf)
+    except FamilyError:  # a family of the user's own that says nothing about it
+        return None
+    floor = Floor.under(c.functional.low, float(np.sqrt(variance)), normal=all(d.family == "Normal" for d in found))
+    return floor if np.isfinite(floor.low) else None
+
+
+def _predictor_floor(c: Constraint, predictor: LinearPredictor, x: np.ndarray, a: np.ndarray) -> Floor | None:
+    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself need not be looked at: none of these
+    families has a support that moves, and those on the real line have a known scale."""
+    if not FAMILIES[predictor.family, predictor.link].real:
+        return Floor(0.0)
+    if predictor.family == "Normal":
+        floor = Floor.under(c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True)
+        return floor if math.isfinite(floor.low) else None
+    fixed = {name: np.asarray(value, float) for name, value in predictor.fixed(x, a).items()}
+    spread = Density(predictor.family, FAMILIES[predictor.family, predictor.link].arguments(np.zeros(len(a)), fixed)).variance
+    floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=False)
+    return floor if np.isfinite(floor.low) else None

@@ -21,18 +21,15 @@ from gedppl.counterfactual.inputs import Inputs, checked, merged
 from gedppl.counterfactual.inverse_counts import (
     FLUSH_BELOW,
     PANELS,
-    InverseCounts,
     expected_inverse_count,
     quadrature,
 )
-from gedppl.errors import InfeasibleError, SettingError
 from gedppl.selection import (
     SLACK,
     Polytope,
     best_vertex,
     pulled_back,
     scaled_excess,
-    select_policy,
     tie_tolerance,
 )
 
@@ -75,7 +72,6 @@ def exact_pass(
     reveals: Any = None,
     warmup_pulls: int = 1,
     safe_action: int | None = None,
-    engine: str = "fast",
     keep_path: bool = False,
 ) -> PassResult:
     """Today's policy by walking all t past rounds at today's contexts: O(t).
@@ -100,8 +96,6 @@ def exact_pass(
         m in E[1 / (N + m)].
     safe_action
         Played in past rounds where no policy keeps the limits (today that is an error).
-    engine
-        "fast", or "clear": the same recursion with nothing precomputed. They agree to 1e-10, ties included.
     keep_path
         Return every round's policy as well.
 
@@ -111,10 +105,7 @@ def exact_pass(
     rounds do not depend on later ones: the policy found here for round i at a context is bit for bit the one found at round i.
     """
     given = checked(base_score, cost_upper, at_most, bonus_weight, block_start, t, available, reveals, warmup_pulls, safe_action)
-    if engine not in ("fast", "clear"):
-        raise SettingError(f'`engine` must be "fast" or "clear", got {engine!r}')
-    walk = _walk_fast if engine == "fast" else _walk_clear
-    walked = [walk(given, c, keep_path) for c in range(len(given.base))]
+    walked = [_walk(given, c, keep_path) for c in range(len(given.base))]
     policy, inverse, count = (np.array([one[k] for one in walked]) for k in range(3))
     path = np.array([one[3] for one in walked]) if keep_path else None
     return PassResult(policy, inverse, count, given.base[:, -1] + given.bonus[-1] * inverse, path)
@@ -123,35 +114,11 @@ def exact_pass(
 _Walked = tuple[np.ndarray, np.ndarray, np.ndarray, "np.ndarray | None"]
 
 
-def _walk_clear(given: Inputs, c: int, keep_path: bool) -> _Walked:
-    """One context, round by round: score, select, count."""
-    t, n_actions = len(given.bonus) - 1, given.base.shape[2]
-    inverse, count = InverseCounts(n_actions, given.pulls), np.zeros(n_actions)
-    path = []
-    for i in range(t + 1):
-        b = int(np.searchsorted(given.start, i, side="right")) - 1
-        score = given.base[c, b] + given.bonus[i] * inverse.value
-        try:
-            policy = select_policy(
-                score, given.cost[c, b], given.limit[b], allowed=given.available[c, b],
-                played=count - given.eager,
-                safe_action=given.safe_action,
-            )  # fmt: skip
-        except InfeasibleError:
-            if i == t:
-                raise
-            policy = given.stand_in(c, b)
-        path.append(policy)
-        if i < t:
-            seen = np.minimum(policy @ given.reveals, 1.0)
-            inverse.add(seen)
-            count += seen
-    return policy, inverse.value, count, np.array(path) if keep_path else None
+def _walk(given: Inputs, c: int, keep_path: bool) -> _Walked:
+    """One context, round by round: score, select, count.
 
-
-def _walk_fast(given: Inputs, c: int, keep_path: bool) -> _Walked:
-    """The same recursion. A snapshot's feasible vertices are listed once; a round picks one and touches only the counts
-    that vertex changes."""
+    A snapshot's feasible vertices are listed once; a round picks one and touches only the counts that vertex changes.
+    """
     t, n_actions = len(given.bonus) - 1, given.base.shape[2]
     node, weight = quadrature(PANELS)
     weight = weight * (1 - node) ** (given.pulls - 1)

@@ -67,22 +67,6 @@ def expected_inverse_count(p: Any, *, pulls: int = 1) -> Any:
     return float(value[0]) if array.ndim == 1 else value
 
 
-class InverseCounts:
-    """E[1 / (N_a + pulls)] of K actions, kept up to date as rounds are added."""
-
-    def __init__(self, n_actions: int, pulls: int) -> None:
-        node, weight = quadrature(PANELS)
-        self.node, self.weight = node, weight * (1 - node) ** (pulls - 1)
-        self.product = np.ones((n_actions, len(node)))
-        self.value = self.product @ self.weight
-
-    def add(self, p: np.ndarray) -> None:
-        """One more round, in which action a is seen with probability p_a; p (K,)."""
-        self.product *= 1.0 - np.multiply.outer(p, self.node)
-        self.product[self.product < FLUSH_BELOW] = 0.0
-        self.value = self.product @ self.weight
-
-
 def check_pulls(pulls: int) -> None:
     """Raise unless `pulls` is at least 1."""
     if pulls < 1:

@@ -38,8 +38,8 @@ from typing import Any
 import numpy as np
 
 from gedppl import counterfactual
-from gedppl.ged_ucb.costs import Replay, check_explorable, check_feasible, cost_bounds, replay
-from gedppl.ged_ucb.known import known_directions
+from gedppl.ged_ucb.costs import Replayed, check_explorable, check_feasible, cost_bounds, replay
+from gedppl.ged_ucb.declared import known_directions
 from gedppl.ged_ucb.mixtures import kept_on_draws, limit_costs
 from gedppl.ged_ucb.optimism import Today, today
 from gedppl.ged_ucb.state import Block, Info, State
@@ -147,7 +147,7 @@ def _by_counterfactuals(state: State, x: np.ndarray, mask: np.ndarray, warmup: i
     return policy, now, "every past round replayed" if exact else "past rounds replayed in blocks"
 
 
-def _counterfactual(state: State, seen: Replay, warmup: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
+def _counterfactual(state: State, seen: Replayed, warmup: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
     """Today's policies (C, K) and E[1/(N+1)] (C, K)."""
     first = np.searchsorted(seen.starts, warmup, side="right") - 1  # the block in force when the warm-up ended
     rounds = np.arange(warmup, state.t + 1)

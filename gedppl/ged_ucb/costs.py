@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gedppl.errors import InfeasibleError
-from gedppl.ged_ucb.known import exactness_notes
+from gedppl.ged_ucb.declared import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.learning.learner import Bounds, Trail
 from gedppl.problem import ROUNDING, UTILITY, Constraint, KnownCost, Problem
@@ -20,7 +20,7 @@ TOLERANCE = 1e-11  # share of a limit by which a policy may end above it
 
 
 @dataclass(frozen=True)
-class Replay:
+class Replayed:
     """One entry for every block in turn, today's last."""
 
     starts: np.ndarray  # (B,)
@@ -35,7 +35,7 @@ class Replay:
     notes: tuple[str, ...]
 
 
-def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool) -> Replay:
+def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool) -> Replayed:
     """What past rounds would have seen at x (C, dx), and what is seen today. allowed (C, K).
 
     A program's bounds are too dear to recompute for every past snapshot: they hold for today, the trail for the past. If rounds
@@ -65,7 +65,7 @@ def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool
     width, notes = _width_bonus(state, x, lower, upper, limits)
     check_bounds(lower[:, -1], upper[:, -1], estimate)
     said = (*notes, *exactness_notes(state))
-    return Replay(starts, exploration, estimate, width, lower, upper, limits, available, tuple(bounds), said)
+    return Replayed(starts, exploration, estimate, width, lower, upper, limits, available, tuple(bounds), said)
 
 
 def cost_bounds(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

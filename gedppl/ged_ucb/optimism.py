@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gedppl.ged_ucb.costs import check_bounds, drawable_today, room_for_mixing, tight_notes, todays_costs, weighted_width
-from gedppl.ged_ucb.known import exactness_notes
+from gedppl.ged_ucb.declared import exactness_notes
 from gedppl.ged_ucb.state import State
 from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.learner import Bounds, Guess

@@ -8,7 +8,7 @@ import numpy as np
 
 from gedppl.classes import DensityClass, MemberList
 from gedppl.ged_ucb.state import State
-from gedppl.problem import UTILITY, Constraint, Problem
+from gedppl.problem import UTILITY, Problem
 from gedppl.settings import Settings
 
 
@@ -21,7 +21,7 @@ def delta_shares(problem: Problem, chosen: Settings) -> dict[str, float]:
     """
     if chosen.mode == "paper":
         return dict.fromkeys(problem.streams, chosen.delta)
-    constrained = {c.stream for c in problem.constraints if isinstance(c, Constraint)}
+    constrained = {c.stream for _, c in problem.learned}
     whole = chosen.delta / 2 if chosen.mode == "theory" else chosen.delta
     return {UTILITY: whole} | {stream: whole / len(constrained) for stream in constrained}
 

@@ -30,12 +30,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
-from gedppl.guard.bets import Bets, Moments, Trend, shared
-from gedppl.guard.checks import check_delta, crossed
+from gedppl.guard.bets import Bets, Moments, Trend, crossed, shared
 from gedppl.guard.contexts import OutlierCheck, check_row
-from gedppl.guard.delays import DelayMonitor
-from gedppl.guard.limits import Cost, Floor, LimitMonitor, SafeValueMonitor
-from gedppl.guard.refuted import ClassMonitor
+from gedppl.guard.monitors import ClassMonitor, Cost, DelayMonitor, Floor, LimitMonitor, Monitor, SafeValueMonitor, of_stream
+from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 
 __all__ = [
@@ -90,7 +88,7 @@ def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
     return weights
 
 
-class Round:
+class BetRound:
     """One context and action, as betting monitors see them. What several monitors need is computed once: those of one model
     share moments, trend and bets, and those of several models the moments, as long as they began together."""
 
@@ -198,9 +196,9 @@ class PitMonitor:
 
     def update(self, u: Any, x: Any, action: Any) -> PitMonitor:
         """Take in one outcome's u, with its context (dx,) and action (or (R,), (R, dx), (R,): R parallel runs)."""
-        return self.shown(Round(self.bets, x, action), u)
+        return self.shown(BetRound(self.bets, x, action), u)
 
-    def shown(self, now: Round, u: Any) -> PitMonitor:
+    def shown(self, now: BetRound, u: Any) -> PitMonitor:
         """`update`, with what other monitors have computed of the same round."""
         if self.n < self.burn_in:
             return evolved(self, n=self.n + 1, moments=now.moments(self.moments, u))
@@ -212,6 +210,35 @@ class PitMonitor:
             wealth = shared(wealth, _first_wealth(self.bets, True), 1.0 / (self.n - self.burn_in + 2))
         peak = np.maximum(self.log_peak, total)
         return evolved(self, n=self.n + 1, moments=moments, trend=trend, wealth=wealth, log_total=total, log_peak=peak)
+
+    def said(self, name: str, finding: Callable[[str], str]) -> str:
+        return self.sentence(name)
+
+    def take(self, key: str, now: Now) -> PitMonitor:
+        u = now.told.pits.get(of_stream(key))
+        return self if u is None else self.shown(now.rounds[self.bets], u)
+
+    def fresh(self) -> PitMonitor:
+        return self._create(self.bets.dx, self.bets.n_actions, self.delta, self.burn_in, self.drifting)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "n": np.array(self.n),
+            "log_peak": np.asarray(self.log_peak),
+            "wealth": self.wealth,
+            "log_total": np.asarray(self.log_total),
+            "context_n": np.array(self.moments.n),
+            "context_mean": self.moments.mean,
+            "context_m2": self.moments.m2,
+            "trend_products": self.trend.products,
+            "trend_squares": self.trend.squares,
+        }
+
+    def with_arrays(self, state: Mapping[str, np.ndarray]) -> PitMonitor:
+        moments = Moments(int(state["context_n"]), state["context_mean"], state["context_m2"])
+        trend = Trend(state["trend_products"], state["trend_squares"])
+        kept = {name: state[name] for name in ("wealth", "log_total", "log_peak")}
+        return evolved(self, n=int(state["n"]), moments=moments, trend=trend, **kept)
 
     @property
     def log_wealth(self) -> np.ndarray:
@@ -237,7 +264,6 @@ class PitMonitor:
         return f"the model of {name!r} does not fit: {self.finding}. The model is wrong or its prior far off; look at the data"
 
 
-Monitor = LimitMonitor | PitMonitor | ClassMonitor | DelayMonitor
 Shared = TypeVar("Shared", Moments, Trend)
 
 
@@ -250,6 +276,15 @@ class Told:
     pits: Mapping[str, float] = field(default_factory=dict)  # model name -> u
     costs: Mapping[str, Cost] = field(default_factory=dict)  # monitor, e.g. "limit:cost" -> what the outcome says to it
     late: int | None = None  # rounds after it could have been learned; None for rows that nobody waited for
+
+
+@dataclass(frozen=True)
+class Now:
+    """One outcome on its way through the monitors."""
+
+    told: Told
+    rounds: Mapping[Bets, BetRound]
+    growth: Callable[[str], float]  # model -> log of what its bets on this outcome paid
 
 
 @dataclass(frozen=True)
@@ -306,31 +341,22 @@ class Guard:
     def update(self, told: Told) -> tuple[Guard, list[Alarm]]:
         """Take in one outcome; the alarms that it set off (a monitor says so once)."""
         after = dict(self.monitors)
-        rounds = self._bets_of(told)
+        # of a model, both kinds of bets together, half of the stake each; their monitors come before `refuted`
+        now = Now(told, self._bets_of(told), lambda name: _together(after, name) - _together(self.monitors, name))
         for key, monitor in self.monitors.items():
-            name = key.split(":", 1)[1]
-            if isinstance(monitor, LimitMonitor):
-                if key in told.costs:
-                    after[key] = monitor.update(*told.costs[key])
-            elif name in told.pits:
-                if isinstance(monitor, DelayMonitor):
-                    after[key] = monitor if told.late is None else monitor.update(told.pits[name], told.late)
-                elif isinstance(monitor, PitMonitor):
-                    after[key] = monitor.shown(rounds[monitor.bets], told.pits[name])
-                else:  # both kinds of bets together, half of the stake each
-                    after[key] = monitor.update(_together(after, name) - _together(self.monitors, name))
+            after[key] = monitor.take(key, now)
         return Guard(after), self._news(after)
 
-    def _bets_of(self, told: Told) -> dict[Bets, Round]:
+    def _bets_of(self, told: Told) -> dict[Bets, BetRound]:
         """The round as the betting monitors see it; models that began together place their bets in one pass."""
-        rounds: dict[Bets, Round] = {}
-        together: dict[int, tuple[Round, Moments, dict[str, tuple[Trend, float]]]] = {}
+        rounds: dict[Bets, BetRound] = {}
+        together: dict[int, tuple[BetRound, Moments, dict[str, tuple[Trend, float]]]] = {}
         for key, m in self.monitors.items():
-            name = key.split(":", 1)[1]
+            name = of_stream(key)
             if isinstance(m, PitMonitor) and name in told.pits:
                 now = rounds.get(m.bets)
                 if now is None:
-                    now = rounds[m.bets] = Round(m.bets, told.x, told.action)
+                    now = rounds[m.bets] = BetRound(m.bets, told.x, told.action)
                 if m.n >= m.burn_in:
                     together.setdefault(id(m.moments), (now, m.moments, {}))[2][name] = (m.trend, told.pits[name])
         for now, moments, models in together.values():
@@ -355,7 +381,7 @@ class Guard:
         after = dict(self.monitors)
         for key, monitor in self.monitors.items():
             if isinstance(monitor, ClassMonitor):
-                name = key.split(":", 1)[1]
+                name = of_stream(key)
                 if monitor.contested:
                     monitor = monitor.weigh(tops(name, monitor.marks))
                 after[key] = monitor.begin(marks(name)) if monitor.n >= monitor.due else monitor
@@ -365,8 +391,8 @@ class Guard:
         alarms = []
         for key, new in after.items():
             if new is not self.monitors[key] and new.alarmed and not self.monitors[key].alarmed:
-                name = key.split(":", 1)[1]
-                said = new.sentence(name, _finding(after, name)) if isinstance(new, ClassMonitor) else new.sentence(name)
+                name = of_stream(key)
+                said = new.said(name, lambda name: _finding(after, name))
                 evidence = float(np.exp(min(float(new.log_peak), 700.0)))
                 alarms.append(Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} rounds: {said}."))
         return alarms
@@ -380,22 +406,7 @@ class Guard:
         """The state as plain arrays, for a snapshot."""
         out: dict[str, np.ndarray] = {}
         for key, m in self.monitors.items():
-            state = {"n": np.array(m.n), "log_peak": np.asarray(m.log_peak)}
-            if isinstance(m, PitMonitor):
-                state |= {"wealth": m.wealth, "log_total": np.asarray(m.log_total)}
-            else:
-                state["log_wealth"] = m.log_wealth
-            if isinstance(m, LimitMonitor):
-                state["mean"] = np.asarray(m.mean)
-            elif isinstance(m, DelayMonitor):
-                state |= {"late_n": np.array(m.moments.n), "late_mean": m.moments.mean, "late_m2": m.moments.m2}
-            elif isinstance(m, PitMonitor):
-                state |= {"context_n": np.array(m.moments.n), "context_mean": m.moments.mean, "context_m2": m.moments.m2}
-                state |= {"trend_products": m.trend.products, "trend_squares": m.trend.squares}
-            else:
-                state |= {"due": np.array(m.due), "started": np.array(m.started)}
-                state |= {"log_shares": m.log_shares, "evidence": m.evidence, "marks": m.marks}
-            out |= {f"{key}/{name}": array for name, array in state.items()}
+            out |= {f"{key}/{name}": array for name, array in m.arrays().items()}
         return out
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> Guard:
@@ -403,25 +414,12 @@ class Guard:
         after: dict[str, Monitor] = {}
         for key, m in self.monitors.items():
             state = {name.removeprefix(f"{key}/"): array for name, array in arrays.items() if name.startswith(f"{key}/")}
-            kept = ("wealth", "log_total", "log_peak") if isinstance(m, PitMonitor) else ("log_wealth", "log_peak")
-            common: dict[str, Any] = {"n": int(state["n"])} | {name: state[name] for name in kept}
-            if isinstance(m, LimitMonitor):
-                after[key] = evolved(m, **common, mean=state["mean"])
-            elif isinstance(m, DelayMonitor):
-                late = Moments(int(state["late_n"]), state["late_mean"], state["late_m2"])
-                after[key] = evolved(m, **common, moments=late)
-            elif isinstance(m, PitMonitor):
-                moments = Moments(int(state["context_n"]), state["context_mean"], state["context_m2"])
-                trend = Trend(state["trend_products"], state["trend_squares"])
-                after[key] = evolved(m, **common, moments=moments, trend=trend)
-            else:
-                common |= {name: state[name] for name in ("log_shares", "evidence", "marks")}
-                after[key] = evolved(m, **common, due=int(state["due"]), started=int(state["started"]))
+            after[key] = m.with_arrays(state)
         return Guard(_sharing(after))
 
 
 def _sharing(monitors: dict[str, Monitor]) -> dict[str, Monitor]:
-    """With one object for equal moments and for equal trends, so that a `Round` computes with them once."""
+    """With one object for equal moments and for equal trends, so that a `BetRound` computes with them once."""
     moments: list[Moments] = []
     trends: list[Trend] = []
     out = dict(monitors)

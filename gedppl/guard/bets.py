@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -231,3 +232,12 @@ def shared(wealth: np.ndarray, weights: np.ndarray, rate: float) -> np.ndarray:
     (fixed share; Herbster and Warmuth, "Tracking the best expert", 1998).
     """
     return (1.0 - rate) * wealth + rate * weights
+
+
+# what all monitors check ----------------------------------------------------------------------------------------------
+
+
+def crossed(log_peak: np.ndarray, delta: float) -> Any:
+    """Whether evidence has reached 1/delta, for one run or for each of several."""
+    alarmed = np.asarray(log_peak) >= -np.log(delta)
+    return bool(alarmed) if alarmed.ndim == 0 else alarmed

@@ -23,6 +23,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.learning.seen_class import SeenClass, served
+from gedppl.numerics.numbers import check_delta
 from gedppl.oracles.fits import WorkingPrior
 from gedppl.showing import Facts, Shown, Spoken
 
@@ -94,14 +95,13 @@ def learner_for(
     keep_past
         Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
     """
+    check_delta(delta)
     if isinstance(confidence, CredibleSet | SampledSet):
         base = learner_for(
             cls, delta=delta, oracle=oracle, prior=prior, seed=seed, known_direction=known_direction, where=where,
             keep_past=keep_past,
         )  # fmt: skip
         return DrawnLearner.start(base, cls, delta=delta, rule=confidence, oracle=oracle, seed=seed)
-    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
     own = cls.own_learner(delta)
     if own is not None:
         return own
@@ -219,13 +219,18 @@ def confidence_set(
     prior: WorkingPrior | None = None,
     seed: int = 0,
     growth: float = GROWTH,
+    n_actions: int | None = None,
 ) -> ConfidenceSet:
     """The parameters that rows x (n, dx), a (n,), y (n,) leave plausible, in the order in which they were collected.
 
     The rows are taken in one after another, with a refit whenever they have grown by `growth`, because each outcome has to be
     predicted from the rows before it. Data collected adaptively are welcome.
+
+    `n_actions`, which must have been known before any outcome was seen, lets groups of actions with parameters of their own have
+    sets of their own, as an agent's have: an action is then not charged for the parameters of others. How often actions occur in
+    the rows cannot stand in for it, since that may depend on outcomes.
     """
-    learner = _started(cls, x, a, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed)
+    learner = _started(cls, x, a, n_actions, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed)
     return ConfidenceSet(cls, feed(learner, *_rows(x, a, y), growth=growth))
 
 
@@ -240,9 +245,17 @@ def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, a, y
 
 
-def _started(cls: Any, x: Any, a: Any, **options: Any) -> Any:
-    cls.trace(np.asarray(x, float)[:1], np.asarray(a)[:1])
-    return learner_for(cls, **options)
+def _started(cls: Any, x: Any, a: Any, n_actions: int | None, **options: Any) -> Any:
+    rows, actions = np.asarray(x, float), np.asarray(a)
+    cls.trace(rows[:1], actions[:1])
+    if n_actions is None:
+        return learner_for(cls, **options)
+    if isinstance(n_actions, bool) or not isinstance(n_actions, int | np.integer) or n_actions <= actions.max(initial=0):
+        raise SettingError(
+            f"n_actions must be a whole number above every action in the rows, got {n_actions!r} with action "
+            f"{actions.max(initial=0)}; count the actions that could have been played"
+        )
+    return learner_for(cls, **options, where=Where(rows[:1], int(n_actions), tuple(range(int(n_actions)))))
 
 
 def feed(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray, *, growth: float = GROWTH) -> Any:
@@ -426,7 +439,7 @@ def shrinkage(
         raise SettingError(f"sizes must lie between 1 and the {len(a)} rows given, got {sizes}")
     K = int(a.max()) + 1 if n_actions is None else n_actions
     at = np.atleast_2d(np.asarray(at, float))
-    learner = _started(cls, x, a, delta=delta, confidence=confidence, seed=seed)
+    learner = _started(cls, x, a, n_actions, delta=delta, confidence=confidence, seed=seed)
     rows: list[ShrinkageRow] = []
     done = 0
     for size in sizes:

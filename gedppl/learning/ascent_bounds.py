@@ -32,6 +32,7 @@ class Found:
     witness: np.ndarray | None  # (m, D) parameters at the upper end
     note: str
     apart: bool = False  # no parameter is in every set and inside the declared bounds
+    outer: bool = False  # certified, and a little wide
     searched: bool = False  # by looking at points, between which anything may be: not a certificate
 
 

@@ -26,6 +26,7 @@ from scipy.stats import binom
 
 from gedppl.classes import MemberList
 from gedppl.errors import SettingError
+from gedppl.learning.draws import CHAINS, guide_of
 from gedppl.learning.learner import Bounds, DrawnValues
 from gedppl.numerics.weighted import quantile_index
 
@@ -54,9 +55,9 @@ class CredibleSet:
             f"{MONTE_CARLO:g} allowed for: for this decision, not for all rounds at once"
         )
 
-    def check(self, cls: Any) -> None:
+    def check(self, cls: Any, oracle: Any = None) -> None:
         """Raise where the class has no posterior to draw from."""
-        check_source(cls, self.source, "credible_set")
+        check_source(cls, self.source, "credible_set", oracle)
 
     def bounds(self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
         """Quantiles of the functional at x (n, dx) for actions 0..K-1."""
@@ -98,9 +99,9 @@ class SampledSet:
     def describe(self, delta: float) -> str:
         return f"draws (source {self.source}) inside the likelihood-ratio set at {1 - delta:g}, the largest value among them"
 
-    def check(self, cls: Any) -> None:
+    def check(self, cls: Any, oracle: Any = None) -> None:
         """Raise where there is nothing to draw from."""
-        check_source(cls, self.source, "sampled_set")
+        check_source(cls, self.source, "sampled_set", oracle)
 
     def bounds(self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
         """Largest and smallest value at x (n, dx) over the draws in the set; the range where there are none."""
@@ -193,7 +194,7 @@ def check_draws(source: object, draws: object) -> None:
         raise SettingError(f"draws must be a whole number from 20 to {MOST_DRAWS}, got {draws!r}; 1000 is customary")
 
 
-def check_source(cls: Any, source: str, what: str) -> None:
+def check_source(cls: Any, source: str, what: str, oracle: Any = None) -> None:
     """Raise where a class has no proper prior, or no way to draw from this source."""
     if isinstance(cls, MemberList):  # its posterior over members is exact, whatever the source
         return
@@ -204,6 +205,13 @@ def check_source(cls: Any, source: str, what: str) -> None:
             "(numpyro.sample or pyro.sample) with a proper prior, or give this outcome another rule, confidence={'...': "
             "likelihood_ratio()}"
         )
+    if source == "nuts" and cls.backend not in CHAINS:
+        raise SettingError(
+            f"{what}(source='nuts') runs chains of a NumPyro or Pyro program, and this class is neither ({cls.backend!r}); use "
+            "source='laplace'"
+        )
+    if source == "svi":
+        guide_of(oracle).check(cls)
 
 
 def _is_number(value: object) -> bool:

@@ -47,7 +47,7 @@ class DrawnLearner:
         cls, base: Learner, density: Any, *, delta: float, rule: CredibleSet | SampledSet, oracle: Any, seed: int
     ) -> DrawnLearner:
         """Before any row: draws from the prior."""
-        rule.check(density)
+        rule.check(density, oracle)
         first = sampling.sample(density, None, rule.source, rule.draws, seed, oracle=oracle)
         return cls(base, density, float(delta), rule, oracle, int(seed), None, first, first.ess)
 

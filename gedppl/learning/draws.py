@@ -47,6 +47,10 @@ LARGEST_KHAT = 0.7  # beyond, importance weights converge too slowly to be of us
 SMALLEST_SHARE = 0.1  # of the draws, that the weights must be worth
 PROBES = 16  # draws at which a posterior must be the Gaussian that it is taken for
 SAME = 1e-8  # share of the log posterior, by which it may differ there
+NO_SPREAD = (
+    "source='svi' needs a guide with spread over at least one `sample` site: give the parameters priors and a guide such as "
+    "'normal', or use source='laplace'"
+)
 CHAINS = {"numpyro": 4, "pyro": 2}  # side by side in NumPyro, one after another in Pyro
 WARMUP = 300
 WORN = 0.5  # share of their effective size, under which weighted draws are moved
@@ -259,14 +263,20 @@ def _laplace(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: O
     return ParameterDraws(theta, None, float(S), -np.inf, "laplace", status, found.ok, exact, log_proposal=proposal)
 
 
-def _svi(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
+def guide_of(oracle: Oracle | None) -> Oracle:
+    """The SVI oracle whose guide is drawn from: the one given, or independent Normals."""
     chosen = oracle if oracle is not None and isinstance(oracle.solve, SVI) else svi()
     assert isinstance(chosen.solve, SVI)
-    if np.all(cls.prior_free) or chosen.solve.settings.guide == "delta":
-        raise SettingError(
-            "source='svi' needs a guide with spread over at least one `sample` site: give the parameters priors and a guide such "
-            "as 'normal', or use source='laplace'"
-        )
+    if chosen.solve.settings.guide == "delta":
+        raise SettingError(NO_SPREAD)
+    return chosen
+
+
+def _svi(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
+    chosen = guide_of(oracle)
+    assert isinstance(chosen.solve, SVI)
+    if np.all(cls.prior_free):
+        raise SettingError(NO_SPREAD)
     found = _fitted(cls, rows, fit if fit is not None and fit.guide is not None else None, chosen)
     if found.guide is None:
         return _nothing_learned(cls, rows, S, seed, found.status)

@@ -179,7 +179,7 @@ def spread_at(seen: Seen, phi: np.ndarray) -> np.ndarray:
     return out
 
 
-class Region:
+class EllipsoidRegion:
     """Ellipsoids of several sets, in order, stacked so that all of them are asked at once. S sets, E ellipsoids, R half axes."""
 
     def __init__(self, sets: Sequence[Sequence[Ellipsoid]], q: int) -> None:
@@ -218,7 +218,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Ball:
+class NormBall:
     """A declared fact: 1/2 u'curvature u - slope'u + level <= 0, u = theta - least squares estimate."""
 
     curvature: np.ndarray  # (q, q)
@@ -232,7 +232,7 @@ def enclose(
     processes: Quadratics,
     share: np.ndarray,
     delta: float,
-    ball: Ball | None = None,
+    ball: NormBall | None = None,
     *,
     own_columns: bool = False,
 ) -> tuple[tuple[Ellipsoid, ...], bool]:
@@ -262,7 +262,7 @@ def enclose(
     return tuple(found), empty
 
 
-def _inside(e: Ellipsoid, moment: np.ndarray, seen: Seen, ball: Ball, own_columns: bool) -> bool:
+def _inside(e: Ellipsoid, moment: np.ndarray, seen: Seen, ball: NormBall, own_columns: bool) -> bool:
     """Whether the ellipsoid lies in the ball, so that the ball cuts nothing off."""
     if (len(e.columns) < len(moment) and not own_columns) or len(e.unseen):
         return False
@@ -274,7 +274,7 @@ def _inside(e: Ellipsoid, moment: np.ndarray, seen: Seen, ball: Ball, own_column
     return level + steepest <= 0
 
 
-def of_ball(ball: Ball) -> Ellipsoid:
+def of_ball(ball: NormBall) -> Ellipsoid:
     """The declared ball alone, around theta = 0."""
     none = np.zeros(0)
     nothing = Seen(none.astype(np.int64), none, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0)))
@@ -351,7 +351,7 @@ def _ellipsoid(seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: 
 
 
 def _cut_ellipsoid(
-    seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray, ball: Ball, weight: float
+    seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray, ball: NormBall, weight: float
 ) -> tuple[Ellipsoid, float]:
     """The set's quadratic plus a multiple of the ball's: an outer ellipsoid that closes directions no row has seen."""
     size = np.sqrt(np.maximum(np.diag(ball.curvature), 0.0))

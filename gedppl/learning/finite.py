@@ -34,6 +34,7 @@ from gedppl.learning.predictive import have_cdfs, mixed_cdf, mixed_log_density
 from gedppl.learning.program_sets import Start, next_starts, row_divergence, thresholds
 from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
+from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 from gedppl.rows import Rows
 
@@ -68,8 +69,7 @@ class FiniteLearner:
 
     @classmethod
     def start(cls, members: MemberList, *, delta: float, confidence: Rule | None = None) -> FiniteLearner:
-        if not 0 < delta < 1:
-            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        check_delta(delta)
         rule = LikelihoodRatio(restarts=False) if confidence is None else confidence
         M = int(members.size)
         return cls(

@@ -44,7 +44,7 @@ class Bounds:
     estimate: np.ndarray  # (n, K) at the current fit, clipped to the functional's range
     lower: np.ndarray  # (n, K)
     upper: np.ndarray  # (n, K)
-    method: str  # "exact", "ascent" or "sampled"
+    method: str  # "exact", "outer" (certified, a little wide), "profiled", "ascent" or "sampled"
     guaranteed: bool  # whether the radius rule AND the way the bound was computed are proved to cover
     rule: str  # the radius rule in one sentence, with its delta
     note: str = ""  # anything a reader of the certificate should know, "" if nothing

@@ -347,7 +347,8 @@ def climb(
         values, vectors = np.linalg.eigh(information / np.outer(unit, unit))
         floor = 1e-9 * max(float(np.abs(values).max(initial=0.0)), 1e-300)
         along = vectors.T @ (grad / unit)
-        step = vectors @ np.where(np.abs(values) > floor, along / np.maximum(np.abs(values), floor), 0.0) / unit
+        curved = np.abs(values) > floor
+        step = vectors @ np.divide(along, np.abs(values), out=np.zeros_like(along), where=curved) / unit
         gain = float(grad @ step)
         if not np.isfinite(gain) or gain < enough:
             return theta

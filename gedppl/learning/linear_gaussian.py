@@ -18,15 +18,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr
 
-from gedppl.errors import FamilyError, NotFiniteError, SettingError, ShapeError
+from gedppl.errors import FamilyError, NotFiniteError, ShapeError
 from gedppl.learning import ellipsoids
-from gedppl.learning.ellipsoids import Ball, Ellipsoid, Quadratics, Region, Seen, apart, embedded, ends, seen_directions
+from gedppl.learning.ellipsoids import (
+    Ellipsoid,
+    NormBall,
+    Quadratics,
+    Seen,
+    apart,
+    embedded,
+    ends,
+    seen_directions,
+)
 from gedppl.learning.groups import Group, named, one_group
 from gedppl.learning.learner import Bounds, Guess, Trail
 from gedppl.learning.linear_parts import (
     BET,
     SPACING,
     FeatureMemo,
+    LinearSnapshot,
+    RegionMemo,
     Space,
     Starts,
     flattening,
@@ -39,7 +50,8 @@ from gedppl.learning.linear_parts import (
     stage_weights,
 )
 from gedppl.learning.loc_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
-from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
+from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
+from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 
 if TYPE_CHECKING:
@@ -54,34 +66,6 @@ LOG_2PI = math.log(2 * math.pi)
 ROUNDING = 1e-9  # share of the numbers compared
 FLUSH = 1e-14  # share of the terms of a sum, below which it is their rounding
 WIDER_PRIOR = 1e-4  # share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
-
-
-@storable
-@dataclass(frozen=True)
-class Snapshot:
-    """One refit: rows, fit and set."""
-
-    n: int
-    theta: np.ndarray  # (D,)
-    ellipsoids: tuple[Ellipsoid, ...]  # of eta; each holds the set by itself
-    empty: bool
-
-
-class RegionMemo:
-    """The stacked ellipsoids of the snapshots last asked for; replaced in one assignment, so threads may share it."""
-
-    __slots__ = ("_last", "_q")
-
-    def __init__(self, q: int) -> None:
-        self._q = q
-        self._last: tuple[tuple[Snapshot, ...], Region] = ((), Region([], q))
-
-    def stacked(self, snapshots: tuple[Snapshot, ...]) -> Region:
-        known, region = self._last
-        if len(known) != len(snapshots) or any(one is not other for one, other in zip(known, snapshots)):
-            region = Region([s.ellipsoids for s in snapshots], self._q)
-            self._last = (snapshots, region)
-        return region
 
 
 @dataclass(frozen=True)
@@ -119,7 +103,7 @@ class LinearGaussianLearner:
     widest_scale: float
     narrowest_scale: float
     starts: Starts
-    snapshots: tuple[Snapshot, ...]
+    snapshots: tuple[LinearSnapshot, ...]
     kappa: float
     status: str
     features_at: FeatureMemo = field(repr=False, compare=False)
@@ -174,8 +158,7 @@ class LinearGaussianLearner:
                 f"the linear-Gaussian learner needs a Normal with identity link, got {predictor.family} with "
                 f"{predictor.link!r}; use the general learner of programs.py"
             )
-        if not 0 < delta < 1:
-            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        check_delta(delta)
         ball = norm_ball(norm_bound, dim)
         space = free_space(dim, prior_mean, prior_precision, known_direction, ball)
         q, chosen = space.basis.shape[1], one_group(dim) if groups is None else groups
@@ -316,7 +299,7 @@ class LinearGaussianLearner:
         found, empty = self._enclosed()
         kappa = math.inf if empty or not found else self._drop(found[0], eta)
         past = self.snapshots if self.keep_past else ()
-        snapshots = (*past, Snapshot(self.n, theta, found, empty))
+        snapshots = (*past, LinearSnapshot(self.n, theta, found, empty))
         return evolved(self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat))
 
     def _drop(self, e: Ellipsoid, eta: np.ndarray) -> float:
@@ -369,12 +352,12 @@ class LinearGaussianLearner:
         bet = ellipsoids.log_bet(seen, self.moment[g], self.space.covariance)
         return ellipsoids.together(bet, processes), np.append(BET, (1 - BET) * begun.weight)
 
-    def _ball_around(self, eta: np.ndarray) -> Ball:
+    def _ball_around(self, eta: np.ndarray) -> NormBall:
         """The declared ball as a quadratic in u: (theta' G theta - 1) / 2 at theta = origin + basis (eta + u)."""
         G, basis = self.space.ball, self.space.basis
         assert G is not None
         theta = self.space.origin + basis @ eta
-        return Ball(basis.T @ G @ basis, -(basis.T @ G @ theta), 0.5 * (theta @ G @ theta - 1))
+        return NormBall(basis.T @ G @ basis, -(basis.T @ G @ theta), 0.5 * (theta @ G @ theta - 1))
 
     @property
     def theta(self) -> np.ndarray:
@@ -509,7 +492,7 @@ class LinearGaussianLearner:
         low[known] = high[known] = 0.0
         return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty  # ends may cross by rounding
 
-    def _in_force(self) -> tuple[Snapshot, ...]:
+    def _in_force(self) -> tuple[LinearSnapshot, ...]:
         """The newest snapshot, or with `intersect` all."""
         return self.snapshots if self.intersect else self.snapshots[-1:]
 

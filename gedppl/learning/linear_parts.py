@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
-from gedppl.learning.ellipsoids import unit_diagonal
+from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, unit_diagonal
 from gedppl.learning.storing import storable
 
 if TYPE_CHECKING:
@@ -166,6 +166,34 @@ def largest_gain(information: np.ndarray, moment: np.ndarray) -> float:
     if np.abs(along[~solved]).max(initial=0.0) > 1e-9 * np.linalg.norm(along):
         return np.inf
     return float(np.sum(along[solved] ** 2 / values[solved]))
+
+
+@storable
+@dataclass(frozen=True)
+class LinearSnapshot:
+    """One refit: rows, fit and set."""
+
+    n: int
+    theta: np.ndarray  # (D,)
+    ellipsoids: tuple[Ellipsoid, ...]  # of eta; each holds the set by itself
+    empty: bool
+
+
+class RegionMemo:
+    """The stacked ellipsoids of the snapshots last asked for; replaced in one assignment, so threads may share it."""
+
+    __slots__ = ("_last", "_q")
+
+    def __init__(self, q: int) -> None:
+        self._q = q
+        self._last: tuple[tuple[LinearSnapshot, ...], EllipsoidRegion] = ((), EllipsoidRegion([], q))
+
+    def stacked(self, snapshots: tuple[LinearSnapshot, ...]) -> EllipsoidRegion:
+        known, region = self._last
+        if len(known) != len(snapshots) or any(one is not other for one, other in zip(known, snapshots)):
+            region = EllipsoidRegion([s.ellipsoids for s in snapshots], self._q)
+            self._last = (snapshots, region)
+        return region
 
 
 class FeatureMemo:

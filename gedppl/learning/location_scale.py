@@ -34,6 +34,7 @@ from gedppl.learning.radius import LikelihoodRatio
 from gedppl.learning.scale_reach import ScaleReach
 from gedppl.learning.scale_sets import LOG_2PI, ScaleFit, ScaleSet, fits_of, row_values, table_of
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
+from gedppl.numerics.numbers import check_delta
 from gedppl.oracles import auto
 from gedppl.oracles.fits import positive_definite
 from gedppl.rows import Rows
@@ -151,8 +152,7 @@ class LocationScaleLearner:
         form = density.location_scale
         if form is None:
             raise SettingError("this class has no location and scale that were proved: use the general learner of programs.py")
-        if not 0 < delta < 1:
-            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        check_delta(delta)
         prior = _summary(density, form, seed)
         split = one_group(len(prior.middle)) if groups is None else groups
         return cls(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import expit
 
-from gedppl.density import Density
 from gedppl.learning.ascent_bounds import Found, by_ascent
 from gedppl.learning.learner import Bounds, Guess, Trail
 from gedppl.learning.likelihoods import OrderedData, PredictorData
 from gedppl.learning.loc_ranges import is_plain, limits_at
+from gedppl.learning.ordered_bounds import category_values, edge_bounds, edge_weights, remarks
 from gedppl.learning.reach import farthest
 from gedppl.oracles.fits import positive_definite
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
 
 MISSPECIFIED = "no parameter of the class explains the data as well as the predictions did: the model is misspecified"
-APART = "no parameter is in every set and inside the declared bounds: the model, or a bound, does not hold"
 SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
 PROBES = (-1.0, 0.0, 1.0)  # of a predictor, in units of its noise: between open ends, to see which way a functional goes
 GRID, ZOOMS = 33, 7
@@ -50,7 +49,7 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(found.lower, low, high).reshape(shape),
         upper=np.clip(found.upper, low, high).reshape(shape),
-        method="exact" if void or not sets or (exact and not found.searched) else "ascent",
+        method=("outer" if found.outer else "exact") if void or not sets or (exact and not found.searched) else "ascent",
         guaranteed=learner.rule.guaranteed and exact and not found.apart and not (sets and found.searched),
         rule=learner.sentence,
         note=found.note,
@@ -123,7 +122,7 @@ def _find_exactly(learner: ProgramLearner, functional: Functional, x: np.ndarray
         return None
     if isinstance(learner.data, PredictorData):
         return _exact(learner, functional, x, a)
-    return _exact_edge(learner, functional, x, a) if isinstance(learner.data, OrderedData) else None
+    return edge_bounds(learner, functional, x, a) if isinstance(learner.data, OrderedData) else None
 
 
 # exact: one linear predictor ---------------------------------------------------------------------------------------------
@@ -144,17 +143,9 @@ def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np
         lower, upper, at_low = _searched(learner, functional, columns, ends, x, a)
     else:
         lower, upper, at_low = _over_interval(learner, functional, columns, ends, x, a)
-    notes = _remarks(open_end, a, apart)
+    notes = remarks(open_end, a, apart)
     notes += [SEARCHED] if searched else []
-    return Found(lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes), apart, searched)
-
-
-def _remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
-    if apart:
-        return [APART]
-    K = int(a.max()) + 1
-    most = int(open_end.any(axis=1).reshape(-1, K).sum(axis=1).max())  # of contexts asked together, the least known
-    return [f"{most} of {K} actions are not yet bounded by the data"] if most else []
+    return Found(lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes), apart, searched=searched)
 
 
 @np.errstate(invalid="ignore")  # inf - inf between ends that are open
@@ -266,42 +257,6 @@ def _turns(
     return low[:, None] + (high - low)[:, None] * steps
 
 
-# ordered outcomes: one edge ---------------------------------------------------------------------------------------------------
-
-
-def _edge_weights(functional: Functional, n_edges: int, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """A functional linear in the probabilities of y = 0..C, as constant (m,) + sum_k weight (m, C) P(y <= k); else None."""
-    if not is_plain(functional):
-        return None
-    if functional.name == "mean":
-        at = np.repeat(np.arange(n_edges + 1.0)[:, None], len(a), axis=1)
-    elif functional.name == "probability":
-        sure = np.repeat(np.eye(n_edges + 1)[:, None], len(a), axis=1)  # (C + 1, m, C + 1)
-        at = np.asarray(functional(Density("Categorical", {"probs": sure}), x=x, a=a), float)
-    else:
-        return None
-    return at[-1], -np.diff(at, axis=0).T
-
-
-def _exact_edge(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
-    """P(y <= k) grows with one edge, which is affine in theta. None if the functional weighs several edges."""
-    data = learner.data
-    assert isinstance(data, OrderedData)
-    features, offset = data.ordered.features(x, a), data.ordered.offset(x, a)
-    parts = _edge_weights(functional, offset.shape[1], x, a)
-    if parts is None or np.any(np.count_nonzero(parts[1], axis=1) > 1):
-        return None
-    constant, weight = parts
-    m = len(a)
-    here = np.arange(m), np.argmax(np.abs(weight), axis=1)
-    value, theta, apart = farthest(learner, features[here])
-    ends = constant + weight[here] * expit(offset[here] + np.stack([-value[m:], value[:m]]))  # at the lowest edge, at the highest
-    rising = weight[here] > 0
-    open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
-    witness = np.where(rising[:, None], theta[:m], theta[m:])
-    return Found(ends.min(axis=0), ends.max(axis=0), witness, "; ".join(_remarks(open_end, a, apart)), apart)
-
-
 # to steer by ---------------------------------------------------------------------------------------------------------------
 
 
@@ -395,10 +350,10 @@ def _ordered_trail(
     assert isinstance(learner.data, OrderedData)
     shots, ordered = learner.snapshots, learner.data.ordered
     features, offset = ordered.features(x, a), ordered.offset(x, a)
-    parts = _edge_weights(functional, offset.shape[1], x, a)
-    if parts is None:
+    values = category_values(functional, offset.shape[1], x, a)
+    if values is None:
         return None
-    constant, weight = parts
+    constant, weight = edge_weights(values)
     edge = np.einsum("pj,mcj->pmc", shots.theta[take], features) + offset
     size = np.linalg.norm(np.einsum("pij,mcj->pmci", shots.whitener[take], features), axis=3)
     reach = np.sqrt(2 * shots.kappa[take])

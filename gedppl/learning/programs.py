@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.errors import FitWarning, SettingError
+from gedppl.errors import FitWarning
 from gedppl.learning import predictive, program_bounds
 from gedppl.learning.draws import sample
 from gedppl.learning.group_rows import GroupRows
@@ -41,6 +41,7 @@ from gedppl.learning.program_sets import (
 )
 from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
+from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 from gedppl.oracles import auto
 from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
@@ -120,8 +121,7 @@ class ProgramLearner:
 
         `groups`, from `action_groups`, is for the likelihood ratio; under any other rule there is one set, of all rows.
         """
-        if not 0 < delta < 1:
-            raise SettingError(f"delta must lie strictly between 0 and 1, got {delta}")
+        check_delta(delta)
         D = density.dim
         data: Data
         if density.predictor is not None and has_score_equations(density):

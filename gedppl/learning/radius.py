@@ -82,7 +82,7 @@ class LikelihoodRatio:
     intersect: bool = False
     predictive: str = "laplace"
 
-    def check(self, cls: Any) -> None:
+    def check(self, cls: Any, oracle: Any = None) -> None:
         """Any class will do."""
 
     def level(self, k: int, delta: float) -> float:
@@ -115,7 +115,7 @@ class ChiSquare:
     guaranteed: bool = False
     divergence: str = "log_likelihood"
 
-    def check(self, cls: Any) -> None:
+    def check(self, cls: Any, oracle: Any = None) -> None:
         _check_parametric(cls, "chi_square")
 
     def radius(self, view: View) -> float:
@@ -161,7 +161,7 @@ class Est:
         ridge = self.prior_precision / view.scale**2 * np.eye(view.dim)
         return np.linalg.solve(view.information + ridge, view.information @ top)
 
-    def check(self, cls: Any) -> None:
+    def check(self, cls: Any, oracle: Any = None) -> None:
         """Raise where the class lacks what this bound is made of."""
         finite = isinstance(cls, MemberList)
         if self.kind == "finite" and not finite:
@@ -229,7 +229,7 @@ class Ball:
     def guaranteed(self) -> bool:
         return self.est.kind != "chi_square"
 
-    def check(self, cls: Any) -> None:
+    def check(self, cls: Any, oracle: Any = None) -> None:
         self.est.check(cls)
 
     def radius(self, view: View) -> float:
@@ -258,7 +258,7 @@ class Paper:
     divergence: str = "hellinger2"
     guaranteed: bool = False
 
-    def check(self, cls: Any) -> None:
+    def check(self, cls: Any, oracle: Any = None) -> None:
         """Any class will do."""
 
     def radius(self, view: View) -> float:
@@ -297,7 +297,7 @@ class ParametricBootstrap:
     divergence: str = "neg_log_affinity"
     guaranteed: bool = False
 
-    def check(self, cls: Any) -> None:
+    def check(self, cls: Any, oracle: Any = None) -> None:
         _check_parametric(cls, "parametric_bootstrap")
         if cls.predictor is None:
             raise SettingError(NEEDS_PREDICTOR)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.errors import DataError, InputError, NotFiniteError, ShapeError
+from gedppl.errors import DataError, InputError, NotFiniteError, SettingError, ShapeError
 
 MOST = 10**8  # numbers in one argument
 _NO_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)  # though each can be converted to one
@@ -89,3 +89,9 @@ def _shown(value: Any) -> str:
     except Exception:
         return f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"a {type(value).__name__}"
+
+
+def check_delta(delta: float) -> None:
+    """A probability of error: strictly between 0 and 1."""
+    if isinstance(delta, bool) or not isinstance(delta, int | float | np.integer | np.floating) or not 0 < delta < 1:
+        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")

@@ -18,12 +18,19 @@ import numpy as np
 
 from gedppl.errors import SettingError
 from gedppl.oracles.fits import Fit, Objective, WorkingPrior, assess, believe, check_weights, keep_good
-from gedppl.oracles.glm import PredictorObjective, RunningLeastSquares, fit_least_squares, has_score_equations
+from gedppl.oracles.glm import (
+    PredictorObjective,
+    RunningLeastSquares,
+    check_least_squares,
+    check_score_equations,
+    fit_least_squares,
+    has_score_equations,
+)
 from gedppl.oracles.newton import climb_boundary, lbfgs, newton
 from gedppl.oracles.ordered import OrderedObjective
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass
+    from gedppl.classes import DensityClass, MemberList
     from gedppl.rows import Rows
 
 __all__ = [
@@ -168,7 +175,7 @@ def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:
     outside = np.isfinite(theta).all() and not bool(np.all(inside(theta)))
     if outside and bool(np.all(inside(anchor))):
         return assess(objective, climb_boundary(objective, inside, anchor, theta), how, at_bounds=True)
-    return assess(objective, theta, how)
+    return assess(objective, theta, how, tolerance=objective.tolerance)
 
 
 # a finite class -------------------------------------------------------------------------------------------------------
@@ -235,6 +242,12 @@ class Oracle:
     name: str
     solve: Callable[..., Fit]
     options: Mapping[str, Any]
+    fits: Callable[[DensityClass], None] | None = None  # raises where this oracle cannot serve a class
+
+    def check(self, cls: MemberList | DensityClass) -> None:
+        """Raise where this oracle cannot serve a class; a finite one needs none."""
+        if self.fits is not None:
+            cls.visit(lambda members: None, self.fits)
 
     def __call__(
         self,
@@ -266,12 +279,12 @@ def mle(*, starts: int = 1, seed: int = 0, max_steps: int = 100) -> Oracle:
 
 def score_equations(*, max_steps: int = 100) -> Oracle:
     """Score equations of a one-predictor family: see `fit_score_equations`."""
-    return Oracle("score equations", fit_score_equations, {"max_steps": max_steps})
+    return Oracle("score equations", fit_score_equations, {"max_steps": max_steps}, check_score_equations)
 
 
 def least_squares() -> Oracle:
     """Exact least squares for a linear-Gaussian class: see `fit_least_squares`."""
-    return Oracle("least squares", fit_least_squares, {})
+    return Oracle("least squares", fit_least_squares, {}, check_least_squares)
 
 
 def auto() -> Oracle:

@@ -108,6 +108,8 @@ class Objective:
     Without one (``prior=None``) this is plain maximum likelihood.
     """
 
+    tolerance = TOLERANCE  # nats that a believed fit may still lack
+
     def __init__(
         self, cls: DensityClass, rows: Rows, weights: np.ndarray | None = None, prior: WorkingPrior | None = None
     ) -> None:

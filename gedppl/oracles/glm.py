@@ -26,10 +26,26 @@ if TYPE_CHECKING:
     from gedppl.classes import DensityClass
     from gedppl.rows import Rows
 
+BESIDE_KINKS = 0.05  # nats: what working weights promise of a step beside kinks is no measure of what it gives
+
 
 def has_score_equations(cls: DensityClass) -> bool:
     """Whether the class is a one-predictor family whose score equations are known here."""
     return cls.predictor is not None and (cls.predictor.family, cls.predictor.link) in FAMILIES
+
+
+def check_score_equations(cls: DensityClass) -> None:
+    """Raise where they are not known."""
+    if not has_score_equations(cls):
+        predictor = cls.predictor
+        what = "no linear predictor" if predictor is None else f"family {predictor.family}, link {predictor.link}"
+        raise SettingError(f"score equations need one of {sorted(FAMILIES)}, got a class with {what}; use ged.mle()")
+
+
+def check_least_squares(cls: DensityClass) -> None:
+    """Raise where there is no closed form."""
+    if cls.predictor is None or cls.predictor.family != "Normal":
+        raise SettingError("least squares needs a class with Normal outcomes and a mean linear in theta; use ged.mle()")
 
 
 class PredictorObjective(Objective):
@@ -40,10 +56,11 @@ class PredictorObjective(Objective):
     ) -> None:
         super().__init__(cls, rows, weights, prior)
         predictor = cls.predictor
-        if predictor is None or not has_score_equations(cls):
-            what = "no linear predictor" if predictor is None else f"family {predictor.family}, link {predictor.link}"
-            raise SettingError(f"score equations need one of {sorted(FAMILIES)}, got a class with {what}; use ged.mle()")
+        check_score_equations(cls)
+        assert predictor is not None
         self.family = FAMILIES[predictor.family, predictor.link]
+        if not self.family.smooth:
+            self.tolerance = BESIDE_KINKS
         self._last: tuple[np.ndarray, Terms] | None = None
         if self.n == 0:
             return
@@ -126,8 +143,7 @@ def fit_least_squares(
     are left where they start: the estimate is the minimiser nearest to ``start`` (or the class's initial parameters).
     A `sample` site whose prior is not Gaussian makes this no closed form: use `maximum_likelihood` there.
     """
-    if cls.predictor is None or cls.predictor.family != "Normal":
-        raise SettingError("least squares needs a class with Normal outcomes and a mean linear in theta; use ged.mle()")
+    check_least_squares(cls)
     objective = PredictorObjective(cls, rows, weights, prior)
     origin = np.asarray(cls.initial if start is None else start.theta, float)
     theta = origin + _pinv_solve(objective.precision(origin), objective.value_grad(origin)[1])

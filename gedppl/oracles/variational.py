@@ -62,6 +62,10 @@ class GuideRunner(Protocol):
 
     def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws: ...
 
+    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
+        """Latent sites and their shapes of a guide that the user wrote; None for one that is made from the model."""
+        ...
+
     def fit(
         self, rows: Rows, weights: np.ndarray | None, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int
     ) -> GuideFit: ...
@@ -81,6 +85,17 @@ class SVI:
             backend = import_module(f"gedppl.programs.{cls.backend}_svi")
             known = cls.guide_loops[self.settings] = backend.Runner(cls, self.settings)
         return known
+
+    def check(self, cls: DensityClass) -> None:
+        """Raise where a guide of the user's does not fit the model, site by site."""
+        found = self.runner(cls).own_sites()
+        wanted = {site.name: tuple(site.shape) for site in cls.sites if site.prior}
+        if found is not None and found != wanted:
+            raise SettingError(
+                f"the guide does not fit the model: it has the sites and shapes {found}, the model {wanted}. Write one sample "
+                "site of the same name and shape for each, use guide='normal', or give each outcome an oracle of its own, "
+                "oracle={'...': svi(...)}"
+            )
 
     def __call__(
         self,
@@ -144,7 +159,7 @@ def svi(
         ``"delta"`` (a point: MAP in the constrained space), ``"normal"`` (independent Normals), ``"multivariate_normal"``,
         ``"low_rank"``, an autoguide class of the model's PPL, or a guide function ``(x, a, y=None)`` of your own.
     steps, refit_steps
-        Adam steps of a first fit and of a warm-started one (a fortieth, if not given: the posterior has hardly moved).
+        Adam steps of a first fit and of a warm-started one (a fiftieth, if not given: the posterior has hardly moved).
     learning_rate
         Decays to a hundredth of itself over the steps.
 
@@ -153,7 +168,7 @@ def svi(
     `param` sites are fitted along with the guide. Not guaranteed: convergence; the checks see a fit that is far off, and
     call a centre within about half a posterior standard deviation of the mode good.
     """
-    refit_steps = max(1, steps // 40) if refit_steps is None else refit_steps
+    refit_steps = max(1, steps // 50) if refit_steps is None else refit_steps
     for name, value in (("steps", steps), ("refit_steps", refit_steps), ("particles", particles), ("draws", draws)):
         if int(value) != value or value < 1:
             raise SettingError(f"{name} must be a whole number >= 1, got {value}")
@@ -162,4 +177,5 @@ def svi(
     if isinstance(guide, str) and guide not in GUIDES:
         raise SettingError(f"guide must be one of {GUIDES}, an autoguide class or a function (x, a, y), got {guide!r}")
     settings = GuideSettings(guide, float(learning_rate), int(particles), int(draws), int(seed))
-    return Oracle("SVI", SVI(settings, int(steps), int(refit_steps)), {})
+    solve = SVI(settings, int(steps), int(refit_steps))
+    return Oracle("SVI", solve, {}, solve.check)

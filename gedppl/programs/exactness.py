@@ -32,7 +32,8 @@ def exactness(cls: ProgramClass) -> str:
     if ordered is not None:
         return (
             f"exact for chances of y <= k or y > k: ordered outcomes whose edges are affine in {where}, with a "
-            f"convex likelihood set. What weighs several categories (a mean) goes by local ascent, no certificate. {GROUPS}."
+            f"convex likelihood set. What weighs several categories (a mean) is bounded edge by edge: guaranteed, "
+            f"a little wide. {GROUPS}."
         )
     return f"not exact: {_obstacle(cls)}. Bounds come from local ascent, which is an approximation and no certificate. {GROUPS}."
 

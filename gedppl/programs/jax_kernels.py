@@ -21,13 +21,11 @@ from gedppl.classes import LinearPredictor, OrderedPredictor, away_from
 from gedppl.density import Density
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
-from gedppl.programs.answers import Answers
-from gedppl.programs.histories import Histories
+from gedppl.programs.histories import PIECES, Answers, Histories, pad, pieces, settings_size
 from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.programs.jax_first_look import FirstLook, first_look
 from gedppl.programs.jax_seen import seen_by_data
 from gedppl.programs.lowering import crossing, external_density, is_external
-from gedppl.programs.padding import PIECES, pad, pieces, settings_size
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import trial_rows
 from gedppl.rows import Rows

@@ -92,6 +92,15 @@ class Runner:
             raise SettingError(f"pass an autoguide's class, not an instance, or a function (x, a, y); got {guide!r}")
         return lambda x, a, y, weights: guide(x, a, y)
 
+    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
+        guide = self.settings.guide
+        if isinstance(guide, str | type) or not self.latents:
+            return None
+        with _alone():
+            found = trace(seed(guide, 0)).get_trace(self.program.x, self.program.a, None)
+        latent = {name: site for name, site in found.items() if site["type"] == "sample" and not site["is_observed"]}
+        return {name: jnp.shape(s["value"]) for name, s in latent.items() if not s["infer"].get("is_auxiliary")}
+
     # the loop ---------------------------------------------------------------------------------------------------------
 
     def _initialise(self, data: tuple[Any, ...]) -> Any:

@@ -185,9 +185,16 @@ class ProgramClass:
 
     @property
     def seen(self) -> Seen | None:
-        """What the data see of the parameters, v = h(theta), where the predictor is affine in v and not in theta itself."""
-        found = None if self._is_affine else self.program.seen
-        return found if isinstance(found, Seen) else None
+        """What the data see of the parameters, v = h(theta), where the predictor is affine in v and not in theta itself.
+
+        Also where it is affine in theta, but in fewer parameters than there are: a centred hierarchy's scales are seen by no row,
+        and a fit without them has no funnel to fall into.
+        """
+        constrained = any(np.isfinite(side) for ends in self.program.ranges.values() for side in ends)
+        found = self.program.seen if constrained or not self._is_affine else None
+        if not isinstance(found, Seen) or (self._is_affine and found.dim >= self.dim):
+            return None
+        return found
 
     @property
     def refusal(self) -> Refusal | None:

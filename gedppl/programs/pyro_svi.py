@@ -128,6 +128,16 @@ class Runner:
         """Whether the last fits ran a graph."""
         return any(graph is not None for graph in self._graphs.values())
 
+    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
+        guide = self.settings.guide
+        if isinstance(guide, str | type) or not self.latents:
+            return None
+        x, a, _ = self._row()
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            found = poutine.trace(guide).get_trace(x, a, None).nodes
+        latent = {name: site for name, site in found.items() if site["type"] == "sample" and not site["is_observed"]}
+        return {name: tuple(s["value"].shape) for name, s in latent.items() if not s["infer"].get("is_auxiliary")}
+
     # the guide --------------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -310,28 +320,32 @@ class Runner:
             own = {name: session.fill.value(name).numpy().copy() for name in session.fill.free}
             if not self.latents:
                 return own, None
-            location = None
+            location, draws = None, None
             if isinstance(session.guide, AutoGuide):
                 median = session.guide.median(*self._row())
                 location = {**own, **{name: median[name].numpy().copy() for name in self.latents}}
-        spread = self.settings.guide != "delta"
-        return location, self.draw(state, self.settings.draws, self.settings.seed + 1).values if spread else None
+            if self.settings.guide != "delta":
+                draws = self._drawn(session, self.settings.draws, self.settings.seed + 1).values
+            return location, draws
 
     def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws:
         """Draws of every parameter from the guide, and their log density there."""
         with self._session(state) as session, torch.no_grad():
-            own, row = {name: session.fill.value(name).numpy().copy() for name in session.fill.free}, self._row()
+            return self._drawn(session, size, seed)
 
-            def one(_: Any) -> tuple[Any, ...]:
-                trace = poutine.trace(session.guide).get_trace(*row)
-                return torch.as_tensor(trace.log_prob_sum()), *(trace.nodes[name]["value"] for name in self.latents)
+    def _drawn(self, session: Session, size: int, seed: int) -> GuideDraws:
+        own, row = {name: session.fill.value(name).numpy().copy() for name in session.fill.free}, self._row()
 
-            torch.manual_seed(seed)
-            try:
-                found = _apart(one, size)
-            except UNRECORDABLE:
-                found = tuple(torch.stack(column) for column in zip(*(one(None) for _ in range(size))))
-            logs, *drawn = (part.numpy().copy() for part in found)
+        def one(_: Any) -> tuple[Any, ...]:
+            trace = poutine.trace(session.guide).get_trace(*row)
+            return torch.as_tensor(trace.log_prob_sum()), *(trace.nodes[name]["value"] for name in self.latents)
+
+        torch.manual_seed(seed)
+        try:
+            found = _apart(one, size)
+        except UNRECORDABLE:
+            found = tuple(torch.stack(column) for column in zip(*(one(None) for _ in range(size))))
+        logs, *drawn = (part.numpy().copy() for part in found)
         values = {name: np.broadcast_to(value, (size, *value.shape)) for name, value in own.items()}
         return GuideDraws({**values, **dict(zip(self.latents, drawn))}, None if own or self.settings.guide == "delta" else logs)
 

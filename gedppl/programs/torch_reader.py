@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,14 +174,15 @@ class _Writer:
         if name in _WITH_NUMBERS:
             args = tuple(self._number(part) if isinstance(part, int | float) else part for part in args)
             target = target.overloadpacket
-        nodes: list[Any] = [part for part in dict.fromkeys(_leaves((args, kwargs))) if isinstance(part, torch.fx.Node | _Number)]
+        # each occurrence is an operand of its own: x * x is no multiple of x
+        nodes: list[Any] = [part for part in _leaves((args, kwargs)) if isinstance(part, torch.fx.Node | _Number)]
         if name in _SHAPE_ONLY:  # of its operand the result has the shape alone
-            like = {part: torch.zeros(part.meta["val"].shape, dtype=part.meta["val"].dtype) for part in nodes}
+            like = iter([torch.zeros(part.meta["val"].shape, dtype=part.meta["val"].dtype) for part in nodes])
             self.constants[self._name(node)] = target(*_filled(args, like), **_filled(kwargs, like))
             return
 
         def run(*values: Any) -> Sequence[Any]:
-            given = dict(zip(nodes, values))
+            given = iter(values)
             found = target(*_filled(args, given), **_filled(kwargs, given))
             return tuple(found) if isinstance(found, tuple | list) else (found,)
 
@@ -265,9 +266,10 @@ def _leaves(part: Any) -> list[Any]:
     return [part]
 
 
-def _filled(part: Any, given: dict[Any, Any]) -> Any:
+def _filled(part: Any, given: Iterator[Any]) -> Any:
+    """The arguments with the next of `given` in the place of every operand, in the order of `_leaves`."""
     if isinstance(part, torch.fx.Node | _Number):
-        return given[part]
+        return next(given)
     if isinstance(part, dict):
         return {key: _filled(one, given) for key, one in part.items()}
     if isinstance(part, list | tuple):

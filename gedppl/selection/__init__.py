@@ -21,6 +21,7 @@ import numpy as np
 from gedppl.errors import ActionRangeError, InfeasibleError, NotFiniteError, ShapeError
 
 MOST_BASES = 10_000  # longest vertex list worth making: about 5 ms, and then a few microseconds a round
+PAIRS_AT_ONCE = 500_000  # of actions, over contexts looked at together: what stays in the cache
 MOST_PAIRS = 500  # the same with one limit, where the hull is fast as well
 NEAR_LIMIT = 1e-12  # a cost this close to its limit (relative) sits on it: rounding, not a violation
 SLACK = 1e-12  # how far a vertex may overshoot a limit it does not sit on, as a share of the largest distance to it
@@ -112,7 +113,10 @@ def select_policies(
     policy = np.zeros(score.shape)
     left = np.arange(len(score))
     if cost_upper.shape[1] == 1:
-        left = _alone_on_top(score, cost_upper, at_most, allowed, policy)
+        step = max(1, PAIRS_AT_ONCE // score.shape[1] ** 2)
+        cuts = [slice(first, first + step) for first in range(0, len(score), step)]
+        parts = [_alone_on_top(score[c], cost_upper[c], at_most[c], allowed[c], policy[c]) + c.start for c in cuts]
+        left = np.concatenate(parts)
     if not len(left):
         return policy
     for c, polytope in zip(left, Polytope.batch(cost_upper[left], at_most[left], allowed[left], safe_action)):

@@ -31,6 +31,7 @@ from scipy.special import ndtri
 
 from gedppl.errors import ActionRangeError, ColumnError, NotFiniteError, PropensityError, SettingError, ShapeError
 from gedppl.names import as_table, hint, listed
+from gedppl.numerics.numbers import check_delta
 from gedppl.problem import UTILITY, Problem
 from gedppl.showing import Facts, Shown, Spoken, amounts
 
@@ -292,8 +293,7 @@ def _known_bounds(
 def _estimate(
     values: np.ndarray, weights: np.ndarray, method: str, interval: str, delta: float, bounds: tuple[float, float] | None
 ) -> OffPolicyEstimate:
-    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    check_delta(delta)
     if interval not in ("normal", "bernstein"):
         raise SettingError(f'interval must be "normal" or "bernstein", got {interval!r}')
     n = len(values)

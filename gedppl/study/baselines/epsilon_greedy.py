@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.study.baselines.ridge import LinearBaseline, View
+from gedppl.study.baselines.ridge import LinearBaseline, RidgeView
 
 
 class EpsilonGreedy(LinearBaseline):
@@ -41,7 +41,7 @@ class EpsilonGreedy(LinearBaseline):
             raise SettingError(f"limits must be 'estimate' or 'ignore', got {limits!r}")
         self._epsilon, self._filtered = float(epsilon), limits == "estimate"
 
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         allowed = view.cost <= view.tau if self._filtered else np.ones(self._K, bool)
         allowed[self._safe] = True
         best = int(np.where(allowed, view.reward, -np.inf).argmax())

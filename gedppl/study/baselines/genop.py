@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gedppl.study.baselines.ridge import LinearBaseline, View, largest_share
+from gedppl.study.baselines.ridge import LinearBaseline, RidgeView, largest_share
 
 
 class GenOP(LinearBaseline):
@@ -22,7 +22,7 @@ class GenOP(LinearBaseline):
     array([0.651, 0.349])
     """
 
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         kappa = 1 + 2 * (self._high - self._r0) / (view.tau - view.safe_value)
         share = largest_share(view.safe_value, view.cost_upper, view.tau)
         value = (1 - share) * self._r0 + share * (view.reward + kappa * self.rewards.radius * view.reward_norm)

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from gedppl.errors import SettingError
-from gedppl.study.baselines.ridge import LinearBaseline, View
+from gedppl.study.baselines.ridge import LinearBaseline, RidgeView
 
 
 class HPUCB(LinearBaseline):
@@ -34,7 +34,7 @@ class HPUCB(LinearBaseline):
             raise SettingError(f"level must lie in (0, 1), got {level}")
         self.margin = self.costs.sigma * float(ndtri(1 - level))
 
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         allowed = view.cost_upper + self.margin <= view.tau
         allowed[self._safe] = True
         score = view.reward + self.rewards.radius * view.reward_norm

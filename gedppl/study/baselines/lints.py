@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from gedppl.study.baselines.linucb import LinUCB
-from gedppl.study.baselines.ridge import View
+from gedppl.study.baselines.ridge import RidgeView
 
 
 class LinTS(LinUCB):
     """Posterior draws instead of a bonus; `alpha` is the spread v. Parameters: `LinUCB`."""
 
-    def score(self, view: View) -> np.ndarray:
+    def score(self, view: RidgeView) -> np.ndarray:
         return view.phi @ self.rewards.draw(self._alpha, self.round_rng)

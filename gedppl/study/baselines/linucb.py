@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.study.baselines.ridge import LinearBaseline, View
+from gedppl.study.baselines.ridge import LinearBaseline, RidgeView
 
 LIMITS = ("ignore", "penalise", "filter")
 
@@ -43,11 +43,11 @@ class LinUCB(LinearBaseline):
             raise SettingError(f"limits must be one of {LIMITS}, got {limits!r}")
         self._alpha, self._limits, self._penalty = float(alpha), limits, float(penalty)
 
-    def score(self, view: View) -> np.ndarray:
+    def score(self, view: RidgeView) -> np.ndarray:
         """(K,) before the limit is taken account of."""
         return view.reward + self._alpha * view.reward_norm
 
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         score = self.score(view)
         if self._limits == "penalise":
             score = score - self._penalty * np.maximum(view.cost - view.tau, 0.0)

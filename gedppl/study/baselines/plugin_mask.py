@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from gedppl.errors import SettingError
-from gedppl.study.baselines.ridge import LinearBaseline, View
+from gedppl.study.baselines.ridge import LinearBaseline, RidgeView
 
 
 class PluginMask(LinearBaseline):
@@ -38,13 +38,13 @@ class PluginMask(LinearBaseline):
             raise SettingError(f"softness must be at least 0, got {softness}")
         self._alpha, self._softness = float(alpha), float(softness)
 
-    def feasibility(self, view: View) -> np.ndarray:
+    def feasibility(self, view: RidgeView) -> np.ndarray:
         """p (K,)."""
         if self._softness == 0:
             return (view.cost <= view.tau).astype(float)
         return ndtr((view.tau - view.cost) / self._softness)
 
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         mask = self.round_rng.random(self._K) < self.feasibility(view)
         mask[self._safe] = True
         score = view.reward + self._alpha * view.reward_norm

@@ -62,7 +62,7 @@ class Ridge:
 
 
 @dataclass(frozen=True)
-class View:
+class RidgeView:
     """What is known of all actions at one context. The safe action's cost is its known value, without width."""
 
     phi: np.ndarray  # (K, d)
@@ -140,19 +140,19 @@ class LinearBaseline(Baseline):
         self.costs = Ridge(dim, sigma=cost_sigma, norm_bound=norm_bound if cost_norm_bound is None else cost_norm_bound, **common)
 
     @abstractmethod
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         """The policy (K,) at what is known."""
 
     def policy(self, x: Any) -> np.ndarray:
         return self.choose(self.view(np.asarray(x, float)))
 
-    def view(self, x: np.ndarray) -> View:
+    def view(self, x: np.ndarray) -> RidgeView:
         """Estimates and widths of all actions at x (dx,)."""
         phi, c0 = self._rows(x), self._safe_value
         cost, width = phi @ self.costs.estimate, self.costs.radius * self.costs.norms(phi)
         known = float(c0(x) if callable(c0) else c0)
         cost[self._safe], width[self._safe] = known, 0.0
-        return View(phi, phi @ self.rewards.estimate, self.rewards.norms(phi), cost, width, self._tau, known)
+        return RidgeView(phi, phi @ self.rewards.estimate, self.rewards.norms(phi), cost, width, self._tau, known)
 
     def learn(self, x: np.ndarray, action: int, y: float, z: float | None) -> None:
         if z is None:

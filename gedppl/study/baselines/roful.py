@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gedppl.study.baselines.ridge import LinearBaseline, View, largest_share
+from gedppl.study.baselines.ridge import LinearBaseline, RidgeView, largest_share
 
 
 class ROFUL(LinearBaseline):
@@ -26,7 +26,7 @@ class ROFUL(LinearBaseline):
     array([0.556, 0.444])
     """
 
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         optimistic = view.reward + self.rewards.radius * view.reward_norm
         hoped = largest_share(view.safe_value, view.cost_lower, view.tau)
         value = (1 - hoped) * self._r0 + hoped * optimistic

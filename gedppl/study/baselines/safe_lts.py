@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from gedppl.selection import select_policy
-from gedppl.study.baselines.ridge import LinearBaseline, View
+from gedppl.study.baselines.ridge import LinearBaseline, RidgeView
 
 
 class SafeLTS(LinearBaseline):
@@ -26,7 +26,7 @@ class SafeLTS(LinearBaseline):
     True
     """
 
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         score = view.phi @ self.rewards.draw(self.spread(view.safe_value), self.round_rng)
         return select_policy(score, view.cost_upper, view.tau, safe_action=self._safe)
 

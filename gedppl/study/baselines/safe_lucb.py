@@ -18,7 +18,7 @@ import numpy as np
 
 from gedppl.errors import SettingError
 from gedppl.selection import select_policy
-from gedppl.study.baselines.ridge import LinearBaseline, View
+from gedppl.study.baselines.ridge import LinearBaseline, RidgeView
 
 
 class SafeLUCB(LinearBaseline):
@@ -38,7 +38,7 @@ class SafeLUCB(LinearBaseline):
             raise SettingError(f"explore must be a number of rounds, got {explore}")
         self._explore = int(explore)
 
-    def choose(self, view: View) -> np.ndarray:
+    def choose(self, view: RidgeView) -> np.ndarray:
         if len(self._decisions) < self._explore:
             others = [a for a in range(self._K) if a != self._safe] or [self._safe]
             share = (view.tau - view.safe_value) / max(self._cost_high - view.safe_value, view.tau - view.safe_value)

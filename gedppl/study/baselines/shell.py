@@ -13,7 +13,7 @@ from gedppl.errors import ConflictingOutcomeError, DataError, NotFiniteError, Sh
 
 
 @dataclass(frozen=True)
-class Decision:
+class Played:
     """One decision: play `action`, which was drawn from `policy`."""
 
     id: int
@@ -33,7 +33,7 @@ class Baseline(ABC):
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
-        self._decisions: list[Decision] = []
+        self._decisions: list[Played] = []
         self._told: dict[int, tuple[float, float | None]] = {}
 
     @abstractmethod
@@ -43,14 +43,14 @@ class Baseline(ABC):
     def learn(self, x: np.ndarray, action: int, y: float, z: float | None) -> None:  # noqa: B027 (learning is optional)
         """Take in one outcome."""
 
-    def ask(self, x: Any) -> Decision:
+    def ask(self, x: Any) -> Played:
         """Decide at one context x (dx,)."""
         context = np.asarray(x, float)
         if context.ndim != 1 or not np.isfinite(context).all():
             raise ShapeError(f"baselines decide one finite context (dx,) at a time, got {x!r}")
         policy = self.policy(context)
         action = int(min(np.searchsorted(np.cumsum(policy), self._rng.random(), side="right"), np.flatnonzero(policy)[-1]))
-        decision = Decision(len(self._decisions), action, policy, context)
+        decision = Played(len(self._decisions), action, policy, context)
         self._decisions.append(decision)
         return decision
 

@@ -12,7 +12,7 @@ import numpy as np
 from gedppl.agent import GEDUCB
 from gedppl.errors import ShapeError
 from gedppl.problem import Problem
-from gedppl.study.baselines.shell import Baseline, Decision
+from gedppl.study.baselines.shell import Baseline, Played
 
 
 class UCCB(Baseline):
@@ -34,13 +34,13 @@ class UCCB(Baseline):
     def policy(self, x: Any) -> np.ndarray:
         return np.asarray(self._agent.policy(np.asarray(x, float)), float)
 
-    def ask(self, x: Any) -> Decision:
+    def ask(self, x: Any) -> Played:
         context = np.asarray(x, float)
         if context.ndim != 1:
             raise ShapeError(f"baselines decide one finite context (dx,) at a time, got shape {context.shape}")
         made = self._agent.ask(context)  # its own draw: it counts the rounds in which it decided
         assert not isinstance(made, list)
-        decision = Decision(len(self._decisions), int(made.action), np.asarray(made.policy, float), context)
+        decision = Played(len(self._decisions), int(made.action), np.asarray(made.policy, float), context)
         self._decisions.append(decision)
         return decision
 

@@ -17,7 +17,6 @@ import gedppl
 from gedppl.agent import GEDUCB, recorder
 from gedppl.agent import resume as resume_agent
 from gedppl.errors import GedError, JournalNotFoundError, RunFileError, RunNotFoundError, ScriptError, SettingError
-from gedppl.problem import Constraint
 from gedppl.study.cli.scripts import Script, agent_names, check_path, loaded, make_agent
 from gedppl.study.cli.tables import averaged, print_comparison, print_json, print_run, say
 from gedppl.study.planning.price import first_mix_words
@@ -235,7 +234,7 @@ def _keeps_limits_unseen(agent: Any) -> bool:
 
 def _say_first_mix(script: Script, seed: int, looks: int) -> None:
     """Before the run: how often its first decisions can leave the safe action at all, at contexts such as it will meet."""
-    if script.problem.n_actions < 2 or not any(isinstance(c, Constraint) for c in script.problem.constraints):
+    if script.problem.n_actions < 2 or not script.problem.learned:
         return
     try:
         world = copy.deepcopy(script.environment)  # the run's own may count its contexts

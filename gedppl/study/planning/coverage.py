@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from gedppl.agent import AlarmWarning, SafeActionWarning
 from gedppl.errors import FitWarning, ProblemError, SettingError
-from gedppl.problem import Constraint, Problem
+from gedppl.problem import Problem
 from gedppl.showing import as_html, as_text
 from gedppl.study.planning.price import some_contexts
 from gedppl.study.planning.running import make_agent, shown
@@ -187,7 +187,7 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class _Design:
+class _CoverageDesign:
     problem: Problem
     contexts: np.ndarray
     rounds: int
@@ -255,13 +255,13 @@ def check_coverage(
     for name, value in (("runs", runs), ("rounds", rounds)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise SettingError(f"{name} must be a positive whole number, got {value!r}")
-    learned = tuple(c.name for c in problem.constraints if isinstance(c, Constraint))
+    learned = tuple(c.name for _, c in problem.learned)
     if not learned:
         raise ProblemError("no constraint of this problem is learned, so there is no bound to cover anything")
     x = some_contexts(read_rows(problem, contexts), seed)
     for model in problem.streams.values():
         model.trace(x[:1], np.zeros(1, np.int64))
-    design = _Design(problem, x, int(rounds), _read_truths(truths), float(delta), agent, int(seed))
+    design = _CoverageDesign(problem, x, int(rounds), _read_truths(truths), float(delta), agent, int(seed))
     done = {run.index: run for run in _kept(more_of, learned, design)}
     tasks = [index for index in range(int(runs)) if index not in done]
     interrupted = False
@@ -284,7 +284,7 @@ def _read_truths(truths: Any) -> tuple[Scenario, ...]:
     return tuple(one if isinstance(one, Scenario) else Scenario(truth=one) for one in truths)
 
 
-def _kept(earlier: Coverage | None, learned: tuple[str, ...], design: _Design) -> tuple[CoverageRun, ...]:
+def _kept(earlier: Coverage | None, learned: tuple[str, ...], design: _CoverageDesign) -> tuple[CoverageRun, ...]:
     if earlier is None:
         return ()
     if (earlier.constraints, earlier.rounds, earlier.delta) != (learned, design.rounds, design.delta):
@@ -292,7 +292,7 @@ def _kept(earlier: Coverage | None, learned: tuple[str, ...], design: _Design) -
     return earlier.runs
 
 
-def _one(design: _Design, index: int) -> CoverageRun:
+def _one(design: _CoverageDesign, index: int) -> CoverageRun:
     seed = int(np.random.SeedSequence([design.seed, index]).generate_state(1)[0] % 2**31)
     world, problem = _world(design, index, seed), design.problem
     agent, run = make_agent(design.agent, problem, design.delta, seed), Run(problem, seed)
@@ -305,7 +305,7 @@ def _one(design: _Design, index: int) -> CoverageRun:
     return judged(problem, run, index, tuple(sorted({alarm.name for alarm in agent.alarms})))
 
 
-def _world(design: _Design, index: int, seed: int) -> ModelWorld:
+def _world(design: _CoverageDesign, index: int, seed: int) -> ModelWorld:
     if not design.truths:
         return declared_world(design.problem, design.contexts, seed, worth_leaving=0.0)
     scenario = design.truths[index % len(design.truths)]
@@ -314,7 +314,7 @@ def _world(design: _Design, index: int, seed: int) -> ModelWorld:
 
 def judged(problem: Problem, run: Run, index: int, alarms: tuple[str, ...] = ()) -> CoverageRun:
     """A run against its truth: rounds whose bounds missed, policies above a limit, and what was gained."""
-    learned = [j for j, c in enumerate(problem.constraints) if isinstance(c, Constraint)]
+    learned = [j for j, c in problem.learned]
     others = [k for k in range(problem.n_actions) if k != problem.safe_action]  # the safe action's value is declared, not bounded
     outside = np.stack([_outside(problem, run, j)[:, others].any(axis=1) for j in learned], axis=1)  # (T, J')
     first = np.where(outside.any(axis=0), outside.argmax(axis=0), -1)

@@ -33,7 +33,7 @@ class Declaration:
 
 def declarations(problem: Problem, worlds: Sequence[ModelWorld]) -> list[Declaration]:
     """All that could be declared of the learned constraints, each alone."""
-    learned = [(j, c) for j, c in enumerate(problem.constraints) if isinstance(c, Constraint)]
+    learned = [(j, c) for j, c in problem.learned]
     streams = {c.stream: c.model for _, c in learned}
     found = [_range(problem, j, c, worlds) for j, c in learned]
     found += [_bounds(problem, stream, cls, worlds) for stream, cls in streams.items()]

@@ -21,7 +21,7 @@ import numpy as np
 from gedppl.agent import GEDUCB, SafeActionWarning
 from gedppl.errors import ProblemError, SettingError
 from gedppl.ged_ucb.costs import room_for_mixing
-from gedppl.problem import Constraint, Problem
+from gedppl.problem import Problem
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning.declarations import Declaration, declarations
 from gedppl.study.planning.truths import declared_world
@@ -175,7 +175,7 @@ def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
     constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action (0 if the limit is on every draw),
     and 1 where U is under the limit.
     """
-    learned = [j for j, c in enumerate(problem.constraints) if isinstance(c, Constraint)]
+    learned = [j for j, c in problem.learned]
     if not learned:
         raise ProblemError(
             "no constraint of this problem is learned, so nothing is held back for want of data: there is no price"
@@ -202,7 +202,7 @@ def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
 
 
 def _mixes(problem: Problem, x: np.ndarray) -> tuple[FirstMix, ...]:
-    names = [c.name for c in problem.constraints if isinstance(c, Constraint)]
+    names = [c.name for _, c in problem.learned]
     columns = first_mix(problem, x).T
     return tuple(FirstMix(name, float(m.min()), float(m.mean()), float(m.max())) for name, m in zip(names, columns))
 

@@ -190,7 +190,7 @@ def check_problem(
 
 
 def _learned(problem: Problem) -> list[Constraint]:
-    return [c for c in problem.constraints if isinstance(c, Constraint)]
+    return [c for _, c in problem.learned]
 
 
 # outcomes -------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import FunctionalError
 from gedppl.functionals import Functional
-from gedppl.ged_ucb.known import holds_parameters
+from gedppl.ged_ucb.declared import holds_parameters
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.study.planning.worlds import ModelWorld
 from gedppl.study.simulation import constrained_best
@@ -94,8 +94,8 @@ def _excess(
     said: list[tuple[Functional, np.ndarray, float]] = []
     if stream == UTILITY:
         said.append((problem.utility.functional, problem.safe_utilities(contexts), -1.0))
-    for j, c in enumerate(problem.constraints):
-        if isinstance(c, Constraint) and c.stream == stream:
+    for j, c in problem.learned:
+        if c.stream == stream:
             said.append((c.functional, problem.safe_values(contexts)[:, j], 1.0))
     worst = []
     for f, of_safe, side in said:
@@ -151,8 +151,8 @@ def _nothing_kept(stream: str, what: str) -> FunctionalError:
 
 def _held_to_safe_values(problem: Problem, stream: str, contexts: np.ndarray, theta: np.ndarray, excess: Excess) -> np.ndarray:
     """The nearest parameters at which safe values are exact, where these are linear equations and nothing else is broken."""
-    for c in problem.constraints:
-        if isinstance(c, Constraint) and c.stream == stream and holds_parameters(replace(c, safe_value_exact=True)):
+    for _, c in problem.learned:
+        if c.stream == stream and holds_parameters(replace(c, safe_value_exact=True)):
             features, wanted = _safe_equations(problem, c, contexts)
             held = theta + np.linalg.lstsq(features, wanted - features @ theta, rcond=None)[0]
             theta = held if excess(np.tile(held, (ANGLES, 1)))[0] <= ROUNDING else theta

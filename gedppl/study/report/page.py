@@ -44,7 +44,7 @@ CAPTIONS = {
         "True averages at the run's contexts. Hollow marks exceed a limit in some round, wherever their average lies.",
     ),
 }
-CERTIFICATE_HEAD = ["limit", "worst case", "at most", "slack", "bound", "guarantee"]
+CERTIFICATE_HEAD = ["limit", "worst case", "at most", "slack", "bound", "claim"]
 BESIDE_COMPARISON = "tradeoff"
 MANY_LABELS = 10  # segments with more labels than this are folded up
 
@@ -115,11 +115,14 @@ def _what_certificates_say(run: Run) -> str:
     if all(part["method"] == "known" for c in given for part in c["constraints"]):
         return "Costs are known here, so certificates rest on no model."
     sure = sum(all(part["guaranteed"] for part in c["constraints"]) for c in given)
+    believed = sum(all(part["guaranteed"] or part.get("credible") for part in c["constraints"]) for c in given) - sure
     fell_back = sum(bool(c.get("fallback")) for c in given)
     if sure == len(given):
         text = f"All {sure} certificates are guarantees, if the model class holds the truth."
     else:
-        text = f"{sure} of {len(given)} certificates are guarantees, if the model class holds the truth; the others approximate."
+        text = f"{sure} of {len(given)} certificates are guarantees, if the model class holds the truth; "
+        text += f"{believed} are credible, if model and prior are right; " if believed else ""
+        text += "the others approximate." if sure + believed < len(given) else "none is an approximation."
     return text + (f" In {fell_back} rounds the agent fell back to the safe action." if fell_back else "")
 
 
@@ -297,9 +300,9 @@ def _certificate(run: Run, decision: int) -> str:
     look, verdict = ("bad", "not a guarantee: see below")
     if all(part.guaranteed for part in parts):
         look, verdict = ("good", "guarantee, if the model class holds the truth")
-    sums = [
-        [p.name, *map(number, (p.worst_case, p.at_most, _slack(p))), p.method, "yes" if p.guaranteed else "no"] for p in parts
-    ]
+    elif all(part.kind != "approximation" for part in parts):
+        verdict = "credible, no guarantee: if model and prior are right"
+    sums = [[p.name, *map(number, (p.worst_case, p.at_most, _slack(p))), p.method, p.kind] for p in parts]
     lines = [*(part.claim for part in parts), *(f"fit of {name}: {status}" for name, status in c["oracle"].items()), *c["notes"]]
     lines.append(
         f"rows are the outcomes that a fit was last made from: at most the {decision} told before this decision, and those of "

@@ -20,11 +20,19 @@ from gedppl.errors import DeclarationError, RunFileError, SettingError, ShapeErr
 from gedppl.problem import Problem
 from gedppl.selection import select_policy
 from gedppl.study.simulation.realised import realised_values
-from gedppl.study.simulation.runs import Outline, Round, Run
+from gedppl.study.simulation.runs import Round, Run, RunOutline
 
 __all__ = [
-    "Environment", "FixedPolicy", "Outline", "Round", "Run", "catch_up", "constrained_best", "draw_members",
-    "recover", "simulate",
+    "Environment",
+    "FixedPolicy",
+    "Round",
+    "Run",
+    "RunOutline",
+    "catch_up",
+    "constrained_best",
+    "draw_members",
+    "recover",
+    "simulate",
 ]  # fmt: skip
 
 CONTEXTS, OUTCOMES = 7, 8  # streams of the world's seed: agents that act differently still meet the same contexts

@@ -25,7 +25,7 @@ from gedppl.certificate import plain
 from gedppl.errors import RunFileError, RunNotFoundError, SettingError, UnsafeFileError
 from gedppl.names import Names, declared_actions, declared_columns
 from gedppl.problem import UTILITY
-from gedppl.study.simulation.runs import Outline, Round, Run
+from gedppl.study.simulation.runs import Round, Run, RunOutline
 
 FORMAT = 2  # 1 had no hashes
 ARRAYS, META, CERTIFICATES = "run.npz", "run.json", "certificates.jsonl.gz"
@@ -56,7 +56,7 @@ def save(run: Run, folder: str | Path) -> Path:
     arrays |= {f"outcome_{i}": values for i, values in enumerate(outcomes.values())}
     arrays |= {f"segment_{i}": np.array(labels, dtype=str) for i, labels in enumerate(run.segments.values())}
     arrays |= {f"member_{i}": value for i, (_, _, value) in enumerate(members)}
-    outline = Outline.of(run.problem)
+    outline = RunOutline.of(run.problem)
     meta = {
         "format": FORMAT,
         "seed": run.seed,
@@ -107,7 +107,7 @@ def _proportion(source: Path) -> int:
 
 
 def load(folder: str | Path, max_bytes: int | None = None) -> Run:
-    """Read a run; its problem is an `Outline`. `max_bytes`: the memory it may need, if not in proportion to its files."""
+    """Read a run; its problem is an `RunOutline`. `max_bytes`: the memory it may need, if not in proportion to its files."""
     source = Path(folder)
     if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0):
         raise SettingError(f"max_bytes must be a whole number of bytes, got {max_bytes!r}")
@@ -239,7 +239,7 @@ def _assemble(meta: dict[str, Any], arrays: dict[str, np.ndarray], certificates:
     for i, (outcome, site) in enumerate(meta["members"]):
         members.setdefault(outcome, {})[site] = arrays[f"member_{i}"]
     return Run(
-        problem=Outline(
+        problem=RunOutline(
             _count(outline["n_actions"], "n_actions"),
             None if outline["safe_action"] is None else _count(outline["safe_action"], "safe_action"),
             [str(name) for name in outline["constraint_names"]],

@@ -26,7 +26,7 @@ TOLERANCE = 1e-9  # share of the numbers compared
 
 
 @dataclass(frozen=True)
-class Outline:
+class RunOutline:
     """What a reader of a run needs to know of its problem; stands in for the `Problem` when a run is read from disk."""
 
     n_actions: int
@@ -37,7 +37,7 @@ class Outline:
     every_draw: np.ndarray  # (J,) bool
 
     @classmethod
-    def of(cls, problem: Problem | Outline) -> Outline:
+    def of(cls, problem: Problem | RunOutline) -> RunOutline:
         limits, each = np.asarray(problem.limits, float), problem.every_draw
         return cls(problem.n_actions, problem.safe_action, list(problem.constraint_names), limits, problem.names, each)
 
@@ -70,7 +70,7 @@ class Round:
 class Run(Shown):
     """A run, complete round by complete round. It grows while it runs; an interrupted run can be continued."""
 
-    problem: Problem | Outline
+    problem: Problem | RunOutline
     seed: int
     rounds: list[Round] = field(default_factory=list)
     environment_state: dict[str, Any] | None = None
@@ -349,7 +349,7 @@ class Run(Shown):
 
     def adopt(self, problem: Problem) -> None:
         """Go on with this problem, if it is the one that the run was made with."""
-        mine, theirs = Outline.of(self.problem), Outline.of(problem)
+        mine, theirs = RunOutline.of(self.problem), RunOutline.of(problem)
         same = (mine.names, mine.safe_action, mine.constraint_names) == (
             theirs.names, theirs.safe_action, theirs.constraint_names,
         )  # fmt: skip

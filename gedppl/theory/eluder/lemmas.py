@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
+from gedppl.numerics.numbers import check_delta
 from gedppl.theory.eluder.classes import class_divergences
 
 # With lambda / (1 - exp(-lambda)) = 2:  sum E[Y | past] <= 2 sum Y + log(1/delta) / (1 - exp(-lambda)) for Y in [0, 1].
@@ -63,8 +64,7 @@ def expected_width_sum(realised: float, delta: float, *, largest: float = 1.0) -
 
     S is the sum of the amplitudes that occurred, each in [0, C]; it holds for all horizons at once.
     """
-    if not 0 < delta < 1:
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}")
+    check_delta(delta)
     return 2 * realised + FROM_REALISED * largest * math.log(1 / delta)
 
 

@@ -167,7 +167,7 @@ def guarantee(
     if by_sets:
         _check_all_is_learned(problem)
     x = _contexts(contexts)
-    learned = {c.name: c for c in problem.constraints if isinstance(c, Constraint)}
+    learned = {c.name: c for _, c in problem.learned}
     known = dict(constants or {})
     unknown = set(known) - {UTILITY, *learned}
     if unknown:

@@ -169,7 +169,7 @@ def _lipschitz(cls: Any, functional: Functional, x: np.ndarray, a: np.ndarray, w
 # linear predictors -----------------------------------------------------------------------------------------------------
 
 
-def _norm(cls: Any, what: str) -> float:
+def norm_of(cls: Any, what: str) -> float:
     parts = norm_bounds(cls) or []
     covered = np.concatenate([np.asarray(index) for index, _ in parts]) if parts else np.zeros(0)
     if len(np.unique(covered)) < cls.dim:
@@ -186,7 +186,7 @@ def _linear_gaussian(
     x, a = grid(contexts, n_actions)
     scale = np.broadcast_to(np.asarray(cls.predictor.fixed(x, a)["scale"], float), (len(a),))
     phi = np.asarray(cls.predictor.features(x, a), float) / scale[:, None]
-    d, norm, spread = cls.dim, _norm(cls, what), functional.high - functional.low
+    d, norm, spread = cls.dim, norm_of(cls, what), functional.high - functional.low
     size, widest = float(np.linalg.norm(phi, axis=1).max()), float(scale.max())
     steep = slope(functional, float(scale.min()))
     if not math.isfinite(steep):
@@ -223,7 +223,7 @@ def _logistic(
     x, a = grid(contexts, n_actions)
     phi = np.asarray(cls.predictor.features(x, a), float)
     offset = float(np.abs(np.asarray(cls.predictor.offset(x, a), float)).max(initial=0.0))
-    d, norm, spread = cls.dim, _norm(cls, what), functional.high - functional.low
+    d, norm, spread = cls.dim, norm_of(cls, what), functional.high - functional.low
     size = float(np.linalg.norm(phi, axis=1).max())
     lipschitz = functional.lipschitz("hellinger", (0.0, 1.0))
     if lipschitz is None:

@@ -26,7 +26,7 @@ from gedppl.theory.eluder.lemmas import (
     rounds_above_bound,
     width_sum_bound,
 )
-from gedppl.theory.guarantees.class_constants import _norm
+from gedppl.theory.guarantees.class_constants import norm_of
 
 SETS = ("ball", "likelihood_ratio")
 SCALES = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -202,7 +202,7 @@ def _linear_gaussian(cls: Any, x: np.ndarray, a: np.ndarray, delta: float, eps: 
     """{|theta - centre|_V^2 <= rho^2}, V = lambda I + sum phi phi' in units of the noise: sum H^2 <= rho^2 / 8 inside it."""
     scale = np.broadcast_to(np.asarray(cls.predictor.fixed(x, a)["scale"], float), (len(a),))
     phi = np.asarray(cls.predictor.features(x, a), float) / scale[:, None]
-    d, norm = cls.dim, _norm(cls, "the class")
+    d, norm = cls.dim, norm_of(cls, "the class")
     size = float(np.linalg.norm(phi, axis=1).max())
     V = np.eye(d) * d / norm**2
     log_det = np.linalg.slogdet(V)[1]

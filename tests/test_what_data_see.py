@@ -1,0 +1,365 @@
+"""The proof of what data see refuses whatever is not affine, and keeps what is: programs made to mislead it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as nd
+import pytest
+
+import gedppl as ged
+from gedppl.errors import OutcomeUsedError
+from gedppl.oracles.one_predictor import FAMILIES
+from tests.optional_pyro import needs_pyro, pd, pyro, torch
+
+RNG = np.random.default_rng(3)
+X, A = RNG.random((8, 3)), np.arange(8) % 2
+
+
+def weights(n: int):
+    return numpyro.sample("w", nd.Normal(0.0, 1.0).expand([n]).to_event(1))
+
+
+def weights_pyro(n: int):
+    return pyro.sample("w", pd.Normal(0.0, 1.0).expand([n]).to_event(1))
+
+
+# refused ----------------------------------------------------------------------------------------------------------------
+
+
+def rounded(x, a, y=None):
+    numpyro.sample("y", nd.Normal(jnp.round(x @ weights(3)), 1.0), obs=y)
+
+
+def whole_numbers(x, a, y=None):
+    numpyro.sample("y", nd.Normal((x @ weights(3)).astype(int).astype(float), 1.0), obs=y)
+
+
+def branches_on_theta(x, a, y=None):
+    w = weights(3)
+    numpyro.sample("y", nd.Normal(jnp.where(x @ w > 0, x @ w, 2 * (x @ w)), 1.0), obs=y)
+
+
+def picks_by_theta_and_row(x, a, y=None):
+    w = weights(3)
+    at = jnp.argmax(x * w, axis=1)
+    numpyro.sample("y", nd.Normal(w[at], 1.0), obs=y)
+
+
+def relu(x, a, y=None):
+    numpyro.sample("y", nd.Normal(jax.nn.relu(x @ weights(3)), 1.0), obs=y)
+
+
+def small_net(x, a, y=None):
+    w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+    v = numpyro.sample("v", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+    numpyro.sample("y", nd.Normal(jnp.tanh(x @ w) @ v, 1.0), obs=y)
+
+
+def product_of_rows(x, a, y=None):
+    w = weights(3)
+    numpyro.sample("y", nd.Normal((x @ w) * (x @ w), 1.0), obs=y)
+
+
+def lapse_rate(x, a, y=None):
+    w, lapse = weights(3), numpyro.sample("lapse", nd.Beta(1.0, 9.0))
+    numpyro.sample("y", nd.Bernoulli(probs=lapse + (1 - lapse) * jax.nn.sigmoid(x @ w)), obs=y)
+
+
+def clipped(x, a, y=None):
+    numpyro.sample("y", nd.Bernoulli(probs=jnp.clip(jax.nn.sigmoid(x @ weights(3)), 0.05, 0.95)), obs=y)
+
+
+def cauchit(x, a, y=None):
+    numpyro.sample("y", nd.Bernoulli(probs=0.5 + jnp.arctan(x @ weights(3)) / jnp.pi), obs=y)
+
+
+def softplus_rate(x, a, y=None):
+    numpyro.sample("y", nd.Poisson(jax.nn.softplus(x @ weights(3))), obs=y)
+
+
+def exponential_with_linear_mean(x, a, y=None):
+    w = numpyro.sample("w", nd.HalfNormal(1.0).expand([3]).to_event(1))
+    numpyro.sample("y", nd.Exponential(1.0 / (0.1 + x @ w)), obs=y)
+
+
+def scale_by_context(x, a, y=None):
+    w = weights(3)
+    numpyro.sample("y", nd.Normal(x @ w, jnp.exp(x[:, 0] * w[0])), obs=y)
+
+
+def unknown_shape(x, a, y=None):
+    w, shape = weights(3), numpyro.sample("shape", nd.HalfNormal(2.0))
+    numpyro.sample("y", nd.Gamma(shape, jnp.exp(x @ w)), obs=y)
+
+
+def unknown_dispersion(x, a, y=None):
+    w, r = weights(3), numpyro.sample("r", nd.HalfNormal(2.0))
+    numpyro.sample("y", nd.NegativeBinomial2(jnp.exp(x @ w), r), obs=y)
+
+
+def zero_inflated(x, a, y=None):
+    gate = numpyro.sample("gate", nd.Beta(1.0, 1.0))
+    numpyro.sample("y", nd.ZeroInflatedPoisson(gate, jnp.exp(x @ weights(3))), obs=y)
+
+
+class Poisson(nd.Distribution):
+    """Not the packages': truncated at zero."""
+
+    support = nd.constraints.nonnegative_integer
+
+    def __init__(self, rate):
+        self.rate = rate
+        super().__init__(jnp.shape(rate))
+
+    def log_prob(self, value):
+        return nd.Poisson(self.rate).log_prob(value) - jnp.log(-jnp.expm1(-self.rate))
+
+    def sample(self, key, sample_shape=()):
+        return jnp.ones((*sample_shape, *self.batch_shape))
+
+
+def impostor(x, a, y=None):
+    tau = numpyro.sample("tau", nd.HalfNormal(1.0))
+    numpyro.sample("y", Poisson(jnp.exp(tau * (x @ weights(3)))), obs=y)
+
+
+def sigmoid(value):
+    """Not the logistic function."""
+    return jnp.exp(-jnp.exp(-value))
+
+
+def link_impostor(x, a, y=None):
+    numpyro.sample("y", nd.Bernoulli(probs=sigmoid(x @ weights(3))), obs=y)
+
+
+REFUSED = [
+    rounded, whole_numbers, branches_on_theta, picks_by_theta_and_row, relu, small_net, product_of_rows, lapse_rate, clipped,
+    cauchit, softplus_rate, exponential_with_linear_mean, scale_by_context, unknown_shape, unknown_dispersion, zero_inflated,
+    impostor, link_impostor,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_what_is_not_affine_is_refused_and_says_why(model) -> None:
+    cls = ged.density_class(model, example=(X, A))
+    assert cls.predictor is None
+    assert cls.seen is None
+    assert cls.refusal.why in cls.exactness
+    assert cls.exactness.startswith("not exact")
+
+
+def test_a_refusal_names_the_line_of_the_program() -> None:
+    line = relu.__code__.co_firstlineno + 1
+    assert f"line {line} of {__file__.rpartition('/')[2]}" in ged.density_class(relu, example=(X, A)).exactness
+
+
+def test_y_in_its_own_mean_is_refused() -> None:
+    def model(x, a, y=None):
+        numpyro.sample("y", nd.Normal(x @ weights(3) + (0.0 if y is None else y), 1.0), obs=y)
+
+    with pytest.raises(OutcomeUsedError):
+        ged.density_class(model, example=(X, A))
+
+
+def rounded_pyro(x, a, y=None):
+    pyro.sample("y", pd.Normal(torch.round(x @ weights_pyro(3)), 1.0), obs=y)
+
+
+def whole_numbers_pyro(x, a, y=None):
+    pyro.sample("y", pd.Normal((x @ weights_pyro(3)).long().double(), 1.0), obs=y)
+
+
+def branches_on_theta_pyro(x, a, y=None):
+    w = weights_pyro(3)
+    pyro.sample("y", pd.Normal(torch.where(x @ w > 0, x @ w, 2 * (x @ w)), 1.0), obs=y)
+
+
+def looks_at_theta_pyro(x, a, y=None):
+    w = weights_pyro(3)
+    pyro.sample("y", pd.Normal(x @ w if bool(w[0] > 0) else -(x @ w), 1.0), obs=y)
+
+
+def squared_pyro(x, a, y=None):
+    eta = x @ weights_pyro(3)
+    pyro.sample("y", pd.Normal(eta * eta, 1.0), obs=y)
+
+
+def written_rows_pyro(x, a, y=None):
+    eta = (x @ weights_pyro(3)).clone()
+    eta[:] = eta * eta
+    pyro.sample("y", pd.Normal(eta, 1.0), obs=y)
+
+
+def clipped_pyro(x, a, y=None):
+    pyro.sample("y", pd.Bernoulli(probs=torch.sigmoid(x @ weights_pyro(3)).clamp(0.05, 0.95)), obs=y)
+
+
+@needs_pyro
+@pytest.mark.parametrize(
+    "model",
+    [
+        rounded_pyro,
+        whole_numbers_pyro,
+        branches_on_theta_pyro,
+        looks_at_theta_pyro,
+        squared_pyro,
+        written_rows_pyro,
+        clipped_pyro,
+    ],
+)
+def test_the_same_in_pyro(model) -> None:
+    cls = ged.density_class(model, example=(X, A))
+    assert cls.predictor is None
+    assert cls.seen is None
+
+
+# kept -------------------------------------------------------------------------------------------------------------------
+
+
+def written_coefficients(x, a, y=None):
+    w = weights_pyro(3)
+    v = w.clone()
+    v[0] = w[1] * w[2]
+    v[1].mul_(torch.exp(w[0]))
+    pyro.sample("y", pd.Normal(x @ v, 1.0), obs=y)
+
+
+def number_after_the_predictor(x, a, y=None):
+    w, t = weights_pyro(3), pyro.sample("t", pd.HalfNormal(1.0))
+    pyro.sample("y", pd.Poisson(2.0 * torch.exp(1.0 - t * (x @ w - 0.5)) * (1.0 + x[:, 0] ** 2)), obs=y)
+
+
+def quotient(x, a, y=None):
+    w, length = weights(3), numpyro.sample("length", nd.LogNormal(0.0, 1.0).expand([3]).to_event(1))
+    numpyro.sample("y", nd.Bernoulli(logits=(x / length) @ jnp.ones(3) + w[a] / length[0]), obs=y)
+
+
+def scaled_after_the_sum(x, a, y=None):
+    w, t = weights(3), numpyro.sample("t", nd.HalfNormal(1.0))
+    numpyro.sample("y", nd.Normal(t * (x @ w + 1.0) + x[:, 0], 0.5), obs=y)
+
+
+def written_out_scan(x, a, y=None):
+    w = weights(3)
+    _, path = jax.lax.scan(lambda level, step: (0.5 * level + step, 0.5 * level + step), 0.0, jnp.exp(w))
+    numpyro.sample("y", nd.Poisson(jnp.exp(x @ path)), obs=y)
+
+
+def branch_on_the_context(x, a, y=None):
+    w, t = weights(3), numpyro.sample("t", nd.HalfNormal(1.0))
+    numpyro.sample("y", nd.Normal(t * jnp.where(x[:, 0] > 0.5, x @ w, w[0]), 0.5), obs=y)
+
+
+def flipped_logistic(x, a, y=None):
+    t = numpyro.sample("t", nd.HalfNormal(1.0))
+    numpyro.sample("y", nd.Bernoulli(probs=1 - 1 / (1 + jnp.exp(t * (x @ weights(3)) + 0.3))), obs=y)
+
+
+def log_chance(x, a, y=None):
+    w = numpyro.sample("w", nd.HalfNormal(1.0).expand([3]).to_event(1))
+    numpyro.sample("y", nd.Bernoulli(probs=jnp.exp(-(x @ w))), obs=y)
+
+
+def whole_numbers_of_theta_alone(x, a, y=None):
+    """A value made of theta alone may be anything, also rounded."""
+    w = weights(3)
+    numpyro.sample("y", nd.Normal(x[:, 0] * w.astype(int)[0] + x[:, 1] * w[1], 1.0), obs=y)
+
+
+def theta_picks_theta(x, a, y=None):
+    w = weights(3)
+    numpyro.sample("y", nd.Normal(x[:, 0] * w[jnp.argmax(w)] + x[:, 1] * jnp.sort(w)[0], 0.5), obs=y)
+
+
+KEPT = [
+    quotient,
+    scaled_after_the_sum,
+    written_out_scan,
+    branch_on_the_context,
+    flipped_logistic,
+    log_chance,
+    theta_picks_theta,
+    whole_numbers_of_theta_alone,
+]
+
+
+@pytest.mark.parametrize(
+    "model", [*KEPT, *(pytest.param(m, marks=needs_pyro) for m in (written_coefficients, number_after_the_predictor))]
+)
+def test_arguments_by_what_is_seen_are_the_programs_to_rounding(model) -> None:
+    cls = ged.density_class(model, example=(X, A))
+    theta = np.asarray(cls.draw_prior(5, 1), float)
+    seen = cls.seen
+    eta = seen.from_theta(theta) @ seen.predictor.features(X, A).T + seen.predictor.offset(X, A)
+    fixed = {name: np.broadcast_to(value, eta.shape) for name, value in seen.predictor.fixed(X, A).items()}
+    ours = FAMILIES[seen.predictor.family, seen.predictor.link].arguments(eta, fixed)
+    for name, theirs in cls.density_at(theta, X, A).args.items():
+        np.testing.assert_allclose(ours[name], theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_seen_stays_in_its_box() -> None:
+    """Signs of sites, and of values made of them, are part of what is known of v."""
+
+    def model(x, a, y=None):
+        b = numpyro.sample("b", nd.HalfNormal(1.0))
+        p = numpyro.sample("p", nd.Dirichlet(jnp.ones(2)))
+        numpyro.sample("y", nd.Normal(b * x[:, 0] + x[:, 1] * p[0], 0.5), obs=y)
+
+    seen = ged.density_class(model, example=(X, A)).seen
+    assert seen.names == ("b", "p[0]")
+    assert seen.low.tolist() == [0.0, 0.0]
+    assert seen.high.tolist() == [np.inf, 1.0]
+
+
+@needs_pyro
+def test_a_pretrained_torch_net_below_a_linear_layer_is_exact() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).requires_grad_(False).double()
+
+    def last_layer(x, a, y=None):
+        t = pyro.sample("t", pd.HalfNormal(1.0))
+        w = pyro.sample("w", pd.Normal(0.0, 1.0).expand([2, 2]).to_event(2))
+        pyro.sample("y", pd.Bernoulli(logits=t * (net(x) * w[a]).sum(-1)), obs=y)
+
+    cls = ged.density_class(last_layer, example=(X, A))
+    assert cls.seen.dim == 4
+    assert cls.exactness.startswith("exact: Bernoulli")
+    features = net(torch.as_tensor(X)).numpy()
+    by_action = cls.seen.predictor.features(X, A)
+    np.testing.assert_allclose(np.sort(by_action, axis=1)[:, [0, -1]], np.sort(np.c_[features, 0 * features], axis=1)[:, [0, -1]])
+
+
+def test_a_fixed_flax_style_net_below_a_linear_layer_is_exact() -> None:
+    """Any pure function of the context will do: equinox and flax modules with their parameters filled in are such functions."""
+    params = {"kernel": RNG.normal(size=(3, 4)), "bias": RNG.normal(size=4)}
+
+    def net(x):
+        return jax.nn.gelu(x @ params["kernel"] + params["bias"])
+
+    def last_layer(x, a, y=None):
+        w = numpyro.sample("w", nd.Laplace(0.0, 1.0).expand([4]).to_event(1))
+        t = numpyro.sample("t", nd.HalfCauchy(1.0))
+        numpyro.sample("y", nd.Normal(net(x) @ (t * w), 0.5), obs=y)
+
+    cls = ged.density_class(last_layer, example=(X, A))
+    np.testing.assert_allclose(cls.seen.predictor.features(X, A), np.asarray(net(X)), atol=1e-6)
+    assert cls.exactness.startswith("exact: Normal")
+
+
+def test_an_exact_safe_value_is_an_equation_in_what_the_data_see() -> None:
+    """A centred hierarchy's learner has fewer coordinates than the program has parameters."""
+
+    def model(x, a, y=None):
+        tau = numpyro.sample("tau", nd.HalfNormal(1.0))
+        w = numpyro.sample("w", nd.Normal(0.0, tau).expand([2]).to_event(1))
+        numpyro.sample("y", nd.Normal(w[a] + 0.0 * x[:, 0], 0.2), obs=y)
+
+    cls = ged.density_class(model, example=(X, A))
+    limit = ged.Constraint(cls, ged.mean(-2, 2), at_most=1.0, safe_value=0.1, safe_value_exact=True, name="cost")
+    problem = ged.Problem(n_actions=2, utility=ged.Utility(cls, ged.mean(-2, 2)), constraints=[limit], safe_action=0)
+    agent = ged.GEDUCB(problem, seed=0)
+    decision = agent.ask(X[0])
+    assert decision.certificate.guaranteed
+    assert agent.cost_bounds(X[0])[1][0, 0] == pytest.approx(0.1)
