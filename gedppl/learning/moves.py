@@ -1,6 +1,6 @@
 """Draws moved by Metropolis steps that leave the posterior as it is: weighted draws, resampled, become different ones again.
 
-    theta'_s ~ N(theta_s, c^2 Sigma),   c = 2.38 / sqrt(D),   taken with probability min(1, p(theta'_s | rows) / p(theta_s | rows))
+    theta'_s ~ N(theta_s, c^2 Sigma),   c = 2.38 / sqrt(D),  taken with probability min(1, p(theta'_s | rows) / p(theta_s | rows))
 
 Sigma is the covariance of the draws themselves. Steps go on until a draw has forgotten where it began. What is left of that, the
 correlation r between the places before and after, is paid for in the effective size: of S draws that descend from m,
