@@ -17,7 +17,7 @@ The limit is credible and no guarantee: it trusts the model and its prior, for o
 three groups of patients with intercepts of their own around a common one. Simulated, truth known.
 
 Needs nothing but gedppl.
-Run:  python benchmarks/escalation.py      (many trials, beside 3+3, BOIN and CRM)
+Run:  python benchmarks/dose_trials.py      (many trials, beside 3+3, BOIN and CRM)
 """
 
 from dataclasses import replace
@@ -89,6 +89,12 @@ class Escalation:
             return self.agent.tell(decision_id, y)
         self.agent.tell(decision_id, 0.0)  # the agent gave no dose
         return self.agent.observe(self.by_protocol.pop(decision_id)[None], [1], [y])
+
+    def would_give(self, x):
+        """The dose that `ask` would give, if it is one. Nothing is recorded."""
+        allowed = np.arange(len(ACTIONS)) <= self.highest.get(float(x[0]), 0) + 1
+        dose = int(self.agent.policy(x, allowed).argmax())
+        return dose or int(self.starting_dose_will_do(x))
 
     def starting_dose_will_do(self, x):
         return self.agent.recommend(x).over[0, 1] <= TOO_TOXIC

@@ -74,6 +74,17 @@ def test_all_rows_at_once_give_the_same_posterior_as_one_by_one() -> None:
     np.testing.assert_array_equal(found.theta, sampling.sample(MODEL, rows, "smc", 4000, 5).theta)
 
 
+@pytest.mark.parametrize("source", ["laplace", "nuts"])
+def test_draws_speak_of_the_programs_parameters_and_not_of_what_the_data_see(source) -> None:
+    """The set is kept in (log alpha, beta), the draws in (log alpha, log beta): both have two coordinates."""
+    a, y = history(30)
+    learner = told(source, a, y, draws=1000).refit()
+    p, weights = on_a_grid(a, y)
+    found = learner.draws.weights @ learner.values(TOXIC, np.zeros((1, 1)), 6)[:, 0, 1:]
+    np.testing.assert_allclose(found, weights @ p, atol=0.06)  # a fit in the wrong coordinates is off by .15 and more
+    assert learner.plausible.mean() > 0.9
+
+
 def test_an_agent_stored_between_moves_goes_on_alike(tmp_path) -> None:
     options = {"confidence": ged.credible_set(0.75, source="smc", draws=500), "guard": None, "seed": 1}
     agent = ged.GEDUCB(PROBLEM, journal=tmp_path / "j.db", **options)

@@ -5,7 +5,7 @@ A decision explores and may mix actions; a recommendation does neither. Axis let
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -145,7 +145,7 @@ def _which(problem: Problem, constraint: str | None) -> int:
     if constraint is None and len(names) == 1:
         return 0
     if constraint not in names:
-        raise SettingError(f"rules 'nearest' and 'interval' need constraint=, one of {names}, got {constraint!r}")
+        raise SettingError(f"this rule is about one constraint and needs constraint=, one of {names}, got {constraint!r}")
     return names.index(constraint)
 
 
@@ -162,6 +162,8 @@ def _certified(
     state = choice.memory.state
     assert state is not None
     alone = np.eye(state.problem.n_actions)[action]
-    certificate, _ = certify(state, x, alone, action, choice.info, 0, choice.fallback, (), choice.doubts)
+    # of one action alone the worst case is its own, not that of the policy which a decision here would play
+    info = None if choice.info is None else replace(choice.info, worst=upper[None, :, action])
+    certificate, _ = certify(state, x, alone, action, info, 0, choice.fallback, (), choice.doubts)
     name = state.problem.names.label(action)
     return Recommendation(action, rule, reason, certificate, utility, cost, upper, over, name)

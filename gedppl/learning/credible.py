@@ -107,7 +107,7 @@ class SampledSet:
         """Largest and smallest value at x (n, dx) over the draws in the set; the range where there are none."""
         found, shape = learner.draws, (len(x), n_actions)
         values = learner.values(functional, x, n_actions).reshape(found.size, -1)
-        kept = learner.base.contains(found.theta)
+        kept = learner.plausible
         note = f"{INNER} ({int(kept.sum())} of {found.size} draws lie in the set); {learner.remark}"
         lower, upper, witness = np.full(shape, functional.low), np.full(shape, functional.high), None
         if kept.any():

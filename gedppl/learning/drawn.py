@@ -19,6 +19,7 @@ from gedppl.learning import draws as sampling
 from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.draws import ParameterDraws
 from gedppl.learning.learner import Bounds, Guess, Learner, Trail
+from gedppl.learning.seen_class import SeenClass, served
 from gedppl.learning.storing import Reader, Tree, Writer
 from gedppl.rows import Rows
 
@@ -67,6 +68,12 @@ class DrawnLearner:
         return said if self.draws.exact or self.draws.enumerated else f"{said}; draws approximate the posterior"
 
     @property
+    def plausible(self) -> np.ndarray:
+        """Which draws (S,) lie in the set, whatever coordinates that is kept in."""
+        known = served(self.cls)
+        return self.base.contains(known.seen_of(self.draws.theta) if isinstance(known, SeenClass) else self.draws.theta)
+
+    @property
     def status(self) -> str:
         return f"{self.base.status}; {self.remark}"
 
@@ -86,7 +93,7 @@ class DrawnLearner:
 
     def _redrawn(self) -> DrawnLearner:
         """New draws given all rows; the old ones stay if that fails and they will still do."""
-        fit = self.base.fit
+        fit = self.base.fit if served(self.cls) is self.cls else None  # one of what the data see has other coordinates
         found = sampling.sample(self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle)
         if not found.ok and self.usable:
             return self
