@@ -128,3 +128,22 @@ class World:
 
 def environment(groups=False):
     return World(BY_GROUP if groups else TOXICITY)
+
+
+# what `ged.plan` asks for: functions of this module, so that trials may run in other processes -------------------------------
+
+
+def designed(problem, delta, seed):
+    return Escalation(problem, delta, seed)
+
+
+def named(design, x):
+    return design.recommended(x)
+
+
+def usual(seed):
+    return World(TOXICITY)
+
+
+def toxic(seed):
+    return World([0.50, 0.60, 0.70, 0.80, 0.85])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -13,6 +16,7 @@ from gedppl.learning import draws as sampling
 from gedppl.learning import learner_for
 from gedppl.learning.moves import moved
 from gedppl.rows import Rows
+from gedppl.study.planning.tables import Trial
 from tests.test_models import load
 
 E = load("escalation")
@@ -196,3 +200,48 @@ def test_groups_borrow_from_each_other() -> None:
     after = [agent.recommend([float(g)]).over[0] for g in range(3)]
     assert after[1][2] > before[2]
     assert after[2][2] > after[1][2]
+
+
+# planned ------------------------------------------------------------------------------------------------------------------
+
+
+STOP = ged.StoppingRules(safe_share=1.0, window=1, first_look=1, every=1)
+
+
+def planned(**options):
+    given = {"agent": E.designed, "recommend": E.named, "rules": STOP} | options
+    scenarios = {"usual": ged.Scenario(world=E.usual), "toxic": ged.Scenario(world=E.toxic)}
+    return ged.plan(PROBLEM, np.zeros((1, 1)), 12, scenarios=scenarios, replicates=3, **given)
+
+
+def test_a_plan_judges_trials_as_trials_are_judged() -> None:
+    found = planned()
+    usual, toxic = found.rows
+    trials = found.cell(0, "usual")
+    n = np.array([t.played for t in trials])
+    assert n.sum() == sum(t.rounds for t in trials)
+    assert usual["rounds of dose 2"] == n[:, 2].mean()
+    assert usual["share treated above a limit"] == n[:, 5].sum() / n[:, 1:].sum()
+    assert [t.right for t in trials] == [(4,)] * 3  # .30 is the highest DLT probability under .33
+    assert usual["correct selection share"] == np.mean([t.named == (4,) for t in trials])
+    assert [t.right for t in found.cell(0, "toxic")] == [(0,)] * 3
+    assert toxic["share treated above a limit"] == 1.0
+    assert toxic["stopped: futile"] > 0
+    assert toxic["mean outcome: toxicity"] > 0.5
+    assert 0 < usual["share of the oracle's gain"] < 1
+    assert math.isnan(toxic["share of the oracle's gain"])  # nothing can be gained
+    assert usual["rounds until half leave"] == 1
+    assert "<th>correct selection share</th>" in found._repr_html_()
+    assert "A selection is correct if" in found.protocol()
+
+
+def test_a_plan_without_a_recommendation_says_nothing_of_selection() -> None:
+    assert not any("selection" in name for name in planned(recommend=None).rows[0])
+
+
+def test_half_leave_within_the_window() -> None:
+    safe = np.array([True, True, True, False, False, False])
+    trial = Trial(0, "s", 0, np.zeros(6), np.ones(6), safe, 0, "", safe_utility=np.full(6, -1.0))
+    assert trial.rounds_until_half_leave(4) == 5
+    assert trial.gain == 0.5
+    assert math.isinf(replace(trial, safe=np.ones(6, bool)).rounds_until_half_leave(4))
