@@ -188,15 +188,14 @@ def states(trials: int) -> None:
         for _ in range(model.PATIENTS):
             dose = exact_dose(n, y)
             for name, design in designs.items():
-                design.highest = {0.0: int(np.flatnonzero(n).max()) + 1 if n.any() else 0}
-                agree[name].append(design.would_give(x) == dose)
+                agree[name].append(int(design.policy(x).argmax()) == dose)
             if dose == 0:
                 break
             toxic = int(rng.random() < model.TOXICITY[dose - 1])
             n[dose - 1] += 1
             y[dose - 1] += toxic
             for design in designs.values():
-                design.agent.observe(x[None], [dose], [float(toxic)])
+                design.observe(x[None], [dose], [float(toxic)])
     for name, same in agree.items():
         print(f"{name:22s} the exact grid's dose in {share(np.array(same))} of {len(same)} states", flush=True)
 

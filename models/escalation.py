@@ -90,11 +90,17 @@ class Escalation:
         self.agent.tell(decision_id, 0.0)  # the agent gave no dose
         return self.agent.observe(self.by_protocol.pop(decision_id)[None], [1], [y])
 
-    def would_give(self, x):
-        """The dose that `ask` would give, if it is one. Nothing is recorded."""
+    def observe(self, x, a, y):
+        """Patients treated before, or elsewhere."""
+        for group, dose in zip(np.asarray(x)[:, 0], a):
+            self.highest[float(group)] = max(self.highest.get(float(group), 0), int(dose))
+        self.agent.observe(x, a, y)
+
+    def policy(self, x):
+        """What `ask` would play. Nothing is recorded."""
         allowed = np.arange(len(ACTIONS)) <= self.highest.get(float(x[0]), 0) + 1
-        dose = int(self.agent.policy(x, allowed).argmax())
-        return dose or int(self.starting_dose_will_do(x))
+        policy = self.agent.policy(x, allowed)
+        return np.eye(len(ACTIONS))[1] if policy[0] == 1 and self.starting_dose_will_do(x) else policy
 
     def starting_dose_will_do(self, x):
         return self.agent.recommend(x).over[0, 1] <= TOO_TOXIC
