@@ -86,7 +86,7 @@ def choose(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, broken
     if refused:
         return Choice(np.empty((0, memory.problem.n_actions)), None, None, memory, {}, refused)
     policy, info, fallback = _policies(memory, contexts, mask, broken)
-    found = () if info is None else declared.refuted(memory.problem, contexts, info.bounds)
+    found = () if info is None else declared.refuted(memory.problem, contexts, info.bounds, watching=memory.watch is not None)
     noticed = doubted(memory, found)
     if len(noticed.alarms) > len(memory.alarms) and why_stopped(noticed):
         policy, info, fallback = _policies(noticed, contexts, mask, broken)

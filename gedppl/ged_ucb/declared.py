@@ -43,14 +43,20 @@ class Refuted:
     sentence: str
 
 
-def refuted(problem: Problem, x: np.ndarray, bounds: Sequence[Bounds | None]) -> tuple[Refuted, ...]:
-    """What the sets behind these bounds (J) at contexts x (n, dx) refute."""
+def refuted(problem: Problem, x: np.ndarray, bounds: Sequence[Bounds | None], *, watching: bool = True) -> tuple[Refuted, ...]:
+    """What the sets behind these bounds (J) at contexts x (n, dx) refute.
+
+    Bounds that come from draws guarantee nothing, and have a set beside them only to hold declarations against. It is dearer than
+    they are, so that it is left alone where nobody is watching.
+    """
     found: dict[str, Refuted] = {}
     safe_values = problem.safe_values(x)
     for c, b, safe in zip(problem.constraints, bounds, safe_values.T):
         if not isinstance(c, Constraint) or b is None:
             continue
-        b = b.watched or b
+        if b.find_watched is not None and not watching:
+            continue
+        b = b.watched
         one = _empty(problem, c) if b.empty else None
         news = [one] if one is not None else [_range(problem.names, c, b, x), _safe_value(problem, c, b, x, safe)]
         found |= {r.name: r for r in news if r is not None}
