@@ -75,8 +75,8 @@ def problem(groups=False, every_draw=True):
 class Escalation:
     """The trial's protocol around the agent: where it starts, how it climbs, when it stops, and what it names at the end."""
 
-    def __init__(self, problem, delta=0.05, seed=0, level=LEVEL, source="smc", draws=4000):
-        confidence = ged.credible_set(level, source=source, draws=draws)
+    def __init__(self, problem, delta=0.05, seed=0, level=LEVEL, source="smc", draws=4000, margin=True):
+        confidence = ged.credible_set(level, source=source, draws=draws, margin=margin)
         self.agent = ged.GEDUCB(problem, delta=delta, seed=seed, confidence=confidence, guard=None)
         self.problem, self.highest, self.by_protocol = problem, {}, {}  # of each group, and decision -> its group
 
