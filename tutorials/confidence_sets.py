@@ -147,9 +147,9 @@ assert np.mean(there.upper - there.lower) < width["default"]
 # %% [markdown]
 # ## Beyond one linear predictor
 #
-# An unknown noise scale for every action is no obstacle: the likelihood is concave in (mean / scale, 1 / scale), and the bounds are
-# exact. Where the logarithm of the scale follows a context it is not. The bound then comes from an ascent to the edge of the set. It
-# usually reaches it, which nobody has proved, and the answer says so.
+# An unknown noise scale for every action is no obstacle: the likelihood is concave in (mean / scale, 1 / scale), and bounds
+# are exact. Where the logarithm of the scale follows a context it is not. The bound then comes from an ascent to the edge of
+# the set. It usually reaches it, which nobody has proved, and the answer says so.
 
 
 # %%
