@@ -14,6 +14,7 @@ from scipy.stats import binom, f
 
 from gedppl.errors import ActionRangeError, ContextWidthError, DataError, NotFiniteError, SettingError
 from gedppl.guard import Cost, Guard, LimitMonitor, OutlierCheck, PitMonitor, Told, pit_uniform, randomised_pit
+from gedppl.guard import monitors as limit_bets
 from gedppl.guard.bets import AMOUNTS, SHAPES, Bets, Moments, Trend, log_total, shapes, shared
 
 
@@ -81,9 +82,33 @@ def test_the_wealth_of_each_bet_is_the_product_it_says():
     for z in costs:
         monitor = monitor.update(z)
     lambdas = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8]) / (0.4 - 0.1)
-    by_hand = np.mean([np.prod([1 + rate * (z - 0.4) for z in costs]) for rate in lambdas])
-    assert log_total(monitor.log_wealth) == pytest.approx(np.log(by_hand), abs=1e-12)
+    steady = np.mean([np.prod([1 + rate * (z - 0.4) for z in costs]) for rate in lambdas])
+    late, kept = np.full(6, 0.5 / 6), 0.5
+    for n, z in enumerate(costs, start=1):
+        late = late * (1 + lambdas * (z - 0.4))
+        pot = (late.sum() + kept) / (n + 1)
+        late, kept = late * n / (n + 1) + pot * 0.5 / 6, kept * n / (n + 1) + pot * 0.5
+    assert log_total(monitor.log_wealth) == pytest.approx(np.log((steady + late.sum() + kept) / 2), abs=1e-12)
     assert monitor.mean == pytest.approx(np.mean(costs))
+
+
+def test_a_break_after_many_cheap_rounds_is_seen_and_bets_that_never_begin_anew_miss_it(monkeypatch):
+    """Costs of .1 for 75 rounds, then .7, against a limit of .5. The control: all wealth in bets that began at the start."""
+
+    def first_alarm() -> int | None:
+        monitor = LimitMonitor.create(limit=0.5, low=0.0, high=1.0, delta=0.01)
+        for n in range(150):
+            monitor = monitor.update(0.1 if n < 75 else 0.7)
+            if monitor.alarmed:
+                return n
+        return None
+
+    seen = first_alarm()
+    assert seen is not None
+    assert seen >= 75
+    monkeypatch.setattr(limit_bets, "_dealt_anew", lambda log_wealth, n: log_wealth)
+    monkeypatch.setattr(limit_bets, "FIRST_LOG_WEALTH", np.append(np.full(6, -np.log(6.0)), np.full(7, -1e9)))
+    assert first_alarm() is None
 
 
 # bets -----------------------------------------------------------------------------------------------------------------

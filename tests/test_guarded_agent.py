@@ -14,9 +14,10 @@ import gedppl.agent as agent_module
 from gedppl import errors
 from gedppl.agent import AlarmWarning, monitoring
 from gedppl.agent.feedback import Entry
+from gedppl.agent.memory import alarmed
 from gedppl.agent.monitoring import limit_floor, stops
 from gedppl.classes import LinearPredictor
-from gedppl.guard import Cost, Told
+from gedppl.guard import Alarm, Cost, Told
 from gedppl.learning import linear_gaussian
 from tests.plain_worlds import ArmsWorld, PlainWorld, play, take_out_the_betting_monitors
 from tests.program_doubles import Glm, Heteroscedastic
@@ -93,6 +94,33 @@ def test_warn_only_goes_on_and_says_so_in_the_certificate() -> None:
     decision = agent.ask([0.0])
     assert decision.certificate.fallback is None
     assert any("Alarm after" in note for note in decision.certificate.notes)
+
+
+@pytest.mark.parametrize(
+    ("alarm", "while_active", "acknowledged"),
+    [
+        (None, True, True),  # the control
+        *[(f"{kind}:cost", False, True) for kind in ("calibration", "drift", "delay", "limit")],
+        ("refuted:cost", False, False),  # what was refuted stays so
+        ("empty:cost", False, False),
+        ("calibration:utility", True, True),  # no limit rests on it
+        ("refuted:utility", True, True),
+    ],
+)
+def test_an_alarm_takes_the_guarantee_from_the_limits_it_is_about(alarm, while_active: bool, acknowledged: bool) -> None:
+    """In a run that goes on ("warn"). The alarm is put in by hand, so that nothing else is different."""
+    agent = ged.GEDUCB(WORLD.problem, seed=1, guard="warn")
+    play(agent, WORLD, 3)
+    if alarm is not None:
+        sentence = "Alarm after 3 rounds: put in by hand."
+        agent._keeper.memory = alarmed(agent._keeper.memory, Alarm(alarm, 100.0, 0.05, 3, sentence))
+    (part,) = agent.ask([0.0]).certificate.constraints
+    assert part.guaranteed is while_active
+    assert part.kind == ("guarantee" if while_active else "approximation")
+    assert ("put in by hand" in part.note) is not while_active
+    if alarm is not None:
+        agent.acknowledge(alarm)
+        assert agent.ask([0.0]).certificate.guaranteed is acknowledged
 
 
 def test_without_a_guard_nothing_is_noticed() -> None:

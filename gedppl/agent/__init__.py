@@ -251,7 +251,14 @@ class GEDUCB(Shown):
             return (lower[0], upper[0]) if single else (lower, upper)
 
     def recommend(
-        self, x: Any, rule: str = "certified", *, constraint: str | None = None, target: float | None = None, tried: bool = False
+        self,
+        x: Any,
+        rule: str = "certified",
+        *,
+        constraint: str | None = None,
+        target: float | None = None,
+        within: tuple[float, float] | None = None,
+        tried: bool = False,
     ) -> Recommendation:
         """After a study: the one action to take from now on at x (dx,), with its certificate. Nothing is recorded.
 
@@ -261,9 +268,10 @@ class GEDUCB(Shown):
             ``"certified"``: the highest estimated utility among actions whose worst case keeps every limit.
             ``"estimate"``: among those whose estimated cost does; no guarantee rests on an estimate, and the certificate shows
             the worst case. ``"nearest"``: the action whose estimated value of one constraint is nearest to a target, as dose
-            finders choose.
+            finders choose. ``"interval"``: the action whose value lies in `within` = (low, high] with the largest posterior
+            probability; for agents with ``confidence=credible_set(...)``.
         constraint, target
-            For ``"nearest"``: which constraint, and the value aimed at, its limit if not given.
+            For ``"nearest"``: which constraint, and the value aimed at, its limit if not given. ``"interval"``: which constraint.
         tried
             Only actions that have been played.
         """
@@ -275,7 +283,7 @@ class GEDUCB(Shown):
             choice = choose(memory, contexts, None, broken)
             if choice.refused:
                 raise DeclarationError(choice.refused)
-            return recommend(choice, contexts[0], rule, constraint, target, tried)
+            return recommend(choice, contexts[0], rule, constraint, target, within, tried)
 
     def explain(self, decision: Decision | int) -> Explanation:
         """The terms behind a decision; ``print`` it, or ask ``.why_not(action)``."""

@@ -19,6 +19,8 @@ from gedppl.errors import InfeasibleError, InputError, NotFiniteError
 from gedppl.ged_ucb import declared
 from gedppl.showing import as_html
 
+REFUTATIONS = (*declared.KINDS, "refuted")  # a class or a declaration was found wrong: looking into it does not make it right
+
 
 class FallbackWarning(UserWarning):
     """No policy could be computed and the safe action was taken instead."""
@@ -84,14 +86,25 @@ def choose(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, broken
     if refused:
         return Choice(np.empty((0, memory.problem.n_actions)), None, None, memory, {}, refused)
     policy, info, fallback = _policies(memory, contexts, mask, broken)
-    found = () if info is None else declared.refuted(memory.problem, contexts, info.bounds)
+    found = () if info is None else declared.refuted(memory.problem, contexts, info.bounds, watching=memory.watch is not None)
     noticed = doubted(memory, found)
     if len(noticed.alarms) > len(memory.alarms) and why_stopped(noticed):
         policy, info, fallback = _policies(noticed, contexts, mask, broken)
     said = {r.name: r.sentence for r in found} | {alarm.name: alarm.sentence for alarm in memory.alarms}
-    # a class that is refuted is no doubt about the safe action, which rests on its declared value alone
-    kinds = declared.DECLARATIONS if info is None else declared.KINDS
-    return Choice(policy, info, fallback, noticed, declared.doubts(memory.problem, said, kinds), why_refused(noticed))
+    counting = {name: sentence for name, sentence in said.items() if _doubts(name, noticed, alone=info is None)}
+    return Choice(policy, info, fallback, noticed, declared.doubts(memory.problem, counting), why_refused(noticed))
+
+
+def _doubts(alarm: str, memory: Memory, *, alone: bool) -> bool:
+    """Whether an alarm takes the guarantee from the limits it is about. `alone`: nothing but the safe action is played.
+
+    What was refuted stays refuted, acknowledged or not; any other alarm counts until it is acknowledged. The safe action rests on
+    its declared value alone, which only a refuted declaration puts in doubt.
+    """
+    kind = alarm.partition(":")[0]
+    if alone:
+        return kind in declared.DECLARATIONS
+    return kind in REFUTATIONS or alarm in memory.active
 
 
 def why_refused(memory: Memory) -> str | None:

@@ -29,7 +29,8 @@ from gedppl.problem import Constraint, KnownCost, Problem
 
 ROUNDING = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
 NEGLIGIBLE = 1e-9  # share of the room between safe value and limit
-OF_CONSTRAINTS = ("range", "safe_value")  # alarms named by a constraint; the others by an outcome
+OF_CONSTRAINTS = ("range", "safe_value")  # alarms about what was declared of one constraint
+BY_LIMIT = ("limit",)  # named by a constraint too, but they doubt its outcome; all others are named by an outcome
 DECLARATIONS = (*OF_CONSTRAINTS, "bounds", "declared")
 KINDS = (*DECLARATIONS, "empty")  # an empty set is the class's own fault
 
@@ -42,28 +43,39 @@ class Refuted:
     sentence: str
 
 
-def refuted(problem: Problem, x: np.ndarray, bounds: Sequence[Bounds | None]) -> tuple[Refuted, ...]:
-    """What the sets behind these bounds (J) at contexts x (n, dx) refute."""
+def refuted(problem: Problem, x: np.ndarray, bounds: Sequence[Bounds | None], *, watching: bool = True) -> tuple[Refuted, ...]:
+    """What the sets behind these bounds (J) at contexts x (n, dx) refute.
+
+    Bounds that come from draws guarantee nothing, and have a set beside them only to hold declarations against. It is dearer than
+    they are, so that it is left alone where nobody is watching.
+    """
     found: dict[str, Refuted] = {}
     safe_values = problem.safe_values(x)
     for c, b, safe in zip(problem.constraints, bounds, safe_values.T):
         if not isinstance(c, Constraint) or b is None:
             continue
-        b = b.watched or b
+        if b.find_watched is not None and not watching:
+            continue
+        b = b.watched
         one = _empty(problem, c) if b.empty else None
         news = [one] if one is not None else [_range(problem.names, c, b, x), _safe_value(problem, c, b, x, safe)]
         found |= {r.name: r for r in news if r is not None}
     return tuple(found.values())
 
 
-def doubts(problem: Problem, said: Mapping[str, str], kinds: Sequence[str]) -> dict[str, str]:
-    """Constraint -> why nothing is guaranteed of it, from refutations of these kinds by name -> sentence."""
+def doubts(problem: Problem, said: Mapping[str, str]) -> dict[str, str]:
+    """Constraint -> why nothing is guaranteed of it, from alarms by name -> sentence.
+
+    A declaration of one constraint (`OF_CONSTRAINTS`) concerns it alone; whatever else is doubted of an outcome concerns all
+    limits that rest on it.
+    """
+    streams = {c.name: c.stream for _, c in problem.learned}
     out: dict[str, str] = {}
     for name, sentence in said.items():
         kind, _, about = name.partition(":")
+        stream = streams.get(about) if kind in BY_LIMIT else about
         for c in problem.constraints:
-            concerned = c.name == about if kind in OF_CONSTRAINTS else isinstance(c, Constraint) and c.stream == about
-            if kind in kinds and concerned:
+            if c.name == about if kind in OF_CONSTRAINTS else stream is not None and streams.get(c.name) == stream:
                 out.setdefault(c.name, sentence)
     return out
 

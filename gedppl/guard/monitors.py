@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from gedppl.guard import Now
 
 FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
+STEADY = len(FRACTIONS)  # the first bets never change; those after them, and what is kept back, may begin at any time
+BET = np.concatenate([FRACTIONS, FRACTIONS, [0.0]])  # (B,) the last is kept back
+LATE_LOG_WEIGHTS = np.log(np.append(np.full(STEADY, 0.5 / STEADY), 0.5))
+FIRST_LOG_WEALTH = np.append(np.full(STEADY, -np.log(STEADY)), LATE_LOG_WEIGHTS) - np.log(2.0)
 NOISE_SDS = 6.0
 NORMAL_EXCESS = float(np.exp(-0.5 * NOISE_SDS**2) / np.sqrt(2 * np.pi) - NOISE_SDS * ndtr(-NOISE_SDS))
 SCARF_EXCESS = 0.5 * (math.sqrt(1.0 + NOISE_SDS**2) - NOISE_SDS)
@@ -108,16 +112,27 @@ class Cost(NamedTuple):
     floor: Floor | None = None
 
 
+def _dealt_anew(log_wealth: np.ndarray, n: int) -> np.ndarray:
+    """The late bets' wealth (..., B) after n rounds with a share of 1 / (n + 1) dealt out anew; the steady ones keep theirs."""
+    late = log_wealth[..., STEADY:]
+    pot = log_total(late)[..., None] + LATE_LOG_WEIGHTS - np.log(n + 1.0)
+    return np.concatenate([log_wealth[..., :STEADY], np.logaddexp(late + np.log(n / (n + 1.0)), pot)], -1)
+
+
 @dataclass(frozen=True)
 class LimitMonitor:
     """Is the mean of a cost above its limit?
 
     E_t = sum_k w_k prod_{i<=t} (1 + lambda_ki (max(z_i, low_i) - limit_i - excess_i)),
 
-    lambda_ki = c_k / (limit_i + excess_i - low_i), 0 < c_k < 1, is a nonnegative supermartingale if E[z_i | past, x_i] <= limit_i
-    in every round, so P(ever E_t >= 1/delta) <= delta, with no model at all (Waudby-Smith and Ramdas, "Estimating means of
+    lambda_ki = c_k / (limit_i + excess_i - low_i), 0 <= c_k < 1, is a nonnegative supermartingale if E[z_i | past, x_i] <=
+    limit_i in every round, so P(ever E_t >= 1/delta) <= delta, with no model (Waudby-Smith and Ramdas, "Estimating means of
     bounded random variables by betting", 2024). The lower end may be another in each round, if it depends on the past and on
     x_i alone: one end for all actions, as the limit is on the policy's average, and a bet that knew the action would be unfair.
+
+    Costs far under their limit eat a bet's wealth up, so that it could not see a later change. Hence half of the wealth is a
+    mixture over all rounds at which a bet may begin: its bets give up 1 / (n + 1) of what they have after n rounds, which is
+    dealt out anew, half of it kept back (fixed share, see `bets.shared`). The sum stays what it was, and a supermartingale.
 
     Parameters
     ----------
@@ -138,7 +153,7 @@ class LimitMonitor:
     high: float
     delta: float
     n: int
-    log_wealth: np.ndarray  # (..., len(FRACTIONS)), initial weights included
+    log_wealth: np.ndarray  # (..., B), initial weights included
     log_peak: np.ndarray  # (...) the largest log E so far
     mean: np.ndarray  # (...) of the costs, for the sentence
 
@@ -147,8 +162,7 @@ class LimitMonitor:
         check_delta(delta)
         if not (np.isfinite(low) and np.isfinite(high) and low < limit < high):
             raise SettingError(f"a limit needs low < limit < high, all finite, got low={low}, limit={limit}, high={high}")
-        weights = np.full(len(FRACTIONS), -np.log(len(FRACTIONS)))
-        return cls(limit, low, high, delta, 0, weights, np.zeros(()), np.zeros(()))
+        return cls(limit, low, high, delta, 0, FIRST_LOG_WEALTH, np.zeros(()), np.zeros(()))
 
     def update(self, cost: Any, limit: float | None = None, floor: Floor | None = None) -> LimitMonitor:
         """Take in one realised cost (or (R,): one for each of R parallel runs), with the limit and the floor of its round."""
@@ -163,7 +177,7 @@ class LimitMonitor:
             raise DataError(f"the cost {cost} lies outside its range [{self.low}, {self.high}]: correct it or the range")
         room = self.limit + excess - low
         payoff = np.clip((z - self.limit - excess) / room, -1.0, None)
-        wealth = self.log_wealth + np.log1p(payoff[..., None] * FRACTIONS)
+        wealth = _dealt_anew(self.log_wealth + np.log1p(payoff[..., None] * BET), self.n + 1)
         peak = np.maximum(self.log_peak, log_total(wealth))
         mean = self.mean + (z - self.mean) / (self.n + 1)
         return evolved(self, n=self.n + 1, log_wealth=wealth, log_peak=peak, mean=mean)

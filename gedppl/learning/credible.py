@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.drawn import DrawnLearner
 
-SOURCES = ("laplace", "svi", "nuts", "prior")
+SOURCES = ("laplace", "svi", "nuts", "smc", "prior")
 MONTE_CARLO = 0.05  # delta_MC: the chance, over the draws, that a quantile read off them is too low
 INNER = "inner approximation: the true worst case may be larger"
 MOST_DRAWS = 100_000
@@ -107,7 +107,7 @@ class SampledSet:
         """Largest and smallest value at x (n, dx) over the draws in the set; the range where there are none."""
         found, shape = learner.draws, (len(x), n_actions)
         values = learner.values(functional, x, n_actions).reshape(found.size, -1)
-        kept = learner.base.contains(found.theta)
+        kept = learner.plausible
         note = f"{INNER} ({int(kept.sum())} of {found.size} draws lie in the set); {learner.remark}"
         lower, upper, witness = np.full(shape, functional.low), np.full(shape, functional.high), None
         if kept.any():
@@ -134,8 +134,10 @@ def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000
     level
         1 - eps. The policy that is played meets the quantile of its cost at this level over the draws.
     source
-        ``"laplace"`` (around the fit, by our own Hessian), ``"svi"`` (the guide of an SVI oracle), ``"nuts"``, or ``"prior"``
-        (the prior's draws, weighted by the likelihood). Before data each is the prior.
+        ``"laplace"`` (around the fit, by our own Hessian), ``"svi"`` (the guide of an SVI oracle), ``"nuts"``, ``"smc"``
+        (the prior's draws, weighted row by row, and moved by Metropolis steps before the weights wear out: no fit, any shape,
+        cheap where rows come one by one), or ``"prior"`` (the prior's draws, weighted and never moved). Before data each is
+        the prior.
     draws
         At least 60 or so for a level of .95: with fewer the end of the range stands in.
 

@@ -2,7 +2,8 @@
 
 Draws are made anew at refits. In between they are weighted by the likelihood of the rows that came, and drawn again at once
 where the weights no longer will do (Pareto's k-hat, effective size). Markov chains are dear and are run again only when less
-than half of their effective size is left. Draws from the prior are only ever weighted.
+than half of their effective size is left. Draws from the prior are only ever weighted; those of sequential Monte Carlo are moved
+when half of them is used up.
 
 Axis letters: S draws, n contexts, K actions, D flat parameters.
 """
@@ -18,6 +19,7 @@ from gedppl.learning import draws as sampling
 from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.draws import ParameterDraws
 from gedppl.learning.learner import Bounds, Guess, Learner, Trail
+from gedppl.learning.seen_class import SeenClass, served
 from gedppl.learning.storing import Reader, Tree, Writer
 from gedppl.rows import Rows
 
@@ -66,6 +68,12 @@ class DrawnLearner:
         return said if self.draws.exact or self.draws.enumerated else f"{said}; draws approximate the posterior"
 
     @property
+    def plausible(self) -> np.ndarray:
+        """Which draws (S,) lie in the set, whatever coordinates that is kept in."""
+        known = served(self.cls)
+        return self.base.contains(known.seen_of(self.draws.theta) if isinstance(known, SeenClass) else self.draws.theta)
+
+    @property
     def status(self) -> str:
         return f"{self.base.status}; {self.remark}"
 
@@ -85,15 +93,25 @@ class DrawnLearner:
 
     def _redrawn(self) -> DrawnLearner:
         """New draws given all rows; the old ones stay if that fails and they will still do."""
-        fit = self.base.fit
+        fit = self.base.fit if served(self.cls) is self.cls else None  # one of what the data see has other coordinates
         found = sampling.sample(self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle)
         if not found.ok and self.usable:
             return self
         return replace(self, draws=found, fresh=found.ess)
 
+    def _renewed(self) -> DrawnLearner:
+        """The draws moved; if all weight was lost, found anew from the prior on."""
+        rows, S = self.rows, self.rule.draws
+        assert rows is not None
+        if self.draws.ok:
+            found = sampling.renewed(self.cls, rows, self.draws, self.seed)
+        else:
+            found = sampling.sample(self.cls, rows, self.rule.source, S, self.seed)
+        return replace(self, draws=found, fresh=found.ess)
+
     @property
     def _weighted_only(self) -> bool:
-        return self.rule.source == "prior" or self.draws.enumerated or self.rows is None
+        return self.rule.source in ("prior", "smc") or self.draws.enumerated or self.rows is None
 
     # learning -------------------------------------------------------------------------------------------------------------
 
@@ -114,6 +132,8 @@ class DrawnLearner:
         gained = sampling.log_likelihood(self.cls, self.draws, x, a, y).sum(axis=1)
         rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(x, a, y)
         new = replace(self, base=base, rows=rows, draws=self.draws.reweighted(gained))
+        if self.rule.source == "smc" and not self.draws.enumerated:
+            return new._renewed() if sampling.worn(new.draws, self.fresh) else new
         return new if new.usable or new._weighted_only else new._redrawn()
 
     def refit(self) -> DrawnLearner:
@@ -124,11 +144,11 @@ class DrawnLearner:
         return new if self._weighted_only or (still_good and not never_drawn) else new._redrawn()
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        """By the rule, from the draws; declarations are held against the set around which the draws lie."""
+        """By the rule, from the draws; declarations are held against the set around which the draws lie, if anybody looks."""
         found = self.rule.bounds(self, functional, x, n_actions)
         if not self.base.refutable:
             return found
-        return replace(found, watched=self.base.bounds(functional, x, n_actions))
+        return replace(found, find_watched=lambda: self.base.bounds(functional, x, n_actions))
 
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
         """The draws' mean and the rule's range."""

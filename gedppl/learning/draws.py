@@ -5,6 +5,7 @@
                 Gaussian prior
     "svi"       the guide that an SVI oracle fitted
     "nuts"      a Markov chain
+    "smc"       the prior's draws, weighted row by row, resampled and moved (`moves`) whenever half of them is used up
 
 Before data every source is the prior. A finite class has its exact posterior over members (each of them alike before data),
 whatever the source. Parameters without a prior have the weak working prior N(initial, 5^2) of fits, and the status says so.
@@ -27,20 +28,21 @@ from scipy.linalg import solve_triangular
 
 from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
+from gedppl.learning.moves import moved
 from gedppl.learning.seen_class import SeenClass
 from gedppl.learning.storing import storable
 from gedppl.numerics import pareto
 from gedppl.oracles import auto
 from gedppl.oracles.fits import WORKING_SCALE, Fit, positive_definite
 from gedppl.oracles.variational import SVI, svi
+from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.oracles import Oracle
-    from gedppl.rows import Rows
 
-SOURCES = ("prior", "laplace", "svi", "nuts")
-OF_THE_PROGRAM = ("svi", "nuts")  # run on its own parameters, whatever the data see of them
+SOURCES = ("prior", "laplace", "svi", "nuts", "smc")
+OF_THE_PROGRAM = ("svi", "nuts", "smc")  # run on its own parameters, whatever the data see of them
 LARGEST_KHAT = 0.7  # beyond, importance weights converge too slowly to be of use
 SMALLEST_SHARE = 0.1  # of the draws, that the weights must be worth
 PROBES = 16  # draws at which a posterior must be the Gaussian that it is taken for
@@ -51,6 +53,8 @@ NO_SPREAD = (
 )
 CHAINS = {"numpyro": 4, "pyro": 2}  # side by side in NumPyro, one after another in Pyro
 WARMUP = 300
+WORN = 0.5  # share of their effective size, under which weighted draws are moved
+SLOWEST = 0.02  # share of steps taken, under which moved draws are said to be stuck
 LARGEST_RHAT, MOST_DIVERGENT = 1.1, 0.01  # beyond, chains are said not to have settled
 PRIOR_SIZE = 200  # prior draws that set the scale of chains where there is no fit
 MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
@@ -139,7 +143,7 @@ def sample(
     rows
         None, or none of them: the prior.
     source
-        ``"prior"``, ``"laplace"``, ``"svi"`` or ``"nuts"``.
+        ``"prior"``, ``"laplace"``, ``"svi"``, ``"nuts"`` or ``"smc"``.
     draws, seed
         S, and where randomness comes from: the same again gives the same draws.
     fit
@@ -325,7 +329,39 @@ def _frame(cls: Any, fit: Fit, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return middle, np.diag(spread)
 
 
-FROM: dict[str, Callable[..., ParameterDraws]] = {"laplace": _laplace, "svi": _svi, "nuts": _nuts}
+def renewed(cls: Any, rows: Rows, draws: ParameterDraws, seed: int) -> ParameterDraws:
+    """Weighted draws of the posterior of these rows, resampled and moved until they are equal and different again."""
+    rng = np.random.default_rng([seed, 6, rows.n])
+    start = draws.resampled(draws.size, int(rng.integers(2**31))).theta
+    found = moved(start, lambda theta: np.where(cls.inside(theta), log_posterior(cls, rows, theta), -np.inf), rng)
+    ok, S = found.accepted >= SLOWEST, draws.size
+    status = f"{S} draws from the prior, moved to the posterior of {rows.n} rows in {found.steps} Metropolis steps"
+    status = "; ".join([f"{status} ({found.accepted:.0%} taken{'' if ok else ': they are stuck'})", *_without_prior(cls)])
+    return ParameterDraws(found.theta, None, found.worth(draws.ess), -np.inf, "smc", status, ok)
+
+
+def worn(draws: ParameterDraws, fresh: float) -> bool:
+    """Whether the weights have used up half of the effective size `fresh` that there was, or cannot be believed."""
+    return draws.degenerate or draws.ess < WORN * fresh
+
+
+def _smc(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
+    found = _prior(cls, S, seed)
+    fresh, gained, since = (
+        found.ess,
+        log_likelihood(cls, found, rows.x, rows.a, rows.y),
+        Rows.empty(rows.x.shape[1], rows.y.shape[1:]),
+    )
+    for n in range(rows.n):
+        found, one = found.reweighted(gained[:, n]), slice(n, n + 1)
+        since = since.append(rows.x[one], rows.a[one], rows.y[one])
+        if n + 1 < rows.n and worn(found, fresh):
+            found = renewed(cls, since, found, seed)
+            fresh, gained = found.ess, log_likelihood(cls, found, rows.x, rows.a, rows.y)
+    return renewed(cls, rows, found, seed)
+
+
+FROM: dict[str, Callable[..., ParameterDraws]] = {"laplace": _laplace, "svi": _svi, "nuts": _nuts, "smc": _smc}
 
 
 def log_prior(cls: Any, theta: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ class Bounds:
     free_upper: np.ndarray | None = None  # (n, K) inf where open
     credible: float | None = None  # the posterior probability with which each upper value holds, if that is the claim
     drawn: DrawnValues | None = None  # what a policy's own cost is read off, if the claim is about the policy as a whole
-    watched: Bounds | None = None  # those that declarations are held against, if not these
+    find_watched: Callable[[], Bounds] | None = None  # those that declarations are held against, if not these; see `watched`
 
     def only(self, i: int) -> Bounds:
         """Range and draws at one of the contexts; what else there is stays as it is."""
@@ -66,6 +66,11 @@ class Bounds:
     def witness(self) -> np.ndarray | None:
         """(n, K, D) flat parameters at the upper value (finite class: (n, K) member indices); None where there are none."""
         return self.find_witness()
+
+    @cached_property
+    def watched(self) -> Bounds:
+        """Those that declarations are held against."""
+        return self if self.find_watched is None else self.find_watched()
 
 
 @dataclass(frozen=True)

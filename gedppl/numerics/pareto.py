@@ -59,7 +59,7 @@ def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     length = math.ceil(min(0.2 * S, 3 * math.sqrt(S)))
     order = np.argsort(logs, kind="stable")
     cutoff = max(float(logs[order[-length - 1]]), math.log(np.finfo(float).tiny)) if length < S else -np.inf
-    tail = order[logs[order] > cutoff]
+    tail = order[np.exp(logs[order]) > math.exp(cutoff)]  # by what rounding leaves of the difference
     if len(tail) < SMALLEST_TAIL:
         return logs - logsumexp(logs), np.inf
     k, sigma = fit_tail(np.exp(logs[tail]) - math.exp(cutoff))

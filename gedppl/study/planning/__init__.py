@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +25,14 @@ from gedppl.study.planning.rules import StoppingRules
 from gedppl.study.planning.running import make_agent, shown
 from gedppl.study.planning.tables import Plan, Trial
 from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world, read_rows
-from gedppl.study.simulation import Run, simulate
+from gedppl.study.simulation import Environment, Run, simulate
 
 __all__ = ["ModelWorld", "Plan", "Scenario", "StoppingRules", "Trial", "plan"]
 
 OWN_SETTINGS = ("at_most", "delta", "n_actions", "noise")
+MOST_NAMED = 25  # contexts at which a trial's recommendation is judged
+
+Recommender = Callable[[Any, np.ndarray], "int | None"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class _Design:
     rules: StoppingRules | None
     agent: Any
     seed: int
+    recommend: str | Recommender | None
 
 
 def plan(
@@ -57,6 +62,7 @@ def plan(
     goal: float | None = None,
     rules: StoppingRules | None = None,
     agent: Mapping[str, Any] | Callable[..., Any] | None = None,
+    recommend: str | Recommender | None = None,
     seed: int = 0,
     progress: bool = False,
     map: Callable[..., Iterable[Any]] = builtins.map,
@@ -87,6 +93,9 @@ def plan(
         When to stop early.
     agent
         Options of `GEDUCB`, or a function (problem, delta, seed) -> agent.
+    recommend
+        How a trial ends: a rule of `GEDUCB.recommend`, or a function (agent, x) -> action, None for the safe one. The table then
+        says how often the selection is correct, how many rounds treated above a limit, and how many each action got.
     progress
         Show a bar.
     map
@@ -108,7 +117,7 @@ def plan(
     named = {name: _scenario(name, value) for name, value in (scenarios or {"prior": Scenario()}).items()}
     settings = _combinations(vary or {})
     x = read_rows(_problem_at(problem, settings[0]), contexts)
-    design = _Design(problem, x, int(rounds), named, delta, rules, agent, seed)
+    design = _Design(problem, x, int(rounds), named, delta, rules, agent, seed, recommend)
     for setting in settings:
         _problem_at(problem, setting)  # a wrong setting fails here and not after an hour
     tasks = [(s, name, r) for s in range(len(settings)) for name in named for r in range(replicates)]
@@ -123,6 +132,7 @@ def plan(
         interrupted = True
     target = goal if goal is not None else (rules.target if rules is not None else None)
     window = rules.window if rules is not None else StoppingRules().window
+    first = _problem_at(problem, settings[0])
     return Plan(
         trials=tuple(done),
         settings=tuple(settings),
@@ -134,6 +144,9 @@ def plan(
         window=window,
         rules=rules,
         interrupted=interrupted,
+        actions=tuple(str(label) for label in first.names.labels),
+        constraints=tuple(first.constraint_names),
+        safe_action=first.safe_action,
     )
 
 
@@ -235,7 +248,40 @@ def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str
         infeasible=int(run.infeasible.sum()),
         stopped=stopped,
         alarmed=bool(getattr(agent, "alarms", ())) or bool(run.meta.get("refuted")),
+        **_judged(problem, run),
+        **_selected(design, problem, world, agent),
     )
+
+
+def _judged(problem: Problem, run: Run) -> dict[str, Any]:
+    """What single actions did, and what the safe one would have been worth."""
+    J, rows = len(problem.constraints), np.arange(len(run))
+    if not len(run):
+        return {"events": (math.nan,) * J, "played": (0,) * problem.n_actions}
+    own = run.costs[rows, :, run.action]  # (T, J)
+    other = run.action != problem.safe_action
+    events = run.realised[other].mean(axis=0) if other.any() else np.full(J, np.nan)
+    return {
+        "safe_utility": None if problem.safe_action is None else run.utilities[:, problem.safe_action],
+        "played": tuple(np.bincount(run.action, minlength=problem.n_actions).tolist()),
+        "above": int((own > run.limit + 1e-9 * np.abs(run.limit)).any(axis=1).sum()) if J else 0,
+        "events": tuple(float(v) for v in events),
+    }
+
+
+def _selected(design: _Design, problem: Problem, world: Environment, agent: Any) -> dict[str, Any]:
+    """The action recommended at each context, and the best single one by the truth."""
+    rule = design.recommend
+    if rule is None:
+        return {}
+    named, right = [], []
+    for x in np.unique(design.contexts, axis=0)[:MOST_NAMED]:
+        found = agent.recommend(x, rule).action if isinstance(rule, str) else rule(agent, x)
+        named.append(int(problem.safe_action or 0) if found is None else int(found))
+        costs = np.asarray(world.costs(x), float).reshape(len(problem.limits), -1)
+        utilities = np.asarray(world.utilities(x), float)
+        right.append(int(np.argmax(np.where((costs <= problem.limits[:, None]).all(axis=0), utilities, -np.inf))))
+    return {"named": tuple(named), "right": tuple(right)}
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error: a rule ended the trial

@@ -26,8 +26,8 @@ from gedppl.showing import as_html, as_text
 from gedppl.study.planning.price import some_contexts
 from gedppl.study.planning.running import make_agent, shown
 from gedppl.study.planning.truths import declared_world
-from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world, read_rows
-from gedppl.study.simulation import Run, simulate
+from gedppl.study.planning.worlds import Scenario, make_world, read_rows
+from gedppl.study.simulation import Environment, Run, simulate
 
 SURE = 0.999  # a count above this quantile of its binomial is no accident
 ROUNDING = 1e-9  # share of a functional's range by which a truth may lie outside a bound
@@ -305,7 +305,7 @@ def _one(design: _CoverageDesign, index: int) -> CoverageRun:
     return judged(problem, run, index, tuple(sorted({alarm.name for alarm in agent.alarms})))
 
 
-def _world(design: _CoverageDesign, index: int, seed: int) -> ModelWorld:
+def _world(design: _CoverageDesign, index: int, seed: int) -> Environment:
     if not design.truths:
         return declared_world(design.problem, design.contexts, seed, worth_leaving=0.0)
     scenario = design.truths[index % len(design.truths)]

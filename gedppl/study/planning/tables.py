@@ -6,6 +6,7 @@ Axis letters: T rounds of a trial.
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 from dataclasses import dataclass
@@ -33,6 +34,12 @@ class Trial:
     infeasible: int  # rounds whose policy truly exceeded a limit
     stopped: str  # which rule ended it, "" if none
     alarmed: bool = False  # the agent's own monitors raised an alarm
+    safe_utility: np.ndarray | None = None  # (T,) what the safe action would have been worth; None where there is none
+    played: tuple[int, ...] = ()  # K: rounds of each action
+    above: int = 0  # rounds whose own action truly lay above a limit
+    events: tuple[float, ...] = ()  # J: what outcomes said of each constraint, averaged over rounds of other than the safe action
+    named: tuple[int, ...] = ()  # the action recommended at the end, at each context
+    right: tuple[int, ...] = ()  # the best single action that keeps every limit there, by the truth
 
     @property
     def rounds(self) -> int:
@@ -42,6 +49,22 @@ class Trial:
     def regret(self) -> np.ndarray:
         """Cumulative, (T,)."""
         return np.cumsum(self.best - self.utility)
+
+    @property
+    def gain(self) -> float:
+        """Share of what the constrained oracle gains over always playing safe; NaN where there is nothing to gain."""
+        if self.safe_utility is None:
+            return math.nan
+        possible = float((self.best - self.safe_utility).sum())
+        return float((self.utility - self.safe_utility).sum()) / possible if possible > 0 else math.nan
+
+    def rounds_until_half_leave(self, window: int) -> float:
+        """The first round at which half of the last `window` rounds played other than the safe action; infinite if none."""
+        width = min(window, self.rounds)
+        if not width:
+            return math.inf
+        reached = np.flatnonzero(np.convolve(~self.safe, np.ones(width), mode="valid") >= width / 2)
+        return float(reached[0] + width) if len(reached) else math.inf
 
     def rounds_until(self, goal: float, window: int) -> float:
         """The first round at which the mean utility of the last `window` rounds is at least `goal`; infinite if none."""
@@ -65,6 +88,9 @@ class Plan(Shown):
     window: int
     rules: StoppingRules | None
     interrupted: bool = False
+    actions: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    safe_action: int | None = None
 
     def _shown(self) -> Facts:
         """A title, and how the trials of each scenario and setting ended."""
@@ -104,10 +130,15 @@ class Plan(Shown):
             "regret se": float(regret.std(ddof=1) / math.sqrt(len(regret))) if len(regret) > 1 else math.nan,
             "utility": float(np.mean([t.utility.mean() for t in trials])),
             "oracle utility": float(np.mean([t.best.mean() for t in trials])),
+            "share of the oracle's gain": _mean([t.gain for t in trials]),
             "safe share": float(np.mean([t.safe.mean() for t in trials])),
+            "rounds until half leave": float(np.median([t.rounds_until_half_leave(self.window) for t in trials])),
+            "infeasible rounds": float(np.mean([t.infeasible for t in trials])),
             "infeasible trials": float(np.mean([t.infeasible > 0 for t in trials])),
             "alarmed trials": float(np.mean([t.alarmed for t in trials])),
         }
+        if any(t.named for t in trials):
+            row |= self._selection(trials)
         if self.goal is not None:
             until = np.array([t.rounds_until(self.goal, self.window) for t in trials])
             row["goal reached"] = float(np.isfinite(until).mean())
@@ -116,6 +147,19 @@ class Plan(Shown):
             row["stopped: target"] = float(np.mean([t.stopped == "target" for t in trials]))
             row["stopped: futile"] = float(np.mean([t.stopped in ("safe share", "beyond reach") for t in trials]))
         return row
+
+    def _selection(self, trials: list[Trial]) -> dict[str, Any]:
+        """How a trial with a recommendation at its end is judged. Rounds of the safe action treat nobody."""
+        played = np.array([t.played for t in trials], float)
+        treated = np.delete(played, self.safe_action, axis=1).sum() if self.safe_action is not None else played.sum()
+        row: dict[str, Any] = {
+            "correct selection share": float(np.mean([np.mean(np.equal(t.named, t.right)) for t in trials])),
+            "safe action named share": float(np.mean([np.mean([a == self.safe_action for a in t.named]) for t in trials])),
+            "share treated above a limit": float(sum(t.above for t in trials) / treated) if treated else math.nan,
+        }
+        for j, name in enumerate(self.constraints):
+            row[f"mean outcome: {name}"] = _mean([t.events[j] for t in trials])
+        return row | {f"rounds of {a}": float(n) for a, n in zip(self.actions, played.mean(axis=0))}
 
     def _texts(self) -> tuple[list[str], list[list[str]]]:
         rows = self.rows
@@ -134,6 +178,13 @@ class Plan(Shown):
         if self.interrupted:
             remarks.append(f"INTERRUPTED: {len(self.trials)} of {planned} trials were complete.")
         return remarks
+
+    def _repr_html_(self) -> str:
+        columns, body = self._texts()
+        cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in body]
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+        remarks = "".join(f"<p>{html.escape(text)}</p>" for text in self._remarks())
+        return f"<table><tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in cells) + f"</table>{remarks}"
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """Comma-separated text with full precision; also written to `path` if given."""
@@ -167,8 +218,15 @@ class Plan(Shown):
             "Regret is against the best policy that keeps every limit and knows the truth, up to the end of the trial (se: its "
             "standard error over trials). Infeasible trials: the share in which the true cost of some round's policy exceeded a "
             "limit; the method promises at most delta/2 if the model holds. Alarmed trials: those in which a monitor of the "
-            "agent found the model or a limit violated.",
+            "agent found the model or a limit violated. The share of the oracle's gain is over what the safe action alone gives; "
+            f"rounds until half leave: until half of the last {self.window} rounds played another action, a median over trials. "
+            "Infeasible rounds are a mean over trials.",
         ]
+        if any(t.named for t in self.trials):
+            lines.append(
+                "A selection is correct if it is the best action that keeps every limit by the truth. Treated above a limit: "
+                "rounds whose own action truly lay above one, out of all rounds of other actions than the safe one."
+            )
         if self.goal is not None:
             lines.append(
                 f"Goal: the true utility of the policies, averaged over {self.window} rounds, is at least {self.goal:g}; rounds "
@@ -180,9 +238,15 @@ class Plan(Shown):
 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, float):
-        shares = ("share", "reached", "stopped", "infeasible", "alarmed")
+        shares = ("share", "reached", "stopped", "infeasible trials", "alarmed")
         return f"{value:.0%}" if any(word in name for word in shares) else f"{value:.4g}"
     return str(value)
+
+
+def _mean(values: list[float]) -> float:
+    """Of those that are known."""
+    known = [v for v in values if not math.isnan(v)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _written(text: str, path: str | Path | None) -> str:

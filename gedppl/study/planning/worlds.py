@@ -5,7 +5,7 @@ Axis letters: n contexts, K actions, J constraints, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from gedppl.density import Density
 from gedppl.divergences.leaves import in_numpy
 from gedppl.errors import FunctionalError, ProblemError, SettingError, ShapeError
 from gedppl.problem import UTILITY, KnownCost, Problem
+from gedppl.study.simulation import Environment
 from gedppl.theory.eluder.classes import draw_members
 from gedppl.theory.guarantees.class_constants import grid
 
@@ -32,10 +33,14 @@ class Scenario:
         Outcomes left out are drawn from the prior, anew in every replicate.
     noise
         Outcomes are spread about their mean by this factor more than the model says: a misspecified world. 1 is the model.
+    world
+        A function of the replicate's seed that returns an environment of one's own, where no parameters of the models are the
+        guess: dose-response curves by hand, logged patients. Then `truth` and `noise` have no part.
     """
 
     truth: Mapping[str, Any] = field(default_factory=dict)
     noise: float = 1.0
+    world: Callable[[int], Environment] | None = None
 
 
 def read_rows(problem: Problem, contexts: Any) -> np.ndarray:
@@ -105,11 +110,13 @@ class ModelWorld:
         return value if density.event_shape else float(value)
 
 
-def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed: int) -> ModelWorld:
+def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed: int) -> Environment:
     """The world of a scenario: outcomes it does not describe are drawn from the prior with this seed.
 
     A prior draw whose functional leaves its declared range at some context is drawn again.
     """
+    if scenario.world is not None:
+        return scenario.world(seed)
     unknown = set(scenario.truth) - set(problem.streams)
     if unknown:
         raise ProblemError(f"the scenario describes {sorted(unknown)}; the outcomes are {list(problem.streams)}")
