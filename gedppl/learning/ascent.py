@@ -18,6 +18,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 MARGIN = 6.0  # of a residual, in units of the set's radius: see `extremes`
+HAIR = 1e-9  # of kappa: a point on the edge itself is in or out by how its rows are added up
 DOUBLINGS = 10  # of the distance at which `walk` looks, from half the radius that the metric gives a set
 
 
@@ -285,7 +286,7 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
         bent = share[:, None] * (g + t[:, None] * h)  # B d, known without B
         updated = _inverse_bfgs(inverse, d, bent, -(h1 - h) / mu[:, None] - (g1 - g))
         inverse = np.where(ok[:, None, None], updated, inverse)
-        record = better & (f1 >= 0) & (value1 > best)
+        record = better & (f1 >= HAIR * region.kappa) & (value1 > best)
         best, best_z = np.where(record, value1, best), np.where(record[:, None], z + d, best_z)
         keep = better[:, None]
         z, g, h = np.where(keep, z + d, z), np.where(keep, g1, g), np.where(keep, h1, h)
