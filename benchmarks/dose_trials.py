@@ -180,10 +180,18 @@ def exact_dose(n: np.ndarray, y: np.ndarray, level: float = model.LEVEL) -> int:
 
 def states(trials: int) -> None:
     """Trials that follow the exact grid; at each state every source is asked what it would give."""
-    sources = {"smc, 4000 draws": ("smc", 4000), "smc, 20000 draws": ("smc", 20_000), "laplace, 4000 draws": ("laplace", 4000)}
+    sources = {
+        "smc, 4000 draws": ("smc", 4000, True),
+        "smc, 4000, no margin": ("smc", 4000, False),
+        "smc, 20000, no margin": ("smc", 20_000, False),
+        "laplace, 4000, no margin": ("laplace", 4000, False),
+    }
     agree: dict[str, list[bool]] = {name: [] for name in sources}
     for seed in range(trials):
-        designs = {name: model.Escalation(problem(False, True), seed=seed, source=s, draws=d) for name, (s, d) in sources.items()}
+        designs = {
+            name: model.Escalation(problem(False, True), seed=seed, source=s, draws=d, margin=m)
+            for name, (s, d, m) in sources.items()
+        }
         rng, n, y, x = np.random.default_rng([seed, 11]), np.zeros(K, int), np.zeros(K, int), np.zeros(1)
         for _ in range(model.PATIENTS):
             dose = exact_dose(n, y)

@@ -102,6 +102,21 @@ def test_an_agent_stored_between_moves_goes_on_alike(tmp_path) -> None:
     np.testing.assert_array_equal(again.policy(X), policy)
 
 
+def test_a_plain_quantile_has_no_margin_and_says_so() -> None:
+    a, y = history(12)
+    learner = told("smc", a, y)
+    plain = replace(learner, rule=ged.credible_set(0.75, source="smc", draws=4000, margin=False))
+    wide, narrow = (one.bounds(TOXIC, np.zeros((1, 1)), 6) for one in (learner, plain))
+    assert (narrow.upper <= wide.upper).all()
+    assert (narrow.upper[0, 1:] < wide.upper[0, 1:]).any()
+    values, weights = learner.values(TOXIC, np.zeros((1, 1)), 6)[:, 0], learner.draws.weights
+    np.testing.assert_allclose(weights @ (values <= narrow.upper[0]) >= 0.75, True)
+    assert (weights @ (values < narrow.upper[0])[:, 1:] <= 0.75).all()
+    assert "not allowed for" in narrow.rule
+    with pytest.raises(errors.SettingError, match="margin must be True or False, got 1"):
+        ged.credible_set(margin=1)
+
+
 def test_draws_that_may_go_nowhere_are_said_to_be_stuck() -> None:
     start = np.random.default_rng(0).normal(size=(200, 2))
     found = moved(start, lambda theta: np.where((theta == start).all(axis=1), 0.0, -np.inf), np.random.default_rng(1))
