@@ -180,23 +180,30 @@ def exact_dose(n: np.ndarray, y: np.ndarray, level: float = model.LEVEL) -> int:
 
 def states(trials: int) -> None:
     """Trials that follow the exact grid; at each state every source is asked what it would give."""
-    sources = {"smc, 4000 draws": ("smc", 4000), "smc, 20000 draws": ("smc", 20_000), "laplace, 4000 draws": ("laplace", 4000)}
+    sources = {
+        "smc, 4000 draws": ("smc", 4000, True),
+        "smc, 4000, no margin": ("smc", 4000, False),
+        "smc, 20000, no margin": ("smc", 20_000, False),
+        "laplace, 4000, no margin": ("laplace", 4000, False),
+    }
     agree: dict[str, list[bool]] = {name: [] for name in sources}
     for seed in range(trials):
-        designs = {name: model.Escalation(problem(False, True), seed=seed, source=s, draws=d) for name, (s, d) in sources.items()}
+        designs = {
+            name: model.Escalation(problem(False, True), seed=seed, source=s, draws=d, margin=m)
+            for name, (s, d, m) in sources.items()
+        }
         rng, n, y, x = np.random.default_rng([seed, 11]), np.zeros(K, int), np.zeros(K, int), np.zeros(1)
         for _ in range(model.PATIENTS):
             dose = exact_dose(n, y)
             for name, design in designs.items():
-                design.highest = {0.0: int(np.flatnonzero(n).max()) + 1 if n.any() else 0}
-                agree[name].append(design.would_give(x) == dose)
+                agree[name].append(int(design.policy(x).argmax()) == dose)
             if dose == 0:
                 break
             toxic = int(rng.random() < model.TOXICITY[dose - 1])
             n[dose - 1] += 1
             y[dose - 1] += toxic
             for design in designs.values():
-                design.agent.observe(x[None], [dose], [float(toxic)])
+                design.observe(x[None], [dose], [float(toxic)])
     for name, same in agree.items():
         print(f"{name:22s} the exact grid's dose in {share(np.array(same))} of {len(same)} states", flush=True)
 

@@ -32,6 +32,7 @@ _HOMES = {
     "study.comparing": ("ModelComparison", "compare_models"),
     "study.planning": ("Scenario", "StoppingRules", "plan"),
     "study.planning.coverage": ("Coverage", "check_coverage"),
+    "study.planning.paths": ("DecisionTable", "decision_table"),
     "study.planning.price": ("Price", "price"),
     "study.planning.problem_check": ("ProblemReport", "check_problem"),
     "study.report.plots": (

@@ -35,14 +35,19 @@ TOXICITY = np.array([0.05, 0.10, 0.18, 0.30, 0.45])
 GROUPS = ("robust", "usual", "frail")
 BY_GROUP = np.array([[0.02, 0.05, 0.10, 0.18, 0.30], TOXICITY, [0.10, 0.18, 0.30, 0.45, 0.58]])
 ACTIONS = ("no dose", *(f"dose {d:g}" for d in DOSES))
-_LOG_DOSE = np.append(0.0, np.log(DOSES / DOSES[-1]))  # of action 0 nothing is learned
+_LOG_DOSE = np.append(0.0, np.log(DOSES / DOSES[-1]))
+_GIVEN, _NEVER = np.append(0.0, np.ones(len(DOSES))), -30.0 * np.append(1.0, np.zeros(len(DOSES)))  # no dose, no toxicity
+
+
+def _logits(log_alpha, log_beta, a):
+    return jnp.asarray(_GIVEN)[a] * (log_alpha + jnp.exp(log_beta) * jnp.asarray(_LOG_DOSE)[a]) + jnp.asarray(_NEVER)[a]
 
 
 def toxicity(x, a, y=None):
     """x (n, 1): all patients are alike."""
     log_alpha = numpyro.sample("log_alpha", dist.Normal(0.0, 2.0))
     log_beta = numpyro.sample("log_beta", dist.Normal(0.0, 1.0))
-    numpyro.sample("dlt", dist.Bernoulli(logits=log_alpha + jnp.exp(log_beta) * jnp.asarray(_LOG_DOSE)[a]), obs=y)
+    numpyro.sample("dlt", dist.Bernoulli(logits=_logits(log_alpha, log_beta, a)), obs=y)
 
 
 def toxicity_by_group(x, a, y=None):
@@ -52,7 +57,7 @@ def toxicity_by_group(x, a, y=None):
     apart = numpyro.sample("apart", dist.Normal(0.0, 1.0).expand([len(GROUPS)]).to_event(1))
     log_beta = numpyro.sample("log_beta", dist.Normal(0.0, 1.0))
     log_alpha = centre + spread * apart[x[:, 0].astype(int)]
-    numpyro.sample("dlt", dist.Bernoulli(logits=log_alpha + jnp.exp(log_beta) * jnp.asarray(_LOG_DOSE)[a]), obs=y)
+    numpyro.sample("dlt", dist.Bernoulli(logits=_logits(log_alpha, log_beta, a)), obs=y)
 
 
 def problem(groups=False, every_draw=True):
@@ -70,8 +75,8 @@ def problem(groups=False, every_draw=True):
 class Escalation:
     """The trial's protocol around the agent: where it starts, how it climbs, when it stops, and what it names at the end."""
 
-    def __init__(self, problem, delta=0.05, seed=0, level=LEVEL, source="smc", draws=4000):
-        confidence = ged.credible_set(level, source=source, draws=draws)
+    def __init__(self, problem, delta=0.05, seed=0, level=LEVEL, source="smc", draws=4000, margin=True):
+        confidence = ged.credible_set(level, source=source, draws=draws, margin=margin)
         self.agent = ged.GEDUCB(problem, delta=delta, seed=seed, confidence=confidence, guard=None)
         self.problem, self.highest, self.by_protocol = problem, {}, {}  # of each group, and decision -> its group
 
@@ -90,11 +95,17 @@ class Escalation:
         self.agent.tell(decision_id, 0.0)  # the agent gave no dose
         return self.agent.observe(self.by_protocol.pop(decision_id)[None], [1], [y])
 
-    def would_give(self, x):
-        """The dose that `ask` would give, if it is one. Nothing is recorded."""
+    def observe(self, x, a, y):
+        """Patients treated before, or elsewhere."""
+        for group, dose in zip(np.asarray(x)[:, 0], a):
+            self.highest[float(group)] = max(self.highest.get(float(group), 0), int(dose))
+        self.agent.observe(x, a, y)
+
+    def policy(self, x):
+        """What `ask` would play. Nothing is recorded."""
         allowed = np.arange(len(ACTIONS)) <= self.highest.get(float(x[0]), 0) + 1
-        dose = int(self.agent.policy(x, allowed).argmax())
-        return dose or int(self.starting_dose_will_do(x))
+        policy = self.agent.policy(x, allowed)
+        return np.eye(len(ACTIONS))[1] if policy[0] == 1 and self.starting_dose_will_do(x) else policy
 
     def starting_dose_will_do(self, x):
         return self.agent.recommend(x).over[0, 1] <= TOO_TOXIC

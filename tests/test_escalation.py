@@ -17,6 +17,7 @@ from gedppl.learning import learner_for
 from gedppl.learning.moves import moved
 from gedppl.rows import Rows
 from gedppl.study.planning.tables import Trial
+from tests.problems import LinearWorld
 from tests.test_models import load
 
 E = load("escalation")
@@ -99,6 +100,21 @@ def test_an_agent_stored_between_moves_goes_on_alike(tmp_path) -> None:
     again = ged.resume(tmp_path / "j.db", PROBLEM, confidence=options["confidence"])
     assert again.state_hash() == mark
     np.testing.assert_array_equal(again.policy(X), policy)
+
+
+def test_a_plain_quantile_has_no_margin_and_says_so() -> None:
+    a, y = history(12)
+    learner = told("smc", a, y)
+    plain = replace(learner, rule=ged.credible_set(0.75, source="smc", draws=4000, margin=False))
+    wide, narrow = (one.bounds(TOXIC, np.zeros((1, 1)), 6) for one in (learner, plain))
+    assert (narrow.upper <= wide.upper).all()
+    assert (narrow.upper[0, 1:] < wide.upper[0, 1:]).any()
+    values, weights = learner.values(TOXIC, np.zeros((1, 1)), 6)[:, 0], learner.draws.weights
+    np.testing.assert_allclose(weights @ (values <= narrow.upper[0]) >= 0.75, True)
+    assert (weights @ (values < narrow.upper[0])[:, 1:] <= 0.75).all()
+    assert "not allowed for" in narrow.rule
+    with pytest.raises(errors.SettingError, match="margin must be True or False, got 1"):
+        ged.credible_set(margin=1)
 
 
 def test_draws_that_may_go_nowhere_are_said_to_be_stuck() -> None:
@@ -245,3 +261,68 @@ def test_half_leave_within_the_window() -> None:
     assert trial.rounds_until_half_leave(4) == 5
     assert trial.gain == 0.5
     assert math.isinf(replace(trial, safe=np.ones(6, bool)).rounds_until_half_leave(4))
+
+
+# before the trial ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_decision_table_agrees_with_the_exact_posterior_row_by_row() -> None:
+    table = ged.decision_table(PROBLEM, X, 9, cohort=3, agent=E.designed)
+    assert table.given == ("dose 1", "dose 2", "dose 3.3")
+    assert table.patients == (0, 3, 6)
+    a, y = [], []
+    for given, after in zip(table.given, table.after):
+        dose = E.ACTIONS.index(given)
+        for k, then in enumerate(after):
+            p, weights = on_a_grid(np.array(a + [dose] * 3), np.array(y + [1.0] * k + [0.0] * (3 - k)))
+            over = weights @ (p > E.LIMIT)
+            if np.abs(over - 0.25).min() < 0.03 or abs(over[0] - E.TOO_TOXIC) < 0.03:
+                continue  # too near to call from draws
+            fine = np.flatnonzero(over <= 0.25)
+            best = min(1 + fine.max(), dose + 1) if len(fine) else int(over[0] <= E.TOO_TOXIC)
+            assert then == E.ACTIONS[best]
+        a, y = a + [dose] * 3, y + [0.0] * 3
+    assert "3 now get" in str(table)
+    assert "<td>dose 3.3</td>" in table._repr_html_()
+    assert table.to_markdown().count("\n") == 5
+
+
+def test_a_decision_table_goes_on_from_what_was_told() -> None:
+    table = ged.decision_table(PROBLEM, X, 1, told=([1, 1, 1, 2], [0, 0, 0, 1]), agent=E.designed)
+    assert table.patients == (4,)
+    assert table.given[0] in ("dose 1", "dose 2")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"rounds": 0}, "rounds must be a whole number of at least 1, got 0"),
+        ({"cohort": 1.5}, "cohort must be a whole number"),
+        ({"told": ([1], [])}, "told must be actions and as many events"),
+        ({"told": ([1], [0.5])}, "each 0 or 1"),
+    ],
+)
+def test_a_decision_table_says_what_it_cannot_read(options, match) -> None:
+    with pytest.raises(errors.SettingError, match=match):
+        ged.decision_table(PROBLEM, X, **({"rounds": 1} | options))
+
+
+def test_a_decision_table_is_about_one_outcome() -> None:
+    two = LinearWorld(4, 3, 0.05, seed=1).problem()
+    with pytest.raises(errors.SettingError, match="is about one outcome, 0 or 1"):
+        ged.decision_table(two, np.zeros(6), 1)
+
+
+def test_the_check_before_round_1_tells_of_doses_that_a_prior_hides() -> None:
+    """At level .75 this prior hides every dose; at .7 it hides none, and the path climbs without skipping."""
+    hidden, free = (
+        ged.check_problem(
+            PROBLEM, np.zeros((1, 1)), runs=0, draws=50, agent={"confidence": ged.credible_set(level, source="smc", draws=4000)}
+        )
+        for level in (0.75, 0.7)
+    )
+    assert set(hidden.path) == {0}
+    assert any("do not reach dose 1, dose 2, dose 3.3, dose 5, dose 7:" in text for text in hidden.warnings)
+    assert not any("do not reach" in text for text in free.warnings)
+    assert "if no bad outcome ever comes: dose 1 from round 1" in str(free)
+    assert free.path[-1] == 5

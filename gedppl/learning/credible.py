@@ -48,11 +48,13 @@ class CredibleSet:
     source: str = "laplace"
     draws: int = 1000
     guaranteed: bool = False
+    margin: bool = True  # whether Monte Carlo error is allowed for
 
     def describe(self, delta: float) -> str:
+        error = f"{MONTE_CARLO:g} allowed for" if self.margin else "not allowed for"
         return (
             f"posterior quantile at level {self.level:g} from {self.draws} draws (source {self.source}), Monte Carlo error "
-            f"{MONTE_CARLO:g} allowed for: for this decision, not for all rounds at once"
+            f"{error}: for this decision, not for all rounds at once"
         )
 
     def check(self, cls: Any, oracle: Any = None) -> None:
@@ -63,7 +65,11 @@ class CredibleSet:
         """Quantiles of the functional at x (n, dx) for actions 0..K-1."""
         found, n = learner.draws, len(x)
         values = learner.values(functional, x, n_actions).reshape(found.size, -1)
-        level = quantile_level(found.ess, 1 - self.level, n_actions, exact=found.enumerated) if learner.usable else math.inf
+        level = (
+            quantile_level(found.ess, 1 - self.level, n_actions, exact=found.enumerated or not self.margin)
+            if learner.usable
+            else math.inf
+        )
         drawn = DrawnValues(values.reshape(-1, n, n_actions), found.weights, level)
         estimate, witness, remark = found.weights @ values, None, learner.remark
         if level > 1:
@@ -126,7 +132,7 @@ class SampledSet:
         )
 
 
-def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000) -> CredibleSet:
+def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000, *, margin: bool = True) -> CredibleSet:
     """Limits that hold with posterior probability `level` at each decision, if model and prior are right. Never a guarantee.
 
     Parameters
@@ -140,6 +146,9 @@ def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000
         the prior.
     draws
         At least 60 or so for a level of .95: with fewer the end of the range stands in.
+    margin
+        True: the order statistic read off the draws is above the quantile but for a chance of 5% over the draws. False: the plain
+        quantile, as designs for trials are usually computed; too low as often as too high.
 
     Notes
     -----
@@ -152,7 +161,9 @@ def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000
     if not (_is_number(level) and 0.5 <= level < 1):
         raise SettingError(f"level must lie in [0.5, 1), got {level!r}; 0.95 is customary")
     check_draws(source, draws)
-    return CredibleSet(float(level), source, int(draws))
+    if not isinstance(margin, bool):
+        raise SettingError(f"margin must be True or False, got {margin!r}")
+    return CredibleSet(float(level), source, int(draws), margin=margin)
 
 
 def sampled_set(source: str = "laplace", draws: int = 1000) -> SampledSet:

@@ -20,6 +20,7 @@ from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.problem import Constraint, Problem
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
+from gedppl.study.planning.paths import event_free_path
 from gedppl.study.planning.worlds import Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
 from gedppl.theory.guarantees.class_constants import grid
@@ -67,6 +68,7 @@ class ProblemReport(Shown):
     actions: tuple[str, ...]
     outcomes: tuple[OutcomeCheck, ...]
     limits: tuple[LimitCheck, ...]
+    path: tuple[int, ...]  # actions given if no bad outcome ever comes, for limits on every draw; empty where it is not known
     waits: tuple[int | None, ...]  # rounds until half of the decisions leave the safe action, one a simulated run
     rounds: int  # how long a run waited at most
     warnings: tuple[str, ...]
@@ -77,6 +79,7 @@ class ProblemReport(Shown):
             lines += [f"outcome {o.name!r}", f"  bounds: {o.exactness}", *self._predictive(o), *_identified(o)]
         for c in self.limits:
             lines += [f"limit {c.name!r} at {c.at_most:g}", *self._prior_of(c)]
+        lines += [f"if no bad outcome ever comes: {self._path_words}"] if self.path else []
         lines += [f"until half of the decisions leave the safe action: {self._wait}"] if self.waits else []
         lines += [f"WARNING: {text}" for text in self.warnings] or ["no warnings"]
         return "\n".join(lines)
@@ -86,10 +89,17 @@ class ProblemReport(Shown):
         for c in self.limits:
             word = "guarantee" if c.guaranteed else "no guarantee"
             facts[f"limit {c.name!r}"] = f"at {c.at_most:g}; first mix {_span(*c.first_mix)}; {c.method}, {word}"
+        if self.path:
+            facts["if no bad outcome comes"] = self._path_words
         if self.waits:
             facts["until half leave the safe action"] = self._wait
         facts |= {f"warning {i}": text for i, text in enumerate(self.warnings, 1)} or {"warnings": "none"}
         return "Before round 1", facts
+
+    @property
+    def _path_words(self) -> str:
+        first = {k: self.path.index(k) + 1 for k in dict.fromkeys(self.path)}
+        return ", ".join(f"{self.actions[k]} from round {t}" for k, t in first.items()) + f" (of {len(self.path)})"
 
     @property
     def _wait(self) -> str:
@@ -158,7 +168,8 @@ def check_problem(
     A `ProblemReport`: for every outcome the prior predictive by action, which bounds will be exact and what stands in the way,
     and how many directions of the parameters each action shows (the rank of its information); for every limit its value under
     the prior, the share of contexts in which only the safe action keeps it, what the prior contradicts of the declared range
-    and safe value, and the largest first mix (limit - safe) / (high - safe); the expected wait; and warnings.
+    and safe value, and the largest first mix (limit - safe) / (high - safe); where limits are on every draw, the path taken if no
+    bad outcome ever comes, and actions that it never reaches; the expected wait; and warnings.
 
     Notes
     -----
@@ -184,9 +195,15 @@ def check_problem(
     words = {} if not _learned(problem) else _rehearsed(problem, x, seed, agent)
     limits = tuple(_limit(problem, c, x, draws, seed, words) for c in _learned(problem))
     waits, trouble = _waits(problem, x, rounds, runs, seed, agent)
-    said = [*trouble, *(w for o in outcomes for w in _of_outcome(o)), *(w for c in limits for w in _of_limit(problem, c))]
+    path = _path(problem, x, seed, agent)
+    said = [
+        *trouble,
+        *_never_reached(problem, path),
+        *(w for o in outcomes for w in _of_outcome(o)),
+        *(w for c in limits for w in _of_limit(problem, c)),
+    ]
     named = problem.names.actions or [f"action {k}" for k in range(problem.n_actions)]
-    return ProblemReport(tuple(named), outcomes, limits, waits, int(rounds), tuple(said))
+    return ProblemReport(tuple(named), outcomes, limits, tuple(path), waits, int(rounds), tuple(said))
 
 
 def _learned(problem: Problem) -> list[Constraint]:
@@ -337,6 +354,23 @@ def _waits(
         return pricing.simulated_waits(problem, x, rounds=rounds, runs=runs, seed=seed, agent=agent), []
     except FunctionalError as error:
         return (), [f"no run could be simulated: {error}"]
+
+
+def _path(problem: Problem, x: np.ndarray, seed: int, agent: Mapping[str, Any]) -> list[int]:
+    if not problem.every_draw.any() or problem.safe_action is None:
+        return []
+    return event_free_path(problem, x, REHEARSED, agent, seed) or []
+
+
+def _never_reached(problem: Problem, path: list[int]) -> list[str]:
+    hidden = [str(problem.names.label(k)) for k in range(problem.n_actions) if path and k not in {*path, problem.safe_action}]
+    if not hidden:
+        return []
+    return [
+        f"even if no bad outcome ever comes, {len(path)} rounds do not reach {', '.join(hidden)}: where a limit holds on every "
+        "draw, an untried action is reached through prior and model alone, and a prior can hide one for good; centre the prior "
+        "lower, ask for a lower level, or let a protocol name a starting action"
+    ]
 
 
 def _of_limit(problem: Problem, c: LimitCheck) -> list[str]:
