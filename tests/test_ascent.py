@@ -10,12 +10,12 @@ import pytest
 from scipy.optimize import minimize
 
 from gedppl.functionals import mean, variance
-from gedppl.learning.ascent import ascend, extremes, project
+from gedppl.learning.ascent import Walk, ascend, extremes, project
 from gedppl.learning.likelihoods import PredictorData, ProgramData
 from gedppl.learning.predictive import laplace
 from gedppl.learning.program_bounds import by_ascent
 from gedppl.learning.program_sets import plausible
-from tests.program_doubles import Glm, Heteroscedastic, TanhNet, some_rows
+from tests.program_doubles import Double, Glm, Heteroscedastic, TanhNet, some_rows
 
 KAPPA = 15.0
 
@@ -113,7 +113,7 @@ def test_delta_alone_is_not_safe() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
-    """Two hidden units, identified: 0.9 of the best known half-width, within 200 gradients for both actions together.
+    """Two hidden units, identified: 0.9 of the best known half-width, within 1500 gradients for both actions together.
 
     A net with a spare unit has spikes between the data that no local search finds: there is no certificate for nets.
     """
@@ -128,7 +128,7 @@ def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
     witness, note = ends.witness, ends.note
     reached = np.concatenate([ends.upper, -ends.lower])
     assert (region.slack(witness) >= -1e-12 * np.abs(region.kappa)).all()  # one by one, rows add up in another order
-    assert int(re.search(r"(\d+) gradient", note)[1]) <= 200
+    assert int(re.search(r"(\d+) gradient", note)[1]) <= 1500
     objective = objective_of(cls, mean(-50, 50), x, a, sign)
     centre, start = delta_start(region, objective, 4)
     rng = np.random.default_rng(seed)
@@ -139,6 +139,72 @@ def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
         with np.errstate(all="ignore"):
             best = brute_force(region, one, [start[i], *region.theta(away)])
         assert reached[i] - centre[i] >= 0.9 * (best - centre[i])
+
+
+class LateRise(Double):
+    """y ~ Normal(m + 0.2 x tanh(r), 1) under action 0; under action 1 the mean is m + softplus(r - 30).
+
+    Rows of action 0 say little of r: however large, it costs a few units of log-likelihood. Near the fit action 1 is flat in it.
+    """
+
+    def row_terms(self, theta, x, a, y):
+        slope = 0.2 * x[None, :, 0]
+        z = y - theta[:, :1] - slope * np.tanh(theta[:, 1:])
+        score = np.stack([z, z * slope * (1 - np.tanh(theta[:, 1:]) ** 2)], axis=2)
+        return -0.5 * z**2 - 0.5 * np.log(2 * np.pi), score
+
+    def values_grad(self, functional, theta, x, a):
+        rise = np.logaddexp(0.0, theta[:, 1] - 30.0)
+        slope = np.exp(theta[:, 1] - 30.0 - rise)
+        return theta[:, 0] + a * rise, np.stack([np.ones(len(a)), a * slope], axis=1)
+
+    def simulate(self, theta, x, a, rng):
+        return theta[0] + 0.2 * x[:, 0] * np.tanh(theta[1]) + rng.standard_normal(len(a))
+
+
+def late_rise():
+    cls = LateRise(2)
+    theta = np.array([0.5, 0.3])
+    s = plausible(ProgramData(cls, some_rows(cls, theta, 60, 1, 0, n_actions=1)), 0, theta, 0.0, drop=KAPPA)
+    learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 2)))
+    return s.region, by_ascent(learner, mean(-1000, 1000), np.zeros((2, 1)), np.arange(2))
+
+
+def test_an_open_direction_that_moves_the_functional_far_out_gives_the_end_of_the_range() -> None:
+    region, found = late_rise()
+    member = np.array([[region.centre[0], 500.0]])
+    assert region.slack(member)[0] > 0  # action 1 has a mean of 470 there
+    assert found.upper[1] == np.inf
+    assert np.isfinite(found.upper[0])  # of which the open direction says nothing
+    assert np.isfinite(found.lower).all()
+    assert found.upper[0] - found.lower[0] < 4 * np.sqrt(2 * KAPPA / 60)
+
+
+def test_without_the_walk_along_rays_the_open_direction_is_missed(monkeypatch) -> None:
+    """The control: local climbs alone stop hundreds below a member."""
+
+    def stay(region, origin, ways):
+        return Walk(origin, origin, np.zeros(len(origin), bool), 0)
+
+    monkeypatch.setattr("gedppl.learning.ascent.walk", stay)
+    monkeypatch.setattr("gedppl.learning.ascent_bounds.walk", stay)
+    assert late_rise()[1].upper[1] < 400
+
+
+def test_climbs_that_end_apart_give_the_end_of_the_range(monkeypatch) -> None:
+    """A net with spare units has many tops. The control: when ends apart count for nothing, a member lies above the bound."""
+    cls, truth = TanhNet(6, 0.1), np.random.default_rng(3).standard_normal(19)
+    s = plausible(ProgramData(cls, some_rows(cls, truth, 40, 1, 2)), 0, truth, 0.0, drop=KAPPA)
+    learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 19)))
+    x, a = np.repeat(np.random.default_rng(3).standard_normal((1, 1)), 2, axis=0), np.arange(2)
+    assert np.isposinf(by_ascent(learner, mean(-20, 20), x, a).upper).any()
+    monkeypatch.setattr("gedppl.learning.ascent_bounds._apart", lambda search, climbed, allowed: np.zeros(4, bool))
+    lone = by_ascent(learner, mean(-20, 20), x, a)
+    starts = np.random.default_rng(0).standard_normal((40, 19))
+    starts *= np.sqrt(2 * KAPPA) / np.linalg.norm(starts, axis=1)[:, None]
+    objective = objective_of(cls, mean(-20, 20), np.repeat(x[:1], 40, axis=0), np.ones(40, int), np.ones(40))
+    best = ascend(s.region, objective, s.region.theta(starts), steps=80)
+    assert best.value.max() > lone.upper[1] + 0.01 * 40
 
 
 @pytest.mark.parametrize(("family", "extra"), [("Normal", {"scale": 0.5}), ("Bernoulli", {}), ("Poisson", {}),

@@ -18,6 +18,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 MARGIN = 6.0  # of a residual, in units of the set's radius: see `extremes`
+HAIR = 1e-9  # of kappa: a point on the edge itself is in or out by how its rows are added up
+DOUBLINGS = 10  # of the distance at which `walk` looks, from half the radius that the metric gives a set
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,55 @@ class Region:
     def z(self, theta: np.ndarray) -> np.ndarray:
         return (theta - self.centre) @ self.chol
 
+    @cached_property
+    def outposts(self) -> Walk:
+        """How far the set goes from its centre, both ways along every coordinate and every axis of the metric (4 D walks).
+
+        The axes are those of the precision in the coordinates' own units: a combination that rows say little about is one.
+        """
+        precision = self.chol @ self.chol.T
+        unit = np.sqrt(np.diag(precision))
+        _, vectors = np.linalg.eigh(precision / np.outer(unit, unit))
+        ways = np.vstack([self.chol, (vectors / unit[:, None]).T @ self.chol])  # in z
+        ways = np.vstack([ways, -ways])
+        return walk(self, np.zeros(ways.shape), ways)
+
     def half_width(self, grad: np.ndarray) -> np.ndarray:
         """sqrt(2 kappa h' precision^-1 h) for gradients h (M, D): the delta method's half-width (M,)."""
         return np.sqrt(2 * max(self.kappa, 0.0)) * np.linalg.norm(self.whiten(grad), axis=1)
+
+
+# far along rays ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The farthest member met on each of M rays, and the ray's point at half its distance."""
+
+    z: np.ndarray  # (M, D), the ray's origin where nothing farther is a member
+    half: np.ndarray  # (M, D)
+    open: np.ndarray  # (M,) bool: still in the set at the last distance
+    values: int  # evaluations spent
+
+
+@np.errstate(over="ignore", invalid="ignore")  # far out a likelihood overflows: such points are outside
+def walk(region: Region, origin: np.ndarray, ways: np.ndarray) -> Walk:
+    """Look for members at doubling distances from origins z (M, D) along ways (M, D), in units of the set's own radius.
+
+    Where the slack falls as fast as near the centre, it is gone within a step or two. A ray that is still inside at the last
+    distance (2^9 times the radius that the metric promises) lies in a direction in which the likelihood does not fall: the
+    set is open there, for all that can be seen. A member need not be joined to the origin by members.
+    """
+    M, D = ways.shape
+    length = np.linalg.norm(ways, axis=1)
+    unit = ways / np.maximum(length, 1e-300)[:, None]
+    distance = np.sqrt(2 * max(region.kappa, 0.0)) * 2.0 ** np.arange(-1, DOUBLINGS)  # (R,)
+    points = origin[:, None, :] + distance[None, :, None] * unit[:, None, :]
+    inside = region.slack(region.theta(points.reshape(-1, D))).reshape(M, -1) >= 0
+    inside &= (length > 0)[:, None]
+    last = np.where(inside.any(axis=1), inside.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1), -1)
+    gone = np.where(last >= 0, distance[last], 0.0)[:, None]
+    return Walk(origin + gone * unit, origin + 0.5 * gone * unit, last == len(distance) - 1, inside.size)
 
 
 # linear objective, concave slack ---------------------------------------------------------------------------------------
@@ -238,7 +286,7 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
         bent = share[:, None] * (g + t[:, None] * h)  # B d, known without B
         updated = _inverse_bfgs(inverse, d, bent, -(h1 - h) / mu[:, None] - (g1 - g))
         inverse = np.where(ok[:, None, None], updated, inverse)
-        record = better & (f1 >= 0) & (value1 > best)
+        record = better & (f1 >= HAIR * region.kappa) & (value1 > best)
         best, best_z = np.where(record, value1, best), np.where(record[:, None], z + d, best_z)
         keep = better[:, None]
         z, g, h = np.where(keep, z + d, z), np.where(keep, g1, g), np.where(keep, h1, h)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.functionals import mean
-from gedppl.learning.ascent import ascend
+from gedppl.learning.ascent import Ascent, Region, ascend, walk
 from gedppl.learning.program_sets import Plausible
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
 
 NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
-GRADIENT_BUDGET = 200  # single-gradient evaluations for all K actions of a context together
+STEPS = 24  # of a climb; as many again for climbs that end apart
+BEST, ANYWHERE = 2, 2  # starts of each kind: known members and outposts by value, and random directions
+AGREE = 0.01  # of the functional's range: climbs that end farther apart than this have not found the top
 FLAT = 1e-9  # share of the functional's range
 
 
@@ -53,7 +55,7 @@ def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a:
 
     A group's set is asked about the group's own actions only: of others its rows say nothing that those of all rows do not.
     """
-    m, steps = len(a), GRADIENT_BUDGET // int(a.max() + 1)
+    m = len(a)
     sets = [(s, np.ones(m, bool)) for s in learner.sets]
     sets += [(s, part.group.rows(a)) for part in learner.own for s in part.sets]
     promises = [_promise(learner, s, functional, x, a) for s, _ in sets]
@@ -63,7 +65,7 @@ def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a:
     spent = np.zeros(2, np.int64)
     for i in np.unique(chosen):
         rows = np.flatnonzero(chosen == i)
-        found = _over(learner, functional, sets[i][0], promises[i].at(rows), x[rows], a[rows], steps)
+        found = _over(learner, functional, sets[i][0], promises[i].at(rows), x[rows], a[rows])
         lower[rows], upper[rows], witness[rows] = found[:3]
         spent += found[3]
     note = f"{NOT_A_CERTIFICATE} ({spent[0]} gradient and {spent[1]} value evaluations)"
@@ -76,6 +78,63 @@ def _promise(learner: ProgramLearner, s: Plausible, functional: Functional, x: n
     return Promise(np.asarray(value, float), s.region.half_width(grad), grad)
 
 
+@dataclass(frozen=True)
+class Search:
+    """2 m problems over one set: a functional at m rows upwards, then downwards.
+
+    A point in `region` and the value of a problem there, times its sign, are all that is asked; NaN is no value.
+    """
+
+    learner: ProgramLearner
+    functional: Functional
+    region: Region
+    x: np.ndarray  # (m, dx)
+    a: np.ndarray  # (m,)
+    centre: np.ndarray  # (m,) the functional at the region's centre
+
+    @property
+    def sign(self) -> np.ndarray:
+        return np.repeat([1.0, -1.0], len(self.a))
+
+    @property
+    def one_percent(self) -> float:
+        """Of the declared range."""
+        return AGREE * (self.functional.high - self.functional.low)
+
+    def ends(self, climbed: Ascent) -> np.ndarray:
+        """Signed values (S, 2m) where climbs ended, cut to the range."""
+        return self.clip(climbed.value.reshape(-1, 2 * len(self.a)))
+
+    def way(self, climbed: Ascent) -> np.ndarray:
+        """One percent of the longest way climbed, (2m,)."""
+        return AGREE * np.abs(self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2))
+
+    def clip(self, promised: np.ndarray) -> np.ndarray:
+        """Signed values (..., 2m) cut to the declared range: beyond it nothing is to be told apart."""
+        return self.sign * np.clip(self.sign * promised, self.functional.low, self.functional.high)
+
+    def paired(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Signed values (S 2m,) and gradients (S 2m, D) of S points for each problem, problem by problem within each of S."""
+        times = len(theta) // len(self.a)
+        value, grad = self.learner.cls.values_grad(self.functional, theta, np.tile(self.x, (times, 1)), np.tile(self.a, times))
+        sign = np.tile(self.sign, times // 2)
+        return sign * np.asarray(value, float), sign[:, None] * np.asarray(grad, float)
+
+    def everywhere(self, theta: np.ndarray) -> np.ndarray:
+        """Signed values (C, 2m) of points (C, D) that all problems share."""
+        if not len(theta):
+            return np.zeros((0, 2 * len(self.a)))
+        value = np.asarray(self.learner.cls.values(self.functional, theta, self.x, self.a), float)
+        return np.hstack([value, -value])
+
+    def moves(self, far: np.ndarray, half: np.ndarray) -> np.ndarray:
+        """Whether signed values still rise from half the distance to the far end of an open ray; no number counts as rising."""
+        far, half = self.clip(far), self.clip(half)
+        unit = self.one_percent if np.isfinite(self.one_percent) else AGREE * np.abs(far - self.sign * np.tile(self.centre, 2))
+        with np.errstate(invalid="ignore"):
+            return ~(far - half <= unit)
+
+
 def _over(
     learner: ProgramLearner,
     functional: Functional,
@@ -83,45 +142,81 @@ def _over(
     promise: Promise,
     x: np.ndarray,
     a: np.ndarray,
-    budget: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
     """Lower and upper (m,) over one set, where the upper is, (m, D), and what was spent: gradients and values.
 
-    `budget` is the number of gradients for each row.
+    Climbs from the delta method's point, the best known members, the best outposts and anywhere. Their ends and what lies
+    farther along the rays through them are members, so the largest value met is reached. The declared range's end (infinite
+    here) is the answer where the climbs end apart (see `_climb`), or where an open ray still moves the functional.
     """
-    cls, m, region = learner.cls, len(a), chosen.region
+    m, region = len(a), chosen.region
+    search = Search(learner, functional, region, x, a, promise.value)
     white = region.whiten(promise.grad)
-    size = np.linalg.norm(white, axis=1)
-    unit = white / np.maximum(size, 1e-300)[:, None]
-    sign = np.concatenate([np.ones(m), -np.ones(m)])
-    rows_x, rows_a = np.vstack([x, x]), np.concatenate([a, a])
-    start = region.theta(np.sqrt(2 * region.kappa) * sign[:, None] * np.vstack([unit, unit]))
-
-    def objective(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        out, out_grad = cls.values_grad(functional, theta, rows_x, rows_a)
-        return sign * np.asarray(out, float), sign[:, None] * np.asarray(out_grad, float)
-
-    found = [ascend(region, objective, start, steps=max(6, budget // 2 - 1))]
-    known = np.full((2, m), -np.inf)  # what members of the set are known to reach, up and down
-    if len(learner.candidates):  # what is left goes to a second start: the known member with the best value
-        seen = np.asarray(cls.values(functional, learner.candidates, x, a), float)
-        seen = np.where(np.isnan(seen), -np.inf, np.stack([seen, -seen]))
-        known = seen.max(axis=1)
-        left = (budget * m - found[0].gradients) // (2 * m) - 1
-        if left >= 4 or np.any(known > found[0].value.reshape(2, m)):  # a climb that ends below a member was lost
-            second = learner.candidates[np.argmax(seen, axis=1)].reshape(2 * m, -1)
-            found.append(ascend(region, objective, second, steps=max(8, left)))
-    reached = np.array([f.value for f in found]).reshape(-1, 2, m)  # starts x {up, down} x problems
-    winner = np.argmax(reached, axis=0)  # (2, m)
-    ends = np.maximum(np.take_along_axis(reached, winner[None], 0)[0], known)
-    upper = np.maximum(promise.value + promise.half, ends[0])
-    lower = np.minimum(promise.value - promise.half, -ends[1])
-    witness = np.array([f.theta for f in found]).reshape(-1, 2, m, cls.dim)[winner[0], 0, np.arange(m)]
+    unit = white / np.maximum(np.linalg.norm(white, axis=1), 1e-300)[:, None]
+    delta = np.sqrt(2 * region.kappa) * search.sign[:, None] * np.vstack([unit, unit])
+    posts = region.outposts
+    post_theta = region.theta(posts.z)
+    seen = [search.everywhere(group) for group in (learner.candidates, post_theta)]
+    starts = [region.theta(delta), *_anywhere(region, 2 * m)]
+    for group, value in zip((learner.candidates, post_theta), seen):
+        order = np.argsort(-np.where(np.isnan(value), -np.inf, value), axis=0)
+        starts += [group[best] for best in order[:BEST]]
+    climbed, apart = _climb(search, np.concatenate(starts))
+    ways = [delta, *region.z(climbed.theta).reshape(-1, 2 * m, learner.cls.dim)]
+    rays = walk(region, np.zeros((len(ways) * 2 * m, learner.cls.dim)), np.concatenate(ways))
+    value = search.paired(region.theta(rays.z))[0].reshape(-1, 2 * m)
+    blind = apart | np.any(
+        rays.open.reshape(-1, 2 * m) & search.moves(value, search.paired(region.theta(rays.half))[0].reshape(-1, 2 * m)), axis=0
+    )
+    if posts.open.any():
+        blind |= np.any(search.moves(seen[1][posts.open], search.everywhere(region.theta(posts.half[posts.open]))), axis=0)
+    reached = np.vstack([climbed.value.reshape(-1, 2 * m), value])  # of points that are each problem's own
+    points = np.concatenate([climbed.theta, region.theta(rays.z)]).reshape(-1, 2 * m, learner.cls.dim)
+    reached = np.where(np.isnan(reached), -np.inf, reached)
+    winner = np.argmax(reached[:, :m], axis=0)
+    known = np.vstack([reached, *seen])
+    ends = np.where(np.isnan(known), -np.inf, known).max(axis=0)
+    upper = np.maximum(promise.value + promise.half, ends[:m])
+    lower = np.minimum(promise.value - promise.half, -ends[m:])
     span = functional.high - functional.low
-    blind = _flat_and_unseen(learner, chosen, promise.half <= FLAT * (span if np.isfinite(span) else 1.0), x, a)
-    upper = np.where(np.isnan(upper) | blind, np.inf, upper)
-    lower = np.where(np.isnan(lower) | blind, -np.inf, lower)
-    return lower, upper, witness, (sum(f.gradients for f in found), sum(f.values for f in found))
+    flat = _flat_and_unseen(learner, chosen, promise.half <= FLAT * (span if np.isfinite(span) else 1.0), x, a)
+    upper = np.where(np.isnan(upper) | flat | blind[:m], np.inf, upper)
+    lower = np.where(np.isnan(lower) | flat | blind[m:], -np.inf, lower)
+    return lower, upper, points[winner, np.arange(m)], (climbed.gradients, climbed.values + rays.values)
+
+
+def _anywhere(region: Region, problems: int) -> list[np.ndarray]:
+    """Starts (problems, D) in directions of no meaning, the same at every call: what has one top is climbed from anywhere."""
+    ways = np.random.default_rng(0).standard_normal((ANYWHERE, problems, len(region.centre)))
+    ways *= np.sqrt(2 * region.kappa) / np.linalg.norm(ways, axis=2)[:, :, None]
+    return [region.theta(way) for way in ways]
+
+
+def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
+    """All starts (S 2m, D) of all problems in step, and whether a problem's climbs end apart (2m,).
+
+    Climbs that end apart may only have been slow: they get a second go before that counts. Then it shows that there is more
+    than one top, of which the highest may not be among those found: more than 1% of the range apart, or 10% of the way up.
+    """
+    first = ascend(search.region, search.paired, start, steps=STEPS)
+    if not np.any(_apart(search, first, np.minimum(search.one_percent, search.way(first)))):
+        return first, np.zeros(2 * len(search.a), bool)
+    second = ascend(search.region, search.paired, first.theta, steps=STEPS)
+    better = second.value > first.value
+    both = Ascent(
+        np.where(better[:, None], second.theta, first.theta),
+        np.where(better, second.value, first.value),
+        first.gradients + second.gradients,
+        first.values + second.values,
+    )
+    return both, _apart(search, both, np.minimum(search.one_percent, 10 * search.way(both)))
+
+
+def _apart(search: Search, climbed: Ascent, allowed: np.ndarray | float) -> np.ndarray:
+    ends = search.ends(climbed)
+    best, worst = ends.max(axis=0), ends.min(axis=0)
+    with np.errstate(invalid="ignore"):  # two infinite ends agree
+        return ~((best - worst <= allowed) | (best == worst))
 
 
 def _flat_and_unseen(learner: ProgramLearner, chosen: Plausible, flat: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
