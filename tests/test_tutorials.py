@@ -31,6 +31,7 @@ def small(monkeypatch):
     plt.close("all")
 
 
+@pytest.mark.slow  # the site's build executes them all, in CI too
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorial(path, small, capsys):
     if "\nimport pyro\n" in path.read_text():
