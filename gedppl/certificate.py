@@ -63,6 +63,7 @@ class ConstraintCertificate:
     witness: Mapping[int, Any]  # action -> the parameters under which its cost is largest
     every_draw: bool = False  # the limit is on every action that may be drawn, not on the average
     credible: float | None = None  # the posterior probability with which the limit is kept, if that is the claim
+    watched: str = "not watched"  # what realised outcomes are held against, and under which assumption
 
     @property
     def kind(self) -> str:
@@ -167,6 +168,7 @@ class Certificate(Shown):
                     "witness": {str(a): plain(w) for a, w in c.witness.items()},
                     "every_draw": c.every_draw,
                     "credible": c.credible,
+                    "watched": c.watched,
                     "kind": c.kind,
                 }
                 for c in self.constraints
@@ -286,14 +288,17 @@ def certify(
     fallback: str | None,
     remarks: tuple[str, ...] = (),
     doubts: Mapping[str, str] | None = None,
+    watched: Mapping[str, str] | None = None,
 ) -> tuple[Certificate, Explanation]:
     """The certificate and the terms of context i of a selection. No `info`: the safe action alone, for reason `fallback`.
 
     `remarks` (alarms, a context far outside of what was seen) are added to the notes. `doubts`, constraint -> sentence, take
     the guarantee away, from the safe action's declared value too: what it rests on was refuted.
+    `watched`, constraint -> what its outcomes are held against; those left out are not watched.
     """
     problem = state.problem
     parts = tuple(_doubted(_certify_one(state, j, x, policy, info, i), doubts or {}) for j in range(len(problem.constraints)))
+    parts = tuple(replace(part, watched=(watched or {}).get(part.name, part.watched)) for part in parts)
     certificate = Certificate(
         round=state.t + i,
         mode=state.settings.mode,

@@ -120,12 +120,21 @@ def other_header(data: bytes, rng: random.Random) -> bytes:
 
 def prepared_journal(path: Path, rng: random.Random) -> None:
     """One record says something else, and every hash behind it is right."""
+
+    def change(rows: list[list[Any]]) -> None:
+        victim = rng.choice(rows)
+        victim[4] = json.dumps(other_value(json.loads(victim[4]), rng))
+        if rng.random() < 0.2:
+            victim[3] = rng.choice(["decision", "outcome", "observe", "change", "alarm", "snapshot", "nothing"])
+
+    resealed(path, change)
+
+
+def resealed(path: Path, change: Callable[[list[list[Any]]], None]) -> None:
+    """The journal with its records [sequence, batch, time, kind, text, blob, hash] changed, and every hash right."""
     with closing(sqlite3.connect(path)) as db, db:
         rows = [list(row) for row in db.execute("SELECT * FROM records ORDER BY sequence")]
-        victim = rng.randrange(len(rows))
-        rows[victim][4] = json.dumps(other_value(json.loads(rows[victim][4]), rng))
-        if rng.random() < 0.2:
-            rows[victim][3] = rng.choice(["decision", "outcome", "observe", "change", "alarm", "snapshot", "nothing"])
+        change(rows)
         previous = GENESIS
         for row in rows:
             sequence, batch, time_ns, kind, text, blob, _ = row

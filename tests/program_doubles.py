@@ -13,6 +13,11 @@ from gedppl.density import Density
 from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.rows import Rows
 
+ARGUMENT = {  # the family's argument that the linear predictor sets under its usual link, and how
+    "Normal": ("loc", np.asarray), "Bernoulli": ("probs", expit), "Binomial": ("probs", expit),
+    "Poisson": ("rate", np.exp), "Exponential": ("rate", np.exp), "Gamma": ("rate", np.exp),
+}  # fmt: skip
+
 
 class Double(Parametric):
     """Everything a class needs, from `rows(theta (M, D), x, a)` -> terms and their Jacobians. Subclasses fill in the blanks."""
@@ -198,6 +203,11 @@ class Heteroscedastic(Double):
         with np.errstate(over="ignore"):
             variance = np.exp(2 * np.sum(psi * theta[:, self.p :], axis=1))
         return variance, np.hstack([np.zeros_like(phi), 2 * variance[:, None] * psi])
+
+    def density_at(self, theta, x, a):
+        phi, psi = self._parts(x, a)
+        theta = np.asarray(theta)
+        return Density("Normal", {"loc": theta[..., : self.p] @ phi.T, "scale": np.exp(theta[..., self.p :] @ psi.T)})
 
     def simulate(self, theta, x, a, rng):
         phi, psi = self._parts(x, a)

@@ -86,7 +86,7 @@ def test_a_bound_without_a_guarantee_is_warned_of() -> None:
     def lapsing(x: Any, a: Any, y: Any = None) -> None:
         w = numpyro.sample("w", dist.Normal(-1, 1).expand([3]).to_event(1))
         lapse = numpyro.sample("lapse", dist.Beta(1, 20))
-        numpyro.sample("z", dist.Bernoulli(probs=lapse / 2 + (1 - lapse) / (1 + jnp.exp(-w[a]))), obs=y)
+        numpyro.sample("z", dist.Bernoulli(probs=lapse / 2 + (1 - lapse) / (1 + jnp.exp(-w[a] * x[:, 0]))), obs=y)
 
     found = ged.check_problem(problem(lapsing), CONTEXTS, runs=0, draws=20)
     assert not found.limits[0].guaranteed

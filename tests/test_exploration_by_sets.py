@@ -215,7 +215,7 @@ def test_weights_of_the_theorem_and_of_the_default() -> None:
 
 @pytest.mark.parametrize("word", ["foo", "Sets", "", 3, True, ["sets"]])
 def test_an_unknown_exploration_is_refused_by_name(word: object) -> None:
-    with pytest.raises(errors.SettingError, match=r"exploration must be one of \('sets', 'counterfactual'\), got"):
+    with pytest.raises(errors.SettingError, match=r"exploration must be one of \('sets', 'counterfactual', 'thompson'\), got"):
         ged.GEDUCB(CoinWorld(0).problem, exploration=word)  # type: ignore[arg-type]
 
 

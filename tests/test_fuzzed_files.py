@@ -16,11 +16,13 @@ import pytest
 
 import gedppl as ged
 from gedppl import reading
+from gedppl.agent import recorder
 from gedppl.errors import JournalCorruptError, RecordError, RunFileError, SettingError, UnsafeFileError
 from gedppl.journal.format import MAX_DECODED_BYTES, MAX_DEPTH, decode, encode
 from gedppl.study.simulation import run_files
-from tests.fuzzed_files import READ, a_run, fingerprint, inflating
+from tests.fuzzed_files import READ, WORLD, a_run, fingerprint, inflating, resealed
 from tests.hostile_runs import signed
+from tests.plain_worlds import play
 
 ROOT = Path(__file__).parents[1]
 MOST_MB = 200
@@ -207,6 +209,37 @@ def test_arrays_of_another_kind_are_named(tmp_path, name, array, match) -> None:
     np.savez(tmp_path / "run.npz", **arrays)
     with pytest.raises(RunFileError, match=match):
         ged.Run.load(signed(tmp_path))
+
+
+# what a fuzzer found ------------------------------------------------------------------------------------------------------------
+
+
+def a_journal(folder: Path, kind: str, **changed) -> tuple[Path, str]:
+    """A closed journal with a snapshot, its last record of this kind changed and every hash right; and the agent's state."""
+    agent = ged.GEDUCB(WORLD.problem, seed=2, journal=folder / "j.db")
+    play(agent, WORLD, 3)
+    state = agent.state_hash()
+    agent.close()
+
+    def change(rows) -> None:
+        victim = [row for row in rows if row[3] == kind][-1]
+        victim[4] = json.dumps({k: v for k, v in (json.loads(victim[4]) | changed).items() if v is not None})
+
+    resealed(folder / "j.db", change)
+    return folder / "j.db", state
+
+
+@pytest.mark.parametrize("meta", [None, 3.0, []])
+def test_a_snapshot_that_does_not_say_what_it_holds_is_skipped(tmp_path, meta) -> None:
+    path, state = a_journal(tmp_path, "snapshot", meta=meta)
+    with pytest.warns(RuntimeWarning, match="does not say what its arrays are"), ged.resume(path, WORLD.problem) as back:
+        assert back.state_hash() == state
+
+
+@pytest.mark.parametrize("certificate", [3.0, "x", [1]])
+def test_a_decision_whose_certificate_is_none_is_shown_without(tmp_path, certificate) -> None:
+    path, _ = a_journal(tmp_path, "decision", certificate=certificate)
+    assert "last 3 decisions" in recorder.show(path)
 
 
 # JSON in a journal --------------------------------------------------------------------------------------------------------------

@@ -327,10 +327,13 @@ def test_without_a_learned_constraint() -> None:
 
 
 def test_a_limit_at_the_safe_value_promises_nothing() -> None:
-    problem = CoinWorld(0, at_most=0.1).problem
-    assert guarantee(problem, 100).regret == math.inf
-    assert "VACUOUS" in str(guarantee(problem, 100))
-    assert guarantee(problem, 100).informative_from is None
+    told = CoinWorld(0).problem
+    limit = replace(told.constraints[0], at_most=0.1, safe_value=lambda x: np.full(len(x), 0.1))
+    problem = replace(told, constraints=[limit])
+    found = guarantee(problem, 100, contexts=CoinWorld(0).contexts)
+    assert found.regret == math.inf
+    assert "VACUOUS" in str(found)
+    assert found.informative_from is None
 
 
 def test_a_run_beside_its_guarantee() -> None:

@@ -78,6 +78,7 @@ def test_an_alarm_stops_the_run_until_it_is_acknowledged(tmp_path) -> None:
 def test_the_limits_monitor_alone_stops_a_run(monkeypatch) -> None:
     """Needs no model: the model's own monitors are taken out."""
     take_out_the_betting_monitors(monkeypatch)
+    monkeypatch.setattr(monitoring, "_certified", lambda *_: None)
     world = dearer()
     agent = ged.GEDUCB(world.problem, seed=1)
     until_alarm(agent, world, 120)
@@ -88,7 +89,7 @@ def test_the_limits_monitor_alone_stops_a_run(monkeypatch) -> None:
 def test_warn_only_goes_on_and_says_so_in_the_certificate() -> None:
     world = dearer()
     agent = ged.GEDUCB(world.problem, seed=1, guard="warn")
-    said = until_alarm(agent, world, 120)
+    said = until_alarm(agent, world, 160)
     assert {"limit:cost", "calibration:cost"} <= {alarm.name for alarm in agent.alarms}
     assert "The run goes on" in str(said[0].message)
     decision = agent.ask([0.0])
@@ -102,6 +103,7 @@ def test_warn_only_goes_on_and_says_so_in_the_certificate() -> None:
         (None, True, True),  # the control
         *[(f"{kind}:cost", False, True) for kind in ("calibration", "drift", "delay", "limit")],
         ("refuted:cost", False, False),  # what was refuted stays so
+        ("certified:cost", False, False),
         ("empty:cost", False, False),
         ("calibration:utility", True, True),  # no limit rests on it
         ("refuted:utility", True, True),
@@ -140,10 +142,10 @@ def test_alarms_stop_a_run_only_where_their_rate_is_proved() -> None:
     models = [f"{kind}:{name}" for kind in ("calibration", "delay", "drift") for name in ("cost", "utility")]
     betting = [*models, "limit:cost", "safe_value:cost"]
     for world in (WORLD, ArmsWorld("Normal"), ArmsWorld("Bernoulli")):
-        assert monitors(world) == sorted([*betting, "refuted:cost", "refuted:utility"])
-    # the largest likelihood of a general program is not known: its monitors warn only
+        assert monitors(world) == sorted([*betting, "certified:cost", "refuted:cost", "refuted:utility"])
+    # the largest likelihood of a general program is not known, and its bounds are not proved: its monitors warn only
     assert monitors(ArmsWorld("Bernoulli", exact=False, actions=2)) == betting
-    assert [name for name in monitors(WORLD) if stops(name, WORLD.problem)] == ["limit:cost", "refuted:cost"]
+    assert [name for name in monitors(WORLD) if stops(name, WORLD.problem)] == ["certified:cost", "limit:cost", "refuted:cost"]
 
 
 def test_a_refuted_utility_warns_and_the_run_goes_on() -> None:

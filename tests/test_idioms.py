@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -205,7 +206,7 @@ def test_a_bound_is_the_profile_likelihoods(name: str) -> None:
     learner = learner_for(cls, delta=0.1)
     for part in np.array_split(np.arange(60), 6):
         learner = learner.absorb(x[part], a[part], y[part]).refit()
-    learner = ged.learning.programs.replace(learner, sets=learner.sets[:1])
+    learner = replace(learner, sets=learner.sets[:1])
     at = contexts(np.random.default_rng(1), 1)
     ours = learner.bounds(idiom.functional, at, idiom.n_actions).upper[0, 1]
     theirs = profile(cls, learner, idiom.functional, at, np.array([1]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,8 @@ from gedppl import errors
 from gedppl.journal import Journal
 from tests.plain_worlds import PlainWorld, play
 
-WORLD = PlainWorld()
+WORLD = PlainWorld(actions=4)
+WORLD.problem = replace(WORLD.problem, n_actions=3)  # the models know a fourth, to be added
 ROOT = str(Path(gedppl.__file__).parent)
 WRITING = (f"{ROOT}/journal/", f"{ROOT}/agent/keeper.py", f"{ROOT}/agent/__init__.py")
 
@@ -55,6 +58,20 @@ def amend(g: ged.GEDUCB) -> None:
     g.amend(0, y=1.0 - float(g._told[0]["utility"]))
 
 
+ALARM = "refuted:utility"
+
+
+def alarmed(g: ged.GEDUCB) -> None:
+    """Utilities that are always 0, which no member of the class explains."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for _ in range(5):
+            g.tell_many([(d.id, 0.0, 0.0) for d in g.ask(np.zeros((20, 1)))])
+        g.ask([0.0])
+    assert ALARM in [alarm.name for alarm in g.alarms]
+
+
+BEFORE = {"restore_action": lambda g: g.retire_action(2), "acknowledge": alarmed}
 CALLS = {
     "ask": lambda g: g.ask([0.0]),
     "cohort": lambda g: g.ask([[0.0], [1.0]]),
@@ -63,21 +80,31 @@ CALLS = {
     "observe": lambda g: g.observe([[0.0], [1.0]], [1, 2], [1.0, 0.0], [0.0, 0.0]),
     "set_limit": lambda g: g.set_limit("cost", 0.3),
     "retire_action": lambda g: g.retire_action(2),
+    "restore_action": lambda g: g.restore_action(2),
+    "add_action": lambda g: g.add_action(),
+    "acknowledge": lambda g: g.acknowledge(ALARM),
     "amend": amend,
     "save": lambda g: g.save(),
     "policy": lambda g: g.policy([0.0]),
     "cost_bounds": lambda g: g.cost_bounds([0.0]),
     "explain": lambda g: g.explain(5),
+    "recommend": lambda g: g.recommend([0.0]),
     "alarms": lambda g: g.alarms,
     "rounds": lambda g: (g.rounds, g.open_decisions, g.problem, g.state_hash()),
 }
-CHANGING = ["ask", "cohort", "tell", "tell_many", "observe", "set_limit", "retire_action", "amend", "save"]
+CHANGING = [
+    "ask", "cohort", "tell", "tell_many", "observe", "set_limit", "retire_action", "restore_action", "add_action", "acknowledge",
+    "amend", "save",
+]  # fmt: skip
 
 
-def begun(path: Path | None) -> ged.GEDUCB:
+def begun(path: Path | None, call: str = "") -> ged.GEDUCB:
+    """An agent before the call."""
     agent = ged.GEDUCB(WORLD.problem, seed=2, journal=path)
     play(agent, WORLD, 5)
     agent.ask([1.0])
+    if call in BEFORE:
+        BEFORE[call](agent)
     return agent
 
 
@@ -89,15 +116,16 @@ def points(counted: Interrupt, n: int, rng: np.random.Generator) -> np.ndarray:
 
 def sweep(folder: Path | None, call: str, n: int, seed: int) -> set[str]:
     """Interrupt at `n` lines; what each left behind."""
-    reference, counted = begun(None if folder is None else folder / "reference.db"), Interrupt(None)
+    reference, counted = begun(None if folder is None else folder / "reference.db", call), Interrupt(None)
     old, rng = reference.state_hash(), np.random.default_rng(seed)
     counted.run(lambda: CALLS[call](reference))
-    new, seen = reference.state_hash(), set()
+    new, seen, interrupted = reference.state_hash(), set(), 0
     for i, at in enumerate(points(counted, n, rng)):
         path = None if folder is None else folder / f"{call}{i}.db"
-        agent = begun(path)
+        agent = begun(path, call)
         if not Interrupt(int(at)).run(lambda: CALLS[call](agent)):  # noqa: B023
             continue
+        interrupted += 1
         where = f"{call} at line {at} of {counted.lines}"
         rounds, found = agent.rounds, agent.state_hash()
         assert found in (old, new), where
@@ -111,6 +139,7 @@ def sweep(folder: Path | None, call: str, n: int, seed: int) -> set[str]:
             back = ged.resume(path, WORLD.problem)
             assert back.state_hash() == expected, where
             back.close()
+    print(f"{call}: {interrupted} of {n} points interrupted ({counted.lines} lines), left {sorted(seen)}")
     return seen
 
 

@@ -466,9 +466,10 @@ def test_least_squares_without_ridge_survives_missing_directions() -> None:
 class Members:
     def __init__(self, tables: np.ndarray) -> None:
         self.tables = tables  # (M, n) indexed by the row number kept in x
+        self.every = np.arange(len(tables))
 
-    def log_likelihood(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return self.tables[:, x[:, 0].astype(int)]
+    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self.tables[theta][:, x[:, 0].astype(int)]
 
 
 def test_enumeration_finds_the_best_member_and_continues_from_before() -> None:

@@ -16,7 +16,7 @@ import gedppl as ged
 from gedppl import showing
 from gedppl.agent import memory
 from gedppl.study.planning.tables import Plan, Trial
-from gedppl.study.simulation import Outline
+from gedppl.study.simulation import RunOutline
 from tests.table_runs import agents_run
 
 
@@ -57,8 +57,8 @@ def test_a_notebook_gets_a_table_in_which_nothing_is_markup(what, run) -> None:
     assert "<" in "".join(page.itertext())  # the names' own, as text
 
 
-def replace_names(run: ged.Run) -> Outline:
-    return replace(Outline.of(run.problem), constraint_names=["<script>"])
+def replace_names(run: ged.Run) -> RunOutline:
+    return replace(RunOutline.of(run.problem), constraint_names=["<script>"])
 
 
 HOSTILE = "<script>alert(1)</script>"

@@ -19,7 +19,8 @@ from gedppl.errors import InfeasibleError, InputError, NotFiniteError
 from gedppl.ged_ucb import declared
 from gedppl.showing import as_html
 
-REFUTATIONS = (*declared.KINDS, "refuted")  # a class or a declaration was found wrong: looking into it does not make it right
+# of a class or a declaration: looking into it does not make it right
+REFUTATIONS = (*declared.KINDS, "refuted", "certified")
 
 
 class FallbackWarning(UserWarning):
@@ -184,7 +185,10 @@ def decide(choice: Choice, x: np.ndarray, i: int) -> tuple[Decision, Explanation
     remarks = [] if fallback else [said[name] for name in memory.active]
     if memory.watch is not None and (far := memory.watch.flag(x)):
         remarks.append(far)
-    certificate, explanation = certify(memory.state, x, policy, action, choice.info, i, fallback, tuple(remarks), choice.doubts)
+    watched = {} if memory.watch is None else memory.watch.watched
+    certificate, explanation = certify(
+        memory.state, x, policy, action, choice.info, i, fallback, tuple(remarks), choice.doubts, watched
+    )
     policy = policy.copy()
     policy.setflags(write=False)  # like x: a decision is a record of what happened
     return Decision(key, action, policy, certificate, x, memory.problem.names.label(action)), explanation

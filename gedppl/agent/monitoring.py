@@ -5,24 +5,26 @@ before it: from the rows taken in earlier, and inside a batch told together from
 (refreshed each time the data grew by a tenth). So the order of arrival does not matter here either.
 
     limit:<constraint>       the realised cost against the limit in force when the decision was made
+    certified:<constraint>   the outcome of an action against the certified value of its functional
     safe_value:<constraint>  the realised cost of the safe action against its declared value
     refuted:<outcome>        the outcome against every parameter of its model
     calibration:<outcome>    the outcome against its predictive
     drift:<outcome>          the same, with an eye on late changes
     delay:<outcome>          the outcome against how late it was told
 
-Limits are watched where the constraint is on an expectation and has a lower end, which is all that the bet needs: `stakes` says
-which, context by context. Warm-up rounds of the paper's kind are left out.
+Limits are watched where the constraint is on an expectation and has a lower end, which is all that the bet needs; certified
+values where they are proved, for every functional that outcomes can speak of (`certified_cost`). `Watch.watched` says which.
+Warm-up rounds of the paper's kind are left out.
 
 What the confidence sets themselves show is in `gedppl.ged_ucb.declared` and costs no delta of the guard:
 
     empty:<outcome>          no parameter of the class is left
     range:<constraint>, safe_value:<constraint>, bounds:<outcome>, declared:<outcome>     what was declared holds for none of them
 
-Only limits, and refuted or empty classes that a limit rests on, stop a run: if the limits are kept and the truth lies in the
-class, the chance that this ever happens is at most delta, whatever the prior. After a refuted declaration no action is known to
-be safe, and `ask` refuses. A refuted utility costs utility, never a limit, so it warns, as do the others; a prior that conflicts
-with the truth can set those off.
+Only limits, certified values, and refuted or empty classes that a limit rests on, stop a run: if the limits are kept and the
+truth lies in the class, the chance that this ever happens is at most delta for the guard, besides the delta of the sets,
+whatever the prior. After a refuted declaration no action is known to be safe, and `ask` refuses. A refuted utility costs utility,
+never a limit, so it warns, as do the others; a prior that conflicts with the truth can set those off.
 A class can be refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones, and linear predictors
 with score equations. For other programs (a learned noise scale among them) the model's alarms warn only.
 """
@@ -30,17 +32,19 @@ with score equations. For other programs (a learned noise scale among them) the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
 from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, rows_by_stream
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import FamilyError
-from gedppl.functionals import Functional, realised
+from gedppl.functionals import Functional, mean, realised
 from gedppl.ged_ucb.declared import DECLARATIONS, KINDS
 from gedppl.guard import (
     Alarm,
@@ -73,12 +77,13 @@ class Watch:
     guard: Guard
     contexts: OutlierCheck
     logged: int  # logged rows taken in
+    watched: Mapping[str, str]  # constraint -> what its outcomes are held against, for the certificate
 
     @classmethod
     def begin(cls, state: ged_ucb.State, x: np.ndarray) -> Watch:
         """Before the first outcome; x (dx,) is the first context."""
         problem = state.problem
-        limits, safe_values = {}, {}
+        limits, safe_values, certified = {}, {}, {}
         for _, c in problem.learned:
             if problem.safe_action is not None:
                 floor = limit_floor(c, x, problem.n_actions)
@@ -88,6 +93,12 @@ class Watch:
                 cost = safe_cost(c, c.functional.low, x, problem.safe_action, at_safe)
                 if cost is not None and cost.limit is not None and cost.floor is not None and cost.floor.low < cost.limit:
                     safe_values[c.name] = (cost.limit, cost.floor.low, NO_UPPER_END)
+                others = [a for a in range(problem.n_actions) if a != problem.safe_action]
+                # where the top of the likelihood is not known, bounds are a search's as soon as there are data
+                bounds = _certified(state, c, x[None]) if others and state.learners[c.stream].refutable else None
+                cost = None if bounds is None else certified_cost(c, c.functional.low, x, others[0], bounds.at(0, others[0]))
+                if cost and cost.limit is not None and cost.floor is not None:
+                    certified[c.name] = (cost.limit, cost.floor.low, NO_UPPER_END)
         models = [name for name, learner in state.learners.items() if learner.has_predictive(x[None])]
         width = len(x)
         guard = Guard.create(
@@ -96,11 +107,13 @@ class Watch:
             delta=state.settings.delta,
             limits=limits,
             safe_values=safe_values,
+            certified=certified,
             models=models,
             refutable=[name for name in models if state.learners[name].refutable],
         )
         columns = width if width <= OUTLIER_COLUMNS else Bets(width, 1).columns
-        return cls(guard, OutlierCheck.create(dx=columns), 0)
+        watched = {c.name: _what_watches(c, guard) for _, c in problem.learned}
+        return cls(guard, OutlierCheck.create(dx=columns), 0, watched)
 
     # contexts ---------------------------------------------------------------------------------------------------------
 
@@ -132,10 +145,11 @@ class Watch:
         chunks = list(_tenths(ordered, state.told))
         # logged rows have no decision id: they are numbered on from those before
         shift = 0 if decided else FIRST_LOGGED + self.logged - ordered[0].id
+        certified = iter(_certified_costs(state, guard, ordered) if decided else [{}] * len(ordered))
         for i, chunk in enumerate(chunks):
             pits = self._pits(state, learners, chunk, shift)
             for entry, its_pits in zip(chunk, pits):
-                costs = _costs(state, guard, entry) if decided else {}
+                costs = next(certified) | (_costs(state, guard, entry) if decided else {})
                 action = entry.action % _first_actions(guard, state.problem)
                 late = max(state.t - entry.id - state.problem.outcome_age, 0) if decided else None
                 guard, new = guard.update(Told(entry.x, action, its_pits, costs, late))
@@ -193,7 +207,7 @@ def stops(alarm: str, problem: Problem) -> bool:
     """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a limit rests on what it doubts."""
     kind, _, name = alarm.partition(":")
     learned_by_limits = {c.stream for _, c in problem.learned}
-    return kind == "limit" or (kind in ("refuted", "empty") and name in learned_by_limits)
+    return kind in ("limit", "certified") or (kind in ("refuted", "empty") and name in learned_by_limits)
 
 
 def refuses(alarm: str) -> bool:
@@ -251,6 +265,55 @@ def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
     return {name: cost for name, cost in out.items() if cost is not None}
 
 
+@dataclass(frozen=True)
+class Certified:
+    """What the sets prove of n contexts: upper values of a functional and, where that is the variance, the means' range."""
+
+    upper: np.ndarray  # (n, K)
+    means: tuple[np.ndarray, np.ndarray] | None  # each (n, K)
+
+    def at(self, i: int, action: int) -> Proved:
+        means = None if self.means is None else (float(self.means[0][i, action]), float(self.means[1][i, action]))
+        return Proved(float(self.upper[i, action]), means)
+
+
+class Proved(NamedTuple):
+    """The same at one context and action."""
+
+    upper: float
+    means: tuple[float, float] | None = None
+
+
+def _certified(state: ged_ucb.State, c: Constraint, x: np.ndarray) -> Certified | None:
+    """From the rows that `state` has learned, at x (n, dx); None where nothing is proved."""
+    learner, n_actions = state.learners[c.stream], state.problem.n_actions
+    bounds = learner.bounds(c.functional, x, n_actions)
+    if not bounds.guaranteed or bounds.empty:
+        return None
+    if c.functional.name != "variance":
+        return Certified(bounds.upper, None)
+    means = learner.bounds(ANY_MEAN, x, n_actions)
+    return Certified(bounds.upper, (means.lower, means.upper)) if means.guaranteed and not means.empty else None
+
+
+def _certified_costs(state: ged_ucb.State, guard: Guard, entries: Sequence[Entry]) -> list[dict[str, Cost]]:
+    """For each entry, monitor -> what its outcome says of the value that was proved of its action before it was learned."""
+    first = warmup_rounds("paper", state.problem.n_actions) if state.settings.warmup == "paper" else 0
+    out: list[dict[str, Cost]] = [{} for _ in entries]
+    for _, c in state.problem.learned:
+        key = f"certified:{c.name}"
+        if key not in guard.monitors:
+            continue
+        told = [(i, e, _played(state.problem, e, c.stream, learned=True)) for i, e in enumerate(entries) if e.id >= first]
+        rows = [(i, e, z) for i, e, z in told if z is not None and e.action != state.problem.safe_action]
+        found = _certified(state, c, np.stack([e.x for _, e, _ in rows])) if rows else None
+        for row, (i, e, z) in enumerate(rows):
+            cost = None if found is None else certified_cost(c, z, e.x, e.action, found.at(row, e.action))
+            if cost is not None:
+                out[i][key] = cost
+    return out
+
+
 def _first_actions(guard: Guard, problem: Problem) -> int:
     """Actions at the start of the run; the bets on an action added later go with those on an old one."""
     known = [m.bets.n_actions for m in guard.monitors.values() if isinstance(m, PitMonitor)]
@@ -271,6 +334,12 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
 
 
 EXPECTATIONS = ("mean", "second_moment", "probability")
+IN_SCALES: dict[str, Callable[[float], float]] = {
+    "mean": lambda level: 0.0,
+    "quantile": lambda level: float(ndtri(level)),
+    "cvar": lambda level: math.exp(-0.5 * float(ndtri(level)) ** 2) / math.sqrt(2.0 * math.pi) / (1.0 - level),
+}  # how many scales of its noise a functional of a Normal lies over loc
+ANY_MEAN = mean(-1e100, 1e100)
 LEAST = 1e-6  # share of the range: an upper bound of 0 is tested as this, which is as true and leaves room to bet
 
 
@@ -313,6 +382,45 @@ def safe_cost(c: Constraint, z: float, x: np.ndarray, safe_action: int, safe_val
         return None
     limit = max(safe_value, floor.low + LEAST * (f.high - f.low))
     return Cost(realised(f, np.asarray(z), x, safe_action), limit, floor)
+
+
+def certified_cost(c: Constraint, z: float, x: np.ndarray, action: int, proved: Proved) -> Cost | None:
+    """What outcome z of one action says of its certified value; None: not watched.
+
+    With Normal noise of known scale s a mean, quantile or CVaR is loc + k s, so that loc <= u - k s and Phi((Z - u) / s + k)
+    has a mean of at most 1/2. A variance is at least the mean squared distance to an interval that holds the mean. All others as
+    for the safe action.
+    """
+    f = c.functional
+    scale = known_scale(c, x, action)
+    if scale is not None and is_plain(f) and f.name in IN_SCALES:
+        return Cost(float(ndtr((z - proved.upper) / scale + IN_SCALES[f.name](f.level))), 0.5, Floor(0.0))
+    if f.name == "variance" and is_plain(f) and proved.means is not None:
+        low, high = proved.means
+        return Cost(max(low - z, z - high, 0.0) ** 2, max(proved.upper, LEAST * f.high), Floor(0.0))
+    cost = safe_cost(c, z, x, action, proved.upper)
+    return (
+        cost if cost is not None and cost.limit is not None and cost.floor is not None and cost.floor.low < cost.limit else None
+    )
+
+
+def known_scale(c: Constraint, x: np.ndarray, action: int) -> float | None:
+    """The known scale of Normal noise at x (dx,); None for any other noise."""
+    predictor = c.model.predictor
+    if predictor is None or (predictor.family, predictor.link) != ("Normal", "identity"):
+        return None
+    return float(np.asarray(predictor.fixed(x[None], np.array([action]))["scale"]).reshape(-1)[0])
+
+
+def _what_watches(c: Constraint, guard: Guard) -> str:
+    """For the certificate: what the outcomes of a constraint are held against, and what that takes for granted."""
+    kinds = {"limit": "realised costs against the limit", "certified": "outcomes against each action's certified value"}
+    found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.monitors]
+    if not found:
+        return "not watched"
+    predictor = c.model.predictor
+    normal = predictor is not None and predictor.family == "Normal"
+    return "; ".join(found) + (", assuming Normal noise of the known scale" if normal else "")
 
 
 def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | None:

@@ -164,6 +164,7 @@ def _certified(
     alone = np.eye(state.problem.n_actions)[action]
     # of one action alone the worst case is its own, not that of the policy which a decision here would play
     info = None if choice.info is None else replace(choice.info, worst=upper[None, :, action])
-    certificate, _ = certify(state, x, alone, action, info, 0, choice.fallback, (), choice.doubts)
+    watched = {} if choice.memory.watch is None else choice.memory.watch.watched
+    certificate, _ = certify(state, x, alone, action, info, 0, choice.fallback, (), choice.doubts, watched)
     name = state.problem.names.label(action)
     return Recommendation(action, rule, reason, certificate, utility, cost, upper, over, name)

@@ -404,7 +404,8 @@ def show(path: str | os.PathLike[str], last: int = 5) -> str:
         lines += [f"last {len(latest)} decisions:"] if latest else []
         for record in latest:
             p = record.payload
-            fallback = (p.get("certificate") or {}).get("fallback")
+            certificate = p.get("certificate")
+            fallback = certificate.get("fallback") if isinstance(certificate, dict) else None
             tail = f", safe action because {fallback}" if fallback else ""
             played = f"action {p.get('action_name', p.get('action'))} with probability {p.get('propensity')}"
             lines.append(f"  {p.get('id')!s:>8} {record.time} {played}{tail}")

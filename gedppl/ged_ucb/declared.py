@@ -30,7 +30,7 @@ from gedppl.problem import Constraint, KnownCost, Problem
 ROUNDING = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
 NEGLIGIBLE = 1e-9  # share of the room between safe value and limit
 OF_CONSTRAINTS = ("range", "safe_value")  # alarms about what was declared of one constraint
-BY_LIMIT = ("limit",)  # named by a constraint too, but they doubt its outcome; all others are named by an outcome
+BY_LIMIT = ("limit", "certified")  # named by a constraint too, but they doubt its outcome; all others are named by an outcome
 DECLARATIONS = (*OF_CONSTRAINTS, "bounds", "declared")
 KINDS = (*DECLARATIONS, "empty")  # an empty set is the class's own fault
 

@@ -4,6 +4,7 @@ Each monitor is a value: `update` returns the next one and leaves the old as it 
 e-processes: over the whole run, however long and whenever it is looked at, the probability of a false alarm is at most
 
     limit         delta, if the mean cost keeps its limit in every round; no model is assumed, only a lower end of the costs
+    certified     delta, if no certified value is exceeded, which has probability 1 - delta if the truth lies in the model class
     safe_value    delta, if the safe action's declared value is not exceeded; no model either
     refuted       delta, if the truth lies in the model class, whatever the prior, the fits and the way actions were chosen
     calibration   delta on average over the model's prior, or if the predictive is the truth itself
@@ -32,13 +33,23 @@ import numpy as np
 from gedppl.errors import DataError, NotFiniteError, SettingError
 from gedppl.guard.bets import Bets, Moments, Trend, crossed, shared
 from gedppl.guard.contexts import OutlierCheck, check_row
-from gedppl.guard.monitors import ClassMonitor, Cost, DelayMonitor, Floor, LimitMonitor, Monitor, SafeValueMonitor, of_stream
+from gedppl.guard.monitors import (
+    CertifiedMonitor,
+    ClassMonitor,
+    Cost,
+    DelayMonitor,
+    Floor,
+    LimitMonitor,
+    Monitor,
+    SafeValueMonitor,
+    of_stream,
+)
 from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 
 __all__ = [
-    "Alarm", "ClassMonitor", "Cost", "DelayMonitor", "Floor", "Guard", "LimitMonitor", "Monitor", "OutlierCheck", "PitMonitor",
-    "SafeValueMonitor", "Told", "pit_uniform", "randomised_pit",
+    "Alarm", "CertifiedMonitor", "ClassMonitor", "Cost", "DelayMonitor", "Floor", "Guard", "LimitMonitor", "Monitor",
+    "OutlierCheck", "PitMonitor", "SafeValueMonitor", "Told", "pit_uniform", "randomised_pit",
 ]  # fmt: skip
 
 
@@ -289,8 +300,8 @@ class Now:
 
 @dataclass(frozen=True)
 class Guard:
-    """All monitors together. `delta` bounds the chance of any false alarm: the monitors of limits and safe values share half of
-    it, and of a model's share `refuted` has half, the others a third of the rest each.
+    """All monitors together. `delta` bounds the chance of any false alarm: the monitors of limits, certified and safe values
+    share half of it, and of a model's share `refuted` has half, the others a third of the rest each.
 
     >>> guard = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)}, models=["cost"],
     ...                      refutable=["cost"])
@@ -310,19 +321,21 @@ class Guard:
         delta: float,
         limits: Mapping[str, tuple[float, float, float]] | None = None,
         safe_values: Mapping[str, tuple[float, float, float]] | None = None,
+        certified: Mapping[str, tuple[float, float, float]] | None = None,
         models: Any = (),
         refutable: Any = (),
         burn_in: int = 50,
     ) -> Guard:
         """`limits`: constraint name -> (at_most, low, high), where outcomes speak of it; `models`: names with a predictive.
 
-        `safe_values`: the same for the declared value of the safe action; `refutable`: models whose largest log-likelihood can
-        be computed.
+        `safe_values`: the same for the declared value of the safe action, `certified` for those of all others;
+        `refutable`: models whose largest log-likelihood can be computed.
         """
         check_delta(delta)
         models = list(models)
         means = [(f"limit:{name}", LimitMonitor, ends) for name, ends in (limits or {}).items()]
         means += [(f"safe_value:{name}", SafeValueMonitor, ends) for name, ends in (safe_values or {}).items()]
+        means += [(f"certified:{name}", CertifiedMonitor, ends) for name, ends in (certified or {}).items()]
         half = 0.5 if means and models else 1.0
         monitors: dict[str, Monitor] = {}
         for key, kind, (limit, low, high) in means:

@@ -222,6 +222,22 @@ class SafeValueMonitor(LimitMonitor):
         )
 
 
+@dataclass(frozen=True)
+class CertifiedMonitor(LimitMonitor):
+    """Do an action's outcomes exceed what its certified value allows? The same bets, each on one action and its own value.
+
+    Fair while every certified value holds, so that an alarm refutes the class (or is one of the delta). A bet may know the action
+    here: what is tested is not the policy's average.
+    """
+
+    def sentence(self, name: str) -> str:
+        return (
+            f"outcomes of {name!r} exceed what their certified values allow: over {self.n} rounds the average that they imply to "
+            f"be at most {self.limit:.4g} (in the last round) is {float(self.mean):.4g}. The constraint's model is wrong or the "
+            "costs changed; fall back to the safe action and look at the data"
+        )
+
+
 # delays that go with outcomes -----------------------------------------------------------------------------------------
 
 

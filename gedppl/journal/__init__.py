@@ -313,6 +313,8 @@ class Journal:
             raise JournalCorruptError(f"its {len(data)} bytes do not match the hash in record {sequence}")
         if type(payload.get("sequence")) is not int or not 0 <= payload["sequence"] < sequence:
             raise JournalCorruptError(f"it says it follows record {payload.get('sequence')!r}")
+        if not isinstance(payload.get("meta"), dict):
+            raise JournalCorruptError(f"record {sequence} does not say what its arrays are")
         return Snapshot(payload["sequence"], unpack(data), payload["meta"])
 
     def settle(self) -> None:

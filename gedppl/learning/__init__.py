@@ -75,6 +75,7 @@ def learner_for(
     seed: int = 0,
     known_direction: tuple[Any, Any] | None = None,
     where: Where | None = None,
+    first: tuple[np.ndarray, int] | None = None,
     keep_past: bool = True,
 ) -> Any:
     """The learner that serves a class: a member list, the linear-Gaussian closed form, or ascent on the program.
@@ -92,6 +93,8 @@ def learner_for(
         For the linear-Gaussian closed form, see `LinearGaussianLearner.start`; other learners do not use it.
     where
         Contexts and actions to read off which action depends on which parameters: groups of actions then get sets of their own.
+    first
+        Without `where`: a context (1, dx) and the number of actions, from which parameters without a prior have their units.
     keep_past
         Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
     """
@@ -99,7 +102,7 @@ def learner_for(
     if isinstance(confidence, CredibleSet | SampledSet):
         base = learner_for(
             cls, delta=delta, oracle=oracle, prior=prior, seed=seed, known_direction=known_direction, where=where,
-            keep_past=keep_past,
+            first=first, keep_past=keep_past,
         )  # fmt: skip
         return DrawnLearner.start(base, cls, delta=delta, rule=confidence, oracle=oracle, seed=seed)
     own = cls.own_learner(delta)
@@ -112,7 +115,7 @@ def learner_for(
     def parametric(cls: DensityClass) -> Learner:
         known = served(cls)
         fitted = known.oracle(oracle) if isinstance(known, SeenClass) else oracle
-        return _parametric(known, delta, confidence, fitted, prior, seed, known_direction, where, keep_past)
+        return _parametric(known, delta, confidence, fitted, prior, seed, known_direction, where, first, keep_past)
 
     return cls.visit(finite, parametric)
 
@@ -126,6 +129,7 @@ def _parametric(
     seed: int,
     known_direction: tuple[Any, Any] | None,
     where: Where | None,
+    first: tuple[np.ndarray, int] | None,
     keep_past: bool,
 ) -> Learner:
     ratio = LikelihoodRatio() if confidence is None else confidence
@@ -152,7 +156,10 @@ def _parametric(
     groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
     if closed and prior is None and cls.location_scale is not None and isinstance(ratio, LikelihoodRatio):
         return LocationScaleLearner.start(cls, delta=delta, confidence=ratio, seed=seed, groups=groups, keep_past=keep_past)
-    return ProgramLearner.start(cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups)
+    return ProgramLearner.start(
+        cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups,
+        first=first if where is None else (where.x, where.n_actions),
+    )  # fmt: skip
 
 
 def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -230,8 +237,9 @@ def confidence_set(
     sets of their own, as an agent's have: an action is then not charged for the parameters of others. How often actions occur in
     the rows cannot stand in for it, since that may depend on outcomes.
     """
+    x, a, y = _rows(x, a, y)
     learner = _started(cls, x, a, n_actions, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed)
-    return ConfidenceSet(cls, feed(learner, *_rows(x, a, y), growth=growth))
+    return ConfidenceSet(cls, feed(learner, x, a, y, growth=growth))
 
 
 def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -249,7 +257,7 @@ def _started(cls: Any, x: Any, a: Any, n_actions: int | None, **options: Any) ->
     rows, actions = np.asarray(x, float), np.asarray(a)
     cls.trace(rows[:1], actions[:1])
     if n_actions is None:
-        return learner_for(cls, **options)
+        return learner_for(cls, first=(rows[:1], int(actions[:1].max(initial=0)) + 1), **options)
     if isinstance(n_actions, bool) or not isinstance(n_actions, int | np.integer) or n_actions <= actions.max(initial=0):
         raise SettingError(
             f"n_actions must be a whole number above every action in the rows, got {n_actions!r} with action "

@@ -76,7 +76,9 @@ def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a:
 def _promise(learner: ProgramLearner, s: Plausible, functional: Functional, x: np.ndarray, a: np.ndarray) -> Promise:
     value, grad = learner.cls.values_grad(functional, np.broadcast_to(s.region.centre, (len(a), learner.cls.dim)), x, a)
     grad = np.where(np.isfinite(grad), grad, 0.0)
-    return Promise(np.asarray(value, float), s.region.half_width(grad), grad)
+    half = s.region.half_width(grad)
+    open_ended = np.any(grad[:, s.unseen.untouched] != 0, axis=1)  # no row depends on these parameters: no end, in any unit
+    return Promise(np.asarray(value, float), np.where(open_ended, np.inf, half), grad)
 
 
 @dataclass(frozen=True)
@@ -157,9 +159,11 @@ def _over(
     delta = np.sqrt(2 * region.kappa) * search.sign[:, None] * np.vstack([unit, unit])
     posts = region.outposts
     post_theta = region.theta(posts.z)
-    seen = [search.everywhere(group) for group in (learner.candidates, post_theta)]
+    # there is no distance along what no row depends on: it has no unit
+    members = np.where(chosen.unseen.untouched, region.centre, learner.candidates)
+    seen = [search.everywhere(group) for group in (members, post_theta)]
     starts = [region.theta(delta), *_anywhere(region, 2 * m)]
-    for group, value in zip((learner.candidates, post_theta), seen):
+    for group, value in zip((members, post_theta), seen):
         order = np.argsort(-np.where(np.isnan(value), -np.inf, value), axis=0)
         starts += [group[best] for best in order[:BEST]]
     climbed, apart = _climb(search, np.concatenate(starts))

@@ -184,7 +184,7 @@ def quantile_level(size: float, eps: float, n_actions: int, *, exact: bool = Fal
     `exact`: the weights are the posterior itself, and there is no Monte Carlo error.
 
     >>> quantile_level(1000, 0.05, 5)
-    0.967
+    0.966
     >>> quantile_level(30, 0.05, 5), quantile_level(30, 0.05, 5, exact=True)
     (inf, 0.95)
     """

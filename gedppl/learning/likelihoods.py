@@ -17,6 +17,7 @@ import numpy as np
 
 from gedppl.classes import LinearPredictor
 from gedppl.density import Density
+from gedppl.errors import GedError
 from gedppl.oracles.fits import units
 from gedppl.oracles.one_predictor import FAMILIES
 from gedppl.oracles.ordered import GAP, edge_terms, gap_terms, terms_of
@@ -66,6 +67,10 @@ class Data(Protocol):
         """Minus the Hessian at theta (D,): (D, D)."""
         ...
 
+    def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """What one outcome at rows x (n, dx), a (n,) tells of each coordinate near theta (D,), about: (D,). None is needed."""
+        ...
+
 
 class ProgramData:
     """Through the program's compiled kernels."""
@@ -105,6 +110,13 @@ class ProgramData:
             return np.zeros((len(theta), len(theta)))
         hessian = np.asarray(self.cls.total_hessian(theta, self.rows))
         return -0.5 * (hessian + hessian.T)
+
+    def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        try:
+            y = self.cls.density_at(theta, x, a).sample(0, 1)[0]
+            return np.abs(np.diag(self.cls.total_hessian(theta, Rows.of(x, a, y)))) / len(a)
+        except GedError:  # no outcome can be drawn
+            return np.full(len(theta), np.nan)
 
 
 class PredictorData:
@@ -249,6 +261,12 @@ class PredictorData:
             total += curvature @ (phi[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
         return total.reshape(M, D, D)
 
+    def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """As if one outcome told the predictor up to one, or up to the noise's scale where there is one."""
+        columns, names = self.columns(x, a)
+        noise = columns[:, [self.dim + 1 + names.index("scale")]] if "scale" in names else 1.0
+        return np.mean((columns[:, : self.dim] / noise) ** 2, axis=0)
+
 
 class OrderedData:
     """From the edges of ordered outcomes: see `gedppl.oracles.ordered`.
@@ -320,6 +338,10 @@ class OrderedData:
         curvature = self._gap_terms(theta[None])[2][0] * counts
         return self.edges.information(theta) + (features * curvature[:, None]).T @ features
 
+    def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """Of the edge that tells most, as if one outcome told it up to one."""
+        return np.max(np.mean(self.ordered.features(x, a) ** 2, axis=0), axis=0)
+
     def informations(self, theta: np.ndarray) -> np.ndarray:
         """`information` at every theta (M, D): (M, D, D)."""
         gaps, counts = self.gaps
@@ -334,11 +356,12 @@ def climb(
     """The top of the log-likelihood near theta (D,), by damped Newton steps; where it has no top, a point high up.
 
     Directions without curvature are left alone. A step that promises less than `enough` nats is not taken, and none is
-    longer than `far` (1 + |theta|). Nothing rests on this being a maximum: a confidence set is defined by log-likelihood and
-    threshold, this is only where the search inside it starts.
+    longer than `far` (1 + |theta|), both in standard errors of one row at the start. Nothing rests on this being a maximum: a
+    confidence set is defined by log-likelihood and threshold, this is only where the search inside it starts.
     """
     value, grad = (part[0] for part in data.value_grad(theta[None]))
     before = theta
+    ruler = None
     for _ in range(steps):
         information = data.information(theta) if precision is None else precision
         if not np.isfinite(information).all():  # too high up: a likelihood without a top ran out of numbers
@@ -352,8 +375,10 @@ def climb(
         gain = float(grad @ step)
         if not np.isfinite(gain) or gain < enough:
             return theta
-        length = float(np.linalg.norm(step))
-        step = step * min(1.0, far * (1 + float(np.linalg.norm(theta))) / max(length, 1e-300))
+        if ruler is None:  # what no row depends on has no unit, and is not moved
+            ruler = np.where(np.diag(information) == 0, 0.0, unit / np.sqrt(max(data.n, 1)))
+        longest = far * (1 + float(np.linalg.norm(ruler * theta)))
+        step = step * min(1.0, longest / max(float(np.linalg.norm(ruler * step)), 1e-300))
         for shrink in (1.0, 0.5, 0.1, 0.01):
             trial = theta + shrink * step
             new_value, new_grad = (part[0] for part in data.value_grad(trial[None]))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PARTICLES = 128
 FROM_PRIOR = 16
-PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another
+PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another, in their units
 
 
 @storable
@@ -58,34 +58,34 @@ class Particles:
         return log_q, replace(self, log_weights=joint - log_q)
 
 
-def prior_draws(cls: DensityClass, n: int, seed: int) -> np.ndarray:
-    """(n, D) from the class's prior; coordinates without one are spread over several scales around `initial`."""
+def prior_draws(cls: DensityClass, n: int, seed: int, unit: np.ndarray | float = 1.0) -> np.ndarray:
+    """(n, D) from the class's prior; coordinates without one are spread over several scales around `initial`, in units (D,)."""
     draws = np.array(cls.draw_prior(n, seed), float)
-    spread = np.resize(PRIOR_SCALES, n)[:, None]
+    spread = np.resize(PRIOR_SCALES, n)[:, None] * unit
     return np.where(cls.prior_free, cls.initial + spread * (draws - cls.initial), draws)
 
 
-def at_start(cls: DensityClass, seed: int) -> Particles:
+def at_start(cls: DensityClass, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
     """Before any row: draws from the prior, and the initial parameters."""
-    theta = np.vstack([cls.initial, prior_draws(cls, PARTICLES - 1, seed)])
+    theta = np.vstack([cls.initial, prior_draws(cls, PARTICLES - 1, seed, unit)])
     return Particles(theta, np.full(PARTICLES, -np.log(PARTICLES)))
 
 
-def laplace(cls: DensityClass, theta: np.ndarray, precision: np.ndarray, seed: int) -> Particles:
+def laplace(cls: DensityClass, theta: np.ndarray, precision: np.ndarray, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
     """After a fit: theta, draws from N(theta, precision^-1) in opposite pairs, and a few from the prior."""
     pairs = (PARTICLES - FROM_PRIOR - 1) // 2 + 1
     base = np.random.default_rng(seed).standard_normal((pairs, cls.dim))  # the same at every refit
     chol = np.linalg.cholesky(positive_definite(precision))
     steps = solve_triangular(chol, base.T, lower=True, trans=1).T
     near = np.vstack([theta[None], theta + steps, theta - steps])[: PARTICLES - FROM_PRIOR]
-    draws = np.vstack([near, prior_draws(cls, FROM_PRIOR, seed + 1)])
+    draws = np.vstack([near, prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
     return Particles(draws, np.full(PARTICLES, -np.log(PARTICLES)))
 
 
-def drawn(cls: DensityClass, theta: np.ndarray, sampled: np.ndarray, seed: int) -> Particles:
+def drawn(cls: DensityClass, theta: np.ndarray, sampled: np.ndarray, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
     """After a fit: theta, draws (M', D) from any source, and a few from the prior."""
     room = PARTICLES - FROM_PRIOR - 1
-    every = np.vstack([theta[None], np.resize(sampled, (room, cls.dim)), prior_draws(cls, FROM_PRIOR, seed + 1)])
+    every = np.vstack([theta[None], np.resize(sampled, (room, cls.dim)), prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
     return Particles(every, np.full(PARTICLES, -np.log(PARTICLES)))
 
 

@@ -41,6 +41,7 @@ from gedppl.learning.program_sets import (
 )
 from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
+from gedppl.learning.units import ENOUGH, parameter_units
 from gedppl.numerics.numbers import check_delta
 from gedppl.numerics.records import evolved
 from gedppl.oracles import auto
@@ -89,7 +90,10 @@ class ProgramLearner:
     delta: float
     rule: Rule
     oracle: Any
-    prior: WorkingPrior
+    prior: WorkingPrior | None  # the user's; None: a weak one in the parameters' units
+    unit: np.ndarray  # (D,) of parameters without a prior: see `units`
+    measured: int  # rows whose contexts gave the units
+    n_actions: int
     seed: int
     groups: tuple[Group, ...]  # the first is all rows
     rows: Rows | None
@@ -116,10 +120,12 @@ class ProgramLearner:
         prior: WorkingPrior | None = None,
         seed: int = 0,
         groups: tuple[Group, ...] | None = None,
+        first: tuple[np.ndarray, int] | None = None,
     ) -> ProgramLearner:
         """Before any row. The class must have been traced (``density.trace(x, a)`` or a first call).
 
-        `groups`, from `action_groups`, is for the likelihood ratio; under any other rule there is one set, of all rows.
+        `groups`, from `action_groups`, is for the likelihood ratio; under any other rule there is one set, of all rows. `first`,
+        a context (1, dx) and the number of actions, gives parameters without a prior their units before any row does.
         """
         check_delta(delta)
         D = density.dim
@@ -133,20 +139,26 @@ class ProgramLearner:
         initial = np.asarray(density.initial, float)
         rule = LikelihoodRatio() if confidence is None else confidence
         split = one_group(D) if groups is None or not isinstance(rule, LikelihoodRatio) else groups
+        unit = np.ones(D)
+        if first is not None and prior is None and np.any(density.prior_free):
+            unit = parameter_units(data, initial, *first)
         empty = Snapshots(np.zeros(0, np.int64), np.zeros((0, D)), np.zeros((0, D, D)), np.zeros(0))
         return cls(
             cls=density,
             delta=float(delta),
             rule=rule,
             oracle=auto() if oracle is None else oracle,
-            prior=WorkingPrior.weak(density) if prior is None else prior,
+            prior=prior,
+            unit=unit,
+            measured=0,
+            n_actions=1 if first is None else first[1],
             seed=int(seed),
             groups=split,
             rows=None,
             data=data,
             evidence=0.0,
             starts=(Start(0, 0, 0.0),),
-            particles=predictive.at_start(density, seed),
+            particles=predictive.at_start(density, seed, unit),
             fit=None,
             sets=(),
             own=tuple(GroupRows.none(group, data) for group in split[1:]),
@@ -173,6 +185,11 @@ class ProgramLearner:
     def kappa(self) -> float:
         """How far below its top the log-likelihood of a plausible parameter may lie; inf before the first refit."""
         return float(self.snapshots.kappa[-1])
+
+    @property
+    def working_prior(self) -> WorkingPrior:
+        """What fits lean on: the user's, or a weak one."""
+        return WorkingPrior.weak(self.cls, unit=self.unit) if self.prior is None else self.prior
 
     @property
     def every_set(self) -> tuple[Plausible, ...]:
@@ -215,12 +232,26 @@ class ProgramLearner:
             own = tuple(part.absorb(x, a, y, values, self.particles, self.rule) for part in own)
         return evolved(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles, own=own)
 
+    def _measured(self, x: np.ndarray, a: np.ndarray) -> ProgramLearner:
+        """With units of parameters without a prior from contexts x (n, dx), and n_actions at least those of a (n,)."""
+        n_actions = max(self.n_actions, int(a.max()) + 1)
+        if self.prior is not None or not np.any(self.cls.prior_free):
+            return evolved(self, n_actions=n_actions)
+        unit = parameter_units(self.data.cleared(), np.asarray(self.cls.initial, float), x, n_actions)
+        return evolved(self, unit=unit, measured=len(x), n_actions=n_actions)
+
     def refit(self) -> ProgramLearner:
         """Fit to all rows, rebuild the sets and append a snapshot. A failed fit keeps everything but says so."""
         if self.rows is None:
             return evolved(self, snapshots=self.snapshots.push(0, self.theta, None, np.inf))
+        if self.n >= 2 * self.measured and self.measured < ENOUGH:
+            return self._measured(self.rows.x, self.rows.a)._refit()
+        return self._refit()
+
+    def _refit(self) -> ProgramLearner:
+        assert self.rows is not None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a likelihood may be unbounded; fits are checked
-            fit = keep_good(self.oracle(self.cls, self.rows, start=self.fit, prior=self.prior), self.fit)
+            fit = keep_good(self.oracle(self.cls, self.rows, start=self.fit, prior=self.working_prior), self.fit)
         if fit.kept or not (np.isfinite(fit.theta).all() and np.isfinite(fit.precision).all()):
             last = self.snapshots
             repeated = Snapshots(
@@ -265,9 +296,9 @@ class ProgramLearner:
         if source == "prior":
             return self.particles  # the prior's draws, weighted by the likelihood so far
         if source == "laplace":
-            return predictive.laplace(self.cls, fit.theta, fit.precision, self.seed)
+            return predictive.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
         found = sample(self.cls, self.rows, source, predictive.PARTICLES - predictive.FROM_PRIOR - 1, self.seed, fit, self.oracle)
-        return predictive.drawn(self.cls, fit.theta, found.theta, self.seed)
+        return predictive.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit)
 
     def _past(self) -> tuple[Plausible, ...]:
         """Sets of refits until now that go on counting: those of the first start, which share the history's memory."""

@@ -87,15 +87,15 @@ class WorkingPrior:
         object.__setattr__(self, "precision", precision)
 
     @classmethod
-    def weak(cls, density: DensityClass, scale: float = WORKING_SCALE) -> WorkingPrior:
-        """N(initial, scale^2) on every `param` coordinate, in the unconstrained space.
+    def weak(cls, density: DensityClass, scale: float = WORKING_SCALE, unit: np.ndarray | float = 1.0) -> WorkingPrior:
+        """N(initial, (scale unit)^2) on every `param` coordinate, in the unconstrained space.
 
-        The scale is in the model's own units: a coefficient of the order of thousands wants a larger one, or a `sample`
-        site with a prior that says so.
+        Agents and confidence sets find each coordinate's unit (D,) from the contexts (`learning.units`). By itself the scale is
+        in the model's own units: a coefficient of the order of thousands wants a larger one, or a `sample` site with a prior.
         """
         if not (np.isfinite(scale) and scale > 0):
             raise SettingError(f"the working prior's scale must be a positive number, got {scale}")
-        return cls(np.asarray(density.initial, float), np.where(density.prior_free, scale**-2.0, 0.0))
+        return cls(np.asarray(density.initial, float), np.where(density.prior_free, (scale * np.asarray(unit)) ** -2.0, 0.0))
 
     def log_density(self, theta: np.ndarray) -> float:
         """Up to a constant."""

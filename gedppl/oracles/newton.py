@@ -24,7 +24,9 @@ def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tup
     """
     theta, damping = np.array(start, float), 0.0
     value, grad = objective.value_grad(theta)
-    unit = units(objective.precision(theta))  # steps are taken in standard errors, so that no coordinate's unit matters
+    first = objective.precision(theta)
+    unit = units(first)  # steps are taken in standard errors, so that no coordinate's unit matters
+    ruler = np.where(np.diag(first) == 0, 0.0, unit)  # what nothing depends on has no unit, and is not moved
     for done in range(max_steps):
         precision = objective.precision(theta)
         if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
@@ -34,7 +36,7 @@ def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tup
         size = np.maximum(size, NOISE * top)
         if 0.5 * np.sum(along**2 / size) <= GAIN:
             return theta, f"converged in {done} Newton steps"
-        farthest = 10.0 * (np.sqrt(len(theta)) + float(np.linalg.norm(unit * theta)))
+        farthest = 10.0 * (np.sqrt(len(theta)) + float(np.linalg.norm(ruler * theta)))
         for _ in range(40):
             move = vectors @ (along / (size + damping))
             length = float(np.linalg.norm(move))
@@ -91,12 +93,14 @@ def climb_boundary(
     theta = segment_to_boundary(inside, anchor, theta[None])[0]
     value, grad = objective.value_grad(theta)
     for _ in range(60):
-        normal = _normal(inside, anchor, theta)
-        values, vectors = np.linalg.eigh(objective.precision(theta))
-        size = np.maximum(np.abs(values), 1e-8 * max(np.abs(values).max(initial=0.0), 1e-8))
-        towards, outward = vectors @ ((vectors.T @ grad) / size), vectors @ ((vectors.T @ normal) / size)
+        precision = objective.precision(theta)
+        unit = units(precision)  # everything in standard errors, so that no coordinate's unit matters
+        normal = _normal(inside, anchor, theta, unit)
+        values, vectors = np.linalg.eigh(precision / np.outer(unit, unit))
+        size = np.maximum(np.abs(values), 1e-8 * max(np.abs(values).max(initial=0.0), np.finfo(float).tiny))
+        towards, outward = (vectors @ ((vectors.T @ part) / size) for part in (grad / unit, normal))
         excess = float(normal @ towards) / max(float(normal @ outward), np.finfo(float).tiny)
-        move = towards - max(excess, 0.0) * outward  # an inward step needs no correction
+        move = (towards - max(excess, 0.0) * outward) / unit  # an inward step needs no correction
         for halving in range(30):
             trial = segment_to_boundary(inside, anchor, (theta + 0.5**halving * move)[None])[0]
             trial_value, trial_grad = objective.value_grad(trial)
@@ -110,12 +114,14 @@ def climb_boundary(
     return theta
 
 
-def _normal(inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """Gradient at theta of the region's gauge around the anchor, by central differences: (D,)."""
-    radius = float(np.linalg.norm(theta - anchor))
-    nudge = 1e-4 * max(radius, 1e-8)
-    around = np.concatenate([theta + nudge * np.eye(len(theta)), theta - nudge * np.eye(len(theta))])
+def _normal(inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, theta: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Gradient at theta of the region's gauge around the anchor, by central differences: (D,), of coordinates times `unit`."""
+    nudge = 1e-4 * float(np.linalg.norm(unit * (theta - anchor)))
+    if nudge == 0.0:
+        return np.zeros(len(theta))  # the anchor itself is the best point
+    steps = nudge * np.diag(1 / unit)
+    around = np.concatenate([theta + steps, theta - steps])
     rays = anchor + 2.0 * (around - anchor)  # well outside, so that the segment crosses the boundary
-    reach = np.linalg.norm(segment_to_boundary(inside, anchor, rays) - anchor, axis=1)
-    gauge = np.linalg.norm(around - anchor, axis=1) / np.maximum(reach, np.finfo(float).tiny)
+    reach = np.linalg.norm(unit * (segment_to_boundary(inside, anchor, rays) - anchor), axis=1)
+    gauge = np.linalg.norm(unit * (around - anchor), axis=1) / np.maximum(reach, np.finfo(float).tiny)
     return (gauge[: len(theta)] - gauge[len(theta) :]) / (2 * nudge)
