@@ -22,6 +22,7 @@ NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
 STEPS = 24  # of a climb; as many again for climbs that end apart
 BEST, ANYWHERE = 2, 2  # starts of each kind: known members and outposts by value, and random directions
 AGREE = 0.01  # of the functional's range: climbs that end farther apart than this have not found the top
+STRAY = 0.3  # of the way climbed: so far apart, climbs ended on different tops, however wide the range
 FLAT = 1e-9  # share of the functional's range
 
 
@@ -108,8 +109,8 @@ class Search:
         return self.clip(climbed.value.reshape(-1, 2 * len(self.a)))
 
     def way(self, climbed: Ascent) -> np.ndarray:
-        """One percent of the longest way climbed, (2m,)."""
-        return AGREE * np.abs(self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2))
+        """The longest way climbed from the centre, (2m,)."""
+        return np.abs(self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2))
 
     def clip(self, promised: np.ndarray) -> np.ndarray:
         """Signed values (..., 2m) cut to the declared range: beyond it nothing is to be told apart."""
@@ -200,10 +201,10 @@ def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
     """All starts (S 2m, D) of all problems in step, and whether a problem's climbs end apart (2m,).
 
     Climbs that end apart may only have been slow: they get a second go before that counts. Then it shows that there is more
-    than one top, of which the highest may not be among those found: more than 1% of the range apart, or 10% of the way up.
+    than one top, of which the highest may not be among those found: more than 1% of the range apart, or 30% of the way up.
     """
     first = ascend(search.region, search.paired, start, steps=STEPS)
-    if not np.any(_apart(search, first, np.minimum(search.one_percent, search.way(first)))):
+    if not np.any(_apart(search, first, np.minimum(search.one_percent, AGREE * search.way(first)))):
         return first, np.zeros(2 * len(search.a), bool)
     second = ascend(search.region, search.paired, first.theta, steps=STEPS)
     better = second.value > first.value
@@ -213,7 +214,7 @@ def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
         first.gradients + second.gradients,
         first.values + second.values,
     )
-    return both, _apart(search, both, np.minimum(search.one_percent, 10 * search.way(both)))
+    return both, _apart(search, both, np.minimum(search.one_percent, STRAY * search.way(both)))
 
 
 def _apart(search: Search, climbed: Ascent, allowed: np.ndarray | float) -> np.ndarray:
