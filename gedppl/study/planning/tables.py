@@ -184,7 +184,8 @@ class Plan(Shown):
         cells = ["".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in body]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
         remarks = "".join(f"<p>{html.escape(text)}</p>" for text in self._remarks())
-        return f"<table><tr>{head}</tr>" + "".join(f"<tr>{line}</tr>" for line in cells) + f"</table>{remarks}"
+        rows = "".join(f"<tr>{line}</tr>" for line in cells)
+        return f"<div><table><tr>{head}</tr>{rows}</table>{remarks}</div>"
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """Comma-separated text with full precision; also written to `path` if given."""
