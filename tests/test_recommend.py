@@ -123,3 +123,15 @@ def test_bad_input_is_named(agent: Any) -> None:
 
 def test_it_shows_itself(agent: Any) -> None:
     assert str(agent.recommend(X)).startswith("action 3: of the actions whose worst case keeps every limit")
+
+
+def test_an_agents_confidence_set_is_the_one_it_decides_on() -> None:
+    agent = studied(40)
+    held = agent.confidence_set("harm")
+    bounds = held.bounds(ged.mean(0, 1), X[None], 4)
+    assert bounds.upper[0, 1:] == pytest.approx(agent.cost_bounds(X)[1][0, 1:])
+    assert held.contains({"w": COSTS})
+    with pytest.raises(errors.SettingError, match="there is no outcome 'pain'"):
+        agent.confidence_set("pain")
+    with pytest.raises(errors.DataError, match="ask or observe first"):
+        ged.GEDUCB(problem()).confidence_set("harm")

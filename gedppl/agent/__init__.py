@@ -48,6 +48,7 @@ from gedppl.errors import (
 )
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
+from gedppl.learning import ConfidenceSet
 from gedppl.learning.posterior import Posterior, posterior
 from gedppl.numerics.numbers import is_whole
 from gedppl.problem import UTILITY, Problem
@@ -320,6 +321,22 @@ class GEDUCB(Shown):
             chosen = str(source or getattr(self.settings.confidence_of(stream), "source", "laplace"))
             oracle, seed = self.settings.oracle_of(stream), self.settings.seed % 2**31
             return posterior(model, rows, source=chosen, draws=draws, seed=seed, oracle=oracle, names=self.problem.names)
+
+    def confidence_set(self, stream: str) -> ConfidenceSet:
+        """The parameters of a model that everything told so far leaves plausible; before the first decision there are none.
+
+        Parameters
+        ----------
+        stream
+            ``"utility"`` or a constraint's name.
+        """
+        with self._step():
+            model = self.problem.streams.get(stream)
+            if model is None:
+                raise SettingError(f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}")
+            if self._state is None:
+                raise DataError("nothing was asked or observed yet, so that no parameter is excluded; ask or observe first")
+            return ConfidenceSet(model, self._current(None).learners[stream])
 
     # learning -------------------------------------------------------------------------------------------------------
 
