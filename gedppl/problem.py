@@ -427,6 +427,11 @@ class Problem(Shown):
         constraints = [replace(c, at_most=float(at_most)) if c.name == name else c for c in self.constraints]
         return replace(self, constraints=constraints)
 
+    def trace(self, x: np.ndarray) -> None:
+        """Let every model see the first of contexts x (n, dx), so that its parameters are known; once is enough."""
+        for model in self.streams.values():
+            model.trace(x[:1], np.zeros(1, np.int64))
+
     def fingerprint(self) -> str:
         """A hash of the declaration and of the models' source, to tell one problem's journal from another's."""
         parts = [f"K={self.n_actions}", f"safe={self.safe_action}", f"learn_safe={self.learn_safe}"]

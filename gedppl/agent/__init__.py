@@ -312,9 +312,7 @@ class GEDUCB(Shown):
         It trusts the model and its prior. No decision rests on it, unless `confidence` says so.
         """
         with self._step():
-            model = self.problem.streams.get(stream)
-            if model is None:
-                raise SettingError(f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}")
+            model = self._model_of(stream)
             rows = rows_of(self._keeper, stream)
             if rows is not None:
                 model.trace(rows.x[:1], rows.a[:1])
@@ -331,9 +329,7 @@ class GEDUCB(Shown):
             ``"utility"`` or a constraint's name.
         """
         with self._step():
-            model = self.problem.streams.get(stream)
-            if model is None:
-                raise SettingError(f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}")
+            model = self._model_of(stream)
             if self._state is None:
                 raise DataError("nothing was asked or observed yet, so that no parameter is excluded; ask or observe first")
             return ConfidenceSet(model, self._current(None).learners[stream])
@@ -523,6 +519,11 @@ class GEDUCB(Shown):
         available = self._memory.available
         available[key] = on_offer
         return recorder.actions_payload(f"action {label} {'restored' if on_offer else 'retired'}", available)
+
+    def _model_of(self, stream: str) -> Any:
+        if stream not in self.problem.streams:
+            raise SettingError(f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}")
+        return self.problem.streams[stream]
 
     def _known_id(self, decision: Any) -> int:
         decision_id = decision.id if isinstance(decision, Decision) else decision

@@ -242,8 +242,7 @@ def _entries(problem: Problem, contexts: np.ndarray, single: bool, a: Any, y: An
         zs = [{name: v[i] for name, v in columns.items()} for i in range(n)]
     else:
         zs = _column(z, "z", n)
-    for model in problem.streams.values():  # logged rows may be the first that a model sees
-        model.trace(contexts[:1], np.zeros(1, np.int64))
+    problem.trace(contexts)  # logged rows may be the first that a model sees
     entries = []
     for i in range(n):
         action = problem.names.action(actions[i])

@@ -61,8 +61,7 @@ ENGINES = {"sets": "optimism from the sets", "thompson": "a draw of the utility'
 def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     """The state before the first round. x (n, dx): any contexts of the right width, to trace the models with."""
     rows = np.asarray(x, float)
-    for model in problem.streams.values():
-        model.trace(rows[:1], np.zeros(1, np.int64))
+    problem.trace(rows)
     chosen.check(problem.streams)
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
     every = tuple(range(problem.n_actions))

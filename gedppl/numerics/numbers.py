@@ -19,6 +19,16 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
 
 
+def check_whole(least: int, **named: Any) -> None:
+    """Each named value is a whole number of at least so much, or a `SettingError` says which is not.
+
+    >>> check_whole(1, runs=3, rounds=10)
+    """
+    for name, value in named.items():
+        if not is_whole(value) or value < least:
+            raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
 def scalar(value: Any) -> Any:
     """A scalar of NumPy, JAX, torch or Arrow as Python's own; anything else as it is."""
     try:

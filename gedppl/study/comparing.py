@@ -23,6 +23,7 @@ from gedppl import arviz_shim
 from gedppl.errors import DataError, ModelError, OutOfSupportError, SettingError
 from gedppl.learning import draws as sampling
 from gedppl.learning.draws import ParameterDraws
+from gedppl.numerics.numbers import check_whole
 from gedppl.rows import Rows
 from gedppl.showing import Facts, Shown
 
@@ -203,8 +204,7 @@ def compare_models(
     """
     if not isinstance(models, Mapping) or not models:
         raise ModelError(f"models must be a mapping of names to classes with at least one entry, got {models!r}")
-    if isinstance(draws, bool) or not isinstance(draws, (int, np.integer)) or draws < 20:
-        raise SettingError(f"draws must be a whole number of at least 20, got {draws!r}")
+    check_whole(20, draws=draws)
     if not growth > 1:
         raise SettingError(f"growth must be larger than 1, got {growth!r}")
     if not len(np.atleast_1d(np.asarray(y))):

@@ -259,8 +259,7 @@ def check_coverage(
     if not learned:
         raise ProblemError("no constraint of this problem is learned, so there is no bound to cover anything")
     x = some_contexts(read_rows(problem, contexts), seed)
-    for model in problem.streams.values():
-        model.trace(x[:1], np.zeros(1, np.int64))
+    problem.trace(x)
     design = _CoverageDesign(problem, x, int(rounds), _read_truths(truths), float(delta), agent, int(seed))
     done = {run.index: run for run in _kept(more_of, learned, design)}
     tasks = [index for index in range(int(runs)) if index not in done]

@@ -17,6 +17,7 @@ import numpy as np
 
 from gedppl.agent import SafeActionWarning
 from gedppl.errors import FitWarning, SettingError
+from gedppl.numerics.numbers import check_whole
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.study.planning.running import make_agent
 from gedppl.study.planning.worlds import read_rows
@@ -88,9 +89,7 @@ def decision_table(
     For problems whose one outcome is an event, 0 or 1 (a constraint with ``outcome="utility"``). Where a policy mixes, its most
     probable action is shown.
     """
-    for name, value in (("rounds", rounds), ("cohort", cohort)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise SettingError(f"{name} must be a whole number of at least 1, got {value!r}")
+    check_whole(1, rounds=rounds, cohort=cohort)
     if list(problem.streams) != [UTILITY] or not problem.constraints:
         raise SettingError(
             "a decision table is about one outcome, 0 or 1, that the limit is on (Constraint(outcome='utility')); this problem's "

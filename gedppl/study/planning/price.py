@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from gedppl.agent import GEDUCB, SafeActionWarning
-from gedppl.errors import ProblemError, SettingError
+from gedppl.errors import ProblemError
 from gedppl.ged_ucb.costs import room_for_mixing
+from gedppl.numerics.numbers import check_whole
 from gedppl.problem import Problem
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning.declarations import Declaration, declarations
@@ -134,13 +135,12 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     array([[0.333]])
     """
     x = read_rows(problem, contexts)
-    for name, value, least in (("rounds", rounds, WINDOW), ("runs", runs, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    check_whole(WINDOW, rounds=rounds)
+    check_whole(1, runs=runs)
+    check_whole(0, seed=seed)
     mixes = _mixes(problem, x)
     rows, seeds = some_contexts(x, seed), run_seeds(seed, runs)
-    for model in problem.streams.values():
-        model.trace(rows[:1], np.zeros(1, np.int64))
+    problem.trace(rows)
     worlds = [declared_world(problem, rows, s) for s in seeds]
     told = [_as_it_is(problem), *declarations(problem, worlds)]
     waits = _all_waits(told, worlds, seeds, rounds)

@@ -17,6 +17,7 @@ import numpy as np
 from gedppl.agent import GEDUCB
 from gedppl.classes import DensityClass
 from gedppl.errors import FitWarning, FunctionalError, SettingError
+from gedppl.numerics.numbers import check_whole
 from gedppl.problem import Constraint, Problem
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
@@ -185,12 +186,11 @@ def check_problem(
     >>> round(report.limits[0].first_mix[0], 9), report.limits[0].guaranteed
     (0.333333333, True)
     """
-    for name, value, least in (("draws", draws, 10), ("rounds", rounds, pricing.WINDOW), ("runs", runs, 0), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise SettingError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    check_whole(10, draws=draws)
+    check_whole(pricing.WINDOW, rounds=rounds)
+    check_whole(0, runs=runs, seed=seed)
     x = pricing.some_contexts(read_rows(problem, contexts), seed)
-    for model in problem.streams.values():
-        model.trace(x[:1], np.zeros(1, np.int64))
+    problem.trace(x)
     outcomes = tuple(_outcome(name, cls, x, problem.n_actions, draws, seed) for name, cls in problem.streams.items())
     words = {} if not _learned(problem) else _rehearsed(problem, x, seed, agent)
     limits = tuple(_limit(problem, c, x, draws, seed, words) for c in _learned(problem))

@@ -120,8 +120,7 @@ def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed:
     unknown = set(scenario.truth) - set(problem.streams)
     if unknown:
         raise ProblemError(f"the scenario describes {sorted(unknown)}; the outcomes are {list(problem.streams)}")
-    for cls in problem.streams.values():
-        cls.trace(contexts[:1], np.zeros(1, np.int64))
+    problem.trace(contexts)
     given = {name: _settled(problem.streams[name], value) for name, value in scenario.truth.items()}
     missing = [name for name in problem.streams if name not in given]
     for attempt in range(REDRAWS if missing else 1):
