@@ -34,7 +34,7 @@ def test_three_plus_three_goes_up_expands_and_comes_down():
     assert treat(trial, 0, 0, 0) == [1, 1, 1]  # one of six: up
     assert treat(trial, 1, 1, 0) == [2, 2, 2]  # two of three: too toxic, and dose 1 has its six
     assert (trial.dose, trial.recommended) == (None, 1)
-    assert trial.ask([]).action == 0  # a trial that has stopped plays the lowest dose
+    assert trial.ask([]).action == 1  # whoever comes after the trial gets the dose that it named
 
 
 def test_three_plus_three_wants_six_patients_below_a_dose_that_is_too_toxic():
@@ -55,6 +55,7 @@ def test_three_plus_three_ends_at_the_highest_dose_and_stops_below_the_lowest():
     toxic = ThreePlusThree(3)
     treat(toxic, 1, 1, 0)
     assert (toxic.dose, toxic.recommended) == (None, None)
+    assert toxic.ask([]).action == 0
 
 
 def test_three_plus_three_names_no_dose_as_often_as_its_probabilities_say():

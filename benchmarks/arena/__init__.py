@@ -14,7 +14,7 @@ from typing import Any
 
 from gedppl.errors import SettingError
 
-from . import counts, finite, linear, misspecified, published, uneven
+from . import counts, finite, linear, misspecified, published, replays, uneven
 
 ENVIRONMENTS: dict[str, Callable[[int], Any]] = {
     "disjoint": linear.disjoint,
@@ -41,7 +41,12 @@ ENVIRONMENTS: dict[str, Callable[[int], Any]] = {
     "heavy_tails": misspecified.heavy_tails,
     "drift": misspecified.drift,
     "wrong_safe_value": misspecified.wrong_safe_value,
+    "warfarin": replays.warfarin,
+    "bikes": replays.bikes,
+    "insurance": replays.insurance,
+    "masses": replays.masses,
 }
+REPLAYS = ("warfarin", "bikes", "insurance", "masses")  # real data: finitely many rows, truths that are estimates
 
 
 def make(name: str, seed: int = 0) -> Any:

@@ -16,6 +16,7 @@ from gedppl.classes import DensityClass, LinearPredictor, MemberList
 from gedppl.errors import SettingError
 from gedppl.functionals import Functional
 from gedppl.problem import Constraint, Problem
+from gedppl.study.baselines.doses_by_name import make_design
 from gedppl.study.baselines.epsilon_greedy import EpsilonGreedy
 from gedppl.study.baselines.finite_lp import FiniteLP
 from gedppl.study.baselines.genop import GenOP
@@ -24,6 +25,7 @@ from gedppl.study.baselines.lints import LinTS
 from gedppl.study.baselines.linucb import LinUCB
 from gedppl.study.baselines.opb import OPB
 from gedppl.study.baselines.oplb import OPLB
+from gedppl.study.baselines.plugin_greedy import PluginGreedy
 from gedppl.study.baselines.plugin_mask import PluginMask
 from gedppl.study.baselines.ridge import Features, LinearBaseline
 from gedppl.study.baselines.roful import ROFUL
@@ -143,6 +145,10 @@ def _oplb(form: str) -> Maker:
     return make
 
 
+def _design(name: str) -> Maker:
+    return lambda problem, x, rounds, delta, seed: make_design(name, problem, x, rounds, seed)
+
+
 # the others -----------------------------------------------------------------------------------------------------------
 
 
@@ -191,6 +197,7 @@ BASELINES: dict[str, Maker] = {
     "hp-ucb": _linear(HPUCB),
     "finite-lp": _finite_lp,
     "plugin-mask": _linear(PluginMask),
+    "plugin-greedy": lambda problem, x, rounds, delta, seed: PluginGreedy(problem, seed=seed),
     "linucb": _linear(LinUCB, limits="ignore"),
     "linucb-penalised": _linear(LinUCB, limits="penalise"),
     "linucb-filtered": _linear(LinUCB, limits="filter"),
@@ -198,6 +205,10 @@ BASELINES: dict[str, Maker] = {
     "lints-filtered": _linear(LinTS, limits="filter"),
     "epsilon-greedy": _linear(EpsilonGreedy),
     "uccb": lambda problem, x, rounds, delta, seed: UCCB(problem, delta=delta, seed=seed),
+    "3+3": _design("3+3"),
+    "boin": _design("boin"),
+    "crm": _design("crm"),
+    "ewoc": _design("ewoc"),
 }
 # whose limits are kept in all rounds with probability 1 - delta, if the model is right
 GUARANTEED = (

@@ -14,7 +14,7 @@ from gedppl.study.baselines.shell import Baseline
 class DoseDesign(Baseline):
     """Ordered doses 0, ..., K-1 with counts of patients and toxicities; a subclass says which dose is next and which is named.
 
-    The design ignores contexts and utilities. Once it has stopped it plays the lowest dose.
+    The design ignores contexts and utilities. Once it has stopped it gives the dose that it named, or the lowest.
     """
 
     def __init__(self, n_doses: int, seed: int = 0) -> None:
@@ -35,7 +35,8 @@ class DoseDesign(Baseline):
         """The dose named as the maximum tolerated one; None if even the lowest is too toxic."""
 
     def policy(self, x: Any) -> np.ndarray:
-        return np.eye(self.n_doses)[self.dose or 0]
+        dose = self.recommended if self.dose is None else self.dose
+        return np.eye(self.n_doses)[dose or 0]
 
     def learn(self, x: np.ndarray, action: int, y: float, z: float | None) -> None:
         if z not in (0.0, 1.0):

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.errors import RunFileError, SettingError
+from gedppl.errors import DeclarationError, RunFileError, SettingError
 from gedppl.problem import Problem
 from gedppl.study.cli.scripts import Script, loaded, make_agent
 from gedppl.study.simulation import Run, simulate
@@ -80,9 +80,11 @@ def play(
         run = simulate(problem, new_world(), timed, rounds, seed)
     if run.interrupted:
         raise KeyboardInterrupt
+    timed.note_alarms()
     return measured(run) | {
         "ask_ms": 1e3 * float(np.median(timed.times)),
-        "alarms": len(getattr(player, "alarms", ())),
+        "alarms": len(timed.alarms),
+        "alarm_rounds": timed.alarms,
     }
 
 
@@ -99,20 +101,30 @@ def measured(run: Run) -> Result:
 
 
 class _Timed:
-    """An agent whose `ask` is timed."""
+    """An agent whose `ask` is timed, in seconds of processor time, and whose alarms are kept also where they are acknowledged."""
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
         self.times: list[float] = []
+        self.alarms: dict[str, int] = {}  # name -> outcomes seen when it was first raised
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._agent, name)
 
     def ask(self, x: np.ndarray) -> Any:
-        begun = time.perf_counter()
-        decision = self._agent.ask(x)
-        self.times.append(time.perf_counter() - begun)
+        begun = time.process_time()
+        try:
+            decision = self._agent.ask(x)
+        except DeclarationError:  # the simulation acknowledges it and goes on
+            self.note_alarms()
+            raise
+        self.times.append(time.process_time() - begun)
         return decision
+
+    def note_alarms(self) -> None:
+        """Remember what is alarming now; baselines watch nothing."""
+        for alarm in getattr(self._agent, "alarms", ()):
+            self.alarms.setdefault(alarm.name, int(alarm.round))
 
 
 # many cells -----------------------------------------------------------------------------------------------------------

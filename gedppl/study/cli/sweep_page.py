@@ -14,10 +14,10 @@ from gedppl.study.cli.sweep import Result
 from gedppl.study.cli.tables import averaged, cell
 
 Z = 1.96  # 95% intervals of means over seeds
-LEFT_OUT = {"agent", "seed", "script", "mode", "worker", "curve", "curve_rounds", "delta", "failed"}
+LEFT_OUT = {"agent", "seed", "script", "mode", "worker", "curve", "curve_rounds", "delta", "failed", "alarm_rounds"}
 COLUMNS = {
     "regret": "regret", "infeasible_rounds": "rounds above a limit", "excess_cost": "excess cost a round",
-    "safe_share": "share of the safe action", "ask_ms": "ms an ask", "alarms": "alarms", "seeds": "seeds", "failed": "failed",
+    "safe_share": "share of the safe action", "ask_ms": "CPU ms an ask", "alarms": "alarms", "seeds": "seeds", "failed": "failed",
 }  # fmt: skip
 STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
