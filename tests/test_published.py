@@ -64,7 +64,7 @@ def test_the_running_inverse_of_oplb_is_the_literal_rule():
         else:
             inverse = np.linalg.inv(V)
             norms = np.sqrt(np.einsum("ki,ij,kj->k", arms, inverse, arms))
-            delta = 1 / (1 + 1 + (t - 1) // 1000)
+            delta = 1 / (1 + 1 + (t - 1) // oplb.logged_every(rounds))
             first = 2 * np.sqrt(2 * np.log(np.sqrt(np.linalg.det(V) / oplb.RIDGE**d) / delta))
             harm = arms @ inverse @ harms + (first + np.sqrt(oplb.RIDGE)) * norms
             scales = np.where(harm > 0, np.minimum(1, tau / harm), 1)
@@ -78,6 +78,11 @@ def test_the_running_inverse_of_oplb_is_the_literal_rule():
         total += 25 / 30 - x @ theta
     assert lost[0] == pytest.approx(total, rel=1e-9)
     assert broken[0] == 0
+
+
+def test_the_log_of_oplb_has_ten_thousand_entries_at_both_published_horizons():
+    """By hand: the public scripts log every 100th round of 1e6 and every 1,000th of 1e7."""
+    assert [oplb.logged_every(rounds) for rounds in (50, 10_000, 1_000_000, 10_000_000)] == [1, 1, 100, 1000]
 
 
 def test_roful_beats_genop_on_the_published_trials_and_nobody_breaks_the_limit():
