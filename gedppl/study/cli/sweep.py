@@ -83,8 +83,8 @@ def play(
     timed.note_alarms()
     return measured(run) | {
         "ask_ms": 1e3 * float(np.median(timed.times)),
-        "alarms": len(timed.alarms),
-        "alarm_rounds": timed.alarms,
+        "alarms": len(timed.alarm_rounds),
+        "alarm_rounds": timed.alarm_rounds,
     }
 
 
@@ -106,7 +106,7 @@ class _Timed:
     def __init__(self, agent: Any) -> None:
         self._agent = agent
         self.times: list[float] = []
-        self.alarms: dict[str, int] = {}  # name -> outcomes seen when it was first raised
+        self.alarm_rounds: dict[str, int] = {}  # name -> outcomes seen when it was first raised
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._agent, name)
@@ -124,7 +124,7 @@ class _Timed:
     def note_alarms(self) -> None:
         """Remember what is alarming now; baselines watch nothing."""
         for alarm in getattr(self._agent, "alarms", ()):
-            self.alarms.setdefault(alarm.name, int(alarm.round))
+            self.alarm_rounds.setdefault(alarm.name, int(alarm.round))
 
 
 # many cells -----------------------------------------------------------------------------------------------------------
