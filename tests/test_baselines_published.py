@@ -13,7 +13,8 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 import gedppl as ged
-from gedppl.errors import ConflictingOutcomeError, SettingError, ShapeError
+from benchmarks.arena import make
+from gedppl.errors import ConflictingOutcomeError, SettingError, ShapeError, UnknownDecisionError
 from gedppl.study.baselines.epsilon_greedy import EpsilonGreedy
 from gedppl.study.baselines.finite_lp import FiniteLP
 from gedppl.study.baselines.genop import GenOP
@@ -21,6 +22,7 @@ from gedppl.study.baselines.hp_ucb import HPUCB
 from gedppl.study.baselines.lints import LinTS
 from gedppl.study.baselines.linucb import LinUCB
 from gedppl.study.baselines.opb import OPB
+from gedppl.study.baselines.plugin_greedy import PluginGreedy
 from gedppl.study.baselines.plugin_mask import PluginMask
 from gedppl.study.baselines.ridge import largest_share
 from gedppl.study.baselines.roful import ROFUL
@@ -228,6 +230,30 @@ def test_uccb_is_the_agent_without_its_limits():
     assert dear > 5
     with pytest.raises(ConflictingOutcomeError):
         agent.tell(0, 1 - agent._told[0][0], 0.0)
+
+
+def test_plugin_greedy_takes_the_likeliest_member_for_the_truth():
+    """By hand on 64 tables: the member of highest likelihood says what is best and what looks feasible; 5% explore there."""
+    world, rng = make("finite", 3), np.random.default_rng(0)
+    agent, gains, harms = PluginGreedy(world.problem()), np.zeros(64), np.zeros(64)
+    for _ in range(12):
+        x = world.context(rng)
+        at, made = int(x[0]), agent.ask(x)
+        y, z = world.outcome(x, made.action, rng)
+        agent.tell(made.id, y, z)
+        gains += np.log(np.where(y, world.F[:, at, made.action], 1 - world.F[:, at, made.action]))
+        harms += np.log(np.where(z, world.G[:, at, made.action], 1 - world.G[:, at, made.action]))
+    u, c = world.F[gains.argmax(), at], world.G[harms.argmax(), at]
+    keeps = c <= world.tau
+    expected = 0.95 * np.eye(5)[np.where(keeps, u, -1).argmax()] + 0.05 * keeps / keeps.sum()
+    np.testing.assert_allclose(agent.policy(x), expected)
+    agent.tell(made.id, y, z)  # the same again is no news
+    with pytest.raises(ConflictingOutcomeError):
+        agent.tell(made.id, 1 - y, z)
+    with pytest.raises(UnknownDecisionError):
+        agent.tell(99, 0.0, 0.0)
+    with pytest.raises(SettingError, match="epsilon"):
+        PluginGreedy(world.problem(), epsilon=2.0)
 
 
 @pytest.mark.parametrize("cls", [SafeLTS, SafeLUCB, ROFUL, GenOP, LinUCB, HPUCB])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from benchmarks.arena import make
 from benchmarks.reproduce import trials
 from gedppl.errors import OutOfSupportError, SettingError
 from gedppl.study.baselines.boin import BOIN, isotonic
+from gedppl.study.baselines.by_name import make_baseline
 from gedppl.study.baselines.crm import CRM
+from gedppl.study.baselines.doses_by_name import skeleton
 from gedppl.study.baselines.ewoc import EWOC
 from gedppl.study.baselines.three_plus_three import ThreePlusThree
 
@@ -171,3 +176,30 @@ def test_a_toxicity_is_zero_or_one(z):
     with pytest.raises(OutOfSupportError, match="a toxicity is 0 or 1"):
         trial.tell(made.id, 0.0, z)
     assert trial.patients.sum() == 0
+
+
+def test_designs_play_by_name_where_the_limit_is_a_toxicity():
+    """By hand: target .3 (the limit), six doses; BOIN for 100 rounds has 34 cohorts; the skeleton's third dose is the target."""
+    world = make("toxicity")
+    problem, x = world.problem(), np.eye(3)[0]
+    made = {name: make_baseline(name, problem, x, rounds=100) for name in ("3+3", "boin", "crm", "ewoc")}
+    assert (made["boin"].target, made["boin"].cohorts) == (0.3, 34)
+    assert made["crm"].skeleton[2] == pytest.approx(0.3)
+    assert all(made[name].ask(x).action == 0 for name in made)  # every trial begins at the lowest dose
+
+
+def test_neighbours_of_the_skeleton_are_apart_by_the_indifference_interval():
+    """Where dose j + 1 has toxicity target + w, dose j has target - w: s_j^e = .2 and s_{j+1}^e = .3 for the same e."""
+    s = skeleton(5, 0.25)
+    for low, high in itertools.pairwise(s):
+        e = np.log(0.3) / np.log(high)
+        assert low**e == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "match"), [("shared", "yes or no; the model of 'cost' is Normal"), ("counts", "is Poisson")]
+)
+def test_a_design_refuses_outcomes_that_are_no_toxicity(environment, match):
+    world = make(environment)
+    with pytest.raises(SettingError, match=match):
+        make_baseline("boin", world.problem(), world.context(np.random.default_rng(0)), rounds=10)

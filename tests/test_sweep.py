@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gedppl.errors import SettingError
+from gedppl.errors import DeclarationError, SettingError
+from gedppl.guard import Alarm
 from gedppl.study.cli import main
 from gedppl.study.cli import sweep as sweeps
 from gedppl.study.cli.scripts import loaded
@@ -91,6 +92,25 @@ def test_a_cell_that_fails_ends_no_other_and_is_tried_again_next_time(tmp_path, 
     assert "data:image/png;base64," in page
     assert "FiniteLP needs finite classes" in page
     assert main(["compare", str(BANDIT), "--agents", "finite-lp", "--rounds", "5", "--out", str(tmp_path / "b"), "--quiet"]) == 1
+
+
+def test_alarms_count_also_where_the_simulation_acknowledges_them_and_goes_on():
+    class Doubtful:
+        def __init__(self):
+            self.alarms = [Alarm("safe_value:cost", 30.0, 0.05, 17, "refuted")]
+
+        def ask(self, x):
+            if self.alarms:
+                raise DeclarationError("refuted")
+            return "decision"
+
+    timed = sweeps._Timed(Doubtful())
+    with pytest.raises(DeclarationError):
+        timed.ask(None)
+    assert timed.alarms[0].name == "safe_value:cost"  # the agent's own, which the simulation reads
+    timed.alarms.clear()
+    assert timed.ask(None) == "decision"
+    assert timed.alarm_rounds == {"safe_value:cost": 17}
 
 
 def test_wrong_sweeps_are_named_before_anything_runs(tmp_path, capsys):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.agent import GEDUCB
-from gedppl.errors import SettingError, UnknownDecisionError
+from gedppl.errors import ConflictingOutcomeError, SettingError, UnknownDecisionError
 from gedppl.problem import Problem
 from gedppl.study.baselines.shell import Baseline
 
@@ -36,6 +36,7 @@ class PluginGreedy(Baseline):
             raise SettingError(f"epsilon must lie in [0, 1], got {epsilon}")
         self._problem, self._epsilon = problem, float(epsilon)
         self._fits = GEDUCB(problem, seed=seed, guard=None)
+        self._outcomes: dict[int, tuple[Any, Any]] = {}
 
     def policy(self, x: Any) -> np.ndarray:
         found = self._fits.recommend(np.asarray(x, float), "estimate")
@@ -48,9 +49,12 @@ class PluginGreedy(Baseline):
         """As for `GEDUCB`, one outcome a decision."""
         if not 0 <= id < len(self._decisions):
             raise UnknownDecisionError(f"decision {id} was never made; ids run from 0 to {len(self._decisions) - 1}")
-        if id in self._told:
+        outcome = (y, dict(z) if isinstance(z, Mapping) else z)
+        if id in self._outcomes:
+            if self._outcomes[id] != outcome:
+                raise ConflictingOutcomeError(f"decision {id} was told {self._outcomes[id]} before, now {outcome}")
             return
         made = self._decisions[id]
         named = {name: [value] for name, value in z.items()} if isinstance(z, Mapping) else None if z is None else [z]
         self._fits.observe(made.x[None], [made.action], [y], named)
-        self._told[id] = (0.0, None)
+        self._outcomes[id] = outcome
