@@ -81,7 +81,9 @@ def problem(groups: bool, every_draw: bool) -> ged.Problem:
     return model.problem(groups, every_draw)
 
 
-def escalated(truth: np.ndarray, task: tuple[int, np.ndarray | None], *, patients: int, level: float, every_draw: bool, shared: bool) -> Told:  # fmt: skip
+def escalated(
+    truth: np.ndarray, task: tuple[int, np.ndarray | None], *, patients: int, level: float, every_draw: bool, shared: bool
+) -> Told:
     """One trial; `task` is its seed, and a truth of its own or None. `shared`: all trials weight the same draws."""
     seed, own = task
     world = model.World(truth if own is None else own)
