@@ -40,7 +40,7 @@ class PluginGreedy(Baseline):
 
     def policy(self, x: Any) -> np.ndarray:
         found = self._fits.recommend(np.asarray(x, float), "estimate")
-        keeps = (found.cost <= self._problem.limits[:, None]).all(axis=0)
+        keeps = np.all(found.cost <= self._problem.limits[:, None], axis=0, keepdims=True)[0]
         keeps[found.action] = True
         greedy = np.eye(len(keeps))[found.action]
         return (1 - self._epsilon) * greedy + self._epsilon * keeps / keeps.sum()
