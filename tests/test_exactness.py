@@ -16,8 +16,8 @@ import torch
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.classes import density_class
 from gedppl.programs.affine import Level
+from gedppl.programs.contract import density_class
 from gedppl.programs.torch_affine import levels as torch_levels
 
 RNG = np.random.default_rng(3)

@@ -15,8 +15,8 @@ import torch
 
 import gedppl as ged
 from gedppl.errors import FitWarning
+from gedppl.learning.ordered import apart
 from gedppl.learning.programs import ProgramLearner
-from gedppl.oracles.ordered import apart
 from gedppl.rows import Rows
 from tests.program_doubles import Glm
 
