@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gedppl.oracles.fits import positive_definite
+from gedppl.learning.fits import positive_definite
 
 FEWEST, MOST = 5, 60  # steps
 FORGOTTEN = 0.3  # the largest correlation with where a draw began, at which steps may end
