@@ -111,8 +111,9 @@ def test_everything_arviz_asks_for_is_there_and_named(ppl: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of plotting packages
-def test_arvizs_plots_take_it() -> None:
-    az, data = arviz(), agent("numpyro").posterior("utility", draws=100).to_arviz()
+@pytest.mark.parametrize("ppl", PPLS)
+def test_arvizs_plots_take_it(ppl: str) -> None:
+    az, data = arviz(), agent(ppl).posterior("utility", draws=100).to_arviz()
     with quiet():
         az.plot_trace(data)
         az.plot_ppc(data) if major(az) < 1 else az.plot_ppc_dist(data)

@@ -36,6 +36,8 @@ RUN_HELP = """examples:
   gedppl run models/dosing.py --rounds 2000 --seed 0 --out runs/dosing
   gedppl run my_problem.py --rounds 200 --quiet --json > summary.json
   gedppl run my_problem.py --agent always-safe --out runs/safe
+  gedppl run models/dosing.py --confidence credible:level=0.9,source=nuts --out runs/credible
+  gedppl run models/dosing.py --oracle utility=svi:guide=normal --out runs/svi
 
 The script is a plain Python file with
   problem()       returns a gedppl.Problem
@@ -121,6 +123,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_options(run, rounds=1000)
     run.add_argument("--out", type=Path, help="folder for the results (runs/NAME)")
     run.add_argument("--agent", default="gedppl", help="who decides; the same names as in compare (%(default)s)")
+    run.add_argument(
+        "--confidence", action="append", metavar="RULE",
+        help="how limits are kept: NAME or NAME:option=value,... (credible:level=0.9,source=nuts); OUTCOME=RULE for one outcome",
+    )  # fmt: skip
+    run.add_argument("--oracle", action="append", metavar="ORACLE", help="how models are fitted, spelled alike (svi:steps=500)")
     run.add_argument("--overwrite", action="store_true", help="replace a run that is already in the folder, and its journal")
     run.add_argument("--decision", type=int, help="decision whose certificate the page shows (one that mixes actions)")
     _add_report_option(run)

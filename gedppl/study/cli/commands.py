@@ -8,6 +8,7 @@ import copy
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import gedppl
 from gedppl.agent import GEDUCB, recorder
 from gedppl.agent import resume as resume_agent
 from gedppl.errors import GedError, JournalNotFoundError, RunFileError, RunNotFoundError, ScriptError, SettingError
+from gedppl.study.cli.rules import ORACLES, RULES, read_rules
 from gedppl.study.cli.scripts import Script, agent_names, check_path, loaded, make_agent
 from gedppl.study.cli.tables import averaged, print_comparison, print_json, print_run, say
 from gedppl.study.planning.price import first_mix_words
@@ -42,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
         raise SettingError(f"--decision {options.decision} is not one of the {options.rounds} rounds, 0 to {options.rounds - 1}")
     with loaded(options.script) as script:
         chosen: dict[str, Any] = {"seed": options.seed, "delta": options.delta, "mode": options.mode}
+        chosen |= _rules(options.oracle, options.confidence)
         make_agent(options.agent, script.problem, script.environment, **chosen)  # wrong options spare the older run
         _check_folder(out)  # only now: a script that cannot run leaves no empty folder behind
         _remove_run(out)
@@ -67,7 +70,7 @@ def resume(options: argparse.Namespace) -> int:
     options.decision = None
     with loaded(script_path) as script:
         past.adopt(script.problem)
-        agent = resume_agent(path, script.problem)
+        agent = resume_agent(path, script.problem, **_rules(past.meta.get("oracle"), past.meta.get("confidence")))
         try:
             added = recover(agent, script.environment, past)
         except BaseException:
@@ -244,6 +247,14 @@ def _say_first_mix(script: Script, seed: int, looks: int) -> None:
     say(first_mix_words(script.problem, np.array([world.context(rng) for _ in range(looks)], float)))
 
 
+def _rules(oracle: Sequence[str] | None, confidence: Sequence[str] | None) -> dict[str, Any]:
+    """Oracle and confidence as the command line, or a run that it began, names them."""
+    return {
+        "oracle": read_rules("--oracle", oracle or (), ORACLES),
+        "confidence": read_rules("--confidence", confidence or (), RULES),
+    }
+
+
 def _describe(options: argparse.Namespace, script: Script) -> dict[str, Any]:
     return {
         "title": script.title,
@@ -251,6 +262,8 @@ def _describe(options: argparse.Namespace, script: Script) -> dict[str, Any]:
         "agent": options.agent,
         "mode": options.mode if options.agent == "gedppl" else None,
         "delta": options.delta,
+        "oracle": options.oracle,
+        "confidence": options.confidence,
         "rounds_asked": options.rounds,
         "gedppl": gedppl.__version__,
         "action_names": None if script.action_names is None else [str(name) for name in script.action_names],

@@ -44,13 +44,18 @@ def make_agent(
     mode: str = "default",
     journal: Path | None = None,
     rounds: int = 1000,
+    oracle: Any = None,
+    confidence: Any = None,
 ) -> Any:
     """An agent by its name on the command line. `rounds` is the horizon, which some baselines want to know."""
     base, _, kind = name.partition("-")
     if base == "gedppl" and (not kind or kind in MODES):
         from gedppl.agent import GEDUCB
 
-        return GEDUCB(problem, delta=delta, mode=kind or mode, seed=seed, journal=journal)
+        chosen = {"oracle": oracle, "confidence": confidence}
+        return GEDUCB(problem, delta=delta, mode=kind or mode, seed=seed, journal=journal, **chosen)
+    if oracle is not None or confidence is not None:
+        raise SettingError(f"--oracle and --confidence are for the gedppl agent; {name!r} has its own")
     K = problem.n_actions
     if name == "oracle":
         return FixedPolicy(lambda x: constrained_best(problem, *_truth(world, x, problem))[0], seed)
