@@ -2,13 +2,15 @@
 
     python benchmarks/dose_trials.py fixed   --trials 1000    DLT .05/.10/.18/.30/.45
     python benchmarks/dose_trials.py random  --trials 1000    pseudo-uniform truths (Clertant and O'Quigley 2017)
-    python benchmarks/dose_trials.py groups  --trials 200     three groups, pooled intercepts, level .85, 108 patients
+    python benchmarks/dose_trials.py groups  --trials 1000    three groups, pooled intercepts, level .85, 108 patients
     python benchmarks/dose_trials.py average --trials 200     the limit on the policy's average instead of on every draw
     python benchmarks/dose_trials.py states  --trials 100     how often draws give the dose of an exact grid
+    python benchmarks/dose_trials.py plan    --trials 1000    the fixed truth by `ged.plan`
 
 Trials have 36 patients, one at a time; the limit and the target are .33. A line is one design. `above` counts patients above the
 MTD (the highest dose at or under the limit; of random truths the dose nearest to it), `correct` trials that name it. Standard
 errors follow the numbers. Skeletons and priors are printed: every number depends on them. Trials are spread over `--workers`.
+All but `average` are decided from shared draws (`ged.shared_draws`) unless `--source smc` asks for an agent a trial.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from gedppl.study.baselines.three_plus_three import ThreePlusThree
 SKELETON = (0.10, 0.20, 0.33, 0.46, 0.58)
 PRIOR = "log alpha ~ N(0, 2^2), log beta ~ N(0, 1), logit p = log alpha + beta log(dose / 7)"
 K = len(model.DOSES)
+SHARED = {False: 50_000, True: 200_000}  # draws, without and with groups
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,15 @@ def problem(groups: bool, every_draw: bool) -> ged.Problem:
     return model.problem(groups, every_draw)
 
 
-def escalated(truth: np.ndarray, task: tuple[int, np.ndarray | None], *, patients: int, level: float, every_draw: bool) -> Told:
-    """One trial; `task` is its seed, and a truth of its own or None."""
+def escalated(
+    truth: np.ndarray, task: tuple[int, np.ndarray | None], *, patients: int, level: float, every_draw: bool, shared: bool
+) -> Told:
+    """One trial; `task` is its seed, and a truth of its own or None. `shared`: all trials weight the same draws."""
     seed, own = task
     world = model.World(truth if own is None else own)
     G = len(world.toxicity)
-    design = model.Escalation(problem(G > 1, every_draw), seed=seed, level=level)
+    agent = model.draws(G > 1, level, SHARED[G > 1]).agent(seed) if shared else None
+    design = model.Escalation(problem(G > 1, every_draw), seed=seed, level=level, agent=agent)
     rng, n, y = np.random.default_rng([seed, 11]), np.zeros((G, K), int), np.zeros((G, K), int)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -178,20 +184,24 @@ def exact_dose(n: np.ndarray, y: np.ndarray, level: float = model.LEVEL) -> int:
     return dose if dose else int(over[0] <= model.TOO_TOXIC)
 
 
-def states(trials: int) -> None:
+def states(trials: int, chains: bool) -> None:
     """Trials that follow the exact grid; at each state every source is asked what it would give."""
     sources = {
-        "smc, 4000 draws": ("smc", 4000, True),
-        "smc, 4000, no margin": ("smc", 4000, False),
-        "smc, 20000, no margin": ("smc", 20_000, False),
-        "laplace, 4000, no margin": ("laplace", 4000, False),
+        "smc, 4000, margin": ("smc", 4000, True),
+        "smc, 4000": ("smc", 4000, False),
+        "laplace, 4000": ("laplace", 4000, False),
     }
-    agree: dict[str, list[bool]] = {name: [] for name in sources}
+    if chains:
+        sources["nuts, 4000"] = ("nuts", 4000, False)
+    shared = f"shared, {SHARED[False]}"
+    agree: dict[str, list[bool]] = {name: [] for name in (*sources, shared)}
     for seed in range(trials):
         designs = {
             name: model.Escalation(problem(False, True), seed=seed, source=s, draws=d, margin=m)
             for name, (s, d, m) in sources.items()
         }
+        lot = model.draws(False, model.LEVEL, SHARED[False]).agent(seed)
+        designs[shared] = model.Escalation(problem(False, True), agent=lot)
         rng, n, y, x = np.random.default_rng([seed, 11]), np.zeros(K, int), np.zeros(K, int), np.zeros(1)
         for _ in range(model.PATIENTS):
             dose = exact_dose(n, y)
@@ -208,21 +218,39 @@ def states(trials: int) -> None:
         print(f"{name:22s} the exact grid's dose in {share(np.array(same))} of {len(same)} states", flush=True)
 
 
+def planned(trials: int) -> None:
+    """The same trials as any user would ask for them."""
+    began = time.process_time()
+    options = {"agent": model.quickly, "recommend": model.named, "replicates": trials}
+    found = ged.plan(
+        model.problem(), np.zeros((1, 1)), model.PATIENTS, scenarios={"usual": ged.Scenario(world=model.usual)}, **options
+    )
+    row, spent = found.rows[0], time.process_time() - began
+    for name in ("correct selection share", "share treated above a limit", "mean outcome: toxicity"):
+        print(f"{name} {100 * row[name]:.1f}%")
+    print(f"{trials} trials by plan: {spent:.0f} s of processor")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("fixed", "random", "groups", "average", "states"))
+    parser.add_argument("what", choices=("fixed", "random", "groups", "average", "states", "plan"))
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--source", choices=("shared", "smc"), default="shared", help="where the draws of a trial come from")
+    parser.add_argument("--nuts", action="store_true", help="states: ask Markov chains too, some seconds a trial")
     given = parser.parse_args()
     R, began = given.trials, time.process_time()
-    print(f"prior: {PRIOR}; level {model.LEVEL} unless said otherwise, 4000 draws, limit {model.LIMIT}, doses {model.DOSES}")
+    shared = given.source == "shared"
+    print(f"prior: {PRIOR}; level {model.LEVEL} unless said otherwise, limit {model.LIMIT}, doses {model.DOSES}")
     spent = lambda: (time.process_time() - began) * (given.workers == 1)  # noqa: E731 - processor time of this process alone
     if given.what == "states":
-        states(R)
+        states(R, given.nuts)
+    elif given.what == "plan":
+        planned(R)
     elif given.what == "groups":
         level, patients = 0.85, 3 * model.PATIENTS
-        found = run(model.BY_GROUP, None, R, given.workers, patients=patients, level=level, every_draw=True)
-        print(f"groups: intercepts N(centre, spread^2), centre ~ N(0, 2^2), spread ~ HalfNormal(.5); level {level}")
+        found = run(model.BY_GROUP, None, R, given.workers, patients=patients, level=level, every_draw=True, shared=shared)
+        print(f"groups: intercepts N(centre, spread^2), centre ~ N(0, 3), spread ~ HalfNormal(1); level {level}")
         for g, name in enumerate(model.GROUPS):
             mtd = int(np.flatnonzero(model.BY_GROUP[g] <= model.LIMIT).max())
             ours(f"{name} {model.BY_GROUP[g]}", found, np.full(R, mtd), spent(), g)
@@ -230,7 +258,8 @@ def main() -> None:
         truths, mtd = (np.tile(model.TOXICITY, (R, 1)), np.full(R, 3)) if given.what != "random" else pseudo_uniform(R)
         own = truths if given.what == "random" else None
         each = given.what != "average"
-        found = run(model.TOXICITY, own, R, given.workers, patients=model.PATIENTS, level=model.LEVEL, every_draw=each)
+        found = run(model.TOXICITY, own, R, given.workers, patients=model.PATIENTS, level=model.LEVEL, every_draw=each,
+                    shared=shared and each)  # fmt: skip
         ours("gedppl" if each else "gedppl, on average", found, mtd, spent())
         baselines(truths, mtd)
 

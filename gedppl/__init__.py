@@ -35,6 +35,7 @@ _HOMES = {
     "study.planning.paths": ("DecisionTable", "decision_table"),
     "study.planning.price": ("Price", "price"),
     "study.planning.problem_check": ("ProblemReport", "check_problem"),
+    "study.planning.shared_draws": ("shared_draws",),
     "study.report.plots": (
         "plot_action_bounds",
         "plot_cost_bounds",

@@ -237,7 +237,7 @@ class Explanation:
             if barred:
                 j = barred[0]
                 return (
-                    f"action {other} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r}, and the limit of "
+                    f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r}, and the limit of "
                     f"{self.limits[j]:.4g} holds for every draw: it is not mixed in at all"
                 )
             return (

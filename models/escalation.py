@@ -6,7 +6,7 @@ the limit is at most 0.25. Here that is a limit on every draw, with a credible b
 
     logit P(DLT at dose d) = log alpha + beta log(d / top dose),   log alpha ~ N(0, 2^2),  log beta ~ N(0, 1),
 
-    ged.Constraint(..., at_most=0.33, every_draw=True),   confidence=ged.credible_set(0.75, source="smc", draws=4000).
+    ged.Constraint(..., at_most=0.33, every_draw=True),   confidence=ged.credible_set(0.75, "smc", 4000, margin=False).
 
 Action 0 gives no dose. It is safe, and where nothing else is left the trial stops. This prior puts the lowest dose above the
 limit with a probability slightly above 0.25, so that the agent alone would never treat anybody: `check_problem` says so.
@@ -21,6 +21,7 @@ Run:  python benchmarks/dose_trials.py      (many trials, beside 3+3, BOIN and C
 """
 
 from dataclasses import replace
+from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -51,9 +52,12 @@ def toxicity(x, a, y=None):
 
 
 def toxicity_by_group(x, a, y=None):
-    """x (n, 1): the group's number. Intercepts are pooled around a common one, the slope is shared."""
-    centre = numpyro.sample("centre", dist.Normal(0.0, 2.0))
-    spread = numpyro.sample("spread", dist.HalfNormal(0.5))
+    """x (n, 1): the group's number. Intercepts are pooled around a common one, the slope is shared.
+
+    A group's own intercept has variance 3 + E[spread^2] = 4 before data, that of the model without groups.
+    """
+    centre = numpyro.sample("centre", dist.Normal(0.0, np.sqrt(3.0)))
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
     apart = numpyro.sample("apart", dist.Normal(0.0, 1.0).expand([len(GROUPS)]).to_event(1))
     log_beta = numpyro.sample("log_beta", dist.Normal(0.0, 1.0))
     log_alpha = centre + spread * apart[x[:, 0].astype(int)]
@@ -75,9 +79,9 @@ def problem(groups=False, every_draw=True):
 class Escalation:
     """The trial's protocol around the agent: where it starts, how it climbs, when it stops, and what it names at the end."""
 
-    def __init__(self, problem, delta=0.05, seed=0, level=LEVEL, source="smc", draws=4000, margin=True):
+    def __init__(self, problem, delta=0.05, seed=0, level=LEVEL, source="smc", draws=4000, margin=False, agent=None):
         confidence = ged.credible_set(level, source=source, draws=draws, margin=margin)
-        self.agent = ged.GEDUCB(problem, delta=delta, seed=seed, confidence=confidence, guard=None)
+        self.agent = agent or ged.GEDUCB(problem, delta=delta, seed=seed, confidence=confidence, guard=None)
         self.problem, self.highest, self.by_protocol = problem, {}, {}  # of each group, and decision -> its group
 
     def ask(self, x):
@@ -146,6 +150,17 @@ def environment(groups=False):
 
 def designed(problem, delta, seed):
     return Escalation(problem, delta, seed)
+
+
+@cache
+def draws(groups=False, level=LEVEL, size=50_000):
+    """The prior's draws that all simulated trials of a process share."""
+    return ged.shared_draws(problem(groups), np.arange(3.0)[:, None] if groups else np.zeros((1, 1)), level, size)
+
+
+def quickly(problem, delta, seed):
+    """The same design for a thousand trials, decided from shared draws."""
+    return Escalation(problem, delta, seed, agent=draws().agent(seed))
 
 
 def named(design, x):

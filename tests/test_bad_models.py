@@ -17,7 +17,7 @@ from numpyro.distributions import constraints as nc
 from gedppl import errors
 from gedppl.classes import as_density, check_site_names, density_class, finite_class
 from gedppl.rows import Rows
-from tests.optional_pyro import HAS_PYRO, pc, pd, pyro, torch
+from tests.optional_pyro import HAS_PYRO, needs_pyro, pc, pd, pyro, torch
 from tests.programs import linear_n, linear_p, logistic_n, logistic_p, poisson_n
 
 X, A = np.array([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]), np.array([0, 1, 2])
@@ -474,3 +474,41 @@ def test_a_numpy_table_indexed_by_a_says_to_use_jnp() -> None:
 
     with pytest.raises(errors.ModelError, match=r"jnp.asarray\(table\)\[a\] in place of numpy_table\[a\]"):
         density_class(model).density({"w": 0.0}, np.zeros((2, 1)), np.array([0, 1]))
+
+
+def by_column_name_n(x, a, y=None):
+    numpyro.sample("y", nd.Normal(x["load"] * numpyro.param("w", 0.0), 1.0), obs=y)
+
+
+def by_column_name_p(x, a, y=None):
+    pyro.sample("y", pd.Normal(x["load"] * pyro.param("w", torch.tensor(0.0)), 1.0), obs=y)
+
+
+def by_category_n(x, a, y=None):
+    numpyro.sample("y", nd.Normal(numpyro.param("w", jnp.zeros(3))[x[:, 0]], 1.0), obs=y)
+
+
+def by_category_p(x, a, y=None):
+    pyro.sample("y", pd.Normal(pyro.param("w", torch.zeros(3))[x[:, 0]], 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "fix"),
+    [
+        (by_column_name_n, r"x is an array, .* write x\[:, 0\]"),
+        pytest.param(by_column_name_p, r"x is an array, .* write x\[:, 0\]", marks=needs_pyro),
+        (by_category_n, r"index with x\[:, 0\].astype\(int\)"),
+        pytest.param(by_category_p, r"in Pyro x\[:, 0\].long\(\)", marks=needs_pyro),
+    ],
+)
+def test_a_context_read_in_the_wrong_way_gets_the_right_one(model, fix) -> None:
+    with pytest.raises(errors.ModelError, match=fix):
+        density_class(model, example=(np.zeros((2, 2)), np.zeros(2, int)))
+
+
+def test_an_error_of_another_kind_gets_no_such_advice() -> None:
+    def model(x, a, y=None):
+        raise RuntimeError("out of paper")
+
+    with pytest.raises(errors.ModelError, match=r"out of paper. A model is called as model\(x, a, y\)$"):
+        density_class(model, example=(np.zeros((2, 2)), np.zeros(2, int)))

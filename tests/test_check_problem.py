@@ -168,3 +168,38 @@ def test_it_shows_itself(report: Any) -> None:
     axes = report.plot()
     assert [line.get_ydata()[0] for line in axes[0].lines if line.get_label() == "limit"] == [0.3]
     plt.close("all")
+
+
+def test_a_utility_whose_range_the_prior_leaves_is_said() -> None:
+    """An age in years makes a prior of the right size thirty times too wide; nothing else would say so before round 1."""
+
+    def by_age(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 0.2))
+        numpyro.sample("y", dist.Normal(w * x[:, 0], 0.5), obs=y)
+
+    utility = ged.Utility(ged.density_class(by_age), ged.mean(-3, 3))
+    wide, fine = (ged.check_problem(ged.Problem(3, utility), scale * np.ones((4, 1)), runs=0) for scale in (50.0, 1.0))
+    assert wide.utility_outside > 0.5
+    assert any(text.startswith("utility: ") and "such as an age in years" in " ".join(text.split()) for text in wide.warnings)
+    assert fine.utility_outside == 0
+    assert fine.warnings == ()
+
+
+def test_one_model_object_with_two_outcomes_is_asked_about() -> None:
+    cls = ged.density_class(harm)
+    for outcome, said in ((None, 1), ("utility", 0)):
+        limit = ged.Constraint(cls, ged.mean(0, 1), at_most=0.3, safe_value=0.2, name="harm", outcome=outcome)
+        found = ged.check_problem(ged.Problem(3, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0), CONTEXTS, runs=0)
+        assert sum("say outcome='utility'" in text for text in found.warnings) == said
+
+
+def test_yes_or_no_is_a_share_and_not_a_quantile(report: Any) -> None:
+    assert report.outcomes[0].ones is None
+    assert report.outcomes[1].ones == pytest.approx([expit(norm(-1, 1).rvs(20_000, random_state=0)).mean()] * 3, abs=0.03)
+    assert "prior predictive of action 1: 1 in 3" in str(report)
+
+
+def test_a_wait_too_short_to_be_seen_says_why() -> None:
+    with pytest.raises(errors.SettingError, match="at least 50, got 40: the wait ends when half of the last 50"):
+        ged.check_problem(problem(), CONTEXTS, rounds=40)
+    assert ged.check_problem(problem(), CONTEXTS, rounds=40, runs=0, draws=20).waits == ()

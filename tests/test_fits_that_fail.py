@@ -8,16 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as nd
-import pyro
-import pyro.distributions as pd
 import pytest
-import torch
 
 import gedppl as ged
 from gedppl.errors import FitWarning
 from gedppl.learning.programs import ProgramLearner
 from gedppl.oracles.ordered import apart
 from gedppl.rows import Rows
+from tests.optional_pyro import pd, pyro, torch
 from tests.program_doubles import Glm
 
 # cutpoints that start in one place ------------------------------------------------------------------------------------------

@@ -39,6 +39,22 @@ class Site:
 TRACED = ("TracerArrayConversionError", "TracerIntegerConversionError")
 
 
+# words of an exception (of JAX, of torch) -> what was probably meant
+CAUSES = {
+    ("string indexing", "invalid data type 'str'", "too many indices for tensor of dimension 2"): (
+        "x is an array, with columns in their declared order: write x[:, 0] for the first"
+    ),
+    ("Indexer must have integer", "tensors used as indices must be long"): (
+        "x holds floats, and a category the number of its level: index with x[:, 0].astype(int), in Pyro x[:, 0].long()"
+    ),
+}
+
+
+def _likely_cause(failure: BaseException) -> str:
+    found = [cause for words, cause in CAUSES.items() if any(word in str(failure) for word in words)]
+    return "".join(f"; {cause}" for cause in found)
+
+
 def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
     """Run the model under each PPL that is loaded; the one that records the observed site is its backend."""
     if not callable(model):
@@ -72,7 +88,7 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
     if failure is not None:
         raise ModelError(
             f"the model raised {type(failure).__name__} when it was run with x of shape {x.shape}, a of shape {a.shape} "
-            f"and y of shape {a.shape}: {failure}. A model is called as model(x, a, y)"
+            f"and y of shape {a.shape}: {str(failure).rstrip('.')}. A model is called as model(x, a, y){_likely_cause(failure)}"
         ) from failure
     if seen:
         raise NoObservedSiteError(

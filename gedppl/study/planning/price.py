@@ -273,4 +273,5 @@ def wait_words(waits: Waits, rounds: int) -> str:
         return f"not within {rounds} rounds"
     middle = _median(waits)
     last = f"{max(ended)}" if len(ended) == len(waits) else f">{rounds}"
-    return f"{f'>{rounds}' if middle is None else f'{middle:.0f}'} rounds ({min(ended)} to {last})"
+    middle_words = f">{rounds}" if middle is None else f"{middle:.0f}"
+    return f"{middle_words} rounds" + (f" ({min(ended)} to {last})" if f"{min(ended)}" != last else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ import numpy as np
 from gedppl.agent import GEDUCB
 from gedppl.classes import DensityClass
 from gedppl.errors import FitWarning, FunctionalError, SettingError
+from gedppl.functionals import Functional
 from gedppl.numerics.numbers import check_whole
-from gedppl.problem import Constraint, Problem
+from gedppl.problem import Constraint, Problem, Utility
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
 from gedppl.study.planning.paths import event_free_path
@@ -44,6 +45,7 @@ class OutcomeCheck:
     ranks: np.ndarray  # (K,) directions of the parameters that rows of one action show
     rank: int  # that rows of all actions show
     unseen: tuple[str, ...]  # sites that no action shows in full
+    ones: np.ndarray | None = None  # (K,) share of ones in the prior predictive, where outcomes are 0 or 1
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class ProblemReport(Shown):
     outcomes: tuple[OutcomeCheck, ...]
     limits: tuple[LimitCheck, ...]
     path: tuple[int, ...]  # actions given if no bad outcome ever comes, for limits on every draw; empty where it is not known
+    utility_outside: float  # share of the utility's values under the prior that leave its declared range
     waits: tuple[int | None, ...]  # rounds until half of the decisions leave the safe action, one a simulated run
     rounds: int  # how long a run waited at most
     warnings: tuple[str, ...]
@@ -104,9 +107,12 @@ class ProblemReport(Shown):
 
     @property
     def _wait(self) -> str:
-        return f"{pricing.wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
+        runs = len(self.waits)
+        return f"{pricing.wait_words(self.waits, self.rounds)} in {runs} simulated run{'s' * (runs > 1)}"
 
     def _predictive(self, o: OutcomeCheck) -> list[str]:
+        if o.ones is not None:  # quantiles of zeros and ones would say nothing
+            return [f"  prior predictive of {a}: 1 in {share:.0%}" for a, share in zip(self.actions, o.ones)]
         return [f"  prior predictive of {a}: {_interval(q)}" for a, q in zip(self.actions, o.quantiles)]
 
     def _prior_of(self, c: LimitCheck) -> list[str]:
@@ -187,23 +193,36 @@ def check_problem(
     (0.333333333, True)
     """
     check_whole(10, draws=draws)
-    check_whole(pricing.WINDOW, rounds=rounds)
     check_whole(0, runs=runs, seed=seed)
+    check_rounds(rounds, runs)
     x = pricing.some_contexts(read_rows(problem, contexts), seed)
     problem.trace(x)
     outcomes = tuple(_outcome(name, cls, x, problem.n_actions, draws, seed) for name, cls in problem.streams.items())
     words = {} if not _learned(problem) else _rehearsed(problem, x, seed, agent)
     limits = tuple(_limit(problem, c, x, draws, seed, words) for c in _learned(problem))
+    outside = _outside(problem.utility.functional, _prior_values(problem.utility, x, problem.n_actions, draws, seed)).mean()
     waits, trouble = _waits(problem, x, rounds, runs, seed, agent)
     path = _path(problem, x, seed, agent)
     said = [
         *trouble,
+        *_of_utility(problem, outside),
+        *_given_twice(problem),
         *_never_reached(problem, path),
         *(w for o in outcomes for w in _of_outcome(o)),
         *(w for c in limits for w in _of_limit(problem, c)),
     ]
     named = problem.names.actions or [f"action {k}" for k in range(problem.n_actions)]
-    return ProblemReport(tuple(named), outcomes, limits, tuple(path), waits, int(rounds), tuple(said))
+    return ProblemReport(tuple(named), outcomes, limits, tuple(path), float(outside), waits, int(rounds), tuple(said))
+
+
+def check_rounds(rounds: int, runs: int) -> None:
+    """A wait ends with a share of the last `pricing.WINDOW` decisions, so that fewer rounds could never show one."""
+    check_whole(1, rounds=rounds)
+    if runs and rounds < pricing.WINDOW:
+        raise SettingError(
+            f"rounds must be a whole number of at least {pricing.WINDOW}, got {rounds}: the wait ends when half of the last "
+            f"{pricing.WINDOW} decisions leave the safe action; runs=0 simulates no run"
+        )
 
 
 def _learned(problem: Problem) -> list[Constraint]:
@@ -220,9 +239,10 @@ def _outcome(name: str, cls: Any, x: np.ndarray, n_actions: int, draws: int, see
     drawn = [d.sample(seed, 1).reshape(-1, len(x), n_actions, *d.event_shape) for d in parts]
     by_action = np.moveaxis(np.concatenate(drawn), 2, 0).reshape(n_actions, -1)  # of a vector outcome, all components alike
     quantiles = np.quantile(by_action, QUANTILES, axis=1).T
+    ones = by_action.mean(axis=1) if np.isin(by_action, (0, 1)).all() else None
     return cls.visit(
-        lambda members: OutcomeCheck(name, cls.exactness, quantiles, 0, np.zeros(n_actions, int), 0, ()),
-        lambda cls: _shown_by(name, cls, x, n_actions, quantiles, seed),
+        lambda members: OutcomeCheck(name, cls.exactness, quantiles, 0, np.zeros(n_actions, int), 0, (), ones),
+        lambda cls: replace(_shown_by(name, cls, x, n_actions, quantiles, seed), ones=ones),
     )
 
 
@@ -282,7 +302,7 @@ def _of_outcome(o: OutcomeCheck) -> list[str]:
 # limits ---------------------------------------------------------------------------------------------------------------
 
 
-def _prior_values(c: Constraint, x: np.ndarray, n_actions: int, draws: int, seed: int) -> np.ndarray:
+def _prior_values(c: Constraint | Utility, x: np.ndarray, n_actions: int, draws: int, seed: int) -> np.ndarray:
     """The functional at draws of the prior: (M, n, K)."""
     xs, a = grid(x, n_actions)
     cls = c.model
@@ -291,14 +311,21 @@ def _prior_values(c: Constraint, x: np.ndarray, n_actions: int, draws: int, seed
     return np.asarray(values, float).reshape(-1, len(x), n_actions)
 
 
+def _slack(f: Functional) -> float:
+    return SEEN * (f.high - f.low) if np.isfinite(f.high - f.low) else 0.0
+
+
+def _outside(f: Functional, values: np.ndarray) -> np.ndarray:
+    """Which values leave the declared range: (M, n, K) bool."""
+    return np.isnan(values) | (values > f.high + _slack(f)) | (values < f.low - _slack(f))
+
+
 def _limit(
     problem: Problem, c: Constraint, x: np.ndarray, draws: int, seed: int, words: Mapping[str, tuple[str, bool]]
 ) -> LimitCheck:
     j, f, a0 = problem.constraint_names.index(c.name), c.functional, int(problem.safe_action or 0)
     values = _prior_values(c, x, problem.n_actions, draws, seed)
     safe = problem.safe_values(x)[:, j]
-    slack = SEEN * (f.high - f.low) if np.isfinite(f.high - f.low) else 0.0
-    outside = np.isnan(values) | (values > f.high + slack) | (values < f.low - slack)
     pinned = values.copy()
     pinned[..., a0] = safe  # what was declared of the safe action counts, not what the model says of it
     others = np.delete(pinned, a0, axis=2)
@@ -310,8 +337,8 @@ def _limit(
         quantiles=np.quantile(pinned, QUANTILES, axis=(0, 1)).T,
         over=(pinned > c.at_most).mean(axis=(0, 1)),
         only_safe=float((others > c.at_most).all(axis=2).mean()) if others.shape[2] else 1.0,
-        outside=float(outside.mean()),
-        safe_above=float((values[..., a0] > safe + slack).mean()) if problem.learn_safe else 0.0,
+        outside=float(_outside(f, values).mean()),
+        safe_above=float((values[..., a0] > safe + _slack(f)).mean()) if problem.learn_safe else 0.0,
         first_mix=(float(mix.min()), float(mix.max())),
         method=method,
         guaranteed=guaranteed,
@@ -371,6 +398,31 @@ def _never_reached(problem: Problem, path: list[int]) -> list[str]:
         "draw, an untried action is reached through prior and model alone, and a prior can hide one for good; centre the prior "
         "lower, ask for a lower level, or let a protocol name a starting action"
     ]
+
+
+def _of_utility(problem: Problem, outside: float) -> list[str]:
+    f = problem.utility.functional
+    if outside <= FEW:
+        return []
+    return [
+        f"utility: {outside:.0%} of the prior's values lie outside its declared range, {f.low:g} to {f.high:g}; widen low= and "
+        "high=, narrow the prior, or bring the columns of x to a size that its coefficients expect (large numbers, such as an "
+        "age in years, make a wide prior of a narrow one)"
+    ]
+
+
+def _given_twice(problem: Problem) -> list[str]:
+    """Streams that learn one model object from outcomes of their own: mostly a forgotten `outcome=`."""
+    said: list[str] = []
+    first: dict[int, str] = {}
+    for name, model in problem.streams.items():
+        other = first.setdefault(id(model), name)
+        if other != name:
+            said.append(
+                f"outcome {name!r} has the very model of {other!r}, and each is learned from what is told of it: if they are one "
+                f"outcome, say outcome={other!r} in the Constraint, otherwise tell both"
+            )
+    return said
 
 
 def _of_limit(problem: Problem, c: LimitCheck) -> list[str]:
