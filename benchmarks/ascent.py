@@ -30,7 +30,8 @@ from scipy.optimize import minimize
 import gedppl as ged
 from gedppl.functionals import Functional
 from gedppl.learning import feed, learner_for
-from gedppl.learning.ascent import Region, ascend, walk
+from gedppl.learning.ascent import ascend
+from gedppl.learning.program_sets import Region, walk
 from gedppl.learning.radius import LikelihoodRatio
 
 K, DX = 3, 2

@@ -20,8 +20,8 @@ import numpyro
 import numpyro.distributions as dist
 from jax.scipy.stats import norm
 
-from gedppl.classes import density_class
 from gedppl.functionals import mean
+from gedppl.programs.contract import density_class
 from gedppl.rows import Rows
 
 DX, K = 5, 10

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import MemberList
 from gedppl.density import Density
+from gedppl.programs.contract import MemberList
 from gedppl.theory import eluder
 
 

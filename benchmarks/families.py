@@ -17,9 +17,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from gedppl.families.one_predictor import FAMILIES
 from gedppl.functionals import cvar, mean, probability, quantile, second_moment, variance
 from gedppl.learning import feed, learner_for
-from gedppl.oracles.one_predictor import FAMILIES
 from tests.program_doubles import OnePredictorDouble, ScaleDouble
 
 K, ROWS, REPEATS = 5, 400, 20

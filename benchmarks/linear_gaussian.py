@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import LinearPredictor
 from gedppl.functionals import mean
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
+from gedppl.programs.contract import LinearPredictor
 
 D, K = 5, 10
 

@@ -28,8 +28,8 @@ def logistic_refit() -> None:
     import numpyro
     import numpyro.distributions as dist
 
-    from gedppl.classes import density_class
-    from gedppl.oracles import mle, score_equations
+    from gedppl.learning.oracles import mle, score_equations
+    from gedppl.programs.contract import density_class
     from gedppl.rows import Rows
 
     def model(x, a, y=None):
@@ -61,9 +61,9 @@ def growing_history() -> None:
     import numpyro
     import numpyro.distributions as dist
 
-    from gedppl.classes import density_class
-    from gedppl.oracles import mle
-    from gedppl.oracles.variational import svi
+    from gedppl.learning.oracles import mle
+    from gedppl.learning.variational import svi
+    from gedppl.programs.contract import density_class
     from gedppl.rows import Rows
 
     def model(x, a, y=None):
@@ -94,8 +94,8 @@ def svi_against_naive(rounds: int = 8) -> None:
     from numpyro.infer import SVI, Trace_ELBO
     from numpyro.infer.autoguide import AutoNormal
 
-    from gedppl.classes import density_class
-    from gedppl.oracles.variational import svi
+    from gedppl.learning.variational import svi
+    from gedppl.programs.contract import density_class
     from gedppl.rows import Rows
 
     def model(x, a, y=None):
@@ -132,8 +132,8 @@ def pyro_svi(steps: int = 500) -> None:
     import torch
     from pyro.infer.autoguide import AutoNormal
 
-    from gedppl.classes import density_class
-    from gedppl.oracles.variational import svi
+    from gedppl.learning.variational import svi
+    from gedppl.programs.contract import density_class
     from gedppl.rows import Rows
 
     def model(x, a, y=None):

@@ -26,11 +26,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from gedppl.classes import density_class
 from gedppl.learning.draws import sample
+from gedppl.learning.oracles import auto
 from gedppl.learning.trusted import trusted
-from gedppl.oracles import auto
-from gedppl.oracles.variational import svi
+from gedppl.learning.variational import svi
+from gedppl.programs.contract import density_class
 from gedppl.rows import Rows
 
 ROWS, RANKS = 24, 99

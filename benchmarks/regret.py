@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gedppl.classes import LinearPredictor
+from gedppl.programs.contract import LinearPredictor
 from gedppl.study.baselines.oplb import OPLB
 
 K, SIGMA, DELTA = 5, 0.1, 0.05

@@ -22,10 +22,10 @@ import numpy as np
 
 import gedppl as ged
 from gedppl.agent import keeper, recorder
-from gedppl.classes import LinearPredictor, Parametric
 from gedppl.density import Density
+from gedppl.ged_ucb.settings import settings
 from gedppl.journal import Journal
-from gedppl.settings import settings
+from gedppl.programs.contract import LinearPredictor, Parametric
 
 ACTIONS, WIDTH, SCALE = 5, 4, 0.1
 

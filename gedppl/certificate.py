@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.ged_ucb.declared import holds_parameters
+from gedppl.ged_ucb.costs import holds_parameters
 from gedppl.learning.learner import Bounds, UsedDraws
-from gedppl.names import Names
 from gedppl.problem import Constraint
+from gedppl.problem.names import Names
 from gedppl.showing import Facts, Shown, as_lines
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import FamilyError
-from gedppl.families import Family, get_family
+from gedppl.families import Family
 from gedppl.families import bounded as families_bounded  # noqa: F401 (register)
 from gedppl.families import composite as families_composite  # noqa: F401 (register)
 from gedppl.families import discrete as families_discrete  # noqa: F401 (register)
 from gedppl.families import positive as families_positive  # noqa: F401 (register)
+from gedppl.families.family import FAMILIES
 from gedppl.numerics.arrays import Namespace, library, namespace
 from gedppl.numerics.integrate import lattice
 from gedppl.numerics.quantiles import external_draws, quantile
@@ -52,11 +53,10 @@ class Density:
     args: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        expected = set(get_family(self.family).args)
+        expected = set(FAMILIES[self.family].args)
         if set(self.args) != expected:
             raise FamilyError(
-                f"{self.family} takes the arguments {', '.join(get_family(self.family).args)}; got "
-                f"{', '.join(self.args) or 'none'}"
+                f"{self.family} takes the arguments {', '.join(FAMILIES[self.family].args)}; got {', '.join(self.args) or 'none'}"
             )
 
     # the parts --------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class Density:
     @property
     def spec(self) -> Family:
         """The registered `Family`."""
-        return get_family(self.family)
+        return FAMILIES[self.family]
 
     @property
     def xp(self) -> Namespace:

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 import gedppl as ged
-from gedppl.classes import MemberList
 from gedppl.density import Density
+from gedppl.programs.contract import MemberList
 
 
 class CoinTables(MemberList):

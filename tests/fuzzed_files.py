@@ -220,7 +220,7 @@ def a_prepared_meta(folder: Path) -> Callable[[random.Random], str]:
 
 def a_netcdf(folder: Path) -> Callable[[random.Random], str]:
     """``run.nc`` is written for others and never read: whatever it holds, the run is the same and can be written over it."""
-    from gedppl import arviz_shim
+    from gedppl.learning import arviz_shim
 
     source = a_run(folder / "source")
     run = ged.Run.load(source)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gedppl import reading
+from gedppl.journal import format as reading
 from gedppl.study.simulation.run_files import ARRAYS, CERTIFICATES, META, _own_hash
 
 

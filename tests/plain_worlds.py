@@ -7,12 +7,12 @@ import hashlib
 import numpy as np
 
 import gedppl as ged
-from gedppl.classes import MemberList
 from gedppl.density import Density
 from gedppl.errors import OutOfSupportError
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.programs import ProgramLearner
+from gedppl.programs.contract import MemberList
 from tests.program_doubles import Glm, arm_features
 
 

@@ -1,4 +1,4 @@
-"""Density classes written by hand in NumPy: the protocol of `gedppl.classes.DensityClass` without a PPL.
+"""Density classes written by hand in NumPy: the protocol of `gedppl.programs.contract.DensityClass` without a PPL.
 
 They are fast enough for hundreds of runs, and independent of the backends whose classes they stand in for.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit, gammaln
 
-from gedppl.classes import LinearPredictor, LocationScale, Parametric
 from gedppl.density import Density
-from gedppl.oracles.one_predictor import FAMILIES
+from gedppl.families.one_predictor import FAMILIES
+from gedppl.programs.contract import LinearPredictor, LocationScale, Parametric
 from gedppl.rows import Rows
 
 ARGUMENT = {  # the family's argument that the linear predictor sets under its usual link, and how

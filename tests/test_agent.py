@@ -10,8 +10,8 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors, ged_ucb
+from gedppl import ged_ucb as optimism
 from gedppl.agent import FallbackWarning, SafeActionWarning
-from gedppl.ged_ucb import optimism
 from tests.problems import LinearWorld, TableWorld
 
 WORLD = TableWorld(2, 3, 8, seed=4)

@@ -10,11 +10,11 @@ import pytest
 from scipy.optimize import minimize
 
 from gedppl.functionals import mean, variance
-from gedppl.learning.ascent import Walk, ascend, extremes, project
+from gedppl.learning.ascent import ascend, project
+from gedppl.learning.learner import laplace
 from gedppl.learning.likelihoods import PredictorData, ProgramData
-from gedppl.learning.predictive import laplace
 from gedppl.learning.program_bounds import by_ascent
-from gedppl.learning.program_sets import plausible
+from gedppl.learning.program_sets import Walk, extremes, plausible
 from tests.program_doubles import Double, Glm, Heteroscedastic, TanhNet, some_rows
 
 KAPPA = 15.0
@@ -187,7 +187,7 @@ def test_without_the_walk_along_rays_the_open_direction_is_missed(monkeypatch) -
         return Walk(origin, origin, np.zeros(len(origin), bool), 0)
 
     monkeypatch.setattr("gedppl.learning.ascent.walk", stay)
-    monkeypatch.setattr("gedppl.learning.ascent_bounds.walk", stay)
+    monkeypatch.setattr("gedppl.learning.program_sets.walk", stay)
     assert late_rise()[1].upper[1] < 400
 
 
@@ -198,7 +198,7 @@ def test_climbs_that_end_apart_give_the_end_of_the_range(monkeypatch) -> None:
     learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 19)))
     x, a = np.repeat(np.random.default_rng(2).standard_normal((1, 1)), 2, axis=0), np.arange(2)
     assert np.isposinf(by_ascent(learner, mean(-20, 20), x, a).upper[1])
-    monkeypatch.setattr("gedppl.learning.ascent_bounds._apart", lambda search, climbed, allowed: np.zeros(4, bool))
+    monkeypatch.setattr("gedppl.learning.ascent._apart", lambda search, climbed, allowed: np.zeros(4, bool))
     lone = by_ascent(learner, mean(-20, 20), x, a)
     starts = np.random.default_rng(0).standard_normal((40, 19))
     starts *= np.sqrt(2 * KAPPA) / np.linalg.norm(starts, axis=1)[:, None]

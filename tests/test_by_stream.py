@@ -10,7 +10,7 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.settings import settings
+from gedppl.ged_ucb.settings import settings
 from tests.plain_worlds import ArmsWorld
 from tests.program_doubles import Glm
 from tests.test_credible import LOGISTIC

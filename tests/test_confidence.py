@@ -11,21 +11,21 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
-from gedppl.classes import MemberList, density_class
 from gedppl.density import Density
 from gedppl.divergences import hellinger2
 from gedppl.errors import NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import expected, mean, variance
 from gedppl.learning import ConfidenceSet, confidence_set, feed, learner_for, radius, shrinkage
 from gedppl.learning.finite import EMPTY, FiniteLearner
+from gedppl.learning.learner import Particles
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
-from gedppl.learning.predictive import Particles
 from gedppl.learning.program_bounds import MISSPECIFIED
 from gedppl.learning.program_sets import Start, next_starts
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.reach import declared_reach
 from gedppl.learning.sampled_sets import members
+from gedppl.programs.contract import MemberList, density_class
 from gedppl.study.report.plots import plot_shrinkage
 from tests.program_doubles import Double, Glm, Heteroscedastic, OnePredictorDouble, arm_features, some_rows
 

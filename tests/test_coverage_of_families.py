@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from gedppl.families.one_predictor import FAMILIES
 from gedppl.functionals import mean
 from gedppl.learning.programs import ProgramLearner
-from gedppl.oracles.one_predictor import FAMILIES
 from tests.program_doubles import OnePredictorDouble
 from tests.test_one_predictor import STOCHASTIC, fixed_of, positive_line
 

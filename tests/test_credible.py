@@ -13,8 +13,7 @@ from scipy.stats import binom, norm
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.ged_ucb.mixtures import kept_on_draws, limit_costs
-from gedppl.ged_ucb.optimism import Today
+from gedppl.ged_ucb import Today, kept_on_draws, limit_costs
 from gedppl.learning import feed, learner_for
 from gedppl.learning.credible import MONTE_CARLO, quantile_level
 from gedppl.learning.learner import Bounds, DrawnValues

@@ -14,11 +14,11 @@ from scipy.stats import binom, norm
 
 import gedppl as ged
 from gedppl.agent import AlarmWarning, SafeActionWarning, monitoring
-from gedppl.classes import MemberList
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
-from gedppl.ged_ucb import declared
+from gedppl.ged_ucb import costs as declared
 from gedppl.learning.learner import Bounds
+from gedppl.programs.contract import MemberList
 from gedppl.study.planning import plan
 from gedppl.study.simulation import simulate
 from tests.plain_worlds import PlainTables, PlainWorld, play, take_out_the_betting_monitors

@@ -15,8 +15,8 @@ from gedppl.agent import AlarmWarning
 from gedppl.agent import memory as steps
 from gedppl.agent.feedback import Entry, rows_by_stream
 from gedppl.agent.memory import Memory
+from gedppl.ged_ucb.settings import settings
 from gedppl.guard import DelayMonitor, Guard, Told
-from gedppl.settings import settings
 from tests.plain_worlds import PlainTables, PlainWorld, play
 
 WORLD = PlainWorld()

@@ -18,12 +18,11 @@ from numpyro.contrib.module import flax_module
 from numpyro.distributions import constraints as nc
 
 from gedppl import errors
-from gedppl.classes import as_density, density_class, finite_class
 from gedppl.density import Density
 from gedppl.programs.affine import Level
-from gedppl.programs.histories import pieces
+from gedppl.programs.contract import as_density, density_class, finite_class
 from gedppl.programs.jax_affine import levels as jax_levels
-from gedppl.rows import Rows
+from gedppl.rows import Rows, pieces
 from tests.optional_pyro import HAS_PYRO, PPLS, pd, pyro, torch
 from tests.programs import PROGRAMS, hierarchical_p, linear_n, linear_p, network_p, poisson_n
 from tests.test_density_class import MeanOf, case

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gedppl.classes import density_class
+from gedppl.programs.contract import density_class
 from gedppl.rows import Rows
 from tests.optional_pyro import HAS_PYRO, PPLS, needs_pyro
 from tests.programs import DX, PROGRAMS, K, Program

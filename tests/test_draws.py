@@ -15,13 +15,13 @@ from numpyro.distributions import constraints as nc
 from scipy import stats
 
 from benchmarks.posterior import calibrate
-from gedppl.arviz_shim import arviz, major, quiet
-from gedppl.classes import density_class, finite_class
 from gedppl.errors import SettingError
 from gedppl.functionals import mean
+from gedppl.learning.arviz_shim import arviz, major, quiet
 from gedppl.learning.draws import ParameterDraws, corrected, log_likelihood, log_posterior, sample, values
+from gedppl.learning.variational import svi
 from gedppl.numerics import pareto
-from gedppl.oracles.variational import svi
+from gedppl.programs.contract import density_class, finite_class
 from gedppl.rows import Rows
 from tests.optional_pyro import PPLS, needs_pyro, pc, pd, pyro, torch
 

@@ -13,8 +13,8 @@ import scipy.stats
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.classes import density_class
 from gedppl.programs.affine import Level
+from gedppl.programs.contract import density_class
 from tests.optional_pyro import pd, pyro, torch
 
 RNG = np.random.default_rng(3)

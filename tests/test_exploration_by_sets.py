@@ -10,7 +10,7 @@ import pytest
 import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.density import Density
-from gedppl.settings import settings
+from gedppl.ged_ucb.settings import settings
 from tests.eluder_worlds import CoinTables, CoinWorld
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")

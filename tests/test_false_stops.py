@@ -11,10 +11,10 @@ from scipy.stats import t as student
 
 import gedppl as ged
 from gedppl.agent.monitoring import limit_floor, safe_cost, stops
-from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
 from gedppl.guard import Floor, LimitMonitor, SafeValueMonitor
+from gedppl.programs.contract import LinearPredictor
 from tests.plain_worlds import ArmsWorld
 from tests.program_doubles import Glm, arm_features
 from tests.test_declared import Families, exponential, normal

@@ -13,7 +13,7 @@ from scipy import integrate, stats
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.families import Family, family_names, get_family, register_family
-from gedppl.families.family import _FAMILIES, safe_log
+from gedppl.families.family import FAMILIES, safe_log
 from gedppl.functionals.expectation import expectation, quantile
 from gedppl.numerics.integrate import lattice, panels
 from tests.families_table import CASES, Case, N
@@ -372,7 +372,7 @@ def test_a_new_family_needs_only_its_log_density_and_its_bulk():
         assert "Triangle" in family_names()
         assert get_family("Triangle").name == "Triangle"
     finally:
-        del _FAMILIES["Triangle"]
+        del FAMILIES["Triangle"]
 
 
 # panels and sums ------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 import pytest
 
 import gedppl as ged
-from gedppl.programs import feature_tables
-from gedppl.programs.feature_tables import FeatureTable, tabulated, unit_slopes
+from gedppl.programs import affine as feature_tables
+from gedppl.programs.affine import FeatureTable, tabulated, unit_slopes
 from tests.optional_pyro import needs_pyro
 
 K, D = 3, 2

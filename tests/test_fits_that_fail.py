@@ -12,8 +12,8 @@ import pytest
 
 import gedppl as ged
 from gedppl.errors import FitWarning
+from gedppl.learning.ordered import apart
 from gedppl.learning.programs import ProgramLearner
-from gedppl.oracles.ordered import apart
 from gedppl.rows import Rows
 from tests.optional_pyro import pd, pyro, torch
 from tests.program_doubles import Glm

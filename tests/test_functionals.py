@@ -486,7 +486,7 @@ def test_registering_for_an_unknown_family_is_refused():
 
 
 def test_a_registered_closed_form_is_used():
-    from gedppl.functionals.rules import _RULES
+    from gedppl.functionals import _RULES
 
     assert ("cvar", "Gumbel") not in _RULES
     density = Density("Gumbel", {"loc": np.zeros(N), "scale": 1.0})

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl import reading
 from gedppl.agent import recorder
 from gedppl.errors import JournalCorruptError, RecordError, RunFileError, SettingError, UnsafeFileError
+from gedppl.journal import format as reading
 from gedppl.journal.format import MAX_DECODED_BYTES, MAX_DEPTH, decode, encode
 from gedppl.study.simulation import run_files
 from tests.fuzzed_files import READ, WORLD, a_run, fingerprint, inflating, resealed

@@ -16,9 +16,9 @@ from gedppl.agent import AlarmWarning, monitoring
 from gedppl.agent.feedback import Entry
 from gedppl.agent.memory import alarmed
 from gedppl.agent.monitoring import limit_floor, stops
-from gedppl.classes import LinearPredictor
 from gedppl.guard import Alarm, Cost, Told
 from gedppl.learning import linear_gaussian
+from gedppl.programs.contract import LinearPredictor
 from tests.plain_worlds import ArmsWorld, PlainWorld, play, take_out_the_betting_monitors
 from tests.program_doubles import Glm, Heteroscedastic
 

@@ -12,7 +12,7 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.numerics import numbers
+from gedppl.numerics import arrays as numbers
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 
 WORLD = PlainWorld()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from gedppl.classes import LinearPredictor
 from gedppl.errors import DataError, FamilyError, NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
 from gedppl.learning import ellipsoids
-from gedppl.learning.groups import action_groups, dependence
+from gedppl.learning.learner import action_groups, dependence
 from gedppl.learning.linear_gaussian import EMPTY, LinearGaussianLearner
-from gedppl.learning.loc_ranges import value_range
+from gedppl.learning.value_ranges import value_range
+from gedppl.programs.contract import LinearPredictor
 
 K = 3
 

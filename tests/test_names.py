@@ -13,10 +13,11 @@ import numpyro.distributions as dist
 import pytest
 
 import gedppl as ged
-from gedppl import errors, names
+from gedppl import errors
 from gedppl.agent import recorder
-from gedppl.names import Names
-from gedppl.numerics.numbers import whole
+from gedppl.numerics.arrays import whole
+from gedppl.problem import names
+from gedppl.problem.names import Names
 from gedppl.study.offpolicy import Log, ips
 
 ARMS = ("placebo", "A", "B")

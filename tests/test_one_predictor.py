@@ -11,11 +11,11 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 
 from gedppl.density import Density
+from gedppl.families.one_predictor import FAMILIES, OnePredictor
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
 from gedppl.learning import feed
 from gedppl.learning.program_bounds import _over_interval
 from gedppl.learning.programs import ProgramLearner
-from gedppl.oracles.one_predictor import FAMILIES, OnePredictor
 from tests.program_doubles import OnePredictorDouble
 
 FIXED = {"total_count": 5.0, "concentration": 1.7, "scale": 0.6}

@@ -10,22 +10,25 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from gedppl.classes import LinearPredictor, Parametric
 from gedppl.errors import ParameterError, SettingError
-from gedppl.oracles import (
+from gedppl.learning import fits
+from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess, believe, decrement, keep_good, positive_definite
+from gedppl.learning.oracles import (
     Oracle,
+    PredictorObjective,
+    RunningLeastSquares,
     auto,
     finite_enumeration,
+    fit_least_squares,
     fit_score_equations,
-    fits,
     least_squares,
     maximum_likelihood,
     mle,
     score_equations,
 )
-from gedppl.oracles.fits import Fit, Objective, WorkingPrior, assess, believe, decrement, keep_good, positive_definite
-from gedppl.oracles.glm import PredictorObjective, RunningLeastSquares, fit_least_squares
-from gedppl.oracles.variational import SVI, GuideFit, GuideSettings
+from gedppl.learning.variational import SVI
+from gedppl.programs.contract import LinearPredictor, Parametric
+from gedppl.programs.guides import GuideFit, GuideSettings
 from gedppl.rows import Rows
 
 # a class written by hand: log p of a row as a function of eta = x @ theta ------------------------------------------------

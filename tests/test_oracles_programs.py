@@ -18,12 +18,11 @@ from scipy import stats
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from gedppl.classes import density_class
 from gedppl.errors import SettingError
-from gedppl.oracles import auto, fit_score_equations, maximum_likelihood, mle
-from gedppl.oracles.fits import Objective, WorkingPrior, keep_good
-from gedppl.oracles.glm import PredictorObjective
-from gedppl.oracles.variational import svi
+from gedppl.learning.fits import Objective, WorkingPrior, keep_good
+from gedppl.learning.oracles import PredictorObjective, auto, fit_score_equations, maximum_likelihood, mle
+from gedppl.learning.variational import svi
+from gedppl.programs.contract import density_class
 from gedppl.rows import Rows
 
 RNG = np.random.default_rng(7)

@@ -17,11 +17,11 @@ import pyro.distributions as dist  # noqa: E402
 from pyro.infer.autoguide import AutoNormal  # noqa: E402
 from pyro.nn import PyroModule, PyroParam, PyroSample  # noqa: E402
 
-from gedppl.classes import density_class  # noqa: E402
 from gedppl.errors import SettingError, SiteClashError  # noqa: E402
-from gedppl.oracles import auto, mle  # noqa: E402
-from gedppl.oracles.fits import WorkingPrior  # noqa: E402
-from gedppl.oracles.variational import svi  # noqa: E402
+from gedppl.learning.fits import WorkingPrior  # noqa: E402
+from gedppl.learning.oracles import auto, mle  # noqa: E402
+from gedppl.learning.variational import svi  # noqa: E402
+from gedppl.programs.contract import density_class  # noqa: E402
 from gedppl.programs.torch_graphs import record  # noqa: E402
 from gedppl.rows import Rows  # noqa: E402
 

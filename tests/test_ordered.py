@@ -15,11 +15,11 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.density import Density
+from gedppl.learning.fits import WorkingPrior
 from gedppl.learning.likelihoods import OrderedData, ProgramData
+from gedppl.learning.oracles import maximum_likelihood
+from gedppl.learning.ordered import OrderedObjective
 from gedppl.learning.programs import ProgramLearner
-from gedppl.oracles import maximum_likelihood
-from gedppl.oracles.fits import WorkingPrior
-from gedppl.oracles.ordered import OrderedObjective
 from gedppl.rows import Rows
 from tests.optional_pyro import HAS_PYRO, pd, pyro, torch
 

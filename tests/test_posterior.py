@@ -13,8 +13,8 @@ import numpyro.distributions as nd
 import pytest
 
 import gedppl as ged
-from gedppl.arviz_shim import arviz, group_names, major, quiet
 from gedppl.errors import DataError, SettingError
+from gedppl.learning.arviz_shim import arviz, group_names, major, quiet
 from tests.optional_pyro import PPLS, pd, pyro, torch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -16,9 +16,9 @@ import gedppl as ged
 from gedppl.errors import SettingError
 from gedppl.learning import draws, feed, learner_for
 from gedppl.learning.draws import ParameterDraws
-from gedppl.learning.predictive import PARTICLES
+from gedppl.learning.learner import PARTICLES
 from gedppl.learning.programs import ProgramLearner
-from gedppl.oracles.variational import svi
+from gedppl.learning.variational import svi
 
 DELTA, TRUTH = 0.1, np.array([0.8, -0.6, 0.5])
 

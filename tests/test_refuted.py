@@ -12,7 +12,6 @@ from scipy.stats import bernoulli, binom, norm
 
 import gedppl as ged
 from gedppl import learning as confidence
-from gedppl.classes import LinearPredictor
 from gedppl.errors import SettingError
 from gedppl.guard import ClassMonitor, PitMonitor
 from gedppl.guard.bets import log_total
@@ -20,6 +19,7 @@ from gedppl.learning import linear_gaussian
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.program_sets import concave_top
+from gedppl.programs.contract import LinearPredictor
 from tests.plain_worlds import ArmsWorld, PlainWorld
 from tests.program_doubles import Glm
 

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl import arviz_shim
 from gedppl.errors import SettingError, UnknownTruthError
+from gedppl.learning import arviz_shim
 from gedppl.study import report
 from gedppl.study.report import learning, page, plots, style
 from gedppl.study.simulation import FixedPolicy, simulate
@@ -137,7 +137,7 @@ try:
     print("did not warn", arviz.__version__)
 except FutureWarning:
     print("warned")
-from gedppl.arviz_shim import arviz
+from gedppl.learning.arviz_shim import arviz
 arviz()
 """
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}

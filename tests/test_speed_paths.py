@@ -16,15 +16,14 @@ from gedppl.agent.monitoring import outcome_floor
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
-from gedppl.guard import contexts as contexts_file
+from gedppl.guard import bets as contexts_file
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.program_bounds import GUESS_SDS
 from gedppl.learning.programs import ProgramLearner
-from gedppl.numerics.records import evolved
-from gedppl.programs.histories import KEPT_ANSWERS, LARGEST, Answers
-from gedppl.rows import Rows
+from gedppl.numerics.arrays import evolved
+from gedppl.rows import KEPT_ANSWERS, LARGEST, Answers, Rows
 
 # the guard ------------------------------------------------------------------------------------------------------------
 

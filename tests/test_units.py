@@ -151,7 +151,7 @@ def test_only_flags_change_a_claim() -> None:
 
 def test_an_empty_set_is_a_flag_of_its_own() -> None:
     """What an agent does about it hangs on the field, whatever the note says."""
-    from gedppl.ged_ucb import declared
+    from gedppl.ged_ucb import costs as declared
 
     agent = ged.GEDUCB(scaled(1.0), guard=None)
     agent.ask([0.0])

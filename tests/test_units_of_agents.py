@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl.classes import LinearPredictor, OrderedPredictor
 from gedppl.density import Density
+from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from tests.program_doubles import ARGUMENT, Glm, Heteroscedastic, arm_features
 from tests.test_declared import Families
 

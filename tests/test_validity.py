@@ -12,17 +12,17 @@ import numpyro.distributions as dist
 import pytest
 from scipy.stats import binom
 
-from gedppl.classes import LinearPredictor, density_class
 from gedppl.density import Density
 from gedppl.functionals import expected, mean, probability
 from gedppl.learning import confidence_set, learner_for, radius
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import EMPTY
-from gedppl.learning.ordered_bounds import APART
+from gedppl.learning.oracles import auto, mle
 from gedppl.learning.program_bounds import _over_interval
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import Est
-from gedppl.oracles import auto, mle
+from gedppl.learning.value_ranges import APART
+from gedppl.programs.contract import LinearPredictor, density_class
 from tests.program_doubles import ARGUMENT, Glm, arm_features, some_rows
 
 DELTA = 0.05

@@ -11,7 +11,7 @@ import pytest
 
 import gedppl as ged
 from gedppl.errors import OutcomeUsedError
-from gedppl.oracles.one_predictor import FAMILIES
+from gedppl.families.one_predictor import FAMILIES
 from tests.optional_pyro import needs_pyro, pd, pyro, torch
 
 RNG = np.random.default_rng(3)

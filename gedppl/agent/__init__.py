@@ -18,9 +18,20 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
+from gedppl.agent import keeper, monitoring, recorder
 from gedppl.agent import memory as steps
-from gedppl.agent import monitoring, recorder, state_store
-from gedppl.agent.deciding import AlarmWarning, Choice, Decision, FallbackWarning, SafeActionWarning, choose, decide
+from gedppl.agent.deciding import (
+    AlarmWarning,
+    Choice,
+    Decision,
+    FallbackWarning,
+    Recommendation,
+    SafeActionWarning,
+    choose,
+    decide,
+    decision_payload,
+    recommend,
+)
 from gedppl.agent.feedback import (
     Entry,
     Outcomes,
@@ -31,10 +42,8 @@ from gedppl.agent.feedback import (
     read_outcomes,
     read_triples,
 )
-from gedppl.agent.keeper import Keeper, Resumed
+from gedppl.agent.keeper import Keeper, Resumed, rows_of
 from gedppl.agent.memory import Inbox, Memory
-from gedppl.agent.recommending import Recommendation, recommend
-from gedppl.agent.remembered_rows import rows_of
 from gedppl.certificate import Explanation, what_holds_back
 from gedppl.errors import (
     ActionRangeError,
@@ -46,13 +55,13 @@ from gedppl.errors import (
     UnknownDecisionError,
     renamed,
 )
+from gedppl.ged_ucb.settings import settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.learning import ConfidenceSet
 from gedppl.learning.posterior import Posterior, posterior
-from gedppl.numerics.numbers import is_whole
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem import UTILITY, Problem
-from gedppl.settings import settings
 from gedppl.showing import Facts, Shown, amounts
 
 __all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionWarning", "resume"]
@@ -77,7 +86,7 @@ class GEDUCB(Shown):
     warmup
         ``None`` (the mode's choice), ``"none"``, ``"paper"`` (each action once, whatever the limits) or ``"safe-m"``.
     bonus_scale, width_scale
-        By sets: rho and w of u + rho (u+ - u) + w alpha (U - L), see `gedppl.ged_ucb.optimism`; by counterfactuals they multiply
+        By sets: rho and w of u + rho (u+ - u) + w alpha (U - L), see `gedppl.ged_ucb`; by counterfactuals they multiply
         the paper's beta_t and alpha_r. 1 in ``"theory"`` and ``"paper"``, by default 0.7 and 0.1 (counterfactuals: 0.2 and 0.1),
         chosen once by `benchmarks/weights.py`. They never touch feasibility.
     oracle, confidence
@@ -196,7 +205,7 @@ class GEDUCB(Shown):
     def state_hash(self) -> str:
         """SHA-256 of all that decides the next policy and of every decision and outcome; the same again after `resume`."""
         with self._step():
-            return state_store.state_hash(self._memory, self._keeper.ledger)
+            return keeper.state_hash(self._memory, self._keeper.ledger)
 
     # deciding -------------------------------------------------------------------------------------------------------
 
@@ -504,7 +513,7 @@ class GEDUCB(Shown):
     def _payload(self, d: Decision, allowed: np.ndarray | None, learned: bool) -> dict[str, Any]:
         if self.journal is None:
             return {"id": d.id, "x": d.x, "action": d.action, "learned": learned}
-        return recorder.decision_payload(d, self._memory.problem.names, allowed, self.settings.seed, learned, self._versions)
+        return decision_payload(d, self._memory.problem.names, allowed, self.settings.seed, learned, self._versions)
 
     def _change(self, payload: Callable[[], dict[str, Any]]) -> None:
         with self._step():

@@ -22,9 +22,9 @@ from gedppl.errors import (
     NotFiniteError,
     ShapeError,
 )
-from gedppl.names import Names, Table, as_table, hint, listed
-from gedppl.numerics.numbers import read_numbers, shape_of
+from gedppl.numerics.arrays import read_numbers, shape_of
 from gedppl.problem import UTILITY, Problem
+from gedppl.problem.names import Names, Table, as_table, hint, listed
 
 Outcomes = dict[str, np.ndarray]  # outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
 

@@ -15,11 +15,11 @@ from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
 from gedppl.agent.monitoring import Watch
 from gedppl.errors import GedError, LearningError
-from gedppl.ged_ucb.declared import Refuted
+from gedppl.ged_ucb.costs import Refuted
+from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
-from gedppl.numerics.records import evolved
+from gedppl.numerics.arrays import evolved
 from gedppl.problem import Problem
-from gedppl.settings import Settings
 
 
 class Inbox:

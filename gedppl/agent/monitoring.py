@@ -16,7 +16,7 @@ Limits are watched where the constraint is on an expectation and has a lower end
 values where they are proved, for every functional that outcomes can speak of (`certified_cost`). `Watch.watched` says which.
 Warm-up rounds of the paper's kind are left out.
 
-What the confidence sets themselves show is in `gedppl.ged_ucb.declared` and costs no delta of the guard:
+What the confidence sets themselves show is in `gedppl.ged_ucb.costs` and costs no delta of the guard:
 
     empty:<outcome>          no parameter of the class is left
     range:<constraint>, safe_value:<constraint>, bounds:<outcome>, declared:<outcome>     what was declared holds for none of them
@@ -41,11 +41,11 @@ from scipy.special import ndtr, ndtri
 
 from gedppl import ged_ucb
 from gedppl.agent.feedback import Entry, rows_by_stream
-from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import FamilyError
+from gedppl.families.one_predictor import FAMILIES
 from gedppl.functionals import Functional, mean, realised
-from gedppl.ged_ucb.declared import DECLARATIONS, KINDS
+from gedppl.ged_ucb.costs import DECLARATIONS, KINDS
 from gedppl.guard import (
     Alarm,
     Cost,
@@ -59,11 +59,10 @@ from gedppl.guard import (
 )
 from gedppl.guard.bets import Bets
 from gedppl.learning.learner import Learner
-from gedppl.learning.loc_ranges import is_plain
-from gedppl.numerics.records import evolved
-from gedppl.oracles.one_predictor import FAMILIES
+from gedppl.learning.value_ranges import is_plain
+from gedppl.numerics.arrays import evolved
 from gedppl.problem import Constraint, Problem, evaluate
-from gedppl.settings import warmup_rounds
+from gedppl.programs.contract import LinearPredictor
 
 OUTLIER_COLUMNS = 64  # wider contexts are checked on fixed random projections
 FIRST_LOGGED = 2**40  # logged rows have no decision id; their numbers for `pit_uniform` start here
@@ -247,7 +246,7 @@ def _played(problem: Problem, entry: Entry, stream: str, *, learned: bool) -> fl
 
 def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
     """Monitor -> what this outcome says of a limit, the one in force when the decision was made, and of a safe value."""
-    if state.settings.warmup == "paper" and entry.id < warmup_rounds("paper", state.problem.n_actions):
+    if state.settings.warmup == "paper" and entry.id < state.warmup:
         return {}
     problem = state.problem
     block = next((b for b in reversed(state.blocks) if b.start <= entry.id), state.blocks[0])
@@ -298,7 +297,7 @@ def _certified(state: ged_ucb.State, c: Constraint, x: np.ndarray) -> Certified 
 
 def _certified_costs(state: ged_ucb.State, guard: Guard, entries: Sequence[Entry]) -> list[dict[str, Cost]]:
     """For each entry, monitor -> what its outcome says of the value that was proved of its action before it was learned."""
-    first = warmup_rounds("paper", state.problem.n_actions) if state.settings.warmup == "paper" else 0
+    first = state.warmup if state.settings.warmup == "paper" else 0
     out: list[dict[str, Cost]] = [{} for _ in entries]
     for _, c in state.problem.learned:
         key = f"certified:{c.name}"

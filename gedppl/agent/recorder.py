@@ -14,6 +14,7 @@ A record is only ever read as numbers and text, and is checked like a caller's i
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 from collections import deque
@@ -27,7 +28,6 @@ import numpy as np
 from gedppl.agent import memory as steps
 from gedppl.agent.feedback import Entry, Outcomes, check_told
 from gedppl.agent.memory import Ledger, Memory
-from gedppl.agent.model_digest import digest
 from gedppl.errors import (
     InputError,
     JournalCorruptError,
@@ -37,14 +37,91 @@ from gedppl.errors import (
     RecordError,
     SettingError,
 )
+from gedppl.ged_ucb.settings import Settings, settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.journal.export import Blinding
 from gedppl.journal.format import Record, running_versions
-from gedppl.names import Names, read_contexts
-from gedppl.numerics.numbers import LARGEST
+from gedppl.numerics.arrays import LARGEST
 from gedppl.problem import UTILITY, Problem
-from gedppl.settings import Settings, settings
+from gedppl.problem.names import read_contexts
+
+# ======================================================================================================================
+# A hash of a model as it was declared: its source, the numbers it closes over, and the members of a finite class.
+#
+# Two programs may read alike and differ in a number that their functions enclose (a noise scale, a table). The hash
+# follows plain numbers, texts, arrays and functions through closures and default arguments; other objects count by their
+# type alone, so what a model reads from them, or from globals, is not covered.
+# ======================================================================================================================
+
+MAX_DEPTH = 8
+
+
+def digest(model: Any) -> str:
+    """64 letters, the same for the same declaration in another process.
+
+    >>> def scaled(by): return lambda x: by * x
+    >>> digest(scaled(2.0)) == digest(scaled(2.0)), digest(scaled(2.0)) == digest(scaled(3.0))
+    (True, False)
+    """
+    h = hashlib.sha256()
+    _feed(h, model, 0)
+    return h.hexdigest()
+
+
+def _feed(h: Any, value: Any, depth: int) -> None:
+    def say(*words: Any) -> None:
+        for word in words:
+            data = word if isinstance(word, bytes) else str(word).encode()
+            h.update(len(data).to_bytes(8, "little") + data)
+
+    if depth > MAX_DEPTH:
+        say("deeper")
+    elif value is None or isinstance(value, str | bytes | bool | int | float | complex):
+        say(type(value).__name__, repr(value))
+    elif isinstance(value, Mapping):
+        say("map", len(value))
+        for key in sorted(value, key=str):
+            say(key)
+            _feed(h, value[key], depth + 1)
+    elif isinstance(value, list | tuple):
+        say("list", len(value))
+        for item in value:
+            _feed(h, item, depth + 1)
+    elif inspect.isfunction(value):
+        say("function", _source(value))
+        _feed(h, value.__defaults__, depth + 1)
+        _feed(h, value.__kwdefaults__, depth + 1)
+        for cell in value.__closure__ or ():
+            try:
+                _feed(h, cell.cell_contents, depth + 1)
+            except ValueError:  # not filled yet
+                say("empty")
+    elif callable(getattr(value, "describe", None)) and not isinstance(value, type):
+        say("described", value.describe())
+    elif hasattr(value, "members"):  # a finite class
+        say("members")
+        _feed(h, value.members, depth + 1)
+    elif hasattr(value, "model") and hasattr(value, "density_at"):  # a class of densities from a program
+        say("class")
+        for part in (value.model, getattr(value, "_declared_bounds", None), getattr(value, "_init", None)):
+            _feed(h, part, depth + 1)
+    elif hasattr(value, "__array__") and not isinstance(value, type):
+        array = np.asarray(value.detach() if hasattr(value, "detach") else value)
+        say("array", array.dtype.str, array.shape)
+        if not array.dtype.hasobject:
+            say(np.ascontiguousarray(array).tobytes())
+    else:
+        say("object", type(value).__module__, type(value).__qualname__)
+
+
+def _source(function: Any) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        code = function.__code__
+        return f"{code.co_code.hex()}:{code.co_names}:{[c for c in code.co_consts if not inspect.iscode(c)]!r}"
+
 
 GUARDS = ("fallback", "warn", None)
 OBSERVED_BYTES = 4 * 2**20  # of contexts in one record
@@ -117,24 +194,6 @@ def versions_hash() -> str:
 
 
 # steps as payloads ----------------------------------------------------------------------------------------------------
-
-
-def decision_payload(
-    decision: Any, names: Names, allowed: np.ndarray | None, seed: int, learned: bool, versions: str
-) -> dict[str, Any]:
-    return {
-        "id": decision.id,
-        "x": decision.x,
-        "allowed": allowed,
-        "policy": decision.policy,
-        "action": decision.action,
-        **({} if names.actions is None else {"action_name": names.actions[decision.action]}),
-        "propensity": decision.propensity,
-        "certificate": decision.certificate.to_dict(),
-        "seed": [seed, decision.id],
-        "versions": versions,
-        "learned": learned,
-    }
 
 
 def outcome_payload(decision_id: int, outcomes: Outcomes) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _can_integrate(kind: str, p: Density, q: Density) -> bool:
 
 def _lowered(distribution: Any) -> Density:
     if not isinstance(distribution, Density):
-        from gedppl.classes import as_density
+        from gedppl.programs.contract import as_density
 
         distribution = as_density(distribution)
     return in_numpy(distribution)

@@ -82,12 +82,23 @@ class Family:
         return self.kind if isinstance(self.kind, str) else self.kind(args)
 
 
-_FAMILIES: dict[str, Family] = {}
+class _Families(dict[str, Family]):
+    """Registered families by name; a name that is none of them says how to register it."""
+
+    def __missing__(self, name: str) -> Family:
+        raise FamilyError(
+            f"no family {name!r} is registered; register it with gedppl.families.register_family(Family("
+            f"name={name!r}, args=(...), kind='continuous', log_prob=lambda args, y, xp: ...)). "
+            f"Known: {', '.join(sorted(self))}"
+        )
+
+
+FAMILIES = _Families()
 
 
 def register_family(family: Family) -> Family:
     """Make a family known by its name; a second registration under one name replaces the first."""
-    _FAMILIES[family.name] = family
+    FAMILIES[family.name] = family
     return family
 
 
@@ -99,18 +110,12 @@ def get_family(name: str) -> Family:
     ...
     gedppl.errors.FamilyError: no family 'Triangular' is registered; ...
     """
-    if name not in _FAMILIES:
-        raise FamilyError(
-            f"no family {name!r} is registered; register it with gedppl.families.register_family(Family("
-            f"name={name!r}, args=(...), kind='continuous', log_prob=lambda args, y, xp: ...)). "
-            f"Known: {', '.join(sorted(_FAMILIES))}"
-        )
-    return _FAMILIES[name]
+    return FAMILIES[name]
 
 
 def family_names() -> tuple[str, ...]:
     """All registered names, in order of registration."""
-    return tuple(_FAMILIES)
+    return tuple(FAMILIES)
 
 
 # helpers shared by the family rooms -----------------------------------------------------------------------------------

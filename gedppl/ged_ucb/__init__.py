@@ -33,22 +33,187 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gedppl import counterfactual
-from gedppl.ged_ucb.costs import Replayed, check_explorable, check_feasible, cost_bounds, replay
-from gedppl.ged_ucb.declared import known_directions
-from gedppl.ged_ucb.mixtures import kept_on_draws, limit_costs
-from gedppl.ged_ucb.optimism import Today, today
-from gedppl.ged_ucb.state import Block, Info, State
-from gedppl.ged_ucb.weights import bonus_weights, delta_shares, exploration
+from gedppl.errors import InfeasibleError
+from gedppl.ged_ucb.costs import (
+    Replayed,
+    check_bounds,
+    check_explorable,
+    check_feasible,
+    cost_bounds,
+    drawable_today,
+    exactness_notes,
+    exceeded,
+    known_directions,
+    replay,
+    room_for_mixing,
+    tight_notes,
+    todays_costs,
+    weighted_width,
+)
+from gedppl.ged_ucb.settings import Block, Info, Settings, State, bonus_weights, delta_shares, exploration, warmup_rounds
 from gedppl.learning import Where, learner_for
-from gedppl.numerics.records import evolved
+from gedppl.learning.drawn import DrawnLearner
+from gedppl.learning.learner import Bounds, Guess
+from gedppl.numerics.arrays import evolved
 from gedppl.problem import UTILITY, Problem
-from gedppl.selection import eagerness, select_policies
-from gedppl.settings import Settings, warmup_rounds
+from gedppl.selection import eagerness, policy_cost, select_policies
+
+# ======================================================================================================================
+# Optimism from the utility's own set: today's scores and cost bounds, without a look at past rounds.
+#
+#     score_a = u_a + rho (u+_a - u_a) + w max_j alpha_j (U_{j,a} - L_{j,a}),
+#     alpha_j = (max_a u+_a - max(r0, u-_{a0})) / (tau_j - c0_j)
+#
+# u is the estimated utility, u+ and u- the largest and smallest that the data still allow, U and L the cost bounds. With
+# rho = w = 1 and the utility's set valid, the policy that maximises the score under sum_a pi_a U_{j,a} <= tau_j is worth at least
+# the best policy that keeps the limits: mix that one with the safe action until its worst case fits, and the third term pays for
+# the mixing. That holds at every context by itself. Smaller weights explore less and keep the limits all the same.
+#
+# Axis letters: C contexts asked together, K actions, J constraints.
+# ======================================================================================================================
+
+OF_DRAWS = 1  # tells the random stream of parameters from that of actions
+
+
+@dataclass(frozen=True)
+class Today:
+    """What a selection rests on."""
+
+    estimate: np.ndarray  # (C, K) utility
+    bonus: np.ndarray  # (C, K) rho (u+ - u), or for Thompson sampling rho (u(theta) - u)
+    width: np.ndarray  # (C, K) w alpha (U - L)
+    lower: np.ndarray  # (C, J, K)
+    upper: np.ndarray  # (C, J, K)
+    usable: np.ndarray  # (C, K) bool: on offer, allowed, and not barred by a limit on every draw
+    bounds: tuple[Bounds | None, ...]  # J; None where the cost is known
+    notes: tuple[str, ...]
+
+    def only(self, c: int) -> Today:
+        """The same for one context."""
+        one = slice(c, c + 1)
+        arrays = {f: getattr(self, f)[one] for f in ("estimate", "bonus", "width", "lower", "upper", "usable")}
+        return replace(self, **arrays, bounds=tuple(None if b is None else b.only(c) for b in self.bounds))
+
+
+def today(state: State, x: np.ndarray, allowed: np.ndarray) -> Today:
+    """At contexts x (C, dx), with actions allowed (C, K)."""
+    problem, chosen = state.problem, state.settings
+    lower, upper, bounds = todays_costs(state, x)
+    usable = drawable_today(problem, upper, allowed & state.blocks[-1].available)
+    utility = _utility(state, x)
+    check_bounds(lower, upper, utility.estimate)
+    width, notes = np.zeros_like(utility.estimate), []
+    if problem.constraints and problem.safe_action is not None:
+        room = room_for_mixing(problem.limits, problem.safe_values(x))
+        least = np.maximum(problem.safe_utilities(x), utility.lower[:, problem.safe_action])
+        width, tight = weighted_width(lower, upper, room, np.maximum(utility.upper.max(axis=1) - least, 0.0))
+        notes = tight_notes(problem, tight)
+    bonus = chosen.bonus_scale * (_hoped_for(state, x, utility) - utility.estimate)
+    said = (*notes, *exactness_notes(state))
+    return Today(utility.estimate, bonus, chosen.width_scale * width, lower, upper, usable, tuple(bounds), said)
+
+
+def _hoped_for(state: State, x: np.ndarray, utility: Guess) -> np.ndarray:
+    """The utility (C, K) that today's score leans to: the largest that the data allow, or that of one draw for each context."""
+    problem, chosen = state.problem, state.settings
+    if chosen.exploration == "sets":
+        return utility.upper
+    learner = state.learners[UTILITY]
+    assert isinstance(learner, DrawnLearner)
+    # one stream for every decision: what is drawn does not depend on what else was asked
+    uniforms = [np.random.default_rng([chosen.seed, state.t + c, OF_DRAWS]).random() for c in range(len(x))]
+    drawn = learner.one_draw(problem.utility.functional, x, problem.n_actions, np.array(uniforms))
+    if not problem.learn_safe and problem.safe_action is not None:
+        drawn[:, problem.safe_action] = utility.estimate[:, problem.safe_action]
+    return drawn
+
+
+def _utility(state: State, x: np.ndarray) -> Guess:
+    """Estimate and range of the utility. No limit rests on it: unless a theorem needs the set itself, a cheap range will do."""
+    problem = state.problem
+    learner, functional = state.learners[UTILITY], problem.utility.functional
+    if state.settings.mode == "theory":
+        found = learner.bounds(functional, x, problem.n_actions)
+        return Guess(found.estimate, found.lower, found.upper)
+    guess = learner.guess(functional, x, problem.n_actions)
+    if problem.learn_safe or problem.safe_action is None:
+        return guess
+    # What is never learned would stay as wide as before the first round, and its optimism would hold the policy there.
+    a0, known = problem.safe_action, problem.safe_utilities(x)
+    estimate, low, high = (part.copy() for part in (guess.estimate, guess.lower, guess.upper))
+    if problem.safe_utility is not None:
+        estimate[:, a0] = known
+    low[:, a0] = high[:, a0] = estimate[:, a0]
+    return Guess(estimate, low, high)
+
+
+# ======================================================================================================================
+# What each limit says of a policy as a whole, and policies mixed back until a credible limit holds for the mixture itself.
+#
+# Upper values of single actions bound the average of a set's worst cases, but not the quantile of a mixture's cost over draws: of
+# two actions with quantiles U_1 and U_2 at level 1 - eps, a mixture may exceed pi_1 U_1 + pi_2 U_2 with probability above eps. So
+# the policy that came out of the selection is held against the draws, and mixed with the safe action until it keeps the limit.
+#
+# Axis letters: S draws, C contexts asked together, K actions, J constraints.
+# ======================================================================================================================
+
+HALVINGS = 40
+
+
+def limit_costs(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray:
+    """(C, J) for policies (C, K): worst case of the average, or of any action in play, or the quantile of the cost over draws."""
+    cost = policy_cost(policy, seen.upper, problem.every_draw)
+    for j, found in enumerate(seen.bounds):
+        drawn = None if found is None else found.drawn
+        if drawn is None or drawn.level > 1 or problem.every_draw[j]:
+            continue
+        values = drawn.values.copy()
+        values[:, :, problem.safe_action] = seen.upper[:, j, problem.safe_action]  # known, not drawn
+        cost[:, j] = drawn.quantile(np.einsum("ck,sck->sc", policy, values))
+    return cost
+
+
+def kept_on_draws(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray:
+    """Policies (C, K), each mixed with as little of the safe action (or of another that keeps all limits) as will do."""
+    if all(found is None or found.drawn is None for found in seen.bounds):
+        return policy
+    over = exceeded(limit_costs(problem, seen, policy), problem.limits).any(axis=1)
+    policy = policy.copy()
+    for c in np.flatnonzero(over):
+        policy[c] = _mixed_back(problem, seen.only(int(c)), policy[c])
+    return policy
+
+
+def _mixed_back(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray:
+    """For one context: policy (K,). Halving keeps a share that is known to do, so rounding is on the safe side."""
+
+    def breaks(trial: np.ndarray) -> bool:
+        return bool(exceeded(limit_costs(problem, seen, trial[None]), problem.limits).any())
+
+    K = problem.n_actions
+    excess = np.where(seen.usable[0], (seen.upper[0] - problem.limits[:, None]).max(axis=0), np.inf)
+    safe = problem.safe_action
+    anchor = np.eye(K)[safe if safe is not None and seen.usable[0, safe] else int(excess.argmin())]
+    if breaks(anchor):
+        raise InfeasibleError(
+            "no mixture of the actions allowed here keeps every limit with the posterior probability asked for: allow the safe "
+            f"action {safe} too, or ask for a lower level in credible_set()"
+        )
+    too_little, enough = 0.0, 1.0
+    for _ in range(HALVINGS):
+        share = (too_little + enough) / 2
+        if breaks((1 - share) * policy + share * anchor):
+            too_little = share
+        else:
+            enough = share
+    return (1 - enough) * policy + enough * anchor
+
 
 __all__ = [
     "Block", "Info", "State", "advance", "bonus_weights", "change", "cost_bounds", "delta_shares", "init", "refit", "select",
@@ -79,7 +244,7 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
         lambda cls: None,
     )
     state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz,
-                  played=np.zeros(problem.n_actions))  # fmt: skip
+                  played=np.zeros(problem.n_actions), warmup=warmup_rounds(chosen.warmup, problem.n_actions))  # fmt: skip
     return _open_block(state, np.ones(problem.n_actions, bool))
 
 
@@ -87,7 +252,7 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     """Today's policies (C, K) at contexts x (C, dx), decided together, and what they rest on."""
     problem, chosen, K = state.problem, state.settings, state.problem.n_actions
     mask = np.ones((len(x), K), bool) if allowed is None else np.asarray(allowed, bool)
-    warmup = warmup_rounds(chosen.warmup, K)
+    warmup = state.warmup
     choose = _by_counterfactuals if chosen.exploration == "counterfactual" else _by_score
     policy, seen, engine = choose(state, x, mask, warmup)
     if state.t < warmup:

@@ -31,8 +31,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
-from gedppl.guard.bets import Bets, Moments, Trend, crossed, shared
-from gedppl.guard.contexts import OutlierCheck, check_row
+from gedppl.guard.bets import Bets, Moments, OutlierCheck, Trend, check_row, crossed, shared
 from gedppl.guard.monitors import (
     CertifiedMonitor,
     ClassMonitor,
@@ -44,8 +43,7 @@ from gedppl.guard.monitors import (
     SafeValueMonitor,
     of_stream,
 )
-from gedppl.numerics.numbers import check_delta
-from gedppl.numerics.records import evolved
+from gedppl.numerics.arrays import check_delta, evolved
 
 __all__ = [
     "Alarm", "CertifiedMonitor", "ClassMonitor", "Cost", "DelayMonitor", "Floor", "Guard", "LimitMonitor", "Monitor",

@@ -15,8 +15,7 @@ from scipy.special import ndtr
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
 from gedppl.guard.bets import Moments, crossed, log_total
-from gedppl.numerics.numbers import check_delta
-from gedppl.numerics.records import evolved
+from gedppl.numerics.arrays import check_delta, evolved
 
 if TYPE_CHECKING:
     from gedppl.guard import Now

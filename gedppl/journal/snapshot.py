@@ -1,6 +1,6 @@
 """Arrays to npz bytes and back, checked before anything is allocated and without ever unpickling.
 
-`gedppl.reading` says what could go wrong with bytes that somebody else prepared. Members here are stored, not deflated, so
+`gedppl.journal.format` says what could go wrong with bytes that somebody else prepared. Members here are stored, not deflated, so
 all arrays together can be no larger than the file that was already read.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gedppl.errors import JournalCorruptError, RecordError, UnsafeFileError
-from gedppl.reading import MAX_MEMBERS, NAME, Npz
+from gedppl.journal.format import MAX_MEMBERS, NAME, Npz
 
 MAX_SNAPSHOT_BYTES = 512 * 2**20
 _KINDS = "biuf"

@@ -11,26 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import NotFiniteError, SettingError, ShapeError, renamed
 from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.finite import FiniteLearner
-from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
-from gedppl.learning.learner import Learner
+from gedppl.learning.fits import WorkingPrior
+from gedppl.learning.learner import Group, Learner, action_groups, dependence, program_dependence
 from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.learning.seen_class import SeenClass, served
-from gedppl.numerics.numbers import check_delta
-from gedppl.oracles.fits import WorkingPrior
+from gedppl.numerics.arrays import check_delta
+from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.showing import Facts, Shown, Spoken
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass
     from gedppl.functionals import Functional
     from gedppl.learning.learner import Bounds
+    from gedppl.programs.contract import DensityClass
 
 GROWTH = 1.1  # refit once the rows have grown by this factor
 PRIOR_PROBES = 16  # draws at which a prior must be what its curvature says

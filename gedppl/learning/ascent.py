@@ -12,187 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
-MARGIN = 6.0  # of a residual, in units of the set's radius: see `extremes`
-HAIR = 1e-9  # of kappa: a point on the edge itself is in or out by how its rows are added up
-DOUBLINGS = 10  # of the distance at which `walk` looks, from half the radius that the metric gives a set
+from gedppl.functionals import mean
+from gedppl.learning.program_sets import HAIR, Plausible, Region, walk
 
-
-@dataclass(frozen=True)
-class Region:
-    """{theta : slack(theta) >= 0}; slack(centre) = kappa; precision = chol chol' is minus the slack's Hessian there."""
-
-    centre: np.ndarray  # (D,)
-    chol: np.ndarray  # (D, D) lower triangular
-    kappa: float
-    slack: Callable[[np.ndarray], np.ndarray]  # (M, D) -> (M,)
-    slack_grad: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # (M, D) -> (M,), (M, D)
-
-    def whiten(self, grad: np.ndarray) -> np.ndarray:
-        """Gradients (M, D) with respect to z, theta = centre + chol^-T z."""
-        return np.einsum("md,kd->mk", grad, self._inverse)
-
-    def theta(self, z: np.ndarray) -> np.ndarray:
-        # not by matrix product, whose last digit depends on how many rows there are: a point found must stay inside
-        return self.centre + np.einsum("md,dk->mk", z, self._inverse)
-
-    def whitened(self, information: np.ndarray) -> np.ndarray:
-        """Informations (M, D, D) with respect to z."""
-        return self._inverse @ information @ self._inverse.T
-
-    @cached_property
-    def _inverse(self) -> np.ndarray:
-        """chol^-1. Thousands of small triangular solves would each wake the threads of a BLAS library."""
-        return solve_triangular(self.chol, np.eye(len(self.centre)), lower=True, check_finite=False)
-
-    def z(self, theta: np.ndarray) -> np.ndarray:
-        return (theta - self.centre) @ self.chol
-
-    @cached_property
-    def outposts(self) -> Walk:
-        """How far the set goes from its centre, both ways along every coordinate and every axis of the metric (4 D walks).
-
-        The axes are those of the precision in the coordinates' own units: a combination that rows say little about is one.
-        """
-        precision = self.chol @ self.chol.T
-        unit = np.sqrt(np.diag(precision))
-        _, vectors = np.linalg.eigh(precision / np.outer(unit, unit))
-        ways = np.vstack([self.chol, (vectors / unit[:, None]).T @ self.chol])  # in z
-        ways = np.vstack([ways, -ways])
-        return walk(self, np.zeros(ways.shape), ways)
-
-    def half_width(self, grad: np.ndarray) -> np.ndarray:
-        """sqrt(2 kappa h' precision^-1 h) for gradients h (M, D): the delta method's half-width (M,)."""
-        return np.sqrt(2 * max(self.kappa, 0.0)) * np.linalg.norm(self.whiten(grad), axis=1)
-
-
-# far along rays ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Walk:
-    """The farthest member met on each of M rays, and the ray's point at half its distance."""
-
-    z: np.ndarray  # (M, D), the ray's origin where nothing farther is a member
-    half: np.ndarray  # (M, D)
-    open: np.ndarray  # (M,) bool: still in the set at the last distance
-    values: int  # evaluations spent
-
-
-@np.errstate(over="ignore", invalid="ignore")  # far out a likelihood overflows: such points are outside
-def walk(region: Region, origin: np.ndarray, ways: np.ndarray) -> Walk:
-    """Look for members at doubling distances from origins z (M, D) along ways (M, D), in units of the set's own radius.
-
-    Where the slack falls as fast as near the centre, it is gone within a step or two. A ray that is still inside at the last
-    distance (2^9 times the radius that the metric promises) lies in a direction in which the likelihood does not fall: the
-    set is open there, for all that can be seen. A member need not be joined to the origin by members.
-    """
-    M, D = ways.shape
-    length = np.linalg.norm(ways, axis=1)
-    unit = ways / np.maximum(length, 1e-300)[:, None]
-    distance = np.sqrt(2 * max(region.kappa, 0.0)) * 2.0 ** np.arange(-1, DOUBLINGS)  # (R,)
-    points = origin[:, None, :] + distance[None, :, None] * unit[:, None, :]
-    inside = region.slack(region.theta(points.reshape(-1, D))).reshape(M, -1) >= 0
-    inside &= (length > 0)[:, None]
-    last = np.where(inside.any(axis=1), inside.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1), -1)
-    gone = np.where(last >= 0, distance[last], 0.0)[:, None]
-    return Walk(origin + gone * unit, origin + 0.5 * gone * unit, last == len(distance) - 1, inside.size)
-
-
-# linear objective, concave slack ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Extremes:
-    """Where each linear objective is largest, an upper bound on its value, and whether the search settled."""
-
-    theta: np.ndarray  # (M, D)
-    value: np.ndarray  # (M,) upper bound on phi'theta over the set; inf where not settled
-    settled: np.ndarray  # (M,) bool; False: unbounded direction (unseen, or separable data)
-    calls: int  # single-gradient evaluations
-
-
-@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is cut to nothing, and its direction stays unsettled
-def extremes(
-    region: Region,
-    phi: np.ndarray,
-    informations: Callable[[np.ndarray], np.ndarray],
-    *,
-    cheap_information: bool = True,
-    tol: float = 1e-7,
-    steps: int = 60,
-) -> Extremes:
-    r"""max phi_m' theta subject to slack(theta) >= 0 for every row of phi (M, D); slack concave.
-
-    Each step maximises phi'theta over the quadratic model of the slack at the current point: with g its gradient and B
-    its negative Hessian, ``d = B^-1 g + t B^-1 phi``, ``t^2 = (2 slack + g'B^-1 g) / phi'B^-1 phi``; exact in one step if the
-    slack is quadratic. B is the Hessian at the centre while that converges fast, the point's own otherwise;
-    `informations` gives those of points (M, D) as (M, D, D).
-
-    By concavity every member theta' has ``-g'(theta' - theta) <= slack(theta)``, so with ``phi = -mu g + r`` the returned
-    value ``phi'theta + mu slack + MARGIN sqrt(2 kappa) |r|`` is an upper bound once the set's radius in the metric is below
-    MARGIN/2 times its quadratic value; r is of the order of ``tol``.
-    """
-    M, D = phi.shape
-    white = region.whiten(phi)  # (M, D), whitened objectives
-    size = np.linalg.norm(white, axis=1)
-    reach = np.sqrt(2 * region.kappa)
-    safe = np.maximum(size, 1e-300)
-    z = reach * white / safe[:, None]
-    own = np.full(M, cheap_information)  # whose own Hessian is used
-    settled = size < 1e-300  # a zero objective: any point will do
-    z[settled] = 0.0
-    bound = np.where(settled, phi @ region.centre, np.inf)
-    running = ~settled
-    residual_before = np.full(M, np.inf)
-    calls = 0
-    for step in range(steps):
-        todo = np.flatnonzero(running)
-        if not len(todo):
-            break
-        here = region.theta(z[todo])
-        slack, grad = region.slack_grad(here)
-        calls += len(todo)
-        g, h = region.whiten(grad), white[todo]
-        bad = ~(np.isfinite(slack) & np.isfinite(g).all(axis=1)) | (slack < -20 * region.kappa)
-        z[todo[bad]] *= 0.5  # far outside: come back towards the centre
-        if bad.all():
-            continue
-        todo, here, slack, g, h = todo[~bad], here[~bad], slack[~bad], g[~bad], h[~bad]
-        u, v = g.copy(), h.copy()
-        mine = np.flatnonzero(own[todo])
-        if len(mine):
-            metric = region.whitened(informations(here[mine]))
-            lift = 1e-12 * np.trace(metric, axis1=1, axis2=2)
-            flat = ~(lift > 1e-30)  # no curvature left out here: the slack no longer falls
-            running[todo[mine[flat]]] = False
-            metric, lift, mine = metric[~flat], lift[~flat], mine[~flat]
-            both = np.linalg.solve(metric + lift[:, None, None] * np.eye(D), np.stack([g[mine], h[mine]], axis=2))
-            u[mine], v[mine] = both[:, :, 0], both[:, :, 1]
-        inside = 2 * slack + np.sum(g * u, axis=1)
-        t = np.sqrt(np.maximum(inside, 0) / np.maximum(np.sum(h * v, axis=1), 1e-300))
-        mu = -np.sum(h * g, axis=1) / np.maximum(np.sum(g * g, axis=1), 1e-300)
-        r = np.linalg.norm(h + mu[:, None] * g, axis=1)
-        relative = np.maximum(r / safe[todo], np.abs(slack) / region.kappa)
-        done = (relative < tol) & (mu > 0)
-        value = np.sum(phi[todo] * here, axis=1) + np.maximum(mu * slack, 0) + MARGIN * reach * r
-        bound[todo[done]], settled[todo[done]] = value[done], True
-        running[todo[done]] = False
-        slow = relative > 0.3 * residual_before[todo]
-        own[todo[slow & (step >= 1)]] = True
-        residual_before[todo] = relative
-        move = u + t[:, None] * v
-        length = np.linalg.norm(move, axis=1)
-        longest = np.maximum(np.linalg.norm(z[todo], axis=1), reach)  # at most double the distance in one step
-        move *= np.minimum(1.0, longest / np.maximum(length, 1e-300))[:, None]
-        z[todo[~done]] += move[~done]
-        far = np.linalg.norm(z, axis=1) > 1e6 * reach
-        running &= ~far
-    return Extremes(region.theta(z), bound, settled, calls)
+if TYPE_CHECKING:
+    from gedppl.functionals import Functional
+    from gedppl.learning.programs import ProgramLearner
 
 
 # any smooth objective ---------------------------------------------------------------------------------------------------
@@ -316,3 +145,227 @@ def _inverse_bfgs(inverse: np.ndarray, s: np.ndarray, Bs: np.ndarray, y: np.ndar
         new = inverse + half + half.transpose(0, 2, 1)  # (I - rho s r') H (I - rho r s') + rho s s'
     healthy = np.isfinite(new).all(axis=(1, 2)) & (np.abs(new).max(axis=(1, 2)) < 1e10)
     return np.where((usable & healthy)[:, None, None], new, inverse)
+
+
+# ======================================================================================================================
+# A functional of any program over its plausible sets, by local ascent: for each row over the set that promises most.
+#
+# Axis letters: m rows, D flat parameters, S sets.
+# ======================================================================================================================
+
+NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
+STEPS = 24  # of a climb; as many again for climbs that end apart
+BEST, ANYWHERE = 2, 2  # starts of each kind: known members and outposts by value, and random directions
+AGREE = 0.01  # of the functional's range: climbs that end farther apart than this have not found the top
+STRAY = 0.3  # of the way climbed: so far apart, climbs ended on different tops, however wide the range
+FLAT = 1e-9  # share of the functional's range
+
+
+@dataclass(frozen=True)
+class Found:
+    """The ends of a functional over everything plausible, before its declared range cuts them, at m rows."""
+
+    lower: np.ndarray  # (m,) -inf where nothing is known
+    upper: np.ndarray  # (m,)
+    witness: np.ndarray | None  # (m, D) parameters at the upper end
+    note: str
+    apart: bool = False  # no parameter is in every set and inside the declared bounds
+    outer: bool = False  # certified, and a little wide
+    searched: bool = False  # by looking at points, between which anything may be: not a certificate
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the delta method says of a functional over one set, at m rows."""
+
+    value: np.ndarray  # (m,) at the set's centre
+    half: np.ndarray  # (m,) half-width
+    grad: np.ndarray  # (m, D)
+
+    def at(self, rows: np.ndarray) -> Promise:
+        return Promise(self.value[rows], self.half[rows], self.grad[rows])
+
+
+def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found:
+    """U = max(delta, ascent), L = min(delta, ascent), for each row over the set whose delta bound is narrowest there.
+
+    A group's set is asked about the group's own actions only: of others its rows say nothing that those of all rows do not.
+    """
+    m = len(a)
+    sets = [(s, np.ones(m, bool)) for s in learner.sets]
+    sets += [(s, part.group.rows(a)) for part in learner.own for s in part.sets]
+    promises = [_promise(learner, s, functional, x, a) for s, _ in sets]
+    half = np.array([np.where(mine, p.half, np.inf) for p, (_, mine) in zip(promises, sets)])
+    chosen = np.argmin(half, axis=0)
+    lower, upper, witness = np.empty(m), np.empty(m), np.empty((m, learner.cls.dim))
+    spent = np.zeros(2, np.int64)
+    for i in np.unique(chosen):
+        rows = np.flatnonzero(chosen == i)
+        found = _over(learner, functional, sets[i][0], promises[i].at(rows), x[rows], a[rows])
+        lower[rows], upper[rows], witness[rows] = found[:3]
+        spent += found[3]
+    note = f"{NOT_A_CERTIFICATE} ({spent[0]} gradient and {spent[1]} value evaluations)"
+    return Found(lower, upper, witness, note)
+
+
+def _promise(learner: ProgramLearner, s: Plausible, functional: Functional, x: np.ndarray, a: np.ndarray) -> Promise:
+    value, grad = learner.cls.values_grad(functional, np.broadcast_to(s.region.centre, (len(a), learner.cls.dim)), x, a)
+    grad = np.where(np.isfinite(grad), grad, 0.0)
+    half = s.region.half_width(grad)
+    open_ended = np.any(grad[:, s.unseen.untouched] != 0, axis=1)  # no row depends on these parameters: no end, in any unit
+    return Promise(np.asarray(value, float), np.where(open_ended, np.inf, half), grad)
+
+
+@dataclass(frozen=True)
+class Search:
+    """2 m problems over one set: a functional at m rows upwards, then downwards.
+
+    A point in `region` and the value of a problem there, times its sign, are all that is asked; NaN is no value.
+    """
+
+    learner: ProgramLearner
+    functional: Functional
+    region: Region
+    x: np.ndarray  # (m, dx)
+    a: np.ndarray  # (m,)
+    centre: np.ndarray  # (m,) the functional at the region's centre
+
+    @property
+    def sign(self) -> np.ndarray:
+        return np.repeat([1.0, -1.0], len(self.a))
+
+    @property
+    def one_percent(self) -> float:
+        """Of the declared range."""
+        return AGREE * (self.functional.high - self.functional.low)
+
+    def ends(self, climbed: Ascent) -> np.ndarray:
+        """Signed values (S, 2m) where climbs ended, cut to the range."""
+        return self.clip(climbed.value.reshape(-1, 2 * len(self.a)))
+
+    def way(self, climbed: Ascent) -> np.ndarray:
+        """The longest way climbed from the centre, (2m,)."""
+        return np.abs(self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2))
+
+    def clip(self, promised: np.ndarray) -> np.ndarray:
+        """Signed values (..., 2m) cut to the declared range: beyond it nothing is to be told apart."""
+        return self.sign * np.clip(self.sign * promised, self.functional.low, self.functional.high)
+
+    def paired(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Signed values (S 2m,) and gradients (S 2m, D) of S points for each problem, problem by problem within each of S."""
+        times = len(theta) // len(self.a)
+        value, grad = self.learner.cls.values_grad(self.functional, theta, np.tile(self.x, (times, 1)), np.tile(self.a, times))
+        sign = np.tile(self.sign, times // 2)
+        return sign * np.asarray(value, float), sign[:, None] * np.asarray(grad, float)
+
+    def everywhere(self, theta: np.ndarray) -> np.ndarray:
+        """Signed values (C, 2m) of points (C, D) that all problems share."""
+        if not len(theta):
+            return np.zeros((0, 2 * len(self.a)))
+        value = np.asarray(self.learner.cls.values(self.functional, theta, self.x, self.a), float)
+        return np.hstack([value, -value])
+
+    def moves(self, far: np.ndarray, half: np.ndarray) -> np.ndarray:
+        """Whether signed values still rise from half the distance to the far end of an open ray; no number counts as rising."""
+        far, half = self.clip(far), self.clip(half)
+        unit = self.one_percent if np.isfinite(self.one_percent) else AGREE * np.abs(far - self.sign * np.tile(self.centre, 2))
+        with np.errstate(invalid="ignore"):
+            return ~(far - half <= unit)
+
+
+def _over(
+    learner: ProgramLearner,
+    functional: Functional,
+    chosen: Plausible,
+    promise: Promise,
+    x: np.ndarray,
+    a: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+    """Lower and upper (m,) over one set, where the upper is, (m, D), and what was spent: gradients and values.
+
+    Climbs from the delta method's point, the best known members, the best outposts and anywhere. Their ends and what lies
+    farther along the rays through them are members, so the largest value met is reached. The declared range's end (infinite
+    here) is the answer where the climbs end apart (see `_climb`), or where an open ray still moves the functional.
+    """
+    m, region = len(a), chosen.region
+    search = Search(learner, functional, region, x, a, promise.value)
+    white = region.whiten(promise.grad)
+    unit = white / np.maximum(np.linalg.norm(white, axis=1), 1e-300)[:, None]
+    delta = np.sqrt(2 * region.kappa) * search.sign[:, None] * np.vstack([unit, unit])
+    posts = region.outposts
+    post_theta = region.theta(posts.z)
+    # there is no distance along what no row depends on: it has no unit
+    members = np.where(chosen.unseen.untouched, region.centre, learner.candidates)
+    seen = [search.everywhere(group) for group in (members, post_theta)]
+    starts = [region.theta(delta), *_anywhere(region, 2 * m)]
+    for group, value in zip((members, post_theta), seen):
+        order = np.argsort(-np.where(np.isnan(value), -np.inf, value), axis=0)
+        starts += [group[best] for best in order[:BEST]]
+    climbed, apart = _climb(search, np.concatenate(starts))
+    ways = [delta, *region.z(climbed.theta).reshape(-1, 2 * m, learner.cls.dim)]
+    rays = walk(region, np.zeros((len(ways) * 2 * m, learner.cls.dim)), np.concatenate(ways))
+    value = search.paired(region.theta(rays.z))[0].reshape(-1, 2 * m)
+    blind = apart | np.any(
+        rays.open.reshape(-1, 2 * m) & search.moves(value, search.paired(region.theta(rays.half))[0].reshape(-1, 2 * m)), axis=0
+    )
+    if posts.open.any():
+        blind |= np.any(search.moves(seen[1][posts.open], search.everywhere(region.theta(posts.half[posts.open]))), axis=0)
+    reached = np.vstack([climbed.value.reshape(-1, 2 * m), value])  # of points that are each problem's own
+    points = np.concatenate([climbed.theta, region.theta(rays.z)]).reshape(-1, 2 * m, learner.cls.dim)
+    reached = np.where(np.isnan(reached), -np.inf, reached)
+    winner = np.argmax(reached[:, :m], axis=0)
+    known = np.vstack([reached, *seen])
+    ends = np.where(np.isnan(known), -np.inf, known).max(axis=0)
+    upper = np.maximum(promise.value + promise.half, ends[:m])
+    lower = np.minimum(promise.value - promise.half, -ends[m:])
+    span = functional.high - functional.low
+    flat = _flat_and_unseen(learner, chosen, promise.half <= FLAT * (span if np.isfinite(span) else 1.0), x, a)
+    upper = np.where(np.isnan(upper) | flat | blind[:m], np.inf, upper)
+    lower = np.where(np.isnan(lower) | flat | blind[m:], -np.inf, lower)
+    return lower, upper, points[winner, np.arange(m)], (climbed.gradients, climbed.values + rays.values)
+
+
+def _anywhere(region: Region, problems: int) -> list[np.ndarray]:
+    """Starts (problems, D) in directions of no meaning, the same at every call: what has one top is climbed from anywhere."""
+    ways = np.random.default_rng(0).standard_normal((ANYWHERE, problems, len(region.centre)))
+    ways *= np.sqrt(2 * region.kappa) / np.linalg.norm(ways, axis=2)[:, :, None]
+    return [region.theta(way) for way in ways]
+
+
+def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
+    """All starts (S 2m, D) of all problems in step, and whether a problem's climbs end apart (2m,).
+
+    Climbs that end apart may only have been slow: they get a second go before that counts. Then it shows that there is more
+    than one top, of which the highest may not be among those found: more than 1% of the range apart, or 30% of the way up.
+    """
+    first = ascend(search.region, search.paired, start, steps=STEPS)
+    if not np.any(_apart(search, first, np.minimum(search.one_percent, AGREE * search.way(first)))):
+        return first, np.zeros(2 * len(search.a), bool)
+    second = ascend(search.region, search.paired, first.theta, steps=STEPS)
+    better = second.value > first.value
+    both = Ascent(
+        np.where(better[:, None], second.theta, first.theta),
+        np.where(better, second.value, first.value),
+        first.gradients + second.gradients,
+        first.values + second.values,
+    )
+    return both, _apart(search, both, np.minimum(search.one_percent, STRAY * search.way(both)))
+
+
+def _apart(search: Search, climbed: Ascent, allowed: np.ndarray | float) -> np.ndarray:
+    ends = search.ends(climbed)
+    best, worst = ends.max(axis=0), ends.min(axis=0)
+    with np.errstate(invalid="ignore"):  # two infinite ends agree
+        return ~((best - worst <= allowed) | (best == worst))
+
+
+def _flat_and_unseen(learner: ProgramLearner, chosen: Plausible, flat: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """Where the functional is flat at the fit, (m,), although the outcome depends on directions that no row has seen.
+
+    The chance of a band far from the fit has no slope there to climb by, yet an action that was never played may hit it.
+    """
+    if not (chosen.unseen.any and flat.any()):
+        return np.zeros(len(a), bool)
+    centre = np.broadcast_to(chosen.region.centre, (len(a), learner.cls.dim))
+    grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
+    return flat & (chosen.unseen.meets(grad) | np.isnan(grad).any(axis=1))  # a family without a mean counts as moved

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import binom
 
-from gedppl.classes import MemberList
 from gedppl.errors import SettingError
 from gedppl.learning.draws import CHAINS, guide_of
 from gedppl.learning.learner import Bounds, DrawnValues
 from gedppl.numerics.weighted import quantile_index
+from gedppl.programs.contract import MemberList
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional

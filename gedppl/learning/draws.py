@@ -26,20 +26,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
+from gedppl.learning.fits import WORKING_SCALE, Fit, WorkingPrior, positive_definite
 from gedppl.learning.moves import HALF, Moved, moved, systematic, tempered
+from gedppl.learning.oracles import auto
 from gedppl.learning.seen_class import SeenClass
 from gedppl.learning.storing import storable
+from gedppl.learning.variational import SVI, svi
 from gedppl.numerics import pareto
-from gedppl.oracles import auto
-from gedppl.oracles.fits import WORKING_SCALE, Fit, positive_definite
-from gedppl.oracles.variational import SVI, svi
+from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
-    from gedppl.oracles import Oracle
+    from gedppl.learning.oracles import Oracle
 
 SOURCES = ("prior", "laplace", "svi", "nuts", "smc")
 OF_THE_PROGRAM = ("svi", "nuts", "smc")  # run on its own parameters, whatever the data see of them
@@ -302,7 +302,7 @@ def _nuts(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Orac
             break
         starts = starts / 2
     backend = import_module(f"gedppl.programs.{cls.backend}_nuts")
-    chains = backend.run_chains(cls, rows, centre, root, starts, -(-S // C), WARMUP, seed)
+    chains = backend.run_chains(cls, rows, WorkingPrior.weak(cls), centre, root, starts, -(-S // C), WARMUP, seed)
     drawn = chains.theta.reshape(-1, cls.dim)[:S]
     theta, said = _inside(cls, lambda k: drawn if k == 0 else drawn[:0], S, centre)
     good = chains.rhat <= LARGEST_RHAT and chains.divergent <= MOST_DIVERGENT * len(drawn)

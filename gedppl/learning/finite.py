@@ -29,18 +29,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.learning.learner import Bounds, Guess, Trail
-from gedppl.learning.predictive import have_cdfs, mixed_cdf, mixed_log_density
+from gedppl.learning.learner import Bounds, Guess, Trail, have_cdfs, mixed_cdf, mixed_log_density
 from gedppl.learning.program_sets import Start, next_starts, row_divergence, thresholds
 from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
-from gedppl.numerics.numbers import check_delta
-from gedppl.numerics.records import evolved
+from gedppl.numerics.arrays import check_delta, evolved
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.classes import MemberList
     from gedppl.functionals import Functional
+    from gedppl.programs.contract import MemberList
 
 LIVE = ("cls", "rule")  # come from the problem and settings
 EMPTY = "every member of the class is excluded: the class does not hold the truth (misspecified)"

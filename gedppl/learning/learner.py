@@ -9,19 +9,27 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
 
+from gedppl.errors import FamilyError, GedError, NoClosedFormError
+from gedppl.learning.fits import positive_definite
+from gedppl.learning.storing import storable
 from gedppl.numerics.weighted import quantile_index
+from gedppl.rows import Rows
 
 if TYPE_CHECKING:
+    from gedppl.density import Density
     from gedppl.functionals import Functional
+    from gedppl.learning.fits import Fit
     from gedppl.learning.storing import Reader, Tree, Writer
-    from gedppl.oracles.fits import Fit
+    from gedppl.programs.contract import DensityClass
 
 
 @dataclass(frozen=True)
@@ -194,3 +202,247 @@ class Learner(Protocol):
     def restored(self, read: Reader, tree: Tree) -> Learner:
         """Of a learner begun afresh: the one that was `stored`."""
         ...
+
+
+# ======================================================================================================================
+# The predictive density that a likelihood-ratio set is measured against, as a weighted set of parameters.
+#
+# Particles theta_m with weights w_m, fixed before a batch of outcomes arrives, predict it jointly with
+#
+#     q(y_1, ..., y_k) = sum_m w_m prod_i p(y_i | x_i, a_i, theta_m),
+#
+# then w_m is multiplied by the batch's likelihood. q is symmetric in the rows of a batch and integrates to one, so the
+# product over batches divided by the truth's likelihood is a nonnegative martingale whatever the particles are: a poor set
+# costs width, never coverage. (The rows of a batch may also have been collected one after another, each on what the
+# earlier ones showed: every term of the sum is a martingale of its own.)
+#
+# Axis letters: M particles, n rows, D flat parameters.
+# ======================================================================================================================
+
+PARTICLES = 128
+FROM_PRIOR = 16
+PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another, in their units
+
+
+@storable
+@dataclass(frozen=True)
+class Particles:
+    """theta (M, D) and log weights (M,) that sum to one on the natural scale."""
+
+    theta: np.ndarray
+    log_weights: np.ndarray
+
+    def predict(self, rows: np.ndarray) -> tuple[float, Particles]:
+        """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the particles reweighted by it.
+
+        A particle whose log-likelihood is not a finite number counts as density zero. That makes q integrate to less than
+        one, which keeps the set valid; renormalising after the outcome was seen would not. If no particle is left, log q
+        is -inf and the weights stay.
+        """
+        sums = rows.sum(axis=1)
+        joint = self.log_weights + np.where(np.isfinite(sums), sums, -np.inf)
+        if not np.isfinite(joint).any():
+            return -np.inf, self
+        log_q = float(logsumexp(joint))
+        return log_q, replace(self, log_weights=joint - log_q)
+
+
+def prior_draws(cls: DensityClass, n: int, seed: int, unit: np.ndarray | float = 1.0) -> np.ndarray:
+    """(n, D) from the class's prior; coordinates without one are spread over several scales around `initial`, in units (D,)."""
+    draws = np.array(cls.draw_prior(n, seed), float)
+    spread = np.resize(PRIOR_SCALES, n)[:, None] * unit
+    return np.where(cls.prior_free, cls.initial + spread * (draws - cls.initial), draws)
+
+
+def at_start(cls: DensityClass, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
+    """Before any row: draws from the prior, and the initial parameters."""
+    theta = np.vstack([cls.initial, prior_draws(cls, PARTICLES - 1, seed, unit)])
+    return Particles(theta, np.full(PARTICLES, -np.log(PARTICLES)))
+
+
+def laplace(cls: DensityClass, theta: np.ndarray, precision: np.ndarray, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
+    """After a fit: theta, draws from N(theta, precision^-1) in opposite pairs, and a few from the prior."""
+    pairs = (PARTICLES - FROM_PRIOR - 1) // 2 + 1
+    base = np.random.default_rng(seed).standard_normal((pairs, cls.dim))  # the same at every refit
+    chol = np.linalg.cholesky(positive_definite(precision))
+    steps = solve_triangular(chol, base.T, lower=True, trans=1).T
+    near = np.vstack([theta[None], theta + steps, theta - steps])[: PARTICLES - FROM_PRIOR]
+    draws = np.vstack([near, prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
+    return Particles(draws, np.full(PARTICLES, -np.log(PARTICLES)))
+
+
+def drawn(cls: DensityClass, theta: np.ndarray, sampled: np.ndarray, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
+    """After a fit: theta, draws (M', D) from any source, and a few from the prior."""
+    room = PARTICLES - FROM_PRIOR - 1
+    every = np.vstack([theta[None], np.resize(sampled, (room, cls.dim)), prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
+    return Particles(every, np.full(PARTICLES, -np.log(PARTICLES)))
+
+
+def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """n draws (n, D) from N(theta, precision^-1)."""
+    chol = np.linalg.cholesky(positive_definite(precision))
+    base = np.random.default_rng(seed).standard_normal((n, len(theta)))
+    return theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+
+
+# mixtures -------------------------------------------------------------------------------------------------------------
+
+
+def mixed_cdf(parts: Sequence[tuple[np.ndarray, Density]], y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P(Y < y) and P(Y <= y) of a mixture: weights (M,) and densities of batch (M, n), part by part; y (n,)."""
+    return _mixed(parts, np.nextafter(y, -np.inf)), _mixed(parts, y)
+
+
+def _mixed(parts: Sequence[tuple[np.ndarray, Density]], y: np.ndarray) -> np.ndarray:
+    total = np.zeros(len(y))
+    for weights, density in parts:
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            cdf = np.broadcast_to(np.asarray(density.cdf(y[None]), float), (len(weights), len(y)))
+        total += np.sum(np.where(weights[:, None] > 0, weights[:, None] * cdf, 0.0), axis=0)
+    return total
+
+
+def mixed_log_density(log_weights: np.ndarray, rows: np.ndarray) -> float:
+    """sum_i log sum_m w_m p_m(y_i), from log weights (M,) and log densities (M, n); no number counts as density zero."""
+    with np.errstate(divide="ignore"):
+        return float(np.sum(np.logaddexp.reduce(log_weights[:, None] + np.where(np.isnan(rows), -np.inf, rows), axis=0)))
+
+
+def have_cdfs(densities: Sequence[Density]) -> bool:
+    """Whether these are densities of one number each, with a distribution function."""
+    if not all(d.is_scalar for d in densities):
+        return False
+    try:
+        return all(np.isfinite(np.asarray(d.cdf(0.0), float)).all() for d in densities)
+    except (FamilyError, NoClosedFormError):
+        return False
+
+
+# ======================================================================================================================
+# Which rows speak about an action: groups of actions that own parameters, and the share of delta that each group's set gets.
+#
+# An e-process may leave out rows by any rule that does not look at their outcomes, for instance all rows of other actions. Its
+# evidence is paid per parameter: K actions with d parameters of their own cost (K d / 2) log n in one common process, and
+# (d / 2) log n + log K in one for each. What an action depends on is known before any data; were it read wrongly, sets would be
+# wider, never wrong: every group's set is valid by itself.
+#
+# Axis letters: K actions, D flat parameters.
+# ======================================================================================================================
+
+PROBES = 24
+PROGRAM_PROBES = 4  # settings and outcomes of a program
+SHOWN = 6  # groups named in a sentence
+WHOLE = 0.1  # share of delta for all rows beside groups that have nothing in common
+
+
+@storable
+@dataclass(frozen=True)
+class Group:
+    """Rows that form an e-process of their own: those of some actions, or all."""
+
+    actions: tuple[int, ...] | None  # None: all rows
+    share: float  # of delta
+    size: int  # parameters that these actions depend on
+
+    def rows(self, a: np.ndarray) -> np.ndarray:
+        """Which of the rows with actions a (n,) belong to it, (n,) bool."""
+        if self.actions is None:
+            return np.ones(len(a), bool)
+        return np.array([action in self.actions for action in a.tolist()], bool)
+
+    def __str__(self) -> str:
+        if self.actions is None:
+            return f"all rows ({self.size} parameters)"
+        noun = "action" if len(self.actions) == 1 else "actions"
+        return f"{noun} {', '.join(map(str, self.actions))} ({self.size} parameters)"
+
+
+def named(groups: Sequence[Group]) -> str:
+    """The groups in words; of many, the first few.
+
+    >>> named([Group(None, 0.1, 6), *(Group((a,), 0.3, 2) for a in range(3))])
+    'all rows (6 parameters), action 0 (2 parameters), action 1 (2 parameters), action 2 (2 parameters)'
+    """
+    rest = len(groups) - SHOWN
+    return ", ".join([*map(str, groups[:SHOWN]), *[f"and {rest} more"] * (rest > 0)])
+
+
+def one_group(dim: int) -> tuple[Group, ...]:
+    return (Group(None, 1.0, dim),)
+
+
+def action_groups(depends: np.ndarray, wanted: Sequence[int] | None = None) -> tuple[Group, ...]:
+    """Groups for actions that depend on parameters as `depends` (K, D) says; `wanted`: those whose bounds will be asked for.
+
+    Components of the graph of actions and parameters, if there are several: one group each, and a tenth of delta for all rows
+    (for actions that come later, for those not wanted, and for what a wrong reading would miss). One component in which at
+    least two actions own parameters: half of delta for all rows, half for the actions. Otherwise all rows alone.
+
+    >>> [str(g) for g in action_groups(np.kron(np.eye(2, dtype=bool), np.ones((1, 3), bool)))]
+    ['all rows (6 parameters)', 'action 0 (3 parameters)', 'action 1 (3 parameters)']
+    """
+    K, D = depends.shape
+    actions = range(K) if wanted is None else wanted
+    if D == 0 or K < 2:
+        return one_group(D)
+    every = _components(depends, [a for a in range(K) if depends[a].any()])  # what has no parameters needs no set
+    parts = [part for part in every if set(part) & set(actions)]
+    if len(every) > 1 and parts:
+        share = (1 - WHOLE) / len(parts)
+        own = [Group(part, share, int(depends[list(part)].any(axis=0).sum())) for part in parts]
+        return (Group(None, WHOLE, D), *own)
+    users = depends[list(actions)].sum(axis=0)
+    owners = [a for a in actions if np.any(depends[a] & (users == 1))]
+    if len(owners) < 2:
+        return one_group(D)
+    share = 0.5 / len(owners)
+    return (Group(None, 0.5, D), *(Group((a,), share, int(depends[a].sum())) for a in owners))
+
+
+def _components(depends: np.ndarray, actions: Sequence[int]) -> list[tuple[int, ...]]:
+    """Connected components of actions, two being joined by a parameter that both depend on."""
+    left, parts = set(actions), list[tuple[int, ...]]()
+    while left:
+        part: set[int] = set()
+        reached = {min(left)}
+        while reached != part:
+            part = reached
+            parameters = depends[sorted(part)].any(axis=0)
+            reached = part | {a for a in left if np.any(depends[a] & parameters)}
+        parts.append(tuple(sorted(part)))
+        left -= part
+    return parts
+
+
+def program_dependence(cls: DensityClass, n_actions: int, x: np.ndarray) -> np.ndarray:
+    """The same for a program without a known predictor: where the log-density has a slope, at draws from the prior.
+
+    Tried at x (1, dx) alone, since a program may refuse contexts made up for it, on outcomes drawn where fits start. A parameter
+    that is idle there (its column is 0) is overlooked, which costs width and nothing else. Where a slope is no number, or no
+    outcome can be drawn, every action is taken to depend on everything.
+    """
+    theta = np.vstack([cls.initial, np.asarray(cls.draw_prior(PROGRAM_PROBES - 1, 0), float)])
+    actions = np.arange(n_actions)
+    try:
+        drawn = cls.density_at(theta[0], np.repeat(x, n_actions, axis=0), actions).sample(0, len(theta))  # (probes, K, ...)
+        same = np.repeat(x, len(theta), axis=0)
+        rows = [Rows.of(same, np.full(len(theta), action), drawn[:, action]) for action in actions]
+        slopes = np.array([cls.total_grad(theta, part)[1] for part in rows])  # (K, probes, D)
+    except GedError:
+        return np.ones((n_actions, cls.dim), bool)
+    usable = np.isfinite(slopes).all(axis=(0, 2))  # at a draw far out a log-density may overflow
+    return np.any(slopes[:, usable] != 0, axis=1) if usable.any() else np.ones((n_actions, cls.dim), bool)
+
+
+def dependence(gradients: Callable[[np.ndarray, np.ndarray], np.ndarray], n_actions: int, x: np.ndarray) -> np.ndarray:
+    """Which parameters each action's outcome depends on, (K, D) bool, by trying contexts around x (1, dx).
+
+    `gradients(x, a)` gives (n, D); an entry that is not a number counts as a dependence.
+    """
+    rng = np.random.default_rng(0)
+    near = x * rng.normal(1.0, 0.5, (PROBES, x.shape[1])) + rng.normal(size=(PROBES, x.shape[1]))
+    tried = np.vstack([x, near, np.arange(4.0)[:, None] * np.ones((1, x.shape[1]))])
+    actions = np.arange(n_actions)
+    # one context at a time: rows as many as a decision asks for, so that nothing is compiled twice
+    found = [np.asarray(gradients(np.repeat(row[None], n_actions, axis=0), actions), float) != 0 for row in tried]
+    return np.any(found, axis=0)  # NaN differs from 0

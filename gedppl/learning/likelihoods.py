@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import GedError
-from gedppl.oracles.fits import units
-from gedppl.oracles.one_predictor import FAMILIES
-from gedppl.oracles.ordered import GAP, edge_terms, gap_terms, terms_of
+from gedppl.families.one_predictor import FAMILIES
+from gedppl.learning.fits import units
+from gedppl.learning.ordered import GAP, edge_terms, gap_terms, terms_of
+from gedppl.programs.contract import LinearPredictor
 from gedppl.rows import Rows, bucket
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass, OrderedPredictor
+    from gedppl.programs.contract import DensityClass, OrderedPredictor
 
 
 TOP = 1e-4  # nats still to gain at which a climb ends; on separable data a smaller number would run far off
@@ -269,7 +269,7 @@ class PredictorData:
 
 
 class OrderedData:
-    """From the edges of ordered outcomes: see `gedppl.oracles.ordered`.
+    """From the edges of ordered outcomes: see `gedppl.learning.ordered`.
 
     The terms' features and offsets are the columns of one growing `Rows`, with the row a term belongs to as its action and the
     term's kind as its outcome. Gaps are few and often equal (all rows of an action share theirs), so equal ones are counted.

@@ -30,8 +30,7 @@ from gedppl.learning.ellipsoids import (
     ends,
     seen_directions,
 )
-from gedppl.learning.groups import Group, named, one_group
-from gedppl.learning.learner import Bounds, Guess, Trail
+from gedppl.learning.learner import Bounds, Group, Guess, Trail, named, one_group
 from gedppl.learning.linear_parts import (
     BET,
     SPACING,
@@ -49,16 +48,15 @@ from gedppl.learning.linear_parts import (
     solve,
     stage_weights,
 )
-from gedppl.learning.loc_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
-from gedppl.numerics.numbers import check_delta
-from gedppl.numerics.records import evolved
+from gedppl.learning.value_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
+from gedppl.numerics.arrays import check_delta, evolved
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from gedppl.classes import LinearPredictor
     from gedppl.functionals import Functional
+    from gedppl.programs.contract import LinearPredictor
 
 EMPTY = "every parameter is excluded by the data: the model is misspecified (noise scale, features or bounds)"
 LIVE = ("features_at", "predictor", "region_of")  # come from the problem, or are memos
@@ -73,7 +71,7 @@ class LinearGaussianLearner:
     """Data, fit, confidence set and snapshots of a linear-Gaussian class. Made by `LinearGaussianLearner.start`.
 
     >>> import numpy as np
-    >>> from gedppl.classes import LinearPredictor
+    >>> from gedppl.programs.contract import LinearPredictor
     >>> from gedppl.functionals import mean
     >>> line = LinearPredictor("Normal", "identity", features=lambda x, a: np.column_stack([np.ones(len(x)), x[:, 0] * a]),
     ...                        offset=lambda x, a: np.zeros(len(x)), fixed=lambda x, a: {"scale": np.full(len(x), 0.1)})

@@ -19,7 +19,7 @@ from gedppl.learning.storing import storable
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from gedppl.classes import LinearPredictor
+    from gedppl.programs.contract import LinearPredictor
 
 BET = 0.2  # weight of the prior-posterior ratio: any prior costs at most log(1 / 0.8), a right one narrows the set
 FIRST = ((4.0, 0.25), (64.0, 0.15))  # precision of the mixing distribution in units of what is known at its start, weight

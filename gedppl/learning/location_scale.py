@@ -25,23 +25,35 @@ from scipy.linalg import solve_triangular
 from gedppl.density import Density
 from gedppl.errors import SettingError
 from gedppl.learning import scale_bounds
-from gedppl.learning.groups import Group, named, one_group
-from gedppl.learning.learner import Bounds, Guess, Trail
-from gedppl.learning.predictive import FROM_PRIOR, PARTICLES, Particles, have_cdfs, mixed_cdf, mixed_log_density, prior_draws
+from gedppl.learning.fits import positive_definite
+from gedppl.learning.learner import (
+    FROM_PRIOR,
+    PARTICLES,
+    Bounds,
+    Group,
+    Guess,
+    Particles,
+    Trail,
+    have_cdfs,
+    mixed_cdf,
+    mixed_log_density,
+    named,
+    one_group,
+    prior_draws,
+)
+from gedppl.learning.oracles import auto
 from gedppl.learning.program_bounds import GUESS_SDS, MISSPECIFIED, SEARCHED
 from gedppl.learning.program_sets import Start, next_starts, thresholds
 from gedppl.learning.radius import LikelihoodRatio
 from gedppl.learning.scale_reach import ScaleReach
 from gedppl.learning.scale_sets import LOG_2PI, ScaleFit, ScaleSet, fits_of, row_values, table_of
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
-from gedppl.numerics.numbers import check_delta
-from gedppl.oracles import auto
-from gedppl.oracles.fits import positive_definite
+from gedppl.numerics.arrays import check_delta
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass, LocationScale
     from gedppl.functionals import Functional
+    from gedppl.programs.contract import DensityClass, LocationScale
 
 LIVE = ("cls", "form", "rule")  # come from the problem and settings
 PRIOR_DRAWS = 1000  # from which the prior of coefficients and log scales is summarised

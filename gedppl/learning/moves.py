@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gedppl.learning.fits import positive_definite
 from gedppl.numerics import pareto
-from gedppl.oracles.fits import positive_definite
 
 FEWEST, MOST = 5, 120  # steps
 MOST_BETWEEN = 60  # steps at each power of the likelihood before the last

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.arviz_shim import from_groups
 from gedppl.errors import DataError
+from gedppl.learning.arviz_shim import from_groups
 from gedppl.learning.draws import ParameterDraws, log_likelihood, sample
-from gedppl.learning.groups import program_dependence
+from gedppl.learning.learner import program_dependence
 from gedppl.learning.trusted import trusted
 from gedppl.rows import Rows
 from gedppl.showing import Facts, Shown
@@ -23,8 +23,8 @@ from gedppl.showing import Facts, Shown
 if TYPE_CHECKING:
     import xarray
 
-    from gedppl.names import Names
-    from gedppl.oracles import Oracle
+    from gedppl.learning.oracles import Oracle
+    from gedppl.problem.names import Names
 
 MEMBER = "member"  # the name of a finite class's only parameter
 

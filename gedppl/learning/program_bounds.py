@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import expit
 
-from gedppl.learning.ascent_bounds import Found, by_ascent
+from gedppl.learning.ascent import Found, by_ascent
+from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess, Trail
 from gedppl.learning.likelihoods import OrderedData, PredictorData
-from gedppl.learning.loc_ranges import is_plain, limits_at
-from gedppl.learning.ordered_bounds import category_values, edge_bounds, edge_weights, remarks
 from gedppl.learning.reach import farthest
-from gedppl.oracles.fits import positive_definite
+from gedppl.learning.value_ranges import category_values, edge_bounds, edge_weights, is_plain, limits_at, remarks
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional

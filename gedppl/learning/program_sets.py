@@ -8,22 +8,207 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_variation
 from gedppl.errors import NoClosedFormError
-from gedppl.learning.ascent import Region
+from gedppl.learning.fits import RANK_TOLERANCE, decrement, symmetric, units
+from gedppl.learning.learner import Group
 from gedppl.learning.likelihoods import TOP, Data, PredictorData, climb
 from gedppl.learning.radius import LikelihoodRatio, Rule, View
 from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
-from gedppl.oracles.fits import RANK_TOLERANCE, decrement, symmetric, units
+from gedppl.numerics.arrays import evolved
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass
+    from gedppl.learning.learner import Particles
+    from gedppl.learning.radius import LikelihoodRatio
+    from gedppl.programs.contract import DensityClass
+    from gedppl.rows import Rows
+
+
+MARGIN = 6.0  # of a residual, in units of the set's radius: see `extremes`
+HAIR = 1e-9  # of kappa: a point on the edge itself is in or out by how its rows are added up
+DOUBLINGS = 10  # of the distance at which `walk` looks, from half the radius that the metric gives a set
+
+
+@dataclass(frozen=True)
+class Region:
+    """{theta : slack(theta) >= 0}; slack(centre) = kappa; precision = chol chol' is minus the slack's Hessian there."""
+
+    centre: np.ndarray  # (D,)
+    chol: np.ndarray  # (D, D) lower triangular
+    kappa: float
+    slack: Callable[[np.ndarray], np.ndarray]  # (M, D) -> (M,)
+    slack_grad: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # (M, D) -> (M,), (M, D)
+
+    def whiten(self, grad: np.ndarray) -> np.ndarray:
+        """Gradients (M, D) with respect to z, theta = centre + chol^-T z."""
+        return np.einsum("md,kd->mk", grad, self._inverse)
+
+    def theta(self, z: np.ndarray) -> np.ndarray:
+        # not by matrix product, whose last digit depends on how many rows there are: a point found must stay inside
+        return self.centre + np.einsum("md,dk->mk", z, self._inverse)
+
+    def whitened(self, information: np.ndarray) -> np.ndarray:
+        """Informations (M, D, D) with respect to z."""
+        return self._inverse @ information @ self._inverse.T
+
+    @cached_property
+    def _inverse(self) -> np.ndarray:
+        """chol^-1. Thousands of small triangular solves would each wake the threads of a BLAS library."""
+        return solve_triangular(self.chol, np.eye(len(self.centre)), lower=True, check_finite=False)
+
+    def z(self, theta: np.ndarray) -> np.ndarray:
+        return (theta - self.centre) @ self.chol
+
+    @cached_property
+    def outposts(self) -> Walk:
+        """How far the set goes from its centre, both ways along every coordinate and every axis of the metric (4 D walks).
+
+        The axes are those of the precision in the coordinates' own units: a combination that rows say little about is one.
+        """
+        precision = self.chol @ self.chol.T
+        unit = np.sqrt(np.diag(precision))
+        _, vectors = np.linalg.eigh(precision / np.outer(unit, unit))
+        ways = np.vstack([self.chol, (vectors / unit[:, None]).T @ self.chol])  # in z
+        ways = np.vstack([ways, -ways])
+        return walk(self, np.zeros(ways.shape), ways)
+
+    def half_width(self, grad: np.ndarray) -> np.ndarray:
+        """sqrt(2 kappa h' precision^-1 h) for gradients h (M, D): the delta method's half-width (M,)."""
+        return np.sqrt(2 * max(self.kappa, 0.0)) * np.linalg.norm(self.whiten(grad), axis=1)
+
+
+# far along rays ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The farthest member met on each of M rays, and the ray's point at half its distance."""
+
+    z: np.ndarray  # (M, D), the ray's origin where nothing farther is a member
+    half: np.ndarray  # (M, D)
+    open: np.ndarray  # (M,) bool: still in the set at the last distance
+    values: int  # evaluations spent
+
+
+@np.errstate(over="ignore", invalid="ignore")  # far out a likelihood overflows: such points are outside
+def walk(region: Region, origin: np.ndarray, ways: np.ndarray) -> Walk:
+    """Look for members at doubling distances from origins z (M, D) along ways (M, D), in units of the set's own radius.
+
+    Where the slack falls as fast as near the centre, it is gone within a step or two. A ray that is still inside at the last
+    distance (2^9 times the radius that the metric promises) lies in a direction in which the likelihood does not fall: the
+    set is open there, for all that can be seen. A member need not be joined to the origin by members.
+    """
+    M, D = ways.shape
+    length = np.linalg.norm(ways, axis=1)
+    unit = ways / np.maximum(length, 1e-300)[:, None]
+    distance = np.sqrt(2 * max(region.kappa, 0.0)) * 2.0 ** np.arange(-1, DOUBLINGS)  # (R,)
+    points = origin[:, None, :] + distance[None, :, None] * unit[:, None, :]
+    inside = region.slack(region.theta(points.reshape(-1, D))).reshape(M, -1) >= 0
+    inside &= (length > 0)[:, None]
+    last = np.where(inside.any(axis=1), inside.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1), -1)
+    gone = np.where(last >= 0, distance[last], 0.0)[:, None]
+    return Walk(origin + gone * unit, origin + 0.5 * gone * unit, last == len(distance) - 1, inside.size)
+
+
+# linear objective, concave slack ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Where each linear objective is largest, an upper bound on its value, and whether the search settled."""
+
+    theta: np.ndarray  # (M, D)
+    value: np.ndarray  # (M,) upper bound on phi'theta over the set; inf where not settled
+    settled: np.ndarray  # (M,) bool; False: unbounded direction (unseen, or separable data)
+    calls: int  # single-gradient evaluations
+
+
+@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is cut to nothing, and its direction stays unsettled
+def extremes(
+    region: Region,
+    phi: np.ndarray,
+    informations: Callable[[np.ndarray], np.ndarray],
+    *,
+    cheap_information: bool = True,
+    tol: float = 1e-7,
+    steps: int = 60,
+) -> Extremes:
+    r"""max phi_m' theta subject to slack(theta) >= 0 for every row of phi (M, D); slack concave.
+
+    Each step maximises phi'theta over the quadratic model of the slack at the current point: with g its gradient and B
+    its negative Hessian, ``d = B^-1 g + t B^-1 phi``, ``t^2 = (2 slack + g'B^-1 g) / phi'B^-1 phi``; exact in one step if the
+    slack is quadratic. B is the Hessian at the centre while that converges fast, the point's own otherwise;
+    `informations` gives those of points (M, D) as (M, D, D).
+
+    By concavity every member theta' has ``-g'(theta' - theta) <= slack(theta)``, so with ``phi = -mu g + r`` the returned
+    value ``phi'theta + mu slack + MARGIN sqrt(2 kappa) |r|`` is an upper bound once the set's radius in the metric is below
+    MARGIN/2 times its quadratic value; r is of the order of ``tol``.
+    """
+    M, D = phi.shape
+    white = region.whiten(phi)  # (M, D), whitened objectives
+    size = np.linalg.norm(white, axis=1)
+    reach = np.sqrt(2 * region.kappa)
+    safe = np.maximum(size, 1e-300)
+    z = reach * white / safe[:, None]
+    own = np.full(M, cheap_information)  # whose own Hessian is used
+    settled = size < 1e-300  # a zero objective: any point will do
+    z[settled] = 0.0
+    bound = np.where(settled, phi @ region.centre, np.inf)
+    running = ~settled
+    residual_before = np.full(M, np.inf)
+    calls = 0
+    for step in range(steps):
+        todo = np.flatnonzero(running)
+        if not len(todo):
+            break
+        here = region.theta(z[todo])
+        slack, grad = region.slack_grad(here)
+        calls += len(todo)
+        g, h = region.whiten(grad), white[todo]
+        bad = ~(np.isfinite(slack) & np.isfinite(g).all(axis=1)) | (slack < -20 * region.kappa)
+        z[todo[bad]] *= 0.5  # far outside: come back towards the centre
+        if bad.all():
+            continue
+        todo, here, slack, g, h = todo[~bad], here[~bad], slack[~bad], g[~bad], h[~bad]
+        u, v = g.copy(), h.copy()
+        mine = np.flatnonzero(own[todo])
+        if len(mine):
+            metric = region.whitened(informations(here[mine]))
+            lift = 1e-12 * np.trace(metric, axis1=1, axis2=2)
+            flat = ~(lift > 1e-30)  # no curvature left out here: the slack no longer falls
+            running[todo[mine[flat]]] = False
+            metric, lift, mine = metric[~flat], lift[~flat], mine[~flat]
+            both = np.linalg.solve(metric + lift[:, None, None] * np.eye(D), np.stack([g[mine], h[mine]], axis=2))
+            u[mine], v[mine] = both[:, :, 0], both[:, :, 1]
+        inside = 2 * slack + np.sum(g * u, axis=1)
+        t = np.sqrt(np.maximum(inside, 0) / np.maximum(np.sum(h * v, axis=1), 1e-300))
+        mu = -np.sum(h * g, axis=1) / np.maximum(np.sum(g * g, axis=1), 1e-300)
+        r = np.linalg.norm(h + mu[:, None] * g, axis=1)
+        relative = np.maximum(r / safe[todo], np.abs(slack) / region.kappa)
+        done = (relative < tol) & (mu > 0)
+        value = np.sum(phi[todo] * here, axis=1) + np.maximum(mu * slack, 0) + MARGIN * reach * r
+        bound[todo[done]], settled[todo[done]] = value[done], True
+        running[todo[done]] = False
+        slow = relative > 0.3 * residual_before[todo]
+        own[todo[slow & (step >= 1)]] = True
+        residual_before[todo] = relative
+        move = u + t[:, None] * v
+        length = np.linalg.norm(move, axis=1)
+        longest = np.maximum(np.linalg.norm(z[todo], axis=1), reach)  # at most double the distance in one step
+        move *= np.minimum(1.0, longest / np.maximum(length, 1e-300))[:, None]
+        z[todo[~done]] += move[~done]
+        far = np.linalg.norm(z, axis=1) > 1e6 * reach
+        running &= ~far
+    return Extremes(region.theta(z), bound, settled, calls)
+
 
 FIRST_RESTART, SPACING = 16, 4
 
@@ -310,3 +495,70 @@ def concave_top(data: PredictorData, near: np.ndarray) -> float:
     values, vectors = np.linalg.eigh(scaled.information(theta))
     left = np.sum((vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300)))
     return float(value + left) if left < 1e-3 else np.inf
+
+
+# ======================================================================================================================
+# A group's own rows in the learner of a program: their likelihood, the evidence of their e-process, and the sets it leaves.
+#
+#     R^g_t = sum over batches of the log joint predictive of the batch's rows that belong to the group
+#     C^g_t = {theta : l^g_{s:t}(theta) >= (R^g_t - R^g_s) - log(1/delta^g_s)}
+#
+# The predictive is the one of all rows, fixed before the batch: which rows belong to a group does not depend on their outcomes,
+# so each process is a martingale by itself and covers with its own share of delta.
+#
+# Axis letters: M particles or parameter settings, m rows told together, D flat parameters.
+# ======================================================================================================================
+
+OWN = ("group", "evidence", "starts", "fitted")
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """The rows of a group of actions. Immutable."""
+
+    group: Group
+    data: Data
+    evidence: float  # R^g_t
+    starts: tuple[Start, ...]
+    sets: tuple[Plausible, ...]
+    fitted: int  # rows behind the sets
+
+    @classmethod
+    def none(cls, group: Group, empty: Data) -> GroupRows:
+        return cls(group, empty, 0.0, (Start(0, 0, 0.0),), (), 0)
+
+    def absorb(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray, values: np.ndarray, before: Particles, rule: LikelihoodRatio
+    ) -> GroupRows:
+        """Take in those of m rows that belong; values (M, m), the log-likelihoods of the particles from before the batch."""
+        mine = self.group.rows(a)
+        if not mine.any():
+            return self
+        log_q, _ = before.predict(values[:, mine])
+        data = self.data.append(x[mine], a[mine], y[mine])
+        starts = next_starts(self.starts, data.n, self.evidence + log_q, rule)
+        return evolved(self, data=data, starts=starts, evidence=0.0 if log_q == -np.inf else self.evidence + log_q)
+
+    def refit(self, rule: LikelihoodRatio, delta: float, near: np.ndarray) -> GroupRows:
+        """The sets of all its rows; without new ones they stay."""
+        if self.data.n == self.fitted:
+            return self
+        sets = likelihood_sets(self.data, self.starts, self.evidence, rule, delta * self.group.share, near)
+        return evolved(self, sets=sets, fitted=self.data.n)
+
+    def contains(self, theta: np.ndarray, rule: LikelihoodRatio, delta: float) -> np.ndarray:
+        """Whether each theta (M, D) is in the set of every start."""
+        return within(self.data, self.starts, self.evidence, rule, delta * self.group.share, theta)
+
+    def stored(self, out: Writer) -> Tree:
+        """Without its data: its rows are among the learner's."""
+        return out.fields(self, OWN) | {"sets": [s.stored(out) for s in self.sets]}
+
+    @classmethod
+    def restored(cls, empty: Data, rows: Rows | None, read: Reader, tree: Tree) -> GroupRows:
+        """The group around its part of all rows."""
+        part = cls(data=empty, sets=(), **{name: read.node(tree[name]) for name in OWN})
+        mine = np.zeros(0, bool) if rows is None else part.group.rows(rows.a)
+        if rows is not None and mine.any():
+            part = evolved(part, data=empty.cleared().append(rows.x[mine], rows.a[mine], rows.y[mine]))
+        return evolved(part, sets=tuple(Plausible.restored(part.data, read, s) for s in tree["sets"]))

@@ -6,7 +6,7 @@
 covers the truth at all times and for all starts s with probability 1 - delta, for any model that holds the truth
 (Wasserman, Ramdas, Balakrishnan, "Universal inference"). The rows alone define the set; fits, working priors and
 particles only decide how narrow it is. Groups of actions with parameters of their own have such sets from their rows alone
-beside the one of all rows (`group_rows`), each with its share of delta.
+beside the one of all rows (`program_sets.GroupRows`), each with its share of delta.
 
 Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter settings.
 """
@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import FitWarning
-from gedppl.learning import predictive, program_bounds
+from gedppl.learning import learner as learners
+from gedppl.learning import program_bounds
 from gedppl.learning.draws import sample
-from gedppl.learning.group_rows import GroupRows
-from gedppl.learning.groups import Group, named, one_group
-from gedppl.learning.learner import Bounds, Guess, Trail
+from gedppl.learning.fits import Fit, WorkingPrior, keep_good
+from gedppl.learning.learner import Bounds, Group, Guess, Trail, named, one_group
 from gedppl.learning.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
+from gedppl.learning.oracles import auto, has_score_equations
+from gedppl.learning.ordered import crossed
 from gedppl.learning.program_sets import (
+    GroupRows,
     Plausible,
     Start,
     ball,
@@ -42,18 +45,13 @@ from gedppl.learning.program_sets import (
 from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.learning.units import ENOUGH, parameter_units
-from gedppl.numerics.numbers import check_delta
-from gedppl.numerics.records import evolved
-from gedppl.oracles import auto
-from gedppl.oracles.fits import Fit, WorkingPrior, keep_good
-from gedppl.oracles.glm import has_score_equations
-from gedppl.oracles.ordered import crossed
+from gedppl.numerics.arrays import check_delta, evolved
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass
     from gedppl.density import Density
     from gedppl.functionals import Functional
+    from gedppl.programs.contract import DensityClass
 
 
 LIVE = ("cls", "oracle", "rule")  # come from the problem and settings
@@ -100,7 +98,7 @@ class ProgramLearner:
     data: Data
     evidence: float  # R_t
     starts: tuple[Start, ...]
-    particles: predictive.Particles
+    particles: learners.Particles
     fit: Fit | None
     sets: tuple[Plausible, ...]  # of all rows, of the newest refit
     own: tuple[GroupRows, ...]  # of every other group: its rows and sets
@@ -158,7 +156,7 @@ class ProgramLearner:
             data=data,
             evidence=0.0,
             starts=(Start(0, 0, 0.0),),
-            particles=predictive.at_start(density, seed, unit),
+            particles=learners.at_start(density, seed, unit),
             fit=None,
             sets=(),
             own=tuple(GroupRows.none(group, data) for group in split[1:]),
@@ -290,15 +288,15 @@ class ProgramLearner:
             status=status,
         )
 
-    def _predicting(self, fit: Fit) -> predictive.Particles:
+    def _predicting(self, fit: Fit) -> learners.Particles:
         """The draws that predict the next outcomes; fixed before these are seen, so that the set covers whatever they are."""
         source = self.rule.predictive if isinstance(self.rule, LikelihoodRatio) else "laplace"
         if source == "prior":
             return self.particles  # the prior's draws, weighted by the likelihood so far
         if source == "laplace":
-            return predictive.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
-        found = sample(self.cls, self.rows, source, predictive.PARTICLES - predictive.FROM_PRIOR - 1, self.seed, fit, self.oracle)
-        return predictive.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit)
+            return learners.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
+        found = sample(self.cls, self.rows, source, learners.PARTICLES - learners.FROM_PRIOR - 1, self.seed, fit, self.oracle)
+        return learners.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit)
 
     def _past(self) -> tuple[Plausible, ...]:
         """Sets of refits until now that go on counting: those of the first start, which share the history's memory."""
@@ -359,15 +357,15 @@ class ProgramLearner:
 
     def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
-        return predictive.mixed_cdf([(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y)
+        return learners.mixed_cdf([(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y)
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
         rows = self.data.cleared().append(x, a, y).row_values(self.particles.theta)
-        return predictive.mixed_log_density(self.particles.log_weights, rows)
+        return learners.mixed_log_density(self.particles.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        return predictive.have_cdfs([self.density_at(np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64))])
+        return learners.have_cdfs([self.density_at(np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64))])
 
     def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
         """Densities (M, n) at theta (M, D); where there is a linear predictor, without the program."""

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import numpy as np
 from scipy.stats import chi2
 
-from gedppl.classes import MemberList
 from gedppl.errors import SettingError
+from gedppl.programs.contract import MemberList
 
 DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
 PREDICTIVES = ("laplace", "svi", "nuts", "prior")

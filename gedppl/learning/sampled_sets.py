@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.learning.ascent import Region, project
+from gedppl.learning.ascent import project
 from gedppl.learning.draws import SOURCES as DRAWN_FROM
 from gedppl.learning.draws import sample
 from gedppl.learning.learner import Bounds
+from gedppl.learning.program_sets import Region
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gedppl.classes import LocationScale
 from gedppl.errors import OutOfSupportError
+from gedppl.learning.fits import RANK_TOLERANCE
 from gedppl.learning.scale_reach import ScaleReach
 from gedppl.learning.storing import storable
-from gedppl.oracles.fits import RANK_TOLERANCE
+from gedppl.programs.contract import LocationScale
 from gedppl.rows import Rows
 
 LOG_2PI = float(np.log(2 * np.pi))

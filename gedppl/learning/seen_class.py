@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import expit
 
-from gedppl.classes import Model
 from gedppl.density import Density
+from gedppl.families.one_predictor import FAMILIES
+from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
+from gedppl.learning.learner import prior_draws
 from gedppl.learning.likelihoods import OrderedData, PredictorData
-from gedppl.learning.predictive import prior_draws
-from gedppl.oracles.fits import Fit, Objective, WorkingPrior, assess
-from gedppl.oracles.one_predictor import FAMILIES
+from gedppl.programs.contract import Model
 from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike as Array
 
-    from gedppl.classes import Params
     from gedppl.functionals import Functional
+    from gedppl.programs.contract import Params
     from gedppl.programs.seen import Seen
 
 DRAWS = 1000  # of the prior, for the Gaussian that stands in for it
@@ -44,7 +44,7 @@ IN_V = ("auto", "least squares", "score equations", "maximum likelihood")  # ora
 
 
 class SeenClass(Model):
-    """See `gedppl.classes.DensityClass`; made by `served`."""
+    """See `gedppl.programs.contract.DensityClass`; made by `served`."""
 
     def __init__(self, whole: Any, seen: Seen) -> None:  # the whole: a `ProgramClass`
         self.whole, self.seen = whole, seen
@@ -191,8 +191,8 @@ class SeenClass(Model):
         return -self._weighted(rows, weights).information(theta)
 
     def _weighted(self, rows: Rows, weights: np.ndarray | None) -> Objective:
-        from gedppl.oracles.glm import PredictorObjective
-        from gedppl.oracles.ordered import OrderedObjective
+        from gedppl.learning.oracles import PredictorObjective
+        from gedppl.learning.ordered import OrderedObjective
 
         return (PredictorObjective if self.predictor is not None else OrderedObjective)(self, rows, weights, None)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gedppl.errors import JournalError
-from gedppl.oracles.fits import Fit, WorkingPrior
+from gedppl.learning.fits import Fit, WorkingPrior
 from gedppl.rows import Rows
 
 Node = Any  # what `json` makes of a part: numbers, texts, lists and mappings of them

@@ -9,12 +9,13 @@ no rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-from gedppl.classes import LinearPredictor, OrderedPredictor
+from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 
 
 class Level(IntEnum):
@@ -130,3 +131,116 @@ def _remembered(parts: Parts) -> Parts:
         return answer
 
     return remembered
+
+
+# ======================================================================================================================
+# Predictors that are affine in the context too, as tables: NumPy then takes the place of the program.
+#
+# A one-predictor class has features, an offset and other arguments at every row. Where the proof above, with
+# the context as the variable, shows all of them affine in the context whatever the action, they are
+#
+#     part_f(x, a) = base[a, f] + sum_k weight[a, f, k] x[index[a, f, k]]
+#
+# and a few numbers for each action say everything that the program would. Tables are read when an action is first asked about,
+# compared with the program at some contexts, and left alone for good if they differ.
+#
+# Axis letters: n rows, A actions of a table, F parts (D features, the offset, the others), k columns of the context in one part.
+# ======================================================================================================================
+
+AGREEMENT = 1e-12  # share of the terms by which table and program may differ
+MOST_CELLS = 20_000_000  # numbers behind the slopes of one table
+AT_ONCE = 1_000_000  # columns of contexts looked up at once
+ROWS = 8  # asked of the program at once: the size it is compiled for in any case
+
+Slopes = Callable[[int, int], tuple[np.ndarray, np.ndarray] | None]
+"""(A, dx) -> parts (A, F) at x = 0 and their slopes (A, F, dx), for actions 0..A-1; None if that is more than `MOST_CELLS`."""
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """Parts of A actions."""
+
+    base: np.ndarray  # (A, F)
+    index: np.ndarray  # (A, F, k)
+    weight: np.ndarray  # (A, F, k)
+
+    @classmethod
+    def of(cls, base: np.ndarray, slope: np.ndarray) -> FeatureTable:
+        """From slopes (A, F, dx), keeping those that are not 0.
+
+        >>> table = FeatureTable.of(np.zeros((1, 2)), np.array([[[0.0, 3.0, 0.0], [2.0, 0.0, 0.0]]]))
+        >>> table.index.tolist(), table.weight.tolist(), table(np.array([[5.0, 7.0, 9.0]]), np.array([0])).tolist()
+        ([[[1], [0]]], [[[3.0], [2.0]]], [[21.0, 10.0]])
+        """
+        count = np.count_nonzero(slope, axis=2)
+        action, part, column = np.nonzero(slope)
+        place = np.arange(len(column)) - np.repeat(np.cumsum(count.ravel()) - count.ravel(), count.ravel())
+        index = np.zeros((*count.shape, count.max(initial=0)), np.int64)
+        weight = np.zeros(index.shape)
+        index[action, part, place], weight[action, part, place] = column, slope[action, part, column]
+        return cls(base, index, weight)
+
+    def __call__(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """(n, F) at rows x (n, dx), a (n,)."""
+        out = self.base[a]
+        step = max(1, AT_ONCE // max(self.index[0].size, 1))
+        for cut in (slice(first, first + step) for first in range(0, len(a), step)):
+            mine = a[cut]
+            columns = x[cut][np.arange(len(mine))[:, None, None], self.index[mine]]
+            out[cut] += (self.weight[mine] * columns).sum(axis=2)
+        return out
+
+    def size(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """(n, F) the sum of the sizes of the terms."""
+        return FeatureTable(np.abs(self.base), self.index, np.abs(self.weight))(np.abs(x), a)
+
+
+def unit_slopes(parts: Parts) -> Slopes:
+    """Slopes from the program's own answers at 0 and at the unit vectors."""
+
+    def slopes(n_actions: int, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+        if n_actions * (dx + 1) * dx > MOST_CELLS:
+            return None
+        x = np.tile(np.vstack([np.zeros(dx), np.eye(dx)]), (n_actions, 1))
+        values = _stacked(parts, x, np.repeat(np.arange(n_actions), dx + 1)).reshape(n_actions, dx + 1, -1)
+        return values[:, 0], np.swapaxes(values[:, 1:] - values[:, :1], 1, 2)
+
+    return slopes
+
+
+def _stacked(parts: Parts, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """All parts side by side, (n, F)."""
+    cuts = [slice(first, first + ROWS) for first in range(0, len(a), ROWS)]
+    return np.concatenate([np.column_stack(parts(x[cut], a[cut])) for cut in cuts])
+
+
+def tabulated(parts: Parts, slopes: Slopes, dim: int) -> Parts:
+    """`parts` by table where that can be done, by the program where not. D = dim features come first.
+
+    The table grows with the actions asked about and is replaced in one assignment, so that threads may share it.
+    """
+    held: list[FeatureTable | None] = [FeatureTable(np.zeros((0, 0)), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0)))]
+
+    def by_table(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
+        if held[0] is not None and len(a) and a.max() >= len(held[0].base):
+            held[0] = _read(parts, slopes, int(a.max()) + 1, x.shape[1])
+        if held[0] is None or not len(a) or a.min() < 0:
+            return parts(x, a)
+        out = held[0](x, a)
+        return [out[:, :dim], *out.T[dim:]]
+
+    return by_table
+
+
+def _read(parts: Parts, slopes: Slopes, n_actions: int, dx: int) -> FeatureTable | None:
+    """The table of so many actions; None where it would be too large or does not agree with the program."""
+    A = n_actions
+    found = slopes(A, dx)
+    if found is None or not all(np.isfinite(part).all() for part in found):
+        return None
+    table = FeatureTable.of(*found)
+    rng, a = np.random.default_rng(0), np.tile(np.arange(A), 3)
+    x = rng.normal(size=(3, dx))[np.repeat(np.arange(3), A)] * np.array([1e-3, 1.0, 1e3])[np.repeat(np.arange(3), A), None]
+    theirs = _stacked(parts, x, a)
+    agree = np.abs(table(x, a) - theirs) <= AGREEMENT * table.size(x, a)
+    return table if agree.all() else None

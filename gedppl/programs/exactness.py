@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gedppl.oracles.one_predictor import TERMS
+from gedppl.families.one_predictor import TERMS
 
 if TYPE_CHECKING:
     from gedppl.programs.program import ProgramClass

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.classes import DrawnParams, MemberList, Params
 from gedppl.density import Density
 from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError
+from gedppl.programs.contract import DrawnParams, MemberList, Params
 from gedppl.programs.program import ProgramClass
 from gedppl.showing import as_html
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import LinearPredictor
 from gedppl.errors import InputError
+from gedppl.families.one_predictor import TERMS
 from gedppl.numerics.arrays import namespace
-from gedppl.oracles.one_predictor import TERMS
+from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.lowering import crossing, from_package, is_external, lower, strip
 
 DRAWS = 24  # outcomes compared at each row

@@ -11,9 +11,19 @@ import numpy as np
 from jax.experimental import checkify
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from gedppl.classes import LinearPredictor, OrderedPredictor
-from gedppl.programs.affine import FAMILIES, ORDERED, Level, combine, is_affine_by_context, ordered_from, predictor_from
-from gedppl.programs.feature_tables import MOST_CELLS, tabulated, unit_slopes
+from gedppl.programs.affine import (
+    FAMILIES,
+    MOST_CELLS,
+    ORDERED,
+    Level,
+    combine,
+    is_affine_by_context,
+    ordered_from,
+    predictor_from,
+    tabulated,
+    unit_slopes,
+)
+from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.lowering import package_class, strip
 
 # JAX primitive -> the name of its rule in `gedppl.programs.affine`

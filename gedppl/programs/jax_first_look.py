@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gedppl.classes import away_from
+from gedppl.programs.contract import away_from
 
 STARTING_DRAWS = 99  # odd, so that the median is one of them
 SMALL = 64  # parameters up to which the prior's Hessian is looked at here

@@ -17,18 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import checkify
 
-from gedppl.classes import LinearPredictor, OrderedPredictor, away_from
 from gedppl.density import Density
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
-from gedppl.programs.histories import PIECES, Answers, Histories, pad, pieces, settings_size
+from gedppl.programs.contract import LinearPredictor, OrderedPredictor, away_from
 from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.programs.jax_first_look import FirstLook, first_look
 from gedppl.programs.jax_seen import seen_by_data
 from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import trial_rows
-from gedppl.rows import Rows
+from gedppl.rows import PIECES, Answers, Histories, Rows, pad, pieces, settings_size
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once

@@ -12,12 +12,12 @@ import numpy as np
 
 from gedppl.programs.affine import Level
 from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
-from gedppl.programs.histories import pad, settings_size
 from gedppl.programs.jax_affine import levels
 from gedppl.programs.jax_reader import JaxArithmetic, listing
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
 from gedppl.programs.lowering import package_class, strip
 from gedppl.programs.seen import AtomTable, Refusal, Seen, StillForm, Tables, Verdict, n_actions_of, narrowest, refused
+from gedppl.rows import pad, settings_size
 
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
     "logit": (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gedppl.oracles.one_predictor import TERMS
+from gedppl.families.one_predictor import TERMS
 from gedppl.programs.forms import Exp, Form, Known, Reading, Tail, Unknown, Value
 
 CANONICAL = {"probs": "logit", "rate": "log", "mean": "log", "size": "log", "loc": "identity", "logits": "logit"}

@@ -15,11 +15,11 @@ from numpyro.distributions.transforms import IdentityTransform, IndependentTrans
 from numpyro.handlers import seed
 from numpyro.primitives import Messenger
 
-from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
 from gedppl.programs import LOCK
 from gedppl.programs.checks import Record, analyse, assignments, is_discrete, name_sites, refuse_outcome_use
+from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.jax_affine import what_matters
 from gedppl.programs.jax_kernels import JaxKernels

@@ -8,7 +8,7 @@ Axis letters: C chains, S draws of a chain, D flat parameters.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +16,29 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer.hmc import hmc
 
-from gedppl.oracles.fits import WorkingPrior
 from gedppl.programs.chains import Chains, summarised
 from gedppl.rows import Rows
 
+if TYPE_CHECKING:
+    from gedppl.learning.fits import WorkingPrior
+
 
 def run_chains(
-    cls: Any, rows: Rows, centre: np.ndarray, root: np.ndarray, starts: np.ndarray, size: int, warmup: int, seed: int
+    cls: Any,
+    rows: Rows,
+    weak: WorkingPrior,
+    centre: np.ndarray,
+    root: np.ndarray,
+    starts: np.ndarray,
+    size: int,
+    warmup: int,
+    seed: int,
 ) -> Chains:
     """C chains of `size` draws each of theta given rows, from starts (C, D) in the coordinates z.
 
     Parameters without a prior get the weak working prior: without one their posterior might not exist.
     """
-    program, weak = cls.program, WorkingPrior.weak(cls)
+    program = cls.program
 
     def chains(z: Any, words: Any, centre: Any, root: Any, mean: Any, precision: Any, x1: Any, a1: Any, *history: Any) -> Any:
         def potential(z: Any) -> Any:

@@ -28,8 +28,8 @@ from numpyro.infer.initialization import init_to_value
 from numpyro.primitives import Messenger
 
 from gedppl.errors import SettingError
-from gedppl.oracles.variational import GuideDraws, GuideFit, GuideSettings
 from gedppl.programs import LOCK
+from gedppl.programs.guides import GuideDraws, GuideFit, GuideSettings
 from gedppl.rows import Rows
 
 NAMED = {

@@ -9,21 +9,11 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.classes import (
-    DensityClass,
-    Drawn,
-    DrawnParams,
-    LinearPredictor,
-    LocationScale,
-    MemberList,
-    OrderedPredictor,
-    Params,
-    T,
-)
 from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
@@ -36,6 +26,17 @@ from gedppl.errors import (
     TrialsError,
 )
 from gedppl.programs import LOCK
+from gedppl.programs.contract import (
+    DensityClass,
+    Drawn,
+    DrawnParams,
+    LinearPredictor,
+    LocationScale,
+    MemberList,
+    OrderedPredictor,
+    Params,
+    T,
+)
 from gedppl.programs.exactness import exactness
 from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.seen import Refusal, Seen
@@ -45,7 +46,7 @@ from gedppl.showing import as_html
 
 if TYPE_CHECKING:
     from gedppl.learning.learner import Learner
-    from gedppl.oracles.variational import GuideRunner, GuideSettings
+    from gedppl.programs.guides import GuideRunner, GuideSettings
 
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
 MOST_ARRIVED = 16
@@ -367,9 +368,13 @@ class ProgramClass:
         self._check_trials(x, a)
         return x, a
 
+    @cached_property
+    def _counts_trials(self) -> bool:
+        return counts_trials(self.program.outline_density)
+
     def _check_trials(self, x: np.ndarray, a: np.ndarray) -> None:
         """Numbers of trials come from the rows in some programs: log-densities take any number, outcomes do not."""
-        if not len(a) or not counts_trials(self.program.outline_density):
+        if not len(a) or not self._counts_trials:
             return
         for trials in trials_of(self.program.density(self._initial[None], x, a, True)):
             wrong = ~((trials >= 0) & (trials == np.floor(trials)))

@@ -21,12 +21,12 @@ from torch.distributions import biject_to as torch_biject_to
 from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
-from gedppl.classes import LinearPredictor
 from gedppl.density import Density
 from gedppl.errors import ModelError, SiteClashError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.checks import Record, analyse, assignments, is_discrete, name_sites, refuse_outcome_use
+from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
 from gedppl.programs.torch_affine import levels

@@ -8,7 +8,7 @@ Axis letters: C chains, S draws of a chain, D flat parameters.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,10 +16,12 @@ from pyro.infer import MCMC
 from pyro.infer.mcmc import NUTS
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 
-from gedppl.oracles.fits import WorkingPrior
 from gedppl.programs.chains import Chains, summarised
 from gedppl.programs.torch_graphs import log_posterior
 from gedppl.rows import Rows
+
+if TYPE_CHECKING:
+    from gedppl.learning.fits import WorkingPrior
 
 
 class _Known(torch.autograd.Function):
@@ -36,10 +38,17 @@ class _Known(torch.autograd.Function):
 
 
 def run_chains(
-    cls: Any, rows: Rows, centre: np.ndarray, root: np.ndarray, starts: np.ndarray, size: int, warmup: int, seed: int
+    cls: Any,
+    rows: Rows,
+    weak: WorkingPrior,
+    centre: np.ndarray,
+    root: np.ndarray,
+    starts: np.ndarray,
+    size: int,
+    warmup: int,
+    seed: int,
 ) -> Chains:
     """C chains of `size` draws each of theta given rows, from starts (C, D) in the coordinates z."""
-    weak = WorkingPrior.weak(cls)
     evaluate = log_posterior(cls.program, rows, None, centre[None])
     middle, axes = torch.as_tensor(centre), torch.as_tensor(root)
 

@@ -37,7 +37,7 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from gedppl.errors import SettingError
-from gedppl.oracles.variational import GuideDraws, GuideFit, GuideSettings
+from gedppl.programs.guides import GuideDraws, GuideFit, GuideSettings
 from gedppl.programs.pyro import _quiet, _tensor, biject_to
 from gedppl.programs.torch_graphs import UNRECORDABLE, operations
 from gedppl.rows import BUCKETS, Rows, bucket

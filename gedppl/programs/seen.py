@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gedppl.classes import LinearPredictor, LocationScale, OrderedPredictor
-from gedppl.programs.affine import Parts, ordered_from, predictor_from
-from gedppl.programs.feature_tables import tabulated, unit_slopes
+from gedppl.programs.affine import Parts, ordered_from, predictor_from, tabulated, unit_slopes
+from gedppl.programs.contract import LinearPredictor, LocationScale, OrderedPredictor
 from gedppl.programs.links import OUTCOMES
 
 MOST_ACTIONS = 256  # read one by one; beyond, the action is data like the context

@@ -10,9 +10,18 @@ import torch
 from torch.func import functionalize, jacrev
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.classes import LinearPredictor, OrderedPredictor
-from gedppl.programs.affine import FAMILIES, ORDERED, Level, combine, is_affine_by_context, ordered_from, predictor_from
-from gedppl.programs.feature_tables import tabulated, unit_slopes
+from gedppl.programs.affine import (
+    FAMILIES,
+    ORDERED,
+    Level,
+    combine,
+    is_affine_by_context,
+    ordered_from,
+    predictor_from,
+    tabulated,
+    unit_slopes,
+)
+from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.lowering import package_class, strip
 
 # aten operation -> the name of its rule in `gedppl.programs.affine`

@@ -14,16 +14,15 @@ import numpy as np
 import torch
 from torch.func import grad, grad_and_value, jacrev, vmap
 
-from gedppl.classes import LinearPredictor, OrderedPredictor
 from gedppl.density import Density
 from gedppl.programs import LOCK
-from gedppl.programs.histories import Histories
+from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.torch_affine import linear_predictor, ordered_predictor
 from gedppl.programs.torch_seen import seen_by_data
 from gedppl.programs.tracing import trial_rows
-from gedppl.rows import Rows
+from gedppl.rows import Histories, Rows
 
 MAX_CELLS = 1 << 20  # settings times rows evaluated at once
 

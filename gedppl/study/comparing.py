@@ -19,11 +19,11 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import kstest
 
-from gedppl import arviz_shim
 from gedppl.errors import DataError, ModelError, OutOfSupportError, SettingError
+from gedppl.learning import arviz_shim
 from gedppl.learning import draws as sampling
 from gedppl.learning.draws import ParameterDraws
-from gedppl.numerics.numbers import check_whole
+from gedppl.numerics.arrays import check_whole
 from gedppl.rows import Rows
 from gedppl.showing import Facts, Shown
 

@@ -30,9 +30,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from gedppl.errors import ActionRangeError, ColumnError, NotFiniteError, PropensityError, SettingError, ShapeError
-from gedppl.names import as_table, hint, listed
-from gedppl.numerics.numbers import check_delta
+from gedppl.numerics.arrays import check_delta
 from gedppl.problem import UTILITY, Problem
+from gedppl.problem.names import as_table, hint, listed
 from gedppl.showing import Facts, Shown, Spoken, amounts
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import DensityClass, LinearPredictor, MemberList
 from gedppl.errors import SettingError
 from gedppl.functionals import Functional
 from gedppl.problem import Constraint, Problem
+from gedppl.programs.contract import DensityClass, LinearPredictor, MemberList
 from gedppl.study.baselines.epsilon_greedy import EpsilonGreedy
 from gedppl.study.baselines.finite_lp import FiniteLP
 from gedppl.study.baselines.genop import GenOP

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from gedppl.classes import DensityClass, MemberList, T
 from gedppl.problem import UTILITY, Constraint, Problem
+from gedppl.programs.contract import DensityClass, MemberList, T
 from gedppl.programs.program import ProgramClass
 from gedppl.study.planning.truths import safe_value_can_be_exact
 from gedppl.study.planning.worlds import ModelWorld

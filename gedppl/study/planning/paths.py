@@ -17,7 +17,7 @@ import numpy as np
 
 from gedppl.agent import SafeActionWarning
 from gedppl.errors import FitWarning, SettingError
-from gedppl.numerics.numbers import check_whole
+from gedppl.numerics.arrays import check_whole
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.study.planning.running import make_agent
 from gedppl.study.planning.worlds import read_rows

@@ -21,7 +21,7 @@ import numpy as np
 from gedppl.agent import GEDUCB, SafeActionWarning
 from gedppl.errors import ProblemError
 from gedppl.ged_ucb.costs import room_for_mixing
-from gedppl.numerics.numbers import check_whole
+from gedppl.numerics.arrays import check_whole
 from gedppl.problem import Problem
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning.declarations import Declaration, declarations

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from gedppl.agent import GEDUCB
-from gedppl.classes import DensityClass
 from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.functionals import Functional
-from gedppl.numerics.numbers import check_whole
+from gedppl.numerics.arrays import check_whole
 from gedppl.problem import Constraint, Problem, Utility
+from gedppl.programs.contract import DensityClass
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
 from gedppl.study.planning.paths import event_free_path

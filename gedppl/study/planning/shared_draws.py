@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import FitWarning, SettingError
-from gedppl.numerics.numbers import check_whole
+from gedppl.numerics.arrays import check_whole
 from gedppl.problem import UTILITY, Problem
 from gedppl.study.planning.worlds import read_rows
 

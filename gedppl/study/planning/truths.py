@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import FunctionalError
 from gedppl.functionals import Functional
-from gedppl.ged_ucb.declared import holds_parameters
+from gedppl.ged_ucb.costs import holds_parameters
 from gedppl.problem import UTILITY, Constraint, Problem
+from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.study.planning.worlds import ModelWorld
 from gedppl.study.simulation import constrained_best
 from gedppl.theory.eluder.classes import draw_members

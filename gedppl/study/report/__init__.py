@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl import arviz_shim
 from gedppl.errors import InputError, SettingError
+from gedppl.learning import arviz_shim
 from gedppl.study.report import page, plots
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from gedppl import reading
 from gedppl.certificate import plain
 from gedppl.errors import RunFileError, RunNotFoundError, SettingError, UnsafeFileError
-from gedppl.names import Names, declared_actions, declared_columns
+from gedppl.journal import format as reading
 from gedppl.problem import UTILITY
+from gedppl.problem.names import Names, declared_actions, declared_columns
 from gedppl.study.simulation.runs import Round, Run, RunOutline
 
 FORMAT = 2  # 1 had no hashes

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import RunFileError, ShapeError, UnknownTruthError
-from gedppl.names import Names
 from gedppl.problem import UTILITY, Problem
+from gedppl.problem.names import Names
 from gedppl.selection import policy_cost
 from gedppl.showing import Facts, Shown
 

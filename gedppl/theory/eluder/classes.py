@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import DensityClass, MemberList
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, total_variation
 from gedppl.divergences.leaves import in_numpy
 from gedppl.errors import ParameterError, SettingError, ShapeError
+from gedppl.programs.contract import DensityClass, MemberList
 
 DIVERGENCES = ("hellinger", "tv", "l2")
 CHUNK = 400_000  # entries of d2 computed at once: a few MB an array

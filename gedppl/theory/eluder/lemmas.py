@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.numerics.numbers import check_delta
+from gedppl.numerics.arrays import check_delta
 from gedppl.theory.eluder.classes import class_divergences
 
 # With lambda / (1 - exp(-lambda)) = 2:  sum E[Y | past] <= 2 sum Y + log(1/delta) / (1 - exp(-lambda)) for Y in [0, 1].

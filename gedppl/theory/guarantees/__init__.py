@@ -19,7 +19,7 @@ expected ones costs the factor 2 and the 1.255 log term.)
     L_F (2 S_F + 1.255 log((J+1)/delta')) + sum_j alpha_j L_j (2 S_j + 1.255 log((J+1)/delta')),
 
 S_F being that of the utility's class. The score of each policy is at least what the best policy within the limits is worth, and
-exceeds its own worth by no more than the utility's width and alpha times the costs' (`gedppl.ged_ucb.optimism`); these are
+exceeds its own worth by no more than the utility's width and alpha times the costs' (`gedppl.ged_ucb`); these are
 summed as above. It needs every drawn outcome to be learned before the next decision, and a safe action whose cost is known
 exactly or is itself learned. For finite classes r = 1.5 log(M/delta) holds beside coverage on an event with a delta of its own.
 """
@@ -35,8 +35,8 @@ import numpy as np
 
 from gedppl.errors import SettingError, ShapeError, UnknownTruthError
 from gedppl.ged_ucb import delta_shares
+from gedppl.ged_ucb.settings import settings
 from gedppl.problem import UTILITY, Constraint, Problem
-from gedppl.settings import settings
 from gedppl.showing import Spoken
 from gedppl.theory.eluder.lemmas import expected_width_sum, potential_bound, width_sum_bound
 from gedppl.theory.guarantees.class_constants import ClassConstants, class_constants

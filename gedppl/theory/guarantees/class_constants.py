@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
 from gedppl.functionals import Functional
 from gedppl.learning import norm_bounds
-from gedppl.learning.loc_ranges import slope
+from gedppl.learning.value_ranges import slope
+from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.theory import eluder
 
 SMALLEST_SCALE = 1e-18  # the exact dimension is computed once, at this scale: it bounds the one at every larger scale

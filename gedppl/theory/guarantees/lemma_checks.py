@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.classes import DensityClass, MemberList
 from gedppl.errors import SettingError
 from gedppl.problem import UTILITY, Problem
+from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.showing import Spoken
 from gedppl.theory import eluder
 from gedppl.theory.eluder.lemmas import (

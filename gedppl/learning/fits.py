@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import minimize
 
 from gedppl.errors import SettingError
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass
+    from gedppl.programs.contract import DensityClass
     from gedppl.rows import Rows
+
 
 WORKING_SCALE = 5.0  # of the working prior, in unconstrained units: a logit of 5 is a probability of 0.993
 TOLERANCE = 1e-4  # nats of log-likelihood a believed fit may still lack
@@ -411,3 +413,124 @@ def keep_good(new: Fit, old: Fit | None) -> Fit:
     if new.ok or old is None or not old.ok:
         return new
     return replace(old, kept=True, status=f"{new.status}; kept the last good fit, of {old.n} rows")
+
+
+# ======================================================================================================================
+# Two ways up a smooth hill: damped Newton where the Hessian is cheap, L-BFGS where it is not.
+#
+# Axis letter: D flat parameters.
+# ======================================================================================================================
+
+GAIN = 1e-12  # nats: below this promised gain Newton stops
+
+
+def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tuple[np.ndarray, str]:
+    """Maximise from start (D,): the last point and, in words, how it ended.
+
+    Each step solves (|P| + damping I) step = gradient, with P minus the Hessian and |P| its absolute eigenvalues, so that
+    it is a Newton step on a concave objective and still an ascent direction elsewhere. A step must deliver 1e-4 of the
+    gain it promised; otherwise the damping grows (Levenberg).
+    """
+    theta, damping = np.array(start, float), 0.0
+    value, grad = objective.value_grad(theta)
+    first = objective.precision(theta)
+    unit = units(first)  # steps are taken in standard errors, so that no coordinate's unit matters
+    ruler = np.where(np.diag(first) == 0, 0.0, unit)  # what nothing depends on has no unit, and is not moved
+    for done in range(max_steps):
+        precision = objective.precision(theta)
+        if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
+            return theta, f"stopped after {done} Newton steps at a value that is not finite"
+        along, size, vectors = curved(grad / unit, precision / np.outer(unit, unit))
+        top = max(size.max(initial=0.0), np.finfo(float).tiny)
+        size = np.maximum(size, NOISE * top)
+        if 0.5 * np.sum(along**2 / size) <= GAIN:
+            return theta, f"converged in {done} Newton steps"
+        farthest = 10.0 * (np.sqrt(len(theta)) + float(np.linalg.norm(ruler * theta)))
+        for _ in range(40):
+            move = vectors @ (along / (size + damping))
+            length = float(np.linalg.norm(move))
+            move = move * min(1.0, farthest / length) if length > 0 else move
+            move = move / unit
+            promised = float(grad @ move) * 0.5
+            trial = theta + move
+            trial_value, trial_grad = objective.value_grad(trial)
+            # close to the top the gain drowns in the rounding of the sum, so a tie counts as delivered
+            rounding = 1e-13 * (1.0 + abs(value)) if promised < 1e-6 else 0.0
+            if np.isfinite(trial_grad).all() and trial_value >= value + 1e-4 * promised - rounding:
+                break
+            damping = max(8.0 * damping, 1e-4 * top)
+        else:
+            return theta, f"stalled after {done} Newton steps"
+        theta, value, grad = trial, trial_value, trial_grad
+        damping = damping / 8.0 if damping > 1e-8 * top else 0.0
+    return theta, f"stopped after {max_steps} Newton steps"
+
+
+def lbfgs(objective: Objective, start: np.ndarray, max_steps: int = 1000) -> tuple[np.ndarray, str]:
+    """Maximise from start (D,) by L-BFGS; its success flag is not read."""
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, grad = objective.value_grad(theta)
+        if not (np.isfinite(value) and np.isfinite(grad).all()):
+            return 1e100, np.zeros_like(theta)  # the line search then backs off
+        return -value, -grad
+
+    options = {"maxiter": max_steps, "maxfun": 4 * max_steps, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 20}
+    result = minimize(loss, np.array(start, float), jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(result.x, float), f"ended after {result.nit} L-BFGS steps"
+
+
+def segment_to_boundary(inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """For points (M, D), the farthest point still inside on each segment from ``anchor`` (D,), by bisection."""
+    low, high = np.zeros(len(points)), np.ones(len(points))
+    low[np.asarray(inside(points), bool)] = 1.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        good = np.asarray(inside(anchor + middle[:, None] * (points - anchor)), bool)
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    return anchor + low[:, None] * (points - anchor)
+
+
+def climb_boundary(
+    objective: Objective, inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, theta: np.ndarray
+) -> np.ndarray:
+    """The best point found on the boundary of a region that is star-shaped around ``anchor``, near theta (D,).
+
+    Tangent Newton steps, each pulled back to the region along the ray from the anchor. Only a membership test is needed:
+    the outward normal comes from how the boundary point of a ray turns when the ray does.
+    """
+    theta = segment_to_boundary(inside, anchor, theta[None])[0]
+    value, grad = objective.value_grad(theta)
+    for _ in range(60):
+        precision = objective.precision(theta)
+        unit = units(precision)  # everything in standard errors, so that no coordinate's unit matters
+        normal = _normal(inside, anchor, theta, unit)
+        values, vectors = np.linalg.eigh(precision / np.outer(unit, unit))
+        size = np.maximum(np.abs(values), 1e-8 * max(np.abs(values).max(initial=0.0), np.finfo(float).tiny))
+        towards, outward = (vectors @ ((vectors.T @ part) / size) for part in (grad / unit, normal))
+        excess = float(normal @ towards) / max(float(normal @ outward), np.finfo(float).tiny)
+        move = (towards - max(excess, 0.0) * outward) / unit  # an inward step needs no correction
+        for halving in range(30):
+            trial = segment_to_boundary(inside, anchor, (theta + 0.5**halving * move)[None])[0]
+            trial_value, trial_grad = objective.value_grad(trial)
+            if np.isfinite(trial_grad).all() and trial_value > value:
+                break
+        else:
+            return theta
+        gained, theta, value, grad = trial_value - value, trial, trial_value, trial_grad
+        if gained < 1e-10:
+            return theta
+    return theta
+
+
+def _normal(inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, theta: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Gradient at theta of the region's gauge around the anchor, by central differences: (D,), of coordinates times `unit`."""
+    nudge = 1e-4 * float(np.linalg.norm(unit * (theta - anchor)))
+    if nudge == 0.0:
+        return np.zeros(len(theta))  # the anchor itself is the best point
+    steps = nudge * np.diag(1 / unit)
+    around = np.concatenate([theta + steps, theta - steps])
+    rays = anchor + 2.0 * (around - anchor)  # well outside, so that the segment crosses the boundary
+    reach = np.linalg.norm(unit * (segment_to_boundary(inside, anchor, rays) - anchor), axis=1)
+    gauge = np.linalg.norm(unit * (around - anchor), axis=1) / np.maximum(reach, np.finfo(float).tiny)
+    return (gauge[: len(theta)] - gauge[len(theta) :]) / (2 * nudge)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import ActionRangeError, ProblemError, ShapeError
-from gedppl.names import Names, declared_actions, declared_columns, listed
+from gedppl.problem.names import Names, declared_actions, declared_columns, listed
 from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:

@@ -12,63 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.errors import InputError, ParameterError, SettingError
-from gedppl.oracles import Oracle, failed
-from gedppl.oracles.fits import Fit, Objective, WorkingPrior, assess
+from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
+from gedppl.learning.oracles import Oracle, failed
+from gedppl.programs.guides import GuideRunner, GuideSettings
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass
+    from gedppl.programs.contract import DensityClass
     from gedppl.rows import Rows
 
 
 GUIDES = ("delta", "normal", "multivariate_normal", "low_rank")
-
-
-@dataclass(frozen=True)
-class GuideSettings:
-    """What a backend needs to fit a guide."""
-
-    guide: Any  # one of `GUIDES`, an autoguide class, or a function (x, a, y) with the model's latent sites
-    learning_rate: float
-    particles: int
-    draws: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class GuideFit:
-    """What a backend returns: constrained values by site, and the guide's own parameters for the next warm start."""
-
-    location: Mapping[str, Any] | None  # of every parameter site; None: take the mean of the draws
-    draws: Mapping[str, Any] | None  # of every parameter site, with a leading axis S; None for a point guide
-    state: Mapping[str, Any]
-    loss: float  # the negative ELBO, averaged over the last tenth of the steps
-
-
-@dataclass(frozen=True)
-class GuideDraws:
-    """Draws from a fitted guide: constrained values by site, and the guide's log density there."""
-
-    values: Mapping[str, Any]  # of every parameter site, with a leading axis S
-    log_density: np.ndarray | None  # (S,) of the constrained values; None: a part of them is a point, without a density
-
-
-class GuideRunner(Protocol):
-    """A backend's fitting loop for one class and one guide; compiled once a bucket, reused between refits."""
-
-    def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws: ...
-
-    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
-        """Latent sites and their shapes of a guide that the user wrote; None for one that is made from the model."""
-        ...
-
-    def fit(
-        self, rows: Rows, weights: np.ndarray | None, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int
-    ) -> GuideFit: ...
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.special import expit
 
-from gedppl.oracles.fits import Objective, WorkingPrior, symmetric
+from gedppl.learning.fits import Objective, WorkingPrior, symmetric
 
 if TYPE_CHECKING:
-    from gedppl.classes import DensityClass, OrderedPredictor
+    from gedppl.programs.contract import DensityClass, OrderedPredictor
     from gedppl.rows import Rows
 
 BELOW, ABOVE, GAP = 0, 1, 2  # what a term says: the outcome is above this edge, at or below it, or between two

@@ -19,8 +19,8 @@ from gedppl.errors import FamilyError, ParameterError, SiteClashError
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.learner import Learner
-    from gedppl.oracles.variational import GuideRunner, GuideSettings
     from gedppl.programs.finite_class import FiniteClass
+    from gedppl.programs.guides import GuideRunner, GuideSettings
     from gedppl.programs.program import ProgramClass
     from gedppl.programs.tracing import Site
     from gedppl.rows import Rows
@@ -53,7 +53,7 @@ class LinearPredictor:
     ``link`` says what eta is: ``"identity"`` (the loc of a Normal, LogNormal, Logistic or Laplace; a Bernoulli's chance; a
     Poisson's rate), ``"logit"``, ``"probit"``, ``"cloglog"`` or ``"log"`` of a chance (Bernoulli or Binomial), ``"log"`` (of the
     rate of a Poisson, an Exponential, a Gamma; of the scale of a Weibull; of the mean of a NegativeBinomial, whose ``"logit"`` is
-    that of its `probs`). The names known are those of `gedppl.oracles.one_predictor.FAMILIES`.
+    that of its `probs`). The names known are those of `gedppl.families.one_predictor.FAMILIES`.
     ``fixed(x, a)`` returns the family's other arguments as `Density` names them, free of theta, e.g. ``{"scale": (n,)}``.
     """
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import ActionRangeError, ColumnError, ContextWidthError, ProblemError, ShapeError
-from gedppl.numerics.numbers import read_numbers, scalar, shape_of, whole
+from gedppl.numerics.arrays import read_numbers, scalar, shape_of, whole
 
 MAX_CONTEXTS, MAX_WIDTH = 100_000, 100_000
 SHOWN = 12  # names in one sentence
