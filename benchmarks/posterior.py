@@ -1,12 +1,13 @@
 """Sampled parameter sets: how right they are, and how long a refit takes.
 
-    python benchmarks/posterior.py sbc [--runs 200] [--models conjugate logistic hierarchical] [--sources laplace svi nuts]
+    python benchmarks/posterior.py sbc [--runs 200] [--models conjugate ...] [--sources laplace svi smc nuts] [--ppl pyro]
     python benchmarks/posterior.py speed [--rows 2000] [--parameters 20]
 
 `sbc` is simulation-based calibration (Talts et al. 2018): parameters are drawn from the prior, rows from the model, and the rank
 of each parameter among its posterior draws must be uniform. It prints, in standard errors, how far the mean rank is from the
 middle (a bias) and how far the ranks' spread is from a uniform one (above 0: draws too narrow, below: too wide), the worst over
-parameters. Weighted rows show draws that were weighted to the posterior. `speed` prints processor time of a warm refit on
+parameters. "trusted" are the draws that credible limits rest on: corrected, or replaced where that fails (`learning/trusted.py`);
+for them the sources that were really used are counted. `speed` prints processor time of a warm refit on
 growing rows.
 """
 
@@ -15,8 +16,9 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,8 +26,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from gedppl.learning.draws import corrected, sample
+from gedppl.learning.draws import sample
 from gedppl.learning.oracles import auto
+from gedppl.learning.trusted import trusted
 from gedppl.learning.variational import svi
 from gedppl.programs.contract import density_class
 from gedppl.rows import Rows
@@ -50,7 +53,41 @@ def hierarchical(x: Any, a: Any, y: Any = None) -> None:
     numpyro.sample("y", dist.Normal((mu + tau * z)[a], 0.5), obs=y)
 
 
-MODELS: dict[str, Callable[..., None]] = {"conjugate": conjugate, "logistic": logistic, "hierarchical": hierarchical}
+def centred(x: Any, a: Any, y: Any = None) -> None:
+    mu, tau = numpyro.sample("mu", dist.Normal(0.0, 1.0)), numpyro.sample("tau", dist.HalfNormal(1.0))
+    effect = numpyro.sample("effect", dist.Normal(mu * jnp.ones(GROUPS), tau).to_event(1))
+    numpyro.sample("y", dist.Normal(effect[a], 0.5), obs=y)
+
+
+MODELS: dict[str, Callable[..., None]] = {
+    "conjugate": conjugate, "logistic": logistic, "hierarchical": hierarchical, "centred": centred,
+}  # fmt: skip
+
+
+def in_pyro() -> dict[str, Callable[..., None]]:
+    """The same models as Pyro programs."""
+    import pyro
+    import pyro.distributions as pd
+    import torch
+
+    def vector(size: int) -> Any:
+        return torch.zeros(size, dtype=torch.float64)
+
+    def conjugate(x: Any, a: Any, y: Any = None) -> None:
+        w = pyro.sample("w", pd.Normal(vector(2), 1.0).to_event(1))
+        pyro.sample("y", pd.Normal(x[:, :2] @ w, 0.7), obs=y)
+
+    def logistic(x: Any, a: Any, y: Any = None) -> None:
+        w = pyro.sample("w", pd.Normal(vector(2), 1.5).to_event(1))
+        pyro.sample("y", pd.Bernoulli(logits=x[:, :2] @ w), obs=y)
+
+    def hierarchical(x: Any, a: Any, y: Any = None) -> None:
+        one = torch.ones((), dtype=torch.float64)
+        mu, tau = pyro.sample("mu", pd.Normal(0 * one, one)), pyro.sample("tau", pd.HalfNormal(one))
+        z = pyro.sample("z", pd.Normal(vector(GROUPS), 1.0).to_event(1))
+        pyro.sample("y", pd.Normal((mu + tau * z)[a], 0.5), obs=y)
+
+    return {"conjugate": conjugate, "logistic": logistic, "hierarchical": hierarchical}
 
 
 @dataclass(frozen=True)
@@ -60,6 +97,7 @@ class Calibration:
     model: str
     source: str
     shares: np.ndarray
+    used: Counter[str] = field(default_factory=Counter)  # sources that the draws were really from
 
     @property
     def bias(self) -> float:
@@ -74,34 +112,39 @@ class Calibration:
         return float(apart[np.argmax(np.abs(apart))])
 
 
-def calibrate(model: str, source: str, runs: int, weighted: bool = False) -> Calibration:
+def calibrate(model: str, source: str, runs: int, corrected: bool = False, ppl: str = "numpyro") -> Calibration:
     """Ranks over `runs` truths drawn from the prior."""
     rng = np.random.default_rng(0)
-    cls = density_class(MODELS[model], example=(np.ones((1, 2)), np.zeros(1, int)))
+    program = MODELS[model] if ppl == "numpyro" else in_pyro()[model]
+    cls = density_class(program, example=(np.ones((1, 2)), np.zeros(1, int)))
     truths = np.asarray(cls.draw_prior(runs, 1), float)
     oracle = svi("normal", steps=600) if source == "svi" else None
-    shares = []
+    shares, used = [], Counter[str]()
     for run, truth in enumerate(truths):
         x, a = rng.normal(size=(ROWS, 2)), rng.integers(0, GROUPS, ROWS)
         y = np.asarray(cls.density_at(truth, x, a).sample(run, 1)[0], float)
         rows = Rows.of(x, a, y)
         found = sample(cls, rows, source, 8 * (RANKS + 1), run, oracle=oracle)
-        if weighted:
-            found = corrected(cls, rows, found)
-        drawn = found.resampled(RANKS + 1, run).theta if weighted else found.theta[::8]
+        found = trusted(cls, rows, found, run) if corrected else found
+        used[found.source] += 1
+        drawn = found.theta[::8] if found.log_weights is None else found.resampled(RANKS + 1, run).theta
         below = np.sum(drawn[:RANKS] < truth, axis=0)
         shares.append((below + rng.random(len(truth))) / (RANKS + 1))
-    return Calibration(model, source + (", weighted" if weighted else ""), np.array(shares))
+    return Calibration(model, source + (", trusted" if corrected else ""), np.array(shares), used)
 
 
-def sbc(runs: int, models: list[str], sources: list[str]) -> list[Calibration]:
+def sbc(runs: int, models: list[str], sources: list[str], ppl: str) -> list[Calibration]:
     found = []
     for model in models:
-        for source, weighted in [(s, w) for s in sources for w in (False, True) if not (w and s == "nuts")]:
+        for source, corrected in [(s, c) for s in sources for c in (False, True) if not (c and s in ("nuts", "smc"))]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                one = calibrate(model, source, runs, weighted)
-            print(f"{model:13s} {one.source:18s} runs {runs}  bias {one.bias:+6.2f}  spread {one.spread:+6.2f}", flush=True)
+                one = calibrate(model, source, runs, corrected, ppl)
+            used = ", ".join(f"{name} {count}" for name, count in one.used.most_common())
+            print(
+                f"{ppl:8s} {model:13s} {one.source:18s} runs {runs}  bias {one.bias:+6.2f}  spread {one.spread:+6.2f}  ({used})",
+                flush=True,
+            )
             found.append(one)
     return found
 
@@ -155,12 +198,13 @@ def main() -> None:
     parser.add_argument("what", choices=["sbc", "speed"])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--sources", nargs="+", default=["laplace", "svi", "nuts"])
+    parser.add_argument("--sources", nargs="+", default=["laplace", "svi", "smc", "nuts"])
+    parser.add_argument("--ppl", choices=["numpyro", "pyro"], default="numpyro")
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--parameters", type=int, default=20)
     given = parser.parse_args()
     if given.what == "sbc":
-        sbc(given.runs, given.models, given.sources)
+        sbc(given.runs, given.models, given.sources, given.ppl)
     else:
         speed(given.rows, given.parameters)
 

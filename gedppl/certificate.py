@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.ged_ucb.costs import holds_parameters
-from gedppl.learning.learner import Bounds
+from gedppl.learning.learner import Bounds, UsedDraws
 from gedppl.problem import Constraint
 from gedppl.problem.names import Names
 from gedppl.showing import Facts, Shown, as_lines
@@ -63,6 +63,7 @@ class ConstraintCertificate:
     witness: Mapping[int, Any]  # action -> the parameters under which its cost is largest
     every_draw: bool = False  # the limit is on every action that may be drawn, not on the average
     credible: float | None = None  # the posterior probability with which the limit is kept, if that is the claim
+    draws: UsedDraws | None = None  # where the draws behind the claim are really from, if it rests on draws
     watched: str = "not watched"  # what realised outcomes are held against, and under which assumption
 
     @property
@@ -168,6 +169,7 @@ class Certificate(Shown):
                     "witness": {str(a): plain(w) for a, w in c.witness.items()},
                     "every_draw": c.every_draw,
                     "credible": c.credible,
+                    "draws": None if c.draws is None else asdict(c.draws),
                     "watched": c.watched,
                     "kind": c.kind,
                 }
@@ -359,6 +361,7 @@ def _certify_one(
             witness,
             c.every_draw,
             bounds.credible,
+            bounds.used,
         )
     if info.unlimited:
         return replace(part, guaranteed=False, credible=None, note="warm-up round: played whatever the limits are")

@@ -141,3 +141,15 @@ def test_an_e_value_against_the_model_that_made_the_data_is_seldom_large() -> No
         large += bool(path.max() > math.log(1 / delta))
     print(f"rival above {1 / delta:g} in {large} of {runs} runs")
     assert large <= binom.ppf(0.9999, runs, delta)
+
+
+def test_rows_may_use_the_names_that_a_problem_declares() -> None:
+    pd = pytest.importorskip("pandas")
+    cls = ged.density_class(sloped)
+    named = ged.Problem(actions=["stay", "go"], columns=["age"], utility=ged.Utility(cls, ged.mean(-9, 9)))
+    frame, labels = pd.DataFrame({"age": X[:12, 0]}), np.array(["stay", "go"])[A[:12]]
+    by_name = ged.compare_models({"one": cls}, frame, labels, Y[:12], problem=named, draws=50)
+    by_number = ged.compare_models({"one": cls}, X[:12], A[:12], Y[:12], draws=50)
+    np.testing.assert_array_equal(by_name["one"].logs, by_number["one"].logs)
+    with pytest.raises(errors.InputError):
+        ged.compare_models({"one": cls}, frame, ["leave"] * 12, Y[:12], problem=named, draws=50)

@@ -91,6 +91,7 @@ class CredibleSet:
             find_witness=lambda: witness,
             credible=self.level,
             drawn=drawn,
+            used=learner.used,
         )
 
 
@@ -129,6 +130,7 @@ class SampledSet:
             rule=self.describe(learner.delta),
             note=note,
             find_witness=lambda: witness,
+            used=learner.used,
         )
 
 
@@ -143,7 +145,8 @@ def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000
         ``"laplace"`` (around the fit, by our own Hessian), ``"svi"`` (the guide of an SVI oracle), ``"nuts"``, ``"smc"``
         (the prior's draws, weighted row by row, and moved by Metropolis steps before the weights wear out: no fit, any shape,
         cheap where rows come one by one), or ``"prior"`` (the prior's draws, weighted and never moved). Before data each is
-        the prior.
+        the prior. Draws of Laplace and SVI are weighted to the posterior; where the weights show that they do not stand for it,
+        moved draws or chains take their place, and the certificate's ``draws`` says which, with k-hat and effective size.
     draws
         At least 60 or so for a level of .95: with fewer the end of the range stands in.
     margin

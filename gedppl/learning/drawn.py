@@ -1,9 +1,9 @@
 """A learner whose bounds are read off sampled parameters; everything else is asked of the learner around which it stands.
 
-Draws are made anew at refits. In between they are weighted by the likelihood of the rows that came, and drawn again at once
-where the weights no longer will do (Pareto's k-hat, effective size). Markov chains are dear and are run again only when less
-than half of their effective size is left. Draws from the prior are only ever weighted; those of sequential Monte Carlo are moved
-when half of them is used up.
+Draws are made anew at refits, and corrected until they stand for the posterior (`trusted`). In between they are weighted by the
+likelihood of the rows that came, and drawn again at once where the weights no longer will do (Pareto's k-hat, effective size).
+Markov chains are dear and are run again only when less than half of their effective size is left. Draws from the prior are only
+ever weighted; those of sequential Monte Carlo are moved when half of them is used up.
 
 Axis letters: S draws, n contexts, K actions, D flat parameters.
 """
@@ -18,9 +18,10 @@ import numpy as np
 from gedppl.learning import draws as sampling
 from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.draws import ParameterDraws
-from gedppl.learning.learner import Bounds, Guess, Learner, Trail
+from gedppl.learning.learner import Bounds, Guess, Learner, Trail, UsedDraws
 from gedppl.learning.seen_class import SeenClass, served
 from gedppl.learning.storing import Reader, Tree, Writer
+from gedppl.learning.trusted import trusted
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
@@ -64,8 +65,16 @@ class DrawnLearner:
         """What there is to say about the draws."""
         said = self.draws.status
         if self.draws.log_weights is not None and not self.draws.enumerated:
-            said += f", weighted by the rows since: {self.draws.ess:.0f} effective, k-hat {self.draws.khat:.2f}"
+            said += f"; weighted: worth {self.draws.ess:.0f}, k-hat {self.draws.khat:.2f}"
         return said if self.draws.exact or self.draws.enumerated else f"{said}; draws approximate the posterior"
+
+    @property
+    def used(self) -> UsedDraws:
+        """Which source the draws really are from, and what they are worth."""
+        found = self.draws
+        return UsedDraws(
+            self.rule.source, found.source, found.size, found.ess, float(found.khat) if np.isfinite(found.khat) else None
+        )
 
     @property
     def plausible(self) -> np.ndarray:
@@ -94,8 +103,9 @@ class DrawnLearner:
     def _redrawn(self) -> DrawnLearner:
         """New draws given all rows; the old ones stay if that fails and they will still do."""
         fit = self.base.fit if served(self.cls) is self.cls else None  # one of what the data see has other coordinates
-        found = sampling.sample(self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle)
-        if not found.ok and self.usable:
+        raw = sampling.sample(self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle)
+        found = trusted(self.cls, self.rows, raw, self.seed, self.draws if self.usable else None, self.fresh)
+        if found is self.draws or (not found.ok and self.usable):
             return self
         return replace(self, draws=found, fresh=found.ess)
 
@@ -107,6 +117,7 @@ class DrawnLearner:
             found = sampling.renewed(self.cls, rows, self.draws, self.seed)
         else:
             found = sampling.sample(self.cls, rows, self.rule.source, S, self.seed)
+        found = trusted(self.cls, rows, found, self.seed)
         return replace(self, draws=found, fresh=found.ess)
 
     @property

@@ -5,7 +5,7 @@
                 Gaussian prior
     "svi"       the guide that an SVI oracle fitted
     "nuts"      a Markov chain
-    "smc"       the prior's draws, weighted row by row, resampled and moved (`moves`) whenever half of them is used up
+    "smc"       the prior's draws, brought to the posterior step by step: weighted, resampled and moved (`moves`)
 
 Before data every source is the prior. A finite class has its exact posterior over members (each of them alike before data),
 whatever the source. Parameters without a prior have the weak working prior N(initial, 5^2) of fits, and the status says so.
@@ -28,7 +28,7 @@ from scipy.linalg import solve_triangular
 
 from gedppl.errors import SettingError
 from gedppl.learning.fits import WORKING_SCALE, Fit, WorkingPrior, positive_definite
-from gedppl.learning.moves import moved
+from gedppl.learning.moves import HALF, Moved, moved, systematic, tempered
 from gedppl.learning.oracles import auto
 from gedppl.learning.seen_class import SeenClass
 from gedppl.learning.storing import storable
@@ -54,7 +54,6 @@ NO_SPREAD = (
 CHAINS = {"numpyro": 4, "pyro": 2}  # side by side in NumPyro, one after another in Pyro
 WARMUP = 300
 WORN = 0.5  # share of their effective size, under which weighted draws are moved
-SLOWEST = 0.02  # share of steps taken, under which moved draws are said to be stuck
 LARGEST_RHAT, MOST_DIVERGENT = 1.1, 0.01  # beyond, chains are said not to have settled
 PRIOR_SIZE = 200  # prior draws that set the scale of chains where there is no fit
 MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
@@ -122,9 +121,7 @@ class ParameterDraws:
 
     def resampled(self, n: int, seed: int) -> ParameterDraws:
         """n draws without weights, by systematic resampling: each is taken in proportion to its weight, give or take one."""
-        steps = (np.arange(n) + np.random.default_rng(seed).random()) / n
-        edges = np.cumsum(self.weights)
-        chosen = np.minimum(np.searchsorted(edges / edges[-1], steps), self.size - 1)
+        chosen = systematic(self.weights, n, np.random.default_rng(seed).random())
         return replace(
             self, theta=self.theta[chosen], log_weights=None, khat=-np.inf, ess=min(self.ess, float(n)), exact=False,
             log_proposal=None, chains=1,
@@ -334,10 +331,15 @@ def renewed(cls: Any, rows: Rows, draws: ParameterDraws, seed: int) -> Parameter
     rng = np.random.default_rng([seed, 6, rows.n])
     start = draws.resampled(draws.size, int(rng.integers(2**31))).theta
     found = moved(start, lambda theta: np.where(cls.inside(theta), log_posterior(cls, rows, theta), -np.inf), rng)
-    ok, S = found.accepted >= SLOWEST, draws.size
-    status = f"{S} draws from the prior, moved to the posterior of {rows.n} rows in {found.steps} Metropolis steps"
-    status = "; ".join([f"{status} ({found.accepted:.0%} taken{'' if ok else ': they are stuck'})", *_without_prior(cls)])
-    return ParameterDraws(found.theta, None, found.worth(draws.ess), -np.inf, "smc", status, ok)
+    return _after(cls, rows, found, draws.ess)
+
+
+def _after(cls: Any, rows: Rows, found: Moved, ancestors: float) -> ParameterDraws:
+    """Moved draws that descend from so many."""
+    said = f"{found.accepted:.0%} taken" + ("" if found.settled else ": they have not gone far enough")
+    status = f"{len(found.theta)} draws moved to the posterior of {rows.n} rows in {found.steps} Metropolis steps ({said})"
+    status = "; ".join([status, *_without_prior(cls)])
+    return ParameterDraws(found.theta, None, found.worth(ancestors), -np.inf, "smc", status, found.settled)
 
 
 def worn(draws: ParameterDraws, fresh: float) -> bool:
@@ -346,19 +348,14 @@ def worn(draws: ParameterDraws, fresh: float) -> bool:
 
 
 def _smc(cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None) -> ParameterDraws:
-    found = _prior(cls, S, seed)
-    fresh, gained, since = (
-        found.ess,
-        log_likelihood(cls, found, rows.x, rows.a, rows.y),
-        Rows.empty(rows.x.shape[1], rows.y.shape[1:]),
-    )
-    for n in range(rows.n):
-        found, one = found.reweighted(gained[:, n]), slice(n, n + 1)
-        since = since.append(rows.x[one], rows.a[one], rows.y[one])
-        if n + 1 < rows.n and worn(found, fresh):
-            found = renewed(cls, since, found, seed)
-            fresh, gained = found.ess, log_likelihood(cls, found, rows.x, rows.a, rows.y)
-    return renewed(cls, rows, found, seed)
+    def prior(theta: np.ndarray) -> np.ndarray:
+        return np.where(cls.inside(theta), log_prior(cls, theta), -np.inf)
+
+    def likelihood(theta: np.ndarray) -> np.ndarray:
+        return np.asarray(cls.total(theta, rows), float)
+
+    found = tempered(_prior(cls, S, seed).theta, prior, likelihood, np.random.default_rng([seed, 7, rows.n]))
+    return _after(cls, rows, found, S * HALF)
 
 
 FROM: dict[str, Callable[..., ParameterDraws]] = {"laplace": _laplace, "svi": _svi, "nuts": _nuts, "smc": _smc}

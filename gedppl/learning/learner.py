@@ -46,6 +46,17 @@ class DrawnValues:
 
 
 @dataclass(frozen=True)
+class UsedDraws:
+    """Where the draws behind a claim are really from, and what they are worth."""
+
+    asked: str  # the source that was asked for
+    source: str  # the one that was used: another where draws of that one cannot stand for the posterior
+    size: int
+    ess: float
+    khat: float | None  # Pareto's shape of their weights; None without weights
+
+
+@dataclass(frozen=True)
 class Bounds:
     """A functional's plausible range at n contexts for all K actions, over everything the data still allow."""
 
@@ -62,6 +73,7 @@ class Bounds:
     free_upper: np.ndarray | None = None  # (n, K) inf where open
     credible: float | None = None  # the posterior probability with which each upper value holds, if that is the claim
     drawn: DrawnValues | None = None  # what a policy's own cost is read off, if the claim is about the policy as a whole
+    used: UsedDraws | None = None  # what those draws are
     find_watched: Callable[[], Bounds] | None = None  # those that declarations are held against, if not these; see `watched`
 
     def only(self, i: int) -> Bounds:

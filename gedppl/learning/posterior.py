@@ -6,7 +6,7 @@ Axis letters: S draws, n rows, M members, K actions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from gedppl.errors import DataError
 from gedppl.learning.arviz_shim import from_groups
-from gedppl.learning.draws import ParameterDraws, corrected, log_likelihood, sample
+from gedppl.learning.draws import ParameterDraws, log_likelihood, sample
 from gedppl.learning.learner import program_dependence
+from gedppl.learning.trusted import trusted
 from gedppl.rows import Rows
 from gedppl.showing import Facts, Shown
 
@@ -114,13 +115,12 @@ def posterior(
 ) -> Posterior:
     """The posterior of a class given rows.
 
-    Draws of an approximation are weighted to the posterior and drawn again by these weights, where the weights can be believed
-    (k-hat at most 0.7); otherwise they stay as they are. ``status`` says which.
+    Draws of an approximation are corrected until they stand for the posterior (see `trusted`), so that those of another source
+    may take their place: ``found.source`` and ``status`` say which. Draws that came with weights are drawn again by these.
     """
     rows = None if rows is None or rows.n == 0 else rows
-    found = corrected(cls, rows, sample(cls, rows, source, draws, seed, oracle=oracle))
-    if found.log_weights is not None:
-        found = found.resampled(draws, seed) if not found.degenerate else replace(found, log_weights=None)
+    found = trusted(cls, rows, sample(cls, rows, source, draws, seed, oracle=oracle), seed)
+    found = found if found.log_weights is None else found.resampled(draws, seed)
     return Posterior(cls, rows, found, names, seed)
 
 

@@ -24,6 +24,7 @@ from gedppl.learning import arviz_shim
 from gedppl.learning import draws as sampling
 from gedppl.learning.draws import ParameterDraws
 from gedppl.numerics.arrays import check_whole
+from gedppl.problem import Problem
 from gedppl.rows import Rows
 from gedppl.showing import Facts, Shown
 
@@ -163,6 +164,7 @@ def compare_models(
     draws: int = 500,
     growth: float = 1.3,
     seed: int = 0,
+    problem: Problem | None = None,
 ) -> ModelComparison:
     """Compare classes on the same rows, by what each predicted before it saw an outcome.
 
@@ -177,6 +179,8 @@ def compare_models(
         ``"prior"``, and how many.
     growth
         Draw again once the rows have grown by this factor, or when the weights have come to rest on a tenth of the draws.
+    problem
+        Whose names of actions and columns x and a may use: x a data frame, a action names. None: numbers only.
 
     Returns
     -------
@@ -209,6 +213,8 @@ def compare_models(
         raise SettingError(f"growth must be larger than 1, got {growth!r}")
     if not len(np.atleast_1d(np.asarray(y))):
         raise DataError("there are no rows to compare models on")
+    if problem is not None:
+        x, a = problem.names.rows(x, a)
     scores = [_score(name, cls, x, a, y, source, int(draws), float(growth), int(seed)) for name, cls in models.items()]
     ranked = sorted(scores, key=lambda s: -s.score)
     return ModelComparison(tuple(ranked), len(ranked[0].logs))
