@@ -1,13 +1,15 @@
 """Do bounds by search tell the truth? ``OMP_NUM_THREADS=1 python benchmarks/ascent.py table|runs``.
 
-``table``: eight programs without an exact form, three sizes, three actions, both ends. Each bound against a far longer search of
-the same set: 24 random climbs of 60 steps, SLSQP from the best two of them, and 400 random rays with ten doublings. One JSON
-line a model and size, then the total: ``below`` counts ends that stop more than 1% of the range short of a member that the long
-search met, ``range_end`` the share answered with the end of the range, ``width`` and ``true_width`` the mean over actions in
-units of the range (a bound that is cut at the range counts as the range's end in both).
+``table``: eight programs without an exact form, three sizes, three actions, both ends. Each bound
+against a far longer search of the same set: 24 random climbs of 60 steps, SLSQP from the best two
+of them, and 400 random rays with ten doublings. One JSON line a model and size, then the total:
+``below`` counts ends that stop more than 1% of the range short of a member that the long search
+met, ``range_end`` the share answered with the end of the range, ``width`` and ``true_width`` the
+mean over actions in units of the range (a bound that is cut at the range counts as the range's end
+in both).
 
-``runs``: heteroscedastic variance while the agent collects its own data, delta = .1. Counts the runs in which the truth was ever
-outside ``cost_bounds``.
+``runs``: heteroscedastic variance while the agent collects its own data, delta = .1. Counts the
+runs in which the truth was ever outside ``cost_bounds``.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ class Case:
 
 
 def _sites(**shapes: tuple[int, ...]) -> list[Any]:
-    return [numpyro.sample(name, dist.Normal(0.0, 2.0).expand(shape).to_event(len(shape))) for name, shape in shapes.items()]
+    return [
+        numpyro.sample(name, dist.Normal(0.0, 2.0).expand(shape).to_event(len(shape)))
+        for name, shape in shapes.items()
+    ]
 
 
 def scale_by_context(x: Any, a: Any, y: Any = None) -> None:
@@ -74,7 +79,9 @@ def mixture(x: Any, a: Any, y: Any = None) -> None:
 def lapses(x: Any, a: Any, y: Any = None) -> None:
     w, lapse = _sites(w=(K, DX), lapse=())
     rate = 0.5 * jax.nn.sigmoid(lapse)
-    numpyro.sample("y", dist.Bernoulli(probs=rate + (1 - 2 * rate) * jax.nn.sigmoid((x * w[a]).sum(-1))), obs=y)
+    numpyro.sample(
+        "y", dist.Bernoulli(probs=rate + (1 - 2 * rate) * jax.nn.sigmoid((x * w[a]).sum(-1))), obs=y
+    )
 
 
 def net(x: Any, a: Any, y: Any = None) -> None:
@@ -96,33 +103,63 @@ def gamma(x: Any, a: Any, y: Any = None) -> None:
 
 WEIGHTS = np.array([[0.5, -0.3], [0.2, 0.4], [-0.4, 0.1]])
 CASES = {
-    "scale by context": Case(scale_by_context, ged.variance(100), {"w": WEIGHTS, "g": np.array([0.4, -0.3])}),
-    "scale by action": Case(scale_by_action, ged.variance(20), {"m": np.array([0.0, 0.3, 0.6]), "r": 0.3,
-                                                                "s": np.array([-1.0, -0.5, 0.0])}),
+    "scale by context": Case(
+        scale_by_context, ged.variance(100), {"w": WEIGHTS, "g": np.array([0.4, -0.3])}
+    ),
+    "scale by action": Case(
+        scale_by_action,
+        ged.variance(20),
+        {"m": np.array([0.0, 0.3, 0.6]), "r": 0.3, "s": np.array([-1.0, -0.5, 0.0])},
+    ),
     "student": Case(student, ged.mean(-10, 10), {"w": WEIGHTS, "s": -0.5, "d": 0.5}),
-    "mixture": Case(mixture, ged.mean(-10, 10), {"m": np.array([0.0, 0.5, 1.0]), "gap": 1.0, "p": -1.0}),
+    "mixture": Case(
+        mixture, ged.mean(-10, 10), {"m": np.array([0.0, 0.5, 1.0]), "gap": 1.0, "p": -1.0}
+    ),
     "lapses": Case(lapses, ged.mean(0, 1), {"w": 3 * WEIGHTS, "lapse": -2.0}),
-    "net": Case(net, ged.mean(-20, 20), {"v": np.linspace(-1, 1, 12).reshape(3, 4), "b": np.array([0.3, -0.3, 0.1, 0.0]),
-                                         "u": np.array([1.0, -0.5, 0.8, 0.6]), "c": 0.2}),
-    "saturating": Case(saturating, ged.mean(-10, 10), {"base": 0.0, "most": 2.0, "half": 0.5, "s": -1.0}),
+    "net": Case(
+        net,
+        ged.mean(-20, 20),
+        {
+            "v": np.linspace(-1, 1, 12).reshape(3, 4),
+            "b": np.array([0.3, -0.3, 0.1, 0.0]),
+            "u": np.array([1.0, -0.5, 0.8, 0.6]),
+            "c": 0.2,
+        },
+    ),
+    "saturating": Case(
+        saturating, ged.mean(-10, 10), {"base": 0.0, "most": 2.0, "half": 0.5, "s": -1.0}
+    ),
     "gamma": Case(gamma, ged.mean(0, 20), {"w": WEIGHTS, "c": 0.5}),
-}  # fmt: skip
+}
 
 
 def long_search(
-    region: Region, paired: Callable[[np.ndarray, np.ndarray], Any], problems: int, rng: np.random.Generator
+    region: Region,
+    paired: Callable[[np.ndarray, np.ndarray], Any],
+    problems: int,
+    rng: np.random.Generator,
 ) -> np.ndarray:
-    """The largest signed value (problems,) met at a member; `paired(theta (M, D), which (M,))` gives values and gradients."""
+    """The largest signed value (problems,) met at a member; `paired(theta (M, D), which (M,))`
+    gives values and gradients.
+    """
     D, climbs, rays = len(region.centre), 24, 400
     which = np.tile(np.arange(problems), climbs)
     start = rng.standard_normal((len(which), D))
-    start *= np.sqrt(2 * region.kappa) * rng.uniform(0.2, 3.0, len(start))[:, None] / np.linalg.norm(start, axis=1)[:, None]
-    found = ascend(region, lambda theta: paired(theta, which), region.theta(start), steps=60, tol=1e-6)
+    start *= (
+        np.sqrt(2 * region.kappa)
+        * rng.uniform(0.2, 3.0, len(start))[:, None]
+        / np.linalg.norm(start, axis=1)[:, None]
+    )
+    found = ascend(
+        region, lambda theta: paired(theta, which), region.theta(start), steps=60, tol=1e-6
+    )
     ends = np.where(np.isnan(found.value), -np.inf, found.value).reshape(climbs, problems)
     best = ends.max(axis=0)
     for i in range(problems):
         for j in np.argsort(-ends[:, i])[:2]:
-            best[i] = max(best[i], _slsqp(region, paired, i, region.z(found.theta[j * problems + i][None])[0]))
+            best[i] = max(
+                best[i], _slsqp(region, paired, i, region.z(found.theta[j * problems + i][None])[0])
+            )
     far = walk(region, np.zeros((rays, D)), rng.standard_normal((rays, D)))
     for i in range(problems):
         values = paired(region.theta(far.z), np.full(rays, i))[0]
@@ -130,7 +167,9 @@ def long_search(
     return best
 
 
-def _slsqp(region: Region, paired: Callable[[np.ndarray, np.ndarray], Any], i: int, z: np.ndarray) -> float:
+def _slsqp(
+    region: Region, paired: Callable[[np.ndarray, np.ndarray], Any], i: int, z: np.ndarray
+) -> float:
     def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
         value, grad = paired(region.theta(z[None]), np.array([i]))
         return -value[0], -region.whiten(grad)[0]
@@ -143,13 +182,17 @@ def _slsqp(region: Region, paired: Callable[[np.ndarray, np.ndarray], Any], i: i
 
     inside = {"type": "ineq", "fun": limit, "jac": limit_grad}
     with np.errstate(all="ignore"):
-        end = minimize(loss, z, jac=True, constraints=[inside], method="SLSQP", options={"maxiter": 60})
+        end = minimize(
+            loss, z, jac=True, constraints=[inside], method="SLSQP", options={"maxiter": 60}
+        )
     return -float(end.fun) if np.isfinite(end.fun) and limit(end.x) >= 0 else -np.inf
 
 
 def outcomes(case: Case, x: np.ndarray, a: np.ndarray, seed: int) -> np.ndarray:
     """Drawn from the program at the truth."""
-    told = numpyro.handlers.substitute(case.model, data={name: jnp.asarray(value) for name, value in case.truth.items()})
+    told = numpyro.handlers.substitute(
+        case.model, data={name: jnp.asarray(value) for name, value in case.truth.items()}
+    )
     sites = numpyro.handlers.trace(numpyro.handlers.seed(told, seed)).get_trace(x, a)
     return np.asarray(sites["y"]["value"], float)
 
@@ -160,7 +203,9 @@ def compare(name: str, n: int, seed: int) -> dict[str, Any]:
     x, a = rng.standard_normal((n, DX)), rng.integers(0, K, n)
     cls = _class(name)
     y = outcomes(case, x, a, seed)
-    learner = feed(learner_for(cls, delta=0.1, confidence=LikelihoodRatio(restarts=False)), x, a, y, growth=1.3)
+    learner = feed(
+        learner_for(cls, delta=0.1, confidence=LikelihoodRatio(restarts=False)), x, a, y, growth=1.3
+    )
     here, actions = np.repeat(rng.standard_normal((1, DX)), 2 * K, axis=0), np.tile(np.arange(K), 2)
     clock = time.process_time()
     found = learner.bounds(case.functional, here[:1], K)
@@ -169,7 +214,9 @@ def compare(name: str, n: int, seed: int) -> dict[str, Any]:
 
     def paired(theta: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         value, grad = cls.values_grad(case.functional, theta, here[which], actions[which])
-        return sign[which] * np.asarray(value, float), sign[which][:, None] * np.asarray(grad, float)
+        return sign[which] * np.asarray(value, float), sign[which][:, None] * np.asarray(
+            grad, float
+        )
 
     low, high = case.functional.low, case.functional.high
     best = np.clip(sign * long_search(region, paired, 2 * K, rng), low, high)
@@ -178,9 +225,25 @@ def compare(name: str, n: int, seed: int) -> dict[str, Any]:
     short = np.concatenate([best[:K] - ours[:K], ours[K:] - best[K:]]) / span
     at_end = np.concatenate([ours[:K] >= high, ours[K:] <= low])
     truly = np.concatenate([best[:K] >= high - 0.01 * span, best[K:] <= low + 0.01 * span])
-    said = {"kappa": region.kappa, "worst": short.max(), "range_end": at_end.mean(), "true_range_end": truly.mean()}
-    said |= {"width": np.mean(ours[:K] - ours[K:]) / span, "true_width": np.mean(best[:K] - best[K:]) / span, "ms": 1e3 * spent}
-    counted = {"model": name, "n": n, "seed": seed, "method": found.method, "ends": 2 * K, "below": int(np.sum(short > 0.01))}
+    said = {
+        "kappa": region.kappa,
+        "worst": short.max(),
+        "range_end": at_end.mean(),
+        "true_range_end": truly.mean(),
+    }
+    said |= {
+        "width": np.mean(ours[:K] - ours[K:]) / span,
+        "true_width": np.mean(best[:K] - best[K:]) / span,
+        "ms": 1e3 * spent,
+    }
+    counted = {
+        "model": name,
+        "n": n,
+        "seed": seed,
+        "method": found.method,
+        "ends": 2 * K,
+        "below": int(np.sum(short > 0.01)),
+    }
     return counted | {key: round(float(value), 4) for key, value in said.items()}
 
 
@@ -189,7 +252,9 @@ _CLASSES: dict[str, Any] = {}
 
 def _class(name: str) -> Any:
     if name not in _CLASSES:
-        _CLASSES[name] = ged.density_class(CASES[name].model, example=(np.zeros((1, DX)), np.zeros(1, int)))
+        _CLASSES[name] = ged.density_class(
+            CASES[name].model, example=(np.zeros((1, DX)), np.zeros(1, int))
+        )
     return _CLASSES[name]
 
 
@@ -201,16 +266,28 @@ def table(seeds: int, names: list[str], sizes: list[int]) -> None:
                 cells.append(compare(name, n, seed))
                 print(json.dumps(cells[-1]), flush=True)
     largest = [cell for cell in cells if cell["n"] == max(sizes)]
-    print(json.dumps({
-        "ends": sum(cell["ends"] for cell in cells), "below": sum(cell["below"] for cell in cells),
-        "range_end": round(float(np.mean([cell["range_end"] for cell in cells])), 3),
-        "true_range_end": round(float(np.mean([cell["true_range_end"] for cell in cells])), 3),
-        f"width_at_{max(sizes)}": round(float(np.mean([cell["width"] for cell in largest])), 4),
-        f"true_width_at_{max(sizes)}": round(float(np.mean([cell["true_width"] for cell in largest])), 4),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "ends": sum(cell["ends"] for cell in cells),
+                "below": sum(cell["below"] for cell in cells),
+                "range_end": round(float(np.mean([cell["range_end"] for cell in cells])), 3),
+                "true_range_end": round(
+                    float(np.mean([cell["true_range_end"] for cell in cells])), 3
+                ),
+                f"width_at_{max(sizes)}": round(
+                    float(np.mean([cell["width"] for cell in largest])), 4
+                ),
+                f"true_width_at_{max(sizes)}": round(
+                    float(np.mean([cell["true_width"] for cell in largest])), 4
+                ),
+            }
+        )
+    )
 
 
-PLAYED = {"scale by action": (1.5, 5.0), "scale by context": (5.0, 10.0)}  # limit and range: narrow, so that safe is left soon
+# limit and range: narrow, so that safe is left soon
+PLAYED = {"scale by action": (1.5, 5.0), "scale by context": (5.0, 10.0)}
 
 
 def runs(name: str, count: int, rounds: int, delta: float) -> None:
@@ -222,7 +299,9 @@ def runs(name: str, count: int, rounds: int, delta: float) -> None:
 
     def variances(x: np.ndarray) -> np.ndarray:
         context = name == "scale by context"
-        return np.exp(2 * (np.full(K, x @ truth["g"]) if context else truth["s"] + truth["r"] * x[0]))
+        return np.exp(
+            2 * (np.full(K, x @ truth["g"]) if context else truth["s"] + truth["r"] * x[0])
+        )
 
     def known(x: np.ndarray) -> np.ndarray:
         return np.array([variances(row)[0] for row in x])
@@ -230,9 +309,20 @@ def runs(name: str, count: int, rounds: int, delta: float) -> None:
     missed, widths, tried = 0, [], []
     for run in range(count):
         rng = np.random.default_rng([run, 77])
-        limit = ged.Constraint(cls, ged.variance(high), at_most=at_most, safe_value=known, name="variance", outcome="utility")
+        limit = ged.Constraint(
+            cls,
+            ged.variance(high),
+            at_most=at_most,
+            safe_value=known,
+            name="variance",
+            outcome="utility",
+        )
         problem = ged.Problem(
-            n_actions=K, utility=ged.Utility(cls, ged.mean(-3, 3)), constraints=[limit], safe_action=0, safe_utility=0.0
+            n_actions=K,
+            utility=ged.Utility(cls, ged.mean(-3, 3)),
+            constraints=[limit],
+            safe_action=0,
+            safe_utility=0.0,
         )
         agent = ged.GEDUCB(problem, delta=delta, guard=None, seed=run)
         out, others = False, 0
@@ -244,21 +334,38 @@ def runs(name: str, count: int, rounds: int, delta: float) -> None:
             decision = agent.ask(x[0])
             action = int(decision.action)
             others += action != 0
-            agent.tell(decision, means(x[0])[action] + np.sqrt(right[action]) * rng.standard_normal())
+            agent.tell(
+                decision, means(x[0])[action] + np.sqrt(right[action]) * rng.standard_normal()
+            )
         missed += out
         widths.append(float(np.mean(upper[1:] - lower[1:])) / high)
         tried.append(others / rounds)
         print(
-            json.dumps({"run": run, "missed": out, "left_safe": round(tried[-1], 3), "width": round(widths[-1], 3)}), flush=True
+            json.dumps(
+                {
+                    "run": run,
+                    "missed": out,
+                    "left_safe": round(tried[-1], 3),
+                    "width": round(widths[-1], 3),
+                }
+            ),
+            flush=True,
         )
     most = delta + 3 * np.sqrt(delta * (1 - delta) / count)
-    said = {"rate": missed / count, "at_most": most, "left_safe": np.mean(tried), "width": np.mean(widths)}
+    said = {
+        "rate": missed / count,
+        "at_most": most,
+        "left_safe": np.mean(tried),
+        "width": np.mean(widths),
+    }
     said = {key: round(float(value), 3) for key, value in said.items()}
     print(json.dumps({"model": name, "runs": count, "rounds": rounds, "missed": missed} | said))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["table", "runs"])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--models", nargs="*", default=list(CASES), choices=list(CASES))

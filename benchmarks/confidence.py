@@ -1,7 +1,9 @@
-"""Speed of confidence sets. Run with ``OMP_NUM_THREADS=1 python benchmarks/confidence.py``; prints times and ratios.
+"""Speed of confidence sets. Run with ``OMP_NUM_THREADS=1 python benchmarks/confidence.py``; prints
+times and ratios.
 
-By default wall-clock time, the shortest of several; ``--cpu`` takes the process's CPU time instead, for a machine that is
-busy with other things (it counts all threads, so it is never the flattering one on an idle machine).
+By default wall-clock time, the shortest of several; ``--cpu`` takes the process's CPU time instead,
+for a machine that is busy with other things (it counts all threads, so it is never the flattering
+one on an idle machine).
 """
 
 from __future__ import annotations
@@ -56,15 +58,20 @@ def big_logistic() -> None:
     fit = best_of(lambda: learner.oracle(cls, learner.rows, start=learner.fit, prior=learner.prior))
     refit = best_of(learner.refit)
     bounds = best_of(lambda: learner.bounds(ged.mean(0, 1), x[:1], K))
-    chain = [learner]  # each row goes on from the last: a history that branches would have to be copied
+    # each row goes on from the last: a history that branches would have to be copied
+    chain = [learner]
 
     def absorb_one() -> None:
         chain.append(chain[-1].absorb(x[:1], a[:1], y[:1]))
 
     absorb = best_of(absorb_one, 50)
-    print(f"logistic d={d} n={n}: oracle {1e3 * fit:.1f} ms, refit with sets and snapshot {1e3 * refit:.1f} ms (target: under "
-          f"50), bounds K={K} {1e3 * bounds:.1f} ms = {bounds / refit:.2f} refits or {bounds / fit:.2f} oracle calls (target: "
-          f"under 5), absorb one row {1e6 * absorb:.0f} us")  # fmt: skip
+    print(
+        f"logistic d={d} n={n}: oracle {1e3 * fit:.1f} ms, refit with sets and snapshot "
+        f"{1e3 * refit:.1f} ms (target: under "
+        f"50), bounds K={K} {1e3 * bounds:.1f} ms = {bounds / refit:.2f} refits or "
+        f"{bounds / fit:.2f} oracle calls (target: "
+        f"under 5), absorb one row {1e6 * absorb:.0f} us"
+    )
 
 
 def generic(n: int, K: int) -> None:
@@ -79,9 +86,14 @@ def generic(n: int, K: int) -> None:
     note = learner.bounds(functional, x[:1], K).note
     counted = int(re.search(r"(\d+) gradient", note)[1])  # type: ignore[index]
     trail = best_of(lambda: learner.trail(functional, x[:1], K), 20)
-    print(f"heteroscedastic D={cls.dim} n={n} K={K}: gradient {1e6 * gradient:.0f} us, bounds {1e3 * bounds:.1f} ms "
-          f"= {bounds / gradient:.0f} gradients of time, {counted} counted singly (target: under 200); "
-          f"trail of {len(learner.snapshot_sizes)} snapshots {1e3 * trail:.2f} ms (target at K=5: about 2)")  # fmt: skip
+    print(
+        f"heteroscedastic D={cls.dim} n={n} K={K}: gradient {1e6 * gradient:.0f} us, bounds "
+        f"{1e3 * bounds:.1f} ms "
+        f"= {bounds / gradient:.0f} gradients of time, {counted} counted singly (target: under "
+        "200); "
+        f"trail of {len(learner.snapshot_sizes)} snapshots {1e3 * trail:.2f} ms (target at K=5: "
+        "about 2)"
+    )
 
 
 if __name__ == "__main__":

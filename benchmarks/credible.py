@@ -1,11 +1,15 @@
-"""Credible limits beside guaranteed ones on README's problem: how soon the safe action is left, how often limits are exceeded.
+"""Credible limits beside guaranteed ones on README's problem: how soon the safe action is left, how
+often limits are exceeded.
 
-    python benchmarks/credible.py prior --seeds 20     # a prior of standard deviation .3 against 2, guaranteed and credible
-    python benchmarks/credible.py use --seeds 20       # repeated use, truths from the prior, for each source of draws
+    python benchmarks/credible.py prior --seeds 20
+        # a prior of standard deviation .3 against 2, guaranteed and credible
+    python benchmarks/credible.py use --seeds 20
+        # repeated use, truths from the prior, for each source of draws
 
-The toxicity of dose d for a patient x has the logit b0 + d (b1 + b2 x). Truths are drawn for each seed: b1 and b2 from
-Normal(1.5, .3) and Normal(1, .3); b0 = -2.9, so that the declared safe value .06 holds. The informative prior is
-Normal((-2.9, 1.5, 1), .3), the wide one README's own Normal(0, 2). Processor time, not wall time, is printed.
+The toxicity of dose d for a patient x has the logit b0 + d (b1 + b2 x). Truths are drawn for each
+seed: b1 and b2 from Normal(1.5, .3) and Normal(1, .3); b0 = -2.9, so that the declared safe value
+.06 holds. The informative prior is Normal((-2.9, 1.5, 1), .3), the wide one README's own Normal(0,
+2). Processor time, not wall time, is printed.
 """
 
 from __future__ import annotations
@@ -39,16 +43,21 @@ def response(x, a, y=None):
 def toxicity(centre: np.ndarray, spread: float) -> Callable[..., None]:
     def model(x, a, y=None):
         b = numpyro.sample("b", dist.Normal(jnp.asarray(centre), spread).to_event(1))
-        numpyro.sample("z", dist.Bernoulli(logits=b[0] + jnp.asarray(DOSE)[a] * (b[1] + b[2] * x[:, 0])), obs=y)
+        numpyro.sample(
+            "z", dist.Bernoulli(logits=b[0] + jnp.asarray(DOSE)[a] * (b[1] + b[2] * x[:, 0])), obs=y
+        )
 
     return model
 
 
 def problem(centre: np.ndarray, spread: float) -> ged.Problem:
     harm = ged.Constraint(
-        ged.density_class(toxicity(centre, spread), example=EXAMPLE), ged.mean(0, 1), at_most=AT_MOST, safe_value=SAFE,
+        ged.density_class(toxicity(centre, spread), example=EXAMPLE),
+        ged.mean(0, 1),
+        at_most=AT_MOST,
+        safe_value=SAFE,
         name="toxicity",
-    )  # fmt: skip
+    )
     gain = ged.Utility(ged.density_class(response, example=EXAMPLE), ged.mean(-4, 4))
     return ged.Problem(n_actions=4, utility=gain, constraints=[harm], safe_action=0)
 
@@ -66,7 +75,9 @@ class Trial:
 
     @property
     def half(self) -> float:
-        """The first round up to which half of the last `WINDOW` decisions left the safe action; inf if there is none."""
+        """The first round up to which half of the last `WINDOW` decisions left the safe action;
+        inf if there is none.
+        """
         share = np.convolve(self.left, np.full(WINDOW, 1 / WINDOW), mode="valid")
         return float(np.argmax(share >= 0.5) + WINDOW) if (share >= 0.5).any() else np.inf
 
@@ -82,7 +93,11 @@ def run(declared: ged.Problem, confidence: object, seed: int, rounds: int) -> Tr
         truth = 1 / (1 + np.exp(-b[0] - DOSE * (b[1] + b[2] * x[0])))
         left[t], over[t] = decision.action != 0, decision.policy @ truth > AT_MOST * (1 + 1e-9)
         d = DOSE[decision.action]
-        agent.tell(decision.id, rng.normal(d * (1 + 0.5 * x[0]), 0.3), float(rng.random() < truth[decision.action]))
+        agent.tell(
+            decision.id,
+            rng.normal(d * (1 + 0.5 * x[0]), 0.3),
+            float(rng.random() < truth[decision.action]),
+        )
     return Trial(left, over, time.process_time() - began)
 
 
@@ -92,34 +107,59 @@ def row(name: str, trials: list[Trial]) -> str:
     told = " ".join(f"{v:>6.0f}" if np.isfinite(v) else f"{'never':>6}" for v in q)
     left = np.mean([t.left for t in trials])
     seconds = np.mean([t.seconds for t in trials])
-    return f"{name:<32} {told} {left:>8.1%} {over.mean():>9.2%} {over.any(axis=1).sum():>5} of {len(trials):<4} {seconds:>7.1f}"
+    return (
+        f"{name:<32} {told} {left:>8.1%} {over.mean():>9.2%} {over.any(axis=1).sum():>5} of "
+        f"{len(trials):<4} {seconds:>7.1f}"
+    )
 
 
-HEAD = f"{'':<32} {'q25':>6} {'median':>6} {'q75':>6} {'left':>8} {'over':>9} {'runs with any':>13} {'cpu s':>7}"
+HEAD = (
+    f"{'':<32} {'q25':>6} {'median':>6} {'q75':>6} {'left':>8} {'over':>9} "
+    f"{'runs with any':>13} {'cpu s':>7}"
+)
 
 
 def by_prior(seeds: range, rounds: int) -> None:
-    print(f"rounds until half of {WINDOW} decisions leave the safe action, {rounds} rounds, seeds {seeds.start}-{seeds.stop - 1}")
+    print(
+        f"rounds until half of {WINDOW} decisions leave the safe action, {rounds} rounds, seeds "
+        f"{seeds.start}-{seeds.stop - 1}"
+    )
     print(HEAD)
     for prior, (centre, spread) in PRIORS.items():
         declared = problem(centre, spread)
-        for name, rule in (("guaranteed", None), (f"credible {LEVEL:g}", {"toxicity": ged.credible_set(LEVEL)})):
-            print(row(f"{prior}, {name}", [run(declared, rule, s, rounds) for s in seeds]), flush=True)
+        for name, rule in (
+            ("guaranteed", None),
+            (f"credible {LEVEL:g}", {"toxicity": ged.credible_set(LEVEL)}),
+        ):
+            print(
+                row(f"{prior}, {name}", [run(declared, rule, s, rounds) for s in seeds]), flush=True
+            )
 
 
 def by_source(seeds: range, rounds: int, sources: list[str]) -> None:
-    print(f"repeated use, truths from the prior (sd .3), level {LEVEL:g}, {rounds} rounds, seeds {seeds.start}-{seeds.stop - 1}")
+    print(
+        f"repeated use, truths from the prior (sd .3), level {LEVEL:g}, {rounds} rounds, seeds "
+        f"{seeds.start}-{seeds.stop - 1}"
+    )
     print(HEAD)
     declared = problem(*PRIORS["sd .3"])
     for source in sources:
         draws = 20_000 if source == "prior" else 1000  # weights use draws up
         rule = {"toxicity": ged.credible_set(LEVEL, source, draws)}
-        print(row(f"credible, {source}, {draws} draws", [run(declared, rule, s, rounds) for s in seeds]), flush=True)
+        print(
+            row(
+                f"credible, {source}, {draws} draws",
+                [run(declared, rule, s, rounds) for s in seeds],
+            ),
+            flush=True,
+        )
     print(row("guaranteed", [run(declared, None, s, rounds) for s in seeds]), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("prior", "use"))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=120)

@@ -1,9 +1,13 @@
 """How good and how fast a decision is, end to end through `GEDUCB`.
 
-    python benchmarks/decide.py regret --seeds 8      regret against OPLB on the same seeds, linear-Gaussian, T = 2000
-    python benchmarks/decide.py spread --seeds 8      models/bandit.py, logistic, finite: against always playing safe
-    python benchmarks/decide.py proof --seeds 8       what the guarantee costs: unproved sets and safe peers beside ours
-    python benchmarks/decide.py rounds                2,000 rounds of a linear-Gaussian problem, with compilation
+    python benchmarks/decide.py regret --seeds 8
+        regret against OPLB on the same seeds, linear-Gaussian, T = 2000
+    python benchmarks/decide.py spread --seeds 8
+        models/bandit.py, logistic, finite: against always playing safe
+    python benchmarks/decide.py proof --seeds 8
+        what the guarantee costs: unproved sets and safe peers beside ours
+    python benchmarks/decide.py rounds
+        2,000 rounds of a linear-Gaussian problem, with compilation
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
     python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000
     python benchmarks/decide.py speed --rounds 1000   CPU time of ask and tell beside their targets
@@ -39,7 +43,9 @@ from gedppl import ged_ucb
 
 @lru_cache
 def linear_class(K: int, d: int, sigma: float) -> Any:
-    """Normal outcomes with known noise, linear in the features that contexts carry for every action; compiled once."""
+    """Normal outcomes with known noise, linear in the features that contexts carry for every
+    action; compiled once.
+    """
 
     def model(x: Any, a: Any, y: Any = None) -> None:
         theta = numpyro.sample("theta", dist.Normal(0, 1 / jnp.sqrt(d)).expand([d]).to_event(1))
@@ -50,13 +56,25 @@ def linear_class(K: int, d: int, sigma: float) -> Any:
 
 
 def linear_problem(world: World, exact: bool = False) -> ged.Problem:
-    """A world of `regret.py` as a declared problem. One class serves both outcomes, each with a fit of its own.
+    """A world of `regret.py` as a declared problem. One class serves both outcomes, each with a fit
+    of its own.
 
     `exact`: the safe action's known cost is declared exact, which it is.
     """
     cls = linear_class(world.n_actions, world.dim, world.sigma)
-    limit = ged.Constraint(cls, ged.mean(0, 1), at_most=world.tau, safe_value=float(world.cost[0, 0]), safe_value_exact=exact)
-    return ged.Problem(n_actions=world.n_actions, utility=ged.Utility(cls, ged.mean(0, 1)), constraints=[limit], safe_action=0)
+    limit = ged.Constraint(
+        cls,
+        ged.mean(0, 1),
+        at_most=world.tau,
+        safe_value=float(world.cost[0, 0]),
+        safe_value_exact=exact,
+    )
+    return ged.Problem(
+        n_actions=world.n_actions,
+        utility=ged.Utility(cls, ged.mean(0, 1)),
+        constraints=[limit],
+        safe_action=0,
+    )
 
 
 def play(world: World, problem: ged.Problem, seed: int, **options: Any) -> tuple[np.ndarray, int]:
@@ -66,27 +84,45 @@ def play(world: World, problem: ged.Problem, seed: int, **options: Any) -> tuple
     for t, phi in enumerate(world.phi):
         decision = agent.ask(phi.ravel())
         a = decision.action
-        agent.tell(decision.id, world.utility[t, a] + world.noise[t, 0], world.cost[t, a] + world.noise[t, 1])
+        agent.tell(
+            decision.id,
+            world.utility[t, a] + world.noise[t, 0],
+            world.cost[t, a] + world.noise[t, 1],
+        )
         lost.append(world.best[t] - decision.policy @ world.utility[t])
         infeasible += bool(decision.policy @ world.cost[t] > world.tau + 1e-9)
     return np.array(lost), infeasible
 
 
 def regret(seeds: range, rounds: int, only: list[str], variants: list[str]) -> None:
-    print(f"sigma={SIGMA}, T={rounds}, delta={DELTA}, seeds {seeds}; regret against the constrained oracle")
+    print(
+        f"sigma={SIGMA}, T={rounds}, delta={DELTA}, seeds {seeds}; regret against the "
+        "constrained oracle"
+    )
     for name in only:
         worlds = [PROBLEMS[name](np.random.default_rng([seed, 0]), rounds) for seed in seeds]
-        alpha = 1.0 if name in ("tight", "two_dims", "wide") else None  # with its own it hardly leaves the safe action there
-        theirs = np.array([play_oplb(world, seed, alpha=alpha).regret for seed, world in zip(seeds, worlds)])
-        print(f"{name}: OPLB{'' if alpha is None else ' at alpha_r = 1'} mean {theirs.mean():.1f} median {np.median(theirs):.1f}")
+        # with its own it hardly leaves the safe action there
+        alpha = 1.0 if name in ("tight", "two_dims", "wide") else None
+        theirs = np.array(
+            [play_oplb(world, seed, alpha=alpha).regret for seed, world in zip(seeds, worlds)]
+        )
+        print(
+            f"{name}: OPLB{'' if alpha is None else ' at alpha_r = 1'} mean {theirs.mean():.1f} "
+            f"median {np.median(theirs):.1f}"
+        )
         for variant in variants:
             chosen = VARIANTS[variant]
-            runs = [play(w, linear_problem(w, chosen["exact"]), s, **chosen["agent"]) for s, w in zip(seeds, worlds)]
+            runs = [
+                play(w, linear_problem(w, chosen["exact"]), s, **chosen["agent"])
+                for s, w in zip(seeds, worlds)
+            ]
             lost = np.array([run[0] for run in runs])
             total, half = lost.sum(axis=1), lost[:, : rounds // 2].sum(axis=1)
             print(
-                f"  {variant:18s} mean {total.mean():6.1f} median {np.median(total):6.1f} | of OPLB's mean "
-                f"{total.mean() / theirs.mean():.3f} median {np.median(total) / np.median(theirs):.3f} | infeasible rounds "
+                f"  {variant:18s} mean {total.mean():6.1f} median {np.median(total):6.1f} | of "
+                "OPLB's mean "
+                f"{total.mean() / theirs.mean():.3f} median "
+                f"{np.median(total) / np.median(theirs):.3f} | infeasible rounds "
                 f"{sum(run[1] for run in runs)} | doubling ratio {np.median(total / half):.2f}",
                 flush=True,
             )
@@ -102,12 +138,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def spread(seeds: range) -> None:
     """The arena's problems with the default agent, as shares of what always playing safe loses."""
-    for name, rounds in (("treatments", 1000), ("disjoint", 1000), ("logistic", 500), ("finite", 500), ("finite_lock_in", 500)):
+    for name, rounds in (
+        ("treatments", 1000),
+        ("disjoint", 1000),
+        ("logistic", 500),
+        ("finite", 500),
+        ("finite_lock_in", 500),
+    ):
         runs = [play_arena(name, rounds, seed, {}) for seed in seeds]
         lost, always = (np.array([run[i] for run in runs]) for i in (0, 1))
         print(
-            f"{name:15s} T={rounds}: mean regret {lost.mean():.1f}, of always safe {np.mean(lost / always):.3f} | infeasible "
-            f"rounds {sum(run[2] for run in runs)} | starved {sum(run[3] for run in runs)}/{len(runs)}",
+            f"{name:15s} T={rounds}: mean regret {lost.mean():.1f}, of always safe "
+            f"{np.mean(lost / always):.3f} | infeasible "
+            f"rounds {sum(run[2] for run in runs)} | starved "
+            f"{sum(run[3] for run in runs)}/{len(runs)}",
             flush=True,
         )
 
@@ -142,11 +186,16 @@ def rounds(n: int) -> None:
         start, cpu = time.perf_counter(), time.process_time()
         play(world, linear_problem(world), 0)
         wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-    print(f"linear-Gaussian, {n} rounds: {wall:.1f} s ({cpu:.1f} s of processor time), {len(names)} compilations: {count(names)}")
+    print(
+        f"linear-Gaussian, {n} rounds: {wall:.1f} s ({cpu:.1f} s of processor time), "
+        f"{len(names)} compilations: {count(names)}"
+    )
 
 
 def program(n: int) -> None:
-    """Heteroscedastic normal: mean and log-scale linear in ten features each, so neither closed form nor log-concave."""
+    """Heteroscedastic normal: mean and log-scale linear in ten features each, so neither closed
+    form nor log-concave.
+    """
 
     def model(x: Any, a: Any, y: Any = None) -> None:
         w = numpyro.sample("w", dist.Normal(0, 1).expand([10]).to_event(1))
@@ -159,8 +208,16 @@ def program(n: int) -> None:
     w, v = 0.5 * rng.normal(size=10), 0.2 * rng.normal(size=10)
     cls = ged.density_class(model, example=(phi[:3].reshape(3, -1), np.zeros(3, np.int64)))
     safe = lambda x: np.exp(2 * (-1.5 + x.reshape(-1, K, 10)[:, 0] @ v))  # noqa: E731
-    limit = ged.Constraint(cls, ged.variance(4.0), at_most=0.6, safe_value=lambda x: np.minimum(safe(x), 0.6), outcome="utility")
-    problem = ged.Problem(n_actions=K, utility=ged.Utility(cls, ged.mean(-4, 4)), constraints=[limit], safe_action=0)
+    limit = ged.Constraint(
+        cls,
+        ged.variance(4.0),
+        at_most=0.6,
+        safe_value=lambda x: np.minimum(safe(x), 0.6),
+        outcome="utility",
+    )
+    problem = ged.Problem(
+        n_actions=K, utility=ged.Utility(cls, ged.mean(-4, 4)), constraints=[limit], safe_action=0
+    )
     agent = ged.GEDUCB(problem, guard=None)
     with counted_compilations() as names:
         start, cpu = time.perf_counter(), time.process_time()
@@ -171,7 +228,9 @@ def program(n: int) -> None:
             f = phi[t, decision.action]
             agent.tell(decision.id, f @ w + np.exp(-1.5 + f @ v) * rng.normal())
         wall, cpu = time.perf_counter() - start, time.process_time() - cpu
-    print(f"generic program, 20 parameters, {n} rounds: {wall:.1f} s ({cpu:.1f} s of processor time)")
+    print(
+        f"generic program, 20 parameters, {n} rounds: {wall:.1f} s ({cpu:.1f} s of processor time)"
+    )
     print(f"compilations: {len(names)} in all; by function: {cls.program.compilations}")
 
 
@@ -181,7 +240,11 @@ def growth(short: int, long: int) -> None:
     agent = ged.GEDUCB(linear_problem(world), guard=None)
     for t in range(short):
         decision = agent.ask(world.phi[t % 1000].ravel())
-        agent.tell(decision.id, world.utility[t % 1000, decision.action], world.cost[t % 1000, decision.action])
+        agent.tell(
+            decision.id,
+            world.utility[t % 1000, decision.action],
+            world.cost[t % 1000, decision.action],
+        )
     state = agent._current(world.phi[:1].reshape(1, -1))
     far = state
     while far.told < long:  # go on refitting at the same pace, with rows made up
@@ -197,12 +260,18 @@ def growth(short: int, long: int) -> None:
             ged_ucb.select(s, world.phi[t : t + 1].reshape(1, -1))
         times[name] = (time.process_time() - start) / 100
     near_ms, far_ms = 1e3 * times["short"], 1e3 * times["long"]
-    print(f"ask at t={state.t}: {near_ms:.2f} ms, at t={far.t}: {far_ms:.2f} ms, ratio {far_ms / near_ms:.2f}")
+    print(
+        f"ask at t={state.t}: {near_ms:.2f} ms, at t={far.t}: {far_ms:.2f} ms, ratio "
+        f"{far_ms / near_ms:.2f}"
+    )
     exact = replace(state, settings=replace(state.settings, exact_rounds=np.inf))
     x = world.phi[:200].reshape(200, -1)
     (blocks, info), (walked, _) = ged_ucb.select(state, x), ged_ucb.select(exact, x)
     utility = [float(np.mean(np.sum(p * info.utility, axis=1))) for p in (blocks, walked)]
-    print(f"estimated utility at t={state.t}, 200 contexts: blocks {utility[0]:.4f}, every round {utility[1]:.4f}")
+    print(
+        f"estimated utility at t={state.t}, 200 contexts: blocks {utility[0]:.4f}, every round "
+        f"{utility[1]:.4f}"
+    )
 
 
 def count(names: list[str]) -> dict[str, int]:
@@ -210,17 +279,28 @@ def count(names: list[str]) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["regret", "spread", "proof", "rounds", "program", "growth", "speed"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what", choices=["regret", "spread", "proof", "rounds", "program", "growth", "speed"]
+    )
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--variants", nargs="+", default=["defaults", "safe value exact"], choices=list(VARIANTS))
+    parser.add_argument(
+        "--variants", nargs="+", default=["defaults", "safe value exact"], choices=list(VARIANTS)
+    )
     parser.add_argument("--only", nargs="+", default=[], choices=sorted({*PROBLEMS, *SPREAD}))
     given = parser.parse_args()
     warnings.simplefilter("ignore", ged.SafeActionWarning)
     if given.what == "regret":
-        regret(range(given.first_seed, given.first_seed + given.seeds), given.rounds, given.only or REGRET, given.variants)
+        regret(
+            range(given.first_seed, given.first_seed + given.seeds),
+            given.rounds,
+            given.only or REGRET,
+            given.variants,
+        )
     elif given.what == "spread":
         spread(range(given.first_seed, given.first_seed + given.seeds))
     elif given.what == "proof":

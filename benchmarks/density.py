@@ -1,4 +1,5 @@
-"""How fast a declared class is, against the same model written by hand in JAX, and what a growing history costs.
+"""How fast a declared class is, against the same model written by hand in JAX, and what a growing
+history costs.
 
     python benchmarks/density.py [--rounds 2000]
 
@@ -73,8 +74,11 @@ def speed() -> None:
 
     np.testing.assert_allclose(cls.log_likelihood(theta, x, a, y), hand(), rtol=1e-10)
     took = interleaved({"class": lambda: cls.log_likelihood(theta, x, a, y), "hand": hand})
-    print(f"log-likelihood, 256 settings x 10 actions x 50 rows: {1e3 * took['class']:.2f} ms, by hand "
-          f"{1e3 * took['hand']:.2f} ms, ratio {took['class'] / took['hand']:.2f} (target 2)")  # fmt: skip
+    print(
+        f"log-likelihood, 256 settings x 10 actions x 50 rows: {1e3 * took['class']:.2f} ms, by "
+        "hand "
+        f"{1e3 * took['hand']:.2f} ms, ratio {took['class'] / took['hand']:.2f} (target 2)"
+    )
 
     rows = Rows.of(rng.normal(size=(2000, DX)), rng.integers(0, K, 2000), rng.normal(size=2000))
     few = theta[:5]
@@ -109,8 +113,12 @@ def growth(rounds: int) -> None:
     took = time.perf_counter() - start
     grown = (resident() - at_warm) / max(rounds - warm - 1, 1)
     most = max(cls.program.compilations.items(), key=lambda item: item[1])
-    print(f"history 1..{rounds}: {1e3 * took / rounds:.2f} ms a round with compilation; most often compiled: {most[0]}, "
-          f"{most[1]} times (target 4); resident memory grew by {grown:.4f} MB a round after warm-up (target 0.2)")  # fmt: skip
+    print(
+        f"history 1..{rounds}: {1e3 * took / rounds:.2f} ms a round with compilation; most often "
+        f"compiled: {most[0]}, "
+        f"{most[1]} times (target 4); resident memory grew by {grown:.4f} MB a round after "
+        "warm-up (target 0.2)"
+    )
     print("compilations:", dict(sorted(cls.program.compilations.items())))
 
 

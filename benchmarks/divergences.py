@@ -1,4 +1,5 @@
-"""How long the divergences take: closed form, quadrature and Monte Carlo for the same batch, and their ratios.
+"""How long the divergences take: closed form, quadrature and Monte Carlo for the same batch, and
+their ratios.
 
 Run with ``python benchmarks/divergences.py``.
 """
@@ -41,7 +42,9 @@ def main() -> None:
                 method: best_of(lambda d=divergence, a=p, b=q, m=method: d(a, b, m, n_draws=2000))
                 for method in ("exact", "quadrature", "monte_carlo")
             }
-            micro = {method: value / (shape[0] * shape[1]) * 1e6 for method, value in seconds.items()}
+            micro = {
+                method: value / (shape[0] * shape[1]) * 1e6 for method, value in seconds.items()
+            }
             print(
                 f"{family:8s} {divergence.__name__:16s} exact {micro['exact']:8.2f}"
                 + "".join(

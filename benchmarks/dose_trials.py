@@ -1,16 +1,23 @@
-"""Dose escalation by `models/escalation.py` over many simulated trials, beside 3+3, BOIN, CRM and an exact grid.
+"""Dose escalation by `models/escalation.py` over many simulated trials, beside 3+3, BOIN, CRM and
+an exact grid.
 
     python benchmarks/dose_trials.py fixed   --trials 1000    DLT .05/.10/.18/.30/.45
-    python benchmarks/dose_trials.py random  --trials 1000    pseudo-uniform truths (Clertant and O'Quigley 2017)
-    python benchmarks/dose_trials.py groups  --trials 1000    three groups, pooled intercepts, level .85, 108 patients
-    python benchmarks/dose_trials.py average --trials 200     the limit on the policy's average instead of on every draw
-    python benchmarks/dose_trials.py states  --trials 100     how often draws give the dose of an exact grid
+    python benchmarks/dose_trials.py random  --trials 1000
+        pseudo-uniform truths (Clertant and O'Quigley 2017)
+    python benchmarks/dose_trials.py groups  --trials 1000
+        three groups, pooled intercepts, level .85, 108 patients
+    python benchmarks/dose_trials.py average --trials 200
+        the limit on the policy's average instead of on every draw
+    python benchmarks/dose_trials.py states  --trials 100
+        how often draws give the dose of an exact grid
     python benchmarks/dose_trials.py plan    --trials 1000    the fixed truth by `ged.plan`
 
-Trials have 36 patients, one at a time; the limit and the target are .33. A line is one design. `above` counts patients above the
-MTD (the highest dose at or under the limit; of random truths the dose nearest to it), `correct` trials that name it. Standard
-errors follow the numbers. Skeletons and priors are printed: every number depends on them. Trials are spread over `--workers`.
-All but `average` are decided from shared draws (`ged.shared_draws`) unless `--source smc` asks for an agent a trial.
+Trials have 36 patients, one at a time; the limit and the target are .33. A line is one design.
+`above` counts patients above the MTD (the highest dose at or under the limit; of random truths the
+dose nearest to it), `correct` trials that name it. Standard errors follow the numbers. Skeletons
+and priors are printed: every number depends on them. Trials are spread over `--workers`. All but
+`average` are decided from shared draws (`ged.shared_draws`) unless `--source smc` asks for an agent
+a trial.
 """
 
 from __future__ import annotations
@@ -58,7 +65,9 @@ class Told:
 
 
 def pseudo_uniform(trials: int, seed: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Truths (trials, 5) and their MTD (trials,): its place in turn, then sorted uniforms under a bound, until it lies there."""
+    """Truths (trials, 5) and their MTD (trials,): its place in turn, then sorted uniforms under
+    a bound, until it lies there.
+    """
     rng, truths, places = np.random.default_rng(seed), [], []
     for i in range(trials):
         place = i % K
@@ -72,7 +81,7 @@ def pseudo_uniform(trials: int, seed: int = 5) -> tuple[np.ndarray, np.ndarray]:
     return np.array(truths), np.array(places)
 
 
-# our trials ---------------------------------------------------------------------------------------------------------------
+# our trials ---------------------------------------------------------------------------------------
 
 
 @cache
@@ -82,9 +91,17 @@ def problem(groups: bool, every_draw: bool) -> ged.Problem:
 
 
 def escalated(
-    truth: np.ndarray, task: tuple[int, np.ndarray | None], *, patients: int, level: float, every_draw: bool, shared: bool
+    truth: np.ndarray,
+    task: tuple[int, np.ndarray | None],
+    *,
+    patients: int,
+    level: float,
+    every_draw: bool,
+    shared: bool,
 ) -> Told:
-    """One trial; `task` is its seed, and a truth of its own or None. `shared`: all trials weight the same draws."""
+    """One trial; `task` is its seed, and a truth of its own or None. `shared`: all trials weight
+    the same draws.
+    """
     seed, own = task
     world = model.World(truth if own is None else own)
     G = len(world.toxicity)
@@ -103,11 +120,16 @@ def escalated(
             if decision.action:
                 n[int(x[0]), decision.action - 1] += 1
                 y[int(x[0]), decision.action - 1] += int(toxic)
-        named = [[design.recommended(np.array([float(g)]), rule) for g in range(G)] for rule in ("nearest", "interval")]
+        named = [
+            [design.recommended(np.array([float(g)]), rule) for g in range(G)]
+            for rule in ("nearest", "interval")
+        ]
     return Told(n, y, *(np.array(one) for one in named))
 
 
-def run(truth: np.ndarray, own: np.ndarray | None, trials: int, workers: int, **options: float | bool) -> list[Told]:
+def run(
+    truth: np.ndarray, own: np.ndarray | None, trials: int, workers: int, **options: float | bool
+) -> list[Told]:
     tasks = [(seed, None if own is None else own[seed]) for seed in range(trials)]
     one = partial(escalated, truth, **options)
     if workers == 1:
@@ -116,32 +138,43 @@ def run(truth: np.ndarray, own: np.ndarray | None, trials: int, workers: int, **
         return list(pool.map(one, tasks, chunksize=5))
 
 
-# tables -------------------------------------------------------------------------------------------------------------------
+# tables -------------------------------------------------------------------------------------------
 
 
 def share(hits: np.ndarray) -> str:
     return f"{100 * hits.mean():5.1f}% ({100 * hits.std() / np.sqrt(len(hits)):.1f})"
 
 
-def line(name: str, n: np.ndarray, y: np.ndarray, named: dict[str, np.ndarray], mtd: np.ndarray, cpu: float = 0.0) -> None:
+def line(
+    name: str,
+    n: np.ndarray,
+    y: np.ndarray,
+    named: dict[str, np.ndarray],
+    mtd: np.ndarray,
+    cpu: float = 0.0,
+) -> None:
     """n, y (R, 5); named (R,) 1..5, 0 for none; mtd (R,) 0..4."""
     above = (n * (np.arange(K) > mtd[:, None])).sum(axis=1)
     total, R = n.sum(), len(n)
-    error = np.sqrt(((above - n.sum(axis=1) * above.sum() / total) ** 2).sum()) / total  # of a ratio, over trials
+    # of a ratio, over trials
+    error = np.sqrt(((above - n.sum(axis=1) * above.sum() / total) ** 2).sum()) / total
     doses = "/".join(f"{100 * v:.0f}" for v in n.sum(axis=0) / total)
     picks = ", ".join(f"correct by {rule} {share(v == mtd + 1)}" for rule, v in named.items())
     none = np.mean(next(iter(named.values())) == 0)
     print(
-        f"{name:22s} {R} trials, {total / R:.1f} patients, % by dose {doses}; above the MTD {100 * above.sum() / total:.1f}% "
-        f"({100 * error:.1f}); DLT {100 * y.sum() / total:.1f}%; {picks}; none named {100 * none:.1f}%"
-        + (f"; {cpu / R:.2f} s of processor a trial" if cpu else ""),
+        f"{name:22s} {R} trials, {total / R:.1f} patients, % by dose {doses}; above the MTD "
+        f"{100 * above.sum() / total:.1f}% "
+        f"({100 * error:.1f}); DLT {100 * y.sum() / total:.1f}%; {picks}; none named "
+        f"{100 * none:.1f}%" + (f"; {cpu / R:.2f} s of processor a trial" if cpu else ""),
         flush=True,
     )
 
 
 def ours(name: str, found: list[Told], mtd: np.ndarray, cpu: float, group: int = 0) -> None:
     n, y = (np.array([getattr(t, what)[group] for t in found]) for what in ("patients", "toxic"))
-    named = {rule: np.array([getattr(t, rule)[group] for t in found]) for rule in ("nearest", "interval")}
+    named = {
+        rule: np.array([getattr(t, rule)[group] for t in found]) for rule in ("nearest", "interval")
+    }
     line(name, n, y, named, mtd, cpu)
 
 
@@ -157,23 +190,34 @@ def baselines(truths: np.ndarray, mtd: np.ndarray, seed: int = 1) -> None:
         rng = np.random.default_rng(seed)
         done = [treated(make(), truth, rng) for truth in truths]
         named = np.array([0 if d.recommended is None else d.recommended + 1 for d in done])
-        line(name, np.array([d.patients for d in done]), np.array([d.toxicities for d in done]), {"its own": named}, mtd)
+        line(
+            name,
+            np.array([d.patients for d in done]),
+            np.array([d.toxicities for d in done]),
+            {"its own": named},
+            mtd,
+        )
     print(f"CRM: skeleton {SKELETON}, b ~ N(0, 1.34)")
 
 
-# against the exact posterior --------------------------------------------------------------------------------------------------
+# against the exact posterior ----------------------------------------------------------------------
 
 
 @cache
 def grid(size: int = 301) -> tuple[np.ndarray, np.ndarray]:
     """Log prior (G,) and DLT probabilities (G, 5)."""
-    alpha, beta = (g.ravel() for g in np.meshgrid(np.linspace(-9, 9, size), np.linspace(-4.5, 4.5, size), indexing="ij"))
+    alpha, beta = (
+        g.ravel()
+        for g in np.meshgrid(np.linspace(-9, 9, size), np.linspace(-4.5, 4.5, size), indexing="ij")
+    )
     p = expit(alpha[:, None] + np.exp(beta)[:, None] * np.log(model.DOSES / model.DOSES[-1]))
     return norm.logpdf(alpha / 2) + norm.logpdf(beta), np.clip(p, 1e-15, 1 - 1e-15)
 
 
 def exact_dose(n: np.ndarray, y: np.ndarray, level: float = model.LEVEL) -> int:
-    """The dose that the protocol gives after patients n (5,) with toxicities y (5,): 0, 1, ..., 5."""
+    """The dose that the protocol gives after patients n (5,) with toxicities y (5,): 0, 1, ...,
+    5.
+    """
     prior, p = grid()
     logs = prior + np.log(p) @ y + np.log1p(-p) @ (n - y)
     weights = np.exp(logs - logs.max())
@@ -202,7 +246,12 @@ def states(trials: int, chains: bool) -> None:
         }
         lot = model.draws(False, model.LEVEL, SHARED[False]).agent(seed)
         designs[shared] = model.Escalation(problem(False, True), agent=lot)
-        rng, n, y, x = np.random.default_rng([seed, 11]), np.zeros(K, int), np.zeros(K, int), np.zeros(1)
+        rng, n, y, x = (
+            np.random.default_rng([seed, 11]),
+            np.zeros(K, int),
+            np.zeros(K, int),
+            np.zeros(1),
+        )
         for _ in range(model.PATIENTS):
             dose = exact_dose(n, y)
             for name, design in designs.items():
@@ -215,7 +264,10 @@ def states(trials: int, chains: bool) -> None:
             for design in designs.values():
                 design.observe(x[None], [dose], [float(toxic)])
     for name, same in agree.items():
-        print(f"{name:22s} the exact grid's dose in {share(np.array(same))} of {len(same)} states", flush=True)
+        print(
+            f"{name:22s} the exact grid's dose in {share(np.array(same))} of {len(same)} states",
+            flush=True,
+        )
 
 
 def planned(trials: int) -> None:
@@ -223,25 +275,45 @@ def planned(trials: int) -> None:
     began = time.process_time()
     options = {"agent": model.quickly, "recommend": model.named, "replicates": trials}
     found = ged.plan(
-        model.problem(), np.zeros((1, 1)), model.PATIENTS, scenarios={"usual": ged.Scenario(world=model.usual)}, **options
+        model.problem(),
+        np.zeros((1, 1)),
+        model.PATIENTS,
+        scenarios={"usual": ged.Scenario(world=model.usual)},
+        **options,
     )
     row, spent = found.rows[0], time.process_time() - began
-    for name in ("correct selection share", "share treated above a limit", "mean outcome: toxicity"):
+    for name in (
+        "correct selection share",
+        "share treated above a limit",
+        "mean outcome: toxicity",
+    ):
         print(f"{name} {100 * row[name]:.1f}%")
     print(f"{trials} trials by plan: {spent:.0f} s of processor")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("fixed", "random", "groups", "average", "states", "plan"))
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--source", choices=("shared", "smc"), default="shared", help="where the draws of a trial come from")
-    parser.add_argument("--nuts", action="store_true", help="states: ask Markov chains too, some seconds a trial")
+    parser.add_argument(
+        "--source",
+        choices=("shared", "smc"),
+        default="shared",
+        help="where the draws of a trial come from",
+    )
+    parser.add_argument(
+        "--nuts", action="store_true", help="states: ask Markov chains too, some seconds a trial"
+    )
     given = parser.parse_args()
     R, began = given.trials, time.process_time()
     shared = given.source == "shared"
-    print(f"prior: {PRIOR}; level {model.LEVEL} unless said otherwise, limit {model.LIMIT}, doses {model.DOSES}")
+    print(
+        f"prior: {PRIOR}; level {model.LEVEL} unless said otherwise, limit {model.LIMIT}, doses "
+        f"{model.DOSES}"
+    )
     spent = lambda: (time.process_time() - began) * (given.workers == 1)  # noqa: E731 - processor time of this process alone
     if given.what == "states":
         states(R, given.nuts)
@@ -249,17 +321,41 @@ def main() -> None:
         planned(R)
     elif given.what == "groups":
         level, patients = 0.85, 3 * model.PATIENTS
-        found = run(model.BY_GROUP, None, R, given.workers, patients=patients, level=level, every_draw=True, shared=shared)
-        print(f"groups: intercepts N(centre, spread^2), centre ~ N(0, 3), spread ~ HalfNormal(1); level {level}")
+        found = run(
+            model.BY_GROUP,
+            None,
+            R,
+            given.workers,
+            patients=patients,
+            level=level,
+            every_draw=True,
+            shared=shared,
+        )
+        print(
+            "groups: intercepts N(centre, spread^2), centre ~ N(0, 3), spread ~ HalfNormal(1); "
+            f"level {level}"
+        )
         for g, name in enumerate(model.GROUPS):
             mtd = int(np.flatnonzero(model.BY_GROUP[g] <= model.LIMIT).max())
             ours(f"{name} {model.BY_GROUP[g]}", found, np.full(R, mtd), spent(), g)
     else:
-        truths, mtd = (np.tile(model.TOXICITY, (R, 1)), np.full(R, 3)) if given.what != "random" else pseudo_uniform(R)
+        truths, mtd = (
+            (np.tile(model.TOXICITY, (R, 1)), np.full(R, 3))
+            if given.what != "random"
+            else pseudo_uniform(R)
+        )
         own = truths if given.what == "random" else None
         each = given.what != "average"
-        found = run(model.TOXICITY, own, R, given.workers, patients=model.PATIENTS, level=model.LEVEL, every_draw=each,
-                    shared=shared and each)  # fmt: skip
+        found = run(
+            model.TOXICITY,
+            own,
+            R,
+            given.workers,
+            patients=model.PATIENTS,
+            level=model.LEVEL,
+            every_draw=each,
+            shared=shared and each,
+        )
         ours("gedppl" if each else "gedppl, on average", found, mtd, spent())
         baselines(truths, mtd)
 

@@ -1,9 +1,12 @@
 """What a bound costs, family by family, and what partial pooling is worth at a sparse site.
 
-    python benchmarks/families.py speed          CPU of the bounds that one `ask` needs: five actions, one context
-    python benchmarks/families.py pooling        eight sites, 100 rows: the sparsest one's upper bound, pooled or not
+    python benchmarks/families.py speed
+        CPU of the bounds that one `ask` needs: five actions, one context
+    python benchmarks/families.py pooling
+        eight sites, 100 rows: the sparsest one's upper bound, pooled or not
 
-Processor time, never wall time. Numbers of the set are guarantees (if the model holds); those of the posterior are credible.
+Processor time, never wall time. Numbers of the set are guarantees (if the model holds); those of
+the posterior are credible.
 """
 
 from __future__ import annotations
@@ -25,13 +28,22 @@ from tests.program_doubles import OnePredictorDouble, ScaleDouble
 K, ROWS, REPEATS = 5, 400, 20
 FIXED = {"total_count": 5.0, "concentration": 1.7, "scale": 0.6}
 TAKES = {
-    "Normal": ("scale",), "Logistic": ("scale",), "Laplace": ("scale",), "LogNormal": ("scale",), "Binomial": ("total_count",),
-    "NegativeBinomial": ("total_count",), "Gamma": ("concentration",), "Weibull": ("concentration",),
-}  # fmt: skip
+    "Normal": ("scale",),
+    "Logistic": ("scale",),
+    "Laplace": ("scale",),
+    "LogNormal": ("scale",),
+    "Binomial": ("total_count",),
+    "NegativeBinomial": ("total_count",),
+    "Gamma": ("concentration",),
+    "Weibull": ("concentration",),
+}
 INSIDE = {  # coefficients inside a link's domain
-    ("identity", "Bernoulli"): (0.2, 0.3, 0.2), ("identity", "Binomial"): (0.2, 0.3, 0.2),
-    ("identity", "Poisson"): (0.5, 1.0, 1.0), ("log", "Bernoulli"): (-2.0, 0.6, 0.5), ("log", "Binomial"): (-2.0, 0.6, 0.5),
-}  # fmt: skip
+    ("identity", "Bernoulli"): (0.2, 0.3, 0.2),
+    ("identity", "Binomial"): (0.2, 0.3, 0.2),
+    ("identity", "Poisson"): (0.5, 1.0, 1.0),
+    ("log", "Bernoulli"): (-2.0, 0.6, 0.5),
+    ("log", "Binomial"): (-2.0, 0.6, 0.5),
+}
 
 
 def line(x: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -57,21 +69,34 @@ def speed() -> None:
     print(f"bounds at one context, {K} actions, {ROWS} rows, ms of processor time")
     for name in FAMILIES:
         truth = np.array(INSIDE.get(name[::-1], (0.3, -0.6, 0.4)))
-        cls = OnePredictorDouble(*name, 3, line, extra={key: FIXED[key] for key in TAKES.get(name[0], ())}, initial=truth)
-        learner = feed(learner_for(cls, delta=0.05), x, a, cls.simulate(truth, x, a, rng), growth=2.0)
+        cls = OnePredictorDouble(
+            *name, 3, line, extra={key: FIXED[key] for key in TAKES.get(name[0], ())}, initial=truth
+        )
+        learner = feed(
+            learner_for(cls, delta=0.05), x, a, cls.simulate(truth, x, a, rng), growth=2.0
+        )
         print(f"{'-'.join(name):26s} mean {measured(learner, mean(-1e9, 1e9), contexts):7.2f}")
     for family in ("Normal", "LogNormal"):
         scaled = ScaleDouble(3, family, line, prior_sd=1.0)
         y = scaled.simulate(np.array([0.3, -0.6, 0.4, -0.5]), x, a, rng)
         learner = feed(learner_for(scaled, delta=0.05), x, a, y, growth=2.0)
-        asked = {"mean": mean(-1e9, 1e9), "chance": probability(above=0.5), "band": probability(above=0.2, below=1.5),
-                 "quantile": quantile(0.9, -1e9, 1e9), "cvar": cvar(0.9, -1e9, 1e9), "variance": variance(1e9),
-                 "second moment": second_moment(1e9)}  # fmt: skip
-        row = "  ".join(f"{key} {measured(learner, functional, contexts):.2f}" for key, functional in asked.items())
+        asked = {
+            "mean": mean(-1e9, 1e9),
+            "chance": probability(above=0.5),
+            "band": probability(above=0.2, below=1.5),
+            "quantile": quantile(0.9, -1e9, 1e9),
+            "cvar": cvar(0.9, -1e9, 1e9),
+            "variance": variance(1e9),
+            "second moment": second_moment(1e9),
+        }
+        row = "  ".join(
+            f"{key} {measured(learner, functional, contexts):.2f}"
+            for key, functional in asked.items()
+        )
         print(f"{family}, unknown scale: {row}")
 
 
-# partial pooling ----------------------------------------------------------------------------------------------------
+# partial pooling ----------------------------------------------------------------------------------
 
 SIZES = (3, 6, 8, 10, 13, 16, 20, 24)  # rows a site, 100 in all
 TRUTH = 0.16
@@ -84,7 +109,9 @@ def site_rows(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def pooling(seeds: int) -> None:
-    """Medians over seeds of the sparsest site's 95% upper bound on P(event), every site's truth being .16."""
+    """Medians over seeds of the sparsest site's 95% upper bound on P(event), every site's truth
+    being .16.
+    """
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
@@ -102,18 +129,26 @@ def pooling(seeds: int) -> None:
         logit = numpyro.sample("logit", dist.Normal(-1.5 * jnp.ones(len(SIZES)), 1.5).to_event(1))
         numpyro.sample("y", dist.Bernoulli(logits=logit[a]), obs=y)
 
-    print(f"eight sites, {sum(SIZES)} rows, {SIZES[0]} at the sparsest, truth {TRUTH}; medians of {seeds} seeds")
+    print(
+        f"eight sites, {sum(SIZES)} rows, {SIZES[0]} at the sparsest, truth {TRUTH}; medians of "
+        f"{seeds} seeds"
+    )
     for model in (pooled, unpooled):
         uppers, credible, said = [], [], set()
         for seed in range(seeds):
             cls = ged.density_class(model)
             x, a, y = site_rows(seed)
-            found = ged.confidence_set(cls, x, a, y, 0.05, growth=1.3).bounds(mean(0, 1), np.ones((1, 1)), len(SIZES))
+            found = ged.confidence_set(cls, x, a, y, 0.05, growth=1.3).bounds(
+                mean(0, 1), np.ones((1, 1)), len(SIZES)
+            )
             uppers.append(found.upper[0, 0])
             said.add(f"{found.method}, {'guaranteed' if found.guaranteed else 'not guaranteed'}")
             credible.append(_credible_upper(model, x, a, y, seed))
         words = ", ".join(sorted(said))
-        print(f"{model.__name__:9s} set {np.median(uppers):.3f} ({words})   credible 95% {np.median(credible):.3f}")
+        print(
+            f"{model.__name__:9s} set {np.median(uppers):.3f} ({words})   credible 95% "
+            f"{np.median(credible):.3f}"
+        )
 
 
 def _credible_upper(model, x: np.ndarray, a: np.ndarray, y: np.ndarray, seed: int) -> float:
@@ -124,7 +159,11 @@ def _credible_upper(model, x: np.ndarray, a: np.ndarray, y: np.ndarray, seed: in
     chain = MCMC(NUTS(model), num_warmup=300, num_samples=600, progress_bar=False)
     chain.run(jax.random.PRNGKey(seed), x, a, y)
     drawn = chain.get_samples()
-    logit = drawn["centre"] + drawn["spread"] * drawn["z"][:, 0] if "z" in drawn else drawn["logit"][:, 0]
+    logit = (
+        drawn["centre"] + drawn["spread"] * drawn["z"][:, 0]
+        if "z" in drawn
+        else drawn["logit"][:, 0]
+    )
     return float(np.quantile(1 / (1 + np.exp(-np.asarray(logit, float))), 0.95))
 
 

@@ -1,13 +1,18 @@
-"""The measures of the house: how much a newcomer must open, and how often code asks an object what it is.
+"""The measures of the house: how much a newcomer must open, and how often code asks an object what
+it is.
 
-    python benchmarks/house.py                 the table, beside what it was at the start of 0.2.0 and the targets
-    python benchmarks/house.py --check         fails if a measure got worse than in benchmarks/house.json (CI)
-    python benchmarks/house.py --store         writes benchmarks/house.json, after a measure got better
+    python benchmarks/house.py
+        the table, beside what it was at the start of 0.2.0 and the targets
+    python benchmarks/house.py --check
+        fails if a measure got worse than in benchmarks/house.json (CI)
+    python benchmarks/house.py --store
+        writes benchmarks/house.json, after a measure got better
     python benchmarks/house.py --files         the files that one `ask` runs through
 
-How it is counted. Files per ask: files of the package whose functions run in one `ask` of README's problem with a journal, rounds
-10 to 24, all of them together. Any: arguments without annotation, or annotated `Any` or `object`, of all arguments (self and cls
-apart). Questions: calls of isinstance, getattr and hasattr per 1,000 lines. Rooms: folders and files directly inside the package.
+How it is counted. Files per ask: files of the package whose functions run in one `ask` of README's
+problem with a journal, rounds 10 to 24, all of them together. Any: arguments without annotation, or
+annotated `Any` or `object`, of all arguments (self and cls apart). Questions: calls of isinstance,
+getattr and hasattr per 1,000 lines. Rooms: folders and files directly inside the package.
 Everything but the first is read off the source.
 """
 
@@ -52,7 +57,12 @@ TARGETS = {
     "longest file": "at most 600",
     "docstrings, % of lines": "more is better",
 }
-SLACK = {"questions per 1,000 lines": 0.1, "Any, % of arguments": 0.1, "docstrings, % of lines": 0.2}  # rounding
+# rounding
+SLACK = {
+    "questions per 1,000 lines": 0.1,
+    "Any, % of arguments": 0.1,
+    "docstrings, % of lines": 0.2,
+}
 INFORMAL = ("files", "lines")  # shown, never checked
 
 
@@ -79,7 +89,8 @@ def says_nothing(arg: ast.arg) -> bool:
 
 def questions(tree: ast.Module) -> int:
     return sum(
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in QUESTIONS for node in ast.walk(tree)
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in QUESTIONS
+        for node in ast.walk(tree)
     )
 
 
@@ -96,16 +107,21 @@ def private_imports(tree: ast.Module) -> int:
 def docstring_lines(tree: ast.Module) -> int:
     count = 0
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and ast.get_docstring(node):
             first = node.body[0]
             count += (first.end_lineno or first.lineno) - first.lineno + 1
     return count
 
 
 def rooms(package: Path) -> int:
-    """Folders and single files directly inside the package, its two doors (`__init__`, `__main__`) apart."""
+    """Folders and single files directly inside the package, its two doors (`__init__`,
+    `__main__`) apart.
+    """
     return sum(
-        (path.is_dir() and (path / "__init__.py").exists()) or (path.suffix == ".py" and not path.name.startswith("__"))
+        (path.is_dir() and (path / "__init__.py").exists())
+        or (path.suffix == ".py" and not path.name.startswith("__"))
         for path in package.iterdir()
     )
 
@@ -118,7 +134,9 @@ def readme_example(root: Path) -> str:
 
 
 def files_per_ask(root: Path) -> list[str]:
-    """Files of the package that run inside `ask`, rounds 10 to 24 of README's first example with a journal."""
+    """Files of the package that run inside `ask`, rounds 10 to 24 of README's first example with
+    a journal.
+    """
     import gedppl as ged
 
     package = Path(ged.__file__).parent
@@ -140,14 +158,20 @@ def files_per_ask(root: Path) -> list[str]:
                 sys.setprofile(None)
 
     with tempfile.TemporaryDirectory() as folder:
-        code = readme_example(root).replace("ged.GEDUCB(", "watched(").replace("size=(200, 1)", f"size=({LAST + 1}, 1)")
+        code = (
+            readme_example(root)
+            .replace("ged.GEDUCB(", "watched(")
+            .replace("size=(200, 1)", f"size=({LAST + 1}, 1)")
+        )
         code = code[: code.rindex("print(")]
 
         def watched(*given, **options):  # type: ignore[no-untyped-def]
             return Watched(*given, **options, journal=Path(folder) / "journal")
 
         exec(compile(code, "README.md", "exec"), {"watched": watched})
-    return sorted(str(Path(name).relative_to(package)) for name in seen if Path(name).is_relative_to(package))
+    return sorted(
+        str(Path(name).relative_to(package)) for name in seen if Path(name).is_relative_to(package)
+    )
 
 
 def measure(root: Path = ROOT) -> dict[str, float]:
@@ -156,7 +180,12 @@ def measure(root: Path = ROOT) -> dict[str, float]:
     lengths = {path: len(path.read_text().splitlines()) for path in trees}
     lines = sum(lengths.values())
     args = [arg for tree in trees.values() for arg in arguments(tree)]
-    classes = Counter(node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    classes = Counter(
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
     return {
         "files per ask": len(files_per_ask(root)),
         "Any, % of arguments": round(100 * sum(map(says_nothing, args)) / len(args), 1),
@@ -186,11 +215,18 @@ def worse(now: dict[str, float], stored: dict[str, float]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--store", action="store_true")
     parser.add_argument("--files", action="store_true")
-    parser.add_argument("--root", type=Path, default=ROOT, help="another checkout (its package must be the one that is imported)")
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=ROOT,
+        help="another checkout (its package must be the one that is imported)",
+    )
     options = parser.parse_args()
     if options.files:
         print(*files_per_ask(options.root), sep="\n")

@@ -1,8 +1,10 @@
-"""What durability costs: one decision and one outcome a round, then opening and reading 100,000 records.
+"""What durability costs: one decision and one outcome a round, then opening and reading 100,000
+records.
 
     python benchmarks/journal.py [--records 100000] [--folder DIR]
 
-The time spent in fsync is the disk's and is printed apart: the same appends are run with and without syncing.
+The time spent in fsync is the disk's and is printed apart: the same appends are run with and
+without syncing.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=2_000)
-    parser.add_argument("--folder", default=None, help="where to write; fsync times are those of this disk")
+    parser.add_argument(
+        "--folder", default=None, help="where to write; fsync times are those of this disk"
+    )
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     payloads = [decision(rng, i) for i in range(options.rounds)]
@@ -69,21 +73,35 @@ def main() -> None:
             journal._connection.execute("PRAGMA synchronous=OFF")
             with mock.patch.object(os, "fsync", return_value=None):
                 unsynced = timed(journal, payloads)
-        for name, times in (("append, fsync excluded", unsynced), ("append, with two fsyncs", synced)):
+        for name, times in (
+            ("append, fsync excluded", unsynced),
+            ("append, with two fsyncs", synced),
+        ):
             ms = 1e3 * times
-            print(f"{name:26s} median {np.median(ms):7.3f} ms   99% {np.quantile(ms, 0.99):7.3f} ms")
-        print(f"{'fsync alone (difference)':26s} median {1e3 * (np.median(synced) - np.median(unsynced)):7.3f} ms")
+            print(
+                f"{name:26s} median {np.median(ms):7.3f} ms   99% {np.quantile(ms, 0.99):7.3f} ms"
+            )
+        print(
+            f"{'fsync alone (difference)':26s} median "
+            f"{1e3 * (np.median(synced) - np.median(unsynced)):7.3f} ms"
+        )
 
         path = Path(folder) / "long.db"
         with Journal.create(path, {"problem": "benchmark"}) as journal:
             for start in range(0, options.records, 1000):
                 size = min(1000, options.records - start)
                 journal.append_many([("decision", decision(rng, start + i)) for i in range(size)])
-            rows = {"x": rng.normal(size=(options.records, 8)), "y": rng.normal(size=options.records)}
+            rows = {
+                "x": rng.normal(size=(options.records, 8)),
+                "y": rng.normal(size=options.records),
+            }
             start_time = time.perf_counter()
             journal.save_snapshot(len(journal) - 1, rows, {})
             print(f"{'save snapshot':26s} {time.perf_counter() - start_time:7.2f} s")
-        steps: dict[str, list[tuple[float, float]]] = {"open (verify everything)": [], "load newest snapshot": []}
+        steps: dict[str, list[tuple[float, float]]] = {
+            "open (verify everything)": [],
+            "load newest snapshot": [],
+        }
         steps["read and decode all"] = []
         for _ in range(3):
             clocks = [(time.perf_counter(), time.process_time())]

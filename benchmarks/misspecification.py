@@ -1,8 +1,10 @@
-"""What is and is not noticed when the model is wrong: `python misspecification.py [--runs 20] [--rounds 500] [--only drift]`.
+"""What is and is not noticed when the model is wrong: `python misspecification.py [--runs 20]
+[--rounds 500] [--only drift]`.
 
-One flaw at a time, at several sizes, in a small problem whose clean form is the first row: three actions, one context column,
-costs linear in it with noise of .1, a limit of .5. Printed for each: runs with an alarm, runs that were stopped (or refused), the
-median round of the first alarm, and the share of rounds whose policy truly exceeded the limit while a guarantee was claimed.
+One flaw at a time, at several sizes, in a small problem whose clean form is the first row: three
+actions, one context column, costs linear in it with noise of .1, a limit of .5. Printed for each:
+runs with an alarm, runs that were stopped (or refused), the median round of the first alarm, and
+the share of rounds whose policy truly exceeded the limit while a guarantee was claimed.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def logistic_class() -> Any:
 
 @dataclass
 class Flawed:
-    """A world with one flaw of one size. `hidden` contexts are a tenth of all, which the model does not tell apart."""
+    """A world with one flaw of one size. `hidden` contexts are a tenth of all, which the model
+    does not tell apart.
+    """
 
     flaw: str
     size: float
@@ -76,7 +80,9 @@ class Flawed:
             cost[0] = min(cost[0], 0.2)
         elif self.flaw == "missing term":
             cost = cost + others * self.size * (x[0] ** 2 - 1 / 3)
-        elif (self.flaw == "drift" and self.round > BREAK) or (self.flaw == "subgroup" and self.hidden):
+        elif (self.flaw == "drift" and self.round > BREAK) or (
+            self.flaw == "subgroup" and self.hidden
+        ):
             cost = cost + others * self.size
         return cost[None]
 
@@ -107,7 +113,9 @@ FLAWS: dict[str, tuple[float, ...]] = {
 
 
 def one_run(flaw: str, size: float, rounds: int, seed: int) -> dict[str, Any]:
-    """First alarm, whether it stops, and the share of rounds above the limit under a claimed guarantee."""
+    """First alarm, whether it stops, and the share of rounds above the limit under a claimed
+    guarantee.
+    """
     world = Flawed(flaw, size)
     problem = world.problem()
     agent, rng = ged.GEDUCB(problem, seed=seed), np.random.default_rng([9, seed])
@@ -123,7 +131,9 @@ def one_run(flaw: str, size: float, rounds: int, seed: int) -> dict[str, Any]:
                 first, stopped = first if first is not None else t, 1
                 break
             over = float(decision.policy @ world.costs(x)[0]) > LIMIT + 1e-9
-            broken += over and decision.certificate.guaranteed and decision.certificate.fallback is None
+            broken += (
+                over and decision.certificate.guaranteed and decision.certificate.fallback is None
+            )
             agent.tell(decision.id, *world.outcome(x, decision.action, rng))
             names = [alarm.name for alarm in agent.alarms]
             first = t if first is None and names else first
@@ -133,10 +143,15 @@ def one_run(flaw: str, size: float, rounds: int, seed: int) -> dict[str, Any]:
     return {"first": first, "stopped": bool(stopped), "broken": broken / (t + 1)}
 
 
-def table(runs: int, rounds: int, only: list[str], report: Callable[[str], None] = print) -> list[dict[str, Any]]:
+def table(
+    runs: int, rounds: int, only: list[str], report: Callable[[str], None] = print
+) -> list[dict[str, Any]]:
     """One row for each flaw and size."""
     report(f"{runs} runs of at most {rounds} rounds; a run ends when it is stopped")
-    report(f"{'flaw':>14} {'size':>5} {'alarmed':>8} {'stopped':>8} {'median first':>13} {'over the limit, claimed':>24}")
+    report(
+        f"{'flaw':>14} {'size':>5} {'alarmed':>8} {'stopped':>8} {'median first':>13} "
+        f"{'over the limit, claimed':>24}"
+    )
     rows = []
     for flaw, sizes in FLAWS.items():
         for size in sizes if not only or flaw in only else ():
@@ -151,7 +166,10 @@ def table(runs: int, rounds: int, only: list[str], report: Callable[[str], None]
                 "broken": float(np.mean([one["broken"] for one in found])),
             }
             rows.append(row)
-            report(f"{flaw:>14} {size:>5g} {row['alarmed']:>8} {row['stopped']:>8} {row['first']:>13.0f} {row['broken']:>24.1%}")
+            report(
+                f"{flaw:>14} {size:>5g} {row['alarmed']:>8} {row['stopped']:>8} "
+                f"{row['first']:>13.0f} {row['broken']:>24.1%}"
+            )
     return rows
 
 

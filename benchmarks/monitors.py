@@ -1,8 +1,10 @@
-"""False stops and power of each monitor of certified values alone: `python monitors.py [--runs 200] [--rounds 500]`.
+"""False stops and power of each monitor of certified values alone: `python monitors.py [--runs 200]
+[--rounds 500]`.
 
-Outcomes of one action are held against its certified value, which is the truth itself: the largest rate of false stops. Then the
-outcomes change, from the first round or after round 75: Normal outcomes rise by a share of their noise (for the variance, the
-noise itself grows by it), exponential ones grow by it. Printed: runs stopped of all runs, and the median round of those stops.
+Outcomes of one action are held against its certified value, which is the truth itself: the largest
+rate of false stops. Then the outcomes change, from the first round or after round 75: Normal
+outcomes rise by a share of their noise (for the variance, the noise itself grows by it),
+exponential ones grow by it. Printed: runs stopped of all runs, and the median round of those stops.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ KINDS: dict[str, tuple[Callable[..., None], ged.functionals.Functional, Grown]] 
 
 
 def says(c: ged.Constraint, z: np.ndarray, proved: Proved) -> tuple[np.ndarray, CertifiedMonitor]:
-    """What outcomes z (T, R) say to the monitor of their certified value, and that monitor at its start."""
+    """What outcomes z (T, R) say to the monitor of their certified value, and that monitor at
+    its start.
+    """
     costs = [certified_cost(c, float(one), X, 1, proved) for one in z.ravel()]
     first = costs[0]
     assert first is not None
@@ -82,7 +86,11 @@ def table(runs: int, rounds: int, report: Callable[[str], None] = print) -> None
     for name, (program, functional, grown) in KINDS.items():
         cls = ged.density_class(program, example=(X[None], np.zeros(1, int)))
         rng = np.random.default_rng(3)
-        z = rng.normal(size=(rounds, runs)) if program is normal else rng.exponential(size=(rounds, runs))
+        z = (
+            rng.normal(size=(rounds, runs))
+            if program is normal
+            else rng.exponential(size=(rounds, runs))
+        )
         density = cls.density_at(np.zeros((1, 2)), X[None], np.ones(1, int))
         exact = float(np.asarray(functional(density, X[None], np.ones(1, int))).reshape(-1)[0])
         mean = 0.0 if program is normal else 1.0
@@ -92,7 +100,9 @@ def table(runs: int, rounds: int, report: Callable[[str], None] = print) -> None
         found = [stops(start, right)]
         for size in SIZES:
             wrong, _ = says(c, grown(z, size), proved)
-            found += [stops(start, np.concatenate([right[:begin], wrong[begin:]])) for begin in (0, BREAK)]
+            found += [
+                stops(start, np.concatenate([right[:begin], wrong[begin:]])) for begin in (0, BREAK)
+            ]
         report(f"{name:>24}" + "".join(f" {f'{count} ({at:.0f})':>14}" for count, at in found))
 
 

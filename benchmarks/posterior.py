@@ -1,14 +1,15 @@
 """Sampled parameter sets: how right they are, and how long a refit takes.
 
-    python benchmarks/posterior.py sbc [--runs 200] [--models conjugate ...] [--sources laplace svi smc nuts] [--ppl pyro]
-    python benchmarks/posterior.py speed [--rows 2000] [--parameters 20]
+    python benchmarks/posterior.py sbc [--runs 200] [--models conjugate ...] [--sources laplace svi
+    smc nuts] [--ppl pyro] python benchmarks/posterior.py speed [--rows 2000] [--parameters 20]
 
-`sbc` is simulation-based calibration (Talts et al. 2018): parameters are drawn from the prior, rows from the model, and the rank
-of each parameter among its posterior draws must be uniform. It prints, in standard errors, how far the mean rank is from the
-middle (a bias) and how far the ranks' spread is from a uniform one (above 0: draws too narrow, below: too wide), the worst over
-parameters. "trusted" are the draws that credible limits rest on: corrected, or replaced where that fails (`learning/trusted.py`);
-for them the sources that were really used are counted. `speed` prints processor time of a warm refit on
-growing rows.
+`sbc` is simulation-based calibration (Talts et al. 2018): parameters are drawn from the prior, rows
+from the model, and the rank of each parameter among its posterior draws must be uniform. It prints,
+in standard errors, how far the mean rank is from the middle (a bias) and how far the ranks' spread
+is from a uniform one (above 0: draws too narrow, below: too wide), the worst over parameters.
+"trusted" are the draws that credible limits rest on: corrected, or replaced where that fails
+(`learning/trusted.py`); for them the sources that were really used are counted. `speed` prints
+processor time of a warm refit on growing rows.
 """
 
 from __future__ import annotations
@@ -48,20 +49,29 @@ def logistic(x: Any, a: Any, y: Any = None) -> None:
 
 
 def hierarchical(x: Any, a: Any, y: Any = None) -> None:
-    mu, tau = numpyro.sample("mu", dist.Normal(0.0, 1.0)), numpyro.sample("tau", dist.HalfNormal(1.0))
+    mu, tau = (
+        numpyro.sample("mu", dist.Normal(0.0, 1.0)),
+        numpyro.sample("tau", dist.HalfNormal(1.0)),
+    )
     z = numpyro.sample("z", dist.Normal(jnp.zeros(GROUPS), 1.0).to_event(1))
     numpyro.sample("y", dist.Normal((mu + tau * z)[a], 0.5), obs=y)
 
 
 def centred(x: Any, a: Any, y: Any = None) -> None:
-    mu, tau = numpyro.sample("mu", dist.Normal(0.0, 1.0)), numpyro.sample("tau", dist.HalfNormal(1.0))
+    mu, tau = (
+        numpyro.sample("mu", dist.Normal(0.0, 1.0)),
+        numpyro.sample("tau", dist.HalfNormal(1.0)),
+    )
     effect = numpyro.sample("effect", dist.Normal(mu * jnp.ones(GROUPS), tau).to_event(1))
     numpyro.sample("y", dist.Normal(effect[a], 0.5), obs=y)
 
 
 MODELS: dict[str, Callable[..., None]] = {
-    "conjugate": conjugate, "logistic": logistic, "hierarchical": hierarchical, "centred": centred,
-}  # fmt: skip
+    "conjugate": conjugate,
+    "logistic": logistic,
+    "hierarchical": hierarchical,
+    "centred": centred,
+}
 
 
 def in_pyro() -> dict[str, Callable[..., None]]:
@@ -107,12 +117,18 @@ class Calibration:
 
     @property
     def spread(self) -> float:
-        """Mean squared distance of ranks from the middle against a uniform's, in standard errors: the worst."""
-        apart = (np.mean((self.shares - 0.5) ** 2, axis=0) - 1 / 12) / np.sqrt(1 / 180 / len(self.shares))
+        """Mean squared distance of ranks from the middle against a uniform's, in standard
+        errors: the worst.
+        """
+        apart = (np.mean((self.shares - 0.5) ** 2, axis=0) - 1 / 12) / np.sqrt(
+            1 / 180 / len(self.shares)
+        )
         return float(apart[np.argmax(np.abs(apart))])
 
 
-def calibrate(model: str, source: str, runs: int, corrected: bool = False, ppl: str = "numpyro") -> Calibration:
+def calibrate(
+    model: str, source: str, runs: int, corrected: bool = False, ppl: str = "numpyro"
+) -> Calibration:
     """Ranks over `runs` truths drawn from the prior."""
     rng = np.random.default_rng(0)
     program = MODELS[model] if ppl == "numpyro" else in_pyro()[model]
@@ -127,7 +143,9 @@ def calibrate(model: str, source: str, runs: int, corrected: bool = False, ppl: 
         found = sample(cls, rows, source, 8 * (RANKS + 1), run, oracle=oracle)
         found = trusted(cls, rows, found, run) if corrected else found
         used[found.source] += 1
-        drawn = found.theta[::8] if found.log_weights is None else found.resampled(RANKS + 1, run).theta
+        drawn = (
+            found.theta[::8] if found.log_weights is None else found.resampled(RANKS + 1, run).theta
+        )
         below = np.sum(drawn[:RANKS] < truth, axis=0)
         shares.append((below + rng.random(len(truth))) / (RANKS + 1))
     return Calibration(model, source + (", trusted" if corrected else ""), np.array(shares), used)
@@ -136,13 +154,16 @@ def calibrate(model: str, source: str, runs: int, corrected: bool = False, ppl: 
 def sbc(runs: int, models: list[str], sources: list[str], ppl: str) -> list[Calibration]:
     found = []
     for model in models:
-        for source, corrected in [(s, c) for s in sources for c in (False, True) if not (c and s in ("nuts", "smc"))]:
+        for source, corrected in [
+            (s, c) for s in sources for c in (False, True) if not (c and s in ("nuts", "smc"))
+        ]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 one = calibrate(model, source, runs, corrected, ppl)
             used = ", ".join(f"{name} {count}" for name, count in one.used.most_common())
             print(
-                f"{ppl:8s} {model:13s} {one.source:18s} runs {runs}  bias {one.bias:+6.2f}  spread {one.spread:+6.2f}  ({used})",
+                f"{ppl:8s} {model:13s} {one.source:18s} runs {runs}  bias {one.bias:+6.2f}  spread "
+                f"{one.spread:+6.2f}  ({used})",
                 flush=True,
             )
             found.append(one)
@@ -150,13 +171,18 @@ def sbc(runs: int, models: list[str], sources: list[str], ppl: str) -> list[Cali
 
 
 def speed(n: int, D: int) -> None:
-    """Processor time of warm refits, in milliseconds: the median of seven, each on ten rows more."""
+    """Processor time of warm refits, in milliseconds: the median of seven, each on ten rows
+    more.
+    """
     rng = np.random.default_rng(0)
     x, a = rng.normal(size=(n + 100, D)), rng.integers(0, 2, n + 100)
     y = (rng.random(n + 100) < 1 / (1 + np.exp(-0.3 * x @ rng.normal(size=D)))).astype(float)
     for ppl, model in _regressions(D).items():
         cls = density_class(model, example=(x[:1], a[:1]))
-        for name, oracle, source in (("Laplace", auto(), "laplace"), ("SVI, normal", svi("normal"), "svi")):
+        for name, oracle, source in (
+            ("Laplace", auto(), "laplace"),
+            ("SVI, normal", svi("normal"), "svi"),
+        ):
             rows, spent, drawing = Rows.of(x[:n], a[:n], y[:n]), [], []
             fit = oracle(cls, rows)
             for k in range(8):
@@ -168,8 +194,14 @@ def speed(n: int, D: int) -> None:
                 start = time.process_time()
                 sample(cls, rows, source, 1000, 0, fit=fit, oracle=oracle)
                 drawing.append(1e3 * (time.process_time() - start))
-            times = f"refit {np.median(spent[1:]):6.1f} ms, 1,000 draws {np.median(drawing[1:]):6.1f} ms"
-            print(f"{ppl:8s} {name:12s} n = {n}, {D} parameters: {times} of processor time", flush=True)
+            times = (
+                f"refit {np.median(spent[1:]):6.1f} ms, 1,000 draws "
+                f"{np.median(drawing[1:]):6.1f} ms"
+            )
+            print(
+                f"{ppl:8s} {name:12s} n = {n}, {D} parameters: {times} of processor time",
+                flush=True,
+            )
 
 
 def _regressions(D: int) -> dict[str, Callable[..., None]]:
@@ -194,7 +226,9 @@ def _regressions(D: int) -> dict[str, Callable[..., None]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["sbc", "speed"])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))

@@ -1,14 +1,22 @@
-"""What the guarantee costs: the same agent with sets that are not proved, and the safe peers. Run by `decide.py proof`.
+"""What the guarantee costs: the same agent with sets that are not proved, and the safe peers. Run
+by `decide.py proof`.
 
 For each problem, regret against the constrained oracle and infeasible rounds, summed over seeds, of
 
     ours         the default: sets that cover at all times and under adaptive data
-    chi-square   likelihood drop chi2_{D, 1-delta} / 2: right for a fixed design at one time; proves nothing here
-    pointwise    likelihood drop chi2_{1, 1-delta} / 2: right for one direction at one time; proves nothing here
-    safe peer    the best of the baselines whose limits are proved, on the same seeds, where one serves the problem
+    chi-square
+        likelihood drop chi2_{D, 1-delta} / 2: right for a fixed design at one time; proves nothing
+        here
+    pointwise
+        likelihood drop chi2_{1, 1-delta} / 2: right for one direction at one time; proves nothing
+        here
+    safe peer
+        the best of the baselines whose limits are proved, on the same seeds, where one serves the
+        problem
 
-The middle two are the limits of what sets of this kind could reach: what lies between them and ours is the price of the proof.
-Half off: the first round by which half of the decisions so far left the safe action, the median over seeds.
+The middle two are the limits of what sets of this kind could reach: what lies between them and ours
+is the price of the proof. Half off: the first round by which half of the decisions so far left the
+safe action, the median over seeds.
 """
 
 from __future__ import annotations
@@ -28,9 +36,18 @@ from gedppl.learning.radius import ChiSquare, View
 from gedppl.study.baselines.by_name import GUARANTEED, make_baseline
 
 SPREAD = {
-    "treatments": 1000, "disjoint": 1000, "shared": 1000, "two_dims": 1000, "tight": 1000, "wide": 600, "lock_in": 500,
-    "finite": 500, "logistic": 500, "logistic_arms": 1000, "counts": 500,
-}  # fmt: skip
+    "treatments": 1000,
+    "disjoint": 1000,
+    "shared": 1000,
+    "two_dims": 1000,
+    "tight": 1000,
+    "wide": 600,
+    "lock_in": 500,
+    "finite": 500,
+    "logistic": 500,
+    "logistic_arms": 1000,
+    "counts": 500,
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +74,10 @@ class Played:
     def __str__(self) -> str:
         off = "never" if not np.isfinite(self.half_off) else f"{self.half_off:.0f}"
         share = np.mean(self.regret / self.always_safe)
-        return f"{self.regret.mean():8.1f} of always safe {share:.3f} | infeasible {self.infeasible:4d} | half off {off}"
+        return (
+            f"{self.regret.mean():8.1f} of always safe {share:.3f} | infeasible "
+            f"{self.infeasible:4d} | half off {off}"
+        )
 
 
 def played(name: str, rounds: int, seeds: range, agent_for: Agent) -> Played:
@@ -74,7 +94,9 @@ def _one(name: str, rounds: int, seed: int, agent_for: Agent) -> tuple[float, fl
     costs = np.array([np.asarray(world.costs(x)).reshape(-1, problem.n_actions) for x in run.x])
     best = np.array([ged.select_policy(u, c, problem.limits) for u, c in zip(utility, costs)])
     top = np.sum(best * utility, axis=1)
-    over = np.einsum("tk,tjk->tj", run.policy, costs) > problem.limits + 1e-9 * np.abs(problem.limits)
+    over = np.einsum("tk,tjk->tj", run.policy, costs) > problem.limits + 1e-9 * np.abs(
+        problem.limits
+    )
     off = np.cumsum(run.action != 0) >= 0.5 * np.arange(1, rounds + 1)
     settled = off & (np.arange(rounds) >= 20)  # one lucky first draw is no half
     first = float(np.argmax(settled) + 1) if settled.any() else np.inf
@@ -110,7 +132,9 @@ def proof(seeds: range, only: list[str]) -> None:
         found: dict[str, Played] = {}
         for label, rule in SETS.items():
 
-            def agent_for(problem: ged.Problem, world: Any, seed: int, rule: Any = rule) -> ged.GEDUCB:
+            def agent_for(
+                problem: ged.Problem, world: Any, seed: int, rule: Any = rule
+            ) -> ged.GEDUCB:
                 return ged.GEDUCB(problem, seed=seed, guard=None, confidence=rule)
 
             try:

@@ -1,8 +1,9 @@
-"""Linear-Gaussian problems drawn in advance, and OPLB on them: what `benchmarks/decide.py regret` compares with.
+"""Linear-Gaussian problems drawn in advance, and OPLB on them: what `benchmarks/decide.py regret`
+compares with.
 
-K = 5 actions, d = 5 features (per_arm: 10; two_dims: 10 actions, 2 features; wide: 20 and 20), noise 0.1; the limit is set where
-the best action breaks it on about half of the contexts (tight, known_costs: as said there). Regret is against the best policy
-that keeps the limit each round.
+K = 5 actions, d = 5 features (per_arm: 10; two_dims: 10 actions, 2 features; wide: 20 and 20),
+noise 0.1; the limit is set where the best action breaks it on about half of the contexts (tight,
+known_costs: as said there). Regret is against the best policy that keeps the limit each round.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gedppl.study.baselines.oplb import OPLB
 K, SIGMA, DELTA = 5, 0.1, 0.05
 
 
-# the problems ---------------------------------------------------------------------------------------------------------
+# the problems -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,18 @@ class World:
     def predictor(self) -> LinearPredictor:
         shape = self.phi.shape[1:]
         return LinearPredictor(
-            "Normal", "identity",
+            "Normal",
+            "identity",
             features=lambda x, a: x.reshape(len(x), *shape)[np.arange(len(x)), a],
             offset=lambda x, a: np.zeros(len(x)),
             fixed=lambda x, a: {"scale": np.full(len(x), self.sigma)},
-        )  # fmt: skip
+        )
 
 
 def policy_of(score: np.ndarray, upper: np.ndarray, tau: float) -> np.ndarray:
-    """The linear programme of one limit by its pairs: (K,). Action 0 is safe, so there is always a solution."""
+    """The linear programme of one limit by its pairs: (K,). Action 0 is safe, so there is always
+    a solution.
+    """
     K = len(score)
     fits = upper <= tau + 1e-12
     single = np.where(fits, score, -np.inf)
@@ -106,7 +110,9 @@ def shared(rng: np.random.Generator, T: int) -> World:
 
 def intercept(rng: np.random.Generator, T: int) -> World:
     """An intercept and four signed features; the safe action is nearly nothing of anything."""
-    phi = np.concatenate([np.ones((T, K, 1)), 0.9 * _unit(rng.normal(size=(T, K, 4)))], axis=2) / np.sqrt(1.81)
+    phi = np.concatenate(
+        [np.ones((T, K, 1)), 0.9 * _unit(rng.normal(size=(T, K, 4)))], axis=2
+    ) / np.sqrt(1.81)
     theta, mu = (np.append(0.6, 0.35 * _unit(rng.normal(size=4))) for _ in range(2))
     phi[:, 0] = 0.1 * np.eye(5)[0]
     return World(phi, theta, mu, _limit(phi, theta, mu), SIGMA * rng.normal(size=(T, 2)))
@@ -128,27 +134,39 @@ def rotated(rng: np.random.Generator, T: int) -> World:
 
 
 def per_arm(rng: np.random.Generator, T: int) -> World:
-    """Nothing shared: an intercept and a slope for each action; the safe action's cost does not move with x."""
+    """Nothing shared: an intercept and a slope for each action; the safe action's cost does not
+    move with x.
+    """
     x = rng.random(T)
     phi = np.zeros((T, K, 2 * K))
     for a in range(K):
         phi[:, a, 2 * a], phi[:, a, 2 * a + 1] = 1.0, x if a else 0.0
     phi /= np.sqrt(2)
-    theta = np.sqrt(2) * np.ravel(np.column_stack([rng.uniform(0.2, 0.6, K), rng.uniform(-0.2, 0.4, K)]))
-    mu = np.sqrt(2) * np.ravel(np.column_stack([rng.uniform(0.2, 0.6, K), rng.uniform(-0.2, 0.4, K)]))
+    theta = np.sqrt(2) * np.ravel(
+        np.column_stack([rng.uniform(0.2, 0.6, K), rng.uniform(-0.2, 0.4, K)])
+    )
+    mu = np.sqrt(2) * np.ravel(
+        np.column_stack([rng.uniform(0.2, 0.6, K), rng.uniform(-0.2, 0.4, K)])
+    )
     theta[:2] = mu[:2] = np.sqrt(2) * np.array([0.1, 0.0])
     return World(phi, theta, mu, _limit(phi, theta, mu), SIGMA * rng.normal(size=(T, 2)))
 
 
 def known_costs(rng: np.random.Generator, T: int) -> World:
-    """Lock-in: costs known and equal, the best action hides behind a worse one that the first fits like better."""
+    """Lock-in: costs known and equal, the best action hides behind a worse one that the first
+    fits like better.
+    """
     phi = np.tile(np.eye(K), (T, 1, 1))
     theta = np.array([0.1, 0.5, 0.5, 0.5, 0.6])
-    return World(phi, theta, np.full(K, 0.1), 0.5, 0.5 * rng.normal(size=(T, 2)), known_costs=True, sigma=0.5)
+    return World(
+        phi, theta, np.full(K, 0.1), 0.5, 0.5 * rng.normal(size=(T, 2)), known_costs=True, sigma=0.5
+    )
 
 
 def two_dims(rng: np.random.Generator, T: int) -> World:
-    """d = 2 with 10 arms: directions spread over the quarter circle; the safe action is nearly nothing."""
+    """d = 2 with 10 arms: directions spread over the quarter circle; the safe action is nearly
+    nothing.
+    """
     theta, mu = _unit(np.abs(rng.normal(size=(2, 2))))
     angle = (np.arange(10) + rng.random((T, 10))) * np.pi / 20
     phi = rng.uniform(0.5, 1.0, (T, 10, 1)) * np.stack([np.cos(angle), np.sin(angle)], axis=2)
@@ -169,7 +187,7 @@ PROBLEMS: dict[str, Callable[[np.random.Generator, int], World]] = {
 }
 
 
-# OPLB -----------------------------------------------------------------------------------------------------------------
+# OPLB ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -179,12 +197,22 @@ class Played:
 
 
 def play_oplb(world: World, seed: int, *, alpha: float | None = None) -> Played:
-    """OPLB action by action, with R = sigma, lambda = S = L = 1 and the whole delta; `alpha`: another alpha_r."""
+    """OPLB action by action, with R = sigma, lambda = S = L = 1 and the whole delta; `alpha`:
+    another alpha_r.
+    """
     agent = OPLB(
-        world.predictor.features, n_actions=world.n_actions, dim=world.dim, tau=world.tau, safe_value=float(world.cost[0, 0]),
-        safe_utility=float(world.utility[0, 0]), sigma=world.sigma, delta=DELTA, seed=seed,
-        safe_features=world.safe_features, form="per_action",
-    )  # fmt: skip
+        world.predictor.features,
+        n_actions=world.n_actions,
+        dim=world.dim,
+        tau=world.tau,
+        safe_value=float(world.cost[0, 0]),
+        safe_utility=float(world.utility[0, 0]),
+        sigma=world.sigma,
+        delta=DELTA,
+        seed=seed,
+        safe_features=world.safe_features,
+        form="per_action",
+    )
     if alpha is not None:
         agent.width_weight = alpha
     regret, infeasible = 0.0, 0
@@ -193,5 +221,9 @@ def play_oplb(world: World, seed: int, *, alpha: float | None = None) -> Played:
         a = decision.action
         regret += world.best[t] - decision.policy @ world.utility[t]
         infeasible += bool(decision.policy @ world.cost[t] > world.tau + 1e-9)
-        agent.tell(decision.id, world.utility[t, a] + world.noise[t, 0], world.cost[t, a] + world.noise[t, 1])
+        agent.tell(
+            decision.id,
+            world.utility[t, a] + world.noise[t, 0],
+            world.cost[t, a] + world.noise[t, 1],
+        )
     return Played(regret, infeasible)

@@ -1,7 +1,9 @@
-"""CPU time of `ask` and `tell`, with the default guard and without a journal, beside the targets. Run by `decide.py speed`.
+"""CPU time of `ask` and `tell`, with the default guard and without a journal, beside the targets.
+Run by `decide.py speed`.
 
-The first ask compiles and is shown apart; "later" asks are all others. The yardstick is a fixed amount of small NumPy work
-measured before each row, since CPU time too depends on what else a machine does: compare rows of one run.
+The first ask compiles and is shown apart; "later" asks are all others. The yardstick is a fixed
+amount of small NumPy work measured before each row, since CPU time too depends on what else a
+machine does: compare rows of one run.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ WORLDS: dict[str, Callable[[], Any]] = {
     "logistic K=5 d=4": lambda: make("logistic"),
     "finite 64 and 64": lambda: make("finite"),
 }
-ASK = {"linear 5x5": 0.5, "linear K=100 d=10": 1.5, "logistic K=5 d=4": 3.0, "finite 64 and 64": 1.0}  # ms
+# ms
+ASK = {
+    "linear 5x5": 0.5,
+    "linear K=100 d=10": 1.5,
+    "logistic K=5 d=4": 3.0,
+    "finite 64 and 64": 1.0,
+}
 TELL = {"linear 5x5": 0.1}
 AT_ONCE = {"linear 5x5": 30.0, "logistic K=5 d=4": 500.0}  # ms for 1,000 contexts
 STALL = 10.0  # the longest later ask, in medians
@@ -71,13 +79,26 @@ def speed(rounds: int) -> None:
         print(f"{name} (yardstick {yardstick():.1f} ms for {YARDSTICK} steps)")
         agent, asks, tells = measure(world, rounds)
         later, longest = np.median(asks[1:]), asks[1:].max()
-        stall = f"longest {longest:.1f} ms at round {asks[1:].argmax() + 1}: {longest / later:.1f} medians, target {STALL:.0f}"
+        stall = (
+            f"longest {longest:.1f} ms at round {asks[1:].argmax() + 1}: "
+            f"{longest / later:.1f} medians, target {STALL:.0f}"
+        )
         row("ask, first", asks[0], None)
         row("ask, later, median", later, ASK[name], stall)
         row("ask, last quarter, median", np.median(asks[-(rounds // 4) :]), ASK[name])
-        row("tell, median", np.median(tells[1:]), TELL.get(name), f"longest {tells[1:].max():.2f} ms")
+        row(
+            "tell, median",
+            np.median(tells[1:]),
+            TELL.get(name),
+            f"longest {tells[1:].max():.2f} ms",
+        )
         rng = np.random.default_rng(1)
         x = np.stack([world.context(rng) for _ in range(CONTEXTS)])
         for what, call in (("policy", agent.policy), ("ask", agent.ask)):
             first, again = (timed(lambda call=call, x=x: call(x))[1] for _ in range(2))
-            row(f"{what} of {CONTEXTS} at once", again, AT_ONCE.get(name), f"the first time {first:.1f} ms")
+            row(
+                f"{what} of {CONTEXTS} at once",
+                again,
+                AT_ONCE.get(name),
+                f"the first time {first:.1f} ms",
+            )

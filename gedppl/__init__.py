@@ -1,7 +1,8 @@
 """gedppl: safe sequential decisions from probabilistic programs.
 
-Declare a utility and a constraint as NumPyro or Pyro programs, name a safe action, then `ask` and `tell`. Names are loaded
-when first used, so that importing the package is instant and loads neither JAX, torch nor ArviZ.
+Declare a utility and a constraint as NumPyro or Pyro programs, name a safe action, then `ask` and
+`tell`. Names are loaded when first used, so that importing the package is instant and loads neither
+JAX, torch nor ArviZ.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from typing import Any
 __version__ = "0.2.0"
 
 _HOMES = {
-    "agent": ("AlarmWarning", "Decision", "FallbackWarning", "GEDUCB", "SafeActionWarning", "resume"),
+    "agent": (
+        "AlarmWarning",
+        "Decision",
+        "FallbackWarning",
+        "GEDUCB",
+        "SafeActionWarning",
+        "resume",
+    ),
     "agent.thompson": ("ThompsonSampling",),
     "certificate": ("Certificate", "Explanation"),
     "programs.contract": ("density_class", "finite_class"),
@@ -20,10 +28,24 @@ _HOMES = {
     "density": ("Density",),
     "divergences": ("hellinger2", "l2_squared", "register_divergence", "total_variation"),
     "families": ("register_family",),
-    "functionals": ("cvar", "expected", "mean", "probability", "quantile", "second_moment", "variance"),
+    "functionals": (
+        "cvar",
+        "expected",
+        "mean",
+        "probability",
+        "quantile",
+        "second_moment",
+        "variance",
+    ),
     "learning": ("ConfidenceSet", "confidence_set", "shrinkage"),
     "learning.posterior": ("Posterior",),
-    "learning.radius": ("hellinger_ball", "likelihood_ratio", "paper_radius", "parametric_bootstrap", "posterior_quantile"),
+    "learning.radius": (
+        "hellinger_ball",
+        "likelihood_ratio",
+        "paper_radius",
+        "parametric_bootstrap",
+        "posterior_quantile",
+    ),
     "learning.credible": ("credible_set", "sampled_set"),
     "learning.oracles": ("least_squares", "mle", "score_equations"),
     "learning.variational": ("svi",),

@@ -22,7 +22,9 @@ from gedppl.showing import Facts, Shown, as_lines
 
 
 class Witnesses(Mapping[int, Any]):
-    """Action -> the parameters under which its cost is largest, found when first read: most certificates are never read."""
+    """Action -> the parameters under which its cost is largest, found when first read: most
+    certificates are never read.
+    """
 
     def __init__(self, find: Callable[[], dict[int, Any]]) -> None:
         self._find: Callable[[], dict[int, Any]] | None = find
@@ -54,7 +56,9 @@ class ConstraintCertificate:
     """Why the policy keeps one limit."""
 
     name: str
-    worst_case: float  # sum_a pi_a U_a, or with every_draw the largest U_a in play; where credible, the quantile of the cost
+    # sum_a pi_a U_a, or with every_draw the largest U_a in play; where credible, the quantile of
+    # the cost
+    worst_case: float
     at_most: float
     method: str  # "exact", "outer", "profiled", "ascent", "sampled" or "known"
     guaranteed: bool
@@ -62,9 +66,12 @@ class ConstraintCertificate:
     note: str
     witness: Mapping[int, Any]  # action -> the parameters under which its cost is largest
     every_draw: bool = False  # the limit is on every action that may be drawn, not on the average
-    credible: float | None = None  # the posterior probability with which the limit is kept, if that is the claim
-    draws: UsedDraws | None = None  # where the draws behind the claim are really from, if it rests on draws
-    watched: str = "not watched"  # what realised outcomes are held against, and under which assumption
+    # the posterior probability with which the limit is kept, if that is the claim
+    credible: float | None = None
+    # where the draws behind the claim are really from, if it rests on draws
+    draws: UsedDraws | None = None
+    # what realised outcomes are held against, and under which assumption
+    watched: str = "not watched"
 
     @property
     def kind(self) -> str:
@@ -82,14 +89,17 @@ class ConstraintCertificate:
         """One sentence, never stronger than what is proved."""
         what = "worst case" if self.credible is None else f"{self.credible:g} posterior quantile"
         whose = f"{what} of any action that may be drawn" if self.every_draw else what
-        numbers = f"{self.name}: {whose} {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
+        numbers = (
+            f"{self.name}: {whose} {self.worst_case:.4g} against a limit of {self.at_most:.4g}"
+        )
         if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
         if self.guaranteed:
             kind = "guarantee, if the model class holds the truth"
         elif self.credible is not None:
             kind = (
-                f"credible: the limit is kept with posterior probability >= {self.credible:g} at this context, if model and "
+                f"credible: the limit is kept with posterior probability >= {self.credible:g} at "
+                "this context, if model and "
                 "prior are right"
             )
         elif self.method == "sampled":
@@ -102,7 +112,9 @@ class ConstraintCertificate:
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
-    """Per constraint the worst case and why it holds; the state of the fits; and anything unusual."""
+    """Per constraint the worst case and why it holds; the state of the fits; and anything
+    unusual.
+    """
 
     round: int
     mode: str
@@ -116,7 +128,9 @@ class Certificate(Shown):
 
     @property
     def guaranteed(self) -> bool:
-        """Whether every limit is kept with probability at least 1 - delta by proof, given a well-specified model."""
+        """Whether every limit is kept with probability at least 1 - delta by proof, given a
+        well-specified model.
+        """
         return all(c.guaranteed for c in self.constraints)
 
     def __str__(self) -> str:
@@ -131,10 +145,14 @@ class Certificate(Shown):
 
     def _shown(self) -> Facts:
         facts = {"safe action taken": self.fallback} if self.fallback else {}
-        facts |= {f"limit {c.name!r}": c.claim.removeprefix(f"{c.name}: ") for c in self.constraints}
+        facts |= {
+            f"limit {c.name!r}": c.claim.removeprefix(f"{c.name}: ") for c in self.constraints
+        }
         facts |= {f"fit of {name!r}": status for name, status in self.oracle.items()}
         facts |= {"feedback": self.feedback} if self.feedback else {}
-        return f"Certificate of round {self.round}, {self.verdict}", facts | {f"note {i}": n for i, n in enumerate(self.notes, 1)}
+        return f"Certificate of round {self.round}, {self.verdict}", facts | {
+            f"note {i}": n for i, n in enumerate(self.notes, 1)
+        }
 
     @property
     def verdict(self) -> str:
@@ -142,7 +160,10 @@ class Certificate(Shown):
         if not self.constraints:
             return "nothing is limited"
         if self.guaranteed:
-            return f"every limit guaranteed (delta {self.delta:g}, if the model classes hold the truth)"
+            return (
+                f"every limit guaranteed (delta {self.delta:g}, if the model classes hold the "
+                "truth)"
+            )
         kept = sum(c.guaranteed for c in self.constraints)
         return f"{kept} of {len(self.constraints)} limits guaranteed (delta {self.delta:g})"
 
@@ -224,43 +245,56 @@ class Explanation:
         if p > 0 and over:
             j = over[0]
             return (
-                f"action {label} is played with probability {p:.3g}, and no more: its worst case on {self.names[j]!r} is "
-                f"{self.cost_upper[j, other]:.4g}, above the limit {self.limits[j]:.4g}, so it is mixed with a cheaper action"
+                f"action {label} is played with probability {p:.3g}, and no more: its worst case "
+                f"on {self.names[j]!r} is "
+                f"{self.cost_upper[j, other]:.4g}, above the limit {self.limits[j]:.4g}, so it is "
+                "mixed with a cheaper action"
             )
         if p > 0:
             return f"action {label} is played with probability {p:.3g}"
         if over:
             j = over[0]
             low = self.cost_lower[j, other]
-            reason = "and even at best it is" if low > self.limits[j] else "though at best it may be"
+            reason = (
+                "and even at best it is" if low > self.limits[j] else "though at best it may be"
+            )
             barred = [j for j in over if self.every_draw[j]]
             if barred:
                 j = barred[0]
                 return (
-                    f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r}, and the limit of "
+                    f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on "
+                    f"{self.names[j]!r}, and the limit of "
                     f"{self.limits[j]:.4g} holds for every draw: it is not mixed in at all"
                 )
             return (
-                f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on {self.names[j]!r} against a limit of "
-                f"{self.limits[j]:.4g}, {reason} {low:.4g}; mixing it in would win less than the actions played"
+                f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on "
+                f"{self.names[j]!r} against a limit of "
+                f"{self.limits[j]:.4g}, {reason} {low:.4g}; mixing it in would win less than the "
+                "actions played"
             )
         best = int(np.argmax(self.policy))
         return (
             f"action {label} keeps every limit but scores {self.score[other]:.4g} "
-            f"(utility {self.utility[other]:.4g} + exploration {self.bonus[other] + self.width[other]:.4g}), "
+            f"(utility {self.utility[other]:.4g} + exploration "
+            f"{self.bonus[other] + self.width[other]:.4g}), "
             f"action {self.actions.label(best)} scores {self.score[best]:.4g}"
         )
 
     def __str__(self) -> str:
         labels = self.actions.labels
         wide = min(max(6, *map(len, labels)), 24)
-        head = f"{'action':>{wide}} {'policy':>8} {'utility':>9} {'bonus':>9} {'width':>9} {'score':>9}"
+        head = (
+            f"{'action':>{wide}} {'policy':>8} {'utility':>9} {'bonus':>9} {'width':>9} "
+            f"{'score':>9}"
+        )
         head += "".join(f" {name[:18] + ' ≤':>20}" for name in self.names)
         rows = [head]
         for k in range(len(self.policy)):
             row = f"{labels[k][:wide]:>{wide}} {self.policy[k]:>8.3f}"
             row += f" {self.utility[k]:>9.4g} {self.bonus[k]:>9.4g} {self.width[k]:>9.4g}"
-            row += f" {self.score[k]:>9.4g}" + "".join(f" {u:>20.4g}" for u in self.cost_upper[:, k])
+            row += f" {self.score[k]:>9.4g}" + "".join(
+                f" {u:>20.4g}" for u in self.cost_upper[:, k]
+            )
             rows.append(row + ("  <- played" if k == self.action else ""))
         return "\n".join([*rows, str(self.certificate)])
 
@@ -269,8 +303,18 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """The same as a table, for notebooks."""
-        heads = ["action", "policy", "utility", "bonus", "width", "score", *(f"{name} ≤" for name in self.names)]
-        columns = np.vstack([self.policy, self.utility, self.bonus, self.width, self.score, self.cost_upper])
+        heads = [
+            "action",
+            "policy",
+            "utility",
+            "bonus",
+            "width",
+            "score",
+            *(f"{name} ≤" for name in self.names),
+        ]
+        columns = np.vstack(
+            [self.policy, self.utility, self.bonus, self.width, self.score, self.cost_upper]
+        )
         rows = [f"<tr>{''.join(f'<th>{html.escape(head)}</th>' for head in heads)}</tr>"]
         for k, column in enumerate(columns.T):
             cells = "".join(f"<td>{value:.4g}</td>" for value in column)
@@ -292,15 +336,22 @@ def certify(
     doubts: Mapping[str, str] | None = None,
     watched: Mapping[str, str] | None = None,
 ) -> tuple[Certificate, Explanation]:
-    """The certificate and the terms of context i of a selection. No `info`: the safe action alone, for reason `fallback`.
+    """The certificate and the terms of context i of a selection. No `info`: the safe action alone,
+    for reason `fallback`.
 
-    `remarks` (alarms, a context far outside of what was seen) are added to the notes. `doubts`, constraint -> sentence, take
-    the guarantee away, from the safe action's declared value too: what it rests on was refuted.
-    `watched`, constraint -> what its outcomes are held against; those left out are not watched.
+    `remarks` (alarms, a context far outside of what was seen) are added to the notes. `doubts`,
+    constraint -> sentence, take the guarantee away, from the safe action's declared value too: what
+    it rests on was refuted. `watched`, constraint -> what its outcomes are held against; those left
+    out are not watched.
     """
     problem = state.problem
-    parts = tuple(_doubted(_certify_one(state, j, x, policy, info, i), doubts or {}) for j in range(len(problem.constraints)))
-    parts = tuple(replace(part, watched=(watched or {}).get(part.name, part.watched)) for part in parts)
+    parts = tuple(
+        _doubted(_certify_one(state, j, x, policy, info, i), doubts or {})
+        for j in range(len(problem.constraints))
+    )
+    parts = tuple(
+        replace(part, watched=(watched or {}).get(part.name, part.watched)) for part in parts
+    )
     certificate = Certificate(
         round=state.t + i,
         mode=state.settings.mode,
@@ -312,7 +363,10 @@ def certify(
         fallback=fallback,
         feedback=problem.feedback,
     )
-    unknown, unknown_costs = np.full(problem.n_actions, np.nan), np.full((len(parts), problem.n_actions), np.nan)
+    unknown, unknown_costs = (
+        np.full(problem.n_actions, np.nan),
+        np.full((len(parts), problem.n_actions), np.nan),
+    )
     explanation = Explanation(
         action=action,
         policy=policy,
@@ -337,16 +391,25 @@ def _doubted(part: ConstraintCertificate, doubts: Mapping[str, str]) -> Constrai
 
 
 def _certify_one(
-    state: ged_ucb.State, j: int, x: np.ndarray, policy: np.ndarray, info: ged_ucb.Info | None, i: int
+    state: ged_ucb.State,
+    j: int,
+    x: np.ndarray,
+    policy: np.ndarray,
+    info: ged_ucb.Info | None,
+    i: int,
 ) -> ConstraintCertificate:
     problem, c = state.problem, state.problem.constraints[j]
     if info is None:
         safe = float(problem.safe_values(x[None])[0, j])
-        return ConstraintCertificate(c.name, safe, c.at_most, "known", True, "the safe action alone", "", {}, c.every_draw)
+        return ConstraintCertificate(
+            c.name, safe, c.at_most, "known", True, "the safe action alone", "", {}, c.every_draw
+        )
     worst = float(info.worst[i, j])
     bounds = info.bounds[j]
     if bounds is None:
-        part = ConstraintCertificate(c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw)
+        part = ConstraintCertificate(
+            c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw
+        )
     else:
         assert isinstance(c, Constraint)
         witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
@@ -364,20 +427,33 @@ def _certify_one(
             bounds.used,
         )
     if info.unlimited:
-        return replace(part, guaranteed=False, credible=None, note="warm-up round: played whatever the limits are")
+        return replace(
+            part,
+            guaranteed=False,
+            credible=None,
+            note="warm-up round: played whatever the limits are",
+        )
     return part
 
 
-def _witness(safe_action: int | None, c: Constraint, bounds: Bounds, policy: np.ndarray, i: int) -> dict[int, Any]:
-    """The worst-case parameters of the actions in play, but for the safe action, whose value is known."""
+def _witness(
+    safe_action: int | None, c: Constraint, bounds: Bounds, policy: np.ndarray, i: int
+) -> dict[int, Any]:
+    """The worst-case parameters of the actions in play, but for the safe action, whose value is
+    known.
+    """
     if bounds.witness is None:
         return {}
     actions = [int(a) for a in np.flatnonzero(policy > 0) if a != safe_action]
     return {a: c.model.unflatten(bounds.witness[i, a]) for a in actions}
 
 
-def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanation, safe: int) -> str:
-    """Name what keeps the other actions out at x (dx,): the limit, the width of their bounds, and in which parameters."""
+def what_holds_back(
+    state: ged_ucb.State, x: np.ndarray, explanation: Explanation, safe: int
+) -> str:
+    """Name what keeps the other actions out at x (dx,): the limit, the width of their bounds,
+    and in which parameters.
+    """
     if not len(explanation.limits) or np.isnan(explanation.score).any():
         return "No limit holds the other actions back: the model prefers it."
     over = explanation.cost_upper - explanation.limits[:, None]
@@ -388,43 +464,73 @@ def what_holds_back(state: ged_ucb.State, x: np.ndarray, explanation: Explanatio
     low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
     if high <= limit:
         kept = f"action {label}: {name} at most {high:.3g}"
-        return f"Other actions keep every limit ({kept}); the model estimates less utility for them."
-    where = f"The nearest action, {label}, may cost between {low:.3g} and {high:.3g} on {name!r} against a limit of {limit:.3g}."
+        return (
+            f"Other actions keep every limit ({kept}); the model estimates less utility for them."
+        )
+    where = (
+        f"The nearest action, {label}, may cost between {low:.3g} and {high:.3g} on {name!r} "
+        f"against a limit of {limit:.3g}."
+    )
     if low > limit:
-        return f"{where} Even its lowest value is above the limit: no policy that keeps the limit plays it often."
+        return (
+            f"{where} Even its lowest value is above the limit: no policy that keeps the limit "
+            "plays it often."
+        )
     return (
-        f"{where} The confidence set is what is wide{_in_which_parameters(state, x, j, a)}: data near these contexts (observe) "
-        f"narrow it, and so does whatever else is known and can truthfully be declared: {_declarable(state, j, high)}. "
+        f"{where} The confidence set is what is wide{_in_which_parameters(state, x, j, a)}: data "
+        "near these contexts (observe) "
+        "narrow it, and so does whatever else is known and can truthfully be declared: "
+        f"{_declarable(state, j, high)}. "
         "ged.price(problem, contexts) says which helps most."
     )
 
 
 def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
-    """What a user might know and has not declared. Never another limit: that is the user's to set, and not what is wrong."""
+    """What a user might know and has not declared. Never another limit: that is the user's to
+    set, and not what is wrong.
+    """
     told = "tighter parameter bounds or prior, fewer members"
     c = state.problem.constraints[j]
     if isinstance(c, Constraint) and high >= c.functional.high:
         told += f", a range that ends below {c.functional.high:.3g}"
-    if isinstance(c, Constraint) and not c.safe_value_exact and holds_parameters(replace(c, safe_value_exact=True)):
+    if (
+        isinstance(c, Constraint)
+        and not c.safe_value_exact
+        and holds_parameters(replace(c, safe_value_exact=True))
+    ):
         told += ", that the safe value is exact"
     return told
 
 
 def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) -> str:
-    """The parameters that carry the worst case of action a away from the fit, by their share of the first-order change."""
+    """The parameters that carry the worst case of action a away from the fit, by their share of
+    the first-order change.
+    """
     c = state.problem.constraints[j]
-    if not isinstance(c, Constraint) or not c.model.sites:  # a known cost, or a class without named parameters
+    # a known cost, or a class without named parameters
+    if not isinstance(c, Constraint) or not c.model.sites:
         return ""
     theta = getattr(state.learners[c.stream], "theta", None)  # draws have none
     if theta is None:
         return ""
-    witness = state.learners[c.stream].bounds(c.functional, x[None], state.problem.n_actions).witness
+    witness = (
+        state.learners[c.stream].bounds(c.functional, x[None], state.problem.n_actions).witness
+    )
     if witness is None or not np.isfinite(witness[0, a]).all():
         return ""
     _, gradient = c.model.values_grad(c.functional, theta[None], x[None], np.array([a]))
     share = np.abs(gradient[0] * (witness[0, a] - theta))
     if not share.sum() > 0:
         return ""
-    by_site = {site.name: float(share[site.start : site.stop].sum() / share.sum()) for site in c.model.sites}
+    by_site = {
+        site.name: float(share[site.start : site.stop].sum() / share.sum())
+        for site in c.model.sites
+    }
     largest = sorted(by_site, key=lambda name: -by_site[name])[:2]
-    return " (" + ", ".join(f"{by_site[name]:.0%} of it in {name!r}" for name in largest if by_site[name] > 0.05) + ")"
+    return (
+        " ("
+        + ", ".join(
+            f"{by_site[name]:.0%} of it in {name!r}" for name in largest if by_site[name] > 0.05
+        )
+        + ")"
+    )

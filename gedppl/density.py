@@ -1,7 +1,7 @@
 """A density: the name of a family and its argument arrays.
 
-This is the narrow waist. Backends turn a probabilistic program into these objects; nothing after them knows which
-probabilistic programming language the model was written in.
+This is the narrow waist. Backends turn a probabilistic program into these objects; nothing after
+them knows which probabilistic programming language the model was written in.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class Density:
     family
         A name registered in `gedppl.families`, e.g. ``"Normal"``.
     args
-        Argument arrays (NumPy, JAX or torch) that broadcast to the batch shape, ``(n,)`` or ``(M, n)``, or nested
-        densities (``"Mixture"``, ``"ZeroInflated"``, ``"Independent"``).
+        Argument arrays (NumPy, JAX or torch) that broadcast to the batch shape, ``(n,)`` or ``(M,
+        n)``, or nested densities (``"Mixture"``, ``"ZeroInflated"``, ``"Independent"``).
 
     Notes
     -----
-    Every method is written against the namespace of the arguments, so it traces and differentiates where they do.
+    Every method is written against the namespace of the arguments, so it traces and differentiates
+    where they do.
 
     >>> p = Density("Normal", {"loc": np.zeros(3), "scale": 2.0})
     >>> p
@@ -56,10 +57,11 @@ class Density:
         expected = set(FAMILIES[self.family].args)
         if set(self.args) != expected:
             raise FamilyError(
-                f"{self.family} takes the arguments {', '.join(FAMILIES[self.family].args)}; got {', '.join(self.args) or 'none'}"
+                f"{self.family} takes the arguments {', '.join(FAMILIES[self.family].args)}; got "
+                f"{', '.join(self.args) or 'none'}"
             )
 
-    # the parts --------------------------------------------------------------------------------------------------------
+    # the parts ------------------------------------------------------------------------------------
 
     @property
     def spec(self) -> Family:
@@ -75,9 +77,14 @@ class Density:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """The arguments as float arrays of one library; nested densities and static arguments as they are."""
+        """The arguments as float arrays of one library; nested densities and static arguments as
+        they are.
+        """
         xp = self.xp
-        return {name: xp.asfloat(value) if self._is_array(name) else value for name, value in self.args.items()}
+        return {
+            name: xp.asfloat(value) if self._is_array(name) else value
+            for name, value in self.args.items()
+        }
 
     def _is_array(self, name: str) -> bool:
         value = self.args[name]
@@ -118,26 +125,32 @@ class Density:
             return tuple(self.args["distribution"].event_shape)
         if self.family == "Independent":
             base = self.args["base"]
-            return base.batch_shape[len(base.batch_shape) - self.args["event_ndim"] :] + base.event_shape
+            return (
+                base.batch_shape[len(base.batch_shape) - self.args["event_ndim"] :]
+                + base.event_shape
+            )
         if self.family == "Mixture":
             components = self.args["components"]
             return (components[0] if isinstance(components, tuple) else components).event_shape
         first = self.args[self.spec.args[0]]
         return tuple(np.shape(first))[np.ndim(first) - 1 :] if self.spec.event_ndim else ()
 
-    # what it says of an outcome ---------------------------------------------------------------------------------------
+    # what it says of an outcome -------------------------------------------------------------------
 
     def _known(self, name: str) -> Callable[..., Any]:
         function = getattr(self.spec, name)
         if function is None:
             raise FamilyError(
-                f"the family {self.family} has no {name}; give it one: register_family(dataclasses.replace("
+                f"the family {self.family} has no {name}; give it one: "
+                "register_family(dataclasses.replace("
                 f"get_family({self.family!r}), {name}=lambda args, ..., xp: ...))"
             )
         return function
 
     def log_prob(self, y: Array) -> Array:
-        """Log-density (or log-mass) at y, which broadcasts against the batch shape; minus infinity off the support."""
+        """Log-density (or log-mass) at y, which broadcasts against the batch shape; minus
+        infinity off the support.
+        """
         xp = self.xp
         y = xp.asarray(y) if self.family == "External" else xp.asfloat(y)
         return self.spec.log_prob(self.arrays, y, xp)
@@ -158,7 +171,9 @@ class Density:
         k, mass = lattice(self)
         # the integers' axis goes in front of any axes that y has beyond the batch
         extra = (1,) * max(y.ndim - len(self.batch_shape), 0)
-        k, mass = (self.xp.reshape(part, (part.shape[0], *extra, *part.shape[1:])) for part in (k, mass))
+        k, mass = (
+            self.xp.reshape(part, (part.shape[0], *extra, *part.shape[1:])) for part in (k, mass)
+        )
         return self.xp.sum(self.xp.where(k <= y, mass, 0.0), axis=0)
 
     def icdf(self, p: Array) -> Array:
@@ -179,7 +194,7 @@ class Density:
         value = self._known(name)(self.arrays, self.xp)
         return self.xp.broadcast_to(value, self.batch_shape + self.event_shape)
 
-    # where its mass lies ----------------------------------------------------------------------------------------------
+    # where its mass lies --------------------------------------------------------------------------
 
     @property
     def support(self) -> tuple[Array, Array]:
@@ -200,17 +215,21 @@ class Density:
         points = self.spec.breakpoints(self.arrays, self.xp)
         return tuple(self.xp.broadcast_to(point, self.batch_shape) for point in points)
 
-    # draws ------------------------------------------------------------------------------------------------------------
+    # draws ----------------------------------------------------------------------------------------
 
     def sample(self, seed: int, size: int) -> np.ndarray:
-        """NumPy draws, (size, batch..., event...); the same seed and arguments give the same draws."""
+        """NumPy draws, (size, batch..., event...); the same seed and arguments give the same
+        draws.
+        """
         if self.family == "External":
             return self.xp.to_numpy(external_draws(self, size, seed))
         numeric = self.map_args(namespace(*self.leaves()).to_numpy)
         return numeric.draw_samples(np.random.default_rng(seed), (size, *self.batch_shape))
 
     def draw_samples(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """NumPy draws of this shape (whose last axes are the batch) from a generator; the arguments must be NumPy's."""
+        """NumPy draws of this shape (whose last axes are the batch) from a generator; the
+        arguments must be NumPy's.
+        """
         if self.family == "Independent":
             base = self.args["base"]
             return base.draw_samples(rng, shape + base.batch_shape[len(self.batch_shape) :])
@@ -218,7 +237,7 @@ class Density:
             return np.asarray(self.spec.sample(self.arrays, rng, shape), dtype=float)
         return np.asarray(self.icdf(rng.uniform(size=shape)), dtype=float)
 
-    # taking it apart --------------------------------------------------------------------------------------------------
+    # taking it apart ------------------------------------------------------------------------------
 
     def leaves(self) -> list[Any]:
         """Every argument array, nested densities included, in a fixed order."""
@@ -255,7 +274,8 @@ class Density:
         """Some of the batch: the index applies to the batch axes."""
         if self.family == "External":
             raise FamilyError(
-                f"{type(self.args['distribution']).__name__} is known only as an object and cannot be indexed; "
+                f"{type(self.args['distribution']).__name__} is known only as an object and cannot "
+                "be indexed; "
                 "register its family to take rows of it"
             )
         index = _full_index(index, len(self.batch_shape))
@@ -266,7 +286,11 @@ class Density:
         changed: dict[str, Any] = {}
         for name, value in self.args.items():
             if isinstance(value, Density):
-                extra = value.batch_shape[len(value.batch_shape) - self._own_axes(name) :] if self._own_axes(name) else ()
+                extra = (
+                    value.batch_shape[len(value.batch_shape) - self._own_axes(name) :]
+                    if self._own_axes(name)
+                    else ()
+                )
                 changed[name] = value._indexed(index, batch + extra)
             elif isinstance(value, tuple) and name == "components":
                 changed[name] = tuple(part._indexed(index, batch) for part in value)

@@ -1,7 +1,7 @@
 """The named errors.
 
-Every error a caller can cause is an `InputError`, and so a `ValueError`. Its message says what was wrong, the value that
-was given, and the fix. Raising one changes no state.
+Every error a caller can cause is an `InputError`, and so a `ValueError`. Its message says what was
+wrong, the value that was given, and the fix. Raising one changes no state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class InputError(GedError, ValueError):
     """A value the caller gave cannot be used."""
 
 
-# declaring a model ----------------------------------------------------------------------------------------------------
+# declaring a model --------------------------------------------------------------------------------
 
 
 class ModelError(InputError):
@@ -42,7 +42,9 @@ class SeveralObservedSitesError(ModelError):
 
 
 class OutcomeUsedError(ModelError):
-    """The program uses the outcome for more than observing it, so that what it says of y depends on y."""
+    """The program uses the outcome for more than observing it, so that what it says of y depends
+    on y.
+    """
 
 
 class RowLatentError(ModelError):
@@ -69,7 +71,7 @@ class ParameterError(InputError):
     """A parameter has the wrong name or shape, or lies outside its constraint or bounds."""
 
 
-# passing data ---------------------------------------------------------------------------------------------------------
+# passing data -------------------------------------------------------------------------------------
 
 
 class DataError(InputError):
@@ -104,7 +106,7 @@ class OutOfSupportError(DataError):
     """An outcome has density zero under every parameter."""
 
 
-# functionals and divergences ------------------------------------------------------------------------------------------
+# functionals and divergences ----------------------------------------------------------------------
 
 
 class FunctionalError(InputError):
@@ -119,7 +121,7 @@ class FamilyError(InputError):
     """The family is unknown, or the two densities cannot be compared."""
 
 
-# deciding -------------------------------------------------------------------------------------------------------------
+# deciding -----------------------------------------------------------------------------------------
 
 
 class ProblemError(InputError):
@@ -135,7 +137,9 @@ class InfeasibleError(InputError):
 
 
 class DeclarationError(GedError, RuntimeError):
-    """The data refute what was declared of the problem, so that no action is known to be safe any more."""
+    """The data refute what was declared of the problem, so that no action is known to be safe
+    any more.
+    """
 
 
 class UnknownDecisionError(InputError):
@@ -151,10 +155,12 @@ class LearningError(GedError, ArithmeticError):
 
 
 class FitWarning(UserWarning):
-    """Decisions rest on a fit that did not converge: limits are kept as certified, but sets may be wide and estimates poor."""
+    """Decisions rest on a fit that did not converge: limits are kept as certified, but sets may
+    be wide and estimates poor.
+    """
 
 
-# runs, replays and logs -----------------------------------------------------------------------------------------------
+# runs, replays and logs ---------------------------------------------------------------------------
 
 
 class UnknownTruthError(DataError):
@@ -166,7 +172,9 @@ class ReplayExhaustedError(DataError):
 
 
 class PropensityError(DataError):
-    """A logged propensity or a policy to be evaluated is no probability, or the log never plays what the policy plays."""
+    """A logged propensity or a policy to be evaluated is no probability, or the log never plays
+    what the policy plays.
+    """
 
 
 class RunNotFoundError(GedError, FileNotFoundError):
@@ -178,14 +186,16 @@ class RunFileError(GedError, ValueError):
 
 
 class UnsafeFileError(GedError, ValueError):
-    """A file is not what it should be, or claims more than it may hold; nothing more of it was read."""
+    """A file is not what it should be, or claims more than it may hold; nothing more of it was
+    read.
+    """
 
 
 class ScriptError(GedError, ValueError):
     """A model script cannot be loaded."""
 
 
-# the journal ----------------------------------------------------------------------------------------------------------
+# the journal --------------------------------------------------------------------------------------
 
 
 class JournalError(GedError):
@@ -224,17 +234,22 @@ class JournalFullError(JournalError, OSError):
     """The record could not be made durable; nothing was acknowledged."""
 
 
-# words that were given up ---------------------------------------------------------------------------------------------
+# words that were given up -------------------------------------------------------------------------
 
 
 def renamed(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Refuse an argument's old name with a `SettingError` that says the new one: ``@renamed(radius="confidence")``."""
+    """Refuse an argument's old name with a `SettingError` that says the new one:
+    ``@renamed(radius="confidence")``.
+    """
 
     def keep(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             for old in new_names.keys() & kwargs.keys():
-                raise SettingError(f"{old}= is called {new_names[old]}= now: pass the same value as {new_names[old]}=")
+                raise SettingError(
+                    f"{old}= is called {new_names[old]}= now: pass the same value "
+                    f"as {new_names[old]}="
+                )
             return function(*args, **kwargs)
 
         return checked

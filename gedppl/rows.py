@@ -1,7 +1,9 @@
-"""An append-only history of rows (context, action, outcome), and the same history padded to a few shapes.
+"""An append-only history of rows (context, action, outcome), and the same history padded to a few
+shapes.
 
-Appending returns a new `Rows` and leaves the old one as it was: both look at one buffer, each at its own length, so a
-state that holds an old `Rows` stays valid and a growing history costs amortised O(1) a row.
+Appending returns a new `Rows` and leaves the old one as it was: both look at one buffer, each at
+its own length, so a state that holds an old `Rows` stays valid and a growing history costs
+amortised O(1) a row.
 """
 
 from __future__ import annotations
@@ -69,10 +71,13 @@ class Rows:
     def y(self) -> np.ndarray:
         return self._buffer.view("y", self.n)
 
-    def padded(self, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def padded(
+        self, weights: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(x, a, y, weights), each with `bucket(n)` rows: the first row repeated, with weight 0.
 
-        Padding repeats a real row because a NaN or an out-of-support value gives NaN gradients even under weight 0.
+        Padding repeats a real row because a NaN or an out-of-support value gives NaN gradients even
+        under weight 0.
         """
         size = bucket(max(self.n, 1))
         if self.n == 0:
@@ -100,7 +105,9 @@ class _Buffer:
         if need > len(self.arrays["a"]):
             size = max(need, 2 * len(self.arrays["a"]))
             self.arrays = {
-                name: np.concatenate([old[: self.used], np.zeros((size - self.used, *old.shape[1:]), old.dtype)])
+                name: np.concatenate(
+                    [old[: self.used], np.zeros((size - self.used, *old.shape[1:]), old.dtype)]
+                )
                 for name, old in self.arrays.items()
             }
         for name, value in (("x", x), ("a", a), ("y", y)):
@@ -119,15 +126,18 @@ class _Buffer:
         return view
 
 
-# ======================================================================================================================
-# What keeps compiled programs from doing work twice: kept histories, kept answers, and a few shapes instead of many.
-# ======================================================================================================================
+# ==================================================================================================
+# What keeps compiled programs from doing work twice: kept histories, kept answers, and a few shapes
+# instead of many.
+# ==================================================================================================
 
 KEPT_HISTORIES = 8
 
 
 class Histories:
-    """Prepared rows by history. A history is a buffer and a length; the buffer only grows, so the pair names its contents."""
+    """Prepared rows by history. A history is a buffer and a length; the buffer only grows, so
+    the pair names its contents.
+    """
 
     def __init__(self) -> None:
         self._entries: OrderedDict[tuple[int, int], tuple[Rows, Any]] = OrderedDict()
@@ -135,7 +145,8 @@ class Histories:
 
     @staticmethod
     def _key(rows: Rows) -> tuple[int, int]:
-        return id(rows._buffer), rows.n  # an entry keeps its rows, so that the buffer's id stays taken
+        # an entry keeps its rows, so that the buffer's id stays taken
+        return id(rows._buffer), rows.n
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -147,10 +158,14 @@ class Histories:
         """How many of the first rows belong to a history that is kept."""
         buffer, n = self._key(rows)
         with self._guard:
-            return max((size for owner, size in self._entries if owner == buffer and size <= n), default=0)
+            return max(
+                (size for owner, size in self._entries if owner == buffer and size <= n), default=0
+            )
 
     def get(self, rows: Rows, prepare: Any) -> Any:
-        """What prepare() made of these rows, made now if it is not kept; the longest unused goes first."""
+        """What prepare() made of these rows, made now if it is not kept; the longest unused goes
+        first.
+        """
         key = self._key(rows)
         with self._guard:
             if key not in self._entries:
@@ -161,11 +176,13 @@ class Histories:
             return self._entries[key][1]
 
 
-# the latest answers of compiled functions -----------------------------------------------------------------------------
-# The latest answers of compiled functions. Programs are pure: the same question has the same answer.
+# the latest answers of compiled functions ---------------------------------------------------------
+# The latest answers of compiled functions. Programs are pure: the same question has the same
+# answer.
 #
-# One decision asks the same of a program several times (an outcome is checked when it is told and again when it is learned; the
-# monitors and the fits weigh the same row), and contexts that repeat ask it again in later rounds.
+# One decision asks the same of a program several times (an outcome is checked when it is told and
+# again when it is learned; the monitors and the fits weigh the same row), and contexts that repeat
+# ask it again in later rounds.
 
 
 KEPT_ANSWERS = 256
@@ -173,14 +190,20 @@ LARGEST = 1 << 15  # bytes of a question, and of an answer, that is kept
 
 
 class Answers:
-    """At most `KEPT_ANSWERS` small answers, the least recently used forgotten first. Threads may share it."""
+    """At most `KEPT_ANSWERS` small answers, the least recently used forgotten first. Threads may
+    share it.
+    """
 
     def __init__(self) -> None:
         self._known: OrderedDict[Hashable, list[np.ndarray]] = OrderedDict()
         self._guard = threading.Lock()
 
-    def get(self, name: Hashable, args: Sequence[np.ndarray], find: Callable[[], list[np.ndarray]]) -> list[np.ndarray]:
-        """What `find()` returns, or returned for the same name and arguments; arrays that belong to the caller."""
+    def get(
+        self, name: Hashable, args: Sequence[np.ndarray], find: Callable[[], list[np.ndarray]]
+    ) -> list[np.ndarray]:
+        """What `find()` returns, or returned for the same name and arguments; arrays that belong
+        to the caller.
+        """
         if sum(arg.nbytes for arg in args) > LARGEST:
             return find()
         key = (name, *((arg.shape, arg.dtype.char, arg.tobytes()) for arg in args))
@@ -199,7 +222,7 @@ class Answers:
         return [array.copy() for array in known]
 
 
-# a few shapes instead of many -----------------------------------------------------------------------------------------
+# a few shapes instead of many ---------------------------------------------------------------------
 
 
 PIECES = (8, 64, 512, 4096)  # rows of a query
@@ -216,11 +239,16 @@ def settings_size(m: int) -> int:
 def pad(array: np.ndarray, size: int) -> np.ndarray:
     """The array with its first row repeated at the end, up to `size` rows."""
     short = size - len(array)
-    return array if short == 0 else np.concatenate([array, np.broadcast_to(array[:1], (short, *array.shape[1:]))])
+    return (
+        array
+        if short == 0
+        else np.concatenate([array, np.broadcast_to(array[:1], (short, *array.shape[1:]))])
+    )
 
 
 def pieces(n: int) -> Iterator[tuple[slice, int]]:
-    """Cut n rows into slices and say to how many rows each is padded, wasting little and using few sizes.
+    """Cut n rows into slices and say to how many rows each is padded, wasting little and using few
+    sizes.
 
     >>> [(cut.start, cut.stop, size) for cut, size in pieces(600)]
     [(0, 512, 512), (512, 576, 64), (576, 600, 64)]

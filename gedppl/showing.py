@@ -1,4 +1,6 @@
-"""Objects that show themselves: a few facts, as text for a terminal and as a small table for a notebook."""
+"""Objects that show themselves: a few facts, as text for a terminal and as a small table for a
+notebook.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ Facts = tuple[str, dict[str, str]]  # a title, and name -> what there is to say
 
 
 class Shown:
-    """Shows itself by the title and facts of `_shown`: as short text, and as a table in a notebook."""
+    """Shows itself by the title and facts of `_shown`: as short text, and as a table in a
+    notebook.
+    """
 
     def _shown(self) -> Facts:
         raise NotImplementedError
@@ -54,14 +58,22 @@ def as_text(title: str, facts: Mapping[str, str]) -> str:
 
 def as_lines(lines: list[str]) -> str:
     """At most twelve of them, none longer than a hundred characters."""
-    short = [line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in (" ".join(line.split("\n")) for line in lines)]
-    return "\n".join(short if len(short) <= LINES else [*short[: LINES - 1], f"  ... and {len(short) - LINES + 1} more"])
+    short = [
+        line if len(line) <= WIDTH else line[: WIDTH - 3] + "..."
+        for line in (" ".join(line.split("\n")) for line in lines)
+    ]
+    return "\n".join(
+        short
+        if len(short) <= LINES
+        else [*short[: LINES - 1], f"  ... and {len(short) - LINES + 1} more"]
+    )
 
 
 def as_html(title: str, facts: Mapping[str, str]) -> str:
     """The same as a table, without colours of its own, so that it fits a light and a dark page."""
     rows = "".join(
-        f'<tr><th style="text-align:left">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
+        f'<tr><th style="text-align:left">{html.escape(name)}</th><td '
+        f'style="text-align:left">{html.escape(value)}</td></tr>'
         for name, value in facts.items()
     )
     return f"<div><strong>{html.escape(title)}</strong><table>{rows}</table></div>"

@@ -1,14 +1,16 @@
 """Active learning: label a stream, and ask for the true label in at most one round out of ten.
 
-An action is a prediction and whether to ask, so there are four: say 0, say 1, say 0 and ask, say 1 and ask. Asking has a known
-cost, so that limit is not learned. The truth comes only when asked for, and then it tells what every prediction would have
-been worth: `reveals` says so, and both the fit and the exploration bonus count asked rounds only. Rounds without a label
-teach nothing, and a bonus that shrank with them (the paper's own count) would stop exploring for no reason.
+An action is a prediction and whether to ask, so there are four: say 0, say 1, say 0 and ask, say 1
+and ask. Asking has a known cost, so that limit is not learned. The truth comes only when asked for,
+and then it tells what every prediction would have been worth: `reveals` says so, and both the fit
+and the exploration bonus count asked rounds only. Rounds without a label teach nothing, and a bonus
+that shrank with them (the paper's own count) would stop exploring for no reason.
 
     label ~ Bernoulli(logit = x'w),   utility P(label = prediction),   E[asked] <= 0.1
 
-Predictions are worth the same whether one asks or not. ASKING adds a trifle to the utility of asking, so that the budget is
-used: the largest feasible probability of asking, as the theory has it.
+Predictions are worth the same whether one asks or not. ASKING adds a trifle to the utility of
+asking, so that the budget is used: the largest feasible probability of asking, as the theory has
+it.
 
 Simulated, truth known. Needs nothing but gedppl.
 Run:  gedppl run models/active_learning.py --rounds 1000
@@ -46,7 +48,8 @@ def problem(budget=BUDGET):
         n_actions=4,
         utility=ged.Utility(label, ged.expected(worth, low=0.0, high=1.0 + ASKING)),
         constraints=[ged.known_cost(lambda x: ASKS.astype(float), at_most=budget, name="asked")],
-        reveals=np.repeat(ASKS[:, None], 4, axis=1),  # who asks sees what every prediction was worth; others see nothing
+        # who asks sees what every prediction was worth; others see nothing
+        reveals=np.repeat(ASKS[:, None], 4, axis=1),
     )
 
 

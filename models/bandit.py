@@ -1,9 +1,12 @@
-"""Constrained contextual bandit: four treatments, an unknown gain and an unknown cost of each, and a limit on the cost.
+"""Constrained contextual bandit: four treatments, an unknown gain and an unknown cost of each, and
+a limit on the cost.
 
-The smallest complete example, with a simulated world whose truth is known. Gain and cost are linear in the context with known
-noise, so confidence sets are exact ellipsoids and every certificate is a guarantee:
+The smallest complete example, with a simulated world whose truth is known. Gain and cost are linear
+in the context with known noise, so confidence sets are exact ellipsoids and every certificate is a
+guarantee:
 
-    y ~ Normal(x'w_a, 0.1),   z ~ Normal(x'v_a, 0.1),   maximise E y,   sum_a pi_a E z_a <= 0.4 at every context
+    y ~ Normal(x'w_a, 0.1),
+        z ~ Normal(x'v_a, 0.1),   maximise E y,   sum_a pi_a E z_a <= 0.4 at every context
 
 Needs nothing but gedppl.
 Run:  gedppl run models/bandit.py --rounds 1000
@@ -20,7 +23,8 @@ NOISE = 0.1
 AT_MOST = 0.4
 ACTIONS = ("usual care", "A", "B", "C")
 COLUMNS = ("one", "severity", "age")
-GAIN = np.array([[0.2, 0.0, 0.0], [0.3, 0.4, 0.0], [0.5, 0.0, 0.4], [0.9, 0.0, -0.2]])  # w, a row for every treatment
+# w, a row for every treatment
+GAIN = np.array([[0.2, 0.0, 0.0], [0.3, 0.4, 0.0], [0.5, 0.0, 0.4], [0.9, 0.0, -0.2]])
 COST = np.array([[0.1, 0.0, 0.0], [0.2, 0.0, 0.2], [0.3, 0.4, 0.0], [0.6, 0.2, 0.1]])  # v
 
 
@@ -36,7 +40,9 @@ def problem(at_most=AT_MOST):
         actions=ACTIONS,
         columns=COLUMNS,
         utility=ged.Utility(gain, ged.mean(0, 1)),
-        constraints=[ged.Constraint(cost, ged.mean(0, 1), at_most=at_most, safe_value=0.1, name="cost")],
+        constraints=[
+            ged.Constraint(cost, ged.mean(0, 1), at_most=at_most, safe_value=0.1, name="cost")
+        ],
         safe_action="usual care",
         safe_utility=0.2,
     )

@@ -1,20 +1,26 @@
-"""Sequential quantile calibration: predict, for every x, the value that y stays under with probability q.
+"""Sequential quantile calibration: predict, for every x, the value that y stays under with
+probability q.
 
-An action is a prediction p on a grid. After the round y is known whatever was predicted (full information). One density of y
-given x says what every p is worth. Three forms:
+An action is a prediction p on a grid. After the round y is known whatever was predicted (full
+information). One density of y given x says what every p is worth. Three forms:
 
-    form="distance"   1 - |q - P(y <= p)|              a functional of the density's distribution function at p
-    form="pinball"    1 - E rho_q(y - p) / scale       linear in the density, smallest loss at the quantile
-    form="literal"    E|q - 1(y <= p)|                 the paper's, with its sign: what goes wrong is shown, not used
+    form="distance"
+        1 - |q - P(y <= p)|              a functional of the density's distribution function at p
+    form="pinball"
+        1 - E rho_q(y - p) / scale       linear in the density, smallest loss at the quantile
+    form="literal"
+        E|q - 1(y <= p)|                 the paper's, with its sign: what goes wrong is shown, not
+        used
 
-The literal form puts the absolute value inside the expectation: E|q - 1(y <= p)| = q + (1 - 2q) P(y <= p) is monotone in
-P(y <= p), so its best p is the smallest or the largest of the grid, never the quantile; and as a utility, to be maximised,
-it also has the wrong sign. The absolute value belongs outside of the average, as in the error that `l1_error` reports:
+The literal form puts the absolute value inside the expectation: E|q - 1(y <= p)| = q + (1 - 2q) P(y
+<= p) is monotone in P(y <= p), so its best p is the smallest or the largest of the grid, never the
+quantile; and as a utility, to be maximised, it also has the wrong sign. The absolute value belongs
+outside of the average, as in the error that `l1_error` reports:
 
     sum_p n_p / T  |q - mean of 1(y <= p) over the rounds that predicted p|
 
-There is no limit in this problem, so there are no certificates. Simulated, truth known. Needs nothing but gedppl.
-Run:  gedppl run models/calibration.py --rounds 500
+There is no limit in this problem, so there are no certificates. Simulated, truth known. Needs
+nothing but gedppl. Run:  gedppl run models/calibration.py --rounds 500
 """
 
 import jax.numpy as jnp
@@ -35,7 +41,9 @@ CENTRE, SPREAD = np.array([0.3, 0.3]), 0.12
 
 
 class Closeness(Functional):
-    """1 - |q - P(y < p)|: a functional of one's own is a probability, mean, ... and what to do with it."""
+    """1 - |q - P(y < p)|: a functional of one's own is a probability, mean, ... and what to do
+    with it.
+    """
 
     def __call__(self, density, x=None, a=None):
         return 1 - abs(self.level - super().__call__(density, x, a))
@@ -67,7 +75,9 @@ def functional(form):
 def problem(form=FORM):
     y = ged.density_class(y_model, example=(np.ones((1, 2)), np.zeros(1, int)))
     return ged.Problem(
-        n_actions=len(GRID), utility=ged.Utility(y, functional(form)), reveals=np.ones((len(GRID), len(GRID)), bool)
+        n_actions=len(GRID),
+        utility=ged.Utility(y, functional(form)),
+        reveals=np.ones((len(GRID), len(GRID)), bool),
     )
 
 

@@ -1,12 +1,14 @@
-"""A limit on the realised cost: in at least 90% of the rounds the cost itself, not its mean, stays under the budget.
+"""A limit on the realised cost: in at least 90% of the rounds the cost itself, not its mean, stays
+under the budget.
 
-A cost is an outcome with noise. A limit on its mean says little about single rounds: with the mean at the budget every second
-round exceeds it. The chance constraint P(cost > budget) <= 0.1 is one functional away:
+A cost is an outcome with noise. A limit on its mean says little about single rounds: with the mean
+at the budget every second round exceeds it. The chance constraint P(cost > budget) <= 0.1 is one
+functional away:
 
     cost ~ Normal(phi(x, a)'v, 0.25),   ged.probability(above=BUDGET)   instead of   ged.mean(0, 1)
 
-`problem(rule="mean")` is the usual limit on the mean, to compare: `gedppl compare` counts realised violations of both.
-Simulated, truth known; linear-Gaussian, so bounds are exact.
+`problem(rule="mean")` is the usual limit on the mean, to compare: `gedppl compare` counts realised
+violations of both. Simulated, truth known; linear-Gaussian, so bounds are exact.
 
 Needs nothing but gedppl.
 Run:  gedppl run models/chance.py --rounds 1000
@@ -40,12 +42,22 @@ def problem(rule=RULE):
     gain, cost = (ged.density_class(linear, bounds={"v": 1.0}, example=example) for _ in range(2))
     if rule == "chance":
         limit = ged.Constraint(
-            cost, ged.probability(above=BUDGET), at_most=AT_MOST, safe_value=float(norm.sf(BUDGET / NOISE)), name="over budget"
+            cost,
+            ged.probability(above=BUDGET),
+            at_most=AT_MOST,
+            safe_value=float(norm.sf(BUDGET / NOISE)),
+            name="over budget",
         )
     else:
-        limit = ged.Constraint(cost, ged.mean(0, 1), at_most=BUDGET, safe_value=0.0, name="mean cost")
+        limit = ged.Constraint(
+            cost, ged.mean(0, 1), at_most=BUDGET, safe_value=0.0, name="mean cost"
+        )
     return ged.Problem(
-        n_actions=len(LEVELS), utility=ged.Utility(gain, ged.mean(0, 1)), constraints=[limit], safe_action=0, safe_utility=0.0
+        n_actions=len(LEVELS),
+        utility=ged.Utility(gain, ged.mean(0, 1)),
+        constraints=[limit],
+        safe_action=0,
+        safe_utility=0.0,
     )
 
 

@@ -1,24 +1,33 @@
 """Online diagnosis: discharge or refer each patient, and rarely discharge one who is ill.
 
-569 breast masses. An action is to discharge or to refer; the laboratory later says which were malignant, whatever was done (full
-information). One classifier serves utility and constraint, and referring everybody is safe:
+569 breast masses. An action is to discharge or to refer; the laboratory later says which were
+malignant, whatever was done (full information). One classifier serves utility and constraint, and
+referring everybody is safe:
 
     malignant ~ Bernoulli(logit = b + w score(x)),    utility P(right decision | x)
 
-The score is the plain average of three measurements: 569 patients are few, and every further coefficient widens the set more
-than it sharpens the prediction.
+The score is the plain average of three measurements: 569 patients are few, and every further
+coefficient widens the set more than it sharpens the prediction.
 
-"Rarely" can mean three things, and the paper prints a fourth. pi is the probability of discharge at x:
+"Rarely" can mean three things, and the paper prints a fourth. pi is the probability of discharge at
+x:
 
-    form="joint"        pi P(malignant | x) <= 0.05     of all decisions at x, the share that are missed illnesses
-    form="conditional"  pi <= 0.05                      of the ill at x, the share discharged; needs no model, and
+    form="joint"
+        pi P(malignant | x) <= 0.05     of all decisions at x, the share that are missed illnesses
+    form="conditional"  pi <= 0.05
+        of the ill at x, the share discharged; needs no model, and
                                                         discharges nearly nobody
     form="marginal"     pi P(malignant | x) <= 0.05 P(malignant)
-                                                        enough for: of all the ill, at most 5% are discharged
-    form="literal"      pi' P(benign | x) <= 0.05, pi' the probability of referral: the paper's g*, which limits false
-                        alarms in place of misses. Discharging everybody then is free, and the best: every illness is missed
+                                                        enough for: of all the ill, at most 5% are
+                                                        discharged
+    form="literal"
+        pi' P(benign | x) <= 0.05, pi' the probability of referral: the paper's g*, which limits
+        false
+                        alarms in place of misses. Discharging everybody then is free, and the best:
+                        every illness is missed
 
-The logit is linear, so bounds are exact and certificates are guarantees, if the classifier's form is right.
+The logit is linear, so bounds are exact and certificates are guarantees, if the classifier's form
+is right.
 
 Needs scikit-learn for the table.
 Run:  gedppl run models/diagnosis.py --rounds 569
@@ -41,7 +50,7 @@ COLUMNS = ("worst radius", "worst texture", "worst concave points")
 CENTRES, SCALES = np.array([16.0, 25.0, 0.11]), np.array([5.0, 6.0, 0.065])  # constants, not fitted
 
 
-# the problem -------------------------------------------------------------------------------------------------------------
+# the problem --------------------------------------------------------------------------------------
 
 
 def malignant(x, a, y=None):
@@ -61,16 +70,26 @@ def problem(form=FORM, at_most=AT_MOST):
     safe = REFER
     if form == "literal":
         limit = ged.Constraint(
-            label, event(never, benign), at_most=at_most, safe_value=0.0, name="false alarm", outcome="utility"
+            label,
+            event(never, benign),
+            at_most=at_most,
+            safe_value=0.0,
+            name="false alarm",
+            outcome="utility",
         )
         utility, safe = event(benign, never), DISCHARGE
     else:
         utility = event(benign, ill)
-        missed = {"at_most": at_most * (PREVALENCE if form == "marginal" else 1.0), "name": "missed"}
+        missed = {
+            "at_most": at_most * (PREVALENCE if form == "marginal" else 1.0),
+            "name": "missed",
+        }
         limit = (
             ged.known_cost(lambda x: [1.0, 0.0], **missed)
             if form == "conditional"
-            else ged.Constraint(label, event(ill, never), safe_value=0.0, outcome="utility", **missed)
+            else ged.Constraint(
+                label, event(ill, never), safe_value=0.0, outcome="utility", **missed
+            )
         )
     return ged.Problem(
         n_actions=2,
@@ -81,21 +100,28 @@ def problem(form=FORM, at_most=AT_MOST):
     )
 
 
-# the patients ------------------------------------------------------------------------------------------------------------
+# the patients -------------------------------------------------------------------------------------
 
 
 def environment(form=FORM):
-    """One pass in random order. Utilities and costs are those of a cross-fitted regression on the three measurements, their
-    squares and products: what can be known of a patient from x, without the agent's assumption of a score."""
+    """One pass in random order. Utilities and costs are those of a cross-fitted regression on
+    the three measurements, their squares and products: what can be known of a patient from x,
+    without the agent's assumption of a score.
+    """
     x, ill = masses()
     products = [x[:, i] * x[:, j] for i in range(3) for j in range(i, 3)]
     p = cross_fit(folds_of(x), np.column_stack([np.ones(len(x)), x, *products]), ill, "logistic")
     nothing = np.zeros(len(x))
     costs = {
-        "joint": (p, nothing), "marginal": (p, nothing), "conditional": (nothing + 1, nothing), "literal": (nothing, 1 - p),
-    }[form]  # fmt: skip
+        "joint": (p, nothing),
+        "marginal": (p, nothing),
+        "conditional": (nothing + 1, nothing),
+        "literal": (nothing, 1 - p),
+    }[form]
     utilities = (1 - p, nothing) if form == "literal" else (1 - p, p)
-    return ged.Replay(x, ill.astype(float), utilities=np.column_stack(utilities), costs=np.column_stack(costs))
+    return ged.Replay(
+        x, ill.astype(float), utilities=np.column_stack(utilities), costs=np.column_stack(costs)
+    )
 
 
 def segments(x):
@@ -111,6 +137,8 @@ def masses():
 
 
 def power_and_miss_rate(run, ill):
-    """Of the healthy, the share discharged; of the ill, the share discharged. ill (T,): the truth of the run's rounds."""
+    """Of the healthy, the share discharged; of the ill, the share discharged. ill (T,): the
+    truth of the run's rounds.
+    """
     discharged, ill = run.policy[:, DISCHARGE], np.asarray(ill, bool)
     return float(discharged[~ill].mean()), float(discharged[ill].mean())

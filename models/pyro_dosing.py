@@ -1,9 +1,12 @@
-"""Dose finding, written in Pyro: the same `Problem`, `ask` and `tell`, another probabilistic programming language.
+"""Dose finding, written in Pyro: the same `Problem`, `ask` and `tell`, another probabilistic
+programming language.
 
-Four doses of a drug. Response and toxicity grow with the dose and depend on the patient; the dose given must keep the
-probability of toxicity under 0.25. Both models are Pyro programs with a linear logit, so bounds are exact here too:
+Four doses of a drug. Response and toxicity grow with the dose and depend on the patient; the dose
+given must keep the probability of toxicity under 0.25. Both models are Pyro programs with a linear
+logit, so bounds are exact here too:
 
-    response ~ Bernoulli(logit = b + x'w + g dose),   toxicity ~ Bernoulli(logit = b' + x'w' + g' dose)
+    response ~ Bernoulli(logit = b + x'w + g dose),
+        toxicity ~ Bernoulli(logit = b' + x'w' + g' dose)
 
 Simulated, truth known.
 
@@ -23,7 +26,8 @@ AT_MOST = 0.25
 DOSES = np.array([0.0, 0.4, 0.7, 1.0])
 ACTIONS = [f"dose {dose:g}" for dose in DOSES]
 COLUMNS = ("weight", "kidney function")
-RESPONSE, TOXICITY = np.array([-1.0, -0.5, 0.2, 3.0]), np.array([-4.0, -0.5, -0.8, 4.0])  # intercept, slopes, gain
+# intercept, slopes, gain
+RESPONSE, TOXICITY = np.array([-1.0, -0.5, 0.2, 3.0]), np.array([-4.0, -0.5, -0.8, 4.0])
 PLACEBO_TOXICITY = 0.12  # an upper bound, from experience with the placebo
 
 
@@ -40,7 +44,15 @@ def problem(at_most=AT_MOST):
     return ged.Problem(
         n_actions=len(DOSES),
         utility=ged.Utility(response, ged.mean(0, 1)),
-        constraints=[ged.Constraint(toxicity, ged.mean(0, 1), at_most=at_most, safe_value=PLACEBO_TOXICITY, name="toxicity")],
+        constraints=[
+            ged.Constraint(
+                toxicity,
+                ged.mean(0, 1),
+                at_most=at_most,
+                safe_value=PLACEBO_TOXICITY,
+                name="toxicity",
+            )
+        ],
         safe_action=0,
     )
 

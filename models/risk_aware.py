@@ -1,16 +1,20 @@
-"""Risk-aware bandit: the best average return among choices whose spread, or whose worst tenth, stays under a limit.
+"""Risk-aware bandit: the best average return among choices whose spread, or whose worst tenth,
+stays under a limit.
 
-The outcome is a loss, and one density of it serves both sides. Its scale depends on the action and is learned; with one fixed
-scale for all actions there would be no risk to choose by.
+The outcome is a loss, and one density of it serves both sides. Its scale depends on the action and
+is learned; with one fixed scale for all actions there would be no risk to choose by.
 
-    loss ~ Normal(m_a, exp(s_a + r volatility)),   maximise -E loss,   Var(loss) <= 0.04,   or CVaR_0.9(loss) <= 0
+    loss ~ Normal(m_a, exp(s_a + r volatility)),
+        maximise -E loss,   Var(loss) <= 0.04,   or CVaR_0.9(loss) <= 0
 
-What is limited is the policy's average of each action's risk, sum_a pi_a Var_a. That is NOT the variance of the outcome when the
-action is drawn from pi, which also counts the difference between the actions' means: two sure actions that return 0 and 1 have
-sum_a pi_a Var_a = 0 and, drawn with probability 1/2 each, a variance of 1/4. The same holds for CVaR. To limit the variance
-of the mixture needs the square of a mean, which is not linear in pi and outside of this framework.
+What is limited is the policy's average of each action's risk, sum_a pi_a Var_a. That is NOT the
+variance of the outcome when the action is drawn from pi, which also counts the difference between
+the actions' means: two sure actions that return 0 and 1 have sum_a pi_a Var_a = 0 and, drawn with
+probability 1/2 each, a variance of 1/4. The same holds for CVaR. To limit the variance of the
+mixture needs the square of a mean, which is not linear in pi and outside of this framework.
 
-The scale depends on parameters, so bounds are found by ascent and certificates say "approximation". Simulated, truth known.
+The scale depends on parameters, so bounds are found by ascent and certificates say "approximation".
+Simulated, truth known.
 
 Needs nothing but gedppl.
 Run:  gedppl run models/risk_aware.py --rounds 500
@@ -35,7 +39,8 @@ MOST_VARIANCE = 0.17  # nobody offers anything wilder
 
 
 def loss_model(x, a, y=None):
-    m = numpyro.sample("m", dist.Normal(-0.5, 0.5).expand([4]).to_event(1))  # what was not tried looks good, so it is tried
+    # what was not tried looks good, so it is tried
+    m = numpyro.sample("m", dist.Normal(-0.5, 0.5).expand([4]).to_event(1))
     s = numpyro.sample("s", dist.Normal(-2.0, 1.0).expand([4]).to_event(1))
     r = numpyro.sample("r", dist.Normal(0.0, 0.5))
     numpyro.sample("loss", dist.Normal(m[a], jnp.exp(s[a] + r * x[:, 0])), obs=y)
@@ -48,13 +53,19 @@ def gain(loss, x, a):
 def problem(risk=RISK, at_most=None):
     at_most = AT_MOST[risk] if at_most is None else at_most
     loss = ged.density_class(loss_model, example=(np.ones((1, 1)), np.zeros(1, int)))
-    functional = ged.variance(high=MOST_VARIANCE) if risk == "variance" else ged.cvar(LEVEL, low=-1.0, high=0.4)
+    functional = (
+        ged.variance(high=MOST_VARIANCE)
+        if risk == "variance"
+        else ged.cvar(LEVEL, low=-1.0, high=0.4)
+    )
 
     def known(x):  # the first choice is an old acquaintance
         scale = np.exp(LOG_SCALE[0] + VOLATILITY * x[:, 0])
         return scale**2 if risk == "variance" else cvar(MEAN[0], scale)
 
-    limit = ged.Constraint(loss, functional, at_most=at_most, safe_value=known, name=risk, outcome="utility")
+    limit = ged.Constraint(
+        loss, functional, at_most=at_most, safe_value=known, name=risk, outcome="utility"
+    )
     return ged.Problem(
         n_actions=4,
         utility=ged.Utility(loss, ged.expected(gain, low=-1.0, high=1.0)),
@@ -76,7 +87,9 @@ class World:
         return rng.random(1)
 
     def outcome(self, x, action, rng):
-        return MEAN[action] + np.exp(LOG_SCALE[action] + VOLATILITY * x[0]) * rng.standard_normal(), None
+        return MEAN[action] + np.exp(
+            LOG_SCALE[action] + VOLATILITY * x[0]
+        ) * rng.standard_normal(), None
 
     def utilities(self, x):
         return -MEAN

@@ -1,7 +1,8 @@
 """Two limits at once: answer requests well, rarely harmfully, and fast enough.
 
-Four engines answer requests. Each answer has a quality, may be reported as harmful, and takes time. Both limits hold for every
-request, in expectation over the policy's draw; the policy then mixes up to three engines (an exact linear programme).
+Four engines answer requests. Each answer has a quality, may be reported as harmful, and takes time.
+Both limits hold for every request, in expectation over the policy's draw; the policy then mixes up
+to three engines (an exact linear programme).
 
     quality ~ Normal(x'w_a, 0.2)                      maximise its mean
     harmful ~ Bernoulli(logit = v_a + u difficulty)   P(harmful) <= 0.20
@@ -53,9 +54,15 @@ def problem():
         n_actions=4,
         utility=ged.Utility(cls(real_valued(QUALITY_NOISE), bounds={"w": 2.0}), ged.mean(0, 1)),
         constraints=[
-            ged.Constraint(cls(yes_or_no), ged.mean(0, 1), at_most=0.20, safe_value=0.03, name="harmful"),
             ged.Constraint(
-                cls(real_valued(SECONDS_NOISE), bounds={"w": 4.0}), ged.mean(0, 3), at_most=1.2, safe_value=0.2, name="seconds"
+                cls(yes_or_no), ged.mean(0, 1), at_most=0.20, safe_value=0.03, name="harmful"
+            ),
+            ged.Constraint(
+                cls(real_valued(SECONDS_NOISE), bounds={"w": 4.0}),
+                ged.mean(0, 3),
+                at_most=1.2,
+                safe_value=0.2,
+                name="seconds",
             ),
         ],
         safe_action=0,
@@ -70,7 +77,10 @@ class World:
     def outcome(self, x, action, rng):
         quality = QUALITY[action] @ x + QUALITY_NOISE * rng.standard_normal()
         seconds = SECONDS[action] @ x + SECONDS_NOISE * rng.standard_normal()
-        return quality, {"harmful": float(rng.random() < expit(HARMFUL[action] + HARDER * x[1])), "seconds": seconds}
+        return quality, {
+            "harmful": float(rng.random() < expit(HARMFUL[action] + HARDER * x[1])),
+            "seconds": seconds,
+        }
 
     def utilities(self, x):
         return QUALITY @ x

@@ -7,7 +7,11 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, total_variation
 
-DIVERGENCES = {"hellinger2": hellinger2, "total_variation": total_variation, "l2_squared": l2_squared}
+DIVERGENCES = {
+    "hellinger2": hellinger2,
+    "total_variation": total_variation,
+    "l2_squared": l2_squared,
+}
 
 
 def normal(loc, scale=1.0):
@@ -27,4 +31,7 @@ def mixture(weights, locs, scales):
 
 
 def batch(family, pairs):
-    return tuple(Density(family, {k: np.array([pair[i][k] for pair in pairs]) for k in pairs[0][i]}) for i in (0, 1))
+    return tuple(
+        Density(family, {k: np.array([pair[i][k] for pair in pairs]) for k in pairs[0][i]})
+        for i in (0, 1)
+    )

@@ -1,7 +1,9 @@
-"""An independent reference for the divergences: scipy.stats densities, panels of Gauss–Legendre nodes between quantiles.
+"""An independent reference for the divergences: scipy.stats densities, panels of Gauss–Legendre
+nodes between quantiles.
 
-Nothing here uses gedppl's families, integration or closed forms. `PAIRS[family](rng, closeness)` draws the arguments of two
-densities, and `DISTRIBUTIONS[family](args)` is the scipy distribution they stand for.
+Nothing here uses gedppl's families, integration or closed forms. `PAIRS[family](rng, closeness)`
+draws the arguments of two densities, and `DISTRIBUTIONS[family](args)` is the scipy distribution
+they stand for.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ _X, _W = (_X + 1) / 2, _W / 2
 
 
 def _truncated(d):
-    return stats.truncnorm((d["low"] - d["loc"]) / d["scale"], (d["high"] - d["loc"]) / d["scale"], d["loc"], d["scale"])
+    return stats.truncnorm(
+        (d["low"] - d["loc"]) / d["scale"],
+        (d["high"] - d["loc"]) / d["scale"],
+        d["loc"],
+        d["scale"],
+    )
 
 
 DISTRIBUTIONS = {
@@ -41,7 +48,9 @@ DISTRIBUTIONS = {
     "Poisson": lambda d: stats.poisson(d["rate"]),
     "NegativeBinomial": lambda d: stats.nbinom(d["total_count"], 1 - d["probs"]),
     "Geometric": lambda d: stats.geom(d["probs"], loc=-1),
-    "BetaBinomial": lambda d: stats.betabinom(int(d["total_count"]), d["concentration1"], d["concentration0"]),
+    "BetaBinomial": lambda d: stats.betabinom(
+        int(d["total_count"]), d["concentration1"], d["concentration0"]
+    ),
 }
 
 
@@ -60,7 +69,10 @@ def _near_unit(rng, value, closeness):
 def _location(rng, closeness):
     scale = _positive(rng)
     p = {"loc": rng.normal() * 3, "scale": scale}
-    return p, {"loc": p["loc"] + closeness * scale * rng.normal(), "scale": _near(rng, scale, closeness)}
+    return p, {
+        "loc": p["loc"] + closeness * scale * rng.normal(),
+        "scale": _near(rng, scale, closeness),
+    }
 
 
 def _all_near(*names, low=0.3, high=30.0):
@@ -110,14 +122,19 @@ def _von_mises(rng, closeness):
     loc, kappa = rng.uniform(-3, 3), _positive(rng, 0.1, 50)
     near = loc + closeness * rng.normal() / np.sqrt(1 + kappa)
     wrapped = float(np.mod(near + np.pi, 2 * np.pi) - np.pi)
-    return {"loc": loc, "concentration": kappa}, {"loc": wrapped, "concentration": _near(rng, kappa, closeness)}
+    return {"loc": loc, "concentration": kappa}, {
+        "loc": wrapped,
+        "concentration": _near(rng, kappa, closeness),
+    }
 
 
 PAIRS = {
     "Normal": _location,
     "LogNormal": lambda rng, closeness: (
-        lambda p, q: ({"loc": p["loc"] / 3, "scale": min(p["scale"] / 10, 1.2)},
-                      {"loc": q["loc"] / 3, "scale": min(q["scale"] / 10, 1.2)})
+        lambda p, q: (
+            {"loc": p["loc"] / 3, "scale": min(p["scale"] / 10, 1.2)},
+            {"loc": q["loc"] / 3, "scale": min(q["scale"] / 10, 1.2)},
+        )
     )(*_location(rng, closeness)),
     "Laplace": _location,
     "Exponential": _all_near("rate"),
@@ -133,7 +150,7 @@ PAIRS = {
     "Poisson": _all_near("rate", high=60.0),
     "NegativeBinomial": _with_count,
     "Geometric": _probs,
-}  # fmt: skip
+}
 
 
 def divergence(kind: str, p, q) -> float:
@@ -145,7 +162,9 @@ def divergence(kind: str, p, q) -> float:
 
 def _terms(kind, log_p, log_q):
     larger = np.maximum(log_p, log_q)
-    ratio = np.where(larger > -np.inf, np.minimum(log_p, log_q) - np.where(larger > -np.inf, larger, 0.0), 0.0)
+    ratio = np.where(
+        larger > -np.inf, np.minimum(log_p, log_q) - np.where(larger > -np.inf, larger, 0.0), 0.0
+    )
     size = np.exp(larger)  # differences through the ratio to the larger density: no cancellation
     if kind == "total_variation":
         return -size * np.expm1(ratio) / 2
@@ -161,11 +180,13 @@ def _sum(kind, p, q):
 
 def _integral(kind, p, q):
     if p.dist.name == "vonmises":
-        points = [np.linspace(-np.pi, np.pi, 400)]  # its quantiles are slow and approximate: one period, finely
+        # its quantiles are slow and approximate: one period, finely
+        points = [np.linspace(-np.pi, np.pi, 400)]
     else:
         points = [d.ppf(_LEVELS) for d in (p, q)] + [d.isf(_LEVELS) for d in (p, q)]
         points += [np.array(d.support()) for d in (p, q)]
-        points += [np.array([d.mean(), d.median()]) for d in (p, q)]  # Laplace's kink is at its median
+        # Laplace's kink is at its median
+        points += [np.array([d.mean(), d.median()]) for d in (p, q)]
     ends = np.unique(np.concatenate(points))
     ends = ends[np.isfinite(ends)]
 
@@ -174,7 +195,11 @@ def _integral(kind, p, q):
 
     with np.errstate(all="ignore"):
         if kind == "total_variation":
-            grid = np.unique(np.concatenate([ends, *(ends[:-1] + np.diff(ends) * f for f in (0.01, 0.3, 0.6, 0.99))]))
+            grid = np.unique(
+                np.concatenate(
+                    [ends, *(ends[:-1] + np.diff(ends) * f for f in (0.01, 0.3, 0.6, 0.99))]
+                )
+            )
             grid = grid[np.isfinite(log_ratio(grid))]
             ratio = log_ratio(grid)
             change = np.flatnonzero(ratio[:-1] * ratio[1:] < 0)
@@ -182,7 +207,9 @@ def _integral(kind, p, q):
             ends = np.unique(np.concatenate([ends, roots]))
         a, b = ends[:-1, None], ends[1:, None]
         # geometric panels where the end is a singularity or a tail is heavy
-        graded = (a * b > 0) & (np.maximum(np.abs(a), np.abs(b)) > 3 * np.minimum(np.abs(a), np.abs(b)))
+        graded = (a * b > 0) & (
+            np.maximum(np.abs(a), np.abs(b)) > 3 * np.minimum(np.abs(a), np.abs(b))
+        )
         span = np.log(np.where(graded, b / np.where(graded, a, 1.0), 1.0))
         y = np.where(graded, a * np.exp(span * _X), a + (b - a) * _X)
         slope = np.where(graded, y * span, b - a)

@@ -1,4 +1,6 @@
-"""Finite classes of coins written in NumPy: no program to compile, so hundreds of short runs are cheap."""
+"""Finite classes of coins written in NumPy: no program to compile, so hundreds of short runs are
+cheap.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from gedppl.programs.contract import MemberList
 
 
 class CoinTables(MemberList):
-    """M tables of success probabilities, (M, X, K); the context is the number of its row. Stands in for `finite_class`."""
+    """M tables of success probabilities, (M, X, K); the context is the number of its row. Stands
+    in for `finite_class`.
+    """
 
     def __init__(self, tables: np.ndarray) -> None:
         self.tables = np.asarray(tables, float)
@@ -25,17 +29,27 @@ class CoinTables(MemberList):
     def density(self, m: int, x: np.ndarray, a: np.ndarray) -> Density:
         return Density("Bernoulli", {"probs": self.probs(x, a)[m]})
 
-    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def log_likelihood(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
         p = self.probs(x, a)[theta]
         return np.where(np.asarray(y) == 1, np.log(p), np.log1p(-p))
 
-    def values(self, functional: ged.functionals.Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    def values(
+        self,
+        functional: ged.functionals.Functional,
+        theta: np.ndarray,
+        x: np.ndarray,
+        a: np.ndarray,
+    ) -> np.ndarray:
         return functional(Density("Bernoulli", {"probs": self.probs(x, a)[theta]}))
 
 
 @dataclass
 class CoinWorld:
-    """Utility and cost from two classes of coin tables whose first members are the truth. Action 0 is safe."""
+    """Utility and cost from two classes of coin tables whose first members are the truth. Action
+    0 is safe.
+    """
 
     seed: int
     n_contexts: int = 2
@@ -53,7 +67,11 @@ class CoinWorld:
         return ged.Problem(
             n_actions=self.n_actions,
             utility=ged.Utility(CoinTables(self.F), ged.mean(0, 1)),
-            constraints=[ged.Constraint(CoinTables(self.G), ged.mean(0, 1), at_most=self.at_most, safe_value=0.1)],
+            constraints=[
+                ged.Constraint(
+                    CoinTables(self.G), ged.mean(0, 1), at_most=self.at_most, safe_value=0.1
+                )
+            ],
             safe_action=0,
         )
 
@@ -75,4 +93,10 @@ class CoinWorld:
         return float(u[0] < self.utilities(x)[action]), float(u[1] < self.costs(x)[0, action])
 
     def run(self, rounds: int, **options: object) -> ged.Run:
-        return ged.simulate(self.problem, self, ged.GEDUCB(self.problem, seed=self.seed, **options), rounds, self.seed)
+        return ged.simulate(
+            self.problem,
+            self,
+            ged.GEDUCB(self.problem, seed=self.seed, **options),
+            rounds,
+            self.seed,
+        )

@@ -1,8 +1,10 @@
-"""Damaged and prepared files, many of them, read in a process of their own, which says how each ended and what memory it took.
+"""Damaged and prepared files, many of them, read in a process of their own, which says how each
+ended and what memory it took.
 
     python -m tests.fuzzed_files KIND COUNT SEED      KIND: one of `READ`
 
-A mutant that is `prepared` has hashes that match: that is what somebody can make who knows the format.
+A mutant that is `prepared` has hashes that match: that is what somebody can make who knows the
+format.
 """
 
 from __future__ import annotations
@@ -38,13 +40,30 @@ from tests.plain_worlds import PlainWorld, play
 
 WORLD = PlainWorld()
 HOSTILE: list[Any] = [
-    None, True, -1, 0, 2**70, 1e308, float("nan"), float("inf"), "", "x" * 5000, [], {}, [[]], [{}] * 50, {"a": 1},
-    {"$array": ["<f8", [2**40], 0]}, {"$array": ["<f8", [2**30, 2**30], 0]}, {"$array": ["|O", [1], 0]}, {"$array": 3},
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x" * 5000,
+    [],
+    {},
+    [[]],
+    [{}] * 50,
+    {"a": 1},
+    {"$array": ["<f8", [2**40], 0]},
+    {"$array": ["<f8", [2**30, 2**30], 0]},
+    {"$array": ["|O", [1], 0]},
+    {"$array": 3},
     json.loads("[" * 200 + "]" * 200),
-]  # fmt: skip
+]
 
 
-# mutating -----------------------------------------------------------------------------------------------------------------
+# mutating -----------------------------------------------------------------------------------------
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
@@ -84,7 +103,9 @@ def other_value(tree: Any, rng: random.Random) -> Any:
 
 
 def inflating(archive: zipfile.ZipFile, name: str, rows: int) -> None:
-    """An array of 16 bytes a row that is all zeros: deflated, a thousandth of it. Written piece by piece."""
+    """An array of 16 bytes a row that is all zeros: deflated, a thousandth of it. Written piece
+    by piece.
+    """
     rows = rows if archive.compression == zipfile.ZIP_DEFLATED else min(rows, 10**5)
     header = {"descr": "<f8", "fortran_order": False, "shape": (rows, 2)}
     with archive.open(name, "w") as stream:
@@ -94,19 +115,27 @@ def inflating(archive: zipfile.ZipFile, name: str, rows: int) -> None:
 
 
 def other_header(data: bytes, rng: random.Random) -> bytes:
-    """An npz whose arrays claim other shapes and types than they have, or inflate far beyond the file."""
+    """An npz whose arrays claim other shapes and types than they have, or inflate far beyond the
+    file.
+    """
     source, target = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
     names = source.namelist()
     victim = rng.choice(names)
-    with zipfile.ZipFile(target, "w", rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive:
+    with zipfile.ZipFile(
+        target, "w", rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+    ) as archive:
         for name in names:
             content = source.read(name)
             if name == victim:
                 how = rng.randrange(5)
                 if how == 0:
-                    content = content[:10] + content[10:].replace(b"'shape': (", b"'shape': (9" + b"9" * rng.randrange(12), 1)
+                    content = content[:10] + content[10:].replace(
+                        b"'shape': (", b"'shape': (9" + b"9" * rng.randrange(12), 1
+                    )
                 elif how == 1:
-                    content = content.replace(b"<f8", rng.choice([b"|O8", b"<U9", b"<f2", b"<c8", b"|V9"]), 1)
+                    content = content.replace(
+                        b"<f8", rng.choice([b"|O8", b"<U9", b"<f2", b"<c8", b"|V9"]), 1
+                    )
                 elif how == 2:
                     inflating(archive, name, rng.choice([1] * 12 + [10] * 6 + [200]) * 10**5)
                     continue
@@ -125,35 +154,68 @@ def prepared_journal(path: Path, rng: random.Random) -> None:
         victim = rng.choice(rows)
         victim[4] = json.dumps(other_value(json.loads(victim[4]), rng))
         if rng.random() < 0.2:
-            victim[3] = rng.choice(["decision", "outcome", "observe", "change", "alarm", "snapshot", "nothing"])
+            victim[3] = rng.choice(
+                ["decision", "outcome", "observe", "change", "alarm", "snapshot", "nothing"]
+            )
 
     resealed(path, change)
 
 
 def resealed(path: Path, change: Callable[[list[list[Any]]], None]) -> None:
-    """The journal with its records [sequence, batch, time, kind, text, blob, hash] changed, and every hash right."""
+    """The journal with its records [sequence, batch, time, kind, text, blob, hash] changed, and
+    every hash right.
+    """
     with closing(sqlite3.connect(path)) as db, db:
         rows = [list(row) for row in db.execute("SELECT * FROM records ORDER BY sequence")]
         change(rows)
         previous = GENESIS
         for row in rows:
             sequence, batch, time_ns, kind, text, blob, _ = row
-            previous = row[6] = chain(previous, sequence, batch, time_ns, kind.encode(), text.encode(), blob)
-            db.execute("UPDATE records SET kind = ?, payload = ?, hash = ? WHERE sequence = ?", (kind, text, previous, sequence))
+            previous = row[6] = chain(
+                previous, sequence, batch, time_ns, kind.encode(), text.encode(), blob
+            )
+            db.execute(
+                "UPDATE records SET kind = ?, payload = ?, hash = ? WHERE sequence = ?",
+                (kind, text, previous, sequence),
+            )
     offset, slot = Head(1, len(rows), previous).slot()
     head = bytearray(HEAD_BYTES)
     head[offset : offset + len(slot)] = slot
     Path(f"{path}.head").write_bytes(bytes(head))
 
 
-# reading ------------------------------------------------------------------------------------------------------------------
+# reading ------------------------------------------------------------------------------------------
 
 
 def fingerprint(run: ged.Run) -> str:
-    h = hashlib.sha256(repr((run.seed, run.interrupted, run.segments, run.meta, run.y, run.z, run.certificates)).encode())
-    for name in ("x", "action", "policy", "utilities", "costs", "limit", "worst_case", "realised", "cost_upper", "best"):
+    h = hashlib.sha256(
+        repr(
+            (run.seed, run.interrupted, run.segments, run.meta, run.y, run.z, run.certificates)
+        ).encode()
+    )
+    for name in (
+        "x",
+        "action",
+        "policy",
+        "utilities",
+        "costs",
+        "limit",
+        "worst_case",
+        "realised",
+        "cost_upper",
+        "best",
+    ):
         h.update(np.ascontiguousarray(getattr(run, name)).tobytes())
-    h.update(repr((run.problem.n_actions, run.problem.safe_action, run.problem.constraint_names, run.problem.limits)).encode())
+    h.update(
+        repr(
+            (
+                run.problem.n_actions,
+                run.problem.safe_action,
+                run.problem.constraint_names,
+                run.problem.limits,
+            )
+        ).encode()
+    )
     return h.hexdigest()
 
 
@@ -168,12 +230,17 @@ def a_run(folder: Path) -> Path:
             return WORLD.truth[1][int(x[0])][None]
 
     run = simulate(WORLD.problem, Environment(), FixedPolicy(lambda x: [0.5, 0.25, 0.25]), 12)
-    run.rounds = [replace(r, certificate={"round": i, "constraints": [{"name": "cost"}]}) for i, r in enumerate(run.rounds)]
+    run.rounds = [
+        replace(r, certificate={"round": i, "constraints": [{"name": "cost"}]})
+        for i, r in enumerate(run.rounds)
+    ]
     run.segments = {"ward": ["a", "b"] * 6}
     return run.save(folder)
 
 
-def of_a_run(name: str, mutate: Callable[[bytes, random.Random], bytes], prepared: float) -> Callable[..., Any]:
+def of_a_run(
+    name: str, mutate: Callable[[bytes, random.Random], bytes], prepared: float
+) -> Callable[..., Any]:
     def reader(folder: Path) -> tuple[Callable[[random.Random], str], Callable[[], None]]:
         source, target = a_run(folder / "source"), folder / "target"
         expected, data = fingerprint(ged.Run.load(source)), (source / name).read_bytes()
@@ -194,7 +261,11 @@ def of_a_run(name: str, mutate: Callable[[bytes, random.Random], bytes], prepare
 
 
 def as_json(data: bytes, rng: random.Random) -> bytes:
-    return mutated(data, rng) if rng.random() < 0.5 else json.dumps(other_value(json.loads(data), rng)).encode()
+    return (
+        mutated(data, rng)
+        if rng.random() < 0.5
+        else json.dumps(other_value(json.loads(data), rng)).encode()
+    )
 
 
 def a_prepared_meta(folder: Path) -> Callable[[random.Random], str]:
@@ -219,7 +290,9 @@ def a_prepared_meta(folder: Path) -> Callable[[random.Random], str]:
 
 
 def a_netcdf(folder: Path) -> Callable[[random.Random], str]:
-    """``run.nc`` is written for others and never read: whatever it holds, the run is the same and can be written over it."""
+    """``run.nc`` is written for others and never read: whatever it holds, the run is the same
+    and can be written over it.
+    """
     from gedppl.learning import arviz_shim
 
     source = a_run(folder / "source")
@@ -268,18 +341,26 @@ def a_journal(folder: Path, prepared: bool) -> Callable[[random.Random], str]:
 
 
 def a_snapshot(folder: Path) -> Callable[[random.Random], str]:
-    data = pack({"a": np.arange(300.0).reshape(3, 100), "b/c": np.array([True, False]), "n": np.arange(7)})
+    data = pack(
+        {"a": np.arange(300.0).reshape(3, 100), "b/c": np.array([True, False]), "n": np.arange(7)}
+    )
     expected = {name: array.tobytes() for name, array in unpack(data).items()}
 
     def read(rng: random.Random) -> str:
         found = unpack(other_header(data, rng) if rng.random() < 0.4 else mutated(data, rng))
-        return "same" if {name: array.tobytes() for name, array in found.items()} == expected else "prepared"
+        return (
+            "same"
+            if {name: array.tobytes() for name, array in found.items()} == expected
+            else "prepared"
+        )
 
     return read
 
 
 READ: dict[str, Callable[[Path], Callable[[random.Random], str]]] = {
-    "run.npz": of_a_run("run.npz", lambda d, r: other_header(d, r) if r.random() < 0.6 else mutated(d, r), 0.8),
+    "run.npz": of_a_run(
+        "run.npz", lambda d, r: other_header(d, r) if r.random() < 0.6 else mutated(d, r), 0.8
+    ),
     "run.json": of_a_run("run.json", as_json, 0.0),
     "prepared run.json": a_prepared_meta,
     "certificates.jsonl.gz": of_a_run("certificates.jsonl.gz", mutated, 0.8),
@@ -291,10 +372,16 @@ READ: dict[str, Callable[[Path], Callable[[random.Random], str]]] = {
 
 
 def peak_mb() -> float:
-    """The most memory that this process ever had. (`ru_maxrss` begins with that of the process that started it.)"""
+    """The most memory that this process ever had. (`ru_maxrss` begins with that of the process
+    that started it.)
+    """
     status = Path("/proc/self/status")
     if status.exists():
-        return next(int(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return next(
+            int(line.split()[1]) / 1024
+            for line in status.read_text().splitlines()
+            if line.startswith("VmHWM")
+        )
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -1,7 +1,9 @@
-"""Models as practitioners write them, in NumPyro and in Pyro, and what the certificate says of each.
+"""Models as practitioners write them, in NumPyro and in Pyro, and what the certificate says of
+each.
 
-Contexts have three columns: two numbers in [0, 1] and the number of a site, 0..3. Three actions, unless an idiom says otherwise.
-The table is read by `tests/test_idioms.py`; `word` is what `cls.exactness` begins with.
+Contexts have three columns: two numbers in [0, 1] and the number of a site, 0..3. Three actions,
+unless an idiom says otherwise. The table is read by `tests/test_idioms.py`; `word` is what
+`cls.exactness` begins with.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Idiom:
     pyro: Callable[..., Any] | None = None
     word: str = "exact"
     n_actions: int = K
-    dim: int | None = None  # of what the data see; None: the predictor may be affine in theta itself
+    # of what the data see; None: the predictor may be affine in theta itself
+    dim: int | None = None
     truth: dict[str, Any] = field(default_factory=dict)
 
     def model(self, ppl: str) -> Any:
@@ -49,7 +52,7 @@ def contexts(rng: np.random.Generator, n: int) -> np.ndarray:
     return np.column_stack([rng.random((n, 2)), rng.integers(0, SITES, n)])
 
 
-# NumPyro ----------------------------------------------------------------------------------------------------------------
+# NumPyro ------------------------------------------------------------------------------------------
 
 
 def beta_arms(x, a, y=None):
@@ -122,7 +125,9 @@ def normal_scale_by_action(x, a, y=None):
 
 
 def ordinal_score(x, a, y=None):
-    cut = numpyro.sample("cut", nd.TransformedDistribution(nd.Normal(0.0, 1.0).expand([6]), nt.OrderedTransform()))
+    cut = numpyro.sample(
+        "cut", nd.TransformedDistribution(nd.Normal(0.0, 1.0).expand([6]), nt.OrderedTransform())
+    )
     effect = numpyro.sample("effect", nd.Normal(0.0, 1.0).expand([K]).to_event(1))
     slope = numpyro.sample("slope", nd.Normal(0.0, 1.0))
     numpyro.sample("y", nd.OrderedLogistic(effect[a] + slope * x[:, 0], cut), obs=y)
@@ -139,7 +144,9 @@ def ordinal_from_increments(x, a, y=None):
 def probit(x, a, y=None):
     alpha = numpyro.sample("alpha", nd.Normal(0.0, 1.0).expand([K]).to_event(1))
     beta = numpyro.sample("beta", nd.Normal(0.0, 1.0))
-    numpyro.sample("y", nd.Bernoulli(probs=jax.scipy.stats.norm.cdf(alpha[a] + beta * x[:, 0])), obs=y)
+    numpyro.sample(
+        "y", nd.Bernoulli(probs=jax.scipy.stats.norm.cdf(alpha[a] + beta * x[:, 0])), obs=y
+    )
 
 
 def cloglog(x, a, y=None):
@@ -188,7 +195,11 @@ def exposure_offset(x, a, y=None):
 def sign_constrained_dose(x, a, y=None):
     alpha = numpyro.sample("alpha", nd.Normal(-2.0, 1.0))
     beta = numpyro.sample("beta", nd.LogNormal(0.0, 1.0))
-    numpyro.sample("y", nd.Bernoulli(logits=alpha + beta * jnp.log(jnp.asarray(DOSES))[a] + 0.0 * x[:, 0]), obs=y)
+    numpyro.sample(
+        "y",
+        nd.Bernoulli(logits=alpha + beta * jnp.log(jnp.asarray(DOSES))[a] + 0.0 * x[:, 0]),
+        obs=y,
+    )
 
 
 def horseshoe(x, a, y=None):
@@ -262,7 +273,7 @@ def log_linear_scale(x, a, y=None):
     numpyro.sample("y", nd.Normal(w[a], jnp.exp(g * x[:, 0])), obs=y)
 
 
-# Pyro -------------------------------------------------------------------------------------------------------------------
+# Pyro ---------------------------------------------------------------------------------------------
 
 
 def beta_arms_pyro(x, a, y=None):
@@ -307,7 +318,12 @@ def normal_unknown_scale_pyro(x, a, y=None):
 
 
 def ordinal_score_pyro(x, a, y=None):
-    cut = pyro.sample("cut", pd.TransformedDistribution(pd.Normal(0.0, 1.0).expand([6]), pd.transforms.OrderedTransform()))
+    cut = pyro.sample(
+        "cut",
+        pd.TransformedDistribution(
+            pd.Normal(0.0, 1.0).expand([6]), pd.transforms.OrderedTransform()
+        ),
+    )
     effect = pyro.sample("effect", pd.Normal(0.0, 1.0).expand([K]).to_event(1))
     slope = pyro.sample("slope", pd.Normal(0.0, 1.0))
     pyro.sample("y", pd.OrderedLogistic(effect[a] + slope * x[:, 0], cut), obs=y)
@@ -322,7 +338,9 @@ def probit_pyro(x, a, y=None):
 def cloglog_pyro(x, a, y=None):
     alpha = pyro.sample("alpha", pd.Normal(-1.0, 1.0).expand([K]).to_event(1))
     beta = pyro.sample("beta", pd.Normal(0.0, 1.0))
-    pyro.sample("y", pd.Bernoulli(probs=1 - torch.exp(-torch.exp(alpha[a] + beta * x[:, 0]))), obs=y)
+    pyro.sample(
+        "y", pd.Bernoulli(probs=1 - torch.exp(-torch.exp(alpha[a] + beta * x[:, 0]))), obs=y
+    )
 
 
 def spline_pyro(x, a, y=None):
@@ -354,7 +372,11 @@ def exposure_offset_pyro(x, a, y=None):
 def sign_constrained_dose_pyro(x, a, y=None):
     alpha = pyro.sample("alpha", pd.Normal(-2.0, 1.0))
     beta = pyro.sample("beta", pd.LogNormal(0.0, 1.0))
-    pyro.sample("y", pd.Bernoulli(logits=alpha + beta * torch.log(torch.as_tensor(DOSES))[a] + 0.0 * x[:, 0]), obs=y)
+    pyro.sample(
+        "y",
+        pd.Bernoulli(logits=alpha + beta * torch.log(torch.as_tensor(DOSES))[a] + 0.0 * x[:, 0]),
+        obs=y,
+    )
 
 
 def horseshoe_pyro(x, a, y=None):
@@ -398,7 +420,7 @@ def log_linear_scale_pyro(x, a, y=None):
     pyro.sample("y", pd.Normal(w[a], torch.exp(g * x[:, 0])), obs=y)
 
 
-# the table --------------------------------------------------------------------------------------------------------------
+# the table ----------------------------------------------------------------------------------------
 
 MEAN = ged.mean(0, 1)
 IDIOMS = (
@@ -406,31 +428,97 @@ IDIOMS = (
     Idiom("non-centred site effects", noncentred_sites, MEAN, noncentred_sites_pyro, dim=8),
     Idiom("centred site effects", centred_sites, MEAN, dim=7),
     Idiom("non-centred arms", noncentred_arms, MEAN, noncentred_arms_pyro, dim=3),
-    Idiom("LogNormal spend, known scale", lognormal_spend, ged.probability(above=2.0), lognormal_spend_pyro, dim=4),
-    Idiom("LogNormal, unknown scale", lognormal_unknown_scale, ged.probability(above=2.0), word="scale", dim=3),
+    Idiom(
+        "LogNormal spend, known scale",
+        lognormal_spend,
+        ged.probability(above=2.0),
+        lognormal_spend_pyro,
+        dim=4,
+    ),
+    Idiom(
+        "LogNormal, unknown scale",
+        lognormal_unknown_scale,
+        ged.probability(above=2.0),
+        word="scale",
+        dim=3,
+    ),
     Idiom("negative binomial demand", negative_binomial_demand, ged.probability(above=6.0), dim=4),
-    Idiom("negative binomial in logits", negative_binomial_logits, ged.mean(0, 50), negative_binomial_logits_pyro, dim=3),
-    Idiom("Normal, unknown scale", normal_unknown_scale, ged.cvar(0.9, -9, 9), normal_unknown_scale_pyro, "scale", dim=3),
-    Idiom("Normal, a scale for each action", normal_scale_by_action, ged.cvar(0.9, -9, 9), word="scale", dim=3),
-    Idiom("ordinal score through OrderedTransform", ordinal_score, ged.probability(above=3.5), ordinal_score_pyro, dim=10),
-    Idiom("ordinal score from increments", ordinal_from_increments, ged.probability(above=2.5), dim=7),
+    Idiom(
+        "negative binomial in logits",
+        negative_binomial_logits,
+        ged.mean(0, 50),
+        negative_binomial_logits_pyro,
+        dim=3,
+    ),
+    Idiom(
+        "Normal, unknown scale",
+        normal_unknown_scale,
+        ged.cvar(0.9, -9, 9),
+        normal_unknown_scale_pyro,
+        "scale",
+        dim=3,
+    ),
+    Idiom(
+        "Normal, a scale for each action",
+        normal_scale_by_action,
+        ged.cvar(0.9, -9, 9),
+        word="scale",
+        dim=3,
+    ),
+    Idiom(
+        "ordinal score through OrderedTransform",
+        ordinal_score,
+        ged.probability(above=3.5),
+        ordinal_score_pyro,
+        dim=10,
+    ),
+    Idiom(
+        "ordinal score from increments", ordinal_from_increments, ged.probability(above=2.5), dim=7
+    ),
     Idiom("probit", probit, MEAN, probit_pyro, dim=4),
     Idiom("complementary log-log", cloglog, MEAN, cloglog_pyro, dim=4),
     Idiom("spline with random-walk prior", spline, ged.mean(-3, 3), spline_pyro, dim=18),
-    Idiom("30 actions with shared features", shared_features, MEAN, shared_features_pyro, n_actions=30, dim=4),
+    Idiom(
+        "30 actions with shared features",
+        shared_features,
+        MEAN,
+        shared_features_pyro,
+        n_actions=30,
+        dim=4,
+    ),
     Idiom("plates everywhere", plates_everywhere, ged.mean(0, 20)),
-    Idiom("Binomial with counts by row", binomial_counts, ged.mean(0, 4), binomial_counts_pyro, dim=3),
+    Idiom(
+        "Binomial with counts by row", binomial_counts, ged.mean(0, 4), binomial_counts_pyro, dim=3
+    ),
     Idiom("Poisson with exposure", exposure_offset, ged.mean(0, 20), exposure_offset_pyro),
-    Idiom("sign-constrained dose effect", sign_constrained_dose, MEAN, sign_constrained_dose_pyro, dim=2),
+    Idiom(
+        "sign-constrained dose effect",
+        sign_constrained_dose,
+        MEAN,
+        sign_constrained_dose_pyro,
+        dim=2,
+    ),
     Idiom("horseshoe", horseshoe, MEAN, horseshoe_pyro, dim=5),
     Idiom("Emax dose curve", emax_curve, ged.mean(-3, 5), emax_curve_pyro, dim=3),
     Idiom("weights on a simplex", simplex_weights, MEAN, simplex_weights_pyro, dim=9),
-    Idiom("Gamma durations, known shape", gamma_durations, ged.mean(0, 20), gamma_durations_pyro, dim=3),
+    Idiom(
+        "Gamma durations, known shape",
+        gamma_durations,
+        ged.mean(0, 20),
+        gamma_durations_pyro,
+        dim=3,
+    ),
     Idiom("Weibull durations, known shape", weibull_durations, ged.probability(above=2.0), dim=3),
     Idiom("waiting times with Gamma rates", waiting_times, ged.mean(0, 20)),
     Idiom("Laplace noise", laplace_noise, ged.probability(above=1.0), dim=3),
     Idiom("correlated coefficients (LKJ)", correlated_coefficients, MEAN, dim=6),
     Idiom("Bayesian last layer", last_layer, ged.mean(-3, 3), last_layer_pyro, dim=15),
     Idiom("Student-t noise", student, ged.probability(above=1.0), word="not exact"),
-    Idiom("log-linear scale", log_linear_scale, ged.mean(-3, 3), log_linear_scale_pyro, word="not exact"),
+    Idiom(
+        "log-linear scale",
+        log_linear_scale,
+        ged.mean(-3, 3),
+        log_linear_scale_pyro,
+        word="not exact",
+    ),
 )

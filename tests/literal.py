@@ -1,6 +1,8 @@
-"""Algorithm 1 of the paper, written out slowly for finite classes of Bernoulli densities. Shares no code with gedppl.
+"""Algorithm 1 of the paper, written out slowly for finite classes of Bernoulli densities. Shares no
+code with gedppl.
 
-Tables F (M, X, K) and G (M, X, K) hold the success probability of every member at every context and action.
+Tables F (M, X, K) and G (M, X, K) hold the success probability of every member at every context and
+action.
 """
 
 from __future__ import annotations
@@ -28,7 +30,12 @@ def hellinger2(p: float, q: float) -> float:
 
 
 def confidence_set(
-    table: np.ndarray, xs: list[int], actions: list[int], outcomes: list[float], t: int, delta: float
+    table: np.ndarray,
+    xs: list[int],
+    actions: list[int],
+    outcomes: list[float],
+    t: int,
+    delta: float,
 ) -> list[int]:
     """{g : sum_i H^2(g_hat, g) <= Est(G, t, delta / (2 t^3))}, with Est = log(|G| / delta')."""
     hat = mle(table, xs, actions, outcomes)
@@ -42,7 +49,9 @@ def confidence_set(
 
 
 def mean_inverse_count(probabilities: list[float]) -> float:
-    """E[1/(N+1)] with N a sum of independent Bernoullis, by dynamic programming over its whole distribution."""
+    """E[1/(N+1)] with N a sum of independent Bernoullis, by dynamic programming over its whole
+    distribution.
+    """
     mass = [1.0]
     for p in probabilities:
         longer = [0.0] * (len(mass) + 1)
@@ -53,8 +62,12 @@ def mean_inverse_count(probabilities: list[float]) -> float:
     return sum(w / (n + 1) for n, w in enumerate(mass))
 
 
-def best_policy(score: np.ndarray, cost: np.ndarray, limit: float, played: np.ndarray) -> np.ndarray:
-    """The best mixture of at most two actions under the limit, by trying them all; ties to the least played."""
+def best_policy(
+    score: np.ndarray, cost: np.ndarray, limit: float, played: np.ndarray
+) -> np.ndarray:
+    """The best mixture of at most two actions under the limit, by trying them all; ties to the
+    least played.
+    """
     K = len(score)
     candidates = []
     for a in range(K):
@@ -86,7 +99,9 @@ def algorithm_1(
     limit: float,
     delta: float,
 ) -> np.ndarray:
-    """The policy of round t = len(actions) + 1 at context x, given the history. Warm-up: rounds 1, ..., K."""
+    """The policy of round t = len(actions) + 1 at context x, given the history. Warm-up: rounds
+    1, ..., K.
+    """
     K, t = F.shape[2], len(actions) + 1
     if t <= K:
         return np.eye(K)[t - 1]

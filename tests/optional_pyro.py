@@ -1,6 +1,8 @@
-"""Pyro and torch; or, where they are not installed, stand-ins: a test that touches one is skipped there and then.
+"""Pyro and torch; or, where they are not installed, stand-ins: a test that touches one is skipped
+there and then.
 
-So one file can hold the NumPyro and the Pyro half of a contract, and the first is tested wherever NumPyro is.
+So one file can hold the NumPyro and the Pyro half of a contract, and the first is tested wherever
+NumPyro is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Problems without a PPL: models in NumPy, so that an agent starts at once and a process that runs one may be forked."""
+"""Problems without a PPL: models in NumPy, so that an agent starts at once and a process that
+runs one may be forked.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class PlainTables(MemberList):
 class PlainWorld:
     """Member 0 of each class is the truth (or, for `truth`, another pair of tables (X, K))."""
 
-    def __init__(self, contexts=2, actions=3, members=8, seed=4, at_most=0.5, truth=None, dearest=0.95) -> None:
+    def __init__(
+        self, contexts=2, actions=3, members=8, seed=4, at_most=0.5, truth=None, dearest=0.95
+    ) -> None:
         rng = np.random.default_rng(seed)
         F, G = rng.uniform(0.05, 0.95, (2, members, contexts, actions))
         G = G * dearest / 0.95
@@ -63,7 +67,9 @@ class PlainWorld:
         self.problem = ged.Problem(
             n_actions=actions,
             utility=ged.Utility(PlainTables(F), ged.mean(0, 1)),
-            constraints=[ged.Constraint(PlainTables(G), ged.mean(0, 1), at_most=at_most, safe_value=0.1)],
+            constraints=[
+                ged.Constraint(PlainTables(G), ged.mean(0, 1), at_most=at_most, safe_value=0.1)
+            ],
             safe_action=0,
         )
 
@@ -76,35 +82,46 @@ class PlainWorld:
 
 
 class ArmsWorld:
-    """One block of coefficients an action, y = phi'theta: family "Normal" (closed form), "Bernoulli" (score equations),
-    or with ``exact=False`` the same through ascent."""
+    """One block of coefficients an action, y = phi'theta: family "Normal" (closed form),
+    "Bernoulli" (score equations), or with ``exact=False`` the same through ascent.
+    """
 
-    def __init__(self, family="Normal", actions=3, seed=0, scale=0.1, exact=True, truth_scale=1.0) -> None:
+    def __init__(
+        self, family="Normal", actions=3, seed=0, scale=0.1, exact=True, truth_scale=1.0
+    ) -> None:
         rng = np.random.default_rng(seed)
         self.family, self.scale, dim = family, scale, 2 * actions
         extra = {"scale": scale} if family == "Normal" else {}
-        self.models = [Glm(family, dim, arm_features(actions), extra, exact=exact, bound=np.inf) for _ in range(2)]
+        self.models = [
+            Glm(family, dim, arm_features(actions), extra, exact=exact, bound=np.inf)
+            for _ in range(2)
+        ]
         self.theta = truth_scale * rng.uniform(0.1, 0.6, (2, dim))
         self.theta[1, :2] = 0.0
         high = 1.0 if family == "Bernoulli" else 1.5
         self.problem = ged.Problem(
             n_actions=actions,
-            utility=ged.Utility(self.models[0], ged.mean(0 if family == "Bernoulli" else -0.5, high)),
+            utility=ged.Utility(
+                self.models[0], ged.mean(0 if family == "Bernoulli" else -0.5, high)
+            ),
             constraints=[
                 ged.Constraint(
-                    self.models[1], ged.mean(0 if family == "Bernoulli" else -0.5, high), at_most=0.7,
+                    self.models[1],
+                    ged.mean(0 if family == "Bernoulli" else -0.5, high),
+                    at_most=0.7,
                     safe_value=0.5 if family == "Bernoulli" else 0.0,
                 )
             ],
             safe_action=0,
-        )  # fmt: skip
+        )
 
     def context(self, rng: np.random.Generator) -> np.ndarray:
         return np.array([1.0, rng.random()])
 
     def outcome(self, x, action, rng) -> tuple[float, float]:
         return tuple(
-            float(model.simulate(theta, x[None], np.array([action]), rng)[0]) for model, theta in zip(self.models, self.theta)
+            float(model.simulate(theta, x[None], np.array([action]), rng)[0])
+            for model, theta in zip(self.models, self.theta)
         )
 
 

@@ -14,7 +14,9 @@ import gedppl as ged
 
 
 def linear_program(n_actions: int, dim: int, scale: float, gain: float = 1.0, shift: float = 0.0):
-    """Contexts carry the features of every action, x (n, K * d); y ~ Normal(shift + gain * phi' theta, gain * scale)."""
+    """Contexts carry the features of every action, x (n, K * d); y ~ Normal(shift + gain * phi'
+    theta, gain * scale).
+    """
 
     def model(x, a, y=None):
         theta = numpyro.param("theta", jnp.zeros(dim))
@@ -37,7 +39,9 @@ class LinearWorld:
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
-        self.theta, self.mu = (np.abs(v) / np.linalg.norm(v) for v in rng.normal(size=(2, self.dim)))
+        self.theta, self.mu = (
+            np.abs(v) / np.linalg.norm(v) for v in rng.normal(size=(2, self.dim))
+        )
 
     def context(self, rng: np.random.Generator) -> np.ndarray:
         phi = np.abs(rng.normal(size=(self.n_actions, self.dim)))
@@ -63,14 +67,25 @@ class LinearWorld:
     def _problem(self) -> ged.Problem:
         K, d = self.n_actions, self.dim
         utility = ged.density_class(
-            linear_program(K, d, self.scale, self.gain, self.shift), bounds={"theta": 1.0}, example=self._example()
+            linear_program(K, d, self.scale, self.gain, self.shift),
+            bounds={"theta": 1.0},
+            example=self._example(),
         )
-        cost = ged.density_class(linear_program(K, d, self.scale), bounds={"theta": 1.0}, example=self._example())
+        cost = ged.density_class(
+            linear_program(K, d, self.scale), bounds={"theta": 1.0}, example=self._example()
+        )
         low, high = self.shift, self.shift + self.gain
         return ged.Problem(
             n_actions=K,
             utility=ged.Utility(utility, ged.mean(low, high)),
-            constraints=[ged.Constraint(cost, ged.mean(0, 1), at_most=0.5, safe_value=lambda x: x[:, : self.dim] @ self.mu)],
+            constraints=[
+                ged.Constraint(
+                    cost,
+                    ged.mean(0, 1),
+                    at_most=0.5,
+                    safe_value=lambda x: x[:, : self.dim] @ self.mu,
+                )
+            ],
             safe_action=0,
         )
 
@@ -87,7 +102,11 @@ def table_program(n_contexts: int, n_actions: int):
     """Bernoulli outcomes from a table of probabilities; the context is the row's number."""
 
     def model(x, a, y=None):
-        table = numpyro.param("table", 0.5 * jnp.ones((n_contexts, n_actions)), constraint=dist.constraints.unit_interval)
+        table = numpyro.param(
+            "table",
+            0.5 * jnp.ones((n_contexts, n_actions)),
+            constraint=dist.constraints.unit_interval,
+        )
         numpyro.sample("y", dist.Bernoulli(probs=table[x[:, 0].astype(int), a]), obs=y)
 
     return model
@@ -95,7 +114,9 @@ def table_program(n_contexts: int, n_actions: int):
 
 @dataclass
 class TableWorld:
-    """Finite classes of Bernoulli tables, F (M, X, K) and G (M, X, K); member `truth` of each is the truth."""
+    """Finite classes of Bernoulli tables, F (M, X, K) and G (M, X, K); member `truth` of each is
+    the truth.
+    """
 
     n_contexts: int
     n_actions: int

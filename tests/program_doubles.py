@@ -1,6 +1,8 @@
-"""Density classes written by hand in NumPy: the protocol of `gedppl.programs.contract.DensityClass` without a PPL.
+"""Density classes written by hand in NumPy: the protocol of `gedppl.programs.contract.DensityClass`
+without a PPL.
 
-They are fast enough for hundreds of runs, and independent of the backends whose classes they stand in for.
+They are fast enough for hundreds of runs, and independent of the backends whose classes they stand
+in for.
 """
 
 from __future__ import annotations
@@ -14,13 +16,19 @@ from gedppl.programs.contract import LinearPredictor, LocationScale, Parametric
 from gedppl.rows import Rows
 
 ARGUMENT = {  # the family's argument that the linear predictor sets under its usual link, and how
-    "Normal": ("loc", np.asarray), "Bernoulli": ("probs", expit), "Binomial": ("probs", expit),
-    "Poisson": ("rate", np.exp), "Exponential": ("rate", np.exp), "Gamma": ("rate", np.exp),
-}  # fmt: skip
+    "Normal": ("loc", np.asarray),
+    "Bernoulli": ("probs", expit),
+    "Binomial": ("probs", expit),
+    "Poisson": ("rate", np.exp),
+    "Exponential": ("rate", np.exp),
+    "Gamma": ("rate", np.exp),
+}
 
 
 class Double(Parametric):
-    """Everything a class needs, from `rows(theta (M, D), x, a)` -> terms and their Jacobians. Subclasses fill in the blanks."""
+    """Everything a class needs, from `rows(theta (M, D), x, a)` -> terms and their Jacobians.
+    Subclasses fill in the blanks.
+    """
 
     backend = "numpy"
 
@@ -94,7 +102,9 @@ def arm_features(n_actions):
 
 
 class Glm(Double):
-    """Normal (known scale), Bernoulli, Poisson or Gamma (known concentration) with eta = features @ theta."""
+    """Normal (known scale), Bernoulli, Poisson or Gamma (known concentration) with eta =
+    features @ theta.
+    """
 
     LINK = {"Normal": "identity", "Bernoulli": "logit", "Poisson": "log", "Gamma": "log"}  # noqa: RUF012
 
@@ -116,7 +126,10 @@ class Glm(Double):
         with np.errstate(over="ignore", invalid="ignore"):
             if self.family == "Normal":
                 s = self.extra["scale"]
-                value, slope = -0.5 * ((y - eta) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi), (y - eta) / s**2
+                value, slope = (
+                    -0.5 * ((y - eta) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi),
+                    (y - eta) / s**2,
+                )
             elif self.family == "Bernoulli":
                 value, slope = y * eta - np.logaddexp(0, eta), y - expit(eta)
             elif self.family == "Poisson":
@@ -177,7 +190,9 @@ class Glm(Double):
 
 
 class Heteroscedastic(Double):
-    """y ~ Normal(phi'beta, exp(phi'gamma)), theta = (beta, gamma); `shared=True`: one log-scale for all rows."""
+    """y ~ Normal(phi'beta, exp(phi'gamma)), theta = (beta, gamma); `shared=True`: one log-scale
+    for all rows.
+    """
 
     def __init__(self, p, features=linear_features, shared=False, **options):
         super().__init__(p + (1 if shared else p), **options)
@@ -193,7 +208,9 @@ class Heteroscedastic(Double):
             log_scale = theta[:, self.p :] @ psi.T
             z = (y - theta[:, : self.p] @ phi.T) * np.exp(-log_scale)
             value = -0.5 * z**2 - log_scale - 0.5 * np.log(2 * np.pi)
-            score = np.concatenate([(z * np.exp(-log_scale))[:, :, None] * phi, (z**2 - 1)[:, :, None] * psi], axis=2)
+            score = np.concatenate(
+                [(z * np.exp(-log_scale))[:, :, None] * phi, (z**2 - 1)[:, :, None] * psi], axis=2
+            )
         return value, score
 
     def values_grad(self, functional, theta, x, a):
@@ -207,7 +224,10 @@ class Heteroscedastic(Double):
     def density_at(self, theta, x, a):
         phi, psi = self._parts(x, a)
         theta = np.asarray(theta)
-        return Density("Normal", {"loc": theta[..., : self.p] @ phi.T, "scale": np.exp(theta[..., self.p :] @ psi.T)})
+        return Density(
+            "Normal",
+            {"loc": theta[..., : self.p] @ phi.T, "scale": np.exp(theta[..., self.p :] @ psi.T)},
+        )
 
     def simulate(self, theta, x, a, rng):
         phi, psi = self._parts(x, a)
@@ -225,7 +245,12 @@ class TanhNet(Double):
     def _net(self, theta, x):
         """theta (M, D), x (M, n) -> output (M, n), gradient (M, n, D)."""
         H = self.hidden
-        w, b, v, c = theta[:, None, :H], theta[:, None, H : 2 * H], theta[:, None, 2 * H : 3 * H], theta[:, None, 3 * H]
+        w, b, v, c = (
+            theta[:, None, :H],
+            theta[:, None, H : 2 * H],
+            theta[:, None, 2 * H : 3 * H],
+            theta[:, None, 3 * H],
+        )
         t = np.tanh(w * x[:, :, None] + b)
         back = v * (1 - t**2)
         grad = np.concatenate([back * x[:, :, None], back, t, np.ones((*x.shape, 1))], axis=2)
@@ -243,7 +268,9 @@ class TanhNet(Double):
         return out[:, 0], grad[:, 0]
 
     def simulate(self, theta, x, a, rng):
-        return self._net(theta[None], x[:, 0][None])[0][0] + self.scale * rng.standard_normal(len(x))
+        return self._net(theta[None], x[:, 0][None])[0][0] + self.scale * rng.standard_normal(
+            len(x)
+        )
 
 
 def some_rows(cls, theta, n, dx, seed, n_actions=2):
@@ -256,11 +283,15 @@ def some_rows(cls, theta, n, dx, seed, n_actions=2):
 class OnePredictorDouble(Double):
     """Any (family, link) of the table of one-predictor families, eta = features @ theta."""
 
-    def __init__(self, family, link, dim, features=linear_features, extra=None, offset=0.0, **options):
+    def __init__(
+        self, family, link, dim, features=linear_features, extra=None, offset=0.0, **options
+    ):
         super().__init__(dim, **options)
         self.family, self.features, self.extra, self.offset = family, features, extra or {}, offset
         self.table = FAMILIES[family, link]
-        self.predictor = LinearPredictor(family, link, features, lambda x, a: np.full(len(a), offset), self.fixed)
+        self.predictor = LinearPredictor(
+            family, link, features, lambda x, a: np.full(len(a), offset), self.fixed
+        )
 
     def fixed(self, x, a):
         return {name: np.full(len(a), value) for name, value in self.extra.items()}
@@ -275,7 +306,9 @@ class OnePredictorDouble(Double):
 
     def density_at(self, theta, x, a):
         eta = self.eta(theta, x, a)
-        fixed = {name: np.broadcast_to(value, eta.shape) for name, value in self.fixed(x, a).items()}
+        fixed = {
+            name: np.broadcast_to(value, eta.shape) for name, value in self.fixed(x, a).items()
+        }
         return Density(self.family, self.table.arguments(eta, fixed))
 
     def values_grad(self, functional, theta, x, a):
@@ -287,7 +320,9 @@ class OnePredictorDouble(Double):
         for e in (eta, eta + h, eta - h):
             arguments = self.table.arguments(np.clip(e, low, high), self.fixed(x, a))
             with np.errstate(all="ignore"):
-                values.append(np.asarray(functional(Density(self.family, arguments), x=x, a=a), float))
+                values.append(
+                    np.asarray(functional(Density(self.family, arguments), x=x, a=a), float)
+                )
         return values[0], ((values[1] - values[2]) / (2 * h))[:, None] * phi
 
     def simulate(self, theta, x, a, rng):
@@ -295,10 +330,20 @@ class OnePredictorDouble(Double):
 
 
 class ScaleDouble(Double):
-    """Normal or LogNormal with location features @ beta + offset and scale exp(theta[p + group]): theta = (beta, log sigma)."""
+    """Normal or LogNormal with location features @ beta + offset and scale exp(theta[p +
+    group]): theta = (beta, log sigma).
+    """
 
     def __init__(
-        self, p, family="Normal", features=linear_features, group=None, n_groups=1, offset=0.0, prior_sd=None, **options
+        self,
+        p,
+        family="Normal",
+        features=linear_features,
+        group=None,
+        n_groups=1,
+        offset=0.0,
+        prior_sd=None,
+        **options,
     ):
         super().__init__(p + n_groups, **options)
         self.p, self.family, self.features, self.prior_sd = p, family, features, prior_sd
@@ -306,12 +351,19 @@ class ScaleDouble(Double):
         self.offset, self.n_groups = offset, n_groups
         self.prior_free = np.full(self.dim, prior_sd is None)
         self.location_scale = LocationScale(
-            family, features, lambda x, a: np.full(len(a), offset), self.group, n_groups, self.from_theta,
+            family,
+            features,
+            lambda x, a: np.full(len(a), offset),
+            self.group,
+            n_groups,
+            self.from_theta,
             lambda v, scale: np.hstack([v, np.log(scale)]),
-        )  # fmt: skip
+        )
 
     def draw_prior(self, n, seed):
-        return self.initial + (self.prior_sd or 1.0) * np.random.default_rng(seed).standard_normal((n, self.dim))
+        return self.initial + (self.prior_sd or 1.0) * np.random.default_rng(seed).standard_normal(
+            (n, self.dim)
+        )
 
     def from_theta(self, theta):
         return theta[:, : self.p], np.exp(theta[:, self.p :])
@@ -325,13 +377,18 @@ class ScaleDouble(Double):
         log_scale = theta[:, self.p :] @ psi.T
         z = (told[0] - self.offset - theta[:, : self.p] @ phi.T) * np.exp(-log_scale)
         value = -0.5 * z**2 - log_scale - 0.5 * np.log(2 * np.pi) - told[1]
-        score = np.concatenate([(z * np.exp(-log_scale))[:, :, None] * phi, (z**2 - 1)[:, :, None] * psi], axis=2)
+        score = np.concatenate(
+            [(z * np.exp(-log_scale))[:, :, None] * phi, (z**2 - 1)[:, :, None] * psi], axis=2
+        )
         return value, score
 
     def density_at(self, theta, x, a):
         theta = np.atleast_2d(theta)
         scale = np.exp(theta[:, self.p :])[:, self.group(x, a)]
-        return Density(self.family, {"loc": theta[:, : self.p] @ self.features(x, a).T + self.offset, "scale": scale})
+        return Density(
+            self.family,
+            {"loc": theta[:, : self.p] @ self.features(x, a).T + self.offset, "scale": scale},
+        )
 
     def values_at(self, functional, theta, x, a):
         """(n,) at one theta (D,)."""

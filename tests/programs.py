@@ -1,4 +1,5 @@
-"""Programs written in both PPLs, with the same sites in the same order: the table behind the contract test.
+"""Programs written in both PPLs, with the same sites in the same order: the table behind the
+contract test.
 
 Each has dx = 2 contexts and K = 3 actions.
 """
@@ -32,7 +33,8 @@ class Program:
     pyro: Callable[..., Any]
     outcomes: Callable[[np.random.Generator, int], np.ndarray]
     link: str | None = None  # of the linear predictor that must be proved
-    rename: dict[str, str] = field(default_factory=dict)  # NumPyro's parameter name -> Pyro's, where they differ
+    # NumPyro's parameter name -> Pyro's, where they differ
+    rename: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return self.name
@@ -66,7 +68,7 @@ def _pairs(rng: np.random.Generator, n: int) -> np.ndarray:
     return rng.normal(size=(n, 2))
 
 
-# parameters that several programs share: an intercept and slopes by action ---------------------------------------------
+# parameters that several programs share: an intercept and slopes by action ------------------------
 
 
 def n_eta(x: Any, a: Any) -> Any:
@@ -89,7 +91,7 @@ def p_positive(name: str, value: float = 1.0) -> Any:
     return pyro.param(name, torch.tensor(value), constraint=pc.positive)
 
 
-# the programs ---------------------------------------------------------------------------------------------------------
+# the programs -------------------------------------------------------------------------------------
 
 
 def linear_n(x, a, y=None):
@@ -204,7 +206,8 @@ def hierarchical_p(x, a, y=None):
         pyro.sample("y", pd.Normal(effect[a] + x @ slope, scale), obs=y)
 
 
-_NETWORK = eqx.nn.MLP(DX, K, 4, 1, activation=jnp.tanh, key=jax.random.key(0))  # float32, as a user would make it
+# float32, as a user would make it
+_NETWORK = eqx.nn.MLP(DX, K, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
 
 
 def network_n(x, a, y=None):
@@ -310,7 +313,9 @@ def two_hidden_states_n(x, a, y=None):
     with numpyro.plate("rows", x.shape[0]):
         which = numpyro.sample("which", nd.Categorical(probs=p))
         bonus = numpyro.sample("bonus", nd.Bernoulli(jnp.array([0.1, 0.8])[which]))
-        numpyro.sample("y", nd.Poisson(jnp.exp(0.1 * x[:, 0]) * (jnp.abs(levels)[which] + bonus)), obs=y)
+        numpyro.sample(
+            "y", nd.Poisson(jnp.exp(0.1 * x[:, 0]) * (jnp.abs(levels)[which] + bonus)), obs=y
+        )
 
 
 def two_hidden_states_p(x, a, y=None):
@@ -318,8 +323,12 @@ def two_hidden_states_p(x, a, y=None):
     levels = pyro.param("levels", torch.tensor([0.5, 3.0]))
     with pyro.plate("rows", x.shape[0]):
         which = pyro.sample("which", pd.Categorical(probs=p))
-        bonus = pyro.sample("bonus", pd.Bernoulli(torch.tensor([0.1, 0.8], dtype=torch.float64)[which]))
-        pyro.sample("y", pd.Poisson(torch.exp(0.1 * x[:, 0]) * (torch.abs(levels)[which] + bonus)), obs=y)
+        bonus = pyro.sample(
+            "bonus", pd.Bernoulli(torch.tensor([0.1, 0.8], dtype=torch.float64)[which])
+        )
+        pyro.sample(
+            "y", pd.Poisson(torch.exp(0.1 * x[:, 0]) * (torch.abs(levels)[which] + bonus)), obs=y
+        )
 
 
 def vector_n(x, a, y=None):
@@ -338,12 +347,16 @@ def vector_p(x, a, y=None):
 
 def independent_n(x, a, y=None):
     eta = n_eta(x, a)
-    numpyro.sample("y", nd.Laplace(jnp.stack([eta, -eta], -1), n_positive("scale")).to_event(1), obs=y)
+    numpyro.sample(
+        "y", nd.Laplace(jnp.stack([eta, -eta], -1), n_positive("scale")).to_event(1), obs=y
+    )
 
 
 def independent_p(x, a, y=None):
     eta = p_eta(x, a)
-    pyro.sample("y", pd.Laplace(torch.stack([eta, -eta], -1), p_positive("scale")).to_event(1), obs=y)
+    pyro.sample(
+        "y", pd.Laplace(torch.stack([eta, -eta], -1), p_positive("scale")).to_event(1), obs=y
+    )
 
 
 def moving_edge_n(x, a, y=None):

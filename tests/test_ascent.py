@@ -1,4 +1,6 @@
-"""The supremum over a set: ascent and the exact convex solver against brute force (SLSQP from many starts)."""
+"""The supremum over a set: ascent and the exact convex solver against brute force (SLSQP from
+many starts).
+"""
 
 from __future__ import annotations
 
@@ -59,20 +61,29 @@ def brute_force(region, objective, starts):
             "fun": lambda z: region.slack(region.theta(z[None]))[0],
             "jac": lambda z: region.whiten(region.slack_grad(region.theta(z[None]))[1])[0],
         }
-        end = minimize(loss, region.z(start[None])[0], jac=True, constraints=[limit], method="SLSQP",
-                       options={"maxiter": 200, "ftol": 1e-11})  # fmt: skip
+        end = minimize(
+            loss,
+            region.z(start[None])[0],
+            jac=True,
+            constraints=[limit],
+            method="SLSQP",
+            options={"maxiter": 200, "ftol": 1e-11},
+        )
         if limit["fun"](end.x) >= -1e-6 and -end.fun > best:
             best = -end.fun
     return best
 
 
 def fractions(cls, functional, theta, n, dx, seed, n_actions, extra_starts, steps):
-    """Half-width that ascent reached over the best known one, for every action and side; gradients spent."""
+    """Half-width that ascent reached over the best known one, for every action and side;
+    gradients spent.
+    """
     _, region, x, a, sign = problem(cls, theta, n, dx, seed, n_actions)
     objective = objective_of(cls, functional, x, a, sign)
     centre, start = delta_start(region, objective, len(a))
     found = ascend(region, objective, start, steps=steps)
-    assert (region.slack(found.theta) >= 0).all()  # every point is a member, so no value exceeds the supremum
+    # every point is a member, so no value exceeds the supremum
+    assert (region.slack(found.theta) >= 0).all()
     rng = np.random.default_rng(seed + 2)
     reached = []
     for i in range(len(a)):
@@ -88,20 +99,26 @@ def fractions(cls, functional, theta, n, dx, seed, n_actions, extra_starts, step
 @pytest.mark.parametrize(("d", "n", "seed"), [(5, 200, 0), (5, 200, 1), (20, 1000, 2)])
 def test_ascent_reaches_brute_force_on_logistic(d, n, seed) -> None:
     theta = 0.5 * np.random.default_rng(d).standard_normal(d)
-    reached, found = fractions(Glm("Bernoulli", d, exact=False), mean(0, 1), theta, n, d, seed, 2, 1, 9)
+    reached, found = fractions(
+        Glm("Bernoulli", d, exact=False), mean(0, 1), theta, n, d, seed, 2, 1, 9
+    )
     assert reached.min() >= 0.999
     assert found.gradients <= 40
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_ascent_reaches_brute_force_on_heteroscedastic_variance(seed) -> None:
-    reached, found = fractions(Heteroscedastic(2), variance(50), [0.5, -0.3, 0.1, 0.2], 60, 2, seed, 2, 3, 9)
+    reached, found = fractions(
+        Heteroscedastic(2), variance(50), [0.5, -0.3, 0.1, 0.2], 60, 2, seed, 2, 3, 9
+    )
     assert reached.min() >= 0.999
     assert found.gradients <= 40
 
 
 def test_delta_alone_is_not_safe() -> None:
-    """On the same problem the delta method's upper value covers under 0.7 of the way: why ascent exists."""
+    """On the same problem the delta method's upper value covers under 0.7 of the way: why ascent
+    exists.
+    """
     cls = Heteroscedastic(2)
     _, region, x, a, sign = problem(cls, [0.5, -0.3, 0.1, 0.2], 60, 2, 0, 2)
     objective = objective_of(cls, variance(50), x, a, sign)
@@ -113,21 +130,27 @@ def test_delta_alone_is_not_safe() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
-    """Two hidden units, identified: 0.9 of the best known half-width, within 1500 gradients for both actions together.
+    """Two hidden units, identified: 0.9 of the best known half-width, within 1500 gradients for
+    both actions together.
 
-    A net with a spare unit has spikes between the data that no local search finds: there is no certificate for nets.
+    A net with a spare unit has spikes between the data that no local search finds: there is no
+    certificate for nets.
     """
     cls, theta = TanhNet(2, 0.1), np.array([1.5, -1.0, 0.5, 1.0, 1.0, 0.8, 0.2])
     rows, region, x, a, sign = problem(cls, theta, 80, 1, seed, 2)
     members = laplace(cls, region.centre, region.chol @ region.chol.T, 0).theta
     members = members[region.slack(members) >= 0]
     learner = SimpleNamespace(
-        cls=cls, sets=(plausible(ProgramData(cls, rows), 0, theta, 0.0, drop=KAPPA),), own=(), candidates=members[:32]
+        cls=cls,
+        sets=(plausible(ProgramData(cls, rows), 0, theta, 0.0, drop=KAPPA),),
+        own=(),
+        candidates=members[:32],
     )
     ends = by_ascent(learner, mean(-50, 50), x[:2], a[:2])
     witness, note = ends.witness, ends.note
     reached = np.concatenate([ends.upper, -ends.lower])
-    assert (region.slack(witness) >= -1e-12 * np.abs(region.kappa)).all()  # one by one, rows add up in another order
+    # one by one, rows add up in another order
+    assert (region.slack(witness) >= -1e-12 * np.abs(region.kappa)).all()
     assert int(re.search(r"(\d+) gradient", note)[1]) <= 1500
     objective = objective_of(cls, mean(-50, 50), x, a, sign)
     centre, start = delta_start(region, objective, 4)
@@ -142,9 +165,11 @@ def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
 
 
 class LateRise(Double):
-    """y ~ Normal(m + 0.2 x tanh(r), 1) under action 0; under action 1 the mean is m + softplus(r - 30).
+    """y ~ Normal(m + 0.2 x tanh(r), 1) under action 0; under action 1 the mean is m + softplus(r -
+    30).
 
-    Rows of action 0 say little of r: however large, it costs a few units of log-likelihood. Near the fit action 1 is flat in it.
+    Rows of action 0 say little of r: however large, it costs a few units of log-likelihood. Near
+    the fit action 1 is flat in it.
     """
 
     def row_terms(self, theta, x, a, y):
@@ -165,7 +190,9 @@ class LateRise(Double):
 def late_rise():
     cls = LateRise(2)
     theta = np.array([0.5, 0.3])
-    s = plausible(ProgramData(cls, some_rows(cls, theta, 60, 1, 0, n_actions=1)), 0, theta, 0.0, drop=KAPPA)
+    s = plausible(
+        ProgramData(cls, some_rows(cls, theta, 60, 1, 0, n_actions=1)), 0, theta, 0.0, drop=KAPPA
+    )
     learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 2)))
     return s.region, by_ascent(learner, mean(-1000, 1000), np.zeros((2, 1)), np.arange(2))
 
@@ -192,23 +219,36 @@ def test_without_the_walk_along_rays_the_open_direction_is_missed(monkeypatch) -
 
 
 def test_climbs_that_end_apart_give_the_end_of_the_range(monkeypatch) -> None:
-    """A net with spare units has many tops. The control: when ends apart count for nothing, a member lies above the bound."""
+    """A net with spare units has many tops. The control: when ends apart count for nothing, a
+    member lies above the bound.
+    """
     cls, truth = TanhNet(6, 0.1), np.random.default_rng(3).standard_normal(19)
     s = plausible(ProgramData(cls, some_rows(cls, truth, 40, 1, 1)), 0, truth, 0.0, drop=KAPPA)
     learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 19)))
     x, a = np.repeat(np.random.default_rng(2).standard_normal((1, 1)), 2, axis=0), np.arange(2)
     assert np.isposinf(by_ascent(learner, mean(-20, 20), x, a).upper[1])
-    monkeypatch.setattr("gedppl.learning.ascent._apart", lambda search, climbed, allowed: np.zeros(4, bool))
+    monkeypatch.setattr(
+        "gedppl.learning.ascent._apart", lambda search, climbed, allowed: np.zeros(4, bool)
+    )
     lone = by_ascent(learner, mean(-20, 20), x, a)
     starts = np.random.default_rng(0).standard_normal((40, 19))
     starts *= np.sqrt(2 * KAPPA) / np.linalg.norm(starts, axis=1)[:, None]
-    objective = objective_of(cls, mean(-20, 20), np.repeat(x[:1], 40, axis=0), np.ones(40, int), np.ones(40))
+    objective = objective_of(
+        cls, mean(-20, 20), np.repeat(x[:1], 40, axis=0), np.ones(40, int), np.ones(40)
+    )
     best = ascend(s.region, objective, s.region.theta(starts), steps=80)
     assert best.value.max() > lone.upper[1] + 0.01 * 40
 
 
-@pytest.mark.parametrize(("family", "extra"), [("Normal", {"scale": 0.5}), ("Bernoulli", {}), ("Poisson", {}),
-                                               ("Gamma", {"concentration": 2.0})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [
+        ("Normal", {"scale": 0.5}),
+        ("Bernoulli", {}),
+        ("Poisson", {}),
+        ("Gamma", {"concentration": 2.0}),
+    ],
+)
 @pytest.mark.parametrize("cheap", [True, False])
 def test_extremes_solve_the_convex_problem(family, extra, cheap) -> None:
     cls = Glm(family, 4, extra=extra)
@@ -227,14 +267,19 @@ def test_extremes_solve_the_convex_problem(family, extra, cheap) -> None:
         _, start = delta_start(region, objective, 1)
         best = brute_force(region, objective, start)
         half = best - phi[i] @ region.centre
-        assert -1e-5 * half <= found.value[i] - best <= 1e-4 * half  # an upper bound, and a tight one
+        # an upper bound, and a tight one
+        assert -1e-5 * half <= found.value[i] - best <= 1e-4 * half
 
 
 def test_extremes_report_unbounded_directions() -> None:
-    """Separable logistic data bound nothing in the separating direction: not settled, value infinite."""
+    """Separable logistic data bound nothing in the separating direction: not settled, value
+    infinite.
+    """
     cls = Glm("Bernoulli", 1)
     x = np.linspace(-2, 2, 40)[:, None]
-    data = PredictorData.empty(cls.predictor, 1).append(x, np.zeros(40, int), (x[:, 0] > 0).astype(float))
+    data = PredictorData.empty(cls.predictor, 1).append(
+        x, np.zeros(40, int), (x[:, 0] > 0).astype(float)
+    )
     region = plausible(data, 0, np.ones(1), -10.0).region
     found = extremes(region, np.array([[1.0], [-1.0]]), data.informations)
     assert found.settled.tolist() == [False, True]

@@ -1,4 +1,6 @@
-"""Programs, parameters and rows that cannot be used: each a named error that says what, the value and the fix."""
+"""Programs, parameters and rows that cannot be used: each a named error that says what, the
+value and the fix.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from tests.programs import linear_n, linear_p, logistic_n, logistic_p, poisson_n
 X, A = np.array([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]), np.array([0, 1, 2])
 Y = np.array([0.1, 0.2, 0.3])
 
-# models that are refused: (error, what the message says, NumPyro program, Pyro program) ---------------------------------
+# models that are refused: (error, what the message says, NumPyro program, Pyro program) -----------
 
 
 def n_w() -> Any:
@@ -208,22 +210,67 @@ def broken_p(x, a, y=None):
 
 REFUSED: list[tuple[type[Exception], str, Callable[..., Any], Callable[..., Any]]] = [
     (errors.NoObservedSiteError, "no observed site: pass obs=y", unobserved_n, unobserved_p),
-    (errors.SeveralObservedSitesError, r"observes \['y', 'z'\], but a density class has one", two_outcomes_n, two_outcomes_p),
-    (errors.RowLatentError, "'rate' is a continuous latent drawn once a row.*NegativeBinomial", row_latent_n, row_latent_p),
-    (errors.ModelError, "'count' is a discrete latent with infinite support", endless_latent_n, endless_latent_p),
+    (
+        errors.SeveralObservedSitesError,
+        r"observes \['y', 'z'\], but a density class has one",
+        two_outcomes_n,
+        two_outcomes_p,
+    ),
+    (
+        errors.RowLatentError,
+        "'rate' is a continuous latent drawn once a row.*NegativeBinomial",
+        row_latent_n,
+        row_latent_p,
+    ),
+    (
+        errors.ModelError,
+        "'count' is a discrete latent with infinite support",
+        endless_latent_n,
+        endless_latent_p,
+    ),
     (errors.ModelError, r"'bits' has shape \(2, 2\) for two rows", wide_latent_n, wide_latent_p),
-    (errors.ModelError, "'k' is a discrete latent shared by all rows.*finite_class", shared_discrete_n, shared_discrete_p),
-    (errors.SubsampledPlateError, "plate 'rows' subsamples its rows.*drop subsample_size", subsampled_n, subsampled_p),
+    (
+        errors.ModelError,
+        "'k' is a discrete latent shared by all rows.*finite_class",
+        shared_discrete_n,
+        shared_discrete_p,
+    ),
+    (
+        errors.SubsampledPlateError,
+        "plate 'rows' subsamples its rows.*drop subsample_size",
+        subsampled_n,
+        subsampled_p,
+    ),
     (errors.FactorError, "factor 'penalty' adds to the log-density", factor_n, factor_p),
     (errors.ModelError, "'y' is masked.*drop the mask", masked_n, masked_p),
     (errors.ModelError, "'y' is scaled by a handler", scaled_n, scaled_p),
     (errors.ModelError, "observes a transform of y.*LogNormal", transformed_y_n, transformed_y_p),
-    (errors.ModelError, r"batch shape \(2, (1|2)\) with two rows and \(3, (1|3)\)", column_n, column_p),
-    (errors.ModelError, r"event shape \(2,\) with two rows and \(3,\) with three.*to_event", joint_rows_n, joint_rows_p),
+    (
+        errors.ModelError,
+        r"batch shape \(2, (1|2)\) with two rows and \(3, (1|3)\)",
+        column_n,
+        column_p,
+    ),
+    (
+        errors.ModelError,
+        r"event shape \(2,\) with two rows and \(3,\) with three.*to_event",
+        joint_rows_n,
+        joint_rows_p,
+    ),
     (errors.ModelError, "depends on the other rows", batch_mean_n, batch_mean_p),
     (errors.ModelError, "'b' has one value a row.*index it by action", row_param_n, row_param_p),
-    (errors.NotANumberError, "NaN at the initial parameters.*scale.*pass init", not_a_number_n, not_a_number_p),
-    (errors.SiteClashError, "'w' stands for two sites, a param.*a sample", two_models_n, two_models_p),
+    (
+        errors.NotANumberError,
+        "NaN at the initial parameters.*scale.*pass init",
+        not_a_number_n,
+        not_a_number_p,
+    ),
+    (
+        errors.SiteClashError,
+        "'w' stands for two sites, a param.*a sample",
+        two_models_n,
+        two_models_p,
+    ),
     (errors.ModelError, r"raised \w+Error when it was run", broken_n, broken_p),
 ]
 
@@ -234,8 +281,11 @@ def stored() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("backend", [0, 1], ids=["numpyro", "pyro"])
-@pytest.mark.parametrize(("error", "message", "numpyro_model", "pyro_model"), REFUSED,
-                         ids=[row[2].__name__[:-2] for row in REFUSED])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "message", "numpyro_model", "pyro_model"),
+    REFUSED,
+    ids=[row[2].__name__[:-2] for row in REFUSED],
+)
 def test_a_model_is_refused(error, message, numpyro_model, pyro_model, backend) -> None:
     model = (numpyro_model, pyro_model)[backend]
     before = stored()
@@ -286,7 +336,7 @@ def test_branching_on_a_traced_value_says_what_jax_said() -> None:
         density_class(model, example=(X, A))
 
 
-# parameters -----------------------------------------------------------------------------------------------------------
+# parameters ---------------------------------------------------------------------------------------
 
 
 def constrained_n(x, a, y=None):
@@ -315,7 +365,11 @@ GOOD = {"scale": 1.0, "share": [0.5, 0.5]}
         ({"scale": -1.0}, "'scale' = -1.0 lies outside its constraint"),
         ({"scale": 0.0}, "'scale' = 0.0 lies outside its constraint"),
         ({"share": [0.9, 0.9]}, r"'share' = \[0.9 0.9\] lies outside its constraint"),
-        ({"share": [0.1, 0.2, 0.7]}, r"'share' has shape \(3,\), but the model gives it shape \(2,\)"),
+        (
+            {"share": [0.1, 0.2, 0.7]},
+            r"'share' has shape \(3,\), but the model gives it shape "
+            r"\(2,\)",
+        ),
         ({"scale": [[1.0]]}, r"'scale' has shape \(1, 1\)"),
         ({"scale": np.nan}, "'scale' must be finite, got nan"),
         ({"slope": 1.0}, "no parameter 'slope'; its parameters are"),
@@ -351,7 +405,7 @@ def test_bad_init_and_bounds() -> None:
             density_class(linear_n, bounds={"b": bad}, example=(X, A))
 
 
-# rows -----------------------------------------------------------------------------------------------------------------
+# rows ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=[linear_n, linear_p], ids=["numpyro", "pyro"])
@@ -368,16 +422,38 @@ def with_entry(array: np.ndarray, value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        ((X, A, Y[:, None]), errors.ShapeError, r"y must have shape \(3,\).*got \(3, 1\); pass y\[:, 0\]"),
+        (
+            (X, A, Y[:, None]),
+            errors.ShapeError,
+            r"y must have shape \(3,\).*got \(3, 1\); pass "
+            r"y\[:, 0\]",
+        ),
         ((X, A, Y[:2]), errors.ShapeError, r"y must have shape \(3,\)"),
         ((X[:, 0], A, Y), errors.ShapeError, r"x must be \(n, dx\) and a \(n,\)"),
         ((X, A[:2], Y), errors.ShapeError, "with one n"),
-        ((with_entry(X, np.nan), A, Y), errors.NotFiniteError, r"x must be finite, got \[ nan -0.4\] in row 1"),
+        (
+            (with_entry(X, np.nan), A, Y),
+            errors.NotFiniteError,
+            r"x must be finite, got \[ nan "
+            r"-0.4\] in row 1",
+        ),
         ((with_entry(X, np.inf), A, Y), errors.NotFiniteError, "x must be finite"),
-        ((X, A, with_entry(Y, np.nan)), errors.NotFiniteError, "y must be finite, got nan in row 1"),
-        ((X, A, with_entry(Y, -np.inf)), errors.NotFiniteError, "y must be finite, got -inf in row 1"),
+        (
+            (X, A, with_entry(Y, np.nan)),
+            errors.NotFiniteError,
+            "y must be finite, got nan in row 1",
+        ),
+        (
+            (X, A, with_entry(Y, -np.inf)),
+            errors.NotFiniteError,
+            "y must be finite, got -inf in row 1",
+        ),
         ((X[:, :1], A, Y), errors.ContextWidthError, "contexts have 2 columns here.*got 1"),
-        ((X, np.array([0, 1, 3]), Y), errors.ActionRangeError, "action 3 is out of range for this model.*size 3"),
+        (
+            (X, np.array([0, 1, 3]), Y),
+            errors.ActionRangeError,
+            "action 3 is out of range for this model.*size 3",
+        ),
         ((X, np.array([0, 1, -1]), Y), errors.ActionRangeError, "whole numbers 0, 1"),
         ((X, np.array([0, 1, 0.5]), Y), errors.ActionRangeError, "whole numbers 0, 1"),
         ((X, np.array([0, 1, np.nan]), Y), errors.ActionRangeError, "whole numbers 0, 1"),
@@ -400,10 +476,16 @@ def test_bad_rows_in_a_history(linear) -> None:
 @pytest.mark.parametrize("bad", [2.0, -1.0, 0.5])
 def test_outcome_out_of_support(model, bad) -> None:
     cls = density_class(model, example=(X, A))
-    with pytest.raises(errors.OutOfSupportError, match=rf"outcome {bad} in row 1 is outside the support of Bernoulli"):
+    with pytest.raises(
+        errors.OutOfSupportError,
+        match=rf"outcome {bad} in row 1 is outside the "
+        r"support of Bernoulli",
+    ):
         cls.log_likelihood(np.zeros(cls.dim), X, A, [0.0, bad, 1.0])
     # what the check is for: without it the PPL returns a number for an impossible outcome
-    assert np.isfinite(cls.program.log_likelihood(np.zeros((1, cls.dim)), X, A, np.array([0.0, 0.5, 1.0]))).all()
+    assert np.isfinite(
+        cls.program.log_likelihood(np.zeros((1, cls.dim)), X, A, np.array([0.0, 0.5, 1.0]))
+    ).all()
 
 
 @pytest.mark.parametrize("edge", [0.0, 1.0])
@@ -418,10 +500,11 @@ def test_the_edge_of_a_closed_support(edge) -> None:
 
 def test_an_index_past_the_end_would_go_unnoticed_in_jax() -> None:
     with jax.enable_x64(True):
-        assert np.isfinite(jnp.arange(3.0)[jnp.array([7])]).all()  # clamped: this is what the action check is for
+        # clamped: this is what the action check is for
+        assert np.isfinite(jnp.arange(3.0)[jnp.array([7])]).all()
 
 
-# finite classes and distributions ---------------------------------------------------------------------------------------
+# finite classes and distributions -----------------------------------------------------------------
 
 
 def test_bad_finite_classes() -> None:
@@ -456,12 +539,18 @@ def test_site_names_under_one_roof() -> None:
 
     first, second = density_class(linear_n, example=(X, A)), density_class(other, example=(X, A))
     check_site_names([first, density_class(linear_n, example=(X, A))])
-    with pytest.raises(errors.SiteClashError, match=r"'w' has shape \(3, 2\) in one model and \(2,\) in another"):
+    with pytest.raises(
+        errors.SiteClashError,
+        match=r"'w' has shape \(3, 2\) in one model and "
+        r"\(2,\) in another",
+    ):
         check_site_names([first, second])
 
 
 def test_not_a_distribution() -> None:
-    with pytest.raises(errors.FamilyError, match="Density or a NumPyro, Pyro or torch distribution, got float"):
+    with pytest.raises(
+        errors.FamilyError, match="Density or a NumPyro, Pyro or torch distribution, got float"
+    ):
         as_density(1.0)
 
 
@@ -472,7 +561,11 @@ def test_a_numpy_table_indexed_by_a_says_to_use_jnp() -> None:
         w = numpyro.param("w", jnp.zeros(()))
         numpyro.sample("y", nd.Normal(table[a] + w, 1.0), obs=y)
 
-    with pytest.raises(errors.ModelError, match=r"jnp.asarray\(table\)\[a\] in place of numpy_table\[a\]"):
+    with pytest.raises(
+        errors.ModelError,
+        match=r"jnp.asarray\(table\)\[a\] in place of "
+        r"numpy_table\[a\]",
+    ):
         density_class(model).density({"w": 0.0}, np.zeros((2, 1)), np.array([0, 1]))
 
 
@@ -510,5 +603,9 @@ def test_an_error_of_another_kind_gets_no_such_advice() -> None:
     def model(x, a, y=None):
         raise RuntimeError("out of paper")
 
-    with pytest.raises(errors.ModelError, match=r"out of paper. A model is called as model\(x, a, y\)$"):
+    with pytest.raises(
+        errors.ModelError,
+        match=r"out of paper. A model is called as model\(x, a, "
+        r"y\)$",
+    ):
         density_class(model, example=(np.zeros((2, 2)), np.zeros(2, int)))

@@ -1,4 +1,6 @@
-"""The baselines: formulas by hand, the two-action search against a grid, and the same ask / tell rules as the agent."""
+"""The baselines: formulas by hand, the two-action search against a grid, and the same ask / tell
+rules as the agent.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,14 @@ def features(x, a):
 
 def oplb(**more):
     settings = {
-        "n_actions": K, "dim": D, "tau": TAU, "safe_value": 0.05, "safe_utility": 0.3, "sigma": 0.1,
+        "n_actions": K,
+        "dim": D,
+        "tau": TAU,
+        "safe_value": 0.05,
+        "safe_utility": 0.3,
+        "sigma": 0.1,
         "safe_features": [0.5, 0, 0],
-    }  # fmt: skip
+    }
     return OPLB(features, **(settings | more))
 
 
@@ -91,15 +98,24 @@ def test_per_action_policy_equals_the_formulas_written_out(projected):
     phi, log_term = rows(x), math.log(31 / 0.05)
     score = phi @ np.linalg.solve(V, b)
     score += (
-        agent.width_weight * (0.1 * math.sqrt(D * log_term) + 1) * np.sqrt(np.einsum("ki,ij,kj->k", phi, np.linalg.inv(V), phi))
+        agent.width_weight
+        * (0.1 * math.sqrt(D * log_term) + 1)
+        * np.sqrt(np.einsum("ki,ij,kj->k", phi, np.linalg.inv(V), phi))
     )
     part = phi @ keep
     upper = part @ np.linalg.solve(G, g) + (phi[:, 0] * 0.05 / 0.5 if projected else 0)
-    upper += (0.1 * math.sqrt((D - projected) * log_term) + 1) * np.sqrt(np.einsum("ki,ij,kj->k", part, np.linalg.inv(G), part))
+    upper += (0.1 * math.sqrt((D - projected) * log_term) + 1) * np.sqrt(
+        np.einsum("ki,ij,kj->k", part, np.linalg.inv(G), part)
+    )
     upper[0] = 0.05
     policy = agent.policy(x)
     assert policy @ upper <= TAU + 1e-9
-    mixes = [np.eye(K)[i] * (1 - p) + np.eye(K)[j] * p for i in range(K) for j in range(K) for p in np.linspace(0, 1, 2001)]
+    mixes = [
+        np.eye(K)[i] * (1 - p) + np.eye(K)[j] * p
+        for i in range(K)
+        for j in range(K)
+        for p in np.linspace(0, 1, 2001)
+    ]
     best = max(m @ score for m in mixes if m @ upper <= TAU)
     assert policy @ score >= best - 1e-9
     assert policy @ score <= best + 2e-3
@@ -125,7 +141,10 @@ def test_best_mixture_of_two_beats_a_fine_grid_and_keeps_the_limit():
                 mixed = (1 - p) * np.eye(K)[i] + p * np.eye(K)[j]
                 ok = value(mixed, cost, pessimism) <= 0.5
                 if ok.any():
-                    assert value(policy, reward, optimism) >= value(mixed, reward, optimism)[ok].max() - 1e-9
+                    assert (
+                        value(policy, reward, optimism)
+                        >= value(mixed, reward, optimism)[ok].max() - 1e-9
+                    )
 
 
 @pytest.mark.parametrize("form", ["joint", "per_action"])
@@ -147,7 +166,8 @@ def test_the_oracle_has_no_regret_and_is_the_best_mixture():
     assert lost == pytest.approx(0, abs=1e-12)
     assert worst <= TAU + 1e-9
     np.testing.assert_allclose(
-        ConstrainedOracle(lambda x: [0, 1, 0.6], lambda x: [0, 1, 0.3], 0.4).policy([0.0]), [0, 1 / 7, 6 / 7]
+        ConstrainedOracle(lambda x: [0, 1, 0.6], lambda x: [0, 1, 0.3], 0.4).policy([0.0]),
+        [0, 1 / 7, 6 / 7],
     )
 
 
@@ -196,7 +216,11 @@ def test_feedback_rules():
 
 @pytest.mark.parametrize(
     ("change", "match"),
-    [({"safe_value": 0.5}, "safe_value < tau"), ({"delta": 1.5}, "0 < delta < 1"), ({"form": "x"}, "form must be one of")],
+    [
+        ({"safe_value": 0.5}, "safe_value < tau"),
+        ({"delta": 1.5}, "0 < delta < 1"),
+        ({"form": "x"}, "form must be one of"),
+    ],
 )
 def test_bad_settings_are_named(change, match):
     with pytest.raises(SettingError, match=match):

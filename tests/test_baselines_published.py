@@ -1,7 +1,8 @@
-"""Baselines of other papers: each formula by hand on separate arms, where ridge regression is counting.
+"""Baselines of other papers: each formula by hand on separate arms, where ridge regression is
+counting.
 
-With one-hot features, ridge 1 and S = 1: estimate_a = sum of outcomes / (1 + n_a), |phi_a|_{V^-1} = 1 / sqrt(1 + n_a), and the
-radius is sigma sqrt(K log((1 + n) / delta)) + 1.
+With one-hot features, ridge 1 and S = 1: estimate_a = sum of outcomes / (1 + n_a), |phi_a|_{V^-1} =
+1 / sqrt(1 + n_a), and the radius is sigma sqrt(K log((1 + n) / delta)) + 1.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def test_estimates_and_widths_are_those_of_counting(cls):
 
 
 def test_largest_share_keeps_the_limit_and_wastes_nothing():
-    np.testing.assert_allclose(largest_share(C0, np.array([0.1, 0.5, 0.9, -0.2]), TAU), [1, 1, 0.5, 1])
+    np.testing.assert_allclose(
+        largest_share(C0, np.array([0.1, 0.5, 0.9, -0.2]), TAU), [1, 1, 0.5, 1]
+    )
 
 
 def test_roful_follows_optimism_about_both_and_holds_back_by_pessimism():
@@ -88,7 +91,10 @@ def test_roful_follows_optimism_about_both_and_holds_back_by_pessimism():
     assert best == 2  # the dear arm, whose cost is least known
     share = max((TAU - C0) / (1 - C0), (TAU - C0) / (UPPER[best] - C0))
     np.testing.assert_allclose(told(ROFUL).policy(X), mixture(best, share))
-    np.testing.assert_allclose(told(ROFUL, cost_high=0.8).policy(X), mixture(best, (TAU - C0) / 0.7))  # the known share
+    # the known share
+    np.testing.assert_allclose(
+        told(ROFUL, cost_high=0.8).policy(X), mixture(best, (TAU - C0) / 0.7)
+    )
 
 
 def test_genop_weighs_the_reward_by_kappa_at_the_pessimistic_share():
@@ -96,7 +102,8 @@ def test_genop_weighs_the_reward_by_kappa_at_the_pessimistic_share():
     value = share * (GAINS * SHRINK + (1 + 2 / (TAU - C0)) * RADIUS * NORM)
     best = 1 + int(value[1:].argmax())
     np.testing.assert_allclose(told(GenOP).policy(X), mixture(best, share[best]))
-    smaller = told(GenOP, safe_utility=0.9)  # kappa = 1.5: another weight, another value of the safe action
+    # kappa = 1.5: another weight, another value of the safe action
+    smaller = told(GenOP, safe_utility=0.9)
     value = share * (GAINS * SHRINK + 1.5 * RADIUS * NORM) + (1 - share) * 0.9
     best = 1 + int(value[1:].argmax())
     np.testing.assert_allclose(smaller.policy(X), mixture(best, share[best]))
@@ -120,7 +127,9 @@ def test_safe_lts_draws_with_the_published_spread_and_keeps_the_limit():
     assert agent.spread(C0) == pytest.approx(spread)
     rng = np.random.default_rng(0)
     draws = np.array([agent.rewards.draw(spread, rng) for _ in range(20_000)])
-    np.testing.assert_allclose(draws.mean(axis=0), GAINS * SHRINK, atol=5 * (spread * NORM).max() / math.sqrt(20_000))
+    np.testing.assert_allclose(
+        draws.mean(axis=0), GAINS * SHRINK, atol=5 * (spread * NORM).max() / math.sqrt(20_000)
+    )
     np.testing.assert_allclose(draws.std(axis=0), spread * NORM, rtol=0.03)
     assert agent.policy(X) @ UPPER <= TAU + 1e-9
     np.testing.assert_array_equal(agent.policy(X), agent.policy(X))  # looking draws nothing anew
@@ -132,7 +141,8 @@ def test_hp_ucb_leaves_room_for_the_noise_of_one_outcome():
     margin = SIGMA * ndtri(1 - level)
     limit = UPPER[1] + margin
     assert told(HPUCB, level=level, tau=limit + 1e-9).policy(X) @ [0, 1, 0] == 1
-    assert told(HPUCB, level=level, tau=limit - 1e-9).policy(X)[0] == 1  # the expected cost alone would have allowed it
+    # the expected cost alone would have allowed it
+    assert told(HPUCB, level=level, tau=limit - 1e-9).policy(X)[0] == 1
     assert told(HPUCB, level=level, tau=limit - 1e-9).view(X).cost_upper[1] < limit - 1e-9
 
 
@@ -142,11 +152,16 @@ def test_linucb_ignores_penalises_or_filters():
     assert told(LinUCB, alpha=alpha, limits="ignore").policy(X).argmax() == plain.argmax() == 2
     excess = np.maximum(np.array([C0, *(HARMS * SHRINK)[1:]]) - TAU, 0)
     assert excess[2] > 0
-    assert told(LinUCB, alpha=alpha, limits="penalise").policy(X).argmax() == (plain - 10 * excess).argmax() == 1
+    assert (
+        told(LinUCB, alpha=alpha, limits="penalise").policy(X).argmax()
+        == (plain - 10 * excess).argmax()
+        == 1
+    )
     assert told(LinUCB, alpha=alpha, limits="penalise", penalty=0.1).policy(X).argmax() == 2
     assert UPPER[1] <= TAU < UPPER[2]
     assert told(LinUCB, alpha=alpha, limits="filter").policy(X).argmax() == 1
-    assert LinUCB(arms, **settings(limits="filter")).policy(X).argmax() == 0  # nothing is certified yet
+    # nothing is certified yet
+    assert LinUCB(arms, **settings(limits="filter")).policy(X).argmax() == 0
 
 
 def test_lints_draws_around_the_estimate():
@@ -160,7 +175,9 @@ def test_lints_draws_around_the_estimate():
 
 def test_epsilon_greedy_spreads_epsilon_over_what_looks_feasible():
     np.testing.assert_allclose(told(EpsilonGreedy, epsilon=0.2).policy(X), [0.1, 0.9, 0])
-    np.testing.assert_allclose(told(EpsilonGreedy, epsilon=0.3, limits="ignore").policy(X), [0.1, 0.1, 0.8])
+    np.testing.assert_allclose(
+        told(EpsilonGreedy, epsilon=0.3, limits="ignore").policy(X), [0.1, 0.1, 0.8]
+    )
 
 
 def test_the_plug_in_mask_believes_its_estimate():
@@ -170,12 +187,13 @@ def test_the_plug_in_mask_believes_its_estimate():
     soft = told(PluginMask, softness=0.2)
     np.testing.assert_allclose(
         soft.feasibility(soft.view(X)), ndtr((TAU - np.array([C0, *(HARMS * SHRINK)[1:]])) / 0.2)
-    )  # fmt: skip
+    )
     picks = np.array([soft.ask(X).policy.argmax() for _ in range(400)])
     p = ndtr((TAU - HARMS[2] * SHRINK[2]) / 0.2)
     assert abs((picks == 2).mean() - p) < 4 * math.sqrt(p * (1 - p) / 400)
     control = PluginMask(arms, **settings())
-    control.learn(X, 2, 0.9, 0.4)  # one lucky outcome, and the dear arm is played: no width protects it
+    # one lucky outcome, and the dear arm is played: no width protects it
+    control.learn(X, 2, 0.9, 0.4)
     assert control.policy(X).argmax() == 2
 
 
@@ -188,7 +206,8 @@ def test_opb_is_the_papers_programme():
     width = np.sqrt(2 * math.log(horizon**2) / pulls)
     upper = np.array([0, *np.minimum(1, HARMS + width)[1:]])
     score = np.minimum(1, GAINS + (1 + 1 / TAU) * width)
-    np.testing.assert_allclose(score, [1, 1, 1])  # all are cut at 1, so the arms pulled least are played
+    # all are cut at 1, so the arms pulled least are played
+    np.testing.assert_allclose(score, [1, 1, 1])
     policy = agent.policy(X)
     np.testing.assert_allclose(policy, [1, 0, 0])
     assert policy @ upper <= TAU
@@ -204,11 +223,18 @@ def test_finite_lp_keeps_what_the_likelihood_allows():
         return np.log(np.where(y == 1, tables[:, a], 1 - tables[:, a]))
 
     agent = FiniteLP(
-        likelihood, likelihood, lambda x: np.array([[0.2, 0.5], [0.2, 0.6]]), lambda x: tables,
-        n_actions=2, tau=0.5, safe_value=0.1, delta=0.1,
-    )  # fmt: skip
+        likelihood,
+        likelihood,
+        lambda x: np.array([[0.2, 0.5], [0.2, 0.6]]),
+        lambda x: tables,
+        n_actions=2,
+        tau=0.5,
+        safe_value=0.1,
+        delta=0.1,
+    )
     assert agent.width_weight == pytest.approx(1 / 0.4)
-    np.testing.assert_allclose(agent.policy(X), [0.5, 0.5])  # the worst member says 0.9: (0.5 - 0.1) / 0.8
+    # the worst member says 0.9: (0.5 - 0.1) / 0.8
+    np.testing.assert_allclose(agent.policy(X), [0.5, 0.5])
     for _ in range(2):
         agent.learn(X, 1, 0.0, 0.0)
     logs = np.array([2 * math.log(0.1), 2 * math.log(0.8)])
@@ -233,7 +259,9 @@ def test_uccb_is_the_agent_without_its_limits():
 
 
 def test_plugin_greedy_takes_the_likeliest_member_for_the_truth():
-    """By hand on 64 tables: the member of highest likelihood says what is best and what looks feasible; 5% explore there."""
+    """By hand on 64 tables: the member of highest likelihood says what is best and what looks
+    feasible; 5% explore there.
+    """
     world, rng = make("finite", 3), np.random.default_rng(0)
     agent, gains, harms = PluginGreedy(world.problem()), np.zeros(64), np.zeros(64)
     for _ in range(12):
@@ -264,7 +292,8 @@ def test_algorithms_with_a_guarantee_keep_the_limit(cls):
     for _ in range(300):
         decision = agent.ask(X)
         assert decision.policy @ costs <= TAU + 1e-9
-        agent.tell(decision.id, *(costs[decision.action] + 0.1 * rng.normal(size=2)))  # the dear is good
+        # the dear is good
+        agent.tell(decision.id, *(costs[decision.action] + 0.1 * rng.normal(size=2)))
 
 
 @pytest.mark.parametrize(("cls", "more"), [(PluginMask, {}), (EpsilonGreedy, {"limits": "ignore"})])
@@ -275,7 +304,8 @@ def test_those_without_a_guarantee_break_it(cls, more):
     for _ in range(300):
         decision = agent.ask(X)
         worst = max(worst, decision.policy @ costs)
-        agent.tell(decision.id, *(costs[decision.action] + 0.1 * rng.normal(size=2)))  # the dear is good
+        # the dear is good
+        agent.tell(decision.id, *(costs[decision.action] + 0.1 * rng.normal(size=2)))
     assert worst > TAU
 
 
@@ -314,11 +344,19 @@ def test_bad_settings_of_the_others_are_named():
 
 def test_the_largest_feature_seen_bounds_the_radius():
     agent = GenOP(
-        lambda x, a: x[:, :1] * np.eye(2)[a], n_actions=2, dim=2, tau=0.5, safe_value=0.1, sigma=0.1, feature_bound=None
+        lambda x, a: x[:, :1] * np.eye(2)[a],
+        n_actions=2,
+        dim=2,
+        tau=0.5,
+        safe_value=0.1,
+        sigma=0.1,
+        feature_bound=None,
     )
     agent.learn(np.array([3.0]), 1, 0.1, 0.1)
     agent.learn(np.array([2.0]), 1, 0.1, 0.1)
-    assert agent.rewards.radius == pytest.approx(0.1 * math.sqrt(2 * math.log((1 + 2 * 9) / 0.05)) + 1)
+    assert agent.rewards.radius == pytest.approx(
+        0.1 * math.sqrt(2 * math.log((1 + 2 * 9) / 0.05)) + 1
+    )
 
 
 def test_a_problem_that_a_baseline_cannot_play_is_refused_by_a_sentence():

@@ -1,4 +1,6 @@
-"""`oracle` and `confidence`: one for all outcomes, or one for each; and the words that were given up."""
+"""`oracle` and `confidence`: one for all outcomes, or one for each; and the words that were
+given up.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +57,21 @@ def test_a_mapping_changed_afterwards_changes_nothing() -> None:
 @pytest.mark.parametrize("option", ["oracle", "confidence"])
 def test_an_outcome_that_does_not_exist_is_refused_with_the_list(option, tmp_path) -> None:
     value = {"harm": ged.mle() if option == "oracle" else BALL}
-    with pytest.raises(errors.SettingError, match=rf"{option} names 'harm'.*choose from \['utility', 'cost'\]"):
+    with pytest.raises(
+        errors.SettingError,
+        match=rf"{option} names 'harm'.*choose from "
+        r"\['utility', 'cost'\]",
+    ):
         ged.GEDUCB(WORLD.problem, **{option: value}, journal=tmp_path / "j.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wrong_rule_inside_a_mapping_is_refused() -> None:
-    with pytest.raises(errors.SettingError, match=r"confidence must be a rule.*or a mapping.*got 3"):
+    with pytest.raises(
+        errors.SettingError,
+        match=r"confidence must be a rule.*or a mapping.*got "
+        r"3",
+    ):
         ged.GEDUCB(WORLD.problem, confidence={"cost": 3})
 
 
@@ -71,7 +81,9 @@ def test_a_journal_keeps_the_choice_of_every_outcome(tmp_path) -> None:
     agent.ask(X)
     agent.close()
     with pytest.raises(errors.JournalMismatchError, match="confidence"):
-        ged.resume(tmp_path / "j.db", WORLD.problem, confidence={"utility": ged.radius.chi_square()})
+        ged.resume(
+            tmp_path / "j.db", WORLD.problem, confidence={"utility": ged.radius.chi_square()}
+        )
     with pytest.raises(errors.SettingError, match="choose from"):
         ged.resume(tmp_path / "j.db", WORLD.problem, confidence={"harm": ged.radius.chi_square()})
     assert ged.resume(tmp_path / "j.db", WORLD.problem, confidence=chosen).rounds == 1
@@ -83,7 +95,9 @@ def test_the_old_word_says_the_new_one(tmp_path) -> None:
         lambda: ged.GEDUCB(WORLD.problem, radius=BALL),
         lambda: ged.resume(tmp_path / "j.db", WORLD.problem, radius=BALL),
         lambda: ged.confidence_set(WORLD.problem.utility.model, *row, radius=BALL),
-        lambda: ged.shrinkage(WORLD.problem.utility.model, ged.mean(0, 1), *row, at=row[0], radius=BALL),
+        lambda: ged.shrinkage(
+            WORLD.problem.utility.model, ged.mean(0, 1), *row, at=row[0], radius=BALL
+        ),
     ]
     for call in calls:
         with pytest.raises(errors.SettingError, match="radius= is called confidence= now"):
@@ -101,7 +115,7 @@ def test_a_journal_with_the_old_word_is_refused_by_a_sentence(tmp_path) -> None:
         ged.resume(tmp_path / "j.db", WORLD.problem)
 
 
-# what cannot serve a class ------------------------------------------------------------------------------------------------
+# what cannot serve a class ------------------------------------------------------------------------
 
 
 def wrong_guide(x, a, y=None):
@@ -119,21 +133,37 @@ def own_guide(x, a, y=None):
 
 @pytest.mark.parametrize("guide", [wrong_guide, wrong_shape])
 @pytest.mark.parametrize("by_source", [False, True], ids=["oracle", "source"])
-def test_a_guide_that_does_not_fit_its_model_is_refused_at_construction(guide, by_source, tmp_path) -> None:
+def test_a_guide_that_does_not_fit_its_model_is_refused_at_construction(
+    guide, by_source, tmp_path
+) -> None:
     options = {"confidence": {"cost": ged.credible_set(source="svi")}} if by_source else {}
-    with pytest.raises(errors.SettingError, match=r"of 'cost': the guide does not fit the model.*the model \{'b': \(2,\)\}"):
+    with pytest.raises(
+        errors.SettingError,
+        match=r"of 'cost': the guide does not fit the "
+        r"model.*the model \{'b': \(2,\)\}",
+    ):
         ged.GEDUCB(LOGISTIC, oracle={"cost": ged.svi(guide)}, journal=tmp_path / "j.db", **options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_guide_that_fits_is_taken() -> None:
-    agent = ged.GEDUCB(LOGISTIC, oracle={"cost": ged.svi(own_guide)}, confidence={"cost": ged.credible_set(source="svi")})
+    agent = ged.GEDUCB(
+        LOGISTIC,
+        oracle={"cost": ged.svi(own_guide)},
+        confidence={"cost": ged.credible_set(source="svi")},
+    )
     assert agent.ask([0.0]).certificate.constraints[0].kind == "credible"
 
 
 def test_a_guide_without_spread_has_no_draws() -> None:
-    with pytest.raises(errors.SettingError, match="confidence of 'cost': source='svi' needs a guide with spread"):
-        ged.GEDUCB(LOGISTIC, oracle={"cost": ged.svi("delta")}, confidence={"cost": ged.credible_set(source="svi")})
+    with pytest.raises(
+        errors.SettingError, match="confidence of 'cost': source='svi' needs a guide with spread"
+    ):
+        ged.GEDUCB(
+            LOGISTIC,
+            oracle={"cost": ged.svi("delta")},
+            confidence={"cost": ged.credible_set(source="svi")},
+        )
 
 
 def test_chains_need_a_program() -> None:

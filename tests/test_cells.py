@@ -1,4 +1,6 @@
-"""Every oracle with every rule on both backends: it runs, or is refused with a sentence, and never falls back in each round."""
+"""Every oracle with every rule on both backends: it runs, or is refused with a sentence, and
+never falls back in each round.
+"""
 
 from __future__ import annotations
 
@@ -29,30 +31,48 @@ def numpyro_gain(x, a, y=None):
 
 
 def pyro_cost(x, a, y=None):
-    b = pyro.sample("b", pyro.distributions.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+    b = pyro.sample(
+        "b", pyro.distributions.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1)
+    )
     pyro.sample("z", pyro.distributions.Bernoulli(logits=-2 + a * (b[0] + b[1] * x[:, 0])), obs=y)
 
 
 def pyro_gain(x, a, y=None):
-    w = pyro.sample("w", pyro.distributions.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+    w = pyro.sample(
+        "w", pyro.distributions.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1)
+    )
     pyro.sample("y", pyro.distributions.Normal(a * (w[0] + w[1] * x[:, 0]), 0.5), obs=y)
 
 
 MODELS = {"numpyro": (numpyro_gain, numpyro_cost), "pyro": (pyro_gain, pyro_cost)}
 ORACLES = {
-    "auto": lambda: None, "mle": ged.mle, "score equations": ged.score_equations, "least squares": ged.least_squares,
+    "auto": lambda: None,
+    "mle": ged.mle,
+    "score equations": ged.score_equations,
+    "least squares": ged.least_squares,
     "svi": lambda: ged.svi(steps=200),
-}  # fmt: skip
+}
 RULES = {
-    "likelihood ratio": ged.likelihood_ratio, "chi-square": ged.radius.chi_square, "ball": ged.hellinger_ball,
+    "likelihood ratio": ged.likelihood_ratio,
+    "chi-square": ged.radius.chi_square,
+    "ball": ged.hellinger_ball,
     "bracketing": lambda: ged.hellinger_ball(ged.radius.bracketing(4.0, 4.0)),
-    "self-normalised": lambda: ged.hellinger_ball(ged.radius.self_normalised(1.0, 2.0)), "paper": ged.paper_radius,
-    "bootstrap": lambda: ged.parametric_bootstrap(20), "sampled": lambda: ged.sampled_set(draws=100),
-    **{f"credible {s}": (lambda s=s: ged.credible_set(source=s, draws=100)) for s in ("laplace", "svi", "nuts", "prior")},
-}  # fmt: skip
+    "self-normalised": lambda: ged.hellinger_ball(ged.radius.self_normalised(1.0, 2.0)),
+    "paper": ged.paper_radius,
+    "bootstrap": lambda: ged.parametric_bootstrap(20),
+    "sampled": lambda: ged.sampled_set(draws=100),
+    **{
+        f"credible {s}": (lambda s=s: ged.credible_set(source=s, draws=100))
+        for s in ("laplace", "svi", "nuts", "prior")
+    },
+}
 REFUSED = {("ball", o): "needs a finite class" for o in ORACLES}
 REFUSED |= {("self-normalised", o): "known noise scale" for o in ORACLES}
-REFUSED |= {(rule, "least squares"): "least squares needs" for rule in RULES if (rule, "least squares") not in REFUSED}
+REFUSED |= {
+    (rule, "least squares"): "least squares needs"
+    for rule in RULES
+    if (rule, "least squares") not in REFUSED
+}
 
 
 @functools.cache
@@ -66,7 +86,13 @@ def run(declared: ged.Problem, oracle: str, rule: str, rounds: int) -> None:
     """The rule and the oracle are the constraint's: that is where a wrong one would matter."""
 
     def begun() -> ged.GEDUCB:
-        return ged.GEDUCB(declared, oracle={"cost": ORACLES[oracle]()}, confidence={"cost": RULES[rule]()}, seed=0, guard=None)
+        return ged.GEDUCB(
+            declared,
+            oracle={"cost": ORACLES[oracle]()},
+            confidence={"cost": RULES[rule]()},
+            seed=0,
+            guard=None,
+        )
 
     if (rule, oracle) in REFUSED:
         with pytest.raises(errors.SettingError, match=f"of 'cost': .*{REFUSED[rule, oracle]}"):
@@ -81,13 +107,21 @@ def run(declared: ged.Problem, oracle: str, rule: str, rounds: int) -> None:
             decision = agent.ask(x)
             assert decision.certificate.fallback is None
             a = decision.action
-            agent.tell(decision.id, rng.normal(0.5 * a, 0.5), float(rng.random() < 1 / (1 + np.exp(2 - 0.5 * a))))
+            agent.tell(
+                decision.id,
+                rng.normal(0.5 * a, 0.5),
+                float(rng.random() < 1 / (1 + np.exp(2 - 0.5 * a))),
+            )
     part = decision.certificate.constraints[0]
     assert part.guaranteed is (rule == "likelihood ratio") or rule == "bracketing"
     assert part.kind == ("credible" if rule.startswith("credible") else part.kind)
 
 
-QUICK = [("numpyro", "mle", "credible prior"), ("numpyro", "auto", "chi-square"), ("pyro", "auto", "credible laplace")]
+QUICK = [
+    ("numpyro", "mle", "credible prior"),
+    ("numpyro", "auto", "chi-square"),
+    ("pyro", "auto", "credible laplace"),
+]
 
 
 @pytest.mark.parametrize(("ppl", "oracle", "rule"), QUICK)
@@ -97,7 +131,10 @@ def test_a_few_cells_run(ppl, oracle, rule) -> None:
     run(problem(ppl), oracle, rule, 10)
 
 
-@pytest.mark.parametrize(("rule", "oracle"), [("ball", "auto"), ("self-normalised", "auto"), ("sampled", "least squares")])
+@pytest.mark.parametrize(
+    ("rule", "oracle"),
+    [("ball", "auto"), ("self-normalised", "auto"), ("sampled", "least squares")],
+)
 def test_what_cannot_run_is_refused_with_a_sentence(rule, oracle) -> None:
     run(problem("numpyro"), oracle, rule, 10)
 

@@ -1,4 +1,6 @@
-"""Outcomes against certified values: a right value is seldom refuted, a low one often, and a change stops the run."""
+"""Outcomes against certified values: a right value is seldom refuted, a low one often, and a
+change stops the run.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,18 @@ def refuted(name: str, *, low: bool, runs: int, rounds: int) -> int:
     truth = make(np.array([0.7]))
     exact = float(np.asarray(functional(truth, X[None], np.zeros(1, int)))[0])
     mean = float(np.asarray(truth.mean).reshape(-1)[0])
-    c = ged.Constraint(Families(np.array([[0.7]]), make), functional, at_most=functional.high, safe_value=exact)
+    c = ged.Constraint(
+        Families(np.array([[0.7]]), make), functional, at_most=functional.high, safe_value=exact
+    )
     proved = Proved(too_low if low else exact, (mean - 0.05, mean + 0.05))
-    costs = [certified_cost(c, float(z), X, 0, proved) for z in truth.icdf(np.random.default_rng(5).random(runs * rounds))]
+    costs = [
+        certified_cost(c, float(z), X, 0, proved)
+        for z in truth.icdf(np.random.default_rng(5).random(runs * rounds))
+    ]
     first = costs[0]
-    monitor = CertifiedMonitor.create(limit=first.limit, low=first.floor.low, high=1e300, delta=DELTA)
+    monitor = CertifiedMonitor.create(
+        limit=first.limit, low=first.floor.low, high=1e300, delta=DELTA
+    )
     for values in np.array([cost.value for cost in costs]).reshape(rounds, runs):
         monitor = monitor.update(values, first.limit, first.floor)
     return int(monitor.alarmed.sum())
@@ -60,17 +69,31 @@ def test_false_stops_of_each_kind_in_many_runs(name: str) -> None:
     assert found <= binom.ppf(0.9999, 1000, DELTA)
 
 
-@pytest.mark.parametrize("functional", [ged.mean(-9, 9), ged.quantile(0.8, -9, 9), ged.cvar(0.8, -9, 9)], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "functional",
+    [ged.mean(-9, 9), ged.quantile(0.8, -9, 9), ged.cvar(0.8, -9, 9)],
+    ids=lambda f: f.name,
+)
 def test_with_normal_noise_of_known_scale_the_transform_has_mean_one_half(functional) -> None:
     model = Glm("Normal", 2, extra={"scale": 0.3})
     c = ged.Constraint(model, functional, at_most=5.0, safe_value=0.0)
     z = np.random.default_rng(0).normal(0.4, 0.3, 4000)
     value = float(
-        np.asarray(functional(ged.Density("Normal", {"loc": np.array([0.4]), "scale": np.array([0.3])}), X[None], [0]))[0]
+        np.asarray(
+            functional(
+                ged.Density("Normal", {"loc": np.array([0.4]), "scale": np.array([0.3])}),
+                X[None],
+                [0],
+            )
+        )[0]
     )
-    costs = np.array([certified_cost(c, float(one), np.zeros(2), 1, Proved(value)).value for one in z])
+    costs = np.array(
+        [certified_cost(c, float(one), np.zeros(2), 1, Proved(value)).value for one in z]
+    )
     assert np.mean(costs) == pytest.approx(0.5, abs=4 * np.sqrt(1 / 12 / len(z)))
-    low = np.array([certified_cost(c, float(one), np.zeros(2), 1, Proved(value - 0.3)).value for one in z])
+    low = np.array(
+        [certified_cost(c, float(one), np.zeros(2), 1, Proved(value - 0.3)).value for one in z]
+    )
     assert np.mean(low) > 0.7
 
 
@@ -93,7 +116,9 @@ def stopped(rounds: int) -> list[str]:
         play(agent, world, rounds)
     decision = agent.ask([1.0, 0.5])
     names = [alarm.name for alarm in agent.alarms]
-    assert (decision.certificate.fallback is not None) is any(monitoring.stops(name, world.problem) for name in names)
+    assert (decision.certificate.fallback is not None) is any(
+        monitoring.stops(name, world.problem) for name in names
+    )
     return names
 
 
@@ -115,9 +140,13 @@ def test_the_certificate_says_what_watches_a_limit() -> None:
     assert watched(coins) == both
     assert watched(normal_arms) == f"{both}, assuming Normal noise of the known scale"
     assert watched(normal_arms, guard=None) == "not watched"
-    quantile = ged.Constraint(ArmsWorld("Normal").models[1], ged.quantile(0.9, -1, 2), at_most=0.9, safe_value=0.2)
+    quantile = ged.Constraint(
+        ArmsWorld("Normal").models[1], ged.quantile(0.9, -1, 2), at_most=0.9, safe_value=0.2
+    )
     only = ged.Problem(3, normal_arms.utility, [quantile], safe_action=0)
     assert watched(only).startswith("outcomes against each action's certified value")
     searched = ArmsWorld("Bernoulli", exact=False, actions=2)
     skewed = ged.Constraint(searched.models[1], ged.variance(0.25), at_most=0.2, safe_value=0.1)
-    assert watched(ged.Problem(2, searched.problem.utility, [skewed], safe_action=0)) == "not watched"
+    assert (
+        watched(ged.Problem(2, searched.problem.utility, [skewed], safe_action=0)) == "not watched"
+    )

@@ -1,4 +1,6 @@
-"""Calibration of a user's own problem: what is counted, what is allowed, and that the count can fail."""
+"""Calibration of a user's own problem: what is counted, what is allowed, and that the count can
+fail.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ SURE = ged.density_class(too_sure)
 
 
 def narrow(problem: ged.Problem, delta: float, seed: int) -> Any:
-    """An agent that takes the noise for a quarter of what it is, so that its sets are too narrow: the count must see it."""
+    """An agent that takes the noise for a quarter of what it is, so that its sets are too
+    narrow: the count must see it.
+    """
     limit = replace(problem.constraints[0], model=SURE)
     return ged.GEDUCB(replace(problem, constraints=[limit]), delta=delta, seed=seed, guard=None)
 
@@ -71,9 +75,15 @@ def test_misses_are_counted_as_by_hand() -> None:
     world = ged.Scenario(truth={"utility": {"w": [0.3, 0.5, 0.4]}, "harm": {"w": [0.3, 0.2, 0.6]}})
     from gedppl.study.planning.worlds import make_world
 
-    run = ged.simulate(declared, make_world(declared, world, CONTEXTS, 0), narrow(declared, 0.5, 1), 20, world_seed)
+    run = ged.simulate(
+        declared, make_world(declared, world, CONTEXTS, 0), narrow(declared, 0.5, 1), 20, world_seed
+    )
     by_hand = [
-        any(not r.cost_lower[0, k] - 1e-8 <= r.costs[0, k] <= r.cost_upper[0, k] + 1e-8 for k in (1, 2)) for r in run.rounds
+        any(
+            not r.cost_lower[0, k] - 1e-8 <= r.costs[0, k] <= r.cost_upper[0, k] + 1e-8
+            for k in (1, 2)
+        )
+        for r in run.rounds
     ]
     one = judged(declared, run, 0)
     assert one.missed[0] == pytest.approx(np.mean(by_hand))
@@ -93,7 +103,9 @@ def test_an_interrupted_check_goes_on_to_the_same_result(found: Any) -> None:
     assert len(part.runs) == 5
     assert "INTERRUPTED after 5 of 12" in str(part)
     whole = ged.check_coverage(problem(), CONTEXTS, runs=12, rounds=30, more_of=part)
-    assert [(r.index, r.infeasible, r.gain) for r in whole.runs] == [(r.index, r.infeasible, r.gain) for r in found.runs]
+    assert [(r.index, r.infeasible, r.gain) for r in whole.runs] == [
+        (r.index, r.infeasible, r.gain) for r in found.runs
+    ]
 
 
 def test_runs_may_be_made_elsewhere(found: Any) -> None:
@@ -103,7 +115,10 @@ def test_runs_may_be_made_elsewhere(found: Any) -> None:
 
 
 def test_named_truths_are_taken_in_turn() -> None:
-    truths = [{"harm": {"w": [0.3, 0.2, 0.2]}, "utility": {"w": [0.1, 0.9, 0.9]}}, {"harm": {"w": [0.3, 1.5, 1.5]}}]
+    truths = [
+        {"harm": {"w": [0.3, 0.2, 0.2]}, "utility": {"w": [0.1, 0.9, 0.9]}},
+        {"harm": {"w": [0.3, 1.5, 1.5]}},
+    ]
     some = ged.check_coverage(problem(), CONTEXTS, truths, runs=4, rounds=40)
     assert some.runs[0].safe_share < some.runs[1].safe_share
 

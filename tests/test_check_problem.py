@@ -38,7 +38,9 @@ def overlapping(x: Any, a: Any, y: Any = None) -> None:
 def problem(model: Any = harm, functional: Any = None, **options: Any) -> ged.Problem:
     told = {"at_most": 0.3, "safe_value": 0.2, "name": "harm"} | options
     limit = ged.Constraint(ged.density_class(model), functional or ged.mean(0, 1), **told)
-    return ged.Problem(3, ged.Utility(ged.density_class(gain), ged.mean(-3, 3)), [limit], safe_action=0)
+    return ged.Problem(
+        3, ged.Utility(ged.density_class(gain), ged.mean(-3, 3)), [limit], safe_action=0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,9 @@ def test_the_safe_action_counts_as_declared(report: Any) -> None:
 
 def test_outcomes_are_predicted_with_their_noise(report: Any) -> None:
     sd = np.hypot(0.2, 0.5)
-    assert report.outcomes[0].quantiles == pytest.approx(np.tile(norm(0, sd).ppf([0.05, 0.5, 0.95]), (3, 1)), abs=0.05)
+    assert report.outcomes[0].quantiles == pytest.approx(
+        np.tile(norm(0, sd).ppf([0.05, 0.5, 0.95]), (3, 1)), abs=0.05
+    )
 
 
 def test_each_action_shows_its_own_parameters_and_all_show_everything(report: Any) -> None:
@@ -86,7 +90,11 @@ def test_a_bound_without_a_guarantee_is_warned_of() -> None:
     def lapsing(x: Any, a: Any, y: Any = None) -> None:
         w = numpyro.sample("w", dist.Normal(-1, 1).expand([3]).to_event(1))
         lapse = numpyro.sample("lapse", dist.Beta(1, 20))
-        numpyro.sample("z", dist.Bernoulli(probs=lapse / 2 + (1 - lapse) / (1 + jnp.exp(-w[a] * x[:, 0]))), obs=y)
+        numpyro.sample(
+            "z",
+            dist.Bernoulli(probs=lapse / 2 + (1 - lapse) / (1 + jnp.exp(-w[a] * x[:, 0]))),
+            obs=y,
+        )
 
     found = ged.check_problem(problem(lapsing), CONTEXTS, runs=0, draws=20)
     assert not found.limits[0].guaranteed
@@ -94,7 +102,9 @@ def test_a_bound_without_a_guarantee_is_warned_of() -> None:
 
 
 def test_parameters_that_no_action_shows_are_named() -> None:
-    found = ged.check_problem(problem(overlapping, ged.mean(-9, 9), safe_value=0.1), CONTEXTS, runs=0, draws=50)
+    found = ged.check_problem(
+        problem(overlapping, ged.mean(-9, 9), safe_value=0.1), CONTEXTS, runs=0, draws=50
+    )
     outcome = found.outcomes[1]
     assert (outcome.dim, outcome.rank, outcome.unseen) == (5, 4, ("b", "c"))
     assert any("show 4 of 5 directions" in text and "b, c" in text for text in found.warnings)
@@ -106,7 +116,9 @@ def test_ranks_do_not_depend_on_units() -> None:
         b = numpyro.sample("b", dist.Normal(0, 1e6))
         numpyro.sample("z", dist.Normal(b + 1e15 * w[a] * x[:, 0], 1e6), obs=y)
 
-    found = ged.check_problem(problem(in_other_units, ged.mean(-9e6, 9e6), safe_value=0.0), CONTEXTS, runs=0, draws=20)
+    found = ged.check_problem(
+        problem(in_other_units, ged.mean(-9e6, 9e6), safe_value=0.0), CONTEXTS, runs=0, draws=20
+    )
     assert found.outcomes[1].ranks.tolist() == [2, 2, 2]
     assert found.outcomes[1].rank == 4
 
@@ -140,20 +152,26 @@ def test_a_finite_class_is_looked_at_member_by_member() -> None:
 
     cls = ged.finite_class(coin, [{"p": [0.1, 0.2, 0.9]}, {"p": [0.1, 0.6, 0.1]}])
     limit = ged.Constraint(cls, ged.mean(0, 1), at_most=0.3, safe_value=0.2, name="harm")
-    found = ged.check_problem(ged.Problem(3, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0), CONTEXTS, runs=0)
+    found = ged.check_problem(
+        ged.Problem(3, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0), CONTEXTS, runs=0
+    )
     assert found.limits[0].over.tolist() == [0, 0.5, 0.5]
     assert found.limits[0].only_safe == 0
 
 
 def test_without_limits_outcomes_are_looked_at_all_the_same() -> None:
-    found = ged.check_problem(ged.Problem(3, ged.Utility(ged.density_class(gain), ged.mean(-3, 3))), CONTEXTS)
+    found = ged.check_problem(
+        ged.Problem(3, ged.Utility(ged.density_class(gain), ged.mean(-3, 3))), CONTEXTS
+    )
     assert found.limits == ()
     assert found.waits == ()
     with pytest.raises(errors.SettingError, match="no learned limit to plot"):
         found.plot()
 
 
-@pytest.mark.parametrize(("option", "value"), [("draws", 3), ("rounds", 10), ("runs", -1), ("seed", 0.5)])
+@pytest.mark.parametrize(
+    ("option", "value"), [("draws", 3), ("rounds", 10), ("runs", -1), ("seed", 0.5)]
+)
 def test_bad_options_are_named(option: str, value: Any) -> None:
     with pytest.raises(errors.SettingError, match=f"{option} must be a whole number of at least"):
         ged.check_problem(problem(), CONTEXTS, **{option: value})
@@ -171,16 +189,24 @@ def test_it_shows_itself(report: Any) -> None:
 
 
 def test_a_utility_whose_range_the_prior_leaves_is_said() -> None:
-    """An age in years makes a prior of the right size thirty times too wide; nothing else would say so before round 1."""
+    """An age in years makes a prior of the right size thirty times too wide; nothing else would
+    say so before round 1.
+    """
 
     def by_age(x: Any, a: Any, y: Any = None) -> None:
         w = numpyro.sample("w", dist.Normal(0, 0.2))
         numpyro.sample("y", dist.Normal(w * x[:, 0], 0.5), obs=y)
 
     utility = ged.Utility(ged.density_class(by_age), ged.mean(-3, 3))
-    wide, fine = (ged.check_problem(ged.Problem(3, utility), scale * np.ones((4, 1)), runs=0) for scale in (50.0, 1.0))
+    wide, fine = (
+        ged.check_problem(ged.Problem(3, utility), scale * np.ones((4, 1)), runs=0)
+        for scale in (50.0, 1.0)
+    )
     assert wide.utility_outside > 0.5
-    assert any(text.startswith("utility: ") and "such as an age in years" in " ".join(text.split()) for text in wide.warnings)
+    assert any(
+        text.startswith("utility: ") and "such as an age in years" in " ".join(text.split())
+        for text in wide.warnings
+    )
     assert fine.utility_outside == 0
     assert fine.warnings == ()
 
@@ -188,18 +214,28 @@ def test_a_utility_whose_range_the_prior_leaves_is_said() -> None:
 def test_one_model_object_with_two_outcomes_is_asked_about() -> None:
     cls = ged.density_class(harm)
     for outcome, said in ((None, 1), ("utility", 0)):
-        limit = ged.Constraint(cls, ged.mean(0, 1), at_most=0.3, safe_value=0.2, name="harm", outcome=outcome)
-        found = ged.check_problem(ged.Problem(3, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0), CONTEXTS, runs=0)
+        limit = ged.Constraint(
+            cls, ged.mean(0, 1), at_most=0.3, safe_value=0.2, name="harm", outcome=outcome
+        )
+        found = ged.check_problem(
+            ged.Problem(3, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0),
+            CONTEXTS,
+            runs=0,
+        )
         assert sum("say outcome='utility'" in text for text in found.warnings) == said
 
 
 def test_yes_or_no_is_a_share_and_not_a_quantile(report: Any) -> None:
     assert report.outcomes[0].ones is None
-    assert report.outcomes[1].ones == pytest.approx([expit(norm(-1, 1).rvs(20_000, random_state=0)).mean()] * 3, abs=0.03)
+    assert report.outcomes[1].ones == pytest.approx(
+        [expit(norm(-1, 1).rvs(20_000, random_state=0)).mean()] * 3, abs=0.03
+    )
     assert "prior predictive of action 1: 1 in 3" in str(report)
 
 
 def test_a_wait_too_short_to_be_seen_says_why() -> None:
-    with pytest.raises(errors.SettingError, match="at least 50, got 40: the wait ends when half of the last 50"):
+    with pytest.raises(
+        errors.SettingError, match="at least 50, got 40: the wait ends when half of the last 50"
+    ):
         ged.check_problem(problem(), CONTEXTS, rounds=40)
     assert ged.check_problem(problem(), CONTEXTS, rounds=40, runs=0, draws=20).waits == ()

@@ -74,7 +74,9 @@ def script(tmp_path):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     (folder / "wards.py").write_text(SCRIPT)
-    assert main(["run", str(folder / "wards.py"), "--rounds", "30", "--out", str(folder / "out")]) == 0
+    assert (
+        main(["run", str(folder / "wards.py"), "--rounds", "30", "--out", str(folder / "out")]) == 0
+    )
     return folder
 
 
@@ -86,10 +88,25 @@ def write(tmp_path, text):
 
 def test_run_writes_everything_and_prints_a_table(script, tmp_path, capsys):
     out = tmp_path / "out"
-    code = main(["run", str(script), "--rounds", "12", "--seed", "4", "--out", str(out), "--agent", "always-1"])
+    code = main(
+        [
+            "run",
+            str(script),
+            "--rounds",
+            "12",
+            "--seed",
+            "4",
+            "--out",
+            str(out),
+            "--agent",
+            "always-1",
+        ]
+    )
     printed = capsys.readouterr()
     assert code == 0
-    assert {"run.npz", "run.json", "run.nc", "report.html", "regret.png", "policy_map.png"} <= {p.name for p in out.iterdir()}
+    assert {"run.npz", "run.json", "run.nc", "report.html", "regret.png", "policy_map.png"} <= {
+        p.name for p in out.iterdir()
+    }
     run = Run.load(out)
     assert (len(run), run.seed, run.meta["title"]) == (12, 4, "Two wards.")
     assert sorted(run.segments) == ["ward"]
@@ -103,11 +120,21 @@ MIX = "gedppl: in the first round at most "
 
 
 def test_a_run_says_its_first_mix_before_it_begins(script, tmp_path, capsys):
-    common = ["run", str(script), "--rounds", "8", "--overwrite", "--no-report", "--out", str(tmp_path / "o")]
+    common = [
+        "run",
+        str(script),
+        "--rounds",
+        "8",
+        "--overwrite",
+        "--no-report",
+        "--out",
+        str(tmp_path / "o"),
+    ]
     assert main(common) == 0
     most = first_mix(WORLD.problem(), np.array([[0.0], [1.0]]))
     assert f"{MIX}{most.min():.2g} to {most.max():.2g} (by context)" in capsys.readouterr().err
-    for silent in (["--quiet"], ["--agent", "oracle"], ["--mode", "paper"]):  # the last two need not keep limits
+    # the last two need not keep limits
+    for silent in (["--quiet"], ["--agent", "oracle"], ["--mode", "paper"]):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert main([*common, *silent]) == 0
@@ -134,7 +161,9 @@ environment = lambda: world
 """
 
 
-@pytest.mark.parametrize("more", ["", "def __deepcopy__(self, memo): raise TypeError('cannot be copied')"])
+@pytest.mark.parametrize(
+    "more", ["", "def __deepcopy__(self, memo): raise TypeError('cannot be copied')"]
+)
 def test_the_first_mix_takes_no_context_from_the_run(more, tmp_path):
     path = write(tmp_path, COUNTING.replace("{more}", more))
     assert main(["run", path, "--rounds", "3", "--no-report", "--out", str(tmp_path / "o")]) == 0
@@ -148,7 +177,22 @@ def test_the_agents_run_has_its_certificates_and_members(made):
 
 
 def test_json_is_one_object_without_nan(script, tmp_path, capsys):
-    assert main(["run", str(script), "--rounds", "5", "--out", str(tmp_path / "o"), "--agent", "oracle", "--json"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(script),
+                "--rounds",
+                "5",
+                "--out",
+                str(tmp_path / "o"),
+                "--agent",
+                "oracle",
+                "--json",
+            ]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert found["summary"]["rounds"] == 5
     assert found["summary"]["regret"] == pytest.approx(0, abs=1e-9)
@@ -156,7 +200,17 @@ def test_json_is_one_object_without_nan(script, tmp_path, capsys):
 
 
 def test_a_run_is_not_overwritten_unasked(script, tmp_path, capsys):
-    command = ["run", str(script), "--rounds", "3", "--out", str(tmp_path / "o"), "--agent", "always-safe", "--no-report"]
+    command = [
+        "run",
+        str(script),
+        "--rounds",
+        "3",
+        "--out",
+        str(tmp_path / "o"),
+        "--agent",
+        "always-safe",
+        "--no-report",
+    ]
     assert main(command) == 0
     before = (tmp_path / "o" / "run.json").read_bytes()
     assert main(command) == 2
@@ -179,10 +233,24 @@ def test_report_rebuilds_the_page_without_the_script(made, capsys):
 
 
 def test_compare_prints_one_row_an_agent(script, capsys):
-    command = ["compare", str(script), "--rounds", "40", "--agents", "oracle,greedy,always-safe,always-2", "--seeds", "2"]
+    command = [
+        "compare",
+        str(script),
+        "--rounds",
+        "40",
+        "--agents",
+        "oracle,greedy,always-safe,always-2",
+        "--seeds",
+        "2",
+    ]
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == ["oracle", "greedy", "always-safe", "always-2"]
+    assert [line.split()[0] for line in lines[2:]] == [
+        "oracle",
+        "greedy",
+        "always-safe",
+        "always-2",
+    ]
     assert main([*command, "--json"]) == 0
     rows = {row["agent"]: row for row in json.loads(capsys.readouterr().out)["agents"]}
     assert rows["oracle"]["regret"] == pytest.approx(0, abs=1e-9)
@@ -193,7 +261,21 @@ def test_compare_prints_one_row_an_agent(script, capsys):
 
 
 def test_compare_has_the_agent_itself(script, capsys):
-    assert main(["compare", str(script), "--rounds", "4", "--agents", "gedppl,gedppl-theory", "--json", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                str(script),
+                "--rounds",
+                "4",
+                "--agents",
+                "gedppl,gedppl-theory",
+                "--json",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     rows = json.loads(capsys.readouterr().out)["agents"]
     assert [row["infeasible_rounds"] for row in rows] == [0, 0]
 
@@ -202,10 +284,22 @@ def test_compare_has_the_agent_itself(script, capsys):
     ("text", "code", "message"),
     [
         ("x = 1", 2, "has no problem(): define a function"),
-        ("def problem(): return 3\ndef environment(): pass", 2, "must return a gedppl.Problem, got int"),
+        (
+            "def problem(): return 3\ndef environment(): pass",
+            2,
+            "must return a gedppl.Problem, got int",
+        ),
         ("from tests.table_runs import WORLD\nproblem = WORLD.problem", 2, "has no environment()"),
-        ("from tests.table_runs import WORLD\nproblem = WORLD.problem\nenvironment = dict", 2, "without a method 'context'"),
-        ("import no_such_package.inner", 1, "needs the package 'no_such_package': pip install no_such_package"),
+        (
+            "from tests.table_runs import WORLD\nproblem = WORLD.problem\nenvironment = dict",
+            2,
+            "without a method 'context'",
+        ),
+        (
+            "import no_such_package.inner",
+            1,
+            "needs the package 'no_such_package': pip install no_such_package",
+        ),
         ("raise SystemExit('get the data first')", 1, "stopped: get the data first"),
         ("1 / 0", 1, "ZeroDivisionError: division by zero (--traceback shows where)"),
         ("def problem(:", 1, "SyntaxError"),
@@ -213,10 +307,15 @@ def test_compare_has_the_agent_itself(script, capsys):
 )
 def test_scripts_that_cannot_be_used(text, code, message, tmp_path, capsys):
     before = list(sys.path), set(sys.modules)
-    assert main(["run", write(tmp_path, text), "--rounds", "2", "--out", str(tmp_path / "o")]) == code
+    assert (
+        main(["run", write(tmp_path, text), "--rounds", "2", "--out", str(tmp_path / "o")]) == code
+    )
     assert message in capsys.readouterr().err
     assert not (tmp_path / "o").exists()  # nothing ran, nothing is left behind
-    assert (list(sys.path), {m for m in sys.modules if m.startswith("gedppl_script")}) == (before[0], set())
+    assert (list(sys.path), {m for m in sys.modules if m.startswith("gedppl_script")}) == (
+        before[0],
+        set(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,10 +333,27 @@ def test_known_packages_have_their_pip_name(name, line, tmp_path, monkeypatch, c
 
 
 def test_scripts_name_their_actions_and_columns(tmp_path, capsys):
-    text = "from tests.table_runs import WORLD\nproblem, environment = WORLD.problem, lambda: WORLD\n"
+    text = (
+        "from tests.table_runs import WORLD\nproblem, environment = WORLD.problem, lambda: WORLD\n"
+    )
     text += "ACTIONS, COLUMNS = ('none', 'half', 'full'), ['ward']\n"
     out = tmp_path / "o"
-    assert main(["run", write(tmp_path, text), "--rounds", "2", "--agent", "always-1", "--out", str(out), "--no-report"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                write(tmp_path, text),
+                "--rounds",
+                "2",
+                "--agent",
+                "always-1",
+                "--out",
+                str(out),
+                "--no-report",
+            ]
+        )
+        == 0
+    )
     assert f"run: {out}" in capsys.readouterr().out
     run = Run.load(out)
     assert (run.action_names, run.context_names) == (["none", "half", "full"], ["ward"])
@@ -259,7 +375,10 @@ environment = Breaking
 
 def test_alarms_are_in_the_table_and_on_the_page(tmp_path, capsys):
     out = tmp_path / "o"
-    assert main(["run", write(tmp_path, ALARMS), "--rounds", "40", "--out", str(out), "--no-journal"]) == 0
+    assert (
+        main(["run", write(tmp_path, ALARMS), "--rounds", "40", "--out", str(out), "--no-journal"])
+        == 0
+    )
     assert "\nAlarm after " in capsys.readouterr().out
     assert '<p class="bad">Alarm after ' in (out / "report.html").read_text(encoding="utf-8")
 
@@ -269,7 +388,10 @@ def test_alarms_are_in_the_table_and_on_the_page(tmp_path, capsys):
     [
         (["run", "nowhere.py"], "there is no file nowhere.py"),
         (["run", "."], "is no Python script"),
-        (["run", "SCRIPT", "--agent", "nobody"], "there is no agent 'nobody'; choose from gedppl, gedppl-theory"),
+        (
+            ["run", "SCRIPT", "--agent", "nobody"],
+            "there is no agent 'nobody'; choose from gedppl, gedppl-theory",
+        ),
         (["run", "SCRIPT", "--agent", "always-3"], "there is no agent 'always-3'"),
         (["run", "SCRIPT", "--delta", "2"], "delta must lie strictly between 0 and 1"),
         (["run", "SCRIPT", "--rounds", "5", "--decision", "5"], "is not one of the 5 rounds"),
@@ -301,7 +423,16 @@ def test_usage_errors_exit_with_2(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-COMMANDS = [[], ["run"], ["compare"], ["report"], ["resume"], ["journal"], ["journal", "show"], ["journal", "export"]]
+COMMANDS = [
+    [],
+    ["run"],
+    ["compare"],
+    ["report"],
+    ["resume"],
+    ["journal"],
+    ["journal", "show"],
+    ["journal", "export"],
+]
 
 
 WATCH = """
@@ -317,14 +448,22 @@ sys.meta_path.insert(0, Watch())
 
 
 @pytest.mark.parametrize(
-    ("chosen", "module", "seen"), [(None, "gedppl.study.cli", "1"), ("3", "gedppl.study.cli", "3"), (None, "numpy", "None")]
+    ("chosen", "module", "seen"),
+    [(None, "gedppl.study.cli", "1"), ("3", "gedppl.study.cli", "3"), (None, "numpy", "None")],
 )
 def test_the_command_computes_on_one_thread_unless_told(chosen, module, seen):
-    """What the environment says at the moment NumPy is imported; a bare import is the control, and is left alone."""
+    """What the environment says at the moment NumPy is imported; a bare import is the control,
+    and is left alone.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    environment |= {"PYTHONPATH": str(Path(__file__).parents[1])} | ({} if chosen is None else {"OMP_NUM_THREADS": chosen})
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[1])} | (
+        {} if chosen is None else {"OMP_NUM_THREADS": chosen}
+    )
     command = [sys.executable, "-c", f"{WATCH}import gedppl, {module}"]
-    assert subprocess.run(command, env=environment, capture_output=True, text=True).stdout.split()[0] == seen
+    assert (
+        subprocess.run(command, env=environment, capture_output=True, text=True).stdout.split()[0]
+        == seen
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -356,7 +495,18 @@ environment = Fails
 
 def test_a_run_that_fails_keeps_what_was_complete(tmp_path, capsys):
     out = tmp_path / "o"
-    command = ["run", write(tmp_path, FAILS), "--agent", "always-1", "--rounds", "9", "--decision", "6", "--out", str(out)]
+    command = [
+        "run",
+        write(tmp_path, FAILS),
+        "--agent",
+        "always-1",
+        "--rounds",
+        "9",
+        "--decision",
+        "6",
+        "--out",
+        str(out),
+    ]
     assert main(command) == 1
     shown = capsys.readouterr().err
     assert "the run failed after 3 rounds" in shown
@@ -366,7 +516,15 @@ def test_a_run_that_fails_keeps_what_was_complete(tmp_path, capsys):
 
 
 def test_traceback_shows_where(tmp_path, capsys):
-    command = ["run", write(tmp_path, FAILS), "--agent", "always-1", "--out", str(tmp_path / "o"), "--no-report"]
+    command = [
+        "run",
+        write(tmp_path, FAILS),
+        "--agent",
+        "always-1",
+        "--out",
+        str(tmp_path / "o"),
+        "--no-report",
+    ]
     assert main([*command, "--traceback"]) == 1
     assert "in outcome" in capsys.readouterr().err
 
@@ -389,21 +547,43 @@ def test_warnings_are_one_line_and_quiet_hides_them(tmp_path, capsys):
 
 def test_a_neighbour_can_be_imported_but_hides_no_installed_package(tmp_path, capsys):
     (tmp_path / "helper_of_wards.py").write_text("from tests.table_runs import WORLD\n")
-    (tmp_path / "tabnanny.py").write_text("raise RuntimeError('shadowed')\n")  # a module that nothing here has imported yet
+    # a module that nothing here has imported yet
+    (tmp_path / "tabnanny.py").write_text("raise RuntimeError('shadowed')\n")
     sys.modules.pop("tabnanny", None)
-    text = "import tabnanny\nfrom helper_of_wards import WORLD\nproblem, environment = WORLD.problem, lambda: WORLD\n"
+    text = (
+        "import tabnanny\nfrom helper_of_wards import WORLD\nproblem, environment = "
+        "WORLD.problem, lambda: WORLD\n"
+    )
     assert main(["compare", write(tmp_path, text), "--rounds", "1", "--agents", "always-safe"]) == 0
     sys.modules.pop("helper_of_wards")
 
 
-# resuming -----------------------------------------------------------------------------------------------------------------
+# resuming -----------------------------------------------------------------------------------------
 
 
 def test_resuming_is_as_if_the_run_had_never_stopped(script, tmp_path, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert main(["run", str(script), "--rounds", "14", "--out", str(whole), "--no-journal", "--quiet", "--no-report"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(script),
+                "--rounds",
+                "14",
+                "--out",
+                str(whole),
+                "--no-journal",
+                "--quiet",
+                "--no-report",
+            ]
+        )
+        == 0
+    )
     assert not (whole / "journal.db").exists()
-    assert main(["run", str(script), "--rounds", "9", "--out", str(parts), "--quiet", "--no-report"]) == 0
+    assert (
+        main(["run", str(script), "--rounds", "9", "--out", str(parts), "--quiet", "--no-report"])
+        == 0
+    )
     assert main(["resume", str(parts), "--rounds", "5", "--json", "--no-report"]) == 0
     printed = capsys.readouterr()
     assert '"rounds": 14' in printed.out
@@ -417,19 +597,36 @@ def test_resuming_is_as_if_the_run_had_never_stopped(script, tmp_path, capsys):
     assert "has all of its 14 rounds" in capsys.readouterr().err
     assert main(["run", str(script), "--out", str(parts)]) == 2
     assert f"gedppl resume {parts}" in capsys.readouterr().err
-    assert main(["run", str(tmp_path / "misspelt.py"), "--out", str(parts)]) == 2  # a missing script is said first
+    # a missing script is said first
+    assert main(["run", str(tmp_path / "misspelt.py"), "--out", str(parts)]) == 2
     assert "there is no file" in capsys.readouterr().err
     assert main(["resume", str(whole)]) == 2
     assert "its agent cannot be brought back" in capsys.readouterr().err
 
 
 def test_a_killed_run_is_recovered_from_its_journal(tmp_path, capsys):
-    """Killed between `ask` and `tell` of round 6, with nothing saved but what was there at the start."""
+    """Killed between `ask` and `tell` of round 6, with nothing saved but what was there at the
+    start.
+    """
     out = tmp_path / "killed"
     broken = write(tmp_path, KILLED)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-m", "gedppl", "run", broken, "--rounds", "10", "--out", str(out), "--quiet", "--no-report"]
-    assert subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
+    command = [
+        sys.executable,
+        "-m",
+        "gedppl",
+        "run",
+        broken,
+        "--rounds",
+        "10",
+        "--out",
+        str(out),
+        "--quiet",
+        "--no-report",
+    ]
+    assert (
+        subprocess.run(command, env=environment, capture_output=True).returncode == -signal.SIGKILL
+    )
     assert len(Run.load(out)) == 0
     assert main(["report", str(out)]) == 1
     assert f"gedppl resume {out}" in capsys.readouterr().err
@@ -439,8 +636,18 @@ def test_a_killed_run_is_recovered_from_its_journal(tmp_path, capsys):
     run = Run.load(out)
     assert len(run) == 10
     assert main(["journal", "show", str(out)]) == 0
-    assert "10 decision, 10 outcome" in capsys.readouterr().out  # the one that was open has been told
-    command = ["run", broken, "--rounds", "10", "--out", str(tmp_path / "whole"), "--quiet", "--no-report"]
+    # the one that was open has been told
+    assert "10 decision, 10 outcome" in capsys.readouterr().out
+    command = [
+        "run",
+        broken,
+        "--rounds",
+        "10",
+        "--out",
+        str(tmp_path / "whole"),
+        "--quiet",
+        "--no-report",
+    ]
     assert main([*command, "--no-journal"]) == 0
     whole = Run.load(tmp_path / "whole")
     np.testing.assert_array_equal(run.policy, whole.policy)
@@ -470,7 +677,10 @@ environment = Killing
 
 def test_a_changed_environment_is_not_resumed(tmp_path, script, capsys):
     out = tmp_path / "o"
-    assert main(["run", str(script), "--rounds", "4", "--out", str(out), "--quiet", "--no-report"]) == 0
+    assert (
+        main(["run", str(script), "--rounds", "4", "--out", str(out), "--quiet", "--no-report"])
+        == 0
+    )
     script.write_text(SCRIPT.replace("return WORLD\n", "return Other()\n") + CHANGED)
     assert main(["resume", str(out), "--rounds", "2"]) == 1
     assert "this is another environment or seed" in capsys.readouterr().err
@@ -490,7 +700,10 @@ class Other:
 
 def test_a_moved_script_can_be_named(tmp_path, script, capsys):
     out = tmp_path / "o"
-    assert main(["run", str(script), "--rounds", "3", "--out", str(out), "--quiet", "--no-report"]) == 0
+    assert (
+        main(["run", str(script), "--rounds", "3", "--out", str(out), "--quiet", "--no-report"])
+        == 0
+    )
     moved = script.rename(tmp_path / "elsewhere.py")
     assert main(["resume", str(out), "--rounds", "1"]) == 2
     assert "there is no file" in capsys.readouterr().err
@@ -499,7 +712,10 @@ def test_a_moved_script_can_be_named(tmp_path, script, capsys):
 
 def test_journal_shows_and_exports(tmp_path, script, capsys):
     out = tmp_path / "o"
-    assert main(["run", str(script), "--rounds", "6", "--out", str(out), "--quiet", "--no-report"]) == 0
+    assert (
+        main(["run", str(script), "--rounds", "6", "--out", str(out), "--quiet", "--no-report"])
+        == 0
+    )
     capsys.readouterr()
     assert main(["journal", "show", str(out), "--last", "2"]) == 0
     text = capsys.readouterr().out
@@ -513,7 +729,8 @@ def test_journal_shows_and_exports(tmp_path, script, capsys):
     assert main(["journal", "export", str(out), str(tmp_path / "b.csv"), "--blinded"]) == 0
     assert "arm-" in (tmp_path / "b.csv").read_text()
     assert "propensity" not in (tmp_path / "b.csv").read_text()
-    assert main(["journal", "export", str(out), str(out / "journal.db")]) != 0  # never over the journal itself
+    # never over the journal itself
+    assert main(["journal", "export", str(out), str(out / "journal.db")]) != 0
     assert "could overwrite the journal" in capsys.readouterr().err
     assert main(["journal", "show", str(tmp_path)]) == 2
     assert "there is no journal" in capsys.readouterr().err
@@ -527,11 +744,29 @@ def test_ctrl_c_exits_with_130_and_saves(tmp_path):
     """A process of its own, as a shell would run it."""
     path, out = write(tmp_path, SLOW), tmp_path / "out"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-m", "gedppl", "run", path, "--rounds", "100000", "--agent", "always-1", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "gedppl",
+        "run",
+        path,
+        "--rounds",
+        "100000",
+        "--agent",
+        "always-1",
+        "--out",
+        str(out),
+    ]
     command += ["--no-report"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 120
-    while not (tmp_path / "started").exists() and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not (tmp_path / "started").exists()
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, shown = process.communicate(timeout=120)

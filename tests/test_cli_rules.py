@@ -1,4 +1,6 @@
-"""`gedppl run --confidence ... --oracle ...`: one spelling, errors with the fix, and runs that resume with the same rules."""
+"""`gedppl run --confidence ... --oracle ...`: one spelling, errors with the fix, and runs that
+resume with the same rules.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def script(tmp_path):
 
 
 def test_options_become_those_of_the_function() -> None:
-    found = read_rules("--confidence", ["credible:level=0.9, source=nuts,draws=200,margin=false"], RULES)
+    found = read_rules(
+        "--confidence", ["credible:level=0.9, source=nuts,draws=200,margin=false"], RULES
+    )
     assert (found.level, found.source, found.draws, found.margin) == (0.9, "nuts", 200, False)
     assert read_rules("--confidence", [], RULES) is None
     by_stream = read_rules("--confidence", ["cost=credible:level=0.8", "utility=sampled"], RULES)
@@ -53,11 +57,20 @@ def test_every_name_without_options_makes_a_rule() -> None:
 def test_a_credible_run_says_so_and_is_resumed_as_one(script, tmp_path, capsys) -> None:
     out = tmp_path / "out"
     rule = ["--confidence", "credible:level=0.9,draws=200"]
-    assert main(["run", script, "--rounds", "6", "--out", str(out), "--no-report", "--quiet", *rule]) == 0
-    certificates = (out / "certificates.jsonl").read_text() if (out / "certificates.jsonl").exists() else ""
+    assert (
+        main(["run", script, "--rounds", "6", "--out", str(out), "--no-report", "--quiet", *rule])
+        == 0
+    )
+    certificates = (
+        (out / "certificates.jsonl").read_text() if (out / "certificates.jsonl").exists() else ""
+    )
     assert main(["resume", str(out), "--rounds", "3", "--no-report", "--quiet"]) == 0
-    assert json.loads((out / "run.json").read_text())["meta"]["confidence"] == ["credible:level=0.9,draws=200"]
-    assert "guarantee" not in {json.loads(line)["constraints"][0]["kind"] for line in certificates.splitlines()}
+    assert json.loads((out / "run.json").read_text())["meta"]["confidence"] == [
+        "credible:level=0.9,draws=200"
+    ]
+    assert "guarantee" not in {
+        json.loads(line)["constraints"][0]["kind"] for line in certificates.splitlines()
+    }
     capsys.readouterr()
 
 

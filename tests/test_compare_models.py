@@ -39,13 +39,19 @@ def too_sure(x: Any, a: Any, y: Any = None) -> None:
 
 @pytest.fixture(scope="module")
 def found() -> Any:
-    models = {"flat": ged.density_class(flat), "sloped": ged.density_class(sloped), "too sure": ged.density_class(too_sure)}
+    models = {
+        "flat": ged.density_class(flat),
+        "sloped": ged.density_class(sloped),
+        "too sure": ged.density_class(too_sure),
+    }
     return ged.compare_models(models, X, A, Y)
 
 
 def evidence(scale: float) -> float:
     features = np.stack([np.ones(N), X[:, 0] * A], axis=1)
-    return float(multivariate_normal(np.zeros(N), features @ features.T + scale**2 * np.eye(N)).logpdf(Y))
+    return float(
+        multivariate_normal(np.zeros(N), features @ features.T + scale**2 * np.eye(N)).logpdf(Y)
+    )
 
 
 def test_the_score_is_the_evidence_of_a_conjugate_model(found: Any) -> None:
@@ -72,7 +78,9 @@ def test_leave_one_out_agrees_on_the_order(found: Any) -> None:
 
 
 def test_a_model_is_favoured_over_itself_by_nothing() -> None:
-    both = ged.compare_models({"one": ged.density_class(sloped), "two": ged.density_class(sloped)}, X, A, Y)
+    both = ged.compare_models(
+        {"one": ged.density_class(sloped), "two": ged.density_class(sloped)}, X, A, Y
+    )
     assert both.e_value("one", "two") == pytest.approx(1)
     assert not both.clear
     assert "too little to tell them apart" in both.verdict
@@ -88,8 +96,13 @@ def test_a_finite_class_is_scored_by_its_exact_mixture() -> None:
     y = (RNG.random(N) < np.where(A == 1, 0.6, 0.2)).astype(float)
     cls = ged.finite_class(coin, members)
     one = ged.compare_models({"coins": cls}, X, A, y)
-    likelihoods = [np.sum(np.log(np.where(y == 1, np.asarray(m["p"])[A], 1 - np.asarray(m["p"])[A]))) for m in members]
-    assert one["coins"].score == pytest.approx(np.logaddexp.reduce(likelihoods) - math.log(2), abs=1e-9)
+    likelihoods = [
+        np.sum(np.log(np.where(y == 1, np.asarray(m["p"])[A], 1 - np.asarray(m["p"])[A])))
+        for m in members
+    ]
+    assert one["coins"].score == pytest.approx(
+        np.logaddexp.reduce(likelihoods) - math.log(2), abs=1e-9
+    )
 
 
 def test_a_model_that_excludes_an_outcome_is_last_and_says_why() -> None:
@@ -97,7 +110,12 @@ def test_a_model_that_excludes_an_outcome_is_last_and_says_why() -> None:
         r = numpyro.sample("r", dist.Gamma(2.0, 1.0))
         numpyro.sample("y", dist.Poisson(r + 0 * x[:, 0]), obs=y)
 
-    both = ged.compare_models({"counts": ged.density_class(counts), "flat": ged.density_class(flat)}, X[:10], A[:10], Y[:10])
+    both = ged.compare_models(
+        {"counts": ged.density_class(counts), "flat": ged.density_class(flat)},
+        X[:10],
+        A[:10],
+        Y[:10],
+    )
     assert both.best == "flat"
     assert both["counts"].score == -math.inf
     assert "outside the support" in both["counts"].status
@@ -108,7 +126,9 @@ def test_bad_input_is_named() -> None:
     cls = ged.density_class(flat)
     with pytest.raises(errors.ModelError, match="mapping of names to classes"):
         ged.compare_models({}, X, A, Y)
-    with pytest.raises(errors.SettingError, match="draws must be a whole number of at least 20, got 2"):
+    with pytest.raises(
+        errors.SettingError, match="draws must be a whole number of at least 20, got 2"
+    ):
         ged.compare_models({"flat": cls}, X, A, Y, draws=2)
     with pytest.raises(errors.SettingError, match="growth must be larger than 1"):
         ged.compare_models({"flat": cls}, X, A, Y, growth=1.0)
@@ -130,7 +150,9 @@ def test_it_shows_itself(found: Any) -> None:
 
 @pytest.mark.slow
 def test_an_e_value_against_the_model_that_made_the_data_is_seldom_large() -> None:
-    """With truth from the prior of `flat`, exp(score of a rival - its own) exceeds 1/delta with probability at most delta."""
+    """With truth from the prior of `flat`, exp(score of a rival - its own) exceeds 1/delta with
+    probability at most delta.
+    """
     large, runs, delta = 0, 200, 0.1
     models = {"flat": ged.density_class(flat), "sloped": ged.density_class(sloped)}
     for seed in range(runs):
@@ -146,7 +168,9 @@ def test_an_e_value_against_the_model_that_made_the_data_is_seldom_large() -> No
 def test_rows_may_use_the_names_that_a_problem_declares() -> None:
     pd = pytest.importorskip("pandas")
     cls = ged.density_class(sloped)
-    named = ged.Problem(actions=["stay", "go"], columns=["age"], utility=ged.Utility(cls, ged.mean(-9, 9)))
+    named = ged.Problem(
+        actions=["stay", "go"], columns=["age"], utility=ged.Utility(cls, ged.mean(-9, 9))
+    )
     frame, labels = pd.DataFrame({"age": X[:12, 0]}), np.array(["stay", "go"])[A[:12]]
     by_name = ged.compare_models({"one": cls}, frame, labels, Y[:12], problem=named, draws=50)
     by_number = ged.compare_models({"one": cls}, X[:12], A[:12], Y[:12], draws=50)

@@ -1,4 +1,6 @@
-"""Learners and the user's confidence set: exactness, purity, and every guard with a control that needs it."""
+"""Learners and the user's confidence set: exactness, purity, and every guard with a control that
+needs it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,14 @@ from gedppl.learning.reach import declared_reach
 from gedppl.learning.sampled_sets import members
 from gedppl.programs.contract import MemberList, density_class
 from gedppl.study.report.plots import plot_shrinkage
-from tests.program_doubles import Double, Glm, Heteroscedastic, OnePredictorDouble, arm_features, some_rows
+from tests.program_doubles import (
+    Double,
+    Glm,
+    Heteroscedastic,
+    OnePredictorDouble,
+    arm_features,
+    some_rows,
+)
 
 DELTA = 0.05
 LOGISTIC = Glm("Bernoulli", 3)
@@ -36,10 +45,12 @@ TRUTH = np.array([0.8, -0.5, 0.3])
 
 def learned(cls=LOGISTIC, truth=TRUTH, n=150, seed=0, **options):
     rows = some_rows(cls, truth, n, 3 if cls.dim in (1, 3) else cls.dim // 2, seed)
-    return feed(ProgramLearner.start(cls, delta=DELTA, **options), rows.x, rows.a, rows.y, growth=1.2)
+    return feed(
+        ProgramLearner.start(cls, delta=DELTA, **options), rows.x, rows.a, rows.y, growth=1.2
+    )
 
 
-# the predictive -------------------------------------------------------------------------------------------------------------
+# the predictive -----------------------------------------------------------------------------------
 
 
 def test_batch_predictive_is_the_product_of_the_sequential_ones() -> None:
@@ -85,14 +96,18 @@ class Brittle(Glm):
 
 def test_learner_survives_an_outcome_that_no_particle_explains() -> None:
     cls = Brittle("Normal", 1, extra={"scale": 1.0}, exact=False)
-    learner = ProgramLearner.start(cls, delta=DELTA).absorb(np.ones((1, 1)), np.zeros(1, int), np.ones(1)).refit()
+    learner = (
+        ProgramLearner.start(cls, delta=DELTA)
+        .absorb(np.ones((1, 1)), np.zeros(1, int), np.ones(1))
+        .refit()
+    )
     broken = learner.absorb(np.ones((1, 1)), np.zeros(1, int), np.array([7.0]))
     assert broken.evidence == 0.0
     assert broken.starts == (Start(1, 2, 0.0),)
     assert learner.n == 1  # the old learner is as it was
 
 
-# the program learner ----------------------------------------------------------------------------------------------------------
+# the program learner ------------------------------------------------------------------------------
 
 
 def test_absorb_is_pure_and_does_not_depend_on_the_order_inside_a_batch() -> None:
@@ -119,18 +134,25 @@ def test_exact_logistic_bounds_in_one_dimension_are_the_roots_of_the_set() -> No
     for s in learner.sets:
         top = s.region.centre[0]
         for side in (-1, 1):
-            ends.append(brentq(lambda t, s=s: s.region.slack(np.array([[t]]))[0], top, top + side * 30))
+            ends.append(
+                brentq(lambda t, s=s: s.region.slack(np.array([[t]]))[0], top, top + side * 30)
+            )
     assert found.method == "exact"
     assert found.guaranteed
-    candidates = np.array(ends).reshape(-1, 2)  # the set with the narrower quadratic approximation was used
-    assert np.abs(expit(candidates) - [found.lower[0, 0], found.upper[0, 0]]).max(axis=1).min() < 1e-5
+    # the set with the narrower quadratic approximation was used
+    candidates = np.array(ends).reshape(-1, 2)
+    assert (
+        np.abs(expit(candidates) - [found.lower[0, 0], found.upper[0, 0]]).max(axis=1).min() < 1e-5
+    )
     inside = expit(candidates[:, 0].max()) - 1e-6, expit(candidates[:, 1].min()) + 1e-6
     assert found.lower[0, 0] <= inside[0] + 1e-5
     assert found.upper[0, 0] >= inside[1] - 1e-5
 
 
 def test_a_hump_inside_the_interval_is_found() -> None:
-    """The Bernoulli variance is largest at p = 1/2, inside the interval of p; its ends are smaller."""
+    """The Bernoulli variance is largest at p = 1/2, inside the interval of p; its ends are
+    smaller.
+    """
     learner = learned()
     x = np.array([[0.05, 0.05, 0.05]])
     p = learner.bounds(mean(0, 1), x, 1)
@@ -164,12 +186,15 @@ def test_an_open_end_never_hides_what_lies_beyond() -> None:
     wide = ProgramLearner.start(cls, delta=DELTA).bounds(mean(-1e12, 1e12), np.ones((1, 1)), 1)
     assert (wide.lower[0, 0], wide.upper[0, 0]) == (-1e12, 1e12)
     known = ProgramLearner.start(cls, delta=DELTA).bounds(variance(9.0), np.ones((1, 1)), 1)
-    assert (known.lower[0, 0], known.upper[0, 0]) == (1.0, 1.0)  # the variance does not depend on the parameter
+    # the variance does not depend on the parameter
+    assert (known.lower[0, 0], known.upper[0, 0]) == (1.0, 1.0)
 
 
 def test_a_users_function_is_searched_and_says_so() -> None:
     counts = OnePredictorDouble("Poisson", "log", 3)
-    found = learned(counts, 0.3 * TRUTH).bounds(expected(lambda y, x, a: np.minimum(y, 4.0), 0, 4), np.ones((1, 3)), 1)
+    found = learned(counts, 0.3 * TRUTH).bounds(
+        expected(lambda y, x, a: np.minimum(y, 4.0), 0, 4), np.ones((1, 3)), 1
+    )
     assert (found.method, found.guaranteed) == ("ascent", False)
     assert "grid" in found.note
 
@@ -186,9 +211,15 @@ def test_before_any_row_everything_is_possible() -> None:
 
 
 def test_ascent_bounds_agree_with_the_exact_ones(monkeypatch) -> None:
-    """The same model with its linear predictor hidden: ascent reaches the exact bounds of the same set."""
-    # the unit of a working prior is read off a predictor in one way and off a program in another, and so would the sets be
-    monkeypatch.setattr("gedppl.learning.programs.parameter_units", lambda data, initial, x, n_actions: np.ones(len(initial)))
+    """The same model with its linear predictor hidden: ascent reaches the exact bounds of the
+    same set.
+    """
+    # the unit of a working prior is read off a predictor in one way and off a program in another,
+    # and so would the sets be
+    monkeypatch.setattr(
+        "gedppl.learning.programs.parameter_units",
+        lambda data, initial, x, n_actions: np.ones(len(initial)),
+    )
     exact, hidden = learned(), learned(Glm("Bernoulli", 3, exact=False))
     assert hidden.evidence == pytest.approx(exact.evidence, abs=1e-6)
     x = np.random.default_rng(4).standard_normal((2, 3))
@@ -200,7 +231,9 @@ def test_ascent_bounds_agree_with_the_exact_ones(monkeypatch) -> None:
     assert (other.upper >= one.upper - 1e-3 * (one.upper - one.estimate)).all()
     assert (other.lower <= one.lower + 1e-3 * (one.estimate - one.lower)).all()
     for i, k in np.ndindex(2, 2):
-        reached = hidden.cls.values_grad(mean(0, 1), other.witness[i, k][None], x[i : i + 1], np.array([k]))[0][0]
+        reached = hidden.cls.values_grad(
+            mean(0, 1), other.witness[i, k][None], x[i : i + 1], np.array([k])
+        )[0][0]
         assert reached <= other.upper[i, k] + 1e-12
         assert any(s.region.slack(other.witness[i, k][None])[0] >= 0 for s in hidden.sets)
 
@@ -214,23 +247,34 @@ def test_trail_is_the_delta_bound_of_every_snapshot() -> None:
     assert trail.upper[0, 0].tolist() == [50.0, 50.0]
     for b in (B // 2, B - 1):
         theta = learner.snapshots.theta[b]
-        value, grad = learner.cls.values_grad(variance(50), np.repeat(theta[None], 2, 0), np.repeat(x, 2, 0), np.arange(2))
-        half = np.sqrt(2 * learner.snapshots.kappa[b]) * np.linalg.norm(grad @ learner.snapshots.whitener[b].T, axis=1)
+        value, grad = learner.cls.values_grad(
+            variance(50), np.repeat(theta[None], 2, 0), np.repeat(x, 2, 0), np.arange(2)
+        )
+        half = np.sqrt(2 * learner.snapshots.kappa[b]) * np.linalg.norm(
+            grad @ learner.snapshots.whitener[b].T, axis=1
+        )
         np.testing.assert_allclose(trail.estimate[0, b], value, rtol=1e-10)
         np.testing.assert_allclose(trail.upper[0, b], np.clip(value + half, 0, 50), rtol=1e-8)
     before = learner.trail(variance(50), x, 2)
     longer = learner.absorb(x, np.zeros(1, int), np.zeros(1)).refit().trail(variance(50), x, 2)
-    np.testing.assert_array_equal(longer.upper[:, :B], before.upper)  # a snapshot never changes afterwards
+    # a snapshot never changes afterwards
+    np.testing.assert_array_equal(longer.upper[:, :B], before.upper)
 
 
 def test_squared_deviation_of_a_linear_gaussian_is_two_sigma_squared_kappa() -> None:
-    """For a Gaussian mean sum_i (phi_i'd)^2 = sigma^2 d'Id, so its supremum over the set is exactly 2 sigma^2 kappa."""
+    """For a Gaussian mean sum_i (phi_i'd)^2 = sigma^2 d'Id, so its supremum over the set is
+    exactly 2 sigma^2 kappa.
+    """
     learner = learned(Glm("Normal", 3, extra={"scale": 0.5}), n=120)
     assert learner.squared_deviation(mean(-99, 99)) <= 120 * 198**2
     start = learner.sets[-1].start
     if start:  # the whole history against the information of a later segment
         assert learner.squared_deviation(mean(-99, 99)) > 2 * 0.25 * learner.kappa
-    plain = learned(Glm("Normal", 3, extra={"scale": 0.5}), n=120, confidence=radius.likelihood_ratio(restarts=False))
+    plain = learned(
+        Glm("Normal", 3, extra={"scale": 0.5}),
+        n=120,
+        confidence=radius.likelihood_ratio(restarts=False),
+    )
     assert plain.squared_deviation(mean(-99, 99)) == pytest.approx(2 * 0.25 * plain.kappa, rel=1e-6)
 
 
@@ -241,7 +285,9 @@ def test_contains_is_the_definition() -> None:
         for s in learner.starts:
             rows = learner.rows
             tail = LOGISTIC.log_likelihood(theta, rows.x[s.n :], rows.a[s.n :], rows.y[s.n :]).sum()
-            inside &= tail >= learner.evidence - s.evidence - math.log(1 / learner.rule.level(s.k, DELTA))
+            inside &= tail >= learner.evidence - s.evidence - math.log(
+                1 / learner.rule.level(s.k, DELTA)
+            )
         assert bool(learner.contains(theta[None])[0]) == inside
     assert not learner.contains(TRUTH[None] + 3.0)[0]
     bounded = replace(learner, cls=Glm("Bernoulli", 3, bound=0.1))
@@ -249,7 +295,9 @@ def test_contains_is_the_definition() -> None:
 
 
 def test_misspecification_empties_the_set_and_falls_back_to_the_range() -> None:
-    """Outcomes follow the first half's law, then another: a sharp model cannot have produced both."""
+    """Outcomes follow the first half's law, then another: a sharp model cannot have produced
+    both.
+    """
     cls = Glm("Normal", 1, lambda x, a: x, extra={"scale": 0.05})
     rng = np.random.default_rng(0)
     x = np.ones((400, 1))
@@ -257,7 +305,8 @@ def test_misspecification_empties_the_set_and_falls_back_to_the_range() -> None:
     learner = ProgramLearner.start(cls, delta=DELTA)
     for i in range(8):
         learner = learner.absorb(x[i : i + 1], np.zeros(1, int), y[i : i + 1]).refit()
-    # a predictive from outside the class that knows the alternation: valid, and better than every member
+    # a predictive from outside the class that knows the alternation: valid, and better than every
+    # member
     cheat = replace(learner, evidence=learner.evidence + 1e6).refit()
     found = cheat.bounds(mean(-2, 2), x[:1], 1)
     assert (found.lower[0, 0], found.upper[0, 0]) == (-2.0, 2.0)
@@ -272,7 +321,9 @@ def test_a_failed_fit_keeps_the_last_good_one() -> None:
     good = learner.oracle
 
     def broken(cls, rows, **options):
-        return replace(good(cls, rows, **options), theta=np.full(3, np.nan), ok=False, status="it broke")
+        return replace(
+            good(cls, rows, **options), theta=np.full(3, np.nan), ok=False, status="it broke"
+        )
 
     rows = some_rows(LOGISTIC, TRUTH, 5, 3, 8)
     later = replace(learner, oracle=broken).absorb(rows.x, rows.a, rows.y).refit()
@@ -298,7 +349,7 @@ def test_declared_bounds_cut_unbounded_directions() -> None:
     assert declared_reach(Bounded, np.array([[3.0, 4.0, 0.0]])).tolist() == [10.0]
 
 
-# other rules on programs ---------------------------------------------------------------------------------------------------
+# other rules on programs --------------------------------------------------------------------------
 
 
 def test_affinity_ball_of_a_linear_gaussian_is_its_ellipsoid() -> None:
@@ -312,7 +363,10 @@ def test_affinity_ball_of_a_linear_gaussian_is_its_ellipsoid() -> None:
         z = share * np.sqrt(2 * only.region.kappa) * direction / np.linalg.norm(direction)
         theta = only.region.theta(z[None])
         assert bool(learner.contains(theta)[0]) is inside
-        p, q = (cls.density_at(t, learner.rows.x, learner.rows.a) for t in (only.region.centre, theta[0]))
+        p, q = (
+            cls.density_at(t, learner.rows.x, learner.rows.a)
+            for t in (only.region.centre, theta[0])
+        )
         total = float(np.sum(-np.log1p(-hellinger2(p, q).value)))
         assert (total <= only.region.kappa / 4) is inside
 
@@ -343,7 +397,7 @@ def test_chi_square_on_a_glm_is_exact_but_not_guaranteed() -> None:
     assert not found.guaranteed
 
 
-# the finite learner ----------------------------------------------------------------------------------------------------------
+# the finite learner -------------------------------------------------------------------------------
 
 
 class Means(MemberList):
@@ -359,7 +413,9 @@ class Means(MemberList):
         return np.stack([np.asarray(functional(self.density(m, x, a))) for m in theta])
 
     def density(self, m, x, a):
-        return Density("Normal", {"loc": self.means[m] + np.asarray(a, float), "scale": np.ones(len(a))})
+        return Density(
+            "Normal", {"loc": self.means[m] + np.asarray(a, float), "scale": np.ones(len(a))}
+        )
 
 
 GRID = np.linspace(-1, 1, 21)
@@ -394,7 +450,8 @@ def test_finite_set_is_the_mixture_likelihood_ratio_and_remembers_who_was_never_
     assert found.guaranteed
     trail = learner.trail(mean(-3, 3), np.zeros((1, 1)), 2)
     np.testing.assert_array_equal(trail.upper[:, -1], found.upper)
-    assert (np.diff(trail.upper, axis=1) > 0).any()  # no running intersection: a set may widen again
+    # no running intersection: a set may widen again
+    assert (np.diff(trail.upper, axis=1) > 0).any()
     values = GRID[inside] - found.estimate[0, 0]
     assert learner.squared_deviation(mean(-3, 3)) == pytest.approx(120 * np.max(values**2))
 
@@ -454,13 +511,15 @@ def test_finite_restarts_are_valid_too() -> None:
     assert learner.alive[12]
 
 
-# choosing a learner, and the user's object ----------------------------------------------------------------------------------
+# choosing a learner, and the user's object --------------------------------------------------------
 
 
 def test_learner_for_picks_by_class_and_rule() -> None:
     gaussian = Glm("Normal", 3, extra={"scale": 0.5})
     assert isinstance(learner_for(gaussian, delta=DELTA), LinearGaussianLearner)
-    assert isinstance(learner_for(gaussian, delta=DELTA, confidence=radius.chi_square()), ProgramLearner)
+    assert isinstance(
+        learner_for(gaussian, delta=DELTA, confidence=radius.chi_square()), ProgramLearner
+    )
     assert isinstance(learner_for(LOGISTIC, delta=DELTA), ProgramLearner)
     assert isinstance(learner_for(Means(GRID), delta=DELTA), FiniteLearner)
     with pytest.raises(SettingError, match=r"delta must lie strictly between 0 and 1, got 1\.5"):
@@ -496,7 +555,11 @@ def test_learner_for_takes_a_gaussian_prior_as_it_is_and_summarises_another() ->
     np.testing.assert_allclose(np.diag(bent.space.prior), 0.3**-2.0, rtol=0.1)
 
 
-@pytest.mark.parametrize("cls", [LOGISTIC, Glm("Normal", 3, extra={"scale": 0.5})], ids=["ascent on programs", "ellipsoid"])
+@pytest.mark.parametrize(
+    "cls",
+    [LOGISTIC, Glm("Normal", 3, extra={"scale": 0.5})],
+    ids=["ascent on programs", "ellipsoid"],
+)
 def test_confidence_set_answers_its_questions(cls) -> None:
     rows = some_rows(cls, TRUTH, 120, 3, 0)
     found = confidence_set(cls, rows.x, rows.a, rows.y, delta=DELTA)
@@ -524,14 +587,18 @@ def test_members_never_exceed_the_bounds() -> None:
         found = members(learner, 200, 0, source)
         assert learner.contains(found.theta).all()
         assert found.note.startswith("inner approximation")
-        values = LOGISTIC.values(mean(0, 1), found.theta, np.repeat(x, 2, 0), np.tile([0, 1], 5)).reshape(-1, 5, 2)
+        values = LOGISTIC.values(
+            mean(0, 1), found.theta, np.repeat(x, 2, 0), np.tile([0, 1], 5)
+        ).reshape(-1, 5, 2)
         assert (values <= exact.upper + 1e-9).all()
         assert (values >= exact.lower - 1e-9).all()
 
 
 def test_shrinkage_table_and_plot() -> None:
     rows = some_rows(LOGISTIC, TRUTH, 256, 3, 0)
-    table = shrinkage(LOGISTIC, mean(0, 1), rows.x, rows.a, rows.y, at=np.ones((1, 3)) * 0.4, sizes=[16, 64, 256])
+    table = shrinkage(
+        LOGISTIC, mean(0, 1), rows.x, rows.a, rows.y, at=np.ones((1, 3)) * 0.4, sizes=[16, 64, 256]
+    )
     assert [row.n for row in table.rows] == [16, 64, 256]
     widths = [row.width for row in table.rows]
     assert widths[0] > widths[1] > widths[2]
@@ -545,7 +612,9 @@ def test_shrinkage_table_and_plot() -> None:
 
 
 def test_shrinkage_names_the_cause() -> None:
-    """Rows that say nothing about the action asked for: curvature. The same rows about it: the radius or nothing."""
+    """Rows that say nothing about the action asked for: curvature. The same rows about it: the
+    radius or nothing.
+    """
     cls = Glm("Bernoulli", 2, arm_features(2))
     rng = np.random.default_rng(0)
     x, a = np.ones((600, 1)), np.where(np.arange(600) < 60, np.arange(600) % 2, 0)
@@ -557,31 +626,77 @@ def test_shrinkage_names_the_cause() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: confidence_set(LOGISTIC, np.ones((3, 3)), np.zeros(2, int), np.ones(3)), ShapeError, r"a \(n,\)"),
-        (lambda: confidence_set(LOGISTIC, np.ones((0, 3)), np.zeros(0, int), np.ones(0)), ShapeError, "at least one row"),
-        (lambda: confidence_set(LOGISTIC, np.ones((1, 3)), np.zeros(1, int), [np.nan]), NotFiniteError, "finite"),
-        (lambda: feed(learned(n=3), np.ones((1, 3)), np.zeros(1), np.ones(1), growth=1.0), SettingError, "growth must be"),
+        (
+            lambda: confidence_set(LOGISTIC, np.ones((3, 3)), np.zeros(2, int), np.ones(3)),
+            ShapeError,
+            r"a \(n,\)",
+        ),
+        (
+            lambda: confidence_set(LOGISTIC, np.ones((0, 3)), np.zeros(0, int), np.ones(0)),
+            ShapeError,
+            "at least one row",
+        ),
+        (
+            lambda: confidence_set(LOGISTIC, np.ones((1, 3)), np.zeros(1, int), [np.nan]),
+            NotFiniteError,
+            "finite",
+        ),
+        (
+            lambda: feed(learned(n=3), np.ones((1, 3)), np.zeros(1), np.ones(1), growth=1.0),
+            SettingError,
+            "growth must be",
+        ),
         (lambda: members(learned(n=3), 5, 0, "dreams"), SettingError, "source must be one of"),
         (lambda: members(learned(n=3), 0), SettingError, "n must be at least 1, got 0"),
         (lambda: members(learned(n=3), 5, 0, "svi"), SettingError, "needs a guide with spread"),
         (lambda: members(learned(n=3), 5, 0, "nuts"), SettingError, "NumPyro or Pyro program"),
-        (lambda: members(ProgramLearner.start(LOGISTIC, delta=0.1), 5), SettingError, "no bounded set"),
-        (lambda: members(ProgramLearner.start(LOGISTIC, delta=0.1), 5, 0, "laplace"), SettingError, "needs a fit"),
+        (
+            lambda: members(ProgramLearner.start(LOGISTIC, delta=0.1), 5),
+            SettingError,
+            "no bounded set",
+        ),
+        (
+            lambda: members(ProgramLearner.start(LOGISTIC, delta=0.1), 5, 0, "laplace"),
+            SettingError,
+            "needs a fit",
+        ),
         (lambda: ProgramLearner.start(LOGISTIC, delta=0.0), SettingError, "delta must lie"),
         (lambda: FiniteLearner.start(Means(GRID), delta=1.0), SettingError, "delta must lie"),
         (lambda: finite_learner(5, radius.chi_square()), SettingError, "parametric classes"),
-        (lambda: shrinkage(LOGISTIC, mean(0, 1), np.ones((3, 3)), np.zeros(3, int), np.ones(3), at=np.ones(3), sizes=[9]),
-         SettingError, "between 1 and the 3 rows"),
-        (lambda: ConfidenceSet(Means(GRID), finite_learner(5)[0]).contains({"m": 1}), SettingError, "members are numbers"),
+        (
+            lambda: shrinkage(
+                LOGISTIC,
+                mean(0, 1),
+                np.ones((3, 3)),
+                np.zeros(3, int),
+                np.ones(3),
+                at=np.ones(3),
+                sizes=[9],
+            ),
+            SettingError,
+            "between 1 and the 3 rows",
+        ),
+        (
+            lambda: ConfidenceSet(Means(GRID), finite_learner(5)[0]).contains({"m": 1}),
+            SettingError,
+            "members are numbers",
+        ),
     ],
-)  # fmt: skip
+)
 def test_errors(call, error, match) -> None:
     with pytest.raises(error, match=match):
         call()
 
 
-@pytest.mark.parametrize(("family", "extra"), [("Normal", {"scale": 0.5}), ("Bernoulli", {}), ("Poisson", {}),
-                                               ("Gamma", {"concentration": 2.0})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [
+        ("Normal", {"scale": 0.5}),
+        ("Bernoulli", {}),
+        ("Poisson", {}),
+        ("Gamma", {"concentration": 2.0}),
+    ],
+)
 def test_features_alone_give_the_classes_own_likelihood(family, extra) -> None:
     cls = Glm(family, 3, extra=extra)
     rows = some_rows(cls, TRUTH, 5000, 3, 2)
@@ -593,9 +708,13 @@ def test_features_alone_give_the_classes_own_likelihood(family, extra) -> None:
     np.testing.assert_allclose(value, expected_value, rtol=1e-11)
     np.testing.assert_allclose(data.value(theta), expected_value, rtol=1e-11)
     np.testing.assert_allclose(grad, expected_grad, rtol=1e-9, atol=1e-7)
-    np.testing.assert_allclose(data.information(TRUTH), -cls.total_hessian(TRUTH, rows), rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(
+        data.information(TRUTH), -cls.total_hessian(TRUTH, rows), rtol=1e-5, atol=1e-3
+    )
     part = data.between(100, 300)
-    np.testing.assert_allclose(part.value(theta), data.row_values(theta)[:, 100:300].sum(axis=1), rtol=1e-11)
+    np.testing.assert_allclose(
+        part.value(theta), data.row_values(theta)[:, 100:300].sum(axis=1), rtol=1e-11
+    )
 
 
 def test_doubles_have_right_gradients() -> None:
@@ -611,7 +730,9 @@ def test_doubles_have_right_gradients() -> None:
 
 @pytest.mark.parametrize("nuts", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_numpyro_program_from_end_to_end(nuts) -> None:
-    """A program whose scale is log-linear in a context: sets by ascent, a witness by name, draws labelled as what they are."""
+    """A program whose scale is log-linear in a context: sets by ascent, a witness by name, draws
+    labelled as what they are.
+    """
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
@@ -635,7 +756,9 @@ def test_a_numpyro_program_from_end_to_end(nuts) -> None:
     for k in range(2):
         worst = bounds.witness[0][k]
         assert set(worst) == {"w", "s"}
-        assert any(s.region.slack(found.cls.flatten(worst)[None])[0] >= 0 for s in found.learner.sets)
+        assert any(
+            s.region.slack(found.cls.flatten(worst)[None])[0] >= 0 for s in found.learner.sets
+        )
     for source in ("laplace", "nuts") if nuts else ("laplace",):
         drawn = found.sampled_bounds(variance(50), x[:1], 2, n=64, source=source)
         assert drawn.method == "sampled"

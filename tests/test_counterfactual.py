@@ -1,4 +1,6 @@
-"""Expected inverse counts against dynamic programming; the exact pass, twice; the block pass against it."""
+"""Expected inverse counts against dynamic programming; the exact pass, twice; the block pass
+against it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,18 @@ import pytest
 from gedppl import counterfactual
 from gedppl.counterfactual import block_pass, blocks, exact_pass, expected_inverse_count
 from gedppl.counterfactual.blocks import fill_blocks
-from gedppl.errors import ActionRangeError, DataError, InfeasibleError, NotFiniteError, SettingError, ShapeError
+from gedppl.errors import (
+    ActionRangeError,
+    DataError,
+    InfeasibleError,
+    NotFiniteError,
+    SettingError,
+    ShapeError,
+)
 from gedppl.selection import select_policy
 from tests.clear_pass import clear_pass
 
-# expected inverse counts ---------------------------------------------------------------------------------------------
+# expected inverse counts --------------------------------------------------------------------------
 
 
 def by_dynamic_programming(p: np.ndarray, pulls: int = 1) -> np.ndarray:
@@ -34,8 +43,12 @@ def test_expected_inverse_count_is_that_of_the_law(n: int) -> None:
     rng = np.random.default_rng(n)
     p = rng.random((n, 5)) * [1.0, 0.1, 0.003, 0.0, 1.0]
     p[:, 4] = rng.random(n) < 0.5  # a sure count
-    assert expected_inverse_count(p) == pytest.approx(by_dynamic_programming(p), abs=1e-8, rel=1e-10)
-    assert expected_inverse_count(p, pulls=3) == pytest.approx(by_dynamic_programming(p, 3), abs=1e-8, rel=1e-10)
+    assert expected_inverse_count(p) == pytest.approx(
+        by_dynamic_programming(p), abs=1e-8, rel=1e-10
+    )
+    assert expected_inverse_count(p, pulls=3) == pytest.approx(
+        by_dynamic_programming(p, 3), abs=1e-8, rel=1e-10
+    )
 
 
 @pytest.mark.parametrize("q", [1.0, 0.2, 1e-3, 1e-5, 1e-9])
@@ -70,18 +83,25 @@ def test_plain_gauss_legendre_is_wrong_on_long_histories() -> None:
         ([0.5], 0, SettingError, "at least 1, got 0"),
     ],
 )
-def test_expected_inverse_count_names_bad_input(p: Any, pulls: int, error: type[Exception], message: str) -> None:
+def test_expected_inverse_count_names_bad_input(
+    p: Any, pulls: int, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         expected_inverse_count(p, pulls=pulls)
 
 
-# instances ---------------------------------------------------------------------------------------------------------------
+# instances ----------------------------------------------------------------------------------------
 
 
 def history(
-    seed: int, n_actions: int = 5, n_limits: int = 1, t: int = 200, growth: float = 1.2, weight: float | None = None,
+    seed: int,
+    n_actions: int = 5,
+    n_limits: int = 1,
+    t: int = 200,
+    growth: float = 1.2,
+    weight: float | None = None,
     n_contexts: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Snapshots that close in on a truth; action 0 is safe."""
     rng = np.random.default_rng(seed)
     starts = [0]
@@ -93,7 +113,9 @@ def history(
     cost = rng.random((n_contexts, 1, n_limits, n_actions))
     shape = (n_contexts, len(starts))
     base = utility + shrink * (0.3 + 0.3 * rng.normal(size=(*shape, n_actions)))
-    upper = np.clip(cost + shrink[:, None] * (1 + 0.1 * rng.normal(size=(*shape, n_limits, n_actions))), 0, 1)
+    upper = np.clip(
+        cost + shrink[:, None] * (1 + 0.1 * rng.normal(size=(*shape, n_limits, n_actions))), 0, 1
+    )
     upper[..., 0] = 0.05
     scale = 10 ** rng.uniform(-2, 0.3) if weight is None else weight
     return {
@@ -136,7 +158,7 @@ def literal_path(arguments: dict[str, Any]) -> np.ndarray:
     return np.array(path)
 
 
-# the exact pass ----------------------------------------------------------------------------------------------------------
+# the exact pass -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_limits", [0, 1, 2])
@@ -149,7 +171,10 @@ def test_exact_pass_is_the_recursion(n_limits: int, ties: bool) -> None:
         assert np.abs(path[0] - literal_path(arguments)).max() <= 1e-10  # type: ignore[index]
 
 
-@pytest.mark.parametrize("case", ["plain", "ties", "mask", "queries", "refit every round", "three limits", "many actions"])
+@pytest.mark.parametrize(
+    "case",
+    ["plain", "ties", "mask", "queries", "refit every round", "three limits", "many actions"],
+)
 def test_the_pass_is_the_one_with_nothing_precomputed(case: str) -> None:
     arguments = history(3, n_actions=6, t=150, n_contexts=2)
     if case == "ties":
@@ -179,9 +204,13 @@ def test_past_rounds_are_replayed_bit_for_bit() -> None:
     for j in (0, 1, 17, 64, 65, 129, 179):
         n = int((arguments["block_start"] <= j).sum())
         then = exact_pass(
-            arguments["base_score"][:, :n], arguments["cost_upper"][:, :n], arguments["at_most"][:n],
-            arguments["bonus_weight"][: j + 1], arguments["block_start"][:n], j,
-        )  # fmt: skip
+            arguments["base_score"][:, :n],
+            arguments["cost_upper"][:, :n],
+            arguments["at_most"][:n],
+            arguments["bonus_weight"][: j + 1],
+            arguments["block_start"][:n],
+            j,
+        )
         assert np.array_equal(then.policy, today[:, j])  # type: ignore[index]
 
 
@@ -203,7 +232,11 @@ def test_contexts_of_a_batch_do_not_mix() -> None:
 def test_permuting_actions_permutes_policies(run: Any, n_limits: int) -> None:
     arguments = history(9, n_limits=n_limits, n_actions=5, t=300)
     order = np.random.default_rng(0).permutation(5)
-    moved = {**arguments, "base_score": arguments["base_score"][..., order], "cost_upper": arguments["cost_upper"][..., order]}
+    moved = {
+        **arguments,
+        "base_score": arguments["base_score"][..., order],
+        "cost_upper": arguments["cost_upper"][..., order],
+    }
     assert run(**moved).policy == pytest.approx(run(**arguments).policy[:, order], abs=1e-7)
 
 
@@ -222,7 +255,9 @@ def test_units_do_not_matter(run: Any, n_limits: int) -> None:
 
 
 def test_sampling_the_counterfactual_actions_is_another_algorithm() -> None:
-    """Counting sampled actions instead of their probabilities changes today's policy, from one seed to the next."""
+    """Counting sampled actions instead of their probabilities changes today's policy, from one
+    seed to the next.
+    """
     arguments = history(12, weight=1.0, t=150)
     exact = exact_pass(**arguments, keep_path=True).path[0]  # type: ignore[index]
     far = []
@@ -231,7 +266,9 @@ def test_sampling_the_counterfactual_actions_is_another_algorithm() -> None:
         for i in range(arguments["t"] + 1):
             b = np.nonzero(arguments["block_start"] <= i)[0][-1]
             score = arguments["base_score"][0, b] + arguments["bonus_weight"][i] / (1 + count)
-            policy = select_policy(score, arguments["cost_upper"][0, b], arguments["at_most"][b], played=count)
+            policy = select_policy(
+                score, arguments["cost_upper"][0, b], arguments["at_most"][b], played=count
+            )
             path.append(policy)
             count[rng.choice(5, p=policy)] += 1
         far.append(np.abs(np.array(path) - exact).sum(axis=1) > 0.1)
@@ -240,9 +277,13 @@ def test_sampling_the_counterfactual_actions_is_another_algorithm() -> None:
 
 def test_first_round_and_full_information() -> None:
     first = {
-        "base_score": [[[0.1, 0.5, 0.9]]], "cost_upper": [[[[0.0, 1.0, 1.0]]]], "at_most": [[0.4]],
-        "bonus_weight": [1.0], "block_start": [0], "t": 0,
-    }  # fmt: skip
+        "base_score": [[[0.1, 0.5, 0.9]]],
+        "cost_upper": [[[[0.0, 1.0, 1.0]]]],
+        "at_most": [[0.4]],
+        "bonus_weight": [1.0],
+        "block_start": [0],
+        "t": 0,
+    }
     assert exact_pass(**first).policy[0] == pytest.approx([0.6, 0.0, 0.4], abs=1e-12)
     arguments = history(13, t=70)
     shown = np.ones((5, 5), bool)
@@ -264,12 +305,14 @@ def test_label_queries_count_only_what_was_shown_and_use_the_budget() -> None:
     assert result.expected_count[0, 1::2] == pytest.approx(asked.sum(axis=0), abs=1e-9)
 
 
-# the block pass ----------------------------------------------------------------------------------------------------------
+# the block pass -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_limits", [0, 1, 2, 3])
 def test_a_filling_is_the_maximum(n_limits: int) -> None:
-    """First-order condition: no feasible policy has a higher score at the marginal bonuses the filling leaves."""
+    """First-order condition: no feasible policy has a higher score at the marginal bonuses the
+    filling leaves.
+    """
     rng = np.random.default_rng(n_limits)
     n_contexts, n_actions = 60, 6
     score = rng.random((n_contexts, 1, n_actions))
@@ -293,9 +336,13 @@ def test_a_filling_is_the_maximum(n_limits: int) -> None:
 def test_a_filling_by_hand() -> None:
     """β = 2, counts 1: prices λ - score with λ = 1.5 give counts 4 and 2."""
     filled = fill_blocks(
-        np.array([[[1.0, 0.5, -5.0]]]), np.zeros((1, 1, 0, 3)), np.ones((1, 1, 3), bool),
-        np.array([2.0]), np.array([4.0]), np.ones(3),
-    )  # fmt: skip
+        np.array([[[1.0, 0.5, -5.0]]]),
+        np.zeros((1, 1, 0, 3)),
+        np.ones((1, 1, 3), bool),
+        np.array([2.0]),
+        np.array([4.0]),
+        np.ones(3),
+    )
     assert filled.gain[0] == pytest.approx([3.0, 1.0, 0.0], abs=1e-7)
 
 
@@ -304,7 +351,9 @@ def test_blocks_stay_close_to_the_exact_pass(n_actions: int, n_limits: int) -> N
     """Cumulative utility within 1% where holding each block's first policy loses more."""
     held_loss = []
     for seed in range(6):
-        arguments = history(100 + seed, n_actions, n_limits, t=1000, weight=10 ** np.linspace(-2, 0.3, 6)[seed])
+        arguments = history(
+            100 + seed, n_actions, n_limits, t=1000, weight=10 ** np.linspace(-2, 0.3, 6)[seed]
+        )
         exact, quick = exact_pass(**arguments), block_pass(**arguments)
         utility = arguments["base_score"][0, -1]
         utility = utility - utility.min() + 0.1
@@ -314,13 +363,17 @@ def test_blocks_stay_close_to_the_exact_pass(n_actions: int, n_limits: int) -> N
         held, edges = np.zeros(n_actions), np.append(arguments["block_start"], arguments["t"])
         for b, n in enumerate(np.diff(edges)):
             score = arguments["base_score"][0, b] + arguments["bonus_weight"][edges[b]] / (1 + held)
-            held += n * select_policy(score, arguments["cost_upper"][0, b], arguments["at_most"][b], played=held)
+            held += n * select_policy(
+                score, arguments["cost_upper"][0, b], arguments["at_most"][b], played=held
+            )
         held_loss.append(held @ utility / total - 1)
     assert min(held_loss) < -0.01
 
 
 def test_early_blocks_are_merged_and_little_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A history's blocks do not grow in number with t; merging far more of them is another algorithm."""
+    """A history's blocks do not grow in number with t; merging far more of them is another
+    algorithm.
+    """
 
     def filled_blocks(t: int, share: float) -> tuple[list[int], counterfactual.PassResult]:
         sizes, fill = [], counterfactual.fill_blocks
@@ -343,8 +396,15 @@ def test_early_blocks_are_merged_and_little_is_lost(monkeypatch: pytest.MonkeyPa
         cost[:, 0] = 0.05
         base = np.array([0.1, 0.5, 0.6, 0.9]) + 0.5 * shrink * rng.normal(size=(len(start), 4))
         weight = 0.3 * np.sqrt(np.arange(t + 1) + 1.0)
-        return {"base_score": base[None], "cost_upper": cost[None, :, None], "at_most": np.full((len(start), 1), 0.4),
-                "bonus_weight": weight, "block_start": np.array(start), "t": t, "safe_action": 0}  # fmt: skip
+        return {
+            "base_score": base[None],
+            "cost_upper": cost[None, :, None],
+            "at_most": np.full((len(start), 1), 0.4),
+            "bonus_weight": weight,
+            "block_start": np.array(start),
+            "t": t,
+            "safe_action": 0,
+        }
 
     t = 3000
     (all_,), every = filled_blocks(t, 0.0)
@@ -353,24 +413,31 @@ def test_early_blocks_are_merged_and_little_is_lost(monkeypatch: pytest.MonkeyPa
     assert all_ > 110
     assert some < 90
     assert few < 10
-    moved = [np.abs(one.expected_count - every.expected_count).sum() / 2 / t for one in (merged, coarse)]
+    moved = [
+        np.abs(one.expected_count - every.expected_count).sum() / 2 / t for one in (merged, coarse)
+    ]
     assert moved[0] < 0.01 < moved[1]
     assert filled_blocks(30_000, counterfactual.MERGED_SHARE)[0][0] <= some + 5
 
 
 def test_a_changed_limit_keeps_its_own_block() -> None:
     given = {
-        "base_score": np.tile([0.0, 1.0], (1, 40, 1)), "cost_upper": np.tile([0.0, 1.0], (1, 40, 1, 1)),
-        "at_most": np.r_[np.full(20, 0.2), np.full(20, 0.6)][:, None], "bonus_weight": np.full(4001, 1e-3),
-        "block_start": np.r_[np.arange(20), 20 + np.arange(20)], "t": 4000, "safe_action": 0,
-    }  # fmt: skip
+        "base_score": np.tile([0.0, 1.0], (1, 40, 1)),
+        "cost_upper": np.tile([0.0, 1.0], (1, 40, 1, 1)),
+        "at_most": np.r_[np.full(20, 0.2), np.full(20, 0.6)][:, None],
+        "bonus_weight": np.full(4001, 1e-3),
+        "block_start": np.r_[np.arange(20), 20 + np.arange(20)],
+        "t": 4000,
+        "safe_action": 0,
+    }
     played = block_pass(**given).expected_count[0, 1]
     assert played == pytest.approx(20 * 0.2 + 3980 * 0.6, rel=1e-4)
 
 
 def test_what_is_played_is_the_rate_not_an_argmax() -> None:
-    """Asked at many rounds, the block pass plays what the exact one plays on average. A filling leaves its actions tied, and
-    an argmax among tied actions explores for ever."""
+    """Asked at many rounds, the block pass plays what the exact one plays on average. A filling
+    leaves its actions tied, and an argmax among tied actions explores for ever.
+    """
     arguments = history(15, t=2000, weight=1.0)
     exact = exact_pass(**arguments, keep_path=True).path[0, 1700:].mean(axis=0)  # type: ignore[index]
     played, argmax = [], []
@@ -378,7 +445,9 @@ def test_what_is_played_is_the_rate_not_an_argmax() -> None:
         n = int((arguments["block_start"] <= t).sum())
         base, cost, limit = (arguments[k] for k in ("base_score", "cost_upper", "at_most"))
         weight = arguments["bonus_weight"][: t + 1]
-        then = block_pass(base[:, :n], cost[:, :n], limit[:n], weight, arguments["block_start"][:n], t)
+        then = block_pass(
+            base[:, :n], cost[:, :n], limit[:n], weight, arguments["block_start"][:n], t
+        )
         played.append(then.policy[0])
         count = then.expected_count[0]
         level = base[0, n - 1] + weight[t] / (count + 1 - counterfactual.HALF_STEP)
@@ -402,7 +471,11 @@ def test_limits_without_room() -> None:
     arguments = history(23, t=60)
     arguments["at_most"] = np.full_like(arguments["at_most"], 0.05)
     arguments["cost_upper"][..., 1:] = np.maximum(arguments["cost_upper"][..., 1:], 0.06)
-    assert block_pass(**arguments).policy[0].tolist() == exact_pass(**arguments).policy[0].tolist() == [1, 0, 0, 0, 0]
+    assert (
+        block_pass(**arguments).policy[0].tolist()
+        == exact_pass(**arguments).policy[0].tolist()
+        == [1, 0, 0, 0, 0]
+    )
     arguments = history(24, n_limits=2, t=60)
     arguments["cost_upper"][:] = [[0.0, 1.0, 2.0, 2.0, 2.0], [1.0, 0.0, 2.0, 2.0, 2.0]]
     arguments["at_most"] = np.full_like(arguments["at_most"], 0.5)
@@ -444,7 +517,10 @@ def test_substeps_follow_any_pattern_of_reveals() -> None:
     arguments = history(28, n_actions=6, t=800)
     arguments["cost_upper"] = np.broadcast_to([0.0, 1.0] * 3, arguments["cost_upper"].shape).copy()
     exact, quick = (run(**arguments, reveals=label_queries(3)) for run in (exact_pass, block_pass))
-    assert np.abs(exact.expected_count - quick.expected_count).sum() / 2 < 0.02 * exact.expected_count.sum()
+    assert (
+        np.abs(exact.expected_count - quick.expected_count).sum() / 2
+        < 0.02 * exact.expected_count.sum()
+    )
 
 
 def test_a_growing_history_compiles_once() -> None:
@@ -474,9 +550,13 @@ def test_a_growing_history_compiles_once() -> None:
 )
 def test_bad_input_is_named(change: dict[str, Any], error: type[Exception], message: str) -> None:
     arguments: dict[str, Any] = {
-        "base_score": np.zeros((1, 2, 4)), "cost_upper": np.zeros((1, 2, 1, 4)), "at_most": [[0.5], [0.5]],
-        "bonus_weight": np.ones(11), "block_start": [0, 5], "t": 10,
-    }  # fmt: skip
+        "base_score": np.zeros((1, 2, 4)),
+        "cost_upper": np.zeros((1, 2, 1, 4)),
+        "at_most": [[0.5], [0.5]],
+        "bonus_weight": np.ones(11),
+        "block_start": [0, 5],
+        "t": 10,
+    }
     for run in (exact_pass, block_pass):
         with pytest.raises(error, match=message):
             run(**{**arguments, **change})

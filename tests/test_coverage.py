@@ -1,7 +1,9 @@
-"""Coverage, as a statistic: how often the truth ever leaves its set under a greedy, adaptive design; and controls that must fail.
+"""Coverage, as a statistic: how often the truth ever leaves its set under a greedy, adaptive
+design; and controls that must fail.
 
-Quick versions here, the full ones (400 runs a model) behind ``-m slow``. A run misses if at any time t and for any start s
-R_t - R_s - l_{s:t}(truth) > log(1/delta_s); thresholds are binom.ppf(0.9999, runs, delta).
+Quick versions here, the full ones (400 runs a model) behind ``-m slow``. A run misses if at any
+time t and for any start s R_t - R_s - l_{s:t}(truth) > log(1/delta_s); thresholds are
+binom.ppf(0.9999, runs, delta).
 """
 
 from __future__ import annotations
@@ -25,32 +27,43 @@ from tests.program_doubles import Glm, Heteroscedastic, arm_features
 DELTA = 0.05
 K = 3
 
-# a fit to the first row or two of a generic program need not converge: only the set's width rests on it
+# a fit to the first row or two of a generic program need not converge: only the set's width rests
+# on it
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.errors.FitWarning")
 
 
 def table():
-    """name -> (class, how to draw the truth): shared and per-arm coefficients, a scale known, unknown, or varying."""
+    """name -> (class, how to draw the truth): shared and per-arm coefficients, a scale known,
+    unknown, or varying.
+    """
     return {
         "gaussian": (Glm("Normal", 2, extra={"scale": 0.5}), lambda rng: rng.standard_normal(2)),
         "gaussian, unknown scale": (
             Heteroscedastic(2, shared=True),
             lambda rng: np.append(rng.standard_normal(2), 0.5 * rng.normal()),
         ),
-        "logistic": (Glm("Bernoulli", 2 * K, arm_features(K)), lambda rng: rng.standard_normal(2 * K)),
+        "logistic": (
+            Glm("Bernoulli", 2 * K, arm_features(K)),
+            lambda rng: rng.standard_normal(2 * K),
+        ),
         "poisson": (Glm("Poisson", 2), lambda rng: 0.4 * rng.standard_normal(2)),
-        "gamma": (Glm("Gamma", 2, extra={"concentration": 2.0}), lambda rng: 0.5 * rng.standard_normal(2)),
+        "gamma": (
+            Glm("Gamma", 2, extra={"concentration": 2.0}),
+            lambda rng: 0.5 * rng.standard_normal(2),
+        ),
         "heteroscedastic": (Heteroscedastic(2), lambda rng: 0.4 * rng.standard_normal(4)),
     }
 
 
 def greedy_run(cls, truth, rounds, seed, growth=1.3, rule=None, batch=1):
-    """Play the action whose estimated mean is largest; the largest excess of a log ratio over its limit, and the learner.
+    """Play the action whose estimated mean is largest; the largest excess of a log ratio over its
+    limit, and the learner.
 
     With `batch` > 1 up to so many rows are told together; an outcome above 1 ends the batch early.
     """
     rng = np.random.default_rng(seed)
-    # few steps a fit: a likelihood with a free scale is unbounded on its first rows, and coverage needs no good fit
+    # few steps a fit: a likelihood with a free scale is unbounded on its first rows, and coverage
+    # needs no good fit
     oracle = auto() if cls.predictor else mle(max_steps=15)
     learner = ProgramLearner.start(cls, delta=DELTA, oracle=oracle, confidence=rule)
     rule, functional = learner.rule, mean(-1e9, 1e9)
@@ -58,7 +71,12 @@ def greedy_run(cls, truth, rounds, seed, growth=1.3, rule=None, batch=1):
     worst, due, actions, waiting = -np.inf, 1, np.arange(K), []
     for t in range(1, rounds + 1):
         x = rng.standard_normal((1, 2))
-        values, _ = cls.values_grad(functional, np.broadcast_to(learner.theta, (K, cls.dim)), np.repeat(x, K, axis=0), actions)
+        values, _ = cls.values_grad(
+            functional,
+            np.broadcast_to(learner.theta, (K, cls.dim)),
+            np.repeat(x, K, axis=0),
+            actions,
+        )
         a = np.array([int(np.argmax(values))])
         waiting.append((x, a, cls.simulate(truth, x, a, rng)))
         if t < rounds and len(waiting) < batch and waiting[-1][2][0] <= 1:
@@ -80,7 +98,8 @@ def greedy_run(cls, truth, rounds, seed, growth=1.3, rule=None, batch=1):
 def misses(name, runs, rounds, rule=None, batch=1):
     """Runs that missed, and medians of kappa and of the mean's width at a context drawn afresh.
 
-    A run also misses if the truth's value leaves the bounds; where they are exact, only a truth outside its set may do so.
+    A run also misses if the truth's value leaves the bounds; where they are exact, only a truth
+    outside its set may do so.
     """
     cls, draw = table()[name]
     missed, kappas, widths = 0, [], []
@@ -112,13 +131,18 @@ def test_anytime_coverage_under_a_greedy_design(name) -> None:
 @pytest.mark.parametrize("name", list(table()))
 def test_anytime_coverage_in_full(name) -> None:
     missed, kappa, width = misses(name, 400, 200)
-    print(f"{name}: {missed} of 400 runs missed (nominal 20, at most 38); at t=200 median kappa {kappa:.2f}, width {width:.3f}")
+    print(
+        f"{name}: {missed} of 400 runs missed (nominal 20, at most 38); at t=200 median kappa "
+        f"{kappa:.2f}, width {width:.3f}"
+    )
     assert missed <= 38
 
 
 @pytest.mark.parametrize("name", ["gaussian", "logistic", "heteroscedastic"])
 def test_coverage_when_outcomes_come_in_batches_that_end_by_what_they_show(name) -> None:
-    """Rows are told together, up to 7 or until an outcome is large: when a batch ends depends on its outcomes."""
+    """Rows are told together, up to 7 or until an outcome is large: when a batch ends depends on
+    its outcomes.
+    """
     missed, _, _ = misses(name, 16, 60, batch=7)
     assert missed <= binom.ppf(0.9999, 16, DELTA)
 
@@ -131,7 +155,9 @@ def test_the_running_intersection_covers_and_is_no_wider(name) -> None:
 
 
 def test_a_predictive_that_has_seen_its_outcome_does_not_cover() -> None:
-    """Positive control: refit first, then predict the same row. The sum is no martingale and the truth is thrown out."""
+    """Positive control: refit first, then predict the same row. The sum is no martingale and the
+    truth is thrown out.
+    """
     cls, draw = table()["gaussian"]
     missed = 0
     for run in range(20):
@@ -144,13 +170,16 @@ def test_a_predictive_that_has_seen_its_outcome_does_not_cover() -> None:
             y = cls.simulate(truth, x, a, rng)
             learner = learner.absorb(x, a, y).refit()
             seen = cls.log_likelihood(learner.particles.theta[:1], x, a, y)[0]
-            cheat, total = cheat + float(seen[0]), total + float(cls.log_likelihood(truth, x, a, y)[0])
+            cheat, total = (
+                cheat + float(seen[0]),
+                total + float(cls.log_likelihood(truth, x, a, y)[0]),
+            )
             worst = max(worst, cheat - total - math.log(1 / DELTA))
         missed += worst > 0
     assert missed > binom.ppf(0.9999, 20, DELTA)
 
 
-# negative controls: rules that are known not to cover ----------------------------------------------------------------------
+# negative controls: rules that are known not to cover ---------------------------------------------
 
 
 def fixed_design_coverage(sigma, level_of, runs=100, n=200, d=5):
@@ -172,8 +201,10 @@ def fixed_design_coverage(sigma, level_of, runs=100, n=200, d=5):
 
 def test_literal_radius_does_not_cover_at_small_noise() -> None:
     assert fixed_design_coverage(0.1, lambda n: DELTA) < 0.5  # Est(t, delta), 0.09 expected
-    assert fixed_design_coverage(0.05, lambda n: DELTA / (2 * (n + 1) ** 3), runs=50) < 0.5  # Est(t, delta / 2t^3)
-    assert fixed_design_coverage(0.5, lambda n: DELTA, runs=50) > 0.95  # and does at large noise: too wide, in fact
+    # Est(t, delta / 2t^3)
+    assert fixed_design_coverage(0.05, lambda n: DELTA / (2 * (n + 1) ** 3), runs=50) < 0.5
+    # and does at large noise: too wide, in fact
+    assert fixed_design_coverage(0.5, lambda n: DELTA, runs=50) > 0.95
 
 
 def stopping_design(rng, rounds=1000):
@@ -191,18 +222,26 @@ def test_chi_square_fails_under_a_stopping_design_and_the_e_process_does_not() -
     covered = 0
     for run in range(120):
         x, a, y = stopping_design(np.random.default_rng([run, 5]))
-        learner = ProgramLearner.start(cls, delta=DELTA, confidence=radius.chi_square()).absorb(x, a, y).refit()
+        learner = (
+            ProgramLearner.start(cls, delta=DELTA, confidence=radius.chi_square())
+            .absorb(x, a, y)
+            .refit()
+        )
         covered += bool(learner.contains(truth)[0])
     assert covered / 120 < 0.85
     kept = 0
     for run in range(20):
         x, a, y = stopping_design(np.random.default_rng([run, 5]))
-        kept += bool(feed(ProgramLearner.start(cls, delta=DELTA), x, a, y, growth=1.3).contains(truth)[0])
+        kept += bool(
+            feed(ProgramLearner.start(cls, delta=DELTA), x, a, y, growth=1.3).contains(truth)[0]
+        )
     assert 20 - kept <= binom.ppf(0.9999, 20, DELTA)
 
 
 def test_least_squares_is_chi_square_away_for_a_fixed_design_and_not_for_a_stopping_one() -> None:
-    """8 sum -log affinity(least squares, truth) has the chi-square law with d degrees of freedom, by Kolmogorov and Smirnov."""
+    """8 sum -log affinity(least squares, truth) has the chi-square law with d degrees of
+    freedom, by Kolmogorov and Smirnov.
+    """
     cls = Glm("Normal", 2, arm_features(2), extra={"scale": 1.0})
     far = {"fixed": [], "stopping": []}
     for run in range(250):
@@ -220,7 +259,13 @@ def logistic_learner(run, n, rule=None, d=5):
     cls = Glm("Bernoulli", d)
     rng = np.random.default_rng([run, 6])
     truth, x, a = 0.5 * rng.standard_normal(d), rng.standard_normal((n, d)), rng.integers(0, 2, n)
-    return feed(ProgramLearner.start(cls, delta=DELTA, confidence=rule), x, a, cls.simulate(truth, x, a, rng), growth=1.2)
+    return feed(
+        ProgramLearner.start(cls, delta=DELTA, confidence=rule),
+        x,
+        a,
+        cls.simulate(truth, x, a, rng),
+        growth=1.2,
+    )
 
 
 def test_sixty_four_posterior_draws_miss_the_worst_case() -> None:
@@ -237,7 +282,9 @@ def test_sixty_four_posterior_draws_miss_the_worst_case() -> None:
 
 
 def test_e_process_set_is_narrower_than_the_chi_square_union() -> None:
-    """d=5, t=1000, delta=.05 each: e-process with restarts (delta split 6/(pi k)^2) against chi-square at delta/(2t^3)."""
+    """d=5, t=1000, delta=.05 each: e-process with restarts (delta split 6/(pi k)^2) against
+    chi-square at delta/(2t^3).
+    """
     widths = []
     for run in range(3):
         x = np.random.default_rng([run, 7]).standard_normal((10, 5))
@@ -245,6 +292,9 @@ def test_e_process_set_is_narrower_than_the_chi_square_union() -> None:
         union = logistic_learner(run, 1000, radius.chi_square(union=True)).bounds(mean(0, 1), x, 2)
         widths.append([np.mean(found.upper - found.lower) for found in (ours, union)])
     mine, theirs = np.mean(widths, axis=0)
-    print(f"logistic d=5, t=1000, mean width of a probability: e-process {mine:.4f} (delta .05, split 6/(pi k)^2 over starts), "
-          f"chi-square {theirs:.4f} (delta .05 / 2t^3); ratio {mine / theirs:.3f}")  # fmt: skip
+    print(
+        f"logistic d=5, t=1000, mean width of a probability: e-process {mine:.4f} (delta .05, "
+        "split 6/(pi k)^2 over starts), "
+        f"chi-square {theirs:.4f} (delta .05 / 2t^3); ratio {mine / theirs:.3f}"
+    )
     assert mine <= 0.8 * theirs

@@ -1,4 +1,6 @@
-"""Credible limits and sampled sets: quantiles over draws against closed forms, the policy played, and what is claimed."""
+"""Credible limits and sampled sets: quantiles over draws against closed forms, the policy
+played, and what is claimed.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ GAIN = ged.Utility(ged.density_class(arms, example=EXAMPLE), ged.mean(-3, 3))
 
 def problem(model=ARMS, low=-3.0, high=3.0, **options) -> ged.Problem:
     given = {"at_most": 0.4, "safe_value": 0.0} | options
-    return ged.Problem(K, GAIN, [ged.Constraint(model, ged.mean(low, high), name="cost", **given)], safe_action=0)
+    return ged.Problem(
+        K, GAIN, [ged.Constraint(model, ged.mean(low, high), name="cost", **given)], safe_action=0
+    )
 
 
 PROBLEM = problem()
@@ -61,14 +65,18 @@ def play(agent, rounds: int, seed: int = 0, truth=(0.0, 0.1, 0.8)) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(rounds):
         decision = agent.ask(rng.normal(size=1))
-        agent.tell(decision.id, rng.normal(truth[decision.action], SCALE), float(rng.random() < 0.2))
+        agent.tell(
+            decision.id, rng.normal(truth[decision.action], SCALE), float(rng.random() < 0.2)
+        )
 
 
-# quantiles over draws -----------------------------------------------------------------------------------------------------
+# quantiles over draws -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "eps"), [(1000, 0.05), (400, 0.1), (120, 0.05), (60, 0.2)])
-def test_the_rank_is_the_smallest_that_is_above_the_quantile_but_for_monte_carlo_error(size, eps) -> None:
+def test_the_rank_is_the_smallest_that_is_above_the_quantile_but_for_monte_carlo_error(
+    size, eps
+) -> None:
     """P(r-th smallest of M < the 1 - eps quantile) = P(Binomial(M, 1 - eps) >= r)."""
     rank = round(quantile_level(size, eps, 5) * size)
     assert binom.sf(rank - 1, size, 1 - eps) <= MONTE_CARLO / 5
@@ -87,7 +95,11 @@ def test_weighted_quantiles_are_those_of_the_definition() -> None:
     for level in (0.5, 0.9, 0.99):
         at = quantile_index(values, weights, level)
         for k in range(6):
-            fits = [v for v in np.unique(values[:, k]) if weights[values[:, k] <= v].sum() >= level - 1e-12]
+            fits = [
+                v
+                for v in np.unique(values[:, k])
+                if weights[values[:, k] <= v].sum() >= level - 1e-12
+            ]
             assert values[at[k], k] == fits[0]
 
 
@@ -96,16 +108,20 @@ def test_bounds_are_the_posteriors_own_quantiles() -> None:
     a = np.repeat(np.arange(K), [0, 5, 20])
     y = rng.normal(0.3, SCALE, len(a))
     rule = ged.credible_set(draws=20_000)
-    found = feed(learner_for(ARMS, delta=0.05, confidence=rule), np.zeros((len(a), 1)), a, y).bounds(ged.mean(-3, 3), X, K)
+    found = feed(
+        learner_for(ARMS, delta=0.05, confidence=rule), np.zeros((len(a), 1)), a, y
+    ).bounds(ged.mean(-3, 3), X, K)
     precision = np.array([PRIOR**-2 + (a == k).sum() / SCALE**2 for k in range(K)])
     mean = np.array([y[a == k].sum() for k in range(K)]) / SCALE**2 / precision
     sd = precision**-0.5
     level = quantile_level(20_000, 0.05, K)
-    error = 4 * sd * np.sqrt(level * (1 - level) / 20_000) / norm.pdf(norm.ppf(level))  # four standard errors of a quantile
+    # four standard errors of a quantile
+    error = 4 * sd * np.sqrt(level * (1 - level) / 20_000) / norm.pdf(norm.ppf(level))
     assert (np.abs(found.upper[0] - (mean + norm.ppf(level) * sd)) <= error).all()
     assert (np.abs(found.lower[0] - (mean - norm.ppf(level) * sd)) <= error).all()
     assert found.witness.shape == (1, K, K)
-    np.testing.assert_allclose(np.diagonal(found.witness[0]), found.upper[0])  # the draw at which each action costs that
+    # the draw at which each action costs that
+    np.testing.assert_allclose(np.diagonal(found.witness[0]), found.upper[0])
 
 
 def test_weights_between_refits_are_as_good_as_new_draws() -> None:
@@ -131,7 +147,8 @@ def test_draws_that_the_rows_leave_behind_are_drawn_again_at_once() -> None:
     weighted = learner_for(ARMS, delta=0.05, confidence=ged.credible_set(source="prior"))
     lost = weighted.absorb(np.zeros((60, 1)), np.arange(60) % K, np.full(60, 1.4))
     found = lost.bounds(ged.mean(-3, 3), X, K)
-    assert (found.upper == 3).all()  # too few of the prior's draws are left: the range's end, and it says so
+    # too few of the prior's draws are left: the range's end, and it says so
+    assert (found.upper == 3).all()
     assert "range's end" in found.note
 
 
@@ -150,7 +167,7 @@ def test_a_finite_class_has_the_exact_posterior() -> None:
         assert weights[costs < found.upper[0, k]].sum() < 0.8
 
 
-# the policy as a whole ------------------------------------------------------------------------------------------------------
+# the policy as a whole ----------------------------------------------------------------------------
 
 
 def seen_with(values: np.ndarray, eps: float, usable=None) -> Today:
@@ -166,13 +183,16 @@ def seen_with(values: np.ndarray, eps: float, usable=None) -> Today:
 
 
 def test_quantiles_of_single_actions_do_not_bound_a_mixture_so_it_is_mixed_back() -> None:
-    """Two actions that are dear with probability .04 each, never together: each quantile is 0, a mixture's is not."""
+    """Two actions that are dear with probability .04 each, never together: each quantile is 0, a
+    mixture's is not.
+    """
     values = np.zeros((100, 3))
     values[:4, 1] = values[4:8, 2] = 2.0
     seen = seen_with(values, 0.05)
     policy = np.array([[0.0, 0.5, 0.5]])
     assert (seen.upper == 0).all()
-    assert (values @ policy[0] > 0.4).mean() == 0.08  # the control: more often than .05 above the limit
+    # the control: more often than .05 above the limit
+    assert (values @ policy[0] > 0.4).mean() == 0.08
     played = kept_on_draws(PROBLEM, seen, policy)
     assert (values @ played[0] > 0.4 + 1e-9).mean() <= 0.05
     assert 0.5 < played[0, 0] < 0.61  # and no more of the safe action than it takes: 2 * .2 = .4
@@ -188,7 +208,11 @@ def test_without_the_safe_action_it_is_mixed_towards_the_cheapest_that_is_allowe
     assert played[0, 0] == 0
     assert (values @ played[0] > 0.4 + 1e-9).mean() <= 0.05
     hopeless = seen_with(values + 3.0, 0.05, usable=[False, True, True])
-    with pytest.raises(errors.InfeasibleError, match=r"posterior probability asked for: allow the safe action 0"):
+    with pytest.raises(
+        errors.InfeasibleError,
+        match=r"posterior probability asked for: allow the "
+        r"safe action 0",
+    ):
         kept_on_draws(PROBLEM, hopeless, np.array([[0.0, 0.5, 0.5]]))
 
 
@@ -200,10 +224,12 @@ def test_under_a_limit_on_every_draw_single_quantiles_are_right() -> None:
     assert kept_on_draws(each, seen_with(values, 0.05), policy).tolist() == policy.tolist()
 
 
-# an agent -------------------------------------------------------------------------------------------------------------------
+# an agent -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [PROBLEM, LOGISTIC, problem(every_draw=True)], ids=["linear", "logistic", "every draw"])
+@pytest.mark.parametrize(
+    "given", [PROBLEM, LOGISTIC, problem(every_draw=True)], ids=["linear", "logistic", "every draw"]
+)
 def test_the_certificate_claims_posterior_probability_and_never_a_guarantee(given) -> None:
     agent = ged.GEDUCB(given, confidence=ged.credible_set(0.9), seed=0)
     play(agent, 12)
@@ -211,10 +237,15 @@ def test_the_certificate_claims_posterior_probability_and_never_a_guarantee(give
     lower, upper = agent.cost_bounds(x)
     decision = agent.ask(x)
     part = decision.certificate.constraints[0]
-    assert (part.kind, part.credible, part.method, part.guaranteed) == ("credible", 0.9, "sampled", False)
+    assert (part.kind, part.credible, part.method, part.guaranteed) == (
+        "credible",
+        0.9,
+        "sampled",
+        False,
+    )
     assert (
-        "credible: the limit is kept with posterior probability >= 0.9 at this context, if model and prior are right"
-        in part.claim
+        "credible: the limit is kept with posterior probability >= 0.9 at this context, if model "
+        "and prior are right" in part.claim
     )
     assert not decision.certificate.guaranteed
     assert decision.certificate.to_dict()["constraints"][0]["kind"] == "credible"
@@ -252,9 +283,15 @@ def test_an_informative_prior_is_believed_and_a_guarantee_does_not_believe_it() 
 
 @pytest.mark.parametrize("source", ["laplace", "svi", "nuts", "prior"])
 def test_before_data_every_source_is_the_prior(source) -> None:
-    found = learner_for(ARMS, delta=0.05, confidence=ged.credible_set(source=source)).bounds(ged.mean(-3, 3), X, K)
-    np.testing.assert_allclose(found.upper, PRIOR * norm.ppf(quantile_level(1000, 0.05, K)), rtol=0.15)
-    prior = learner_for(ARMS, delta=0.05, confidence=ged.credible_set(source="prior")).bounds(ged.mean(-3, 3), X, K)
+    found = learner_for(ARMS, delta=0.05, confidence=ged.credible_set(source=source)).bounds(
+        ged.mean(-3, 3), X, K
+    )
+    np.testing.assert_allclose(
+        found.upper, PRIOR * norm.ppf(quantile_level(1000, 0.05, K)), rtol=0.15
+    )
+    prior = learner_for(ARMS, delta=0.05, confidence=ged.credible_set(source="prior")).bounds(
+        ged.mean(-3, 3), X, K
+    )
     np.testing.assert_array_equal(found.upper, prior.upper)
 
 
@@ -270,7 +307,9 @@ def test_one_outcome_may_be_credible_and_another_guaranteed() -> None:
 
 
 def test_a_cohort_is_decided_as_its_members_would_be() -> None:
-    together, apart = (ged.GEDUCB(LOGISTIC, confidence=ged.credible_set(), seed=0) for _ in range(2))
+    together, apart = (
+        ged.GEDUCB(LOGISTIC, confidence=ged.credible_set(), seed=0) for _ in range(2)
+    )
     for agent in (together, apart):
         play(agent, 6)
     x = np.array([[0.1], [-1.0], [2.0]])
@@ -290,7 +329,9 @@ def test_the_paper_and_the_replay_of_past_rounds_take_credible_limits_too() -> N
     assert agent.ask([0.0]).certificate.constraints[0].kind == "credible"
 
 
-@pytest.mark.parametrize("rule", [ged.credible_set(), ged.sampled_set()], ids=["credible", "sampled"])
+@pytest.mark.parametrize(
+    "rule", [ged.credible_set(), ged.sampled_set()], ids=["credible", "sampled"]
+)
 @pytest.mark.parametrize("given", [PROBLEM, LOGISTIC], ids=["linear", "logistic"])
 def test_a_resumed_agent_plays_the_same(tmp_path, given, rule) -> None:
     agent = ged.GEDUCB(given, confidence=rule, seed=3, journal=tmp_path / "j.db")
@@ -319,15 +360,23 @@ def test_a_finite_class_comes_back_too(tmp_path) -> None:
     expected = agent.policy([0.0])
     agent.close()
     np.testing.assert_array_equal(
-        ged.resume(tmp_path / "j.db", FINITE.problem, confidence=ged.credible_set()).policy([0.0]), expected
+        ged.resume(tmp_path / "j.db", FINITE.problem, confidence=ged.credible_set()).policy([0.0]),
+        expected,
     )
 
 
 def test_declarations_are_held_against_the_set_and_not_against_draws() -> None:
-    """Outcomes around 2.5 refute a range that ends at 1; draws, which guarantee nothing, would refute nothing."""
+    """Outcomes around 2.5 refute a range that ends at 1; draws, which guarantee nothing, would
+    refute nothing.
+    """
     given = problem(high=1.0, low=-1.0)
     agent = ged.GEDUCB(given, confidence={"cost": ged.credible_set()}, seed=0)
-    agent.observe(np.zeros((12, 1)), np.arange(12) % K, np.zeros(12), np.where(np.arange(12) % K == 0, 0.0, 2.5))
+    agent.observe(
+        np.zeros((12, 1)),
+        np.arange(12) % K,
+        np.zeros(12),
+        np.where(np.arange(12) % K == 0, 0.0, 2.5),
+    )
     with pytest.raises(errors.DeclarationError, match=r"range \[-1, 1\]"):
         agent.ask([0.0])
     found = agent._current(None).learners["cost"].bounds(given.constraints[0].functional, X, K)
@@ -335,7 +384,7 @@ def test_declarations_are_held_against_the_set_and_not_against_draws() -> None:
     assert found.watched.guaranteed
 
 
-# sampled sets -----------------------------------------------------------------------------------------------------------------
+# sampled sets -------------------------------------------------------------------------------------
 
 
 def test_a_sampled_set_is_an_inner_approximation_of_the_set_itself() -> None:
@@ -357,9 +406,13 @@ def test_a_sampled_set_is_an_inner_approximation_of_the_set_itself() -> None:
 
 
 def test_draws_outside_the_set_are_left_out() -> None:
-    """From the prior, far from the data: most are not in the set, and where none is the range stands in."""
+    """From the prior, far from the data: most are not in the set, and where none is the range
+    stands in.
+    """
     rows = np.zeros((30, 1)), np.arange(30) % K, np.full(30, 0.4)
-    sampled = feed(learner_for(ARMS, delta=0.05, confidence=ged.sampled_set(source="prior", draws=2000)), *rows)
+    sampled = feed(
+        learner_for(ARMS, delta=0.05, confidence=ged.sampled_set(source="prior", draws=2000)), *rows
+    )
     kept = sampled.base.contains(sampled.draws.theta)
     assert 0 < kept.sum() < 500
     assert sampled.bounds(ged.mean(-3, 3), X, K).upper.max() < sampled.draws.theta.max()
@@ -367,7 +420,7 @@ def test_draws_outside_the_set_are_left_out() -> None:
     assert (away.bounds(ged.mean(-3, 3), X, K).upper == 3).all()
 
 
-# confidence sets as objects ---------------------------------------------------------------------------------------------
+# confidence sets as objects -----------------------------------------------------------------------
 
 
 def test_a_set_from_data_takes_the_rules_over_draws() -> None:
@@ -380,24 +433,38 @@ def test_a_set_from_data_takes_the_rules_over_draws() -> None:
     assert "posterior quantile" in found.rule
     assert found.contains(found.estimate)
     finite = ged.confidence_set(
-        FINITE.problem.utility.model, np.zeros((5, 1)), np.arange(5) % 3, np.ones(5), confidence=ged.credible_set()
+        FINITE.problem.utility.model,
+        np.zeros((5, 1)),
+        np.arange(5) % 3,
+        np.ones(5),
+        confidence=ged.credible_set(),
     )
     assert isinstance(finite.bounds(ged.mean(0, 1), X, 3).witness[0][0], int)
 
 
-# errors -------------------------------------------------------------------------------------------------------------------------
+# errors -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [ged.credible_set, ged.sampled_set])
-def test_parameters_without_a_prior_are_refused_at_construction_if_the_class_was_run(make, tmp_path) -> None:
+def test_parameters_without_a_prior_are_refused_at_construction_if_the_class_was_run(
+    make, tmp_path
+) -> None:
     given = problem(ged.density_class(free, example=EXAMPLE))
-    with pytest.raises(errors.SettingError, match=r"confidence of 'cost': .*parameters \['w'\] have no prior.*sample sites"):
+    with pytest.raises(
+        errors.SettingError,
+        match=r"confidence of 'cost': .*parameters \['w'\] "
+        r"have no prior.*sample sites",
+    ):
         ged.GEDUCB(given, confidence=make(), journal=tmp_path / "j.db")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_otherwise_at_the_first_ask_and_nothing_is_recorded(tmp_path) -> None:
-    agent = ged.GEDUCB(problem(ged.density_class(free)), confidence={"cost": ged.credible_set()}, journal=tmp_path / "j.db")
+    agent = ged.GEDUCB(
+        problem(ged.density_class(free)),
+        confidence={"cost": ged.credible_set()},
+        journal=tmp_path / "j.db",
+    )
     before = len(agent.journal)
     with pytest.raises(errors.SettingError, match="have no prior"):
         agent.ask([0.0])
@@ -415,7 +482,11 @@ def test_otherwise_at_the_first_ask_and_nothing_is_recorded(tmp_path) -> None:
 def test_a_rule_that_lacks_what_it_needs_is_refused_before_it_is_asked(rule, match) -> None:
     if match is None:
         ged.GEDUCB(LOGISTIC, confidence={"cost": rule})
-        with pytest.raises(errors.SettingError, match=r"confidence of 'utility': .*for parametric classes"):
+        with pytest.raises(
+            errors.SettingError,
+            match=r"confidence of 'utility': .*for parametric "
+            r"classes",
+        ):
             ged.GEDUCB(FINITE.problem, confidence={"utility": rule})
         return
     with pytest.raises(errors.SettingError, match=f"confidence of 'cost': .*{match}"):
@@ -444,11 +515,13 @@ def test_options_that_are_none(options, match) -> None:
         ged.credible_set(**options)
 
 
-# statistics ---------------------------------------------------------------------------------------------------------------
+# statistics ---------------------------------------------------------------------------------------
 
 
 def misses(given: ged.Problem, rounds: int, runs: int, **options) -> tuple[int, int]:
-    """Decisions whose policy truly exceeds the limit, with truths from the prior; and decisions that left the safe action."""
+    """Decisions whose policy truly exceeds the limit, with truths from the prior; and decisions
+    that left the safe action.
+    """
     over = left = 0
     for seed in range(runs):
         rng = np.random.default_rng([seed, 77])
@@ -465,7 +538,9 @@ def misses(given: ged.Problem, rounds: int, runs: int, **options) -> tuple[int, 
 
 
 def test_limits_are_kept_with_the_probability_claimed_if_the_truth_comes_from_the_prior() -> None:
-    """Each first decision by itself is a draw of its own: of 60 runs at most the binomial threshold at .2 may be above."""
+    """Each first decision by itself is a draw of its own: of 60 runs at most the binomial
+    threshold at .2 may be above.
+    """
     over, left = misses(PROBLEM, 1, 60, confidence=ged.credible_set(0.8, draws=200))
     assert left > 30
     assert over <= binom.ppf(0.999, 60, 0.2)
@@ -474,7 +549,9 @@ def test_limits_are_kept_with_the_probability_claimed_if_the_truth_comes_from_th
 @pytest.mark.slow
 @pytest.mark.parametrize("every_draw", [False, True])
 def test_limits_are_kept_with_that_probability_in_every_round_of_repeated_use(every_draw) -> None:
-    """Rounds of one run are not independent: the mean over 100 runs, against .1 and three standard errors of runs."""
+    """Rounds of one run are not independent: the mean over 100 runs, against .1 and three
+    standard errors of runs.
+    """
     given, shares = problem(every_draw=every_draw), []
     for first in range(0, 100):
         rng = np.random.default_rng([first, 78])

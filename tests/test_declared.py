@@ -1,4 +1,6 @@
-"""Declared facts are hypotheses: ranges, safe values and bounds on parameters, each refuted when the data show it."""
+"""Declared facts are hypotheses: ranges, safe values and bounds on parameters, each refuted when
+the data show it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.program_doubles import Glm
 
 
 class Families(MemberList):
-    """A finite class of scalar densities that differ by one number an action: `make(values (M, n))` is the density."""
+    """A finite class of scalar densities that differ by one number an action: `make(values (M,
+    n))` is the density.
+    """
 
     event_shape = ()
 
@@ -40,7 +44,9 @@ class Families(MemberList):
         return self.make(self.tables[m, np.asarray(a)])
 
     def log_likelihood(self, theta, x, a, y):
-        return np.asarray(self.make(self.tables[theta][:, np.asarray(a)]).log_prob(np.asarray(y, float)))
+        return np.asarray(
+            self.make(self.tables[theta][:, np.asarray(a)]).log_prob(np.asarray(y, float))
+        )
 
     def check_outcomes(self, x, a, y):
         return x, a, y
@@ -58,14 +64,20 @@ def exponential(values) -> Density:
 
 
 class ScalarWorld:
-    """Two actions; member 0 is the truth; the utility is a coin. The cost's density is `make(value)`."""
+    """Two actions; member 0 is the truth; the utility is a coin. The cost's density is
+    `make(value)`.
+    """
 
     def __init__(self, tables, make, functional, at_most, safe_value, **options) -> None:
         self.make, self.truth = make, np.asarray(tables, float)[0]
         self.functional = functional
         coins = PlainTables(np.array([[[0.3, 0.8]], [[0.5, 0.5]]]))
-        constraint = ged.Constraint(Families(np.asarray(tables, float), make), functional, at_most, safe_value, **options)
-        self.problem = ged.Problem(2, ged.Utility(coins, ged.mean(0, 1)), [constraint], safe_action=0)
+        constraint = ged.Constraint(
+            Families(np.asarray(tables, float), make), functional, at_most, safe_value, **options
+        )
+        self.problem = ged.Problem(
+            2, ged.Utility(coins, ged.mean(0, 1)), [constraint], safe_action=0
+        )
 
     def context(self, rng):
         return np.zeros(1)
@@ -85,7 +97,9 @@ class Functionals:
     @staticmethod
     def value(functional, density) -> np.ndarray:
         """The functional without its declared range."""
-        return np.asarray(replace(functional, low=-np.inf, high=np.inf)(density, np.zeros((2, 1)), np.arange(2)))
+        return np.asarray(
+            replace(functional, low=-np.inf, high=np.inf)(density, np.zeros((2, 1)), np.arange(2))
+        )
 
 
 def run(agent, world, rounds: int, seed: int = 0, allowed=None) -> list:
@@ -109,7 +123,11 @@ def run(agent, world, rounds: int, seed: int = 0, allowed=None) -> list:
 SHIFT = 0.5 * norm.pdf(norm.ppf(0.9)) / 0.1
 RANGES = {
     "cvar of a normal": lambda: ScalarWorld(
-        [[0.3, 3.9 - SHIFT], [0.3, 3.5 - SHIFT], [0.3, 1.5 - SHIFT]], normal, ged.cvar(0.9, 0, 2), 2.0, 1.2
+        [[0.3, 3.9 - SHIFT], [0.3, 3.5 - SHIFT], [0.3, 1.5 - SHIFT]],
+        normal,
+        ged.cvar(0.9, 0, 2),
+        2.0,
+        1.2,
     ),
     "mean of an exponential, in thousandths": lambda: ScalarWorld(
         [[2e-3, 9e-3], [2e-3, 8e-3], [2e-3, 4e-3]], exponential, ged.mean(0, 6e-3), 6e-3, 2e-3
@@ -117,7 +135,9 @@ RANGES = {
     "quantile below its range, in millions": lambda: ScalarWorld(
         [[5e6, 1e6], [5e6, 2e6], [5e6, 6e6]], exponential, ged.quantile(0.5, 3e6, 9e6), 5e6, 3.6e6
     ),
-    "second moment": lambda: ScalarWorld([[0.2, 2.0], [0.2, 1.8], [0.2, 0.6]], normal, ged.second_moment(1.0), 1.0, 0.5),
+    "second moment": lambda: ScalarWorld(
+        [[0.2, 2.0], [0.2, 1.8], [0.2, 0.6]], normal, ged.second_moment(1.0), 1.0, 0.5
+    ),
 }
 
 
@@ -127,29 +147,44 @@ def test_a_range_that_is_too_small_is_refuted_and_stops(name: str) -> None:
     made = run(ged.GEDUCB(world.problem, seed=1), world, 200)
     assert isinstance(made[-1], DeclarationError), made[-1]
     f = world.functional
-    assert f"the range [{f.low:g}, {f.high:g}] declared for the {f.name} of 'cost' is refuted" in str(made[-1])
+    assert (
+        f"the range [{f.low:g}, {f.high:g}] declared for the {f.name} of 'cost' is refuted"
+        in str(made[-1])
+    )
     assert "leave action 1 no value but" in str(made[-1])
     assert "acknowledge('range:cost')" in str(made[-1])
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_without_the_watch_the_same_runs_claim_a_guarantee_above_the_limit(name: str, monkeypatch) -> None:
+def test_without_the_watch_the_same_runs_claim_a_guarantee_above_the_limit(
+    name: str, monkeypatch
+) -> None:
     """The control: what the check prevents."""
     monkeypatch.setattr(declared, "_range", lambda *_: None)
     world = RANGES[name]()
     made = run(ged.GEDUCB(world.problem, seed=1, guard=None), world, 200)
     assert not isinstance(made[-1], DeclarationError)
     costs = world.costs(np.zeros(1))[0]
-    over = [d for d in made if d.policy @ costs > world.problem.limits[0] and d.certificate.guaranteed]
+    over = [
+        d for d in made if d.policy @ costs > world.problem.limits[0] and d.certificate.guaranteed
+    ]
     below = costs[1] < world.functional.low  # a value under the range breaks no limit
     assert below or len(over) > 100
 
 
 SAFE_VALUES = {
-    "probability": lambda **k: ScalarWorld([[0.7, 0.2], [0.6, 0.3]], normal, ged.probability(above=1.0), 0.2, 0.05, **k),
-    "quantile": lambda **k: ScalarWorld([[2.7, 1.0], [2.5, 0.9]], normal, ged.quantile(0.8, 0, 9), 2.5, 0.5, **k),
-    "cvar of an exponential": lambda **k: ScalarWorld([[0.9, 0.3], [0.8, 0.2]], exponential, ged.cvar(0.5, 0, 9), 1.0, 0.4, **k),
-    "mean in nanoseconds": lambda **k: ScalarWorld([[3e9, 1e9], [2e9, 1.5e9]], exponential, ged.mean(0, 1e11), 2e9, 5e8, **k),
+    "probability": lambda **k: ScalarWorld(
+        [[0.7, 0.2], [0.6, 0.3]], normal, ged.probability(above=1.0), 0.2, 0.05, **k
+    ),
+    "quantile": lambda **k: ScalarWorld(
+        [[2.7, 1.0], [2.5, 0.9]], normal, ged.quantile(0.8, 0, 9), 2.5, 0.5, **k
+    ),
+    "cvar of an exponential": lambda **k: ScalarWorld(
+        [[0.9, 0.3], [0.8, 0.2]], exponential, ged.cvar(0.5, 0, 9), 1.0, 0.4, **k
+    ),
+    "mean in nanoseconds": lambda **k: ScalarWorld(
+        [[3e9, 1e9], [2e9, 1.5e9]], exponential, ged.mean(0, 1e11), 2e9, 5e8, **k
+    ),
 }
 
 
@@ -178,22 +213,34 @@ def test_realised_outcomes_refute_a_safe_value_that_the_model_does_not_learn(nam
 def test_an_upper_bound_is_refuted_from_above_only_and_an_exact_value_from_both_sides() -> None:
     def ask(safe_value: float, exact: bool):
         tables = [[0.27, 0.2], [0.28, 0.3]]
-        world = ScalarWorld(tables, exponential, ged.mean(0, 1), 0.5, safe_value, safe_value_exact=exact)
+        world = ScalarWorld(
+            tables, exponential, ged.mean(0, 1), 0.5, safe_value, safe_value_exact=exact
+        )
         return ged.GEDUCB(world.problem).ask([0.0])
 
     assert ask(0.4, exact=False).certificate.guaranteed
     assert ask(0.275, exact=False).certificate.guaranteed
     assert ask(0.275, exact=True).certificate.guaranteed
-    with pytest.raises(DeclarationError, match=r"no mean but above 0\.27\. Declare a value that is not exceeded"):
+    with pytest.raises(
+        DeclarationError,
+        match=r"no mean but above 0\.27\. Declare a value that is "
+        r"not exceeded",
+    ):
         ask(0.26, exact=False)
-    with pytest.raises(DeclarationError, match=r"no mean but below 0\.28\. Declare the value itself, or drop safe_value_exact"):
+    with pytest.raises(
+        DeclarationError,
+        match=r"no mean but below 0\.28\. Declare the value "
+        r"itself, or drop safe_value_exact",
+    ):
         ask(0.4, exact=True)
 
 
 def later(**options) -> ScalarWorld:
     """The safe value is refuted only by data: one member allows it, and that is not the truth.
 
-    The other action is above the limit, so that the safe action is played, and seen, whatever the exploration weights are."""
+    The other action is above the limit, so that the safe action is played, and seen, whatever
+    the exploration weights are.
+    """
     tables = [[0.27, 0.7], [0.05, 0.7]]
     return ScalarWorld(tables, exponential, ged.mean(0, 1), 0.5, 0.05, **options)
 
@@ -205,7 +252,9 @@ def no_bets(monkeypatch) -> None:
     monkeypatch.setattr(monitoring, "_costs", lambda *_: {})
 
 
-def test_tell_records_and_ask_refuses_until_acknowledged_also_after_resume(tmp_path, no_bets) -> None:
+def test_tell_records_and_ask_refuses_until_acknowledged_also_after_resume(
+    tmp_path, no_bets
+) -> None:
     world, path = later(), tmp_path / "j.db"
     agent = ged.GEDUCB(world.problem, seed=1, journal=path)
     made = run(agent, world, 200)
@@ -239,7 +288,11 @@ def test_tell_records_and_ask_refuses_until_acknowledged_also_after_resume(tmp_p
 def test_a_warning_guard_says_it_and_no_guard_still_certifies_nothing(no_bets) -> None:
     world = later()
     agent = ged.GEDUCB(world.problem, seed=1, guard="warn")
-    with pytest.warns(AlarmWarning, match=r"safe_value=0.05 of 'cost' is refuted.* The run goes on"):
+    with pytest.warns(
+        AlarmWarning,
+        match=r"safe_value=0.05 of 'cost' is refuted.* The run goes "
+        r"on",
+    ):
         play(agent, world, 60)
     assert [a.name for a in agent.alarms] == ["safe_value:cost"]
     assert not agent.ask([0.0]).certificate.guaranteed
@@ -278,12 +331,21 @@ def test_a_simulation_notes_it_and_goes_on() -> None:
 def test_a_plan_counts_it() -> None:
     world = later()
     truth = {"utility": 0, "cost": 0}
-    found = plan(world.problem, np.zeros((1, 1)), 60, scenarios={"wrong": truth}, replicates=1, agent={"guard": "fallback"})
+    found = plan(
+        world.problem,
+        np.zeros((1, 1)),
+        60,
+        scenarios={"wrong": truth},
+        replicates=1,
+        agent={"guard": "fallback"},
+    )
     assert [t.alarmed for t in found.trials] == [True]
 
 
 def test_right_declarations_are_not_refuted() -> None:
-    """Runs in which anything declared was refuted: on the event that the set holds the truth there are none."""
+    """Runs in which anything declared was refuted: on the event that the set holds the truth
+    there are none.
+    """
     refused = 0
     for seed in range(30):
         world = PlainWorld(seed=seed)
@@ -321,11 +383,13 @@ def test_without_the_watch_a_wrong_safe_value_is_certified(name: str, monkeypatc
     assert decision.certificate.guaranteed
 
 
-# a learner with a continuum of parameters -------------------------------------------------------------------------------------
+# a learner with a continuum of parameters ---------------------------------------------------------
 
 
 def linear(functional, at_most: float, safe_value: float, truth=(0.7, 3.0)) -> ScalarWorld:
-    """y ~ Normal(theta[a], 0.5); the cost of the safe action and of the other are functionals of that."""
+    """y ~ Normal(theta[a], 0.5); the cost of the safe action and of the other are functionals of
+    that.
+    """
     world = ScalarWorld([truth], normal, functional, at_most, safe_value)
     model = Glm("Normal", 2, lambda x, a: np.eye(2)[a], {"scale": 0.5})
     cost = replace(world.problem.constraints[0], model=model)
@@ -334,10 +398,19 @@ def linear(functional, at_most: float, safe_value: float, truth=(0.7, 3.0)) -> S
 
 
 LINEAR = {
-    "cvar": (lambda: linear(ged.cvar(0.9, 0, 2), 2.0, 1.9, (0.7, 3.9 - SHIFT)), "the range [0, 2] declared for the cvar"),
+    "cvar": (
+        lambda: linear(ged.cvar(0.9, 0, 2), 2.0, 1.9, (0.7, 3.9 - SHIFT)),
+        "the range [0, 2] declared for the cvar",
+    ),
     "mean": (lambda: linear(ged.mean(0, 2), 2.0, 1.0), "the range [0, 2] declared for the mean"),
-    "probability": (lambda: linear(ged.probability(above=1.0), 0.2, 0.05), "safe_value=0.05 of 'cost' is refuted"),
-    "quantile": (lambda: linear(ged.quantile(0.8, 0, 9), 1.0, 0.3), "safe_value=0.3 of 'cost' is refuted"),
+    "probability": (
+        lambda: linear(ged.probability(above=1.0), 0.2, 0.05),
+        "safe_value=0.05 of 'cost' is refuted",
+    ),
+    "quantile": (
+        lambda: linear(ged.quantile(0.8, 0, 9), 1.0, 0.3),
+        "safe_value=0.3 of 'cost' is refuted",
+    ),
 }
 
 
@@ -351,13 +424,21 @@ def test_linear_gaussian_declarations_are_refuted_by_the_set(name: str, no_bets)
     assert len(made) > 1  # it needed data
 
 
-# the check itself, by hand --------------------------------------------------------------------------------------------------
+# the check itself, by hand ------------------------------------------------------------------------
 
 
 def bounds(lower, upper, **options) -> Bounds:
     lower, upper = np.atleast_2d(np.asarray(lower, float)), np.atleast_2d(np.asarray(upper, float))
     given = {"free_lower": lower, "free_upper": upper, "guaranteed": True} | options
-    return Bounds(lower, np.clip(lower, 0, 1), np.clip(upper, 0, 1), "exact", given.pop("guaranteed"), "", **given)
+    return Bounds(
+        lower,
+        np.clip(lower, 0, 1),
+        np.clip(upper, 0, 1),
+        "exact",
+        given.pop("guaranteed"),
+        "",
+        **given,
+    )
 
 
 def hand_problem(**options) -> ged.Problem:
@@ -375,10 +456,12 @@ def hand_problem(**options) -> ged.Problem:
         ([-0.3, -0.3], [0.05, -0.1], {}, ["range:cost"]),
         ([0.11, 0.2], [0.3, 0.4], {}, ["safe_value:cost"]),
         ([0.11, 1.2], [0.3, 1.4], {}, ["range:cost", "safe_value:cost"]),
-        ([0.11, 1.2], [0.3, 1.4], {"guaranteed": False}, []),  # a search from inside refutes nothing
+        # a search from inside refutes nothing
+        ([0.11, 1.2], [0.3, 1.4], {"guaranteed": False}, []),
         ([0.11, 1.2], [0.3, 1.4], {"free_lower": None, "free_upper": None}, []),  # not watched
         ([-np.inf, np.inf], [np.inf, np.inf], {}, []),  # open ends
-        ([0.11, 1.2], [0.3, 1.4], {"empty": True, "guaranteed": False}, ["empty:cost"]),  # the class comes first
+        # the class comes first
+        ([0.11, 1.2], [0.3, 1.4], {"empty": True, "guaranteed": False}, ["empty:cost"]),
     ],
 )
 def test_what_is_refuted(lower, upper, options, names) -> None:
@@ -386,7 +469,8 @@ def test_what_is_refuted(lower, upper, options, names) -> None:
     assert [r.name for r in found] == names
     silent = replace(hand_problem(), learn_safe=False)
     found = declared.refuted(silent, np.zeros((1, 1)), [bounds(lower, upper, **options)])
-    assert [r.name for r in found] == [n for n in names if n != "safe_value:cost"]  # the model knows nothing of the safe action
+    # the model knows nothing of the safe action
+    assert [r.name for r in found] == [n for n in names if n != "safe_value:cost"]
 
 
 def test_the_blame_for_an_empty_set() -> None:
@@ -399,7 +483,9 @@ def test_the_blame_for_an_empty_set() -> None:
         model.bounds = model_bounds
         if exact:
             model.predictor = type("Linear", (), {"family": "Normal", "link": "identity"})
-            problem = replace(problem, constraints=[replace(problem.constraints[0], safe_value_exact=True)])
+            problem = replace(
+                problem, constraints=[replace(problem.constraints[0], safe_value_exact=True)]
+            )
         return [r.name for r in declared.refuted(problem, np.zeros((1, 1)), [nothing_left])]
 
     assert blamed({}, exact=False) == ["empty:cost"]
@@ -412,10 +498,18 @@ def test_scaling_changes_nothing() -> None:
     for k in (-9, -3, 6, 12):
         u = 10.0**k
         problem = hand_problem()
-        c = replace(problem.constraints[0], functional=ged.mean(0, u), at_most=0.5 * u, safe_value=0.1 * u)
+        c = replace(
+            problem.constraints[0], functional=ged.mean(0, u), at_most=0.5 * u, safe_value=0.1 * u
+        )
         problem = replace(problem, constraints=[c])
-        for lower, names in (([0.0, 1.1], ["range:cost"]), ([0.11, 0.2], ["safe_value:cost"]), ([0.1, 1.0], [])):
-            found = declared.refuted(problem, np.zeros((1, 1)), [bounds(np.array(lower) * u, np.array([9.0, 9.0]) * u)])
+        for lower, names in (
+            ([0.0, 1.1], ["range:cost"]),
+            ([0.11, 0.2], ["safe_value:cost"]),
+            ([0.1, 1.0], []),
+        ):
+            found = declared.refuted(
+                problem, np.zeros((1, 1)), [bounds(np.array(lower) * u, np.array([9.0, 9.0]) * u)]
+            )
             assert [r.name for r in found] == names
 
 
@@ -427,10 +521,23 @@ def _chance_agent(far: float, safe_value: float) -> ged.GEDUCB:
         numpyro.sample("y", dist.Normal(w[a], 0.1), obs=y)
 
     cls = ged.density_class(arms)
-    limit = ged.Constraint(cls, ged.probability(above=far), at_most=0.2, safe_value=safe_value, name="over", outcome="utility")
-    agent = ged.GEDUCB(ged.Problem(2, ged.Utility(cls, ged.mean(-5, 5)), [limit], safe_action=0), seed=0)
+    limit = ged.Constraint(
+        cls,
+        ged.probability(above=far),
+        at_most=0.2,
+        safe_value=safe_value,
+        name="over",
+        outcome="utility",
+    )
+    agent = ged.GEDUCB(
+        ged.Problem(2, ged.Utility(cls, ged.mean(-5, 5)), [limit], safe_action=0), seed=0
+    )
     a = np.resize([0, 1], 40)
-    agent.observe(np.zeros((40, 1)), a, np.array([0.3, 0.5])[a] + 0.1 * np.random.default_rng(0).normal(size=40))
+    agent.observe(
+        np.zeros((40, 1)),
+        a,
+        np.array([0.3, 0.5])[a] + 0.1 * np.random.default_rng(0).normal(size=40),
+    )
     return agent
 
 

@@ -30,11 +30,13 @@ def coins(actions: int, **options) -> ged.Problem:
     return ged.Problem(actions, ged.Utility(PlainTables(tables), ged.mean(0, 1)), **options)
 
 
-# coverage -------------------------------------------------------------------------------------------------------------------
+# coverage -----------------------------------------------------------------------------------------
 
 
 def misses(problem: ged.Problem, runs: int, rounds: int, told_after, outcomes) -> int:
-    """Runs in which the truth was ever outside the set. `told_after(y)` is the delay, `outcomes(y)` what is told."""
+    """Runs in which the truth was ever outside the set. `told_after(y)` is the delay,
+    `outcomes(y)` what is told.
+    """
     missed = 0
     for seed in range(runs):
         rng = np.random.default_rng([3, seed])
@@ -62,7 +64,9 @@ def check_delays(runs: int, rounds: int, prompt_share: float) -> None:
     assert kept <= binom.ppf(0.9999, runs, 0.05)
     assert broken >= prompt_share * runs
     # a delay that says nothing of the outcome does no harm
-    assert misses(coins(1), runs, rounds, lambda y: 10, lambda y: y) <= binom.ppf(0.9999, runs, 0.05)
+    assert misses(coins(1), runs, rounds, lambda y: 10, lambda y: y) <= binom.ppf(
+        0.9999, runs, 0.05
+    )
 
 
 def test_bad_news_first_breaks_coverage_and_a_fixed_age_mends_it() -> None:
@@ -80,14 +84,16 @@ def check_reveals(actions: int, runs: int, rounds: int, share: float) -> None:
     def together(y: float) -> np.ndarray:
         return np.full(actions, y)  # one coin told as several
 
-    believed = misses(coins(actions, reveals=shown, independent=True), runs, rounds, lambda y: 0, together)
+    believed = misses(
+        coins(actions, reveals=shown, independent=True), runs, rounds, lambda y: 0, together
+    )
     one = misses(coins(actions, reveals=shown), runs, rounds, lambda y: 0, together)
     print(f"missed in {believed} of {runs} runs as independent rows, in {one} with one row a round")
     assert one <= binom.ppf(0.9999, runs, 0.05)
     assert believed >= share * runs
 
 
-def test_dependent_outcomes_learned_as_independent_rows_break_coverage_and_one_row_a_round_mends_it() -> None:
+def test_dependent_outcomes_taken_as_independent_rows_break_coverage_and_one_row_mends_it() -> None:
     check_reveals(2, 40, 100, 0.1)
     check_reveals(5, 10, 60, 0.4)
 
@@ -98,7 +104,7 @@ def test_dependent_outcomes_in_many_runs(actions: int, share: float) -> None:
     check_reveals(actions, 150, 150, share)
 
 
-# when rows enter ------------------------------------------------------------------------------------------------------------
+# when rows enter ----------------------------------------------------------------------------------
 
 
 def learned(agent: ged.GEDUCB, stream: str = "cost") -> int:
@@ -147,8 +153,11 @@ def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
     back = ged.resume(path, problem)  # from a snapshot
     assert back.state_hash() == expected
     np.testing.assert_array_equal(back.policy([0.0]), policy)
-    back.amend(11, y=1.0 - float(back._told[11]["utility"]))  # still waiting, and amended all the same
-    assert [float(e.outcomes["utility"]) for e in back._inbox if e.id == 11] == [float(back._told[11]["utility"])]
+    # still waiting, and amended all the same
+    back.amend(11, y=1.0 - float(back._told[11]["utility"]))
+    assert [float(e.outcomes["utility"]) for e in back._inbox if e.id == 11] == [
+        float(back._told[11]["utility"])
+    ]
     changed = back.state_hash()
     assert changed != expected
     back._keeper.journal.close()
@@ -160,7 +169,10 @@ def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
 
 def test_ages_are_whole_numbers_of_rounds_and_independence_needs_something_revealed() -> None:
     for age in (0, -1, 2.5, True, "3"):
-        with pytest.raises(errors.ProblemError, match=f"outcome_age must be a whole number of rounds, at least 1, got {age!r}"):
+        with pytest.raises(
+            errors.ProblemError,
+            match=f"outcome_age must be a whole number of rounds, at least 1, got {age!r}",
+        ):
             replace(WORLD.problem, outcome_age=age)
     with pytest.raises(errors.ProblemError, match="without reveals= there is one a round"):
         replace(WORLD.problem, independent=True)
@@ -195,11 +207,13 @@ def test_certificates_say_how_outcomes_were_learned() -> None:
     assert said(reveals=shown, independent=True).endswith("as independent given x, as declared")
 
 
-# the monitor ----------------------------------------------------------------------------------------------------------------
+# the monitor --------------------------------------------------------------------------------------
 
 
 def false_alarms(runs: int, rounds: int, delays) -> int:
-    """Of `runs` monitors beside right predictives, those that ever alarmed; delays(rng, runs) says nothing of u."""
+    """Of `runs` monitors beside right predictives, those that ever alarmed; delays(rng, runs)
+    says nothing of u.
+    """
     rng = np.random.default_rng(0)
     monitor = DelayMonitor.create(delta=0.05)
     for _ in range(rounds):
@@ -243,15 +257,23 @@ def test_equal_delays_leave_nothing_to_bet_on() -> None:
 def test_the_guard_keeps_delays_in_its_arrays() -> None:
     guard = Guard.create(dx=1, n_actions=2, delta=0.05, models=["cost"], burn_in=3)
     rng = np.random.default_rng(4)
-    rows = [Told(np.zeros(1), 0, {"cost": rng.random()}, late=int(rng.integers(5))) for _ in range(40)]
+    rows = [
+        Told(np.zeros(1), 0, {"cost": rng.random()}, late=int(rng.integers(5))) for _ in range(40)
+    ]
     for told in rows[:25]:
         guard, _ = guard.update(told)
-    other = Guard.create(dx=1, n_actions=2, delta=0.05, models=["cost"], burn_in=3).with_arrays(guard.arrays())
+    other = Guard.create(dx=1, n_actions=2, delta=0.05, models=["cost"], burn_in=3).with_arrays(
+        guard.arrays()
+    )
     for told in rows[25:]:
         guard, other = guard.update(told)[0], other.update(told)[0]
-    assert guard.monitors["delay:cost"].log_wealth.tobytes() == other.monitors["delay:cost"].log_wealth.tobytes()
+    assert (
+        guard.monitors["delay:cost"].log_wealth.tobytes()
+        == other.monitors["delay:cost"].log_wealth.tobytes()
+    )
     assert guard.monitors["delay:cost"].n == 40
-    assert guard.update(Told(np.zeros(1), 0, {"cost": 0.5}))[0].monitors["delay:cost"].n == 40  # nobody waited for it
+    # nobody waited for it
+    assert guard.update(Told(np.zeros(1), 0, {"cost": 0.5}))[0].monitors["delay:cost"].n == 40
 
 
 def toxic(agent: ged.GEDUCB, world, rounds: int, late_by: int, seed: int = 0) -> None:
@@ -269,7 +291,11 @@ def toxic(agent: ged.GEDUCB, world, rounds: int, late_by: int, seed: int = 0) ->
 def test_an_agent_says_that_delays_go_with_outcomes_and_goes_on() -> None:
     world = PlainWorld(seed=5, dearest=0.6)
     agent = ged.GEDUCB(world.problem, seed=1, guard="warn")
-    with pytest.warns(AlarmWarning, match=r"the delay of 'cost' goes with its outcome: late outcomes are smaller.*outcome_age=m"):
+    with pytest.warns(
+        AlarmWarning,
+        match=r"the delay of 'cost' goes with its outcome: late "
+        r"outcomes are smaller.*outcome_age=m",
+    ):
         toxic(agent, world, 130, 10)
     assert "delay:cost" in [alarm.name for alarm in agent.alarms]
     agent.acknowledge("delay:cost")

@@ -1,4 +1,6 @@
-"""What the two backends promise beyond the contract: isolation, laziness, enumeration, proofs, compiled shapes."""
+"""What the two backends promise beyond the contract: isolation, laziness, enumeration, proofs,
+compiled shapes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def compiled(name: str, backend: str) -> Any:
     return case(BY_NAME[name])["classes"][backend]
 
 
-# tracing ----------------------------------------------------------------------------------------------------------------
+# tracing ------------------------------------------------------------------------------------------
 
 
 @BOTH_LINEAR
@@ -94,7 +96,9 @@ def test_threads_do_not_mix_their_sites() -> None:
         cls = density_class(slow(name, loc), example=(X, A))
         found[name] = ([site.name for site in cls.sites], cls.log_likelihood(cls.initial, X, A, Y))
 
-    threads = [threading.Thread(target=work, args=(name, float(i))) for i, name in enumerate("abcd")]
+    threads = [
+        threading.Thread(target=work, args=(name, float(i))) for i, name in enumerate("abcd")
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -117,7 +121,10 @@ def test_threads_would_mix_without_the_lock() -> None:
 
         seen[name] = list(numpyro.handlers.trace(model).get_trace())
 
-    threads = [threading.Thread(target=work, args=("a", 0.3, 0.3)), threading.Thread(target=work, args=("b", 0.1, 0.1))]
+    threads = [
+        threading.Thread(target=work, args=("a", 0.3, 0.3)),
+        threading.Thread(target=work, args=("b", 0.1, 0.1)),
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -125,12 +132,17 @@ def test_threads_would_mix_without_the_lock() -> None:
     assert seen != {"a": ["y_a"], "b": ["y_b"]}
 
 
-# parameters -------------------------------------------------------------------------------------------------------------
+# parameters ---------------------------------------------------------------------------------------
 
 
 @BOTH_LINEAR
 def test_init_bounds_and_inside(model) -> None:
-    cls = density_class(model, init={"b": [1.0, 2.0, 3.0]}, bounds={"w": 2.0, "b": (-1.0, [5.0, 5.0, 3.5])}, example=(X, A))
+    cls = density_class(
+        model,
+        init={"b": [1.0, 2.0, 3.0]},
+        bounds={"w": 2.0, "b": (-1.0, [5.0, 5.0, 3.5])},
+        example=(X, A),
+    )
     start = cls.unflatten(cls.initial)
     np.testing.assert_allclose(start["b"], [1.0, 2.0, 3.0])
     np.testing.assert_allclose(start["w"], 0.1, rtol=1e-6)
@@ -146,14 +158,24 @@ def test_init_bounds_and_inside(model) -> None:
 @BOTH
 def test_the_prior_against_scipy(backend) -> None:
     cls = compiled("hierarchical", backend)
-    theta = cls.flatten({"centre": 0.3, "spread": 0.7, "effect": [0.1, 0.2, -0.4], "slope": [1.0, -1.0], "scale": 1.3})
+    theta = cls.flatten(
+        {
+            "centre": 0.3,
+            "spread": 0.7,
+            "effect": [0.1, 0.2, -0.4],
+            "slope": [1.0, -1.0],
+            "scale": 1.3,
+        }
+    )
     expected = (
         scipy.stats.norm.logpdf(0.3, 0.5, 1.0)
-        + scipy.stats.halfnorm.logpdf(0.7) + np.log(0.7)  # the Jacobian of exp
+        + scipy.stats.halfnorm.logpdf(0.7)
+        + np.log(0.7)  # the Jacobian of exp
         + scipy.stats.norm.logpdf([0.1, 0.2, -0.4], 0.3, 0.7).sum()
         + scipy.stats.norm.logpdf([1.0, -1.0]).sum()
-        + scipy.stats.gamma.logpdf(1.3, 2.0, scale=0.5) + np.log(1.3)
-    )  # fmt: skip
+        + scipy.stats.gamma.logpdf(1.3, 2.0, scale=0.5)
+        + np.log(1.3)
+    )
     np.testing.assert_allclose(cls.log_prior(theta), expected, rtol=1e-12)
     assert not cls.prior_free.any()
     draws = cls.unflatten(cls.draw_prior(384, seed=5))
@@ -173,7 +195,9 @@ def test_a_support_that_depends_on_another_site() -> None:
     cls = density_class(model, example=(X, A))
     draws = cls.unflatten(cls.draw_prior(64, seed=0))
     assert (draws["level"] < draws["top"]).all()
-    np.testing.assert_allclose(cls.unflatten(cls.flatten(draws))["level"], draws["level"], rtol=1e-9)
+    np.testing.assert_allclose(
+        cls.unflatten(cls.flatten(draws))["level"], draws["level"], rtol=1e-9
+    )
 
 
 def test_a_flax_module_is_one_more_parameter() -> None:
@@ -194,7 +218,7 @@ def test_a_flax_module_is_one_more_parameter() -> None:
         cls.flatten({"net$params": {"kernel": kernel}})
 
 
-# the density ------------------------------------------------------------------------------------------------------------
+# the density --------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -202,8 +226,13 @@ def test_a_moving_support_gives_minus_infinity(backend) -> None:
     cls = compiled("moving_edge", backend)
     theta = cls.flatten({"top": [1.0, 2.0, 3.0]})
     logs = cls.log_likelihood(theta, X, A, np.full(5, 1.5))
-    np.testing.assert_allclose(logs, np.where(A == 0, -np.inf, -np.log(np.array([1.0, 2.0, 3.0])[A])))
-    assert cls.total(theta, Rows.of(X, A, np.full(5, 1.5)), np.array([0.0, 1.0, 1.0, 1.0, 0.0])) > -np.inf
+    np.testing.assert_allclose(
+        logs, np.where(A == 0, -np.inf, -np.log(np.array([1.0, 2.0, 3.0])[A]))
+    )
+    assert (
+        cls.total(theta, Rows.of(X, A, np.full(5, 1.5)), np.array([0.0, 1.0, 1.0, 1.0, 0.0]))
+        > -np.inf
+    )
 
 
 @BOTH
@@ -214,7 +243,11 @@ def test_hidden_states_are_summed_out_exactly(backend) -> None:
     expected = np.zeros(5)
     for k in range(2):
         for bonus, weight in ((0, 1 - hit[k]), (1, hit[k])):
-            expected += p[k] * weight * scipy.stats.poisson.pmf(y, np.exp(0.1 * X[:, 0]) * (level[k] + bonus))
+            expected += (
+                p[k]
+                * weight
+                * scipy.stats.poisson.pmf(y, np.exp(0.1 * X[:, 0]) * (level[k] + bonus))
+            )
     np.testing.assert_allclose(cls.log_likelihood(theta, X, A, y), np.log(expected), rtol=1e-10)
     assert cls.density_at(theta, X, A).family == "Mixture"
 
@@ -249,13 +282,16 @@ def test_loops_where_torch_cannot_vectorise() -> None:
 
     cls = density_class(model, example=(X, A))
     theta = np.array([[0.5, 0.5], [-0.5, -0.5]])
-    expected = [scipy.stats.norm.logpdf(Y, X @ theta[0], 1.0), scipy.stats.norm.logpdf(Y, X @ theta[1], 2.0)]
+    expected = [
+        scipy.stats.norm.logpdf(Y, X @ theta[0], 1.0),
+        scipy.stats.norm.logpdf(Y, X @ theta[1], 2.0),
+    ]
     np.testing.assert_allclose(cls.log_likelihood(theta, X, A, Y), expected, rtol=1e-12)
     assert cls.program.vectorised["log_likelihood"] is False
     assert cls.predictor is None
 
 
-# proofs -----------------------------------------------------------------------------------------------------------------
+# proofs -------------------------------------------------------------------------------------------
 
 _C = np.array([1.0, 2.0, 3.0])
 LEVELS = [
@@ -286,17 +322,23 @@ def _as(xp: Any, value: np.ndarray) -> Any:
     return torch.as_tensor(value) if xp is torch else jnp.asarray(value)
 
 
-@pytest.mark.parametrize(("function", "level"), [row[1:] for row in LEVELS], ids=[row[0] for row in LEVELS])
+@pytest.mark.parametrize(
+    ("function", "level"), [row[1:] for row in LEVELS], ids=[row[0] for row in LEVELS]
+)
 def test_levels_of_dependence(function, level) -> None:
     with jax.enable_x64(True):
         assert jax_levels(lambda t: [function(t, jnp)], jnp.zeros(3)) == [level]
-    assert torch_levels(lambda t: [function(t, torch)], torch.zeros(3, dtype=torch.float64)) == [level]
+    assert torch_levels(lambda t: [function(t, torch)], torch.zeros(3, dtype=torch.float64)) == [
+        level
+    ]
 
 
 def test_a_stopped_gradient_is_no_affine_function() -> None:
     with jax.enable_x64(True):
         assert jax_levels(lambda t: [jax.lax.stop_gradient(t)], jnp.zeros(3)) == [Level.OTHER]
-    assert torch_levels(lambda t: [t.detach()], torch.zeros(3, dtype=torch.float64)) == [Level.OTHER]
+    assert torch_levels(lambda t: [t.detach()], torch.zeros(3, dtype=torch.float64)) == [
+        Level.OTHER
+    ]
 
 
 @pytest.mark.parametrize(
@@ -313,18 +355,22 @@ def test_a_stopped_gradient_is_no_affine_function() -> None:
 def test_no_predictor_without_a_proof(distribution) -> None:
     def model(x, a, y=None):
         eta = x @ numpyro.param("w", jnp.zeros(2))
-        numpyro.sample("y", distribution(eta, numpyro.param("sd", 1.0, constraint=nc.positive)), obs=y)
+        numpyro.sample(
+            "y", distribution(eta, numpyro.param("sd", 1.0, constraint=nc.positive)), obs=y
+        )
 
     assert density_class(model, example=(X, A)).predictor is None
 
 
-# shapes -----------------------------------------------------------------------------------------------------------------
+# shapes -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 64, 65, 200, 512, 600, 2000, 5000])
 def test_pieces_cover_the_rows_once(n) -> None:
     cut = list(pieces(n))
-    np.testing.assert_array_equal(np.concatenate([np.arange(n)[part] for part, _ in cut]), np.arange(n))
+    np.testing.assert_array_equal(
+        np.concatenate([np.arange(n)[part] for part, _ in cut]), np.arange(n)
+    )
     assert all(part.stop - part.start <= size for part, size in cut)
     assert {size for _, size in cut} <= {8, 64, 512, 4096}
 
@@ -339,7 +385,9 @@ def test_a_growing_history_compiles_each_function_at_most_four_times() -> None:
     for size in (1, 5, 8, 63, 64, 65, 300, 512, 1000, 1025, 1999, 2000):
         rows = Rows.of(x[:size], a[:size], y[:size])
         total = cls.total(theta, rows)
-        np.testing.assert_allclose(cls.log_likelihood(theta, x[:size], a[:size], y[:size]).sum(), total[0], rtol=1e-10)
+        np.testing.assert_allclose(
+            cls.log_likelihood(theta, x[:size], a[:size], y[:size]).sum(), total[0], rtol=1e-10
+        )
         np.testing.assert_allclose(cls.values(MeanOf(), theta, x[:size], a[:size]), 1.0)
     assert max(cls.program.compilations.values()) <= 4
     assert len(cls.program.histories) <= 8
@@ -350,26 +398,36 @@ def test_many_settings_over_many_rows_in_pieces(monkeypatch: pytest.MonkeyPatch)
     cls = density_class(linear_n, example=(X, A))
     theta = np.random.default_rng(0).normal(size=(37, cls.dim))
     loc = np.stack([cls.density_at(one, X, A).args["loc"] for one in theta[[0, 17, 36]]])
-    np.testing.assert_allclose(cls.log_likelihood(theta, X, A, Y)[[0, 17, 36]], scipy.stats.norm.logpdf(Y, loc, 0.5))
+    np.testing.assert_allclose(
+        cls.log_likelihood(theta, X, A, Y)[[0, 17, 36]], scipy.stats.norm.logpdf(Y, loc, 0.5)
+    )
 
 
 @BOTH
-def test_a_history_is_checked_once_and_its_new_rows_always(backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_is_checked_once_and_its_new_rows_always(
+    backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cls = compiled("linear", backend)
     looked_at: list[int] = []
     check = cls.check_outcomes
-    monkeypatch.setattr(cls, "check_outcomes", lambda x, a, y: looked_at.append(len(a)) or check(x, a, y))
+    monkeypatch.setattr(
+        cls, "check_outcomes", lambda x, a, y: looked_at.append(len(a)) or check(x, a, y)
+    )
     first = Rows.of(X, A, Y)
     theta = np.zeros((1, cls.dim))
     cls.total(theta, first)
     cls.total_grad(theta, first)
     second = first.append(X[:2], A[:2], Y[:2])
-    np.testing.assert_allclose(cls.total(theta, second), cls.log_likelihood(theta, second.x, second.a, second.y).sum(1))
+    np.testing.assert_allclose(
+        cls.total(theta, second), cls.log_likelihood(theta, second.x, second.a, second.y).sum(1)
+    )
     assert looked_at == [5, 2, 7]
     with pytest.raises(errors.ActionRangeError, match="action 9"):
         cls.total(theta, second.append(X[:1], np.array([9]), Y[:1]))
     branch = first.append(X[3:], A[3:], Y[3:] + 1.0)  # another future of the same past
-    np.testing.assert_allclose(cls.total(theta, branch), cls.log_likelihood(theta, branch.x, branch.a, branch.y).sum(1))
+    np.testing.assert_allclose(
+        cls.total(theta, branch), cls.log_likelihood(theta, branch.x, branch.a, branch.y).sum(1)
+    )
 
 
 @BOTH
@@ -386,12 +444,14 @@ def test_no_rows(backend) -> None:
     np.testing.assert_array_equal(cls.total_hessian(theta[0], empty), np.zeros((cls.dim, cls.dim)))
 
 
-# finite classes and distributions ---------------------------------------------------------------------------------------
+# finite classes and distributions -----------------------------------------------------------------
 
 
 def test_a_finite_class_of_two_models_in_two_ppls() -> None:
     def poisson(x, a, y=None):  # the same site name, another meaning
-        numpyro.sample("y", nd.Poisson(numpyro.param("w", jnp.ones(3), constraint=nc.positive)[a]), obs=y)
+        numpyro.sample(
+            "y", nd.Poisson(numpyro.param("w", jnp.ones(3), constraint=nc.positive)[a]), obs=y
+        )
 
     wide = {"w": np.ones((3, 2)), "b": np.zeros(3)}
     flat = {"w": np.zeros((3, 2)), "b": np.array([0.0, 1.0, 2.0])}
@@ -401,7 +461,8 @@ def test_a_finite_class_of_two_models_in_two_ppls() -> None:
     assert cls.size == 3
     np.testing.assert_allclose(logs[0], scipy.stats.norm.logpdf(y, X.sum(1), 0.5), rtol=1e-12)
     np.testing.assert_allclose(logs[2], scipy.stats.norm.logpdf(y, A, 0.5), rtol=1e-12)
-    np.testing.assert_allclose(logs[1], scipy.stats.poisson.logpmf(y, A + 1.0), rtol=1e-12)  # -inf where y = 0.5
+    # -inf where y = 0.5
+    np.testing.assert_allclose(logs[1], scipy.stats.poisson.logpmf(y, A + 1.0), rtol=1e-12)
     assert np.isneginf(logs[1, 3])
     values = cls.values(MeanOf(), cls.every, X, A)
     np.testing.assert_allclose(values, [X.sum(1), A + 1.0, A], rtol=1e-12)
@@ -419,8 +480,18 @@ CASES = [
     (nd.NegativeBinomial2(2.0, 3.0), "NegativeBinomial", 4.0),
     (nd.GammaPoisson(2.0, 0.7), "NegativeBinomial", 4.0),
     (nd.ZeroInflatedPoisson(0.2, 1.5), "ZeroInflated", 0.0),
-    (nd.TransformedDistribution(nd.StudentT(4.0, 0.2, 1.0), nd.transforms.AffineTransform(1.0, -2.0)), "StudentT", 0.7),
-    (nd.TransformedDistribution(nd.Normal(0.2, 0.5), nd.transforms.ExpTransform()), "LogNormal", 0.7),
+    (
+        nd.TransformedDistribution(
+            nd.StudentT(4.0, 0.2, 1.0), nd.transforms.AffineTransform(1.0, -2.0)
+        ),
+        "StudentT",
+        0.7,
+    ),
+    (
+        nd.TransformedDistribution(nd.Normal(0.2, 0.5), nd.transforms.ExpTransform()),
+        "LogNormal",
+        0.7,
+    ),
     (nd.Mixture(nd.Categorical(probs=np.array([0.4, 0.6])), _PAIR), "Mixture", 0.7),
     (nd.BetaBinomial(2.0, 3.0, total_count=6), "BetaBinomial", 4.0),
     (nd.Kumaraswamy(2.0, 3.0), "External", 0.7),
@@ -436,25 +507,41 @@ def pyro_cases() -> list[Any]:
         (pd.VonMises(0.3, 2.0), "VonMises", 0.7),
         (pd.Pareto(1.0, 3.0), "Pareto", 1.7),
         (pd.Gumbel(0.5, 1.5), "Gumbel", 0.7),
-        (pd.ZeroInflatedNegativeBinomial(3.0, probs=torch.tensor(0.4), gate=torch.tensor(0.2)), "ZeroInflated", 0.0),
+        (
+            pd.ZeroInflatedNegativeBinomial(3.0, probs=torch.tensor(0.4), gate=torch.tensor(0.2)),
+            "ZeroInflated",
+            0.0,
+        ),
         (pd.Normal(torch.zeros(3), 1.0).to_event(1), "Independent", [0.1, 0.2, 0.3]),
-        (pd.LowRankMultivariateNormal(torch.zeros(2), torch.ones(2, 1), torch.ones(2)), "MultivariateNormal", [0.1, 0.2]),
+        (
+            pd.LowRankMultivariateNormal(torch.zeros(2), torch.ones(2, 1), torch.ones(2)),
+            "MultivariateNormal",
+            [0.1, 0.2],
+        ),
     ]
 
 
 CASES += pyro_cases() if HAS_PYRO else []
 
 
-@pytest.mark.parametrize(("distribution", "family", "y"), CASES, ids=[f"{type(d).__module__[:4]}-{f}" for d, f, _ in CASES])
+@pytest.mark.parametrize(
+    ("distribution", "family", "y"),
+    CASES,
+    ids=[f"{type(d).__module__[:4]}-{f}" for d, f, _ in CASES],
+)
 def test_distributions_are_taken_as_they_are(distribution, family, y) -> None:
     before = dict(vars(distribution))
     density = as_density(distribution)
     assert density.family == family
     assert density.batch_shape == tuple(distribution.batch_shape)
-    assert vars(distribution).keys() == before.keys()  # lazy attributes of the caller's object stay unset
+    # lazy attributes of the caller's object stay unset
+    assert vars(distribution).keys() == before.keys()
     y = jnp.asarray(y) if isinstance(distribution, nd.Distribution) else torch.tensor(y)
     expected = np.asarray(distribution.log_prob(y))
-    np.testing.assert_allclose(np.asarray(density.log_prob(np.asarray(y))), expected, rtol=2e-5, atol=2e-5)  # float32
+    # float32
+    np.testing.assert_allclose(
+        np.asarray(density.log_prob(np.asarray(y))), expected, rtol=2e-5, atol=2e-5
+    )
     assert as_density(density) is density
 
 

@@ -17,11 +17,14 @@ from tests.programs import DX, PROGRAMS, K, Program
 N, M = 6, 3
 BOTH = ("numpyro", "pyro")
 HERE = BOTH if HAS_PYRO else BOTH[:1]
-# compiling is slow: the default run takes 20 programs through the contract and four of them through the derivatives
+# compiling is slow: the default run takes 20 programs through the contract and four of them through
+# the derivatives
 LATER = ("gamma_poisson", "lognormal", "weibull", "independent")
 QUICK = ("linear", "logistic", "hierarchical", "network")
 ALL = [pytest.param(p, marks=pytest.mark.slow) if p.name in LATER else p for p in PROGRAMS]
-WITH_DERIVATIVES = [p if p.name in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PROGRAMS]
+WITH_DERIVATIVES = [
+    p if p.name in QUICK else pytest.param(p, marks=pytest.mark.slow) for p in PROGRAMS
+]
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,14 @@ class MeanOf:
 
 @cache
 def case(program: Program) -> dict[str, Any]:
-    """Classes of both PPLs, and rows and settings shared by both; built once a session, as compiling is slow."""
+    """Classes of both PPLs, and rows and settings shared by both; built once a session, as
+    compiling is slow.
+    """
     rng = np.random.default_rng(7)
     x, a, y = rng.normal(size=(N, DX)), np.arange(N) % K, program.outcomes(rng, N)
-    classes = {backend: density_class(getattr(program, backend), example=(x, a)) for backend in HERE}
+    classes = {
+        backend: density_class(getattr(program, backend), example=(x, a)) for backend in HERE
+    }
     noise = 0.5 * rng.normal(size=(M, classes["numpyro"].dim))
     if program.name == "moving_edge":
         noise = np.abs(noise)  # keep every outcome below the edge
@@ -47,14 +54,27 @@ def case(program: Program) -> dict[str, Any]:
     params = classes["numpyro"].unflatten(theta)
     renamed = {program.rename.get(name, name): value for name, value in params.items()}
     named = dict(zip(HERE, (params, renamed)))
-    theta = {backend: theta if backend == "numpyro" else classes[backend].flatten(named[backend]) for backend in HERE}
-    return {"x": x, "a": a, "y": y, "rows": Rows.of(x, a, y), "classes": classes, "theta": theta, "params": named}
+    theta = {
+        backend: theta if backend == "numpyro" else classes[backend].flatten(named[backend])
+        for backend in HERE
+    }
+    return {
+        "x": x,
+        "a": a,
+        "y": y,
+        "rows": Rows.of(x, a, y),
+        "classes": classes,
+        "theta": theta,
+        "params": named,
+    }
 
 
 def order(c: dict[str, Any], program: Program) -> np.ndarray:
     """Pyro's flat coordinate for each of NumPyro's."""
     starts = {site.name: site for site in c["classes"]["pyro"].sites}
-    pick = [starts[program.rename.get(site.name, site.name)] for site in c["classes"]["numpyro"].sites]
+    pick = [
+        starts[program.rename.get(site.name, site.name)] for site in c["classes"]["numpyro"].sites
+    ]
     return np.concatenate([np.arange(site.start, site.stop) for site in pick])
 
 
@@ -72,7 +92,9 @@ def test_both_ppls_agree(program: Program) -> None:
     assert n.dim == p.dim
     assert (n.prior_free == p.prior_free[same]).all()
     rows = c["x"], c["a"], c["y"]
-    close(n.log_likelihood(c["theta"]["numpyro"], *rows), p.log_likelihood(c["theta"]["pyro"], *rows))
+    close(
+        n.log_likelihood(c["theta"]["numpyro"], *rows), p.log_likelihood(c["theta"]["pyro"], *rows)
+    )
     close(n.log_prior(c["theta"]["numpyro"]), p.log_prior(c["theta"]["pyro"]))
 
 
@@ -104,7 +126,14 @@ def test_contract(program: Program, backend: str) -> None:
 @pytest.mark.parametrize("program", WITH_DERIVATIVES, ids=repr)
 def test_derivatives(program: Program, backend: str) -> None:
     c = case(program)
-    cls, theta, x, a, y, rows = c["classes"][backend], c["theta"][backend], c["x"], c["a"], c["y"], c["rows"]
+    cls, theta, x, a, y, rows = (
+        c["classes"][backend],
+        c["theta"][backend],
+        c["x"],
+        c["a"],
+        c["y"],
+        c["rows"],
+    )
     D = cls.dim
     logs = cls.log_likelihood(theta, x, a, y)
     weights = np.linspace(0.0, 2.0, N)
@@ -118,15 +147,21 @@ def test_derivatives(program: Program, backend: str) -> None:
     np.testing.assert_allclose(information, -cls.total_hessian(theta[0], rows), atol=1e-9)
     pick = np.arange(N) % M
     means, slopes = cls.values_grad(MeanOf(), theta[pick], x, a)
-    np.testing.assert_allclose(means, cls.values(MeanOf(), theta, x, a)[pick, np.arange(N)], rtol=1e-10)
+    np.testing.assert_allclose(
+        means, cls.values(MeanOf(), theta, x, a)[pick, np.arange(N)], rtol=1e-10
+    )
 
     step = 1e-6 * np.cos(np.arange(D))
     beside = np.stack([theta[0] + step, theta[0] - step, theta[0]])
     near = cls.log_likelihood(beside, x, a, y)
     np.testing.assert_allclose(score @ step, (near[0] - near[1]) / 2, rtol=1e-4, atol=1e-11)
     gradients = cls.total_grad(beside, rows)[1]
-    np.testing.assert_allclose(-information @ step, (gradients[0] - gradients[1]) / 2, rtol=1e-4, atol=1e-10)
-    up, down = (cls.values(MeanOf(), theta + sign * step, x, a)[pick, np.arange(N)] for sign in (1, -1))
+    np.testing.assert_allclose(
+        -information @ step, (gradients[0] - gradients[1]) / 2, rtol=1e-4, atol=1e-10
+    )
+    up, down = (
+        cls.values(MeanOf(), theta + sign * step, x, a)[pick, np.arange(N)] for sign in (1, -1)
+    )
     np.testing.assert_allclose(slopes @ step, (up - down) / 2, rtol=1e-4, atol=1e-11)
 
 
@@ -139,9 +174,16 @@ def test_derivatives_agree_between_ppls(program: Program) -> None:
     same = order(c, program)
     close(n.score(tn[0], *rows), p.score(tp[0], *rows)[:, same])
     # second derivatives of the gamma function differ by 1e-8 between the libraries
-    close(n.total_hessian(tn[0], c["rows"]), p.total_hessian(tp[0], c["rows"])[np.ix_(same, same)], 1e-7)
+    close(
+        n.total_hessian(tn[0], c["rows"]),
+        p.total_hessian(tp[0], c["rows"])[np.ix_(same, same)],
+        1e-7,
+    )
     close(n.values(MeanOf(), tn, *rows[:2]), p.values(MeanOf(), tp, *rows[:2]))
-    (grad_n, hess_n), (grad_p, hess_p) = n.log_prior_grad_hessian(tn[0]), p.log_prior_grad_hessian(tp[0])
+    (grad_n, hess_n), (grad_p, hess_p) = (
+        n.log_prior_grad_hessian(tn[0]),
+        p.log_prior_grad_hessian(tp[0]),
+    )
     close(grad_n, grad_p[same])
     close(hess_n, hess_p[np.ix_(same, same)], 1e-7)
 
@@ -158,8 +200,11 @@ def test_the_predictor_is_found_where_it_can_be_proved(program: Program, backend
     features, offset = predictor.features(c["x"], c["a"]), predictor.offset(c["x"], c["a"])
     assert features.shape == (N, cls.dim)
     args = cls.density_at(theta, c["x"], c["a"]).args
-    undo = {"identity": lambda: args["loc"], "log": lambda: np.log(args["rate"]),
-            "logit": lambda: np.log(args["probs"]) - np.log1p(-args["probs"])}[predictor.link]  # fmt: skip
+    undo = {
+        "identity": lambda: args["loc"],
+        "log": lambda: np.log(args["rate"]),
+        "logit": lambda: np.log(args["probs"]) - np.log1p(-args["probs"]),
+    }[predictor.link]
     np.testing.assert_allclose(theta @ features.T + offset, undo(), rtol=1e-9, atol=1e-9)
     for name, value in predictor.fixed(c["x"], c["a"]).items():
         np.testing.assert_allclose(np.broadcast_to(value, (M, N)), args[name])

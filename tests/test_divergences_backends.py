@@ -1,4 +1,6 @@
-"""`log_affinity` on JAX and torch arrays, and distributions of NumPyro, Pyro and torch taken as they are."""
+"""`log_affinity` on JAX and torch arrays, and distributions of NumPyro, Pyro and torch taken as
+they are.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ CASES = {
     ),
     "Exponential": ({"rate": 1.5}, {"rate": 0.6}),
     "Gamma": ({"concentration": 2.5, "rate": 1.5}, {"concentration": 0.7, "rate": 0.6}),
-    "Beta": ({"concentration1": 2.5, "concentration0": 1.5}, {"concentration1": 0.7, "concentration0": 6.0}),
+    "Beta": (
+        {"concentration1": 2.5, "concentration0": 1.5},
+        {"concentration1": 0.7, "concentration0": 6.0},
+    ),
     "Dirichlet": ({"concentration": [2.5, 1.5, 0.8]}, {"concentration": [0.7, 6.0, 2.0]}),
     "Weibull": ({"scale": 1.5, "concentration": 2.0}, {"scale": 0.6, "concentration": 2.0}),
     "VonMises": ({"loc": 0.3, "concentration": 2.0}, {"loc": 1.3, "concentration": 5.0}),
@@ -36,7 +41,8 @@ CASES = {
     "NegativeBinomial": ({"total_count": 3.5, "probs": 0.3}, {"total_count": 3.5, "probs": 0.8}),
     "Geometric": ({"probs": 0.3}, {"probs": 0.8}),
 }
-FIXED = {"low", "high", "total_count"}  # with Weibull's concentration, which the closed form needs equal
+# with Weibull's concentration, which the closed form needs equal
+FIXED = {"low", "high", "total_count"}
 
 
 def moving(family, args):
@@ -88,62 +94,106 @@ def test_log_affinity_on_torch_traces_and_differentiates(family):
 
     def value(changing):
         left = {k: torch.as_tensor(v) for k, v in p.items()} | changing
-        return log_affinity(Density(family, left), Density(family, {k: torch.as_tensor(v) for k, v in q.items()}))
+        return log_affinity(
+            Density(family, left), Density(family, {k: torch.as_tensor(v) for k, v in q.items()})
+        )
 
     start = {name: torch.as_tensor(p[name]) for name in names}
     gradient, got = torch.func.grad_and_value(value)(start)
-    assert float(got) == pytest.approx(float(log_affinity(Density(family, p), Density(family, q))), rel=1e-11)
+    assert float(got) == pytest.approx(
+        float(log_affinity(Density(family, p), Density(family, q))), rel=1e-11
+    )
     for name in names:
         want, have = numeric_gradient(family, p, q, name), gradient[name].numpy()
         if name == "scale_tril":
             want, have = np.tril(want), np.tril(have)
         np.testing.assert_allclose(have, want, rtol=2e-5, atol=2e-6)
     stacked = {name: torch.stack([value_, value_]) for name, value_ in start.items()}
-    np.testing.assert_allclose(torch.func.vmap(value)(stacked).numpy(), [float(got)] * 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        torch.func.vmap(value)(stacked).numpy(), [float(got)] * 2, rtol=1e-12
+    )
 
 
 def test_log_affinity_of_products_and_zero_inflation_traces():
     with jax.enable_x64(True):
 
         def value(loc):
-            base = [Density("Normal", {"loc": m, "scale": jax.numpy.ones(3)}) for m in (loc, jax.numpy.zeros(3))]
+            base = [
+                Density("Normal", {"loc": m, "scale": jax.numpy.ones(3)})
+                for m in (loc, jax.numpy.zeros(3))
+            ]
             p, q = (Density("Independent", {"base": b, "event_ndim": 1}) for b in base)
             return log_affinity(p, q)
 
         loc = jax.numpy.array([0.1, 0.2, -0.3])
         assert float(jax.jit(value)(loc)) == pytest.approx(-float(loc @ loc) / 8, rel=1e-12)
-        np.testing.assert_allclose(np.asarray(jax.grad(value)(loc)), -np.asarray(loc) / 4, rtol=1e-10)
+        np.testing.assert_allclose(
+            np.asarray(jax.grad(value)(loc)), -np.asarray(loc) / 4, rtol=1e-10
+        )
 
         def inflated(gate):
-            base = [Density("Gamma", {"concentration": jax.numpy.asarray(c), "rate": 1.0}) for c in (2.0, 3.0)]
-            p, q = (Density("ZeroInflated", {"gate": g, "base": b}) for g, b in zip((gate, 0.1), base))
+            base = [
+                Density("Gamma", {"concentration": jax.numpy.asarray(c), "rate": 1.0})
+                for c in (2.0, 3.0)
+            ]
+            p, q = (
+                Density("ZeroInflated", {"gate": g, "base": b}) for g, b in zip((gate, 0.1), base)
+            )
             return log_affinity(p, q)
 
         slope = (inflated(0.3 + 1e-6) - inflated(0.3 - 1e-6)) / 2e-6
         assert float(jax.grad(inflated)(0.3)) == pytest.approx(float(slope), rel=1e-6)
 
 
-# distributions as they are --------------------------------------------------------------------------------------------
+# distributions as they are ------------------------------------------------------------------------
 
 
 def _pairs(dist, array):
     """The same distributions in any of the three libraries, with the Density they stand for."""
     return [
-        (dist.Normal(array([0.0, 1.0]), array(1.0)), dist.Normal(array(0.5), array([1.0, 2.0])),
-         "Normal", {"loc": [0.0, 1.0], "scale": 1.0}, {"loc": 0.5, "scale": [1.0, 2.0]}),
-        (dist.Gamma(array(2.0), array(1.0)), dist.Gamma(array(3.0), array(1.5)),
-         "Gamma", {"concentration": 2.0, "rate": 1.0}, {"concentration": 3.0, "rate": 1.5}),
-        (dist.Poisson(array(2.0)), dist.Poisson(array(3.0)), "Poisson", {"rate": 2.0}, {"rate": 3.0}),
-        (dist.StudentT(array(4.0), array(0.0), array(1.0)), dist.StudentT(array(4.0), array(1.0), array(2.0)),
-         "StudentT", {"df": 4.0, "loc": 0.0, "scale": 1.0}, {"df": 4.0, "loc": 1.0, "scale": 2.0}),
-        (dist.Categorical(probs=array([0.2, 0.3, 0.5])), dist.Categorical(probs=array([0.5, 0.25, 0.25])),
-         "Categorical", {"probs": [0.2, 0.3, 0.5]}, {"probs": [0.5, 0.25, 0.25]}),
-    ]  # fmt: skip
+        (
+            dist.Normal(array([0.0, 1.0]), array(1.0)),
+            dist.Normal(array(0.5), array([1.0, 2.0])),
+            "Normal",
+            {"loc": [0.0, 1.0], "scale": 1.0},
+            {"loc": 0.5, "scale": [1.0, 2.0]},
+        ),
+        (
+            dist.Gamma(array(2.0), array(1.0)),
+            dist.Gamma(array(3.0), array(1.5)),
+            "Gamma",
+            {"concentration": 2.0, "rate": 1.0},
+            {"concentration": 3.0, "rate": 1.5},
+        ),
+        (
+            dist.Poisson(array(2.0)),
+            dist.Poisson(array(3.0)),
+            "Poisson",
+            {"rate": 2.0},
+            {"rate": 3.0},
+        ),
+        (
+            dist.StudentT(array(4.0), array(0.0), array(1.0)),
+            dist.StudentT(array(4.0), array(1.0), array(2.0)),
+            "StudentT",
+            {"df": 4.0, "loc": 0.0, "scale": 1.0},
+            {"df": 4.0, "loc": 1.0, "scale": 2.0},
+        ),
+        (
+            dist.Categorical(probs=array([0.2, 0.3, 0.5])),
+            dist.Categorical(probs=array([0.5, 0.25, 0.25])),
+            "Categorical",
+            {"probs": [0.2, 0.3, 0.5]},
+            {"probs": [0.5, 0.25, 0.25]},
+        ),
+    ]
 
 
 def _compare(pairs):
     for p, q, family, first, second in pairs:
-        densities = [Density(family, {k: np.asarray(v) for k, v in args.items()}) for args in (first, second)]
+        densities = [
+            Density(family, {k: np.asarray(v) for k, v in args.items()}) for args in (first, second)
+        ]
         for divergence in (hellinger2, total_variation, l2_squared):
             got, want = divergence(p, q), divergence(*densities)
             assert got.method == want.method
@@ -165,7 +215,9 @@ def test_torch_and_pyro_distributions_as_they_are(module):
 
 def test_a_distribution_of_an_unknown_class_is_compared_by_monte_carlo():
     dist = pytest.importorskip("torch.distributions")
-    p = dist.Kumaraswamy(torch.tensor(2.0, dtype=torch.float64), torch.tensor(3.0, dtype=torch.float64))
+    p = dist.Kumaraswamy(
+        torch.tensor(2.0, dtype=torch.float64), torch.tensor(3.0, dtype=torch.float64)
+    )
     q = dist.Beta(torch.tensor(2.0, dtype=torch.float64), torch.tensor(3.0, dtype=torch.float64))
     y = np.linspace(0, 1, 400_001)[1:-1]
     first = 6 * y * (1 - y**2) ** 2

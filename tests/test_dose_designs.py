@@ -64,7 +64,9 @@ def test_three_plus_three_ends_at_the_highest_dose_and_stops_below_the_lowest():
 
 
 def test_three_plus_three_names_no_dose_as_often_as_its_probabilities_say():
-    """P(none) at toxicities .25, .35: too toxic at once, or cleared, exceeded above, and too toxic on the second look."""
+    """P(none) at toxicities .25, .35: too toxic at once, or cleared, exceeded above, and too
+    toxic on the second look.
+    """
 
     def too_toxic(p):
         return 1 - (1 - p) ** 3 - 3 * p * (1 - p) ** 2 * (1 - p) ** 3
@@ -72,8 +74,12 @@ def test_three_plus_three_names_no_dose_as_often_as_its_probabilities_say():
     second = 1 - 0.75**3 - 3 * 0.25 * 0.75**2
     expected = too_toxic(0.25) + 0.75**3 * too_toxic(0.35) * second
     assert expected == pytest.approx(0.44, abs=0.005)  # the published table
-    made = trials.named(lambda: ThreePlusThree(5), trials.TABLE_3[0][0], 800, np.random.default_rng(0))
-    assert abs(np.mean([t.recommended is None for t in made]) - expected) < 4 * np.sqrt(expected * (1 - expected) / 800)
+    made = trials.named(
+        lambda: ThreePlusThree(5), trials.TABLE_3[0][0], 800, np.random.default_rng(0)
+    )
+    assert abs(np.mean([t.recommended is None for t in made]) - expected) < 4 * np.sqrt(
+        expected * (1 - expected) / 800
+    )
 
 
 def test_boin_boundaries_are_the_papers_and_the_trial_follows_them():
@@ -98,7 +104,11 @@ def test_pooling_neighbours_is_the_least_squares_fit_that_never_falls():
         fit = isotonic(values, weights)
         assert (np.diff(fit) >= -1e-12).all()
         a, b, c = np.meshgrid(grid, grid, grid, indexing="ij")
-        loss = weights[0] * (a - values[0]) ** 2 + weights[1] * (b - values[1]) ** 2 + weights[2] * (c - values[2]) ** 2
+        loss = (
+            weights[0] * (a - values[0]) ** 2
+            + weights[1] * (b - values[1]) ** 2
+            + weights[2] * (c - values[2]) ** 2
+        )
         best = np.where((a <= b) & (b <= c), loss, np.inf).min()
         assert (weights * (fit - values) ** 2).sum() <= best + 1e-9
 
@@ -109,7 +119,9 @@ def test_the_posterior_of_the_power_model_agrees_with_quadrature():
 
     def density(b):
         p = np.array(SKELETON) ** np.exp(b)
-        return norm.pdf(b, scale=1.34**0.5) * np.prod(p**trial.toxicities * (1 - p) ** (trial.patients - trial.toxicities))
+        return norm.pdf(b, scale=1.34**0.5) * np.prod(
+            p**trial.toxicities * (1 - p) ** (trial.patients - trial.toxicities)
+        )
 
     total = quad(density, -6, 6)[0]
     mean = quad(lambda b: b * density(b), -6, 6)[0] / total
@@ -129,7 +141,8 @@ def test_crm_skips_no_dose_and_ends_with_its_patients():
     assert trial.dose is None
     assert trial.recommended == 3
     free = CRM(SKELETON, target=0.4, patients=6)
-    assert free.best() == 3  # the control: without the rule the first patient after one would be there
+    # the control: without the rule the first patient after one would be there
+    assert free.best() == 3
 
 
 def test_ewoc_stays_where_crm_goes_up_and_stops_when_the_lowest_dose_is_too_likely_an_overdose():
@@ -150,7 +163,8 @@ def test_the_published_tables_are_reproduced():
     for cell in cells:
         published, near = cell.published, 0.05 * cell.published
         slack = 0.02 if cell.ours < 1 else 1.0  # tables round, and were simulated themselves
-        if cell.algorithm != "CRM S3":  # 52 to 54 here and in another re-run against 57: depends on details of the fit
+        # 52 to 54 here and in another re-run against 57: depends on details of the fit
+        if cell.algorithm != "CRM S3":
             assert abs(cell.ours - published) <= near + 3 * cell.standard_error + slack, cell
 
 
@@ -179,17 +193,24 @@ def test_a_toxicity_is_zero_or_one(z):
 
 
 def test_designs_play_by_name_where_the_limit_is_a_toxicity():
-    """By hand: target .3 (the limit), six doses; BOIN for 100 rounds has 34 cohorts; the skeleton's third dose is the target."""
+    """By hand: target .3 (the limit), six doses; BOIN for 100 rounds has 34 cohorts; the
+    skeleton's third dose is the target.
+    """
     world = make("toxicity")
     problem, x = world.problem(), np.eye(3)[0]
-    made = {name: make_baseline(name, problem, x, rounds=100) for name in ("3+3", "boin", "crm", "ewoc")}
+    made = {
+        name: make_baseline(name, problem, x, rounds=100) for name in ("3+3", "boin", "crm", "ewoc")
+    }
     assert (made["boin"].target, made["boin"].cohorts) == (0.3, 34)
     assert made["crm"].skeleton[2] == pytest.approx(0.3)
-    assert all(made[name].ask(x).action == 0 for name in made)  # every trial begins at the lowest dose
+    # every trial begins at the lowest dose
+    assert all(made[name].ask(x).action == 0 for name in made)
 
 
 def test_neighbours_of_the_skeleton_are_apart_by_the_indifference_interval():
-    """Where dose j + 1 has toxicity target + w, dose j has target - w: s_j^e = .2 and s_{j+1}^e = .3 for the same e."""
+    """Where dose j + 1 has toxicity target + w, dose j has target - w: s_j^e = .2 and s_{j+1}^e
+    = .3 for the same e.
+    """
     s = skeleton(5, 0.25)
     for low, high in itertools.pairwise(s):
         e = np.log(0.3) / np.log(high)
@@ -197,7 +218,8 @@ def test_neighbours_of_the_skeleton_are_apart_by_the_indifference_interval():
 
 
 @pytest.mark.parametrize(
-    ("environment", "match"), [("shared", "yes or no; the model of 'cost' is Normal"), ("counts", "is Poisson")]
+    ("environment", "match"),
+    [("shared", "yes or no; the model of 'cost' is Normal"), ("counts", "is Poisson")],
 )
 def test_a_design_refuses_outcomes_that_are_no_toxicity(environment, match):
     world = make(environment)

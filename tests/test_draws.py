@@ -18,14 +18,23 @@ from benchmarks.posterior import calibrate
 from gedppl.errors import SettingError
 from gedppl.functionals import mean
 from gedppl.learning.arviz_shim import arviz, major, quiet
-from gedppl.learning.draws import ParameterDraws, corrected, log_likelihood, log_posterior, sample, values
+from gedppl.learning.draws import (
+    ParameterDraws,
+    corrected,
+    log_likelihood,
+    log_posterior,
+    sample,
+    values,
+)
 from gedppl.learning.variational import svi
 from gedppl.numerics import pareto
 from gedppl.programs.contract import density_class, finite_class
 from gedppl.rows import Rows
 from tests.optional_pyro import PPLS, needs_pyro, pc, pd, pyro, torch
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)
 
 RNG = np.random.default_rng(5)
 X, A = RNG.normal(size=(40, 2)), RNG.integers(0, 2, 40)
@@ -63,7 +72,10 @@ def free_n(x, a, y=None):
     numpyro.sample("y", nd.Normal(x @ w, 0.7), obs=y)
 
 
-MODELS: dict[str, dict[str, Any]] = {"numpyro": {"line": line_n, "bits": bits_n}, "pyro": {"line": line_p, "bits": bits_p}}
+MODELS: dict[str, dict[str, Any]] = {
+    "numpyro": {"line": line_n, "bits": bits_n},
+    "pyro": {"line": line_p, "bits": bits_p},
+}
 
 
 @cache
@@ -90,8 +102,12 @@ def grid_posterior() -> tuple[np.ndarray, np.ndarray]:
     return centre, (w - centre).T @ ((w - centre) * weight[:, None])
 
 
-def close_in_standard_errors(draws: ParameterDraws, centre: np.ndarray, covariance: np.ndarray, many: float = 4.5) -> None:
-    """Weighted mean and variances against known ones, each within so many of its own standard errors."""
+def close_in_standard_errors(
+    draws: ParameterDraws, centre: np.ndarray, covariance: np.ndarray, many: float = 4.5
+) -> None:
+    """Weighted mean and variances against known ones, each within so many of its own standard
+    errors.
+    """
     w, spread = draws.weights, np.sqrt(np.diag(covariance))
     found = w @ draws.theta
     variance = w @ (draws.theta - found) ** 2
@@ -138,12 +154,18 @@ def scales_p(x, a, y=None):
 
 
 def guide_n(x, a, y=None):
-    loc, tril = numpyro.param("loc", jnp.zeros(2)), numpyro.param("tril", jnp.eye(2), constraint=nc.lower_cholesky)
+    loc, tril = (
+        numpyro.param("loc", jnp.zeros(2)),
+        numpyro.param("tril", jnp.eye(2), constraint=nc.lower_cholesky),
+    )
     numpyro.sample("w", nd.MultivariateNormal(loc, scale_tril=tril))
 
 
 def guide_p(x, a, y=None):
-    loc, tril = pyro.param("loc", torch.zeros(2)), pyro.param("tril", torch.eye(2), constraint=pc.lower_cholesky)
+    loc, tril = (
+        pyro.param("loc", torch.zeros(2)),
+        pyro.param("tril", torch.eye(2), constraint=pc.lower_cholesky),
+    )
     pyro.sample("w", pd.MultivariateNormal(loc, scale_tril=tril))
 
 
@@ -159,7 +181,9 @@ GUIDES = [
 
 
 @pytest.mark.parametrize(("ppl", "guide"), GUIDES)
-def test_a_guide_that_can_be_the_posterior_is_close_to_it_and_its_weights_say_so(ppl: str, guide: str) -> None:
+def test_a_guide_that_can_be_the_posterior_is_close_to_it_and_its_weights_say_so(
+    ppl: str, guide: str
+) -> None:
     cls = program(ppl, "bits")
     own = {"numpyro": guide_n, "pyro": guide_p}[ppl]
     oracle = svi(own if guide == "own" else guide, steps=600)
@@ -170,13 +194,26 @@ def test_a_guide_that_can_be_the_posterior_is_close_to_it_and_its_weights_say_so
     mended = corrected(cls, BITS, draws)
     assert mended.ess > 800
     close_in_standard_errors(mended, centre, covariance)
-    warm = sample(cls, BITS.append(X[:4], A[:4], np.ones(4)), "svi", 50, 0, fit=oracle(cls, BITS), oracle=oracle)
-    assert guide == "low_rank" or "12 steps" in warm.status  # that one moves too far for a warm start
+    warm = sample(
+        cls,
+        BITS.append(X[:4], A[:4], np.ones(4)),
+        "svi",
+        50,
+        0,
+        fit=oracle(cls, BITS),
+        oracle=oracle,
+    )
+    # that one moves too far for a warm start
+    assert guide == "low_rank" or "12 steps" in warm.status
 
 
-@pytest.mark.parametrize("ppl", [pytest.param("numpyro", marks=slow), pytest.param("pyro", marks=needs_pyro)])
+@pytest.mark.parametrize(
+    "ppl", [pytest.param("numpyro", marks=slow), pytest.param("pyro", marks=needs_pyro)]
+)
 def test_a_guides_density_is_that_of_the_free_parameters(ppl: str) -> None:
-    """A positive scale is drawn as exp of a Normal: the weights must know the volume of that transform."""
+    """A positive scale is drawn as exp of a Normal: the weights must know the volume of that
+    transform.
+    """
     cls = density_class({"numpyro": scales_n, "pyro": scales_p}[ppl], example=(X[:1], A[:1]))
     few = Rows.of(X[:4], A[:4], LINE.y[:4])
     draws = sample(cls, few, "svi", 4000, 0, oracle=svi("multivariate_normal", steps=600))
@@ -191,8 +228,11 @@ def test_a_guides_density_is_that_of_the_free_parameters(ppl: str) -> None:
     spread = np.sqrt(weight @ (grid - centre) ** 2)
     apart = np.abs(mended.weights @ mended.theta - centre) / (spread / np.sqrt(mended.ess))
     assert apart.max() < 4.5
-    wrong = draws.reweighted(log_posterior(cls, few, draws.theta) - draws.log_proposal - cls.log_jacobian(draws.theta))
-    assert abs(wrong.weights @ wrong.theta - centre)[1] > 4.5 * spread[1] / np.sqrt(mended.ess)  # without that volume
+    wrong = draws.reweighted(
+        log_posterior(cls, few, draws.theta) - draws.log_proposal - cls.log_jacobian(draws.theta)
+    )
+    # without that volume
+    assert abs(wrong.weights @ wrong.theta - centre)[1] > 4.5 * spread[1] / np.sqrt(mended.ess)
 
 
 @pytest.mark.parametrize("ppl", PPLS)
@@ -207,7 +247,12 @@ def test_nuts_draws_are_draws_of_the_posterior(ppl: str) -> None:
     if ppl == "numpyro":  # growing data compile once a bucket
         for n in (20, 30):
             sample(cls, Rows.of(X[:n], A[:n], BITS.y[:n]), "nuts", S, seed=0)
-        assert sum(count for name, count in cls.program.compilations.items() if name.startswith("nuts")) == 1
+        assert (
+            sum(
+                count for name, count in cls.program.compilations.items() if name.startswith("nuts")
+            )
+            == 1
+        )
 
 
 @pytest.mark.parametrize("source", ["prior", "laplace", "svi", "nuts"])
@@ -222,25 +267,37 @@ def test_before_data_every_source_is_the_prior(ppl: str, source: str) -> None:
 
 
 def test_a_finite_class_has_exact_weights_over_its_members() -> None:
-    cls = finite_class(coin_n, [{"p": [0.2, 0.6]}, {"p": [0.5, 0.5]}, {"p": [0.9, 0.1]}], example=(X[:1], A[:1]))
+    cls = finite_class(
+        coin_n, [{"p": [0.2, 0.6]}, {"p": [0.5, 0.5]}, {"p": [0.9, 0.1]}], example=(X[:1], A[:1])
+    )
     assert np.allclose(sample(cls, None, "nuts", 10, seed=0).weights, 1 / 3)
     draws = sample(cls, BITS, "laplace", 10, seed=0)
     logs = np.array(
-        [np.log(np.where(BITS.y > 0, p[BITS.a], 1 - p[BITS.a])).sum() for p in np.array([[0.2, 0.6], [0.5, 0.5], [0.9, 0.1]])]
+        [
+            np.log(np.where(BITS.y > 0, p[BITS.a], 1 - p[BITS.a])).sum()
+            for p in np.array([[0.2, 0.6], [0.5, 0.5], [0.9, 0.1]])
+        ]
     )
     assert np.allclose(draws.weights, np.exp(logs - np.logaddexp.reduce(logs)))
     assert draws.exact
     assert not draws.degenerate
-    first, rest = Rows.of(BITS.x[:15], BITS.a[:15], BITS.y[:15]), (BITS.x[15:], BITS.a[15:], BITS.y[15:])
+    first, rest = (
+        Rows.of(BITS.x[:15], BITS.a[:15], BITS.y[:15]),
+        (BITS.x[15:], BITS.a[15:], BITS.y[15:]),
+    )
     early = sample(cls, first, "laplace", 10, seed=0)
-    assert np.allclose(early.reweighted(log_likelihood(cls, early, *rest).sum(axis=1)).weights, draws.weights)
+    assert np.allclose(
+        early.reweighted(log_likelihood(cls, early, *rest).sum(axis=1)).weights, draws.weights
+    )
     assert values(cls, draws, mean(0, 1), X[:2], A[:2]).shape == (3, 2)
 
 
 def test_draws_weighted_by_rows_that_came_since_are_draws_given_all_rows() -> None:
     cls = program("numpyro", "line")
     early = sample(cls, Rows.of(LINE.x[:30], LINE.a[:30], LINE.y[:30]), "laplace", 4000, seed=2)
-    now = early.reweighted(log_likelihood(cls, early, LINE.x[30:], LINE.a[30:], LINE.y[30:]).sum(axis=1))
+    now = early.reweighted(
+        log_likelihood(cls, early, LINE.x[30:], LINE.a[30:], LINE.y[30:]).sum(axis=1)
+    )
     assert not now.degenerate
     assert now.ess < 4000
     close_in_standard_errors(now, *conjugate())
@@ -306,17 +363,31 @@ def test_svi_without_anything_to_guide_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "text"), [({"source": "mcmc"}, "source must be one of"), ({"draws": 0}, "draws must be a whole")]
+    ("change", "text"),
+    [({"source": "mcmc"}, "source must be one of"), ({"draws": 0}, "draws must be a whole")],
 )
 def test_a_wrong_setting_is_named(change: dict[str, Any], text: str) -> None:
     with pytest.raises(SettingError, match=text):
-        sample(**({"cls": program("numpyro", "line"), "rows": LINE, "source": "prior", "draws": 5, "seed": 0} | change))
+        sample(
+            **(
+                {
+                    "cls": program("numpyro", "line"),
+                    "rows": LINE,
+                    "source": "prior",
+                    "draws": 5,
+                    "seed": 0,
+                }
+                | change
+            )
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["conjugate", "logistic", "hierarchical"])
 def test_nuts_is_calibrated(model: str) -> None:
-    """Simulation-based calibration: ranks of the truth are uniform, in mean and in spread, within four standard errors."""
+    """Simulation-based calibration: ranks of the truth are uniform, in mean and in spread,
+    within four standard errors.
+    """
     found = calibrate(model, "nuts", 150)
     assert abs(found.bias) < 4
     assert abs(found.spread) < 4

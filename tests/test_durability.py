@@ -1,7 +1,9 @@
-"""An agent under kills, interrupts, full disks, threads and bad calls: what was acknowledged stays, and nothing else changes.
+"""An agent under kills, interrupts, full disks, threads and bad calls: what was acknowledged stays,
+and nothing else changes.
 
-Run as a script this file is the crash harness: a process without JAX and without threads, so that forking is safe, which
-forks agents and kills them. Every guard has a positive control, a variant without it that fails.
+Run as a script this file is the crash harness: a process without JAX and without threads, so that
+forking is safe, which forks agents and kills them. Every guard has a positive control, a variant
+without it that fails.
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ WORLD = PlainWorld()
 LABELS = ("begun", "inserted", "committed", "synced", "applied")
 
 
-# the crash harness ------------------------------------------------------------------------------------------------------
+# the crash harness --------------------------------------------------------------------------------
 
 
 def one_step(agent: ged.GEDUCB, i: int) -> None:
-    """Step i of a run that every process would make alike: decisions, outcomes a round late, now and then a change."""
+    """Step i of a run that every process would make alike: decisions, outcomes a round late, now
+    and then a change.
+    """
     rng = np.random.default_rng([11, i])
     if i % 17 == 16:
         agent.set_limit("cost", float(rng.uniform(0.3, 0.6)))
@@ -74,7 +78,9 @@ def run_until_killed(path: Path, pipe: int, label: str | None, careless: bool, l
 
 
 def one_kill(path: Path, label: str | None, careless: bool, rng: random.Random) -> tuple[int, str]:
-    """Fork an agent, kill it at the label or after a random time: the last step it acknowledged, and how it died."""
+    """Fork an agent, kill it at the label or after a random time: the last step it acknowledged,
+    and how it died.
+    """
     reader, writer = os.pipe()
     left = rng.randrange(1, 6)
     child = os.fork()
@@ -94,7 +100,11 @@ def one_kill(path: Path, label: str | None, careless: bool, rng: random.Random) 
         received += chunk
     os.close(reader)
     _, status = os.waitpid(child, 0)
-    died = "killed" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else f"status {status}"
+    died = (
+        "killed"
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        else f"status {status}"
+    )
     lines = received[: received.rfind(b"\n") + 1].split()
     return (int(lines[-1]) if lines else -1), died
 
@@ -123,9 +133,18 @@ def harness(path: Path, kills: int, careless: bool, seed: int) -> dict:
 
 
 def run_harness(folder: Path, kills: int, *, careless: bool = False, seed: int = 0) -> dict:
-    command = [sys.executable, __file__, str(folder / "crash.db"), str(kills), str(int(careless)), str(seed)]
+    command = [
+        sys.executable,
+        __file__,
+        str(folder / "crash.db"),
+        str(kills),
+        str(int(careless)),
+        str(seed),
+    ]
     root = str(Path(__file__).parents[1])
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -150,7 +169,8 @@ def test_a_killed_agent_comes_back_as_it_was(tmp_path) -> None:
 def test_a_killed_agent_comes_back_as_it_was_two_hundred_times(tmp_path) -> None:
     report = run_harness(tmp_path, 200, seed=1)
     check(report, 200)
-    assert report["ahead"] > 0  # kills between commit and acknowledgement did happen, and the step was kept
+    # kills between commit and acknowledgement did happen, and the step was kept
+    assert report["ahead"] > 0
 
 
 @needs_fork
@@ -158,7 +178,7 @@ def test_an_agent_that_acknowledges_first_loses_steps(tmp_path) -> None:
     assert run_harness(tmp_path, 6, careless=True)["lost"] > 0
 
 
-# interrupts ---------------------------------------------------------------------------------------------------------------
+# interrupts ---------------------------------------------------------------------------------------
 
 
 class Stop(KeyboardInterrupt):
@@ -191,7 +211,9 @@ def after(path: Path | None, last: str | None = None) -> ged.GEDUCB:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("journal", [True, False])
 @pytest.mark.parametrize("when", ["before anything is applied", "half applied"])
-def test_an_interrupt_after_the_write_is_finished_by_the_next_call(tmp_path, monkeypatch, step, journal, when) -> None:
+def test_an_interrupt_after_the_write_is_finished_by_the_next_call(
+    tmp_path, monkeypatch, step, journal, when
+) -> None:
     agent = after(tmp_path / "j.db" if journal else None)
     finish = keeper.Keeper._finish
 
@@ -256,7 +278,7 @@ def test_an_interrupt_while_computing_changes_nothing(tmp_path, monkeypatch) -> 
     assert (agent.state_hash(), len(agent.journal)) == (before, records)
 
 
-# full disk, jumping clock ---------------------------------------------------------------------------------------------------
+# full disk, jumping clock -------------------------------------------------------------------------
 
 
 REPEATED = {
@@ -303,11 +325,15 @@ def test_a_clock_that_jumps_back_is_recorded_and_harmless(tmp_path) -> None:
     assert back.state_hash() == agent.state_hash()
 
 
-# failures of the models ---------------------------------------------------------------------------------------------------
+# failures of the models ---------------------------------------------------------------------------
 
 
-def test_outcomes_that_cannot_be_learned_wait_and_the_safe_action_is_played(tmp_path, monkeypatch) -> None:
-    """An oracle that raises: the reason is recorded, the outcomes are kept and learned once it works again."""
+def test_outcomes_that_cannot_be_learned_wait_and_the_safe_action_is_played(
+    tmp_path, monkeypatch
+) -> None:
+    """An oracle that raises: the reason is recorded, the outcomes are kept and learned once it
+    works again.
+    """
     agent = after(tmp_path / "j.db")
     agent.tell(5, 1.0, 0.0)
 
@@ -333,9 +359,16 @@ def test_outcomes_that_cannot_be_learned_wait_and_the_safe_action_is_played(tmp_
 
 def test_the_safe_action_is_never_forced_past_a_mask(monkeypatch) -> None:
     agent = after(None)
-    monkeypatch.setattr(ged_ucb, "select", lambda *_: (_ for _ in ()).throw(FloatingPointError("a cost bound is NaN")))
+    monkeypatch.setattr(
+        ged_ucb,
+        "select",
+        lambda *_: (_ for _ in ()).throw(FloatingPointError("a cost bound is NaN")),
+    )
     before = agent.state_hash()
-    with pytest.raises(errors.InfeasibleError, match="not among those allowed here: FloatingPointError: a cost bound is NaN"):
+    with pytest.raises(
+        errors.InfeasibleError,
+        match="not among those allowed here: FloatingPointError: a cost bound is NaN",
+    ):
         agent.ask([0.0], allowed=[False, True, True])
     assert agent.state_hash() == before
 
@@ -344,14 +377,16 @@ def test_without_a_safe_action_a_failure_is_an_error(monkeypatch) -> None:
     free = ged.Problem(n_actions=3, utility=WORLD.problem.utility)
     agent = ged.GEDUCB(free)
     agent.ask([0.0])
-    monkeypatch.setattr(ged_ucb, "select", lambda *_: (_ for _ in ()).throw(FloatingPointError("NaN")))
+    monkeypatch.setattr(
+        ged_ucb, "select", lambda *_: (_ for _ in ()).throw(FloatingPointError("NaN"))
+    )
     before = agent.state_hash()
     with pytest.raises(FloatingPointError, match="names no safe action"):
         agent.ask([0.0])
     assert agent.state_hash() == before
 
 
-# threads --------------------------------------------------------------------------------------------------------------------
+# threads ------------------------------------------------------------------------------------------
 
 
 def hammer(path: Path, rounds: int) -> None:
@@ -376,7 +411,8 @@ def hammer(path: Path, rounds: int) -> None:
     [t.join() for t in threads]
     assert failures == []
     assert agent.rounds == len(seen) == 8 * rounds
-    # the journal is a serial order: played one by one, the same agent comes out, and no trace is mixed
+    # the journal is a serial order: played one by one, the same agent comes out, and no trace is
+    # mixed
     serial = ged.GEDUCB(WORLD.problem, seed=3)
     for record in agent.journal.records():
         p = record.payload
@@ -423,19 +459,24 @@ def test_without_the_lock_traces_mix(monkeypatch) -> None:
 
     monkeypatch.setattr(keeper.Keeper, "commit", slow)
     ids: list[int] = []
-    threads = [threading.Thread(target=lambda: [ids.append(agent.ask([0.0]).id) for _ in range(5)]) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: [ids.append(agent.ask([0.0]).id) for _ in range(5)])
+        for _ in range(8)
+    ]
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert len(set(ids)) < len(ids)
 
 
-# feedback between two decisions, in any order ---------------------------------------------------------------------------------
+# feedback between two decisions, in any order -----------------------------------------------------
 
 
 def dataset(agent: ged.GEDUCB) -> tuple:
     state = agent._current(None)
     learners = list(state.learners.values())
-    rows = tuple(part.tobytes() for each in learners for part in (each.rows.x, each.rows.a, each.rows.y))
+    rows = tuple(
+        part.tobytes() for each in learners for part in (each.rows.x, each.rows.a, each.rows.y)
+    )
     policies = tuple(agent.policy([v]).tobytes() for v in (0.0, 1.0))
     return rows, tuple(each.evidence for each in learners), policies
 
@@ -479,47 +520,144 @@ def test_without_the_order_of_ids_permutations_would_matter(monkeypatch) -> None
     """The positive control: rows in the order of arrival."""
 
     def by_arrival(problem, entries):
-        return feedback.rows_by_stream(problem, [type(e)(i, e.x, e.action, e.outcomes, e.first) for i, e in enumerate(entries)])
+        return feedback.rows_by_stream(
+            problem, [type(e)(i, e.x, e.action, e.outcomes, e.first) for i, e in enumerate(entries)]
+        )
 
     monkeypatch.setattr(memory, "rows_by_stream", by_arrival)
     with pytest.raises(AssertionError):
         permuted(5, 0)
 
 
-# bad calls --------------------------------------------------------------------------------------------------------------------
+# bad calls ----------------------------------------------------------------------------------------
 
 BAD = [
-    ("amending an unknown decision", lambda g: g.amend(99, y=1.0), errors.UnknownDecisionError, "no decision 99"),
+    (
+        "amending an unknown decision",
+        lambda g: g.amend(99, y=1.0),
+        errors.UnknownDecisionError,
+        "no decision 99",
+    ),
     ("amending with nothing", lambda g: g.amend(0), errors.DataError, "no outcome of decision 0"),
     ("amending what was never told", lambda g: g.amend(5, y=1.0), errors.DataError, "never told"),
     ("amending out of support", lambda g: g.amend(0, y=3.0), errors.OutOfSupportError, "3"),
     ("amending to NaN", lambda g: g.amend(0, y=np.nan), errors.NotFiniteError, "is NaN"),
-    ("amending an unknown constraint", lambda g: g.amend(0, z={"price": 1.0}), errors.DataError, "no constraint learns from"),
-    ("acknowledging no alarm", lambda g: g.acknowledge("limit:cost"), errors.InputError, "no alarm 'limit:cost'"),
+    (
+        "amending an unknown constraint",
+        lambda g: g.amend(0, z={"price": 1.0}),
+        errors.DataError,
+        "no constraint learns from",
+    ),
+    (
+        "acknowledging no alarm",
+        lambda g: g.acknowledge("limit:cost"),
+        errors.InputError,
+        "no alarm 'limit:cost'",
+    ),
     ("acknowledging a number", lambda g: g.acknowledge(3), errors.InputError, "no alarm 3"),
-    ("a limit of words", lambda g: g.set_limit("cost", "low"), errors.ProblemError, "finite number, got 'low'"),
+    (
+        "a limit of words",
+        lambda g: g.set_limit("cost", "low"),
+        errors.ProblemError,
+        "finite number, got 'low'",
+    ),
     ("a limit of NaN", lambda g: g.set_limit("cost", np.nan), errors.ProblemError, "finite number"),
     ("a limit of True", lambda g: g.set_limit("cost", True), errors.ProblemError, "got True"),
-    ("a limit under the safe value", lambda g: g.set_limit("cost", 0.05), errors.ProblemError, "must not exceed its limit"),
-    ("a limit on an unknown constraint", lambda g: g.set_limit("price", 0.3), errors.ProblemError, "no constraint 'price'"),
-    ("retiring the safe action", lambda g: g.retire_action(0), errors.ActionRangeError, "cannot be retired"),
+    (
+        "a limit under the safe value",
+        lambda g: g.set_limit("cost", 0.05),
+        errors.ProblemError,
+        "must not exceed its limit",
+    ),
+    (
+        "a limit on an unknown constraint",
+        lambda g: g.set_limit("price", 0.3),
+        errors.ProblemError,
+        "no constraint 'price'",
+    ),
+    (
+        "retiring the safe action",
+        lambda g: g.retire_action(0),
+        errors.ActionRangeError,
+        "cannot be retired",
+    ),
     ("retiring by name", lambda g: g.retire_action("1"), errors.ActionRangeError, "0, ..., 2"),
     ("retiring True", lambda g: g.retire_action(True), errors.ActionRangeError, "0, ..., 2"),
-    ("restoring an unknown action", lambda g: g.restore_action(7), errors.ActionRangeError, "0, ..., 2"),
-    ("telling True as a decision", lambda g: g.tell(True, 1.0, 0.0), errors.UnknownDecisionError, "no decision True"),
-    ("telling a negative decision", lambda g: g.tell(-1, 1.0, 0.0), errors.UnknownDecisionError, "no decision -1"),
-    ("telling against itself", lambda g: g.tell_many([(5, 1.0, 0.0), (5, 0.0, 0.0)]), errors.ConflictingOutcomeError, "told"),
-    ("a context of absurd width", lambda g: g.ask(np.broadcast_to(0.0, (10**9,))), errors.ShapeError, "too large"),
-    ("absurdly many contexts", lambda g: g.ask(np.broadcast_to(0.0, (10**9, 1))), errors.ShapeError, "too large"),
-    ("a mask without any action", lambda g: g.ask([0.0], allowed=[False] * 3), errors.ActionRangeError, "leaves no action"),
-    ("logged rows without any", lambda g: g.observe(np.zeros((0, 1)), [], []), errors.ShapeError, "one context"),
-    ("logged rows of another width", lambda g: g.observe([[0.0, 1.0]], [0], [1.0]), errors.ContextWidthError, "1 columns"),
-    ("logged outcomes of NaN", lambda g: g.observe([[0.0]], [0], [np.nan], [0.0]), errors.NotFiniteError, "is NaN"),
-    ("explaining nothing", lambda g: g.explain(400), errors.UnknownDecisionError, "no decision 400"),
+    (
+        "restoring an unknown action",
+        lambda g: g.restore_action(7),
+        errors.ActionRangeError,
+        "0, ..., 2",
+    ),
+    (
+        "telling True as a decision",
+        lambda g: g.tell(True, 1.0, 0.0),
+        errors.UnknownDecisionError,
+        "no decision True",
+    ),
+    (
+        "telling a negative decision",
+        lambda g: g.tell(-1, 1.0, 0.0),
+        errors.UnknownDecisionError,
+        "no decision -1",
+    ),
+    (
+        "telling against itself",
+        lambda g: g.tell_many([(5, 1.0, 0.0), (5, 0.0, 0.0)]),
+        errors.ConflictingOutcomeError,
+        "told",
+    ),
+    (
+        "a context of absurd width",
+        lambda g: g.ask(np.broadcast_to(0.0, (10**9,))),
+        errors.ShapeError,
+        "too large",
+    ),
+    (
+        "absurdly many contexts",
+        lambda g: g.ask(np.broadcast_to(0.0, (10**9, 1))),
+        errors.ShapeError,
+        "too large",
+    ),
+    (
+        "a mask without any action",
+        lambda g: g.ask([0.0], allowed=[False] * 3),
+        errors.ActionRangeError,
+        "leaves no action",
+    ),
+    (
+        "logged rows without any",
+        lambda g: g.observe(np.zeros((0, 1)), [], []),
+        errors.ShapeError,
+        "one context",
+    ),
+    (
+        "logged rows of another width",
+        lambda g: g.observe([[0.0, 1.0]], [0], [1.0]),
+        errors.ContextWidthError,
+        "1 columns",
+    ),
+    (
+        "logged outcomes of NaN",
+        lambda g: g.observe([[0.0]], [0], [np.nan], [0.0]),
+        errors.NotFiniteError,
+        "is NaN",
+    ),
+    (
+        "explaining nothing",
+        lambda g: g.explain(400),
+        errors.UnknownDecisionError,
+        "no decision 400",
+    ),
 ]
 BAD_MAKING = [
     ("a guard of another name", {"guard": "loud"}, errors.SettingError, "guard must be one of"),
-    ("a journal in no folder", {"journal": "no/such/folder/j.db"}, errors.JournalFullError, "could not be created"),
+    (
+        "a journal in no folder",
+        {"journal": "no/such/folder/j.db"},
+        errors.JournalFullError,
+        "could not be created",
+    ),
 ]
 
 
@@ -538,7 +676,9 @@ def test_bad_calls_are_named_and_leave_state_and_journal(busy, what, call, error
     assert (busy.state_hash(), len(busy.journal)) == (before, records)
 
 
-@pytest.mark.parametrize(("what", "options", "error", "match"), BAD_MAKING, ids=[b[0] for b in BAD_MAKING])
+@pytest.mark.parametrize(
+    ("what", "options", "error", "match"), BAD_MAKING, ids=[b[0] for b in BAD_MAKING]
+)
 def test_bad_options(what, options, error, match) -> None:
     with pytest.raises(error, match=match):
         ged.GEDUCB(WORLD.problem, **options)
@@ -547,7 +687,14 @@ def test_bad_options(what, options, error, match) -> None:
 def test_at_least_sixty_bad_inputs_are_tried() -> None:
     from tests import test_agent as others
 
-    tables = (others.BAD_CALLS, others.BAD_PROBLEMS, others.BAD_CONSTRAINTS, others.BAD_SETTINGS, BAD, BAD_MAKING)
+    tables = (
+        others.BAD_CALLS,
+        others.BAD_PROBLEMS,
+        others.BAD_CONSTRAINTS,
+        others.BAD_SETTINGS,
+        BAD,
+        BAD_MAKING,
+    )
     assert sum(map(len, tables)) >= 60
 
 
@@ -558,7 +705,7 @@ def test_a_closed_agent_says_so(tmp_path) -> None:
         agent.ask([0.0])
 
 
-# corrections --------------------------------------------------------------------------------------------------------------------
+# corrections --------------------------------------------------------------------------------------
 
 
 def test_amending_is_having_told_the_other_value() -> None:
@@ -583,5 +730,9 @@ def test_amending_is_having_told_the_other_value() -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(harness(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", int(sys.argv[4]))))
+    print(
+        json.dumps(
+            harness(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", int(sys.argv[4]))
+        )
+    )
     assert "jax" not in sys.modules

@@ -76,7 +76,9 @@ def test_monotone_in_scale_and_class(seed: int) -> None:
 
 
 def test_the_scale_may_grow_along_the_definition() -> None:
-    """At the fixed threshold eps^2 the longest chain can be shorter than at a larger one: "for some eps' >= eps" matters."""
+    """At the fixed threshold eps^2 the longest chain can be shorter than at a larger one: "for
+    some eps' >= eps" matters.
+    """
     found = False
     for seed in range(200):
         d2 = np.random.default_rng(seed).uniform(0, 1, (3, 5)) ** 2
@@ -111,7 +113,9 @@ def test_profile_never_rises() -> None:
 
 
 def test_exact_improves_on_a_greedy_chain() -> None:
-    """The search prunes by the greedy chain: where that is too short, the longer one must still be found, and hold."""
+    """The search prunes by the greedy chain: where that is too short, the longer one must still
+    be found, and hold.
+    """
     improved = 0
     for seed in range(12):
         d2 = np.random.default_rng(seed).uniform(0, 1, (12, 8)) ** 2
@@ -121,7 +125,7 @@ def test_exact_improves_on_a_greedy_chain() -> None:
     assert improved > 0
 
 
-# from a class ------------------------------------------------------------------------------------------------------------
+# from a class -------------------------------------------------------------------------------------
 
 
 def coin(x, a, y=None):
@@ -154,17 +158,25 @@ def test_divergences_of_a_finite_class(divergence: str) -> None:
         "l2": 2 * (p[i] - p[j]) ** 2,
     }[divergence]
     np.testing.assert_allclose(d2, expected, atol=1e-12)
-    np.testing.assert_allclose(eluder.class_divergences(cls, *POINTS, divergence, members=[0, 2]), expected[1:2], atol=1e-12)
+    np.testing.assert_allclose(
+        eluder.class_divergences(cls, *POINTS, divergence, members=[0, 2]),
+        expected[1:2],
+        atol=1e-12,
+    )
     assert eluder.class_dimension(cls, *POINTS, 0.1, divergence) == brute_force(expected, 0.1)
     many = eluder.class_dimension(cls, *POINTS, [0.1, 0.3], divergence)
     assert many.tolist() == [brute_force(expected, e) for e in (0.1, 0.3)]
 
 
 def test_members_of_several_families() -> None:
-    cls = ged.finite_class([(coin, {"p": np.array([0.2, 0.5, 0.9])}), (counts, {"r": 0.5}), (counts, {"r": 1.0})])
+    cls = ged.finite_class(
+        [(coin, {"p": np.array([0.2, 0.5, 0.9])}), (counts, {"r": 0.5}), (counts, {"r": 1.0})]
+    )
     d2 = eluder.class_divergences(cls, *POINTS)
     assert d2.shape == (3, 3)
-    np.testing.assert_allclose(d2[2], 1 - np.exp(-0.5 * (np.sqrt(0.5) - 1) ** 2 * np.arange(1, 4)), atol=1e-9)
+    np.testing.assert_allclose(
+        d2[2], 1 - np.exp(-0.5 * (np.sqrt(0.5) - 1) ** 2 * np.arange(1, 4)), atol=1e-9
+    )
     p, q = cls.density(0, *POINTS), cls.density(1, *POINTS)
     np.testing.assert_allclose(d2[0], ged.hellinger2(p, q).value, atol=1e-9)
 
@@ -177,7 +189,9 @@ def test_divergences_of_a_parametric_class() -> None:
     p = 1 / (1 + np.exp(-w @ x.T))
     i, j = np.triu_indices(4, 1)
     for members in (w, [{"w": row} for row in w]):
-        np.testing.assert_allclose(eluder.class_divergences(cls, x, a, "tv", members), (p[i] - p[j]) ** 2, atol=1e-12)
+        np.testing.assert_allclose(
+            eluder.class_divergences(cls, x, a, "tv", members), (p[i] - p[j]) ** 2, atol=1e-12
+        )
     drawn = eluder.class_divergences(cls, x, a, n_members=6, seed=1)
     assert drawn.shape == (15, 5)
     np.testing.assert_array_equal(drawn, eluder.class_divergences(cls, x, a, n_members=6, seed=1))
@@ -195,7 +209,9 @@ def test_large_classes_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("bound", [5.0, 0.01])
 def test_drawn_members_keep_the_declared_bounds(bound: float) -> None:
-    """Roomy bounds: prior draws as they come. Tight ones: draws pulled in, none of them lost or all on the edge."""
+    """Roomy bounds: prior draws as they come. Tight ones: draws pulled in, none of them lost or
+    all on the edge.
+    """
     x = np.ones((1, 2))
     cls = ged.density_class(logistic, bounds={"w": bound}, example=(x, np.zeros(1, int)))
     theta = eluder.draw_members(cls, 20, seed=0)
@@ -211,7 +227,10 @@ def test_monotone_in_the_class() -> None:
     rng = np.random.default_rng(3)
     cls = CoinTables(rng.uniform(0.05, 0.95, (7, 1, 6)))
     x, a = np.zeros((6, 1)), np.arange(6)
-    dims = [eluder.class_dimension(cls, x, a, 0.1, members=range(m), method="exact") for m in range(1, 8)]
+    dims = [
+        eluder.class_dimension(cls, x, a, 0.1, members=range(m), method="exact")
+        for m in range(1, 8)
+    ]
     assert dims == sorted(dims)
     assert dims[0] == 0
     assert dims[-1] >= 3
@@ -223,9 +242,14 @@ def test_dimension_picture() -> None:
     eps = [0.05, 0.2, 0.6]
     curves = compare_divergences(cls, x, a, eps)
     assert list(curves) == ["hellinger", "tv", "l2"]
-    # L2 of coins is sqrt(2) times TV, so its dimension at a scale is that of TV at the scale over sqrt(2)
-    np.testing.assert_array_equal(curves["l2"], eluder.class_dimension(cls, x, a, np.array(eps) / np.sqrt(2), "tv"))
-    ax = plot_dimension(curves | {"again": eluder.class_divergences(cls, x, a)}, eps, upper={"points": lambda e: 4})
+    # L2 of coins is sqrt(2) times TV, so its dimension at a scale is that of TV at the scale over
+    # sqrt(2)
+    np.testing.assert_array_equal(
+        curves["l2"], eluder.class_dimension(cls, x, a, np.array(eps) / np.sqrt(2), "tv")
+    )
+    ax = plot_dimension(
+        curves | {"again": eluder.class_divergences(cls, x, a)}, eps, upper={"points": lambda e: 4}
+    )
     lines = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
     np.testing.assert_array_equal(lines["again"], lines["hellinger"])
     assert np.all(lines["points"] >= lines["tv"])
@@ -236,7 +260,9 @@ def test_bad_input() -> None:
     with pytest.raises(errors.SettingError, match="divergence must be one of"):
         eluder.class_divergences(CoinTables(np.full((2, 1, 3), 0.5)), *POINTS, "kl")
     with pytest.raises(errors.ShapeError, match=r"points need x \(n, dx\)"):
-        eluder.class_divergences(CoinTables(np.full((2, 1, 3), 0.5)), np.zeros((2, 1)), np.arange(3))
+        eluder.class_divergences(
+            CoinTables(np.full((2, 1, 3), 0.5)), np.zeros((2, 1)), np.arange(3)
+        )
     with pytest.raises(errors.ShapeError, match=r"\(pairs, points\)"):
         eluder.dimension([1.0], 0.1)
     with pytest.raises(errors.NotFiniteError, match="must be finite"):

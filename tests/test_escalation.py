@@ -1,4 +1,6 @@
-"""Dose escalation with overdose control: draws against an exact grid, the protocol's rules, and what is named at the end."""
+"""Dose escalation with overdose control: draws against an exact grid, the protocol's rules, and
+what is named at the end.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,20 @@ MODEL, TOXIC = PROBLEM.constraints[0].model, PROBLEM.constraints[0].functional
 
 
 def on_a_grid(a: np.ndarray, y: np.ndarray, size: int = 241) -> tuple[np.ndarray, np.ndarray]:
-    """DLT probabilities (G, 5) and the posterior weights (G,) of the two parameters, by brute force."""
-    log_alpha, log_beta = (g.ravel() for g in np.meshgrid(np.linspace(-9, 9, size), np.linspace(-4.5, 4.5, size), indexing="ij"))
+    """DLT probabilities (G, 5) and the posterior weights (G,) of the two parameters, by brute
+    force.
+    """
+    log_alpha, log_beta = (
+        g.ravel()
+        for g in np.meshgrid(np.linspace(-9, 9, size), np.linspace(-4.5, 4.5, size), indexing="ij")
+    )
     p = expit(log_alpha[:, None] + np.exp(log_beta)[:, None] * np.log(E.DOSES / E.DOSES[-1]))
     at = np.clip(p[:, a - 1], 1e-300, 1 - 1e-16)
-    logs = norm.logpdf(log_alpha / 2) + norm.logpdf(log_beta) + (y * np.log(at) + (1 - y) * np.log1p(-at)).sum(axis=1)
+    logs = (
+        norm.logpdf(log_alpha / 2)
+        + norm.logpdf(log_beta)
+        + (y * np.log(at) + (1 - y) * np.log1p(-at)).sum(axis=1)
+    )
     weights = np.exp(logs - logs.max())
     return p, weights / weights.sum()
 
@@ -42,14 +53,18 @@ def history(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def told(source: str, a: np.ndarray, y: np.ndarray, draws: int = 4000):
-    learner = learner_for(MODEL, delta=0.05, confidence=ged.credible_set(0.75, source=source, draws=draws), seed=3)
+    learner = learner_for(
+        MODEL, delta=0.05, confidence=ged.credible_set(0.75, source=source, draws=draws), seed=3
+    )
     for i in range(len(a)):
         learner = learner.absorb(np.zeros((1, 1)), a[i : i + 1], y[i : i + 1])
     return learner
 
 
 def test_moved_draws_stand_for_the_posterior_of_a_grid() -> None:
-    """P(DLT > .33) and the mean of every dose, within four standard errors of the effective size that the draws claim."""
+    """P(DLT > .33) and the mean of every dose, within four standard errors of the effective size
+    that the draws claim.
+    """
     a, y = history(30)
     learner = told("smc", a, y)
     p, weights = on_a_grid(a, y)
@@ -58,13 +73,17 @@ def test_moved_draws_stand_for_the_posterior_of_a_grid() -> None:
     assert "Metropolis" in learner.remark
     assert S > 1000
     over = weights @ (p > E.LIMIT)
-    np.testing.assert_array_less(np.abs(mine @ (found > E.LIMIT) - over), 4 * np.sqrt(over * (1 - over) / S) + 2e-3)
+    np.testing.assert_array_less(
+        np.abs(mine @ (found > E.LIMIT) - over), 4 * np.sqrt(over * (1 - over) / S) + 2e-3
+    )
     spread = np.sqrt(weights @ p**2 - (weights @ p) ** 2)
     np.testing.assert_array_less(np.abs(mine @ found - weights @ p), 4 * spread / np.sqrt(S) + 1e-3)
 
 
 def test_without_moves_the_weights_wear_out() -> None:
-    """The control: the same draws, only weighted, are soon worth less than a tenth of their number."""
+    """The control: the same draws, only weighted, are soon worth less than a tenth of their
+    number.
+    """
     a, y = np.tile([1, 2, 3, 4, 5], 12), np.zeros(60)
     assert told("prior", a, y).draws.ess < 400 < 1500 < told("smc", a, y).draws.ess
 
@@ -81,17 +100,24 @@ def test_all_rows_at_once_give_the_same_posterior_as_one_by_one() -> None:
 
 @pytest.mark.parametrize("source", ["laplace", "nuts"])
 def test_draws_speak_of_the_programs_parameters_and_not_of_what_the_data_see(source) -> None:
-    """The set is kept in (log alpha, beta), the draws in (log alpha, log beta): both have two coordinates."""
+    """The set is kept in (log alpha, beta), the draws in (log alpha, log beta): both have two
+    coordinates.
+    """
     a, y = history(30)
     learner = told(source, a, y, draws=1000).refit()
     p, weights = on_a_grid(a, y)
     found = learner.draws.weights @ learner.values(TOXIC, np.zeros((1, 1)), 6)[:, 0, 1:]
-    np.testing.assert_allclose(found, weights @ p, atol=0.06)  # a fit in the wrong coordinates is off by .15 and more
+    # a fit in the wrong coordinates is off by .15 and more
+    np.testing.assert_allclose(found, weights @ p, atol=0.06)
     assert learner.plausible.mean() > 0.9
 
 
 def test_an_agent_stored_between_moves_goes_on_alike(tmp_path) -> None:
-    options = {"confidence": ged.credible_set(0.75, source="smc", draws=500), "guard": None, "seed": 1}
+    options = {
+        "confidence": ged.credible_set(0.75, source="smc", draws=500),
+        "guard": None,
+        "seed": 1,
+    }
     agent = ged.GEDUCB(PROBLEM, journal=tmp_path / "j.db", **options)
     agent.observe(np.zeros((8, 1)), [1, 1, 2, 2, 3, 3, 4, 4], [0.0, 0, 0, 0, 0, 0, 0, 1])
     agent.tell(agent.ask(X).id, 0.0)
@@ -119,7 +145,11 @@ def test_a_plain_quantile_has_no_margin_and_says_so() -> None:
 
 def test_draws_that_may_go_nowhere_are_said_to_be_stuck() -> None:
     start = np.random.default_rng(0).normal(size=(200, 2))
-    found = moved(start, lambda theta: np.where((theta == start).all(axis=1), 0.0, -np.inf), np.random.default_rng(1))
+    found = moved(
+        start,
+        lambda theta: np.where((theta == start).all(axis=1), 0.0, -np.inf),
+        np.random.default_rng(1),
+    )
     assert found.accepted == 0
     assert found.worth(20.0) == pytest.approx(20.0)
 
@@ -128,7 +158,9 @@ def test_declarations_are_held_against_a_set_only_where_somebody_watches(monkeyp
     asked = []
     learners = type(learner_for(MODEL, delta=0.05, confidence=ged.credible_set()).base)
     bounds = learners.bounds
-    monkeypatch.setattr(learners, "bounds", lambda self, *args: asked.append(1) or bounds(self, *args))
+    monkeypatch.setattr(
+        learners, "bounds", lambda self, *args: asked.append(1) or bounds(self, *args)
+    )
     for guard, calls in ((None, 0), ("warn", 1)):
         asked.clear()
         agent = ged.GEDUCB(PROBLEM, guard=guard, confidence=ged.credible_set(draws=200))
@@ -137,7 +169,7 @@ def test_declarations_are_held_against_a_set_only_where_somebody_watches(monkeyp
         assert (len(asked) > 0) == bool(calls)
 
 
-# the protocol -------------------------------------------------------------------------------------------------------------
+# the protocol -------------------------------------------------------------------------------------
 
 
 def follow(design, outcomes) -> list[int]:
@@ -189,7 +221,10 @@ def test_what_is_named_at_the_end_is_what_a_grid_names() -> None:
     tried = np.arange(1, 6) <= a.max()
     by_mean = 1 + int(np.argmin(np.where(tried, np.abs(weights @ p - E.LIMIT), 9)))
     by_interval = 1 + int(np.argmax(np.where(tried, weights @ ((p > 0.16) & (p <= E.LIMIT)), -1)))
-    everything = design.agent.recommend(X, "nearest"), design.agent.recommend(X, "interval", within=(0.16, E.LIMIT))
+    everything = (
+        design.agent.recommend(X, "nearest"),
+        design.agent.recommend(X, "interval", within=(0.16, E.LIMIT)),
+    )
     assert [one.action for one in everything] == [by_mean, by_interval]
     assert "posterior probability" in everything[1].reason
 
@@ -218,7 +253,7 @@ def test_groups_borrow_from_each_other() -> None:
     assert after[2][2] > after[1][2]
 
 
-# planned ------------------------------------------------------------------------------------------------------------------
+# planned ------------------------------------------------------------------------------------------
 
 
 STOP = ged.StoppingRules(safe_share=1.0, window=1, first_look=1, every=1)
@@ -263,7 +298,7 @@ def test_half_leave_within_the_window() -> None:
     assert math.isinf(replace(trial, safe=np.ones(6, bool)).rounds_until_half_leave(4))
 
 
-# before the trial ---------------------------------------------------------------------------------------------------------
+# before the trial ---------------------------------------------------------------------------------
 
 
 def test_a_decision_table_agrees_with_the_exact_posterior_row_by_row() -> None:
@@ -274,7 +309,9 @@ def test_a_decision_table_agrees_with_the_exact_posterior_row_by_row() -> None:
     for given, after in zip(table.given, table.after):
         dose = E.ACTIONS.index(given)
         for k, then in enumerate(after):
-            p, weights = on_a_grid(np.array(a + [dose] * 3), np.array(y + [1.0] * k + [0.0] * (3 - k)))
+            p, weights = on_a_grid(
+                np.array(a + [dose] * 3), np.array(y + [1.0] * k + [0.0] * (3 - k))
+            )
             over = weights @ (p > E.LIMIT)
             if np.abs(over - 0.25).min() < 0.03 or abs(over[0] - E.TOO_TOXIC) < 0.03:
                 continue  # too near to call from draws
@@ -314,15 +351,23 @@ def test_a_decision_table_is_about_one_outcome() -> None:
 
 
 def test_the_check_before_round_1_tells_of_doses_that_a_prior_hides() -> None:
-    """At level .75 this prior hides every dose; at .7 it hides none, and the path climbs without skipping."""
+    """At level .75 this prior hides every dose; at .7 it hides none, and the path climbs without
+    skipping.
+    """
     hidden, free = (
         ged.check_problem(
-            PROBLEM, np.zeros((1, 1)), runs=0, draws=50, agent={"confidence": ged.credible_set(level, source="smc", draws=4000)}
+            PROBLEM,
+            np.zeros((1, 1)),
+            runs=0,
+            draws=50,
+            agent={"confidence": ged.credible_set(level, source="smc", draws=4000)},
         )
         for level in (0.75, 0.7)
     )
     assert set(hidden.path) == {0}
-    assert any("do not reach dose 1, dose 2, dose 3.3, dose 5, dose 7:" in text for text in hidden.warnings)
+    assert any(
+        "do not reach dose 1, dose 2, dose 3.3, dose 5, dose 7:" in text for text in hidden.warnings
+    )
     assert not any("do not reach" in text for text in free.warnings)
     assert "if no bad outcome ever comes: dose 1 from round 1" in str(free)
     assert free.path[-1] == 5

@@ -1,4 +1,6 @@
-"""A limit on every draw: only actions certified under it may be drawn, whatever the average would allow."""
+"""A limit on every draw: only actions certified under it may be drawn, whatever the average
+would allow.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def on_every_draw(problem: ged.Problem, *others: object) -> ged.Problem:
     return replace(problem, constraints=[*learned, *others])
 
 
-AVERAGE = replace(LINEAR.problem(), constraints=[replace(LINEAR.problem().constraints[0], at_most=0.8)])
+AVERAGE = replace(
+    LINEAR.problem(), constraints=[replace(LINEAR.problem().constraints[0], at_most=0.8)]
+)
 PROBLEM = on_every_draw(AVERAGE)
 
 
@@ -44,15 +48,19 @@ def run() -> Run:
 def test_the_mask_comes_before_the_average() -> None:
     costs = np.array([[0.0, 0.9, 0.3], [0.1, 0.0, 0.8]])
     policy = ged.select_policy([0.0, 1.0, 0.9], costs, [0.4, 0.5], every_draw=[True, False])
-    assert policy[1] == 0  # its cost is above the limit on every draw, though a share of it would keep the average
-    np.testing.assert_allclose(policy @ costs[1], 0.5)  # the other limit is on the average, and is used up
+    # its cost is above the limit on every draw, though a share of it would keep the average
+    assert policy[1] == 0
+    # the other limit is on the average, and is used up
+    np.testing.assert_allclose(policy @ costs[1], 0.5)
     free = ged.select_policy([0.0, 1.0, 0.9], costs, [0.4, 0.5])
     assert free[1] > 0  # without the mask it is mixed in
 
 
 def test_a_cost_on_the_limit_but_for_rounding_may_be_drawn() -> None:
     limit = 0.1 + 0.2
-    assert drawable(np.array([[0.3, limit, 0.3 * (1 + 1e-9)]]), np.array([0.3]), np.array([True])).tolist() == [True, True, False]
+    assert drawable(
+        np.array([[0.3, limit, 0.3 * (1 + 1e-9)]]), np.array([0.3]), np.array([True])
+    ).tolist() == [True, True, False]
 
 
 def test_what_a_limit_on_every_draw_is_about_is_the_dearest_action_in_play() -> None:
@@ -63,10 +71,15 @@ def test_what_a_limit_on_every_draw_is_about_is_the_dearest_action_in_play() -> 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"exploration": "counterfactual"}, {"mode": "theory"}, {"mode": "theory", "exploration": "sets"},
-     {"exploration": "counterfactual", "exact_rounds": 5}],
+    [
+        {},
+        {"exploration": "counterfactual"},
+        {"mode": "theory"},
+        {"mode": "theory", "exploration": "sets"},
+        {"exploration": "counterfactual", "exact_rounds": 5},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_nothing_uncertified_is_ever_played_in_any_mode(options) -> None:
     agent = informed(ged.GEDUCB(PROBLEM, seed=0, **options))
     left = barred = 0
@@ -89,7 +102,11 @@ def test_without_it_something_uncertified_is_mixed_in_at_once() -> None:
 
 
 def test_the_papers_warm_up_says_that_it_plays_whatever_the_limits_are() -> None:
-    part = ged.GEDUCB(PROBLEM, mode="paper").ask(LINEAR.context(np.random.default_rng(0))).certificate.constraints[0]
+    part = (
+        ged.GEDUCB(PROBLEM, mode="paper")
+        .ask(LINEAR.context(np.random.default_rng(0)))
+        .certificate.constraints[0]
+    )
     assert part.every_draw
     assert not part.guaranteed
     assert "whatever the limits" in part.note
@@ -105,7 +122,9 @@ def test_certificate_and_explanation_say_it(run) -> None:
     assert "worst case of any action that may be drawn" in part.claim
     assert decision.certificate.to_dict()["constraints"][0]["every_draw"] is True
     barred = int(np.flatnonzero(agent.cost_bounds(x)[1][0] > 0.8)[0])
-    assert "holds for every draw: it is not mixed in at all" in agent.explain(decision).why_not(barred)
+    assert "holds for every draw: it is not mixed in at all" in agent.explain(decision).why_not(
+        barred
+    )
 
 
 def test_the_safe_action_counts_by_its_declared_value() -> None:
@@ -121,17 +140,25 @@ def test_where_nothing_allowed_is_certified_the_error_says_which_limit(explorati
     agent = ged.GEDUCB(PROBLEM, seed=0, exploration=exploration)
     x = LINEAR.context(np.random.default_rng(0))
     with pytest.raises(
-        errors.InfeasibleError, match=r"certified under the limit on every draw of 'cost'.*allow the safe action 0"
+        errors.InfeasibleError,
+        match=r"certified under the limit on every draw of 'cost'.*allow "
+        r"the safe action 0",
     ):
         agent.ask(x, allowed=[False, True, True, True])
     assert agent.rounds == 0
 
 
 def test_a_limit_that_equals_the_safe_value_is_no_dead_end() -> None:
-    """On the average it is refused, because nothing could be mixed in; here certified actions need no room."""
+    """On the average it is refused, because nothing could be mixed in; here certified actions
+    need no room.
+    """
     world = ArmsWorld("Normal")
     tight = [replace(c, at_most=0.0, safe_value=0.0) for c in world.problem.constraints]
-    with pytest.raises(errors.ProblemError, match=r"no other action could ever be mixed in: raise at_most.*every_draw=True"):
+    with pytest.raises(
+        errors.ProblemError,
+        match=r"no other action could ever be mixed in: raise "
+        r"at_most.*every_draw=True",
+    ):
         replace(world.problem, constraints=tight)
     each = replace(world.problem, constraints=[replace(c, every_draw=True) for c in tight])
     assert ged.GEDUCB(each).ask([1.0, 0.5]).action == 0
@@ -157,7 +184,9 @@ def test_a_known_cost_may_be_limited_on_every_draw_beside_a_learned_average() ->
 def test_runs_count_a_round_as_infeasible_when_one_action_in_play_is_above(run) -> None:
     assert run.infeasible.sum() == 0
     last = run.rounds[-1]
-    mixed = replace(last, policy=np.array([0.9, 0.1, 0.0, 0.0]), costs=np.array([[0.1, 0.9, 0.2, 0.2]]))
+    mixed = replace(
+        last, policy=np.array([0.9, 0.1, 0.0, 0.0]), costs=np.array([[0.1, 0.9, 0.2, 0.2]])
+    )
     assert Run(PROBLEM, 0, [mixed]).infeasible.all()
     assert not Run(AVERAGE, 0, [mixed]).infeasible.any()  # on the average it is under
     policy, _ = constrained_best(PROBLEM, np.array([0.1, 1.0, 0.2, 0.2]), mixed.costs)
@@ -165,7 +194,11 @@ def test_runs_count_a_round_as_infeasible_when_one_action_in_play_is_above(run) 
 
 
 def test_a_stored_run_is_judged_alike(run, tmp_path) -> None:
-    mixed = replace(run.rounds[-1], policy=np.array([0.9, 0.1, 0.0, 0.0]), costs=np.array([[0.1, 0.9, 0.2, 0.2]]))
+    mixed = replace(
+        run.rounds[-1],
+        policy=np.array([0.9, 0.1, 0.0, 0.0]),
+        costs=np.array([[0.1, 0.9, 0.2, 0.2]]),
+    )
     back = Run.load(Run(PROBLEM, 0, [*run.rounds, mixed]).save(tmp_path / "run"))
     assert back.infeasible.tolist() == [False] * len(run) + [True]
 

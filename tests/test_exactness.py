@@ -1,4 +1,6 @@
-"""Exactness is proved by the object itself: what a program does decides, never what it is called."""
+"""Exactness is proved by the object itself: what a program does decides, never what it is
+called.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ RNG = np.random.default_rng(3)
 X, A = RNG.normal(size=(6, 3)), np.array([0, 1, 0, 1, 0, 1])
 
 
-# writes through views (Pyro) -------------------------------------------------------------------------------------------
+# writes through views (Pyro) ----------------------------------------------------------------------
 
 
 def written_coefficient(x, a, y=None):
@@ -45,15 +47,21 @@ def written_through_a_view_of_a_view(x, a, y=None):
     pyro.sample("y", pd.Poisson(torch.exp(x @ w)), obs=y)
 
 
-@pytest.mark.parametrize("model", [written_coefficient, written_scale, written_through_a_view_of_a_view])
+@pytest.mark.parametrize(
+    "model", [written_coefficient, written_scale, written_through_a_view_of_a_view]
+)
 def test_a_write_through_a_view_is_part_of_what_the_program_does(model) -> None:
-    """By names of values alone these look affine in t with a fixed scale: eta = 0 where the first program gives 6."""
+    """By names of values alone these look affine in t with a fixed scale: eta = 0 where the
+    first program gives 6.
+    """
     cls = density_class(model, example=(X, A))
     assert cls.predictor is None
     theta = np.array([1.0, 2.0, 3.0])
     if model is written_coefficient:
         expected = scipy.stats.norm.logpdf(np.ones(6), X @ [6.0, 2.0, 3.0], 1.0)
-        np.testing.assert_allclose(cls.log_likelihood(theta, X, A, np.ones(6)), expected, rtol=1e-12)
+        np.testing.assert_allclose(
+            cls.log_likelihood(theta, X, A, np.ones(6)), expected, rtol=1e-12
+        )
 
 
 def test_a_write_that_stays_affine_is_proved_and_right() -> None:
@@ -85,13 +93,17 @@ WRITES = {
     "into a shorter type": (_narrowed, Level.OTHER),
     "of a constant over theta": (lambda t: t.clone().fill_(2.0), Level.FREE),
     "of zeros in theta's shape": (lambda t: torch.zeros_like(t), Level.FREE),
-    "at places": (lambda t: torch.zeros(3, dtype=t.dtype).index_put((torch.tensor([0, 2]),), t[:2]), Level.AFFINE),
+    "at places": (
+        lambda t: torch.zeros(3, dtype=t.dtype).index_put((torch.tensor([0, 2]),), t[:2]),
+        Level.AFFINE,
+    ),
 }
 
 
 @pytest.mark.parametrize(("function", "level"), WRITES.values(), ids=WRITES)
 def test_levels_of_what_is_written(function, level) -> None:
-    theta = torch.zeros(3, dtype=torch.float64)  # skips where there is no torch, before what needs it is imported
+    # skips where there is no torch, before what needs it is imported
+    theta = torch.zeros(3, dtype=torch.float64)
     from gedppl.programs.torch_affine import levels
 
     assert levels(lambda t: [function(t)], theta) == [level]
@@ -107,7 +119,9 @@ def test_a_program_that_writes_into_its_parameter_does_not_write_into_theta() ->
     theta = np.array([1.0, 2.0, 3.0])
     expected = scipy.stats.norm.logpdf(np.ones(6), X @ [5.0, 2.0, 3.0], 1.0)
     for _ in range(2):
-        np.testing.assert_allclose(cls.log_likelihood(theta, X, A, np.ones(6)), expected, rtol=1e-12)
+        np.testing.assert_allclose(
+            cls.log_likelihood(theta, X, A, np.ones(6)), expected, rtol=1e-12
+        )
     np.testing.assert_array_equal(cls.unflatten(theta)["w"], theta)
     assert cls.log_prior(theta) == pytest.approx(scipy.stats.norm.logpdf(theta).sum())
 
@@ -121,15 +135,19 @@ def test_a_write_into_narrow_numbers_arrives() -> None:
 
     cls = density_class(model, example=(X, A))
     expected = scipy.stats.norm.logpdf(np.ones(6), X @ [3.0, 1.0, 1.0], 1.0)
-    np.testing.assert_allclose(cls.log_likelihood(np.array([2.0]), X, A, np.ones(6)), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        cls.log_likelihood(np.array([2.0]), X, A, np.ones(6)), expected, rtol=1e-6
+    )
     assert cls.predictor is None
 
 
-# a name is no proof ----------------------------------------------------------------------------------------------------
+# a name is no proof -------------------------------------------------------------------------------
 
 
 def _truncated(base: Any, xp: Any) -> type:
-    """A user's Poisson of counts from one: the name, the arguments and the support of another density."""
+    """A user's Poisson of counts from one: the name, the arguments and the support of another
+    density.
+    """
 
     class Poisson(base):
         def log_prob(self, value: Any) -> Any:
@@ -222,10 +240,16 @@ def test_a_subclass_with_the_familys_log_density_is_the_family(kind, backend) ->
 
 @pytest.mark.parametrize("backend", ["numpyro", "pyro"])
 def test_an_argument_that_is_not_what_the_log_density_uses_proves_nothing(backend) -> None:
-    """The log_prob is the base's, by `logits`; but what the object shows as `probs` is another number."""
+    """The log_prob is the base's, by `logits`; but what the object shows as `probs` is another
+    number.
+    """
 
     def make(base: Any, xp: Any) -> type:
-        return type("Bernoulli", (base,), {"probs": property(lambda self: 0.1 + 0.8 / (1 + xp.exp(-self.logits)))})
+        return type(
+            "Bernoulli",
+            (base,),
+            {"probs": property(lambda self: 0.1 + 0.8 / (1 + xp.exp(-self.logits)))},
+        )
 
     cls = density_class(_model("lapsing Bernoulli", backend, make), example=(X, A))
     assert cls.predictor is None
@@ -234,7 +258,9 @@ def test_an_argument_that_is_not_what_the_log_density_uses_proves_nothing(backen
 
 @pytest.mark.parametrize("backend", ["numpyro", "pyro"])
 def test_the_hidden_state_of_one_object_does_not_vouch_for_the_next(backend) -> None:
-    """A class may lapse in one program and not in another: what was found of the first says nothing of the second."""
+    """A class may lapse in one program and not in another: what was found of the first says
+    nothing of the second.
+    """
     models = []
     for lapse in (0.0, 0.2):
 
@@ -263,12 +289,16 @@ def test_a_component_of_the_users_own_is_looked_at_too(backend) -> None:
     def model_n(x, a, y=None):
         loc = x @ numpyro.param("w", jnp.zeros(3))
         parts = _scaled(nd.Normal, jnp)(jnp.stack([loc, -loc], -1), 1.0)
-        numpyro.sample("y", nd.MixtureSameFamily(nd.Categorical(probs=jnp.array([0.5, 0.5])), parts), obs=y)
+        numpyro.sample(
+            "y", nd.MixtureSameFamily(nd.Categorical(probs=jnp.array([0.5, 0.5])), parts), obs=y
+        )
 
     def model_p(x, a, y=None):
         loc = x @ pyro.param("w", torch.zeros(3))
         parts = _scaled(pd.Normal, torch)(torch.stack([loc, -loc], -1), torch.ones(2))
-        pyro.sample("y", pd.MixtureSameFamily(pd.Categorical(probs=torch.tensor([0.5, 0.5])), parts), obs=y)
+        pyro.sample(
+            "y", pd.MixtureSameFamily(pd.Categorical(probs=torch.tensor([0.5, 0.5])), parts), obs=y
+        )
 
     cls = density_class(model_n if backend == "numpyro" else model_p, example=(X, A))
     assert cls.program.family in ("External", "Mixture")
@@ -277,17 +307,23 @@ def test_a_component_of_the_users_own_is_looked_at_too(backend) -> None:
 
 @pytest.mark.parametrize("backend", ["numpyro", "pyro"])
 def test_what_a_strange_class_only_inherits_is_not_asked_of_it(backend) -> None:
-    """A mean inherited from the base class is that of another density: 1 instead of 1.58 at rate one."""
+    """A mean inherited from the base class is that of another density: 1 instead of 1.58 at rate
+    one.
+    """
     cls = density_class(_model("zero-truncated Poisson", backend), example=(X, A))
     found = cls.values(ged.mean(0, 100), np.zeros(3), X, A)
     np.testing.assert_allclose(found, 1 / (1 - np.exp(-1)), rtol=1e-12)
-    with pytest.raises(errors.FamilyError, match=r"Poisson has a log_prob of its own .* define Poisson.variance"):
+    with pytest.raises(
+        errors.FamilyError,
+        match=r"Poisson has a log_prob of its own .* define "
+        r"Poisson.variance",
+    ):
         cls.values(ged.variance(100), np.zeros(3), X, A)
     with pytest.raises(errors.FamilyError, match=r"define Poisson.sample"):
         cls.values(ged.expected(lambda y, x, a: y, 0, 100), np.zeros(3), X, A)
 
 
-# trials that the rows bring ---------------------------------------------------------------------------------------------
+# trials that the rows bring -----------------------------------------------------------------------
 
 
 def trials_n(x, a, y=None):
@@ -307,7 +343,9 @@ def beta_trials_n(x, a, y=None):
 
 def beta_trials_p(x, a, y=None):
     w = pyro.param("w", torch.zeros(2))
-    pyro.sample("y", pd.BetaBinomial(2 * torch.exp(w[a]), torch.tensor(2.0), total_count=x[:, 1]), obs=y)
+    pyro.sample(
+        "y", pd.BetaBinomial(2 * torch.exp(w[a]), torch.tensor(2.0), total_count=x[:, 1]), obs=y
+    )
 
 
 TRIALS = np.column_stack([np.ones(40), np.arange(40) % 7 + 2.0])
@@ -319,12 +357,19 @@ HITS = np.random.default_rng(5).binomial(TRIALS[:, 1].astype(int), 0.3).astype(f
 def test_trials_may_differ_from_row_to_row(model) -> None:
     cls = density_class(model, example=(TRIALS, TRIED))
     assert cls.predictor is not None
-    expected = scipy.stats.binom.logpmf(HITS, TRIALS[:, 1], 1 / (1 + np.exp(-np.array([0.2, -0.4])[TRIED])))
-    np.testing.assert_allclose(cls.log_likelihood(np.array([0.2, -0.4]), TRIALS, TRIED, HITS), expected, rtol=1e-10)
-    found = ged.confidence_set(cls, TRIALS, TRIED, HITS).bounds(ged.mean(0, 10), np.array([[1.0, 4.0], [1.0, 8.0]]), 2)
+    expected = scipy.stats.binom.logpmf(
+        HITS, TRIALS[:, 1], 1 / (1 + np.exp(-np.array([0.2, -0.4])[TRIED]))
+    )
+    np.testing.assert_allclose(
+        cls.log_likelihood(np.array([0.2, -0.4]), TRIALS, TRIED, HITS), expected, rtol=1e-10
+    )
+    found = ged.confidence_set(cls, TRIALS, TRIED, HITS).bounds(
+        ged.mean(0, 10), np.array([[1.0, 4.0], [1.0, 8.0]]), 2
+    )
     assert found.guaranteed
     assert found.method == "exact"
-    np.testing.assert_allclose(2 * found.upper[0], found.upper[1], rtol=1e-9)  # twice the trials, twice the mean
+    # twice the trials, twice the mean
+    np.testing.assert_allclose(2 * found.upper[0], found.upper[1], rtol=1e-9)
     assert np.all((found.lower[0] < 1.2) & (found.upper[0] > 1.2))
 
 
@@ -333,7 +378,8 @@ def test_trials_of_a_beta_binomial_may_differ_too(model) -> None:
     cls = density_class(model, example=(TRIALS, TRIED))
     theta = np.array([0.2, -0.4])
     expected = scipy.stats.betabinom.logpmf(HITS, TRIALS[:, 1], 2 * np.exp(theta[TRIED]), 2.0)
-    np.testing.assert_allclose(cls.log_likelihood(theta, TRIALS, TRIED, HITS), expected, rtol=2e-6)  # the packages round
+    # the packages round
+    np.testing.assert_allclose(cls.log_likelihood(theta, TRIALS, TRIED, HITS), expected, rtol=2e-6)
 
 
 @pytest.mark.parametrize("model", [trials_n, trials_p, beta_trials_n, beta_trials_p])
@@ -348,11 +394,13 @@ def test_a_part_of_a_trial_is_refused(model, trials) -> None:
         cls.values(ged.mean(0, 10), np.zeros((1, 2)), x[3:4], TRIED[3:4])
 
 
-# the outcome is observed, and nothing else -------------------------------------------------------------------------------
+# the outcome is observed, and nothing else --------------------------------------------------------
 
 
 def _pair(mean: Any, prior: Any = None) -> list[Any]:
-    """One model in both PPLs whose mean is mean(x @ w, y, xp), and the prior's centre prior(y, xp) if there is one."""
+    """One model in both PPLs whose mean is mean(x @ w, y, xp), and the prior's centre prior(y,
+    xp) if there is one.
+    """
 
     def in_numpyro(x, a, y=None):
         centre = 0.0 if prior is None else prior(y, jnp)
@@ -368,11 +416,23 @@ def _pair(mean: Any, prior: Any = None) -> list[Any]:
 
 
 PEEKING = {
-    "in its own mean": (_pair(lambda eta, y, xp: eta if y is None else eta + 0.3 * y), "computed from y itself"),
+    "in its own mean": (
+        _pair(lambda eta, y, xp: eta if y is None else eta + 0.3 * y),
+        "computed from y itself",
+    ),
     "always": (_pair(lambda eta, y, xp: 0.5 * (eta + y)), "computed from y itself"),
-    "far out only": (_pair(lambda eta, y, xp: xp.where(y > 1e9, eta, 2.0 * eta)), "computed from y itself"),
-    "by its presence": (_pair(lambda eta, y, xp: eta if y is None else eta + 1.0), "another one when y is given"),
-    "in a prior": (_pair(lambda eta, y, xp: eta, lambda y, xp: 0.0 if y is None else y.mean()), "computed from y itself"),
+    "far out only": (
+        _pair(lambda eta, y, xp: xp.where(y > 1e9, eta, 2.0 * eta)),
+        "computed from y itself",
+    ),
+    "by its presence": (
+        _pair(lambda eta, y, xp: eta if y is None else eta + 1.0),
+        "another one when y is given",
+    ),
+    "in a prior": (
+        _pair(lambda eta, y, xp: eta, lambda y, xp: 0.0 if y is None else y.mean()),
+        "computed from y itself",
+    ),
 }
 
 

@@ -33,7 +33,11 @@ def student(x, a, y=None):
 @pytest.mark.parametrize(
     ("model", "says", "method"),
     [
-        (logistic, "exact: Bernoulli with one predictor (logit link) affine in the 2 parameters", "exact"),
+        (
+            logistic,
+            "exact: Bernoulli with one predictor (logit link) affine in the 2 parameters",
+            "exact",
+        ),
         (gaussian, "ellipsoid in closed form", "exact"),
         (student, "not exact: the arguments of its StudentT are not a known link", "ascent"),
     ],
@@ -77,4 +81,8 @@ def test_a_programs_groups_are_read_off_its_log_density() -> None:
     found = where.groups(ged.density_class(arms, example=(X, A)))
     assert [(g.actions, g.size) for g in found] == [(None, 4), ((0,), 2), ((1,), 2)]
     found = where.groups(ged.density_class(pooled, example=(X, A)))
-    assert [(g.actions, g.share, g.size) for g in found] == [(None, 0.5, 3), ((0,), 0.25, 2), ((1,), 0.25, 2)]
+    assert [(g.actions, g.share, g.size) for g in found] == [
+        (None, 0.5, 3),
+        ((0,), 0.25, 2),
+        ((1,), 0.25, 2),
+    ]

@@ -1,4 +1,6 @@
-"""Exploration by sets in the default mode: ties, invariances, every kind of problem it must take, and what it refuses."""
+"""Exploration by sets in the default mode: ties, invariances, every kind of problem it must
+take, and what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,14 @@ from tests.eluder_worlds import CoinTables, CoinWorld
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
 
 
-def logged(world: CoinWorld, n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def logged(
+    world: CoinWorld, n: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    x, a = rng.integers(world.n_contexts, size=(n, 1)).astype(float), rng.integers(world.n_actions, size=n)
+    x, a = (
+        rng.integers(world.n_contexts, size=(n, 1)).astype(float),
+        rng.integers(world.n_actions, size=n),
+    )
     y, z = np.array([world.outcome(row, action, rng) for row, action in zip(x, a)]).T
     return x, a, y, z
 
@@ -78,7 +85,10 @@ def test_contexts_decided_together_get_the_policies_they_get_alone() -> None:
 def test_the_order_in_which_outcomes_are_told_changes_no_policy() -> None:
     world, found = CoinWorld(3), []
     for order in (range(30), reversed(range(30))):
-        agent, rng = ged.GEDUCB(world.problem, guard=None, growth=1.0, seed=1), np.random.default_rng(0)
+        agent, rng = (
+            ged.GEDUCB(world.problem, guard=None, growth=1.0, seed=1),
+            np.random.default_rng(0),
+        )
         asked = [agent.ask(world.context(rng)) for _ in range(30)]
         told = [world.outcome(d.x, d.action, np.random.default_rng(i)) for i, d in enumerate(asked)]
         for i in order:
@@ -90,7 +100,10 @@ def test_the_order_in_which_outcomes_are_told_changes_no_policy() -> None:
 
 def test_outcomes_that_must_age_are_learned_when_they_have() -> None:
     world = CoinWorld(3)
-    agent, rng = ged.GEDUCB(replace(world.problem, outcome_age=5), guard=None, growth=1.0), np.random.default_rng(0)
+    agent, rng = (
+        ged.GEDUCB(replace(world.problem, outcome_age=5), guard=None, growth=1.0),
+        np.random.default_rng(0),
+    )
     for decided in range(1, 31):
         x = world.context(rng)
         decision = agent.ask(x)
@@ -124,20 +137,36 @@ class ScaledTables(CoinTables):
         self.gain, self.shift = gain, shift
 
     def density(self, m: int, x: np.ndarray, a: np.ndarray) -> Density:
-        return Density("Normal", {"loc": self.shift + self.gain * self.probs(x, a)[m], "scale": 0.3 * self.gain})
+        return Density(
+            "Normal",
+            {"loc": self.shift + self.gain * self.probs(x, a)[m], "scale": 0.3 * self.gain},
+        )
 
-    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return -0.5 * (((np.asarray(y) - self.shift) / self.gain - self.probs(x, a)[theta]) / 0.3) ** 2 - np.log(self.gain)
+    def log_likelihood(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
+        return -0.5 * (
+            ((np.asarray(y) - self.shift) / self.gain - self.probs(x, a)[theta]) / 0.3
+        ) ** 2 - np.log(self.gain)
 
-    def values(self, functional: ged.functionals.Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    def values(
+        self,
+        functional: ged.functionals.Functional,
+        theta: np.ndarray,
+        x: np.ndarray,
+        a: np.ndarray,
+    ) -> np.ndarray:
         return self.shift + self.gain * self.probs(x, a)[theta]
 
 
 @pytest.mark.parametrize(
-    ("utility", "cost"), [((1e4 / 7, -3.0), (1.0, 0.0)), ((1.0, 0.0), (0.003, 11.0)), ((0.01, 5.0), (300.0, -70.0))]
+    ("utility", "cost"),
+    [((1e4 / 7, -3.0), (1.0, 0.0)), ((1.0, 0.0), (0.003, 11.0)), ((0.01, 5.0), (300.0, -70.0))],
 )
 @pytest.mark.parametrize("mode", ["default", "theory"])
-def test_units_of_utility_and_cost_change_no_policy(mode: str, utility: tuple[float, float], cost: tuple[float, float]) -> None:
+def test_units_of_utility_and_cost_change_no_policy(
+    mode: str, utility: tuple[float, float], cost: tuple[float, float]
+) -> None:
     world, rng = CoinWorld(4), np.random.default_rng(0)
     x, a, _, _ = logged(world, 60)
     cells = (0, x[:, 0].astype(int), a)
@@ -147,15 +176,19 @@ def test_units_of_utility_and_cost_change_no_policy(mode: str, utility: tuple[fl
         F, G = ScaledTables(world.F, *u), ScaledTables(world.G, *c)
         limit, safe = c[1] + c[0] * world.at_most, c[1] + c[0] * 0.1
         problem = ged.Problem(
-            4, ged.Utility(F, ged.mean(u[1], u[1] + u[0])),
-            [ged.Constraint(G, ged.mean(c[1], c[1] + c[0]), at_most=limit, safe_value=safe)], safe_action=0,
-        )  # fmt: skip
+            4,
+            ged.Utility(F, ged.mean(u[1], u[1] + u[0])),
+            [ged.Constraint(G, ged.mean(c[1], c[1] + c[0]), at_most=limit, safe_value=safe)],
+            safe_action=0,
+        )
         agent = ged.GEDUCB(problem, mode=mode, exploration="sets", guard=None)
         agent.observe(x[:n], a[:n], u[1] + u[0] * y[:n], c[1] + c[0] * z[:n])
         return agent.policy(world.contexts)
 
     for n in (1, 10, 60):
-        np.testing.assert_allclose(policies(utility, cost, n), policies((1.0, 0.0), (1.0, 0.0), n), atol=1e-9)
+        np.testing.assert_allclose(
+            policies(utility, cost, n), policies((1.0, 0.0), (1.0, 0.0), n), atol=1e-9
+        )
 
 
 def test_without_a_limit_the_best_is_found() -> None:
@@ -163,7 +196,9 @@ def test_without_a_limit_the_best_is_found() -> None:
     agent = ged.GEDUCB(ged.Problem(n_actions=4, utility=world.problem.utility), guard=None)
     x, a, y, _ = logged(world, 400)
     agent.observe(x, a, y)
-    np.testing.assert_array_equal(agent.policy(world.contexts).argmax(axis=1), world.F[0].argmax(axis=1))
+    np.testing.assert_array_equal(
+        agent.policy(world.contexts).argmax(axis=1), world.F[0].argmax(axis=1)
+    )
     assert np.all(agent.explain(agent.ask(world.contexts[0])).width == 0)
 
 
@@ -171,7 +206,10 @@ def test_a_known_cost_has_no_width_and_is_kept_exactly() -> None:
     world = CoinWorld(7)
     fees = np.array([0.0, 0.1, 0.5, 1.0])
     base = world.problem
-    problem = replace(base, constraints=[*base.constraints, ged.known_cost(lambda x: fees, at_most=0.3, name="fee")])
+    problem = replace(
+        base,
+        constraints=[*base.constraints, ged.known_cost(lambda x: fees, at_most=0.3, name="fee")],
+    )
     agent, rng, spent = ged.GEDUCB(problem, guard=None), np.random.default_rng(0), []
     for _ in range(60):
         x = world.context(rng)
@@ -181,17 +219,24 @@ def test_a_known_cost_has_no_width_and_is_kept_exactly() -> None:
     assert max(spent) <= 0.3 + 1e-12
     assert max(spent) > 0
     free = replace(base, constraints=[ged.known_cost(lambda x: fees, at_most=0.3, name="fee")])
-    assert np.all(ged_ucb.select(ged.GEDUCB(free)._current(world.contexts), world.contexts)[1].width == 0)
+    assert np.all(
+        ged_ucb.select(ged.GEDUCB(free)._current(world.contexts), world.contexts)[1].width == 0
+    )
 
 
 @pytest.mark.parametrize(("ends", "declared"), [((0.05, 0.95), None), ((0.95, 0.05), 0.05)])
-def test_a_safe_action_that_is_never_learned_is_not_clung_to(ends: tuple[float, float], declared: float | None) -> None:
-    """Members differ in the safe action's utility alone, which stays unknown: taken at its best, every policy would end there.
-    What is declared of it goes before the fit."""
+def test_a_safe_action_that_is_never_learned_is_not_clung_to(
+    ends: tuple[float, float], declared: float | None
+) -> None:
+    """Members differ in the safe action's utility alone, which stays unknown: taken at its best,
+    every policy would end there. What is declared of it goes before the fit.
+    """
     world = CoinWorld(8)
     world.F[:, :, 0], world.F[:, :, 1:] = np.linspace(*ends, world.members)[:, None], 0.6
     world.G[:, :, 1:] = 0.2
-    agent = ged.GEDUCB(replace(world.problem, learn_safe=False, safe_utility=declared), bonus_scale=1.0, guard=None)
+    agent = ged.GEDUCB(
+        replace(world.problem, learn_safe=False, safe_utility=declared), bonus_scale=1.0, guard=None
+    )
     rng = np.random.default_rng(0)
     for _ in range(15):
         x = world.context(rng)
@@ -201,7 +246,7 @@ def test_a_safe_action_that_is_never_learned_is_not_clung_to(ends: tuple[float, 
     assert np.all(agent._current(None).learners["utility"].plausible)  # nothing was learned of it
 
 
-# what may be asked for ---------------------------------------------------------------------------------------------------
+# what may be asked for ----------------------------------------------------------------------------
 
 
 def test_weights_of_the_theorem_and_of_the_default() -> None:
@@ -215,7 +260,11 @@ def test_weights_of_the_theorem_and_of_the_default() -> None:
 
 @pytest.mark.parametrize("word", ["foo", "Sets", "", 3, True, ["sets"]])
 def test_an_unknown_exploration_is_refused_by_name(word: object) -> None:
-    with pytest.raises(errors.SettingError, match=r"exploration must be one of \('sets', 'counterfactual', 'thompson'\), got"):
+    with pytest.raises(
+        errors.SettingError,
+        match=r"exploration must be one of \('sets', "
+        r"'counterfactual', 'thompson'\), got",
+    ):
         ged.GEDUCB(CoinWorld(0).problem, exploration=word)  # type: ignore[arg-type]
 
 

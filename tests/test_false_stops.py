@@ -1,4 +1,6 @@
-"""How often sound runs are stopped: by each monitor of means alone, and by agents; and what a floor of another row would do."""
+"""How often sound runs are stopped: by each monitor of means alone, and by agents; and what a
+floor of another row would do.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ MOST = binom.ppf(0.9999, RUNS, DELTA)
 
 
 def stopped(draw, floors, limit: float = 0.4, rounds: int = 300, kind=LimitMonitor) -> int:
-    """Of 1,000 runs those in which a monitor ever alarmed. draw(rng, i) -> (R,) costs of round i, of mean `limit`."""
+    """Of 1,000 runs those in which a monitor ever alarmed. draw(rng, i) -> (R,) costs of round
+    i, of mean `limit`.
+    """
     rng = np.random.default_rng(11)
     low = floors(0).low
     monitor = kind.create(limit=limit, low=low, high=1e300, delta=DELTA)
@@ -42,16 +46,20 @@ SOUND = {
     "coins": (lambda rng, i: rng.random(RUNS) < 0.4, lambda i: Floor(0.0)),
     "exponential": (lambda rng, i: 0.4 * rng.exponential(size=RUNS), lambda i: Floor(0.0)),
     "normal, heteroscedastic": (
-        lambda rng, i: rng.normal(0.4, scales(i), RUNS), lambda i: Floor.under(0.0, scales(i), normal=True),
+        lambda rng, i: rng.normal(0.4, scales(i), RUNS),
+        lambda i: Floor.under(0.0, scales(i), normal=True),
     ),
     "laplace, heteroscedastic": (
-        lambda rng, i: rng.laplace(0.4, scales(i) / np.sqrt(2), RUNS), lambda i: Floor.under(0.0, scales(i), normal=False),
+        lambda rng, i: rng.laplace(0.4, scales(i) / np.sqrt(2), RUNS),
+        lambda i: Floor.under(0.0, scales(i), normal=False),
     ),
     "a policy that mixes dear and cheap": (
-        lambda rng, i: np.where(rng.random(RUNS) < 0.4, rng.normal(1.0, 0.1, RUNS), rng.normal(0.0, scales(i), RUNS)),
+        lambda rng, i: np.where(
+            rng.random(RUNS) < 0.4, rng.normal(1.0, 0.1, RUNS), rng.normal(0.0, scales(i), RUNS)
+        ),
         lambda i: Floor.under(0.0, max(0.1, scales(i)), normal=True),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -64,7 +72,10 @@ def test_a_mean_at_its_limit_seldom_stops(name: str, kind) -> None:
 def test_the_floor_of_the_first_context_would_stop_sound_runs(name: str) -> None:
     """The positive control: costs cut where the first context's noise ends."""
     draw, floors = SOUND[name]
-    assert stopped(lambda rng, i: np.maximum(draw(rng, i), floors(0).low), lambda i: floors(0)) > 0.3 * RUNS
+    assert (
+        stopped(lambda rng, i: np.maximum(draw(rng, i), floors(0).low), lambda i: floors(0))
+        > 0.3 * RUNS
+    )
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -94,11 +105,17 @@ def test_what_a_cut_adds_is_counted() -> None:
 def test_the_floor_is_that_of_the_row() -> None:
     model = Glm("Normal", 2, extra={"scale": 0.2})
     model.predictor = LinearPredictor(
-        "Normal", "identity", model.features, model.predictor.offset, lambda x, a: {"scale": 0.1 + x[:, 1] * (1 + a)}
+        "Normal",
+        "identity",
+        model.features,
+        model.predictor.offset,
+        lambda x, a: {"scale": 0.1 + x[:, 1] * (1 + a)},
     )
     c = ged.Constraint(model, ged.mean(0, 1), at_most=0.5, safe_value=0.1)
     # the largest of all actions: a bet may not know which was drawn
-    assert [limit_floor(c, np.array([1.0, s]), 2).low for s in (0.0, 1.0, 3.0)] == pytest.approx([-0.6, -12.6, -36.6])
+    assert [limit_floor(c, np.array([1.0, s]), 2).low for s in (0.0, 1.0, 3.0)] == pytest.approx(
+        [-0.6, -12.6, -36.6]
+    )
 
 
 SAFE = {
@@ -116,15 +133,22 @@ def test_a_right_safe_value_is_seldom_refuted_by_outcomes_and_a_low_one_often(na
     make, functional, value = SAFE[name]
     truth = make(np.array([value]))
     exact = float(np.asarray(functional(truth, np.zeros((1, 1)), np.zeros(1, int)))[0])
-    c = ged.Constraint(Families(np.array([[value]]), make), functional, at_most=functional.high, safe_value=exact)
+    c = ged.Constraint(
+        Families(np.array([[value]]), make), functional, at_most=functional.high, safe_value=exact
+    )
     rng = np.random.default_rng(5)
 
     def refuted(declared: float, runs: int, rounds: int) -> int:
         count = 0
         for _ in range(runs):
-            stakes = [safe_cost(c, float(z), np.zeros(1), 0, declared) for z in truth.icdf(rng.random(rounds))]
+            stakes = [
+                safe_cost(c, float(z), np.zeros(1), 0, declared)
+                for z in truth.icdf(rng.random(rounds))
+            ]
             first = stakes[0]
-            monitor = SafeValueMonitor.create(limit=first.limit, low=first.floor.low, high=1e300, delta=DELTA)
+            monitor = SafeValueMonitor.create(
+                limit=first.limit, low=first.floor.low, high=1e300, delta=DELTA
+            )
             for stake in stakes:
                 monitor = monitor.update(*stake)
             count += monitor.alarmed
@@ -135,21 +159,28 @@ def test_a_right_safe_value_is_seldom_refuted_by_outcomes_and_a_low_one_often(na
     assert refuted(low, 10, 400) >= 8
 
 
-# agents ---------------------------------------------------------------------------------------------------------------------
+# agents -------------------------------------------------------------------------------------------
 
 
 class Uneven(ArmsWorld):
-    """Linear-Gaussian costs whose known noise goes with the context; every policy is sound, the class holds the truth."""
+    """Linear-Gaussian costs whose known noise goes with the context; every policy is sound, the
+    class holds the truth.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__("Normal", seed=seed)
         self.first = True
         for i, model in enumerate(self.models):
-            uneven = Glm("Normal", 6, lambda x, a: arm_features(3)(x[:, :2], a), {"scale": 0.1}, bound=np.inf)
+            uneven = Glm(
+                "Normal", 6, lambda x, a: arm_features(3)(x[:, :2], a), {"scale": 0.1}, bound=np.inf
+            )
             offset = model.predictor.offset
-            uneven.predictor = LinearPredictor("Normal", "identity", uneven.features, offset, lambda x, a: {"scale": x[:, 2]})
+            uneven.predictor = LinearPredictor(
+                "Normal", "identity", uneven.features, offset, lambda x, a: {"scale": x[:, 2]}
+            )
             uneven.density_at = lambda theta, x, a, m=uneven: Density(
-                "Normal", {"loc": np.asarray(theta) @ m.features(x, a).T, "scale": np.asarray(x)[:, 2]}
+                "Normal",
+                {"loc": np.asarray(theta) @ m.features(x, a).T, "scale": np.asarray(x)[:, 2]},
             )
             self.models[i] = uneven
         utility = ged.Utility(self.models[0], ged.mean(-0.5, 1.5))
@@ -194,10 +225,14 @@ def test_sound_agents_under_uneven_noise_are_seldom_stopped_in_many_runs() -> No
 
 
 def test_a_floor_of_the_first_context_would_stop_agents(monkeypatch) -> None:
-    """The positive control of the test above: the noise floor is taken from the first context for all rows."""
+    """The positive control of the test above: the noise floor is taken from the first context
+    for all rows.
+    """
     from gedppl.agent import monitoring
 
     kept: dict[int, Floor] = {}
     own = monitoring.outcome_floor
-    monkeypatch.setattr(monitoring, "outcome_floor", lambda c, x, a: kept.setdefault(id(c), own(c, x, a)))
+    monkeypatch.setattr(
+        monitoring, "outcome_floor", lambda c, x, a: kept.setdefault(id(c), own(c, x, a))
+    )
     assert stopped_agents(4, 6, 20) >= 1

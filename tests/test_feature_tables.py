@@ -33,7 +33,9 @@ def by_arms(x: Any, a: Any, y: Any = None) -> None:
 
 def counts(x: Any, a: Any, y: Any = None) -> None:
     b = numpyro.param("b", jnp.zeros(2))
-    numpyro.sample("y", dist.Poisson(jnp.exp(b[0] + jnp.array([0.0, 1.0, 2.0])[a] * b[1] * x[:, 1])), obs=y)
+    numpyro.sample(
+        "y", dist.Poisson(jnp.exp(b[0] + jnp.array([0.0, 1.0, 2.0])[a] * b[1] * x[:, 1])), obs=y
+    )
 
 
 def curved(x: Any, a: Any, y: Any = None) -> None:
@@ -55,7 +57,9 @@ def parts_of(predictor: Any, x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
     return [predictor.features(x, a), predictor.offset(x, a), *predictor.fixed(x, a).values()]
 
 
-def traced(model: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, list[FeatureTable | None]]:
+def traced(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Any, Any, list[FeatureTable | None]]:
     """The predictor with tables, the one without, and the tables that the first has read."""
     read: list[FeatureTable | None] = []
     find = feature_tables._read
@@ -83,7 +87,9 @@ def test_a_table_says_what_the_program_says(model: Any, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("model", [curved, stepped, uneven])
-def test_what_is_not_affine_in_the_context_stays_with_the_program(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_affine_in_the_context_stays_with_the_program(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fast, slow, read = traced(model, monkeypatch)
     for quick, program in zip(parts_of(fast, X, A), parts_of(slow, X, A), strict=True):
         np.testing.assert_array_equal(quick, program)
@@ -136,7 +142,9 @@ def test_a_table_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feature_tables, "MOST_CELLS", 5)
     assert unit_slopes(straight)(2, 2) is None
     x, a = np.array([[0.5, 2.0]]), np.array([1])
-    np.testing.assert_array_equal(tabulated(straight, unit_slopes(straight), 2)(x, a)[0], straight(x, a)[0])
+    np.testing.assert_array_equal(
+        tabulated(straight, unit_slopes(straight), 2)(x, a)[0], straight(x, a)[0]
+    )
 
 
 def test_many_rows_are_looked_up_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +174,9 @@ def test_a_table_says_what_a_pyro_program_says(monkeypatch: pytest.MonkeyPatch) 
 
     read: list[FeatureTable | None] = []
     find = feature_tables._read
-    monkeypatch.setattr(feature_tables, "_read", lambda *args: (read.append(find(*args)), read[-1])[1])
+    monkeypatch.setattr(
+        feature_tables, "_read", lambda *args: (read.append(find(*args)), read[-1])[1]
+    )
     fast = ged.density_class(model, example=(X, A)).predictor
     monkeypatch.setattr("gedppl.programs.torch_affine.tabulated", lambda parts, slopes, dim: parts)
     slow = ged.density_class(model, example=(X, A)).predictor

@@ -1,4 +1,6 @@
-"""Finite classes: a miss passes, a class without the truth is noticed, and draws guarantee nothing."""
+"""Finite classes: a miss passes, a class without the truth is noticed, and draws guarantee
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ AT_MOST = 0.4
 
 def lost_and_found() -> FiniteLearner:
     """The truth, member 0, is outside the set for a while and comes back."""
-    learner = FiniteLearner.start(PlainTables(np.array([[[0.5, 0.5]], [[0.8, 0.8]], [[0.9, 0.9]]])), delta=0.05)
+    learner = FiniteLearner.start(
+        PlainTables(np.array([[[0.5, 0.5]], [[0.8, 0.8]], [[0.9, 0.9]]])), delta=0.05
+    )
     x, a = np.zeros((1, 1)), np.zeros(1, np.int64)
     for y in [1.0] * 12 + [0.0, 1.0] * 60:
         learner = learner.absorb(x, a, np.array([y])).refit()
@@ -42,7 +46,11 @@ def test_a_set_that_every_member_has_left_is_reported_as_empty() -> None:
     assert not found.guaranteed
     assert "does not hold the truth" in learner.status
     # while one member was never out, nothing of the kind is said
-    fresh = FiniteLearner.start(learner.cls, delta=0.05).absorb(np.zeros((1, 1)), np.zeros(1, np.int64), np.ones(1)).refit()
+    fresh = (
+        FiniteLearner.start(learner.cls, delta=0.05)
+        .absorb(np.zeros((1, 1)), np.zeros(1, np.int64), np.ones(1))
+        .refit()
+    )
     assert not fresh.bounds(ged.mean(0, 1), np.zeros((1, 1)), 2).empty
 
 
@@ -51,28 +59,37 @@ def neither_nor() -> PlainWorld:
     world = PlainWorld(contexts=1, actions=2, members=2)
     costs = np.array([[[0.1, 0.2]], [[0.1, 0.8]]])
     world.problem = ged.Problem(
-        2, ged.Utility(PlainTables(np.array([[[0.2, 0.9]]])), ged.mean(0, 1)),
-        [ged.Constraint(PlainTables(costs), ged.mean(0, 1), at_most=0.85, safe_value=0.1)], safe_action=0,
-    )  # fmt: skip
+        2,
+        ged.Utility(PlainTables(np.array([[[0.2, 0.9]]])), ged.mean(0, 1)),
+        [ged.Constraint(PlainTables(costs), ged.mean(0, 1), at_most=0.85, safe_value=0.1)],
+        safe_action=0,
+    )
     rounds = iter(range(10_000))
     world.outcome = lambda x, action, rng: (1.0, float(bool(action) and next(rounds) < 15))
     return world
 
 
 @pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
-def test_an_empty_class_raises_an_alarm_and_plays_safe_until_acknowledged(tmp_path, monkeypatch) -> None:
+def test_an_empty_class_raises_an_alarm_and_plays_safe_until_acknowledged(
+    tmp_path, monkeypatch
+) -> None:
     from gedppl.agent import AlarmWarning
 
     take_out_the_betting_monitors(monkeypatch)
     world = neither_nor()
     agent = ged.GEDUCB(world.problem, journal=tmp_path / "j.db")
-    with pytest.warns(AlarmWarning, match=r"no parameter of the model of 'cost' is left.*until acknowledge\('empty:cost'\)"):
+    with pytest.warns(
+        AlarmWarning,
+        match=r"no parameter of the model of 'cost' is left.*until "
+        r"acknowledge\('empty:cost'\)",
+    ):
         play(agent, world, 120)
     decision = agent.ask([0.0])
     assert [alarm.name for alarm in agent.alarms] == ["empty:cost"]
     assert decision.policy.tolist() == [1.0, 0.0]
     assert "no parameter of the model of 'cost' is left" in decision.certificate.fallback
-    assert decision.certificate.guaranteed  # the safe action rests on its declared value, not on the class
+    # the safe action rests on its declared value, not on the class
+    assert decision.certificate.guaranteed
     agent._keeper.journal.close()
     with ged.resume(tmp_path / "j.db", world.problem) as back:
         assert back.state_hash() == agent.state_hash()
@@ -83,11 +100,13 @@ def test_an_empty_class_raises_an_alarm_and_plays_safe_until_acknowledged(tmp_pa
         assert "no parameter of the model" in decision.certificate.constraints[0].note
 
 
-# intersect, or not ----------------------------------------------------------------------------------------------------------
+# intersect, or not --------------------------------------------------------------------------------
 
 
 def one_run(seed: int, rounds: int, intersect: bool, members: int = 16) -> tuple[float, int, int]:
-    """Regret, infeasible rounds and rounds without the truth; optimism from the utility's own set, refits in every round."""
+    """Regret, infeasible rounds and rounds without the truth; optimism from the utility's own
+    set, refits in every round.
+    """
     world = PlainWorld(contexts=2, actions=4, members=members, seed=seed, at_most=AT_MOST)
     tables = world.problem.utility.model.tables, world.problem.constraints[0].model.tables
     best = [select_policy(u, c, AT_MOST, safe_action=0) @ u for u, c in zip(*world.truth)]
@@ -115,18 +134,25 @@ def one_run(seed: int, rounds: int, intersect: bool, members: int = 16) -> tuple
 
 
 def _optimistic(utilities: np.ndarray, costs: np.ndarray) -> np.ndarray:
-    upper, lower = (costs.max(axis=0), costs.min(axis=0)) if len(costs) else (np.ones(4), np.zeros(4))
+    upper, lower = (
+        (costs.max(axis=0), costs.min(axis=0)) if len(costs) else (np.ones(4), np.zeros(4))
+    )
     upper[0] = lower[0] = 0.1
     best = utilities.max(axis=0) if len(utilities) else np.ones(4)
-    return select_policy(best + 0.1 * (upper - lower) / (AT_MOST - 0.1), upper, AT_MOST, safe_action=0)
+    return select_policy(
+        best + 0.1 * (upper - lower) / (AT_MOST - 0.1), upper, AT_MOST, safe_action=0
+    )
 
 
 def on_and_off(seeds, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of `one_run`, intersected and not; misses last in the first and pass in the second."""
-    on, off = (np.array([one_run(seed, rounds, flag) for seed in seeds], float) for flag in (True, False))
+    on, off = (
+        np.array([one_run(seed, rounds, flag) for seed in seeds], float) for flag in (True, False)
+    )
     for name, runs in (("intersected", on), ("not intersected", off)):
         print(
-            f"{name}: regret {runs[:, 0].mean():.2f}, infeasible rounds {runs[:, 1].sum():g}, without truth {runs[:, 2].sum():g}"
+            f"{name}: regret {runs[:, 0].mean():.2f}, infeasible rounds {runs[:, 1].sum():g}, "
+            f"without truth {runs[:, 2].sum():g}"
         )
     assert off[:, 1].sum() <= 0.2 * on[:, 1].sum()
     assert off[:, 2].sum() <= 0.2 * on[:, 2].sum()
@@ -145,7 +171,7 @@ def test_intersecting_sets_makes_misses_last_and_wins_no_regret() -> None:
     assert gap.mean() <= 2 * gap.std() / np.sqrt(len(gap))
 
 
-# draws ----------------------------------------------------------------------------------------------------------------------
+# draws --------------------------------------------------------------------------------------------
 
 
 def coin(x, a, y=None):
@@ -158,9 +184,11 @@ ROWS = np.zeros((1, 1)), np.zeros(1, np.int64)
 
 def certified(members) -> bool:
     problem = ged.Problem(
-        2, ged.Utility(members, ged.mean(0, 1)), [ged.Constraint(members, ged.mean(0, 1), at_most=0.9, safe_value=0.8)],
+        2,
+        ged.Utility(members, ged.mean(0, 1)),
+        [ged.Constraint(members, ged.mean(0, 1), at_most=0.9, safe_value=0.8)],
         safe_action=0,
-    )  # fmt: skip
+    )
     agent = ged.GEDUCB(problem)
     agent.observe(np.zeros((2, 1)), [0, 1], [1.0, 0.0], [0.0, 1.0])
     return agent.ask([0.0]).certificate
@@ -187,8 +215,12 @@ def test_draws_from_the_prior_are_known_as_draws() -> None:
     assert not certified(ged.finite_class(coin, one_by_one)).guaranteed
     assert "draws" in repr(ged.finite_class(coin, one_by_one))
     # the control: the same numbers, chosen
-    assert not ged.finite_class(coin, [{"p": np.asarray(s["p"]).tolist()} for s in one_by_one]).sampled
-    with pytest.raises(errors.ModelError, match="sampled=False, but these settings were drawn by draw_prior"):
+    assert not ged.finite_class(
+        coin, [{"p": np.asarray(s["p"]).tolist()} for s in one_by_one]
+    ).sampled
+    with pytest.raises(
+        errors.ModelError, match="sampled=False, but these settings were drawn by draw_prior"
+    ):
         ged.finite_class(coin, one_by_one, sampled=False)
 
 
@@ -204,6 +236,8 @@ def test_a_member_without_a_value_refutes_nothing() -> None:
     assert (found.free_lower == -np.inf).all()
     assert (found.free_upper == np.inf).all()
     assert (found.upper == 1.0).all()
-    alone = FiniteLearner.start(PlainTables(np.full((2, 1, 2), 0.5)), delta=0.05).bounds(ged.mean(0, 0.25), np.zeros((1, 1)), 2)
+    alone = FiniteLearner.start(PlainTables(np.full((2, 1, 2), 0.5)), delta=0.05).bounds(
+        ged.mean(0, 0.25), np.zeros((1, 1)), 2
+    )
     assert (alone.free_lower == 0.5).all()  # the control: beyond the range, and said so
     assert (alone.lower == 0.25).all()

@@ -1,4 +1,6 @@
-"""Fits that start or end in a bad place: tied cutpoints, funnels, separable data, and what is said of them."""
+"""Fits that start or end in a bad place: tied cutpoints, funnels, separable data, and what is
+said of them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from gedppl.rows import Rows
 from tests.optional_pyro import pd, pyro, torch
 from tests.program_doubles import Glm
 
-# cutpoints that start in one place ------------------------------------------------------------------------------------------
+# cutpoints that start in one place ----------------------------------------------------------------
 
 
 def tied_n(x, a, y=None):
@@ -45,18 +47,26 @@ def stacked_n(x, a, y=None):
 def bent_n(x, a, y=None):
     """Not affine, so the program itself is asked; and no density where it starts."""
     cuts = jnp.stack([numpyro.param(name, 0.0) for name in ("c0", "c1", "c2")])
-    numpyro.sample("y", nd.OrderedLogistic(x @ numpyro.param("w", jnp.zeros(2)), jnp.sinh(cuts)), obs=y)
+    numpyro.sample(
+        "y", nd.OrderedLogistic(x @ numpyro.param("w", jnp.zeros(2)), jnp.sinh(cuts)), obs=y
+    )
 
 
 def ordered_rows(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(8)
     x = rng.normal(size=(n, 2))
-    return x, np.zeros(n, int), np.digitize(x @ [1.0, -0.5] + rng.logistic(size=n), [-1.0, 0.0, 1.0]).astype(float)
+    return (
+        x,
+        np.zeros(n, int),
+        np.digitize(x @ [1.0, -0.5] + rng.logistic(size=n), [-1.0, 0.0, 1.0]).astype(float),
+    )
 
 
 @pytest.mark.parametrize("model", [tied_n, tied_p, stacked_n])
 def test_tied_cutpoints_come_apart(model) -> None:
-    """From tied edges the likelihood is minus infinity and has no slope: the fit stayed, and the class was called wrong."""
+    """From tied edges the likelihood is minus infinity and has no slope: the fit stayed, and the
+    class was called wrong.
+    """
     x, a, y = ordered_rows(80)
     found = ged.confidence_set(ged.density_class(model, example=(x, a)), x, a, y, growth=1.5)
     assert found.status.startswith("converged")
@@ -89,11 +99,12 @@ def test_edges_are_moved_no_more_than_needed() -> None:
     np.testing.assert_allclose(np.diff(apart(gaps, np.zeros(3))), 1.0)
     kept = np.array([0.0, 0.2, 0.3])
     assert apart(gaps, kept) is kept
-    near = apart(np.array([[0.0, 0.0, 0.0, 0.4], [-1.0, 1.0, 0.0, 0.0]]), np.zeros(3))  # one gap is fixed at 0.4
+    # one gap is fixed at 0.4
+    near = apart(np.array([[0.0, 0.0, 0.0, 0.4], [-1.0, 1.0, 0.0, 0.0]]), np.zeros(3))
     assert near[1] - near[0] >= 0.4 - 1e-9
 
 
-# funnels --------------------------------------------------------------------------------------------------------------------
+# funnels ------------------------------------------------------------------------------------------
 
 
 def centred(x, a, y=None):
@@ -128,12 +139,17 @@ def test_a_funnel_is_called_one_and_warns_once_a_refit(model, unit, functional) 
     x, a, y = clicks(40)
     cls = ged.density_class(model, example=(x, a))
     learner = ProgramLearner.start(cls, delta=0.05).absorb(x, a, unit * y)
-    with pytest.warns(FitWarning, match=r"40 rows did not converge .* a funnel: .*\(tau = .*non-centred") as told:
+    with pytest.warns(
+        FitWarning,
+        match=r"40 rows did not converge .* a funnel: .*\(tau = "
+        r".*non-centred",
+    ) as told:
         learner = learner.refit()
     assert len(told) == 1
     assert "did not converge: a funnel" in learner.status
     assert "separable" not in learner.status
-    found = learner.bounds(functional, x[:1], 4)  # and the set around what stands in for a fit is a set all the same
+    # and the set around what stands in for a fit is a set all the same
+    found = learner.bounds(functional, x[:1], 4)
     assert found.guaranteed
     assert np.all(found.lower[0] < 0.4 * unit)
     assert np.all(found.upper[0] > 0.4 * unit)
@@ -148,7 +164,9 @@ def centred_with_heavy_tails(x, a, y=None):
 
 
 def test_what_the_data_see_of_a_centred_hierarchy_has_no_funnel() -> None:
-    """Fitted in what meets the rows: the scale is no coordinate of it, and separable is not what the data are called."""
+    """Fitted in what meets the rows: the scale is no coordinate of it, and separable is not what
+    the data are called.
+    """
     x, a, y = clicks(40)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -161,9 +179,17 @@ def test_a_certificate_says_that_a_fit_did_not_converge() -> None:
     x, a, y = clicks(24)
     problem = ged.Problem(
         n_actions=4,
-        utility=ged.Utility(ged.density_class(centred_with_heavy_tails, example=(x, a)), ged.mean(0, 1)),
+        utility=ged.Utility(
+            ged.density_class(centred_with_heavy_tails, example=(x, a)), ged.mean(0, 1)
+        ),
         constraints=[
-            ged.Constraint(ged.density_class(non_centred, example=(x, a)), ged.mean(0, 1), at_most=0.9, safe_value=0.4, name="c")
+            ged.Constraint(
+                ged.density_class(non_centred, example=(x, a)),
+                ged.mean(0, 1),
+                at_most=0.9,
+                safe_value=0.4,
+                name="c",
+            )
         ],
         safe_action=0,
     )
@@ -180,19 +206,25 @@ def test_the_same_hierarchy_non_centred_has_no_funnel() -> None:
     x, a, y = clicks(40)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = ged.confidence_set(ged.density_class(non_centred, example=(x, a)), x, a, y, growth=3.0)
+        found = ged.confidence_set(
+            ged.density_class(non_centred, example=(x, a)), x, a, y, growth=3.0
+        )
     assert found.status.startswith("converged")
 
 
 def test_only_counts_are_called_separable() -> None:
-    """One outcome and a free scale: the likelihood has no maximum either, but nothing is separable."""
+    """One outcome and a free scale: the likelihood has no maximum either, but nothing is
+    separable.
+    """
 
     def model(x, a, y=None):
         scale = jnp.exp(numpyro.param("s", 0.0))
         numpyro.sample("y", nd.Normal(numpyro.param("m", 0.0) + 0.0 * x[:, 0], scale), obs=y)
 
     x, a = np.ones((1, 1)), np.zeros(1, int)
-    fit = ged.mle()(ged.density_class(model, example=(x, a)), Rows.of(x, a, np.array([0.3])), prior=None)
+    fit = ged.mle()(
+        ged.density_class(model, example=(x, a)), Rows.of(x, a, np.array([0.3])), prior=None
+    )
     assert not fit.ok
     assert "separable" not in fit.status
     flips = Rows.of(np.ones((4, 1)), np.zeros(4, int), np.ones(4))

@@ -1,4 +1,6 @@
-"""Functionals: closed forms against integrals and draws, derivatives against differences, constants against search."""
+"""Functionals: closed forms against integrals and draws, derivatives against differences,
+constants against search.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,36 @@ def bell(y, x, a):
 
 
 ALL = [
-    ged.mean(-BIG, BIG), ged.variance(BIG), ged.second_moment(BIG), ged.cvar(0.9, -BIG, BIG), ged.cvar(0.3, -BIG, BIG),
-    ged.quantile(0.8, -BIG, BIG), ged.probability(above=0.7), ged.probability(below=2.0),
-    ged.probability(above=0.2, below=2.5), ged.expected(bell, 0, 1),
-]  # fmt: skip
+    ged.mean(-BIG, BIG),
+    ged.variance(BIG),
+    ged.second_moment(BIG),
+    ged.cvar(0.9, -BIG, BIG),
+    ged.cvar(0.3, -BIG, BIG),
+    ged.quantile(0.8, -BIG, BIG),
+    ged.probability(above=0.7),
+    ged.probability(below=2.0),
+    ged.probability(above=0.2, below=2.5),
+    ged.expected(bell, 0, 1),
+]
 
 
 def _applicable(case: Case) -> list[ged.Functional]:
-    return [f for f in ALL if case.family not in NO_MEAN or f.name in ("quantile", "probability", "expected")]
+    return [
+        f
+        for f in ALL
+        if case.family not in NO_MEAN or f.name in ("quantile", "probability", "expected")
+    ]
 
 
-# values ---------------------------------------------------------------------------------------------------------------
+# values -------------------------------------------------------------------------------------------
 
 
 @every_case
 @pytest.mark.parametrize("level", [0.05, 0.5, 0.9, 0.99])
 def test_cvar_is_the_minimum_of_its_variational_form(case: Case, level: float):
-    """CVaR = min over q of q + E (Y - q)+ / (1 - level); every q gives an upper bound, some q attains it."""
+    """CVaR = min over q of q + E (Y - q)+ / (1 - level); every q gives an upper bound, some q
+    attains it.
+    """
     density = case.density()
     value = ged.cvar(level, -BIG, BIG)(density)
     if case.family in NO_MEAN:
@@ -58,7 +73,9 @@ def test_cvar_is_the_minimum_of_its_variational_form(case: Case, level: float):
         assert np.all(value <= bound(q + shift * np.sqrt(density.variance)) * (1 + 1e-9) + 1e-9)
 
 
-@pytest.mark.parametrize("family", ["Normal", "Gamma", "StudentT", "Beta", "Poisson", "TruncatedNormal", "BetaBinomial"])
+@pytest.mark.parametrize(
+    "family", ["Normal", "Gamma", "StudentT", "Beta", "Poisson", "TruncatedNormal", "BetaBinomial"]
+)
 def test_cvar_within_four_standard_errors_of_draws(family: str):
     case = next(c for c in CASES if c.family == family)
     density = case.density()
@@ -74,7 +91,9 @@ def test_cvar_level_is_a_confidence_level():
     uniform = Density("Uniform", {"low": 0.0, "high": 1.0})
     np.testing.assert_allclose(ged.cvar(0.9, 0, 1)(uniform), 0.95)
     np.testing.assert_allclose(ged.cvar(0.0, 0, 1)(uniform), 0.5)
-    np.testing.assert_allclose(ged.cvar(0.9, 0, 1)(Density("Bernoulli", {"probs": np.array([0.04, 0.3])})), [0.4, 1.0])
+    np.testing.assert_allclose(
+        ged.cvar(0.9, 0, 1)(Density("Bernoulli", {"probs": np.array([0.04, 0.3])})), [0.4, 1.0]
+    )
 
 
 def test_event_probabilities_are_strict_on_both_sides():
@@ -82,8 +101,12 @@ def test_event_probabilities_are_strict_on_both_sides():
     pmf = np.exp(poisson.log_prob(np.arange(40.0)[:, None]))[:, 0]
     np.testing.assert_allclose(ged.probability(above=3)(poisson), pmf[4:].sum(), rtol=1e-12)
     np.testing.assert_allclose(ged.probability(below=3)(poisson), pmf[:3].sum(), rtol=1e-12)
-    np.testing.assert_allclose(ged.probability(above=1, below=4)(poisson), pmf[2:4].sum(), rtol=1e-12)
-    np.testing.assert_allclose(ged.probability(above=1.5, below=3.5)(poisson), pmf[2:4].sum(), rtol=1e-12)
+    np.testing.assert_allclose(
+        ged.probability(above=1, below=4)(poisson), pmf[2:4].sum(), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        ged.probability(above=1.5, below=3.5)(poisson), pmf[2:4].sum(), rtol=1e-12
+    )
     inflated = Density("ZeroInflated", {"gate": np.array([0.4]), "base": poisson})
     np.testing.assert_allclose(ged.probability(below=0)(inflated), 0.0)
     np.testing.assert_allclose(ged.probability(below=0.1)(inflated), 0.4 + 0.6 * pmf[0])
@@ -100,13 +123,18 @@ def test_far_event_keeps_its_digits():
 
 
 def test_limits_by_action_and_by_row():
-    density = Density("Normal", {"loc": np.zeros((2, 3)), "scale": 1.0})  # M = 2 settings, n = 3 rows
+    # M = 2 settings, n = 3 rows
+    density = Density("Normal", {"loc": np.zeros((2, 3)), "scale": 1.0})
     x, a = np.array([[0.5], [1.0], [2.0]]), np.array([1, 0, 1])
     by_action = ged.probability(above=[0.0, 1.0])(density, x, a)
-    np.testing.assert_allclose(by_action, np.broadcast_to(density.sf(np.array([1.0, 0.0, 1.0])), (2, 3)))
+    np.testing.assert_allclose(
+        by_action, np.broadcast_to(density.sf(np.array([1.0, 0.0, 1.0])), (2, 3))
+    )
     by_row = ged.probability(below=lambda x, a: x[:, 0] * a)(density, x, a)
     np.testing.assert_allclose(by_row, density.cdf(np.array([0.5, 0.0, 2.0])))
-    by_torch = ged.probability(above=[0.0, 1.0])(density.map_args(torch.as_tensor), torch.tensor(x), torch.tensor(a))
+    by_torch = ged.probability(above=[0.0, 1.0])(
+        density.map_args(torch.as_tensor), torch.tensor(x), torch.tensor(a)
+    )
     np.testing.assert_allclose(by_torch.numpy(), by_action)
 
 
@@ -117,7 +145,9 @@ def test_expected_sees_rows():
     np.testing.assert_allclose(value, [2.0, 13.0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.kind == "continuous"], ids=lambda case: case.family)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.kind == "continuous"], ids=lambda case: case.family
+)
 def test_declared_kinks_are_exact_and_undeclared_ones_cost_what_the_docstring_says(case: Case):
     density = case.density()
     spread = quantile(density, 0.84) - quantile(density, 0.16)
@@ -135,16 +165,24 @@ def test_declared_kinks_are_exact_and_undeclared_ones_cost_what_the_docstring_sa
         exact = ged.expected(jump, 0, 1, kinks=lambda x, a, q=q: q)(density, *rows)
         np.testing.assert_allclose(exact, density.sf(q), atol=1e-8)
         ends = ged.expected(bend, 0, 1, kinks=lambda x, a, q=q: (q, q + spread))(density, *rows)
-        worst["jump"] = max(worst["jump"], np.abs(ged.expected(jump, 0, 1)(density, *rows) - exact).max())
-        worst["bend"] = max(worst["bend"], np.abs(ged.expected(bend, 0, 1)(density, *rows) - ends).max())
+        worst["jump"] = max(
+            worst["jump"], np.abs(ged.expected(jump, 0, 1)(density, *rows) - exact).max()
+        )
+        worst["bend"] = max(
+            worst["bend"], np.abs(ged.expected(bend, 0, 1)(density, *rows) - ends).max()
+        )
     assert 1e-4 < worst["jump"] < 0.03  # the positive control: undeclared, it is far from exact
     assert worst["bend"] < 4e-4  # two bends, 2e-4 each
 
 
 def test_kinks_by_number():
     normal = Density("Normal", {"loc": np.zeros(2), "scale": 1.0})
-    step = ged.expected(lambda y, x, a: np.where((y > 0.3) & (y < 1.1), 1.0, 0.0), 0, 1, kinks=(0.3, 1.1))
-    np.testing.assert_allclose(step(normal), ged.probability(above=0.3, below=1.1)(normal), atol=1e-12)
+    step = ged.expected(
+        lambda y, x, a: np.where((y > 0.3) & (y < 1.1), 1.0, 0.0), 0, 1, kinks=(0.3, 1.1)
+    )
+    np.testing.assert_allclose(
+        step(normal), ged.probability(above=0.3, below=1.1)(normal), atol=1e-12
+    )
     one = ged.expected(lambda y, x, a: np.where(y > 0.3, 1.0, 0.0), 0, 1, kinks=0.3)
     np.testing.assert_allclose(one(normal), normal.sf(0.3), atol=1e-12)
     assert hash(step) != hash(one)
@@ -178,12 +216,14 @@ def test_mixture_functionals_match_draws():
     assert np.all(np.abs((draws > 0.5).mean(0) - p) < 4 * np.sqrt(p * (1 - p) / 40000))
 
 
-# vectors and unknown distributions ------------------------------------------------------------------------------------
+# vectors and unknown distributions ----------------------------------------------------------------
 
 
 def test_expected_of_a_vector_by_fixed_draws():
     lower = np.array([[1.0, 0.0], [0.5, 0.8]])
-    density = Density("MultivariateNormal", {"loc": np.array([[1.0, 2.0], [0.0, 0.0]]), "scale_tril": lower})
+    density = Density(
+        "MultivariateNormal", {"loc": np.array([[1.0, 2.0], [0.0, 0.0]]), "scale_tril": lower}
+    )
     product = ged.expected(lambda y, x, a: y[..., 0] * y[..., 1], -9, 9)
     np.testing.assert_allclose(product(density), [2.5, 0.5], atol=0.02)  # E YZ = cov + means
     np.testing.assert_array_equal(product(density), product(density))
@@ -211,7 +251,9 @@ def test_an_unknown_distribution_is_sampled_under_a_fixed_seed():
     loc = torch.tensor([0.5, -0.5], dtype=torch.float64, requires_grad=True)
     density = Density("External", {"distribution": torch.distributions.Normal(loc, 1.0)})
     value = ged.expected(lambda y, x, a: torch.tanh(y), -1, 1)(density)
-    exact = ged.expected(lambda y, x, a: np.tanh(y), -1, 1)(Density("Normal", {"loc": loc.detach().numpy(), "scale": 1.0}))
+    exact = ged.expected(lambda y, x, a: np.tanh(y), -1, 1)(
+        Density("Normal", {"loc": loc.detach().numpy(), "scale": 1.0})
+    )
     np.testing.assert_allclose(value.detach().numpy(), exact, atol=4 * 0.7 / 64)
     (grad,) = torch.autograd.grad(value.sum(), loc)
     assert torch.all((grad > 0.3) & (grad < 0.8))  # E sech^2 is 0.57 at loc 0.5
@@ -221,7 +263,7 @@ def test_an_unknown_distribution_is_sampled_under_a_fixed_seed():
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-# derivatives and three libraries --------------------------------------------------------------------------------------
+# derivatives and three libraries ------------------------------------------------------------------
 
 
 def _differences(functional, case: Case, args: dict) -> dict[str, np.ndarray]:
@@ -231,7 +273,9 @@ def _differences(functional, case: Case, args: dict) -> dict[str, np.ndarray]:
         if value.ndim > 1 or (name == "total_count" and case.family != "NegativeBinomial"):
             continue
         h = 1e-5 * np.maximum(1, np.abs(value))
-        up, down = (functional(Density(case.family, {**args, name: value + s * h})) for s in (1, -1))
+        up, down = (
+            functional(Density(case.family, {**args, name: value + s * h})) for s in (1, -1)
+        )
         out[name] = (up - down) / (2 * h)
     return out
 
@@ -241,7 +285,9 @@ def _one(functional, case: Case, args: dict, wanted: list[str]):
     others = [name for name in args if name not in wanted]
 
     def value(moving, fixed):
-        return functional(Density(case.family, {**dict(zip(wanted, moving)), **dict(zip(others, fixed))}))
+        return functional(
+            Density(case.family, {**dict(zip(wanted, moving)), **dict(zip(others, fixed))})
+        )
 
     return value, [args[name] for name in wanted], [args[name] for name in others]
 
@@ -254,23 +300,41 @@ def test_torch_values_and_derivatives(case: Case):
         value, moving, fixed = _one(functional, case, args, list(slopes))
         tensors = [torch.tensor(x) for x in moving], [torch.tensor(x) for x in fixed]
         got = torch.func.vmap(value)(*tensors).numpy()
-        np.testing.assert_allclose(got, functional(Density(case.family, args)), rtol=1e-9, atol=1e-11, err_msg=str(functional))
+        np.testing.assert_allclose(
+            got,
+            functional(Density(case.family, args)),
+            rtol=1e-9,
+            atol=1e-11,
+            err_msg=str(functional),
+        )
         if slopes:
             grads = torch.func.vmap(torch.func.grad(value))(*tensors)
             for name, grad in zip(slopes, grads, strict=True):
-                np.testing.assert_allclose(grad.numpy(), slopes[name], rtol=1e-5, atol=1e-7, err_msg=f"{functional} in {name}")
+                np.testing.assert_allclose(
+                    grad.numpy(),
+                    slopes[name],
+                    rtol=1e-5,
+                    atol=1e-7,
+                    err_msg=f"{functional} in {name}",
+                )
 
 
 # every other pair costs a compilation of seconds and is slow; torch covers them all by default
 JAX_FAST = {("Normal", f) for f in ALL} | {
-    ("Gamma", ALL[3]), ("StudentT", ALL[5]), ("Beta", ALL[6]), ("Poisson", ALL[4]), ("Binomial", ALL[9]),
-}  # fmt: skip
+    ("Gamma", ALL[3]),
+    ("StudentT", ALL[5]),
+    ("Beta", ALL[6]),
+    ("Poisson", ALL[4]),
+    ("Binomial", ALL[9]),
+}
 
 
 @pytest.mark.parametrize(
     ("case", "functional"),
     [
-        pytest.param(c, f, marks=() if (c.family, f) in JAX_FAST else pytest.mark.slow, id=f"{c.family}-{f}")
+        pytest.param(
+            c, f, marks=() if (c.family, f) in JAX_FAST else pytest.mark.slow, id=f"{c.family}-{f}"
+        )
         for c in CASES
         for f in _applicable(c)
     ],
@@ -284,29 +348,46 @@ def test_jax_values_and_derivatives(case: Case, functional):
             got, grads = jax.jit(jax.vmap(value))(moving, fixed), []
         else:
             got, grads = jax.jit(jax.vmap(jax.value_and_grad(value)))(moving, fixed)
-        np.testing.assert_allclose(got, functional(Density(case.family, args)), rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(
+            got, functional(Density(case.family, args)), rtol=1e-9, atol=1e-11
+        )
         for name, grad in zip(slopes, grads, strict=True):
             np.testing.assert_allclose(grad, slopes[name], rtol=1e-5, atol=1e-7, err_msg=name)
 
 
 def test_jax_mixture_quantile_has_the_implicit_derivative():
     def value(loc):
-        components = Density("Normal", {"loc": jnp.stack([loc, loc + 3.0], -1), "scale": jnp.array([1.0, 0.5])})
-        return ged.quantile(0.7, -9, 9)(Density("Mixture", {"probs": jnp.array([0.5, 0.5]), "components": components}))
+        components = Density(
+            "Normal", {"loc": jnp.stack([loc, loc + 3.0], -1), "scale": jnp.array([1.0, 0.5])}
+        )
+        return ged.quantile(0.7, -9, 9)(
+            Density("Mixture", {"probs": jnp.array([0.5, 0.5]), "components": components})
+        )
 
     with jax.enable_x64(True):
-        np.testing.assert_allclose(jax.jit(jax.grad(value))(jnp.float64(0.3)), 1.0, rtol=1e-8)  # a shift moves it by 1
+        # a shift moves it by 1
+        np.testing.assert_allclose(jax.jit(jax.grad(value))(jnp.float64(0.3)), 1.0, rtol=1e-8)
 
 
 def test_functional_is_hashable_and_equal_by_declaration():
     assert ged.cvar(0.9, 0, 1) == ged.cvar(0.9, 0, 1)
-    assert len({ged.mean(0, 1), ged.mean(0, 1), ged.mean(0, 2), ged.probability(above=np.array([1, 2]))}) == 3
+    assert (
+        len(
+            {
+                ged.mean(0, 1),
+                ged.mean(0, 1),
+                ged.mean(0, 2),
+                ged.probability(above=np.array([1, 2])),
+            }
+        )
+        == 3
+    )
     assert repr(ged.cvar(0.9, 0, 1)) == "cvar(level=0.9, low=0, high=1)"
     assert repr(ged.expected(bell, 0, 1)) == "expected(bell, low=0, high=1)"
     assert ged.mean(0, 1).clip(np.array([-1.0, 2.0])).tolist() == [0.0, 1.0]
 
 
-# Lipschitz constants --------------------------------------------------------------------------------------------------
+# Lipschitz constants ------------------------------------------------------------------------------
 
 
 def _distances(p: np.ndarray, q: np.ndarray) -> dict[str, float]:
@@ -319,13 +400,20 @@ def _distances(p: np.ndarray, q: np.ndarray) -> dict[str, float]:
 
 def _lipschitz_functionals(points: int) -> list[ged.Functional]:
     return [
-        ged.mean(0, points), ged.variance(points**2), ged.second_moment(points**2), ged.cvar(0.9, 0, points),
-        ged.cvar(0.3, 0, points), ged.probability(above=0.5), ged.expected(lambda y, x, a: y % 2, 0, 1),
-    ]  # fmt: skip
+        ged.mean(0, points),
+        ged.variance(points**2),
+        ged.second_moment(points**2),
+        ged.cvar(0.9, 0, points),
+        ged.cvar(0.3, 0, points),
+        ged.probability(above=0.5),
+        ged.expected(lambda y, x, a: y % 2, 0, 1),
+    ]
 
 
 def _law(points: int):
-    return st.lists(st.floats(0.0, 1.0), min_size=points, max_size=points).filter(lambda w: sum(w) > 1e-3)
+    return st.lists(st.floats(0.0, 1.0), min_size=points, max_size=points).filter(
+        lambda w: sum(w) > 1e-3
+    )
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -346,7 +434,12 @@ def _largest_ratio(functional, divergence: str, laws) -> float:
     best = 0.0
     for p, q in laws:
         distance = _distances(p, q)[divergence]
-        change = abs(float(functional(Density("Categorical", {"probs": p})) - functional(Density("Categorical", {"probs": q}))))
+        change = abs(
+            float(
+                functional(Density("Categorical", {"probs": p}))
+                - functional(Density("Categorical", {"probs": q}))
+            )
+        )
         best = max(best, change / distance)
     return best
 
@@ -361,31 +454,48 @@ def _bernoulli_pairs(gaps=(1e-4, 0.05, 0.5)):
 @pytest.mark.parametrize(
     ("functional", "divergence", "share"),
     [
-        (ged.mean(0, 1), "tv", 0.999), (ged.mean(0, 1), "hellinger", 0.999), (ged.mean(0, 1), "l2", 0.999),
-        (ged.second_moment(1), "tv", 0.999), (ged.second_moment(1), "hellinger", 0.999),
-        (ged.probability(above=0.5), "tv", 0.999), (ged.probability(above=0.5), "hellinger", 0.999),
-        (ged.variance(1), "tv", 0.95), (ged.variance(1), "hellinger", 0.89),
-        (ged.cvar(0.9, 0, 1), "tv", 0.999), (ged.cvar(0.9, 0, 1), "hellinger", 0.89),
-        (ged.cvar(0.3, 0, 1), "tv", 0.999), (ged.cvar(0.3, 0, 1), "hellinger", 0.999),
+        (ged.mean(0, 1), "tv", 0.999),
+        (ged.mean(0, 1), "hellinger", 0.999),
+        (ged.mean(0, 1), "l2", 0.999),
+        (ged.second_moment(1), "tv", 0.999),
+        (ged.second_moment(1), "hellinger", 0.999),
+        (ged.probability(above=0.5), "tv", 0.999),
+        (ged.probability(above=0.5), "hellinger", 0.999),
+        (ged.variance(1), "tv", 0.95),
+        (ged.variance(1), "hellinger", 0.89),
+        (ged.cvar(0.9, 0, 1), "tv", 0.999),
+        (ged.cvar(0.9, 0, 1), "hellinger", 0.89),
+        (ged.cvar(0.3, 0, 1), "tv", 0.999),
+        (ged.cvar(0.3, 0, 1), "hellinger", 0.999),
     ],
-)  # fmt: skip
+)
 def test_constants_are_nearly_attained(functional, divergence: str, share: float):
-    """By two-point laws; variance and CVaR in Hellinger distance only up to the arc's 1.1107 (1/1.1107 = 0.9003)."""
+    """By two-point laws; variance and CVaR in Hellinger distance only up to the arc's 1.1107
+    (1/1.1107 = 0.9003).
+    """
     constant = functional.lipschitz(divergence, Density("Bernoulli", {"probs": 0.5}))
     ratio = _largest_ratio(functional, divergence, _bernoulli_pairs())
     assert share * constant <= ratio <= constant * (1 + 1e-9)
 
 
 def test_l2_constant_of_the_mean_depends_on_the_base_measure():
-    """On an interval R^1.5 / sqrt(12); on integers that is too small (two points: 1/sqrt(12) where 1/sqrt(2) is needed)."""
+    """On an interval R^1.5 / sqrt(12); on integers that is too small (two points: 1/sqrt(12)
+    where 1/sqrt(2) is needed).
+    """
     functional = ged.mean(0, 1)
     np.testing.assert_allclose(functional.lipschitz("l2", (0.0, 2.0)), 2**1.5 / np.sqrt(12))
-    np.testing.assert_allclose(functional.lipschitz("l2", Density("Bernoulli", {"probs": 0.5})), 1 / np.sqrt(2))
-    assert _largest_ratio(functional, "l2", _bernoulli_pairs()) > 2 * functional.lipschitz("l2", (0.0, 1.0))
+    np.testing.assert_allclose(
+        functional.lipschitz("l2", Density("Bernoulli", {"probs": 0.5})), 1 / np.sqrt(2)
+    )
+    assert _largest_ratio(functional, "l2", _bernoulli_pairs()) > 2 * functional.lipschitz(
+        "l2", (0.0, 1.0)
+    )
 
 
 def test_the_variance_constant_rests_on_a_supremum_of_one_sixteenth():
-    """sup over laws on [0, 1] of Var((Y - m)^2) by duality: for each mean m, min over c of the concave hull at m."""
+    """sup over laws on [0, 1] of Var((Y - m)^2) by duality: for each mean m, min over c of the
+    concave hull at m.
+    """
     y = np.linspace(0, 1, 401)
     worst = 0.0
     for m in np.linspace(0.0, 0.5, 51)[1:]:
@@ -418,7 +528,10 @@ def test_where_no_constant_exists_the_reason_is_given(divergence: str):
 
 
 def test_a_quantile_jumps_between_close_laws():
-    medians = [float(ged.quantile(0.5, 0, 1)(Density("Bernoulli", {"probs": 0.5 + e}))) for e in (-1e-9, 1e-9)]
+    medians = [
+        float(ged.quantile(0.5, 0, 1)(Density("Bernoulli", {"probs": 0.5 + e})))
+        for e in (-1e-9, 1e-9)
+    ]
     assert medians == [0.0, 1.0]
 
 
@@ -426,13 +539,15 @@ def test_expected_needs_a_function_within_its_range():
     normal = Density("Normal", {"loc": 0.0, "scale": 1.0})
     assert ged.expected(bell, 0, 1).lipschitz("tv", normal) == 1.0
     assert ged.expected(lambda y, x, a: y**2, 0, 4).lipschitz("tv", normal) is None
-    assert "bounds the expectation but not the function" in ged.expected(lambda y, x, a: y**2, 0, 4).why_not_lipschitz(
-        "tv", normal
-    )
-    assert "depends on the context" in ged.expected(lambda y, x, a: y * x[:, 0], 0, 4).why_not_lipschitz("tv", (0.0, 1.0))
+    assert "bounds the expectation but not the function" in ged.expected(
+        lambda y, x, a: y**2, 0, 4
+    ).why_not_lipschitz("tv", normal)
+    assert "depends on the context" in ged.expected(
+        lambda y, x, a: y * x[:, 0], 0, 4
+    ).why_not_lipschitz("tv", (0.0, 1.0))
 
 
-# named errors ---------------------------------------------------------------------------------------------------------
+# named errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -442,39 +557,61 @@ def test_expected_needs_a_function_within_its_range():
         (lambda: ged.mean(0, np.inf), "finite range"),
         (lambda: ged.mean("a", 1), "finite range"),
         (lambda: ged.variance(-1), "variance needs a finite range"),
-        (lambda: ged.cvar(1.0, 0, 1), r"cvar's level must lie in \[0, 1\), got 1.0; it is a confidence level"),
+        (
+            lambda: ged.cvar(1.0, 0, 1),
+            r"cvar's level must lie in \[0, 1\), got 1.0; it is a "
+            r"confidence level",
+        ),
         (lambda: ged.cvar("x", 0, 1), "cvar's level"),
-        (lambda: ged.quantile(0, 0, 1), "quantile's level must lie strictly between 0 and 1, got 0"),
+        (
+            lambda: ged.quantile(0, 0, 1),
+            "quantile's level must lie strictly between 0 and 1, got 0",
+        ),
         (lambda: ged.probability(), "probability needs a limit"),
         (lambda: ged.probability(above=2, below=1), "no outcome is above 2 and below 1"),
         (lambda: ged.probability(above=np.nan), r"probability\(above=\) takes a finite number"),
         (lambda: ged.probability(below="x"), r"probability\(below=\) takes a finite number"),
         (lambda: ged.expected(3, 0, 1), "expected takes a function"),
-        (lambda: ged.expected(bell, 0, 1, kinks=np.inf), "kinks= takes finite numbers or a function"),
+        (
+            lambda: ged.expected(bell, 0, 1, kinks=np.inf),
+            "kinks= takes finite numbers or a function",
+        ),
         (lambda: ged.expected(bell, 0, 1, kinks="x"), "kinks= takes finite numbers or a function"),
         (
-            lambda: ged.expected(bell, 0, 1, kinks=lambda x, a: a)(Density("Normal", {"loc": 0.0, "scale": 1.0})),
+            lambda: ged.expected(bell, 0, 1, kinks=lambda x, a: a)(
+                Density("Normal", {"loc": 0.0, "scale": 1.0})
+            ),
             "depends on the row",
         ),
         (lambda: ged.mean(0, 1)(np.ones(3)), "takes a gedppl Density, got ndarray"),
-        (lambda: ged.mean(0, 1).lipschitz("kl", (0, 1)), "divergence must be one of tv, hellinger, l2, got 'kl'"),
+        (
+            lambda: ged.mean(0, 1).lipschitz("kl", (0, 1)),
+            "divergence must be one of tv, hellinger, l2, got 'kl'",
+        ),
         (lambda: ged.mean(0, 1).lipschitz("tv", (1, 0)), "support must be a Density or a pair"),
         (lambda: ged.mean(0, 1).lipschitz("tv", 3), "support must be a Density or a pair"),
-        (lambda: ged.register_functional("median", "Normal", bell), "no functional is called 'median'"),
+        (
+            lambda: ged.register_functional("median", "Normal", bell),
+            "no functional is called 'median'",
+        ),
         (
             lambda: ged.mean(0, 1)(Density("Dirichlet", {"concentration": np.ones(3)})),
             r"needs outcomes that are numbers; Dirichlet has outcomes of shape \(3,\)",
         ),
         (
-            lambda: ged.probability(above=[0.0, 1.0])(Density("Normal", {"loc": 0.0, "scale": 1.0})),
+            lambda: ged.probability(above=[0.0, 1.0])(
+                Density("Normal", {"loc": 0.0, "scale": 1.0})
+            ),
             "depends on the row; call it with its contexts and actions",
         ),
         (
-            lambda: ged.quantile(0.5, 0, 1)(Density("External", {"distribution": torch.distributions.Normal(0.0, 1.0)})),
+            lambda: ged.quantile(0.5, 0, 1)(
+                Density("External", {"distribution": torch.distributions.Normal(0.0, 1.0)})
+            ),
             "External has no quantile here",
         ),
     ],
-)  # fmt: skip
+)
 def test_bad_declarations_are_named(make, match: str):
     with pytest.raises(FunctionalError, match=match):
         make()
@@ -491,7 +628,9 @@ def test_a_registered_closed_form_is_used():
     assert ("cvar", "Gumbel") not in _RULES
     density = Density("Gumbel", {"loc": np.zeros(N), "scale": 1.0})
     before = ged.cvar(0.5, -9, 9)(density)
-    ged.register_functional("cvar", "Gumbel", lambda args, functional, xp: args["loc"] + functional.level)
+    ged.register_functional(
+        "cvar", "Gumbel", lambda args, functional, xp: args["loc"] + functional.level
+    )
     try:
         np.testing.assert_array_equal(ged.cvar(0.5, -9, 9)(density), 0.5)
     finally:
@@ -502,7 +641,11 @@ def test_a_registered_closed_form_is_used():
 def test_check_says_the_value_and_the_fix():
     functional = ged.mean(0, 1)
     functional.check(np.array([0.0, 1.0, 1.0 + 1e-12]))
-    with pytest.raises(FunctionalError, match=r"mean came out as 1.7, outside its declared range \[0, 1\]; set high="):
+    with pytest.raises(
+        FunctionalError,
+        match=r"mean came out as 1.7, outside its declared range "
+        r"\[0, 1\]; set high=",
+    ):
         functional.check([0.2, 1.7])
     with pytest.raises(FunctionalError, match=r"mean came out as -0.3, outside .* set low="):
         functional.check([-0.3])

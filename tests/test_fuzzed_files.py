@@ -1,4 +1,6 @@
-"""Files that were damaged, or prepared by somebody: a named error or the same content, never a crash, never much memory."""
+"""Files that were damaged, or prepared by somebody: a named error or the same content, never a
+crash, never much memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import pytest
 
 import gedppl as ged
 from gedppl.agent import recorder
-from gedppl.errors import JournalCorruptError, RecordError, RunFileError, SettingError, UnsafeFileError
+from gedppl.errors import (
+    JournalCorruptError,
+    RecordError,
+    RunFileError,
+    SettingError,
+    UnsafeFileError,
+)
 from gedppl.journal import format as reading
 from gedppl.journal.format import MAX_DECODED_BYTES, MAX_DEPTH, decode, encode
 from gedppl.study.simulation import run_files
@@ -26,7 +34,8 @@ from tests.plain_worlds import play
 
 ROOT = Path(__file__).parents[1]
 MOST_MB = 200
-QUICK = {"journal": 30, "prepared journal": 30, "run.nc": 40}  # the others cost a millisecond or two each
+# the others cost a millisecond or two each
+QUICK = {"journal": 30, "prepared journal": 30, "run.nc": 40}
 
 
 def fuzzed(kind: str, count: int, seed: int) -> None:
@@ -35,7 +44,9 @@ def fuzzed(kind: str, count: int, seed: int) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    wrong = {how: n for how, n in found["ended"].items() if how.startswith(("UNNAMED", "OTHER CONTENT"))}
+    wrong = {
+        how: n for how, n in found["ended"].items() if how.startswith(("UNNAMED", "OTHER CONTENT"))
+    }
     assert not wrong
     assert sum(found["ended"].values()) == count
     assert found["grown_mb"] < MOST_MB
@@ -53,7 +64,7 @@ def test_ten_thousand_mutants(kind) -> None:
     fuzzed(kind, 1250, 1)
 
 
-# runs that claim more than they have ------------------------------------------------------------------------------------------
+# runs that claim more than they have --------------------------------------------------------------
 
 
 def bomb(folder: Path) -> Path:
@@ -64,10 +75,16 @@ def bomb(folder: Path) -> Path:
     return signed(folder, members=[["cost", "w"]])
 
 
-def test_a_small_file_that_would_need_much_memory_is_refused_by_its_headers(tmp_path, monkeypatch) -> None:
+def test_a_small_file_that_would_need_much_memory_is_refused_by_its_headers(
+    tmp_path, monkeypatch
+) -> None:
     assert sum(p.stat().st_size for p in bomb(tmp_path).iterdir()) < 400_000
     monkeypatch.setattr(reading.Npz, "read", lambda *_: pytest.fail("an array was read"))
-    with pytest.raises(RunFileError, match=r"would need more than [\d,]+ bytes .* out of proportion .* max_bytes="):
+    with pytest.raises(
+        RunFileError,
+        match=r"would need more than [\d,]+ bytes .* out of "
+        r"proportion .* max_bytes=",
+    ):
         ged.Run.load(tmp_path)
 
 
@@ -85,12 +102,21 @@ print(peak_mb() - before)
 
 
 @pytest.mark.parametrize(("max_bytes", "least", "most"), [(0, 0, 60), (2**30, 300, 1000)])
-def test_what_is_trusted_is_loaded_and_the_limit_is_what_keeps_the_memory(tmp_path, max_bytes, least, most) -> None:
-    """The second row is the positive control: without the limit the very file takes hundreds of megabytes."""
+def test_what_is_trusted_is_loaded_and_the_limit_is_what_keeps_the_memory(
+    tmp_path, max_bytes, least, most
+) -> None:
+    """The second row is the positive control: without the limit the very file takes hundreds of
+    megabytes.
+    """
     bomb(tmp_path)
     command = [sys.executable, "-c", LOADED, str(tmp_path), str(max_bytes)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert least <= float(done.stdout) < most
 
@@ -102,7 +128,9 @@ def test_a_limit_is_a_number_of_bytes(tmp_path, max_bytes) -> None:
 
 
 def test_what_is_saved_can_be_loaded_however_well_it_compresses(tmp_path, monkeypatch) -> None:
-    """Arrays that compress too well are stored as they are. With little for free, so that a small run shows it."""
+    """Arrays that compress too well are stored as they are. With little for free, so that a
+    small run shows it.
+    """
     monkeypatch.setattr(run_files, "FREE_BYTES", 0)
     monkeypatch.setattr(run_files, "PER_BYTE", 10**6)
     run = ged.Run.load(a_run(tmp_path / "a"))
@@ -140,7 +168,9 @@ def test_certificates_are_inflated_piece_by_piece(tmp_path, text, match) -> None
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("end", [b"more", gzip.compress(b"null", mtime=0)], ids=["text", "a second stream"])
+@pytest.mark.parametrize(
+    "end", [b"more", gzip.compress(b"null", mtime=0)], ids=["text", "a second stream"]
+)
 def test_nothing_may_follow_the_compressed_data(tmp_path, end) -> None:
     a_run(tmp_path)
     path = tmp_path / "certificates.jsonl.gz"
@@ -165,7 +195,8 @@ def test_a_run_of_the_first_format_is_read(tmp_path) -> None:
     hashes = meta.pop("sha256")
     (tmp_path / "run.json").write_text(json.dumps(meta | {"format": 1}))
     assert fingerprint(ged.Run.load(tmp_path)) == expected
-    for wrong in (meta | {"format": 2}, meta | {"format": 1, "sha256": hashes}):  # hashes cannot be left out by a slip
+    # hashes cannot be left out by a slip
+    for wrong in (meta | {"format": 2}, meta | {"format": 1, "sha256": hashes}):
         (tmp_path / "run.json").write_text(json.dumps(wrong))
         with pytest.raises(RunFileError):
             ged.Run.load(tmp_path)
@@ -177,7 +208,17 @@ def test_a_run_of_the_first_format_is_read(tmp_path) -> None:
         ({"rounds": 10**9}, "out of proportion"),
         ({"rounds": -1}, "-1 for rounds"),
         ({"rounds": True}, "True for rounds"),
-        ({"problem": {"n_actions": 3, "safe_action": 0, "constraint_names": ["a", "b"], "limits": [1, 2]}}, "has shape"),
+        (
+            {
+                "problem": {
+                    "n_actions": 3,
+                    "safe_action": 0,
+                    "constraint_names": ["a", "b"],
+                    "limits": [1, 2],
+                }
+            },
+            "has shape",
+        ),
         ({"outcomes": ["utility"] * 3}, "'outcome_2' has -1 rounds"),
         ({"segments": []}, None),
     ],
@@ -211,11 +252,13 @@ def test_arrays_of_another_kind_are_named(tmp_path, name, array, match) -> None:
         ged.Run.load(signed(tmp_path))
 
 
-# what a fuzzer found ------------------------------------------------------------------------------------------------------------
+# what a fuzzer found ------------------------------------------------------------------------------
 
 
 def a_journal(folder: Path, kind: str, **changed) -> tuple[Path, str]:
-    """A closed journal with a snapshot, its last record of this kind changed and every hash right; and the agent's state."""
+    """A closed journal with a snapshot, its last record of this kind changed and every hash
+    right; and the agent's state.
+    """
     agent = ged.GEDUCB(WORLD.problem, seed=2, journal=folder / "j.db")
     play(agent, WORLD, 3)
     state = agent.state_hash()
@@ -223,7 +266,9 @@ def a_journal(folder: Path, kind: str, **changed) -> tuple[Path, str]:
 
     def change(rows) -> None:
         victim = [row for row in rows if row[3] == kind][-1]
-        victim[4] = json.dumps({k: v for k, v in (json.loads(victim[4]) | changed).items() if v is not None})
+        victim[4] = json.dumps(
+            {k: v for k, v in (json.loads(victim[4]) | changed).items() if v is not None}
+        )
 
     resealed(folder / "j.db", change)
     return folder / "j.db", state
@@ -232,7 +277,10 @@ def a_journal(folder: Path, kind: str, **changed) -> tuple[Path, str]:
 @pytest.mark.parametrize("meta", [None, 3.0, []])
 def test_a_snapshot_that_does_not_say_what_it_holds_is_skipped(tmp_path, meta) -> None:
     path, state = a_journal(tmp_path, "snapshot", meta=meta)
-    with pytest.warns(RuntimeWarning, match="does not say what its arrays are"), ged.resume(path, WORLD.problem) as back:
+    with (
+        pytest.warns(RuntimeWarning, match="does not say what its arrays are"),
+        ged.resume(path, WORLD.problem) as back,
+    ):
         assert back.state_hash() == state
 
 
@@ -242,7 +290,7 @@ def test_a_decision_whose_certificate_is_none_is_shown_without(tmp_path, certifi
     assert "last 3 decisions" in recorder.show(path)
 
 
-# JSON in a journal --------------------------------------------------------------------------------------------------------------
+# JSON in a journal --------------------------------------------------------------------------------
 
 
 def test_json_that_would_need_much_memory_is_neither_written_nor_read() -> None:
@@ -269,7 +317,15 @@ def test_json_may_be_nested_as_deeply_as_it_is_written_and_no_deeper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "depth"), [(b"", 0), (b"3", 0), (b'"[[["', 0), (b'"\\"[["', 0), (b'["]]", {"a[": []}]', 3), (b"[][][]", 1)]
+    ("text", "depth"),
+    [
+        (b"", 0),
+        (b"3", 0),
+        (b'"[[["', 0),
+        (b'"\\"[["', 0),
+        (b'["]]", {"a[": []}]', 3),
+        (b"[][][]", 1),
+    ],
 )
 def test_depth_is_counted_outside_strings(text, depth) -> None:
     assert reading.json_depth(text) == depth

@@ -1,4 +1,6 @@
-"""The algorithm: against Algorithm 1 written out literally, its invariances, optimism, feasibility and regret."""
+"""The algorithm: against Algorithm 1 written out literally, its invariances, optimism,
+feasibility and regret.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,19 @@ def test_paper_mode_is_algorithm_1_policy_by_policy(seed: int) -> None:
         x = world.context(rng)
         decision = agent.ask(x)
         literal = algorithm_1(
-            world.F, world.G, xs, actions, ys, zs, int(x[0]),
-            safe_action=0, safe_value=0.1, safe_utility=0.0, limit=0.5, delta=0.1,
-        )  # fmt: skip
+            world.F,
+            world.G,
+            xs,
+            actions,
+            ys,
+            zs,
+            int(x[0]),
+            safe_action=0,
+            safe_value=0.1,
+            safe_utility=0.0,
+            limit=0.5,
+            delta=0.1,
+        )
         np.testing.assert_allclose(decision.policy, literal, atol=1e-9)
         y, z = world.outcome(x, decision.action, rng)
         agent.tell(decision.id, y, z)
@@ -41,14 +53,18 @@ def test_paper_mode_is_algorithm_1_policy_by_policy(seed: int) -> None:
 
 def recorded_policies(world, rounds: int, **options):
     problem = world.problem()
-    agent = ged.GEDUCB(problem, seed=1, exploration="counterfactual", exact_rounds=np.inf, **options)
+    agent = ged.GEDUCB(
+        problem, seed=1, exploration="counterfactual", exact_rounds=np.inf, **options
+    )
     run = simulate(problem, world, agent, rounds, seed=2)
     return agent, run
 
 
 @pytest.mark.parametrize("world", [TableWorld(3, 4, 12, seed=3), LinearWorld(4, 3, 0.1, seed=3)])
 def test_the_past_is_replayed_exactly(world, monkeypatch) -> None:
-    """The counterfactual policy of round j at the context of round j is the policy that was played, bit for bit."""
+    """The counterfactual policy of round j at the context of round j is the policy that was
+    played, bit for bit.
+    """
     agent, run = recorded_policies(world, 30)
     state = agent._current(None)
     paths = []
@@ -71,7 +87,9 @@ def test_permuting_actions_permutes_policies() -> None:
     order = np.array([0, 3, 1, 2])  # new action k is old action order[k]
     permuted = TableWorld(3, 4, 12, seed=5)
     permuted.F, permuted.G = world.F[:, :, order], world.G[:, :, order]
-    agent = ged.GEDUCB(permuted.problem(), seed=1, exploration="counterfactual", exact_rounds=np.inf)
+    agent = ged.GEDUCB(
+        permuted.problem(), seed=1, exploration="counterfactual", exact_rounds=np.inf
+    )
     for i in range(25):
         np.testing.assert_allclose(agent.policy(run.x[i]), run.policy[i][order], atol=1e-9)
         decision = agent.ask(run.x[i])
@@ -81,7 +99,10 @@ def test_permuting_actions_permutes_policies() -> None:
 
 
 def test_affine_rescaling_of_the_utility_changes_nothing() -> None:
-    plain, scaled = LinearWorld(4, 3, 0.1, seed=7), LinearWorld(4, 3, 0.1, seed=7, gain=20.0, shift=-3.0)
+    plain, scaled = (
+        LinearWorld(4, 3, 0.1, seed=7),
+        LinearWorld(4, 3, 0.1, seed=7, gain=20.0, shift=-3.0),
+    )
     runs = [recorded_policies(w, 40)[1] for w in (plain, scaled)]
     np.testing.assert_allclose(np.array(runs[0].policy), np.array(runs[1].policy), atol=1e-7)
 
@@ -90,21 +111,30 @@ OPTIMISM = TableWorld(3, 3, 16, seed=0)
 
 
 def optimism_gap(seed: int, rounds: int, bonus_scale: float | None = None) -> float:
-    """min over t of E_x[score of the policy] + K beta / t - E_x[utility of the constrained oracle]."""
-    world = OPTIMISM if seed < 16 else TableWorld(3, 3, 16, seed=seed)  # one class, each member the truth in turn
+    """min over t of E_x[score of the policy] + K beta / t - E_x[utility of the constrained
+    oracle].
+    """
+    # one class, each member the truth in turn
+    world = OPTIMISM if seed < 16 else TableWorld(3, 3, 16, seed=seed)
     world.truth = seed % 16
     problem = world.problem()
-    agent = ged.GEDUCB(problem, mode="theory", seed=seed, growth=1.0, bonus_scale=bonus_scale, delta=0.05)
+    agent = ged.GEDUCB(
+        problem, mode="theory", seed=seed, growth=1.0, bonus_scale=bonus_scale, delta=0.05
+    )
     rng = np.random.default_rng(seed)
     every_x = np.arange(3.0)[:, None]
-    best = np.mean([constrained_best(problem, world.utilities(x), world.costs(x))[1] for x in every_x])
+    best = np.mean(
+        [constrained_best(problem, world.utilities(x), world.costs(x))[1] for x in every_x]
+    )
     gap = np.inf
     for t in range(rounds):
         x = world.context(rng)
         state = agent._current(every_x)
         policy, info = ged_ucb.select(state, every_x)
         score = np.mean(np.sum(policy * (info.utility + info.bonus + info.width), axis=1))
-        beta = ged_ucb.bonus_weights(state, np.array([t]), np.array([state.blocks[-1].exploration]))[0]
+        beta = ged_ucb.bonus_weights(
+            state, np.array([t]), np.array([state.blocks[-1].exploration])
+        )[0]
         gap = min(gap, score + 3 * beta / (t + 1) - best)
         decision = agent.ask(x)
         agent.tell(decision.id, *world.outcome(x, decision.action, rng))
@@ -126,7 +156,9 @@ def feasible_runs(n_runs: int, rounds: int, make) -> int:
     for seed in range(n_runs):
         world = make(seed)
         problem = world.problem()
-        run = simulate(problem, world, ged.GEDUCB(problem, seed=seed, guard=None), rounds, seed=seed)
+        run = simulate(
+            problem, world, ged.GEDUCB(problem, seed=seed, guard=None), rounds, seed=seed
+        )
         bad += bool(run.infeasible.any())
     return bad
 
@@ -192,7 +224,9 @@ def test_blocks_agree_with_the_exact_pass() -> None:
 def test_limit_at_the_safe_value_with_nothing_known_is_refused() -> None:
     world = TableWorld(2, 3, 5, seed=0, at_most=0.1)
     with pytest.raises(
-        ged.errors.ProblemError, match=r"safe_value of constraint 'cost' equals its limit at_most=0.1.*raise at_most"
+        ged.errors.ProblemError,
+        match=r"safe_value of constraint 'cost' equals its limit "
+        r"at_most=0.1.*raise at_most",
     ):
         world.problem()
     with pytest.raises(ged.errors.InfeasibleError, match="equals its value at the safe action"):
@@ -200,10 +234,14 @@ def test_limit_at_the_safe_value_with_nothing_known_is_refused() -> None:
 
 
 def at_the_safe_value(world: TableWorld) -> ged.Problem:
-    """The limit at a safe value that is a function of the context, which only a context can tell."""
+    """The limit at a safe value that is a function of the context, which only a context can
+    tell.
+    """
     problem = world.problem()
     (cost,) = problem.constraints
-    return replace(problem, constraints=[replace(cost, at_most=0.1, safe_value=lambda x: np.full(len(x), 0.1))])
+    return replace(
+        problem, constraints=[replace(cost, at_most=0.1, safe_value=lambda x: np.full(len(x), 0.1))]
+    )
 
 
 def test_limit_at_the_safe_value_after_logged_data_plays_what_is_certified() -> None:
@@ -238,7 +276,10 @@ def test_known_costs_and_two_constraints() -> None:
     world = TableWorld(2, 3, 8, seed=2)
     base = world.problem()
     fees = np.array([0.0, 0.2, 1.0])
-    problem = replace(base, constraints=[*base.constraints, ged.known_cost(lambda x: fees, at_most=0.3, name="fee")])
+    problem = replace(
+        base,
+        constraints=[*base.constraints, ged.known_cost(lambda x: fees, at_most=0.3, name="fee")],
+    )
     agent = ged.GEDUCB(problem, seed=0)
     rng = np.random.default_rng(0)
     for _ in range(60):
@@ -251,18 +292,24 @@ def test_known_costs_and_two_constraints() -> None:
 
 
 def test_feasibility_rests_on_the_bounds_and_not_on_what_steers_the_past() -> None:
-    """A logistic class has exact bounds today and a quadratic approximation under past snapshots. The approximation is too
-    low somewhere: a policy that rested on it would be certified below its worst case."""
+    """A logistic class has exact bounds today and a quadratic approximation under past
+    snapshots. The approximation is too low somewhere: a policy that rested on it would be
+    certified below its worst case.
+    """
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
 
     def harm(x, a, y=None):
         v = numpyro.sample("v", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
-        numpyro.sample("y", dist.Bernoulli(logits=jnp.where(a == 0, -3.0, v[0] + v[1] * x[:, 0])), obs=y)
+        numpyro.sample(
+            "y", dist.Bernoulli(logits=jnp.where(a == 0, -3.0, v[0] + v[1] * x[:, 0])), obs=y
+        )
 
     cls = ged.density_class(harm, example=(np.zeros((1, 1)), np.zeros(1, int)))
-    limit = ged.Constraint(cls, ged.mean(0, 1), at_most=0.3, safe_value=0.05, name="harm", outcome="utility")
+    limit = ged.Constraint(
+        cls, ged.mean(0, 1), at_most=0.3, safe_value=0.05, name="harm", outcome="utility"
+    )
     problem = ged.Problem(2, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0)
     agent = ged.GEDUCB(problem, seed=0)
     rng = np.random.default_rng(0)
@@ -282,16 +329,22 @@ def test_feasibility_rests_on_the_bounds_and_not_on_what_steers_the_past() -> No
 
 
 def test_a_past_round_is_never_taken_to_have_known_more_than_today() -> None:
-    """Too narrow an approximation would count an action as played that past rounds could not afford."""
+    """Too narrow an approximation would count an action as played that past rounds could not
+    afford.
+    """
     from gedppl.learning.learner import Bounds, Trail
 
     estimate = np.full((1, 3, 2), 0.2)
-    upper = np.array([[[1.0, 1.0], [0.25, 0.9], [0.22, 0.6]]])  # snapshot 0 knows nothing; the last is today's
+    # snapshot 0 knows nothing; the last is today's
+    upper = np.array([[[1.0, 1.0], [0.25, 0.9], [0.22, 0.6]]])
     lower = np.array([[[0.0, 0.0], [0.15, 0.0], [0.18, 0.1]]])
-    today = Bounds(np.full((1, 2), 0.2), np.array([[0.1, 0.15]]), np.array([[0.5, 0.4]]), "exact", True, "")
+    today = Bounds(
+        np.full((1, 2), 0.2), np.array([[0.1, 0.15]]), np.array([[0.5, 0.4]]), "exact", True, ""
+    )
     past = costs._calibrated(Trail(estimate, lower, upper, approximate=True), today)
     np.testing.assert_allclose(past.upper[0, 0], 1.0)  # still unknown
-    np.testing.assert_allclose(past.upper[0, 1], [0.95, 0.55])  # 0.05 x 15, 0.7 / 2: as far off as today
+    # 0.05 x 15, 0.7 / 2: as far off as today
+    np.testing.assert_allclose(past.upper[0, 1], [0.95, 0.55])
     np.testing.assert_allclose(past.upper[0, 2], today.upper[0])
     np.testing.assert_allclose(past.lower[0, 2], today.lower[0])
     assert (past.upper[:, 1:] >= today.upper[:, None] - 1e-12).all()
@@ -299,7 +352,9 @@ def test_a_past_round_is_never_taken_to_have_known_more_than_today() -> None:
 
 
 def test_limits_in_the_hundreds_of_millions_are_kept_but_for_rounding() -> None:
-    """A sum of such costs is known to some 1e-7 only; a policy on its limit is no error, one above it still is."""
+    """A sum of such costs is known to some 1e-7 only; a policy on its limit is no error, one
+    above it still is.
+    """
     rng = np.random.default_rng(0)
     largest = 0.0
     for _ in range(300):
@@ -307,7 +362,9 @@ def test_limits_in_the_hundreds_of_millions_are_kept_but_for_rounding() -> None:
         upper = limit * (1 + 0.5 * rng.standard_normal((1, 1, 1, 5)))
         upper[..., 0] = 0.9 * limit
         score = rng.standard_normal((1, 1, 5))
-        policy = counterfactual.exact_pass(score, upper, [[limit]], [1.0], [0], 0, safe_action=0).policy
+        policy = counterfactual.exact_pass(
+            score, upper, [[limit]], [1.0], [0], 0, safe_action=0
+        ).policy
         worst = policy_cost(policy, upper[:, 0], np.array([False]))
         largest = max(largest, worst[0, 0] - limit)
         costs.check_feasible(worst, np.array([limit]))

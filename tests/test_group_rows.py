@@ -1,4 +1,6 @@
-"""Sets by groups of rows for programs: each covers by itself, pays for its own parameters only, and is on the record."""
+"""Sets by groups of rows for programs: each covers by itself, pays for its own parameters only,
+and is on the record.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from tests.program_doubles import Glm, Heteroscedastic, arm_features
 
 DELTA, K = 0.05, 4
 ARMS = Glm("Bernoulli", 3 * K, arm_features(K))
-HIDDEN = Glm("Bernoulli", 3 * K, arm_features(K), exact=False)  # the same density, bounded by ascent
+# the same density, bounded by ascent
+HIDDEN = Glm("Bernoulli", 3 * K, arm_features(K), exact=False)
 OWN = action_groups(dependence(ARMS.features, K, np.ones((1, 3))))
 
 
@@ -40,7 +43,7 @@ def widths(learner, x):
     return found.upper - found.lower
 
 
-# structure ----------------------------------------------------------------------------------------------------------------
+# structure ----------------------------------------------------------------------------------------
 
 
 def test_one_arm_a_group_and_a_tenth_of_delta_for_all_rows() -> None:
@@ -63,7 +66,10 @@ class CommonScale(Heteroscedastic):
     def density_at(self, theta, x, a):
         phi, psi = self._parts(x, a)
         theta = np.asarray(theta)
-        return Density("Normal", {"loc": theta[..., : self.p] @ phi.T, "scale": np.exp(theta[..., self.p :] @ psi.T)})
+        return Density(
+            "Normal",
+            {"loc": theta[..., : self.p] @ phi.T, "scale": np.exp(theta[..., self.p :] @ psi.T)},
+        )
 
 
 def test_a_scale_that_all_share_makes_one_component_in_which_arms_own_parameters() -> None:
@@ -71,7 +77,10 @@ def test_a_scale_that_all_share_makes_one_component_in_which_arms_own_parameters
     found = program_dependence(cls, K, np.ones((1, 2)))
     assert found[:, -1].all()
     assert found.sum() == 3 * K
-    assert [(g.actions, g.share) for g in action_groups(found)[:2]] == [(None, 0.5), ((0,), 0.5 / K)]
+    assert [(g.actions, g.share) for g in action_groups(found)[:2]] == [
+        (None, 0.5),
+        ((0,), 0.5 / K),
+    ]
 
 
 def test_slopes_that_are_no_numbers_leave_one_group() -> None:
@@ -89,11 +98,13 @@ def test_other_rules_have_one_set_of_all_rows() -> None:
     assert (learner.groups, learner.own) == ((Group(None, 1.0, 3 * K),), ())
 
 
-# the sets -----------------------------------------------------------------------------------------------------------------
+# the sets -----------------------------------------------------------------------------------------
 
 
 def test_a_groups_set_is_that_of_a_learner_fed_its_rows_alone() -> None:
-    """With the same predictive: a batch of one arm's rows is predicted by the same particles in both."""
+    """With the same predictive: a batch of one arm's rows is predicted by the same particles in
+    both.
+    """
     theta, x, a, y = arm_rows(120, 1)
     mine = a == 2
     whole = ProgramLearner.start(ARMS, delta=DELTA, groups=OWN).absorb(x, a, y).refit()
@@ -105,8 +116,11 @@ def test_a_groups_set_is_that_of_a_learner_fed_its_rows_alone() -> None:
     inside = part.contains(draws, whole.rule, DELTA)
     np.testing.assert_array_equal(inside, alone.contains(draws))
     assert 20 < inside.sum() < 380
-    np.testing.assert_allclose(alone.refit().bounds(mean(0, 1), x[:3], K).upper[:, 2],
-                               replace(whole, sets=()).bounds(mean(0, 1), x[:3], K).upper[:, 2], atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(
+        alone.refit().bounds(mean(0, 1), x[:3], K).upper[:, 2],
+        replace(whole, sets=()).bounds(mean(0, 1), x[:3], K).upper[:, 2],
+        atol=1e-6,
+    )
 
 
 def test_particles_of_before_the_batch_predict_it() -> None:
@@ -127,7 +141,10 @@ def test_arms_with_parameters_of_their_own_pay_for_these_only() -> None:
     ratios = []
     for seed in range(2):
         theta, x, a, y = arm_rows(400, seed)
-        own, common = (feed(ProgramLearner.start(ARMS, delta=DELTA, groups=g), x, a, y, growth=1.3) for g in (OWN, None))
+        own, common = (
+            feed(ProgramLearner.start(ARMS, delta=DELTA, groups=g), x, a, y, growth=1.3)
+            for g in (OWN, None)
+        )
         assert own.contains(theta[None])[0]
         assert own.bounds(mean(0, 1), x[:1], K).method == "exact"
         ratios.append(widths(own, x[:10]).mean() / widths(common, x[:10]).mean())
@@ -142,10 +159,13 @@ def test_ascent_takes_each_actions_own_set_and_stays_outside_the_exact_bounds() 
     )
     assert own.bounds(mean(0, 1), x[:1], K).method == "ascent"
     assert widths(own, x[:3]).mean() < 0.95 * widths(common, x[:3]).mean()
-    values = HIDDEN.values(mean(0, 1), theta[None], np.repeat(x[:3], K, axis=0), np.tile(np.arange(K), 3)).reshape(3, K)
+    values = HIDDEN.values(
+        mean(0, 1), theta[None], np.repeat(x[:3], K, axis=0), np.tile(np.arange(K), 3)
+    ).reshape(3, K)
     found = own.bounds(mean(0, 1), x[:3], K)
     assert ((found.lower <= values) & (values <= found.upper)).all()
-    assert (widths(own, x[:3]) >= widths(exact, x[:3]) - 0.02).all()  # a delta bound may exceed what an ascent reaches
+    # a delta bound may exceed what an ascent reaches
+    assert (widths(own, x[:3]) >= widths(exact, x[:3]) - 0.02).all()
 
 
 def test_a_parameter_outside_one_groups_set_is_not_plausible() -> None:
@@ -153,7 +173,8 @@ def test_a_parameter_outside_one_groups_set_is_not_plausible() -> None:
     learner = feed(ProgramLearner.start(ARMS, delta=DELTA, groups=OWN), x, a, y, growth=1.5)
     assert learner.contains(theta[None])[0]
     part = learner.own[1]
-    moved = replace(part, evidence=part.evidence + 50.0)  # as if this arm's outcomes had been predicted far better
+    # as if this arm's outcomes had been predicted far better
+    moved = replace(part, evidence=part.evidence + 50.0)
     strict = replace(learner, own=(learner.own[0], moved, *learner.own[2:]))
     assert not strict.contains(theta[None])[0]
     refitted = replace(strict, own=tuple(replace(p, fitted=0) for p in strict.own)).refit()
@@ -183,14 +204,16 @@ def test_a_group_restarts_by_its_own_rows_and_keeps_its_sets_without_new_ones() 
 def test_an_impossible_batch_voids_the_starts_of_its_group_alone() -> None:
     _, x, _, y = arm_rows(8, 6)
     learner = ProgramLearner.start(ARMS, delta=DELTA, groups=OWN).absorb(x, np.arange(8) % 2, y)
-    lost = replace(learner.particles, log_weights=np.full(len(learner.particles.log_weights), -math.inf))
+    lost = replace(
+        learner.particles, log_weights=np.full(len(learner.particles.log_weights), -math.inf)
+    )
     broken = replace(learner, particles=lost).absorb(x[:1], np.array([0]), y[:1])
     assert broken.own[0].starts == (Start(1, 5, 0.0),)
     assert broken.own[0].evidence == 0.0
     assert broken.own[1] is learner.own[1]
 
 
-# coverage -----------------------------------------------------------------------------------------------------------------
+# coverage -----------------------------------------------------------------------------------------
 
 
 def misses(runs, rounds, seed, excess=0.0):
@@ -208,7 +231,10 @@ def misses(runs, rounds, seed, excess=0.0):
         for t in range(rounds):
             a = np.array([int(np.argmax(learner.theta))])
             learner = learner.absorb(x, a, cls.simulate(truth, x, a, rng))
-            own = tuple(replace(p, evidence=p.evidence + excess * (p.group.actions == (a[0],))) for p in learner.own)
+            own = tuple(
+                replace(p, evidence=p.evidence + excess * (p.group.actions == (a[0],)))
+                for p in learner.own
+            )
             learner = replace(learner, own=own)
             gone |= not learner.contains(truth[None])[0]
             if t + 1 in (2, 8, 20, 50, 120):
@@ -230,14 +256,17 @@ def test_groups_cover_in_400_runs() -> None:
     assert missed <= binom.ppf(0.9999, 400, 0.2)
 
 
-# on the record ------------------------------------------------------------------------------------------------------------
+# on the record ------------------------------------------------------------------------------------
 
 
 def test_the_rule_names_the_groups_and_of_many_the_first() -> None:
     _, x, a, y = arm_rows(30, 7)
     learner = ProgramLearner.start(ARMS, delta=DELTA, groups=OWN).absorb(x, a, y).refit()
     said = learner.bounds(mean(0, 1), x[:1], K).rule
-    assert said.endswith("; for all rows (12 parameters), " + ", ".join(f"action {k} (3 parameters)" for k in range(K)))
+    assert said.endswith(
+        "; for all rows (12 parameters), "
+        + ", ".join(f"action {k} (3 parameters)" for k in range(K))
+    )
     assert named([*OWN, *OWN]).endswith("and 4 more")
     assert "action" not in ProgramLearner.start(ARMS, delta=DELTA).sentence.split(";")[-1]
 
@@ -248,7 +277,9 @@ def test_a_certificate_and_an_explanation_name_the_groups() -> None:
     play(agent, world, 2)
     decision = agent.ask(world.context(np.random.default_rng(0)))
     (limit,) = decision.certificate.constraints
-    assert limit.rule.endswith("; for all rows (6 parameters), action 1 (2 parameters), action 2 (2 parameters)")
+    assert limit.rule.endswith(
+        "; for all rows (6 parameters), action 1 (2 parameters), action 2 (2 parameters)"
+    )
     assert "action 2 (2 parameters)" in str(agent.explain(decision))
 
 
@@ -260,14 +291,19 @@ def test_a_stored_group_comes_back_with_its_rows_and_a_foreign_one_does_not() ->
     tree = learner.stored(writer)
     back = fresh.restored(Reader(writer.arrays), tree)
     for part, known in zip(back.own, learner.own):
-        assert (part.group, part.evidence, part.starts, part.fitted) == (known.group, known.evidence, known.starts, known.fitted)
+        assert (part.group, part.evidence, part.starts, part.fitted) == (
+            known.group,
+            known.evidence,
+            known.starts,
+            known.fitted,
+        )
         np.testing.assert_array_equal(part.data.table.x, known.data.table.x)
     np.testing.assert_array_equal(widths(back, x[:2]), widths(learner, x[:2]))
     with pytest.raises(ValueError, match="not those of the learner"):
         fresh.restored(Reader(writer.arrays), tree | {"own": tree["own"][1:]})
 
 
-# without an agent -------------------------------------------------------------------------------------------------------
+# without an agent ---------------------------------------------------------------------------------
 
 
 def test_a_set_without_an_agent_has_the_groups_of_one_that_knows_its_actions() -> None:
@@ -277,7 +313,9 @@ def test_a_set_without_an_agent_has_the_groups_of_one_that_knows_its_actions() -
     assert common.learner.groups == (Group(None, 1.0, 3 * K),)
     assert own.learner.groups == OWN
     agents = feed(learner_for(ARMS, delta=DELTA, where=Where(x[:1], K, tuple(range(K)))), x, a, y)
-    np.testing.assert_array_equal(own.learner.bounds(mean(0, 1), x[:3], K).upper, agents.bounds(mean(0, 1), x[:3], K).upper)
+    np.testing.assert_array_equal(
+        own.learner.bounds(mean(0, 1), x[:3], K).upper, agents.bounds(mean(0, 1), x[:3], K).upper
+    )
     assert widths(own.learner, x[:20]).mean() < 0.95 * widths(common.learner, x[:20]).mean()
     assert own.learner.contains(theta[None])[0]
 

@@ -23,16 +23,19 @@ from gedppl.theory.guarantees.lemma_checks import check_lemmas
 from tests.eluder_worlds import CoinTables, CoinWorld
 from tests.problems import LinearWorld
 
-# the lemmas as functions -------------------------------------------------------------------------------------------------
+# the lemmas as functions --------------------------------------------------------------------------
 
 
 def test_printed_first_lemma_fails_on_one_point() -> None:
-    """One point, coins p under total variation, centre 1/2, r = 1, scale 0.1: the set after n rounds is |p - 1/2| <= n^-1/2,
-    its amplitude 2 n^-1/2, above 0.1 for n < 400. So 400 rounds; corrected bound 401, printed 41."""
+    """One point, coins p under total variation, centre 1/2, r = 1, scale 0.1: the set after n
+    rounds is |p - 1/2| <= n^-1/2, its amplitude 2 n^-1/2, above 0.1 for n < 400. So 400 rounds;
+    corrected bound 401, printed 41.
+    """
     n = np.arange(1, 600)
     half = np.minimum(0.5, 1 / np.sqrt(n)) * (1 - 1e-12)
     p = np.unique(np.concatenate([0.5 - half, [0.5], 0.5 + half]))
-    amplitudes = [np.ptp(p[rounds * (p - 0.5) ** 2 <= 1.0]) for rounds in range(600)]  # before round 1, 2, ...
+    # before round 1, 2, ...
+    amplitudes = [np.ptp(p[rounds * (p - 0.5) ** 2 <= 1.0]) for rounds in range(600)]
     count = int((np.array(amplitudes) > 0.1).sum())
     dim = eluder.dimension(((p[:, None] - p) ** 2).reshape(-1, 1), 0.1, "exact")
     assert dim == 1
@@ -54,12 +57,18 @@ def test_potential_bound_is_nearly_attained() -> None:
 
 
 def test_width_sum_bound_by_hand() -> None:
-    assert lemmas.width_sum_bound(2.0, 3, 100, largest=2.0) == pytest.approx(0.01 + 6 + 4 * math.sqrt(600))
-    assert lemmas.width_sum_bound(2.0, 300, 100) == pytest.approx(0.01 + 100 + 4 * math.sqrt(60_000))
+    assert lemmas.width_sum_bound(2.0, 3, 100, largest=2.0) == pytest.approx(
+        0.01 + 6 + 4 * math.sqrt(600)
+    )
+    assert lemmas.width_sum_bound(2.0, 300, 100) == pytest.approx(
+        0.01 + 100 + 4 * math.sqrt(60_000)
+    )
 
 
 def test_expected_widths_from_realised_ones() -> None:
-    """Predictable means driven by the past, all horizons at once, delta = 0.1: missed in no more runs than chance allows."""
+    """Predictable means driven by the past, all horizons at once, delta = 0.1: missed in no more
+    runs than chance allows.
+    """
     rng, delta, runs, rounds = np.random.default_rng(0), 0.1, 400, 300
     realised, expected, missed = np.zeros(runs), np.zeros(runs), np.zeros(runs, bool)
     for t in range(rounds):
@@ -86,10 +95,12 @@ def test_amplitude_of_a_set() -> None:
     assert lemmas.amplitude(cls, x, a, members=[0, 1], divergence="tv") == pytest.approx([0.2, 0.0])
     assert lemmas.amplitude(cls, x, a, members=[1]) == pytest.approx([0.0, 0.0])
     p, q = (Density("Normal", {"loc": loc, "scale": 0.7}) for loc in (0.0, 1.1))
-    assert lemmas.gaussian_amplitude(1.1, 0.7) ** 2 == pytest.approx(float(ged.hellinger2(p, q).value))
+    assert lemmas.gaussian_amplitude(1.1, 0.7) ** 2 == pytest.approx(
+        float(ged.hellinger2(p, q).value)
+    )
 
 
-# the lemmas on runs ------------------------------------------------------------------------------------------------------
+# the lemmas on runs -------------------------------------------------------------------------------
 
 
 def lemma_violations(seeds: range, rounds: int) -> list[str]:
@@ -122,7 +133,9 @@ class OneCoin:
 
 
 def test_printed_first_lemma_fails_on_a_run() -> None:
-    """One context, one action: 41 coins stay indistinguishable at scale 0.1 for longer than the printed bound allows."""
+    """One context, one action: 41 coins stay indistinguishable at scale 0.1 for longer than the
+    printed bound allows.
+    """
     tables = np.linspace(0.3, 0.7, 41)[:, None, None]
     coins = CoinTables(tables)
     problem = ged.Problem(n_actions=1, utility=ged.Utility(coins, ged.mean(0, 1)))
@@ -163,7 +176,9 @@ def test_check_lemmas_bad_input() -> None:
 
 
 def test_radius_of_the_likelihood_ratio_set() -> None:
-    """Members of the set lie within 1.5 log(M/delta) of the truth in summed H^2, all rounds, runs missed at rate <= 2 delta."""
+    """Members of the set lie within 1.5 log(M/delta) of the truth in summed H^2, all rounds,
+    runs missed at rate <= 2 delta.
+    """
     delta, runs, rounds, M = 0.1, 60, 80, 16
     missed = 0
     for seed in range(runs):
@@ -173,7 +188,8 @@ def test_radius_of_the_likelihood_ratio_set() -> None:
         affinity = np.sqrt(tables * tables[0]) + np.sqrt((1 - tables) * (1 - tables[0]))
         for _ in range(rounds):
             best = int(np.argmax(loglik))
-            arm = int(np.argmax(tables[best])) if rng.random() < 0.8 else int(rng.integers(3))  # adaptive
+            # adaptive
+            arm = int(np.argmax(tables[best])) if rng.random() < 0.8 else int(rng.integers(3))
             y = rng.random() < tables[0, arm]
             loglik += np.log(tables[:, arm] if y else 1 - tables[:, arm])
             summed += 1 - affinity[:, arm]
@@ -183,7 +199,7 @@ def test_radius_of_the_likelihood_ratio_set() -> None:
     assert missed <= binom.ppf(0.9999, runs, 2 * delta)
 
 
-# the guarantee -----------------------------------------------------------------------------------------------------------
+# the guarantee ------------------------------------------------------------------------------------
 
 
 def fixed_constants(**changes: float) -> ClassConstants:
@@ -197,7 +213,9 @@ def fixed_constants(**changes: float) -> ClassConstants:
 
 
 def test_terms_by_hand() -> None:
-    """T = 100, K = 4, Q = 4: beta_T = 5; potential 4 + 4 log 25; alpha = 1 / (0.5 - 0.1) = 2.5; delta = 0.05 in halves."""
+    """T = 100, K = 4, Q = 4: beta_T = 5; potential 4 + 4 log 25; alpha = 1 / (0.5 - 0.1) = 2.5;
+    delta = 0.05 in halves.
+    """
     both = {"utility": fixed_constants(), "cost": fixed_constants()}
     promised = guarantee(CoinWorld(0).problem, 100, 0.05, constants=both)
     bonus, slack, width = (term.value for term in promised.terms)
@@ -212,9 +230,13 @@ def test_terms_by_hand() -> None:
 
 
 def test_slack_is_the_sum_it_bounds() -> None:
-    """A Q that grows is summed round by round; the closed form 2 sqrt(T) - 1 is above the sum of 1/sqrt(t)."""
+    """A Q that grows is summed round by round; the closed form 2 sqrt(T) - 1 is above the sum of
+    1/sqrt(t).
+    """
     growing = ClassConstants(1.0, lambda t, d: 1.0, lambda e: 1.0, lambda t, d: 1.0 + math.log(t))
-    promised = guarantee(CoinWorld(0).problem, 50, constants={"utility": growing, "cost": fixed_constants()})
+    promised = guarantee(
+        CoinWorld(0).problem, 50, constants={"utility": growing, "cost": fixed_constants()}
+    )
     t = np.arange(1, 51)
     betas = 0.5 * np.sqrt((1 + np.log(t)) * t / 4)
     assert promised.terms[1].value == pytest.approx(2 * 4 * (betas / t).sum())
@@ -229,7 +251,11 @@ def test_finite_class_constants() -> None:
     assert known.radius(10, 0.05) == pytest.approx(1.5 * math.log(8 / 0.05))
     x, a = np.repeat(world.contexts, 3, axis=0), np.tile([1, 2, 3], 2)
     for eps in (1e-6, 0.01, 0.3):
-        assert eluder.class_dimension(cost.model, x, a, eps, method="exact") <= known.dimension(eps) <= 6
+        assert (
+            eluder.class_dimension(cost.model, x, a, eps, method="exact")
+            <= known.dimension(eps)
+            <= 6
+        )
     without = class_constants(cost.model, cost.functional, 4)
     assert without.dimension(0.1) == 28
     assert "pass contexts=" in without.notes[-1]
@@ -242,7 +268,13 @@ def test_lipschitz_constant_where_the_functional_has_none() -> None:
         def density(self, m: int, x: np.ndarray, a: np.ndarray) -> Density:
             return Density("Normal", {"loc": self.probs(x, a)[m], "scale": 0.5})
 
-        def values(self, functional: ged.functionals.Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        def values(
+            self,
+            functional: ged.functionals.Functional,
+            theta: np.ndarray,
+            x: np.ndarray,
+            a: np.ndarray,
+        ) -> np.ndarray:
             return self.probs(x, a)[theta]
 
     cls = Normals(np.array([[[0.1]], [[0.4]], [[0.9]]]))
@@ -258,7 +290,9 @@ def test_lipschitz_constant_of_a_clipped_gaussian_mean(scale: float, expected: f
     assert known.lipschitz == pytest.approx(expected, abs=5e-4)
     low, high = np.random.default_rng(0).uniform(-1, 2, (2, 2000))
     apart = np.sqrt(-np.expm1(-((low - high) ** 2) / (8 * scale**2)))
-    assert np.all(np.abs(np.clip(low, 0, 1) - np.clip(high, 0, 1)) <= known.lipschitz * apart + 1e-12)
+    assert np.all(
+        np.abs(np.clip(low, 0, 1) - np.clip(high, 0, 1)) <= known.lipschitz * apart + 1e-12
+    )
 
 
 def test_linear_gaussian_guarantee() -> None:
@@ -275,11 +309,15 @@ def test_linear_gaussian_guarantee() -> None:
     assert not later.vacuous
     assert guarantee(problem, promised.informative_from // 2, 0.05, x).vacuous
     # sublinear: a hundred times the horizon costs far less than a hundred times the regret
-    assert guarantee(problem, 10**8, 0.05, x).regret < 20 * guarantee(problem, 10**6, 0.05, x).regret
+    assert (
+        guarantee(problem, 10**8, 0.05, x).regret < 20 * guarantee(problem, 10**6, 0.05, x).regret
+    )
 
 
 def test_radius_of_the_linear_gaussian_set_covers() -> None:
-    """Regularised least squares stays within the radius used by the bound, adaptive design, all rounds, delta = 0.1."""
+    """Regularised least squares stays within the radius used by the bound, adaptive design, all
+    rounds, delta = 0.1.
+    """
     delta, d, norm, runs, missed = 0.1, 2, 1.0, 60, 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)
@@ -310,9 +348,14 @@ def test_logistic_guarantee() -> None:
     cls = ged.density_class(logistic, bounds={"w": 1.5}, example=(x, np.array([0, 1])))
     known = class_constants(cls, ged.mean(0, 1), 2, x)
     assert known.lipschitz == pytest.approx(math.sqrt(2))
-    assert known.radius(100, 0.05) == pytest.approx(2 * math.log1p(2 * 1.5 * 100) + math.log(20) + 1)
+    assert known.radius(100, 0.05) == pytest.approx(
+        2 * math.log1p(2 * 1.5 * 100) + math.log(20) + 1
+    )
     flat = math.exp(-1.5) / (1 + math.exp(-1.5)) ** 2
-    assert known.dimension(0.01) == eluder.bounds.exponential_family(2, 1.5, (flat, 0.25), 0.01).dimension
+    assert (
+        known.dimension(0.01)
+        == eluder.bounds.exponential_family(2, 1.5, (flat, 0.25), 0.01).dimension
+    )
     loose = ged.density_class(logistic, example=(x, np.array([0, 1])))
     with pytest.raises(errors.SettingError, match="bound on all its parameters"):
         class_constants(loose, ged.mean(0, 1), 2, x)

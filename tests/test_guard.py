@@ -1,6 +1,7 @@
 """The monitors keep their false-alarm rate and notice what they are there to notice.
 
-Statistics are tested as statistics: R runs at once (every monitor broadcasts over runs), counts against binomial limits.
+Statistics are tested as statistics: R runs at once (every monitor broadcasts over runs), counts
+against binomial limits.
 """
 
 from __future__ import annotations
@@ -12,8 +13,23 @@ import pytest
 from scipy.special import ndtr, stdtr
 from scipy.stats import binom, f
 
-from gedppl.errors import ActionRangeError, ContextWidthError, DataError, NotFiniteError, SettingError
-from gedppl.guard import Cost, Guard, LimitMonitor, OutlierCheck, PitMonitor, Told, pit_uniform, randomised_pit
+from gedppl.errors import (
+    ActionRangeError,
+    ContextWidthError,
+    DataError,
+    NotFiniteError,
+    SettingError,
+)
+from gedppl.guard import (
+    Cost,
+    Guard,
+    LimitMonitor,
+    OutlierCheck,
+    PitMonitor,
+    Told,
+    pit_uniform,
+    randomised_pit,
+)
 from gedppl.guard import monitors as limit_bets
 from gedppl.guard.bets import AMOUNTS, SHAPES, Bets, Moments, Trend, log_total, shapes, shared
 
@@ -23,10 +39,18 @@ def most_by_chance(runs: int, delta: float) -> int:
     return int(binom.ppf(0.9999, runs, delta))
 
 
-# the limit ------------------------------------------------------------------------------------------------------------
+# the limit ----------------------------------------------------------------------------------------
 
 
-def limit_alarms(draw, limit: float, rounds: int, runs: int, low: float = 0.0, high: float = 1.0, delta: float = 0.05):
+def limit_alarms(
+    draw,
+    limit: float,
+    rounds: int,
+    runs: int,
+    low: float = 0.0,
+    high: float = 1.0,
+    delta: float = 0.05,
+):
     monitor = LimitMonitor.create(limit=limit, low=low, high=high, delta=delta)
     for _ in range(rounds):
         monitor = monitor.update(draw(runs))
@@ -36,11 +60,15 @@ def limit_alarms(draw, limit: float, rounds: int, runs: int, low: float = 0.0, h
 @pytest.mark.parametrize("limit", [0.1, 0.4, 0.8])
 def test_costs_at_the_limit_raise_few_false_alarms(limit):
     rng = np.random.default_rng(1)
-    assert limit_alarms(lambda n: rng.random(n) < limit, limit, 2000, 1000) <= most_by_chance(1000, 0.05)
+    assert limit_alarms(lambda n: rng.random(n) < limit, limit, 2000, 1000) <= most_by_chance(
+        1000, 0.05
+    )
 
 
 def test_the_bound_holds_for_costs_that_depend_on_the_past():
-    """Mean at the limit given the past, variance as the past would have it: bold after a gain, timid after a loss."""
+    """Mean at the limit given the past, variance as the past would have it: bold after a gain,
+    timid after a loss.
+    """
     rng = np.random.default_rng(2)
     monitor = LimitMonitor.create(limit=0.5, low=0.0, high=1.0, delta=0.1)
     for _ in range(1000):
@@ -88,12 +116,18 @@ def test_the_wealth_of_each_bet_is_the_product_it_says():
         late = late * (1 + lambdas * (z - 0.4))
         pot = (late.sum() + kept) / (n + 1)
         late, kept = late * n / (n + 1) + pot * 0.5 / 6, kept * n / (n + 1) + pot * 0.5
-    assert log_total(monitor.log_wealth) == pytest.approx(np.log((steady + late.sum() + kept) / 2), abs=1e-12)
+    assert log_total(monitor.log_wealth) == pytest.approx(
+        np.log((steady + late.sum() + kept) / 2), abs=1e-12
+    )
     assert monitor.mean == pytest.approx(np.mean(costs))
 
 
-def test_a_break_after_many_cheap_rounds_is_seen_and_bets_that_never_begin_anew_miss_it(monkeypatch):
-    """Costs of .1 for 75 rounds, then .7, against a limit of .5. The control: all wealth in bets that began at the start."""
+def test_a_break_after_many_cheap_rounds_is_seen_and_bets_that_never_begin_anew_miss_it(
+    monkeypatch,
+):
+    """Costs of .1 for 75 rounds, then .7, against a limit of .5. The control: all wealth in bets
+    that began at the start.
+    """
 
     def first_alarm() -> int | None:
         monitor = LimitMonitor.create(limit=0.5, low=0.0, high=1.0, delta=0.01)
@@ -107,11 +141,13 @@ def test_a_break_after_many_cheap_rounds_is_seen_and_bets_that_never_begin_anew_
     assert seen is not None
     assert seen >= 75
     monkeypatch.setattr(limit_bets, "_dealt_anew", lambda log_wealth, n: log_wealth)
-    monkeypatch.setattr(limit_bets, "FIRST_LOG_WEALTH", np.append(np.full(6, -np.log(6.0)), np.full(7, -1e9)))
+    monkeypatch.setattr(
+        limit_bets, "FIRST_LOG_WEALTH", np.append(np.full(6, -np.log(6.0)), np.full(7, -1e9))
+    )
     assert first_alarm() is None
 
 
-# bets -----------------------------------------------------------------------------------------------------------------
+# bets ---------------------------------------------------------------------------------------------
 
 
 def test_every_shape_has_mean_zero_and_stays_within_one():
@@ -122,16 +158,22 @@ def test_every_shape_has_mean_zero_and_stays_within_one():
     assert np.abs(g).max() <= 1.0
 
 
-@pytest.mark.parametrize(("dx", "n_actions"), [(0, 1), (0, 3), (2, 1), (3, 3), (40, 2), (5, 50), (16, 16)])
+@pytest.mark.parametrize(
+    ("dx", "n_actions"), [(0, 1), (0, 3), (2, 1), (3, 3), (40, 2), (5, 50), (16, 16)]
+)
 def test_every_bet_is_fair_and_cannot_ruin(dx, n_actions):
-    """Averaged over a fine grid of u, for contexts, actions and a past as they come: mean 0, never -1 or below."""
+    """Averaged over a fine grid of u, for contexts, actions and a past as they come: mean 0,
+    never -1 or below.
+    """
     rng = np.random.default_rng(6)
     bets = Bets(dx, n_actions)
     u = (np.arange(4000) + 0.5) / 4000
     assert np.exp(bets.log_weights()).sum() == pytest.approx(1.0)
     for _ in range(3):
         z = 3 * rng.normal(size=bets.columns)
-        column, group = bets.features(np.broadcast_to(z, (4000, bets.columns)), np.full(4000, rng.integers(n_actions)))
+        column, group = bets.features(
+            np.broadcast_to(z, (4000, bets.columns)), np.full(4000, rng.integers(n_actions))
+        )
         expected = np.broadcast_to(rng.normal(size=2), (4000, 2))
         payoff = bets.payoffs(u, column, group, expected)
         assert payoff.shape == (4000, len(bets.log_weights()))
@@ -162,7 +204,9 @@ def test_sharing_keeps_the_total_and_floors_every_bet():
 
 @pytest.mark.parametrize("drifting", [False, True])
 def test_shares_and_their_total_are_the_products_of_all_payoffs(drifting):
-    """The slow, literal way: every bet's wealth as a logarithm of its own, dealt out anew in logarithms."""
+    """The slow, literal way: every bet's wealth as a logarithm of its own, dealt out anew in
+    logarithms.
+    """
     rng, bets = np.random.default_rng(70), Bets(2, 3)
     monitor = PitMonitor._create(2, 3, 0.05, 10, drifting)
     log_wealth, first = np.log(monitor.wealth), np.log(monitor.wealth)
@@ -171,11 +215,15 @@ def test_shares_and_their_total_are_the_products_of_all_payoffs(drifting):
         if t >= 10:
             moments = monitor.moments.include(x)
             column, group = bets.features(moments.standardised(x), a)
-            payoff = bets.payoffs(u, column, group, monitor.trend.expected(Trend.within_action(column, group)))
+            payoff = bets.payoffs(
+                u, column, group, monitor.trend.expected(Trend.within_action(column, group))
+            )
             log_wealth = log_wealth + np.append(np.log1p(payoff), 0.0)
             if drifting:
                 rate = 1.0 / (t - 10 + 2)
-                log_wealth = np.logaddexp(np.log1p(-rate) + log_wealth, np.log(rate) + log_total(log_wealth) + first)
+                log_wealth = np.logaddexp(
+                    np.log1p(-rate) + log_wealth, np.log(rate) + log_total(log_wealth) + first
+                )
         monitor = monitor.update(u, x, a)
     np.testing.assert_allclose(monitor.log_total, log_total(log_wealth), atol=1e-9)
     np.testing.assert_allclose(monitor.log_wealth, log_wealth, atol=1e-9)
@@ -205,17 +253,26 @@ def test_the_trend_finds_a_direction():
     assert np.all(trend.expected(-f_right + 2 * np.eye(5)[0]) < -0.2)
 
 
-# predictions by a Bayesian linear regression, as an agent would make them ------------------------------------------------
+# predictions by a Bayesian linear regression, as an agent would make them -------------------------
 
 
 def regression_pits(
-    kind: str, runs: int, rounds: int, seed: int, *, truth: float = 1.0, size: float = 0.0, learn_scale: bool = False
+    kind: str,
+    runs: int,
+    rounds: int,
+    seed: int,
+    *,
+    truth: float = 1.0,
+    size: float = 0.0,
+    learn_scale: bool = False,
 ):
-    """PITs of R runs: K = 3 actions, each linear in 1 and dx = 2 columns, prior N(0, 1) on every coefficient, noise 0.3.
+    """PITs of R runs: K = 3 actions, each linear in 1 and dx = 2 columns, prior N(0, 1) on every
+    coefficient, noise 0.3.
 
-    `truth`: the coefficients are drawn with this standard deviation; negative, all are equal to -truth. `size`: the
-    quadratic term's coefficient, or the change of every coefficient, in units of the noise. `learn_scale`: predictive
-    Student-t with an inverse-gamma prior on the variance instead of a known one.
+    `truth`: the coefficients are drawn with this standard deviation; negative, all are equal to
+    -truth. `size`: the quadratic term's coefficient, or the change of every coefficient, in units
+    of the noise. `learn_scale`: predictive Student-t with an inverse-gamma prior on the variance
+    instead of a known one.
     """
     rng = np.random.default_rng(seed)
     K, dx, noise = 3, 2, 0.3
@@ -251,9 +308,14 @@ def regression_pits(
         cov = cov - gain[:, :, None] * spread[:, None, :]
 
 
-def model_alarms(rounds_of_pits, delta: float = 0.025, burn_in: int = 50) -> tuple[np.ndarray, np.ndarray]:
+def model_alarms(
+    rounds_of_pits, delta: float = 0.025, burn_in: int = 50
+) -> tuple[np.ndarray, np.ndarray]:
     """Which runs raised (calibration, drift); half of 0.05 each, as in a `Guard`."""
-    monitors = [make(dx=2, n_actions=3, delta=delta, burn_in=burn_in) for make in (PitMonitor.calibration, PitMonitor.drift)]
+    monitors = [
+        make(dx=2, n_actions=3, delta=delta, burn_in=burn_in)
+        for make in (PitMonitor.calibration, PitMonitor.drift)
+    ]
     for pit, x, a in rounds_of_pits:
         monitors = [m.update(pit, x, a) for m in monitors]
     return monitors[0].alarmed, monitors[1].alarmed
@@ -261,7 +323,12 @@ def model_alarms(rounds_of_pits, delta: float = 0.025, burn_in: int = 50) -> tup
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("t3", {}), ("t3", {"learn_scale": True}), ("quadratic", {"size": 0.25}), ("drift", {"size": 0.4})],
+    [
+        ("t3", {}),
+        ("t3", {"learn_scale": True}),
+        ("quadratic", {"size": 0.25}),
+        ("drift", {"size": 0.4}),
+    ],
 )
 def test_wrong_models_are_noticed_within_a_thousand_rounds(kind, options):
     calibration, drift = model_alarms(regression_pits(kind, 40, 1000, 10, **options))
@@ -283,9 +350,14 @@ def test_a_right_model_raises_an_alarm_in_at_most_one_run_of_twenty(options):
 
 @pytest.mark.slow
 def test_known_predictives_keep_the_rate_exactly():
-    """With u uniform indeed, Ville's bound holds for each monitor, whatever contexts and actions do."""
+    """With u uniform indeed, Ville's bound holds for each monitor, whatever contexts and actions
+    do.
+    """
     rng = np.random.default_rng(13)
-    rows = ((rng.random(1000), rng.standard_cauchy((1000, 2)), rng.integers(3, size=1000)) for _ in range(1500))
+    rows = (
+        (rng.random(1000), rng.standard_cauchy((1000, 2)), rng.integers(3, size=1000))
+        for _ in range(1500)
+    )
     calibration, drift = model_alarms(rows, delta=0.1, burn_in=0)
     assert calibration.sum() <= most_by_chance(1000, 0.1)
     assert drift.sum() <= most_by_chance(1000, 0.1)
@@ -293,15 +365,20 @@ def test_known_predictives_keep_the_rate_exactly():
 
 def test_uniform_pits_keep_the_rate():
     rng = np.random.default_rng(14)
-    rows = ((rng.random(200), rng.standard_cauchy((200, 2)), rng.integers(3, size=200)) for _ in range(400))
+    rows = (
+        (rng.random(200), rng.standard_cauchy((200, 2)), rng.integers(3, size=200))
+        for _ in range(400)
+    )
     calibration, drift = model_alarms(rows, delta=0.1, burn_in=0)
     assert calibration.sum() <= most_by_chance(200, 0.1)
     assert drift.sum() <= most_by_chance(200, 0.1)
 
 
 def test_a_conflicting_prior_under_a_learned_scale_is_reported_as_too_wide_predictions():
-    """Not guaranteed: with a normal-inverse-gamma prior a truth three standard deviations out inflates the learned scale
-    for hundreds of rounds. The class is right but its predictions are not, and that is what the alarm says."""
+    """Not guaranteed: with a normal-inverse-gamma prior a truth three standard deviations out
+    inflates the learned scale for hundreds of rounds. The class is right but its predictions are
+    not, and that is what the alarm says.
+    """
     monitor = PitMonitor.calibration(dx=2, n_actions=3, delta=0.025)
     for row in regression_pits("right", 30, 600, 12, truth=-3.0, learn_scale=True):
         monitor = monitor.update(*row)
@@ -311,8 +388,13 @@ def test_a_conflicting_prior_under_a_learned_scale_is_reported_as_too_wide_predi
 
 
 def test_the_burn_in_is_needed():
-    """The positive control: from round 0 a truth ten prior standard deviations out is called a wrong model."""
-    rates = [model_alarms(regression_pits("right", 40, 300, 11, truth=-10.0), burn_in=rounds)[0].mean() for rounds in (0, 50)]
+    """The positive control: from round 0 a truth ten prior standard deviations out is called a
+    wrong model.
+    """
+    rates = [
+        model_alarms(regression_pits("right", 40, 300, 11, truth=-10.0), burn_in=rounds)[0].mean()
+        for rounds in (0, 50)
+    ]
     assert rates[0] > 0.5
     assert rates[1] < 0.2
 
@@ -341,13 +423,18 @@ def test_one_run_and_many_runs_are_the_same_arithmetic():
         assert isinstance(alone.alarmed, bool)
 
 
-# discrete outcomes -----------------------------------------------------------------------------------------------------
+# discrete outcomes --------------------------------------------------------------------------------
 
 
 def test_the_randomised_pit_of_a_right_discrete_model_is_uniform_and_the_plain_one_is_not():
     rng = np.random.default_rng(18)
     y = rng.random(4000) < 0.3
-    randomised = np.array([randomised_pit(*((0.7, 1.0) if yes else (0.0, 0.7)), pit_uniform(3, i)) for i, yes in enumerate(y)])
+    randomised = np.array(
+        [
+            randomised_pit(*((0.7, 1.0) if yes else (0.0, 0.7)), pit_uniform(3, i))
+            for i, yes in enumerate(y)
+        ]
+    )
     counts = np.histogram(randomised, 10, (0, 1))[0]
     assert ((counts - 400) ** 2 / 400).sum() < 40  # chi-square with 9 degrees of freedom
     plain = np.where(y, 1.0, 0.7)
@@ -360,7 +447,7 @@ def test_the_uniform_of_a_decision_does_not_depend_on_the_order_of_feedback():
     assert len({*forwards, pit_uniform(8, 0), pit_uniform(7, 0, model=1)}) == 7
 
 
-# contexts -------------------------------------------------------------------------------------------------------------
+# contexts -----------------------------------------------------------------------------------------
 
 
 def seen(x: np.ndarray, **options) -> OutlierCheck:
@@ -378,7 +465,8 @@ def test_the_share_of_gaussian_contexts_flagged_is_the_level():
     for row in rng.normal(size=(3000, 3)) @ mix + 5.0:
         flagged += bool(check.flag(row))
         check = check.include(row)
-    assert binom.ppf(0.0001, 2984, 0.02) <= flagged <= binom.ppf(0.9999, 2984, 0.02) + 15  # pulled back, so a few more
+    # pulled back, so a few more
+    assert binom.ppf(0.0001, 2984, 0.02) <= flagged <= binom.ppf(0.9999, 2984, 0.02) + 15
 
 
 def test_the_distance_is_hotellings():
@@ -412,7 +500,9 @@ def test_a_column_that_never_varied_is_flagged_when_it_does():
     rng = np.random.default_rng(23)
     check = seen(np.hstack([np.ones((100, 1)), rng.normal(size=(100, 1))]))
     assert check.flag([1.0, 0.5]) == ""
-    assert "x[0] = 2 departs from what held in all of the 100 contexts before" in check.flag([2.0, 0.5])
+    assert "x[0] = 2 departs from what held in all of the 100 contexts before" in check.flag(
+        [2.0, 0.5]
+    )
 
 
 def test_few_contexts_are_no_ground_for_a_flag():
@@ -429,16 +519,22 @@ def test_one_wild_context_does_not_hide_the_next_and_a_lasting_shift_is_learned(
     assert check.flag([50.0, 0.0]) == ""
 
 
-# all together ---------------------------------------------------------------------------------------------------------
+# all together -------------------------------------------------------------------------------------
 
 
 def guard(delta: float = 0.05) -> Guard:
-    return Guard.create(dx=1, n_actions=2, delta=delta, limits={"cost": (0.4, 0.0, 1.0)}, models=["utility", "cost"])
+    return Guard.create(
+        dx=1, n_actions=2, delta=delta, limits={"cost": (0.4, 0.0, 1.0)}, models=["utility", "cost"]
+    )
 
 
 def test_the_guard_shares_delta_and_names_its_monitors():
     monitors = guard().monitors
-    betting = [f"{kind}:{name}" for kind in ("calibration", "delay", "drift") for name in ("cost", "utility")]
+    betting = [
+        f"{kind}:{name}"
+        for kind in ("calibration", "delay", "drift")
+        for name in ("cost", "utility")
+    ]
     assert sorted(monitors) == [*betting, "limit:cost"]
     assert monitors["limit:cost"].delta == 0.025
     assert sum(m.delta for m in monitors.values()) == pytest.approx(0.05)
@@ -456,7 +552,12 @@ def test_the_guard_says_what_happened_once_and_leaves_the_old_state_alone():
     before = {k: v.tobytes() for k, v in start.arrays().items()}
     alarms = []
     for _ in range(400):
-        told = Told(rng.normal(size=1), int(rng.integers(2)), {"utility": rng.random()}, costing(rng.random() * 0.5 + 0.4))
+        told = Told(
+            rng.normal(size=1),
+            int(rng.integers(2)),
+            {"utility": rng.random()},
+            costing(rng.random() * 0.5 + 0.4),
+        )
         state, new = state.update(told)
         alarms += new
     assert [a.name for a in alarms] == ["limit:cost"]
@@ -468,7 +569,9 @@ def test_the_guard_says_what_happened_once_and_leaves_the_old_state_alone():
     assert start.alarmed == []
 
 
-@pytest.mark.parametrize(("name", "words"), [("calibration", "does not fit"), ("drift", "Something changed")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("calibration", "does not fit"), ("drift", "Something changed")]
+)
 def test_the_model_alarms_say_what_is_wrong(name, words):
     rng = np.random.default_rng(27)
     state, alarms = guard(), []
@@ -490,7 +593,12 @@ def test_the_state_goes_through_arrays_and_back():
     rng = np.random.default_rng(28)
     state = guard()
     rows = [
-        Told(rng.normal(size=1), int(rng.integers(2)), {"utility": rng.random(), "cost": rng.random()}, costing(rng.random()))
+        Told(
+            rng.normal(size=1),
+            int(rng.integers(2)),
+            {"utility": rng.random(), "cost": rng.random()},
+            costing(rng.random()),
+        )
         for _ in range(120)
     ]
     for told in rows[:70]:
@@ -503,7 +611,7 @@ def test_the_state_goes_through_arrays_and_back():
         assert value.tobytes() == other.arrays()[key].tobytes()
 
 
-# bad input ------------------------------------------------------------------------------------------------------------
+# bad input ----------------------------------------------------------------------------------------
 
 LIMIT = LimitMonitor.create(limit=0.4, low=0.0, high=1.0, delta=0.05)
 PIT = PitMonitor.calibration(dx=2, n_actions=3, delta=0.05)
@@ -516,21 +624,42 @@ CHECK = OutlierCheck.create(dx=2)
         (lambda: LIMIT.update(float("nan")), NotFiniteError, "a cost must be finite, got nan"),
         (lambda: LIMIT.update(1.5), DataError, r"the cost 1.5 lies outside its range \[0.0, 1.0\]"),
         (lambda: LIMIT.update(-0.1), DataError, "the cost -0.1 lies outside"),
-        (lambda: LimitMonitor.create(limit=1.0, low=0.0, high=1.0, delta=0.05), SettingError, "low < limit < high"),
-        (lambda: LimitMonitor.create(limit=0.4, low=-np.inf, high=1.0, delta=0.05), SettingError, "all finite"),
-        (lambda: dataclasses.replace(LIMIT).create(limit=0.4, low=0, high=1, delta=0), SettingError, "delta must lie"),
+        (
+            lambda: LimitMonitor.create(limit=1.0, low=0.0, high=1.0, delta=0.05),
+            SettingError,
+            "low < limit < high",
+        ),
+        (
+            lambda: LimitMonitor.create(limit=0.4, low=-np.inf, high=1.0, delta=0.05),
+            SettingError,
+            "all finite",
+        ),
+        (
+            lambda: dataclasses.replace(LIMIT).create(limit=0.4, low=0, high=1, delta=0),
+            SettingError,
+            "delta must lie",
+        ),
         (lambda: guard(1.5), SettingError, "delta must lie strictly between 0 and 1, got 1.5"),
         (lambda: PitMonitor.drift(dx=-1, n_actions=3, delta=0.05), SettingError, "dx=-1"),
         (lambda: PIT.update(1.2, [0, 0], 0), DataError, r"lies in \[0, 1\], got 1.2"),
         (lambda: PIT.update(float("nan"), [0, 0], 0), DataError, r"lies in \[0, 1\], got nan"),
-        (lambda: PIT.update(0.5, [0.0], 0), ContextWidthError, r"a context has 2 columns here, got an array of shape \(1,\)"),
+        (
+            lambda: PIT.update(0.5, [0.0], 0),
+            ContextWidthError,
+            r"a context has 2 columns here, got "
+            r"an array of shape \(1,\)",
+        ),
         (lambda: PIT.update(0.5, [0.0, np.inf], 0), NotFiniteError, "a context must be finite"),
         (lambda: PIT.update(0.5, [0.0, 0.0], 3), ActionRangeError, r"one of 0, \.\.\., 2, got 3"),
         (lambda: PIT.update(0.5, [0.0, 0.0], 0.5), ActionRangeError, "got 0.5"),
         (lambda: CHECK.flag([0.0]), ContextWidthError, "a context has 2 columns here"),
         (lambda: CHECK.include([np.nan, 0.0]), NotFiniteError, "a context must be finite"),
         (lambda: OutlierCheck.create(dx=2, level=0), SettingError, "0 < level < 1"),
-        (lambda: randomised_pit(0.5, 0.2, 0.5), DataError, "must be probabilities, the first not the larger"),
+        (
+            lambda: randomised_pit(0.5, 0.2, 0.5),
+            DataError,
+            "must be probabilities, the first not the larger",
+        ),
         (lambda: randomised_pit(float("nan"), 0.2, 0.5), NotFiniteError, "needs finite numbers"),
     ],
 )

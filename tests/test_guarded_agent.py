@@ -26,7 +26,9 @@ WORLD = PlainWorld()
 
 
 def dearer() -> PlainWorld:
-    """Every member says that costs are under 0.3; but for the safe action they are 0.8. Utilities are as the class says."""
+    """Every member says that costs are under 0.3; but for the safe action they are 0.8.
+    Utilities are as the class says.
+    """
     world = PlainWorld(dearest=0.3)
     costs = np.full_like(world.truth[1], 0.8)
     costs[:, 0] = 0.1
@@ -109,8 +111,12 @@ def test_warn_only_goes_on_and_says_so_in_the_certificate() -> None:
         ("refuted:utility", True, True),
     ],
 )
-def test_an_alarm_takes_the_guarantee_from_the_limits_it_is_about(alarm, while_active: bool, acknowledged: bool) -> None:
-    """In a run that goes on ("warn"). The alarm is put in by hand, so that nothing else is different."""
+def test_an_alarm_takes_the_guarantee_from_the_limits_it_is_about(
+    alarm, while_active: bool, acknowledged: bool
+) -> None:
+    """In a run that goes on ("warn"). The alarm is put in by hand, so that nothing else is
+    different.
+    """
     agent = ged.GEDUCB(WORLD.problem, seed=1, guard="warn")
     play(agent, WORLD, 3)
     if alarm is not None:
@@ -139,13 +145,24 @@ def test_alarms_stop_a_run_only_where_their_rate_is_proved() -> None:
         agent.ask(world.context(np.random.default_rng(0)))
         return sorted(agent._keeper.memory.watch.guard.monitors)
 
-    models = [f"{kind}:{name}" for kind in ("calibration", "delay", "drift") for name in ("cost", "utility")]
+    models = [
+        f"{kind}:{name}"
+        for kind in ("calibration", "delay", "drift")
+        for name in ("cost", "utility")
+    ]
     betting = [*models, "limit:cost", "safe_value:cost"]
     for world in (WORLD, ArmsWorld("Normal"), ArmsWorld("Bernoulli")):
-        assert monitors(world) == sorted([*betting, "certified:cost", "refuted:cost", "refuted:utility"])
-    # the largest likelihood of a general program is not known, and its bounds are not proved: its monitors warn only
+        assert monitors(world) == sorted(
+            [*betting, "certified:cost", "refuted:cost", "refuted:utility"]
+        )
+    # the largest likelihood of a general program is not known, and its bounds are not proved: its
+    # monitors warn only
     assert monitors(ArmsWorld("Bernoulli", exact=False, actions=2)) == betting
-    assert [name for name in monitors(WORLD) if stops(name, WORLD.problem)] == ["certified:cost", "limit:cost", "refuted:cost"]
+    assert [name for name in monitors(WORLD) if stops(name, WORLD.problem)] == [
+        "certified:cost",
+        "limit:cost",
+        "refuted:cost",
+    ]
 
 
 def test_a_refuted_utility_warns_and_the_run_goes_on() -> None:
@@ -159,11 +176,15 @@ def test_a_refuted_utility_warns_and_the_run_goes_on() -> None:
     assert all("The run goes on" in str(warning.message) for warning in said)
     decision = agent.ask([0.0])
     assert decision.certificate.fallback is None
-    assert any("no parameter of the model of 'utility' explains" in note for note in decision.certificate.notes)
+    assert any(
+        "no parameter of the model of 'utility' explains" in note
+        for note in decision.certificate.notes
+    )
 
 
 def test_a_class_without_the_truth_is_refuted_and_stops_the_run(tmp_path) -> None:
-    world = PlainWorld()  # the limit is kept and the safe value right, but no member has actions that never cost anything
+    # the limit is kept and the safe value right, but no member has actions that never cost anything
+    world = PlainWorld()
     costs = np.zeros_like(world.truth[1])
     costs[:, 0] = 0.1
     world.truth = (world.truth[0], costs)
@@ -172,7 +193,10 @@ def test_a_class_without_the_truth_is_refuted_and_stops_the_run(tmp_path) -> Non
     assert "refuted:cost" in [alarm.name for alarm in agent.alarms]
     decision = agent.ask([0.0])
     assert decision.policy.tolist() == [1, 0, 0]
-    assert "no parameter of the model of 'cost' explains the outcomes: outcomes are smaller" in decision.certificate.fallback
+    assert (
+        "no parameter of the model of 'cost' explains the outcomes: outcomes are smaller"
+        in decision.certificate.fallback
+    )
     expected = agent.state_hash()
     agent.close()
     back = ged.resume(tmp_path / "j.db", world.problem)
@@ -204,7 +228,8 @@ def test_a_context_far_outside_is_in_the_certificate() -> None:
     assert agent.ask([1.0, 0.5]).certificate.notes == ()
     notes = agent.ask([1.0, 30.0]).certificate.notes
     assert any("far outside of what was seen" in note for note in notes)
-    assert any("x[0] = 2" in note for note in agent.ask([2.0, 0.5]).certificate.notes)  # a constant that changed
+    # a constant that changed
+    assert any("x[0] = 2" in note for note in agent.ask([2.0, 0.5]).certificate.notes)
 
 
 def test_wide_contexts_are_checked_on_projections() -> None:
@@ -229,14 +254,16 @@ def test_an_explanation_that_fails_does_not_take_the_decision_from_the_caller(mo
     assert decision.id == 0
 
 
-# what the monitors see ------------------------------------------------------------------------------------------------------
+# what the monitors see ----------------------------------------------------------------------------
 
 
 def test_lower_ends_of_outcomes() -> None:
     x = np.array([1.0, 0.5])
 
     def lowest(model, low=0.0):
-        floor = limit_floor(ged.Constraint(model, ged.mean(low, 1), at_most=0.5, safe_value=0.1), x, 2)
+        floor = limit_floor(
+            ged.Constraint(model, ged.mean(low, 1), at_most=0.5, safe_value=0.1), x, 2
+        )
         return floor and floor.low
 
     assert lowest(Glm("Bernoulli", 2)) == 0.0
@@ -249,7 +276,9 @@ def test_lower_ends_of_outcomes() -> None:
 def _with_density(model):
     from gedppl.density import Density
 
-    model.density_at = lambda theta, x, a: Density("Normal", {"loc": np.zeros(len(a)), "scale": np.ones(len(a))})
+    model.density_at = lambda theta, x, a: Density(
+        "Normal", {"loc": np.zeros(len(a)), "scale": np.ones(len(a))}
+    )
     return model
 
 
@@ -258,7 +287,9 @@ def test_the_linear_predictive_is_the_posterior_one() -> None:
     agent = ged.GEDUCB(world.problem)
     play(agent, world, 60)
     learner = agent._current(None).learners["utility"]
-    phi = np.stack([world.models[0].features(x[None], np.array([a]))[0] for x, a in agent._asked.values()])
+    phi = np.stack(
+        [world.models[0].features(x[None], np.array([a]))[0] for x, a in agent._asked.values()]
+    )
     y = np.array([float(told["utility"]) for told in agent._told.values()])
     precision = phi.T @ phi / 0.1**2 + 1e-4 * np.eye(phi.shape[1])
     mean = np.linalg.solve(precision, phi.T @ y / 0.1**2)
@@ -312,7 +343,9 @@ def test_transforms_are_uniform_when_the_model_is_right(monkeypatch) -> None:
 
 
 def test_the_transforms_share_no_randomness_with_the_actions(monkeypatch) -> None:
-    """numpy pads seeds with zeros: [seed, id] and [seed, id, 0] are one stream, and an action's own draw is no coin of its."""
+    """numpy pads seeds with zeros: [seed, id] and [seed, id, 0] are one stream, and an action's
+    own draw is no coin of its.
+    """
     seen: list[tuple[int, int, int]] = []
     monkeypatch.setattr(monitoring, "pit_uniform", lambda *key: seen.append(key) or 0.5)
     play(ged.GEDUCB(WORLD.problem, seed=3), WORLD, 5)
@@ -343,7 +376,8 @@ def test_warm_up_rounds_of_the_paper_do_not_count_against_it() -> None:
     agent = ged.GEDUCB(WORLD.problem, mode="paper")
     play(agent, WORLD, 5)
     agent.ask([0.0])
-    assert agent._keeper.memory.watch.guard.monitors["limit:cost"].n == 2  # of five decisions, three were warm-up
+    # of five decisions, three were warm-up
+    assert agent._keeper.memory.watch.guard.monitors["limit:cost"].n == 2
 
 
 def test_rows_that_teach_nothing_are_not_judged() -> None:
@@ -398,7 +432,7 @@ def test_the_safe_action_of_an_alarm_is_not_forced_past_a_mask() -> None:
     assert agent.state_hash() == before
 
 
-# how often it is wrong ------------------------------------------------------------------------------------------------------
+# how often it is wrong ----------------------------------------------------------------------------
 
 
 def alarms_of_right_models(make, runs: int, cohorts: int, size: int) -> list[list[str]]:
@@ -406,7 +440,10 @@ def alarms_of_right_models(make, runs: int, cohorts: int, size: int) -> list[lis
     raised = []
     for seed in range(runs):
         world = make(seed)
-        agent, rng = ged.GEDUCB(world.problem, seed=seed, guard="warn"), np.random.default_rng([7, seed])
+        agent, rng = (
+            ged.GEDUCB(world.problem, seed=seed, guard="warn"),
+            np.random.default_rng([7, seed]),
+        )
         for _ in range(cohorts):
             decisions = agent.ask(np.stack([world.context(rng) for _ in range(size)]))
             agent.tell_many([(d.id, *world.outcome(d.x, d.action, rng)) for d in decisions])
@@ -417,14 +454,17 @@ def alarms_of_right_models(make, runs: int, cohorts: int, size: int) -> list[lis
 def check_right_models(make, runs: int, cohorts: int, size: int) -> None:
     raised = alarms_of_right_models(make, runs, cohorts, size)
     assert sum(bool(names) for names in raised) <= binom.ppf(0.9999, runs, 0.05), raised
-    stopped = sum(any(name.startswith(("limit:", "refuted:")) for name in names) for names in raised)
+    stopped = sum(
+        any(name.startswith(("limit:", "refuted:")) for name in names) for names in raised
+    )
     assert stopped <= binom.ppf(0.9999, runs, 0.05), raised
 
 
 WELL_SPECIFIED = [
     ("finite", lambda seed: PlainWorld(seed=seed)),
     ("linear", lambda seed: ArmsWorld("Normal", seed=seed)),
-    # the working prior of a model without bounds is N(0, 1) a coefficient: here the truth is thirty times as far
+    # the working prior of a model without bounds is N(0, 1) a coefficient: here the truth is thirty
+    # times as far
     ("linear, far from its prior", lambda seed: _far(seed)),
 ]
 
@@ -437,28 +477,40 @@ def _far(seed: int) -> ArmsWorld:
     return world
 
 
-@pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning", "ignore::gedppl.agent.SafeActionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::gedppl.agent.AlarmWarning", "ignore::gedppl.agent.SafeActionWarning"
+)
 @pytest.mark.parametrize(("name", "make"), WELL_SPECIFIED, ids=[w[0] for w in WELL_SPECIFIED])
 def test_right_models_seldom_set_off_an_alarm(name, make) -> None:
     check_right_models(make, runs=10, cohorts=9, size=10)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning", "ignore::gedppl.agent.SafeActionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::gedppl.agent.AlarmWarning", "ignore::gedppl.agent.SafeActionWarning"
+)
 @pytest.mark.parametrize(("name", "make"), WELL_SPECIFIED, ids=[w[0] for w in WELL_SPECIFIED])
 def test_right_models_seldom_set_off_an_alarm_in_many_runs(name, make) -> None:
     check_right_models(make, runs=100, cohorts=50, size=10)
 
 
 def test_a_prior_far_off_is_wide_in_the_predictive_and_would_cry_wolf_as_it_is(monkeypatch) -> None:
-    """The positive control of the wide prior in the linear predictive: an outcome 30 prior sds out is no surprise."""
+    """The positive control of the wide prior in the linear predictive: an outcome 30 prior sds
+    out is no surprise.
+    """
     x, a = np.ones((1, 1)), np.zeros(1, int)
     line = LinearPredictor(
-        "Normal", "identity", lambda x, a: x, lambda x, a: np.zeros(len(a)), lambda x, a: {"scale": np.full(len(a), 0.1)}
+        "Normal",
+        "identity",
+        lambda x, a: x,
+        lambda x, a: np.zeros(len(a)),
+        lambda x, a: {"scale": np.full(len(a), 0.1)},
     )
     learner = linear_gaussian.LinearGaussianLearner.start(line, 1, delta=0.05, prior_precision=1.0)
     location, sd = learner.predict(x, a)
     assert abs(30.0 - location[0]) < sd[0]
     monkeypatch.setattr(linear_gaussian, "WIDER_PRIOR", 1.0)
-    location, sd = linear_gaussian.LinearGaussianLearner.start(line, 1, delta=0.05, prior_precision=1.0).predict(x, a)
+    location, sd = linear_gaussian.LinearGaussianLearner.start(
+        line, 1, delta=0.05, prior_precision=1.0
+    ).predict(x, a)
     assert abs(30.0 - location[0]) > 20 * sd[0]

@@ -1,4 +1,6 @@
-"""A hostile or clumsy caller: a value is taken as the number it is, or refused by name with nothing changed."""
+"""A hostile or clumsy caller: a value is taken as the number it is, or refused by name with
+nothing changed.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +51,57 @@ class Tensor:
 
 
 ONE = [  # each is the number 1
-    1, 1.0, True, np.bool_(True), np.float32(1), np.float16(1), np.int8(1), np.longdouble(1), np.array(1.0), np.array(1),
-    Decimal(1), Fraction(1), np.ma.array(1.0), np.array(1, dtype=">f8"), np.array(1.0, dtype=object),
-]  # fmt: skip
+    1,
+    1.0,
+    True,
+    np.bool_(True),
+    np.float32(1),
+    np.float16(1),
+    np.int8(1),
+    np.longdouble(1),
+    np.array(1.0),
+    np.array(1),
+    Decimal(1),
+    Fraction(1),
+    np.ma.array(1.0),
+    np.array(1, dtype=">f8"),
+    np.array(1.0, dtype=object),
+]
 NONE = [  # none of these is a number that can be learned from
-    np.nan, np.inf, -np.inf, 1e61, -1e308, 10**400, 1j, 1 + 0j, np.complex128(1), "1", "0.5", b"1", np.str_("1"), object(),
-    [1.0], (1.0,), [[1.0]], {}, {1.0}, datetime.date(2020, 1, 1), np.datetime64("2020-01-01"), np.timedelta64(1, "s"),
-    np.ma.masked, np.ma.array(1.0, mask=True), len, ..., NotImplemented, np.void(b"abc"), Breaks(), [1.0, [2.0]],
-    np.array("1"), np.array(None), np.array([], float),
-]  # fmt: skip
+    np.nan,
+    np.inf,
+    -np.inf,
+    1e61,
+    -1e308,
+    10**400,
+    1j,
+    1 + 0j,
+    np.complex128(1),
+    "1",
+    "0.5",
+    b"1",
+    np.str_("1"),
+    object(),
+    [1.0],
+    (1.0,),
+    [[1.0]],
+    {},
+    {1.0},
+    datetime.date(2020, 1, 1),
+    np.datetime64("2020-01-01"),
+    np.timedelta64(1, "s"),
+    np.ma.masked,
+    np.ma.array(1.0, mask=True),
+    len,
+    ...,
+    NotImplemented,
+    np.void(b"abc"),
+    Breaks(),
+    [1.0, [2.0]],
+    np.array("1"),
+    np.array(None),
+    np.array([], float),
+]
 
 
 def agent_after() -> ged.GEDUCB:
@@ -99,7 +143,14 @@ PLACES = {
     "acknowledged": lambda g, v: g.acknowledge(v),
 }
 COLUMN = ([1.0], (1.0,))  # of one context, or one logged row
-MEANT = {"x": (*COLUMN, [[1.0]]), "x[0]": COLUMN, "policy": COLUMN, "cost_bounds": COLUMN, "logged z column": COLUMN, "z": ({},)}
+MEANT = {
+    "x": (*COLUMN, [[1.0]]),
+    "x[0]": COLUMN,
+    "policy": COLUMN,
+    "cost_bounds": COLUMN,
+    "logged z column": COLUMN,
+    "z": ({},),
+}
 
 
 @pytest.mark.filterwarnings("ignore:.*masked element to nan:UserWarning")
@@ -109,7 +160,9 @@ def test_what_is_no_number_is_refused_by_name_and_changes_nothing(steady, place)
     for value in NONE:
         if any(type(value) is type(meant) and value == meant for meant in MEANT.get(place, ())):
             continue
-        if place == "tell_many" and (isinstance(value, dict | np.void) or (isinstance(value, np.ndarray) and value.size == 0)):
+        if place == "tell_many" and (
+            isinstance(value, dict | np.void) or (isinstance(value, np.ndarray) and value.size == 0)
+        ):
             continue  # iterates over no outcomes at all
         with pytest.raises(errors.GedError) as caught:
             PLACES[place](steady, value)
@@ -117,7 +170,9 @@ def test_what_is_no_number_is_refused_by_name_and_changes_nothing(steady, place)
         assert steady.state_hash() == before, value
 
 
-@pytest.mark.parametrize("place", ["x[0]", "y", "z", "z[cost]", "amended y", "logged x", "logged y", "logged z"])
+@pytest.mark.parametrize(
+    "place", ["x[0]", "y", "z", "z[cost]", "amended y", "logged x", "logged y", "logged z"]
+)
 def test_a_number_is_a_number_however_it_is_written(place) -> None:
     plain = agent_after()
     PLACES[place](plain, 1.0)
@@ -148,9 +203,18 @@ def test_a_tensor_with_a_gradient_is_its_value() -> None:
 
 
 SETTINGS = (
-    "delta", "mode", "warmup", "bonus_scale", "width_scale", "confidence", "seed", "guard", "growth", "exact_rounds",
+    "delta",
+    "mode",
+    "warmup",
+    "bonus_scale",
+    "width_scale",
+    "confidence",
+    "seed",
+    "guard",
+    "growth",
+    "exact_rounds",
     "exploration",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("option", [*SETTINGS, "journal"])
@@ -159,7 +223,8 @@ def test_options_that_are_none_are_refused_by_name(option, tmp_path, monkeypatch
     for value in [*NONE, -1, True]:
         if option == "journal" and isinstance(value, str | bytes):
             continue
-        if option == "exact_rounds" and type(value) in (int, float) and value >= 0:  # up to infinity
+        # up to infinity
+        if option == "exact_rounds" and type(value) in (int, float) and value >= 0:
             continue
         with pytest.raises(errors.GedError) as caught:
             ged.GEDUCB(WORLD.problem, **{option: value})
@@ -167,7 +232,7 @@ def test_options_that_are_none_are_refused_by_name(option, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-# what a caller keeps in hand ----------------------------------------------------------------------------------------------------
+# what a caller keeps in hand ----------------------------------------------------------------------
 
 
 def test_arrays_changed_afterwards_change_nothing(tmp_path) -> None:
@@ -176,12 +241,22 @@ def test_arrays_changed_afterwards_change_nothing(tmp_path) -> None:
     x, y, z = np.array([1.0, 0.5]), np.array(0.3), np.array(0.1)
     decision = agent.ask(x)
     agent.tell(decision.id, y, z)
-    logged = np.array([[1.0, 0.2], [1.0, 0.7]]), np.array([0, 1]), np.array([0.1, 0.2]), np.array([0.0, 0.1])
+    logged = (
+        np.array([[1.0, 0.2], [1.0, 0.7]]),
+        np.array([0, 1]),
+        np.array([0.1, 0.2]),
+        np.array([0.0, 0.1]),
+    )
     agent.observe(*logged)
     before = agent.state_hash()
     for array in (x, y, z, *logged):
         array[...] = 1
-    for mine in (agent.policy(x), *agent.cost_bounds(x), agent.explain(decision).cost_upper, agent.problem.limits):
+    for mine in (
+        agent.policy(x),
+        *agent.cost_bounds(x),
+        agent.explain(decision).cost_upper,
+        agent.problem.limits,
+    ):
         if mine.flags.writeable:  # a problem's limits are not
             mine[...] = 7.0
     assert agent.state_hash() == before

@@ -1,4 +1,6 @@
-"""Journals in awkward places, files that vanish, forks and copies, and models that fail at random."""
+"""Journals in awkward places, files that vanish, forks and copies, and models that fail at
+random.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,18 @@ def begun(path: Path, rounds: int = 3) -> ged.GEDUCB:
     return agent
 
 
-# names ------------------------------------------------------------------------------------------------------------------------
+# names --------------------------------------------------------------------------------------------
 
-NAMES = ["a b.db", "żółć 日本.db", "50%25?mode=ro&x=1#f.db", 'it\'s "q".db', "new\nline.db", "n" * 235 + ".db", "-r", ":memory:"]
+NAMES = [
+    "a b.db",
+    "żółć 日本.db",
+    "50%25?mode=ro&x=1#f.db",
+    'it\'s "q".db',
+    "new\nline.db",
+    "n" * 235 + ".db",
+    "-r",
+    ":memory:",
+]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="names that only POSIX allows")
@@ -96,7 +107,7 @@ def test_a_loop_of_links_is_refused(tmp_path) -> None:
         ged.GEDUCB(WORLD.problem, journal=tmp_path / "a")
 
 
-# rights -----------------------------------------------------------------------------------------------------------------------
+# rights -------------------------------------------------------------------------------------------
 
 
 def test_files_that_may_not_be_read_or_written_are_named(tmp_path, monkeypatch) -> None:
@@ -107,7 +118,11 @@ def test_files_that_may_not_be_read_or_written_are_named(tmp_path, monkeypatch) 
 
     with monkeypatch.context() as patched:
         patched.setattr(files.os, "open", denied)
-        with pytest.raises(errors.JournalError, match=r"cannot be opened for writing: .*Permission denied"):
+        with pytest.raises(
+            errors.JournalError,
+            match=r"cannot be opened for writing: .*Permission "
+            r"denied",
+        ):
             ged.resume(tmp_path / "j.db", WORLD.problem)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", denied)
@@ -121,10 +136,11 @@ def test_an_archive_in_a_folder_without_write_access_can_be_read(tmp_path, monke
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     monkeypatch.setattr(files.os, "access", lambda *_: False)
     assert "3 decision" in recorder.show(tmp_path / "j.db")
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before  # not even SQLite's own files
+    # not even SQLite's own files
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
-# files that vanish, forks, copies -----------------------------------------------------------------------------------------------
+# files that vanish, forks, copies -----------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be removed there")
@@ -169,7 +185,10 @@ def test_a_copy_made_while_running_is_whole_or_refused(tmp_path) -> None:
     back = ged.resume(whole / "j.db", WORLD.problem)
     assert back.state_hash() == agent.state_hash()
     back.close()
-    for missing, match in (("j.db-wal", "lost records"), ("j.db.head", "head file j.db.head was lost")):
+    for missing, match in (
+        ("j.db-wal", "lost records"),
+        ("j.db.head", "head file j.db.head was lost"),
+    ):
         folder = tmp_path / f"without {missing}"
         folder.mkdir()
         for part in parts:
@@ -190,7 +209,7 @@ def test_a_forked_agent_may_not_write(tmp_path, monkeypatch) -> None:
     assert (agent.state_hash(), len(agent.journal)) == (before, records)
 
 
-# models that fail ---------------------------------------------------------------------------------------------------------------
+# models that fail ---------------------------------------------------------------------------------
 
 
 class Flaky(PlainTables):
@@ -203,7 +222,9 @@ class Flaky(PlainTables):
         if Flaky.rng.random() >= Flaky.rate:
             return out
         if Flaky.how == "raise":
-            raise Flaky.rng.choice([RuntimeError, ValueError, KeyError, MemoryError, TypeError, ZeroDivisionError])("flaky")
+            raise Flaky.rng.choice(
+                [RuntimeError, ValueError, KeyError, MemoryError, TypeError, ZeroDivisionError]
+            )("flaky")
         return np.full_like(out, np.nan)
 
     def check_outcomes(self, x, a, y):
@@ -211,17 +232,30 @@ class Flaky(PlainTables):
         return super().check_outcomes(x, a, y)
 
 
-@pytest.mark.filterwarnings("ignore::gedppl.agent.FallbackWarning", "ignore::gedppl.agent.AlarmWarning", "ignore::RuntimeWarning")
+@pytest.mark.filterwarnings(
+    "ignore::gedppl.agent.FallbackWarning",
+    "ignore::gedppl.agent.AlarmWarning",
+    "ignore::RuntimeWarning",
+)
 @pytest.mark.parametrize("how", ["raise", "nan"])
-def test_a_model_that_fails_at_random_costs_safe_rounds_and_nothing_else(tmp_path, monkeypatch, how) -> None:
+def test_a_model_that_fails_at_random_costs_safe_rounds_and_nothing_else(
+    tmp_path, monkeypatch, how
+) -> None:
     world = PlainWorld()
-    tables = [Flaky(part.model.tables) for part in (world.problem.utility, world.problem.constraints[0])]
+    tables = [
+        Flaky(part.model.tables) for part in (world.problem.utility, world.problem.constraints[0])
+    ]
     utility = ged.Utility(tables[0], ged.mean(0, 1))
     constraint = ged.Constraint(tables[1], ged.mean(0, 1), at_most=0.5, safe_value=0.1)
-    world.problem = ged.Problem(n_actions=3, utility=utility, constraints=[constraint], safe_action=0)
+    world.problem = ged.Problem(
+        n_actions=3, utility=utility, constraints=[constraint], safe_action=0
+    )
     monkeypatch.setattr(Flaky, "rng", np.random.default_rng(2))
     monkeypatch.setattr(Flaky, "how", how)
-    agent, rng = ged.GEDUCB(world.problem, seed=2, journal=tmp_path / "j.db"), np.random.default_rng(3)
+    agent, rng = (
+        ged.GEDUCB(world.problem, seed=2, journal=tmp_path / "j.db"),
+        np.random.default_rng(3),
+    )
     agent.ask([0.0])
     fallbacks, named = 0, 0
     for i in range(60):

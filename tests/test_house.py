@@ -21,17 +21,34 @@ def test_an_argument_that_says_nothing_is_counted() -> None:
 
 
 def test_questions_are_calls_not_words() -> None:
-    assert house.questions(ast.parse("isinstance(a, b) or getattr(a, 'x', 1) or hasattr(b, 'y')  # isinstance(c, d)")) == 3
+    assert (
+        house.questions(
+            ast.parse(
+                "isinstance(a, b) or getattr(a, 'x', 1) or hasattr(b, 'y')  # isinstance(c, d)"
+            )
+        )
+        == 3
+    )
     assert house.questions(ast.parse("'getattr(a, b)'; a.isinstance(3)")) == 0
 
 
 def test_private_names_from_other_files_are_counted() -> None:
-    assert house.private_imports(ast.parse("from gedppl.rows import _grow, Rows\nfrom scipy import _lib")) == 1
+    assert (
+        house.private_imports(
+            ast.parse("from gedppl.rows import _grow, Rows\nfrom scipy import _lib")
+        )
+        == 1
+    )
     assert house.private_imports(ast.parse("from gedppl import __version__")) == 0
 
 
 def test_docstring_lines() -> None:
-    assert house.docstring_lines(ast.parse('"""One.\n\nThree."""\ndef f():\n    """Four."""\n    "no docstring"')) == 4
+    assert (
+        house.docstring_lines(
+            ast.parse('"""One.\n\nThree."""\ndef f():\n    """Four."""\n    "no docstring"')
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize(

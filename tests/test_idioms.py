@@ -1,4 +1,6 @@
-"""Practitioners' idioms: what data see of each is proved, equals the program's own values, and decides under a guarantee."""
+"""Practitioners' idioms: what data see of each is proved, equals the program's own values, and
+decides under a guarantee.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ def case(idiom: Idiom, ppl: str):
     return pytest.param(idiom, ppl, id=f"{idiom.name}, {ppl}", marks=marks)
 
 
-CASES = [case(idiom, ppl) for idiom in IDIOMS for ppl in ("numpyro", "pyro") if idiom.model(ppl) is not None]
+CASES = [
+    case(idiom, ppl)
+    for idiom in IDIOMS
+    for ppl in ("numpyro", "pyro")
+    if idiom.model(ppl) is not None
+]
 GUARANTEED = [case for case in CASES if case.values[0].word == "exact"]
 CLASSES: dict[tuple[str, str], ged.programs.program.ProgramClass] = {}
 
@@ -67,9 +74,13 @@ def test_what_data_see_is_proved_or_refused_as_the_table_says(idiom: Idiom, ppl:
         assert cls.seen.dim == idiom.dim
 
 
-@pytest.mark.parametrize(("idiom", "ppl"), [case for case in CASES if case.values[0].word != "not exact"])
+@pytest.mark.parametrize(
+    ("idiom", "ppl"), [case for case in CASES if case.values[0].word != "not exact"]
+)
 def test_the_log_density_by_what_is_seen_is_the_programs(idiom: Idiom, ppl: str) -> None:
-    """At parameters drawn from the prior and at rows of every action: the proof's features against the program itself."""
+    """At parameters drawn from the prior and at rows of every action: the proof's features
+    against the program itself.
+    """
     cls = class_of(idiom, ppl)
     x, a = rows_of(idiom, 24, 1)
     theta = np.asarray(cls.draw_prior(4, 7), float)
@@ -84,12 +95,18 @@ def test_the_log_density_by_what_is_seen_is_the_programs(idiom: Idiom, ppl: str)
     if view is cls:
         return
     y = cls.density_at(theta[0], x, a).sample(0, 1)[0]
-    ours, theirs = view.log_likelihood(view.seen_of(theta), x, a, y), cls.log_likelihood(theta, x, a, y)
+    ours, theirs = (
+        view.log_likelihood(view.seen_of(theta), x, a, y),
+        cls.log_likelihood(theta, x, a, y),
+    )
     known = theirs > -30  # further out float64 cancels in the packages' own formulas
     assert known.sum() > 10
-    np.testing.assert_allclose(ours[known], theirs[known], atol=1e-5)  # the packages' log binomial coefficients err by 1e-6
+    # the packages' log binomial coefficients err by 1e-6
+    np.testing.assert_allclose(ours[known], theirs[known], atol=1e-5)
     both = known & known[0]
-    np.testing.assert_allclose((ours - ours[0])[both], (theirs - theirs[0])[both], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        (ours - ours[0])[both], (theirs - theirs[0])[both], rtol=1e-9, atol=1e-9
+    )
 
 
 def decided(idiom: Idiom, ppl: str, rounds: int):
@@ -101,7 +118,12 @@ def decided(idiom: Idiom, ppl: str, rounds: int):
     low, high = idiom.functional.low, idiom.functional.high
     safe = float(min(costs.max() + 0.02 * (high - low), high - 0.1 * (high - low)))
     constraint = ged.Constraint(
-        cls, idiom.functional, at_most=safe + 0.5 * (high - safe), safe_value=safe, name="cost", outcome="utility"
+        cls,
+        idiom.functional,
+        at_most=safe + 0.5 * (high - safe),
+        safe_value=safe,
+        name="cost",
+        outcome="utility",
     )
     problem = ged.Problem(
         n_actions=idiom.n_actions,
@@ -128,7 +150,9 @@ def test_decisions_are_guaranteed_after_twenty_rounds(idiom: Idiom, ppl: str) ->
 
 def test_a_decision_is_guaranteed_after_twenty_rounds() -> None:
     """One idiom of the test above, in the quick run."""
-    agent, decision = decided(next(one for one in IDIOMS if one.name == "non-centred arms"), "numpyro", 20)
+    agent, decision = decided(
+        next(one for one in IDIOMS if one.name == "non-centred arms"), "numpyro", 20
+    )
     assert decision.certificate.guaranteed
     assert not agent.alarms
 
@@ -138,21 +162,26 @@ def test_at_least_twenty_of_the_idioms_are_exact() -> None:
     assert len(IDIOMS) >= 24
 
 
-# statistics -------------------------------------------------------------------------------------------------------------
+# statistics ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("idiom", "ppl"), [case for case in GUARANTEED if case.values[1] == "numpyro"])
+@pytest.mark.parametrize(
+    ("idiom", "ppl"), [case for case in GUARANTEED if case.values[1] == "numpyro"]
+)
 def test_bounds_cover_the_truth_in_adaptive_runs(idiom: Idiom, ppl: str) -> None:
-    """200 runs; the next action is the one that looks best so far. A miss at any refit counts; delta = .1."""
+    """200 runs; the next action is the one that looks best so far. A miss at any refit counts;
+    delta = .1.
+    """
     cls, misses, runs, delta = class_of(idiom, ppl), 0, 200, 0.1
     theta = truth_of(cls)
     view = served(cls)
     at = contexts(np.random.default_rng(9), 3)
     K = idiom.n_actions
-    true = np.asarray(cls.values(idiom.functional, theta, np.repeat(at, K, axis=0), np.tile(np.arange(K), 3)), float).reshape(
-        3, K
-    )
+    true = np.asarray(
+        cls.values(idiom.functional, theta, np.repeat(at, K, axis=0), np.tile(np.arange(K), 3)),
+        float,
+    ).reshape(3, K)
     true = np.clip(true, idiom.functional.low, idiom.functional.high)
     for run in range(runs):
         rng = np.random.default_rng([run, 4])
@@ -168,9 +197,13 @@ def test_bounds_cover_the_truth_in_adaptive_runs(idiom: Idiom, ppl: str) -> None
                 learner = learner.absorb(x, a, y).refit()
                 found = learner.bounds(idiom.functional, at, K)
                 assert found.guaranteed or found.empty
-                missed |= bool(np.any(true > found.upper + 1e-9) or np.any(true < found.lower - 1e-9))
+                missed |= bool(
+                    np.any(true > found.upper + 1e-9) or np.any(true < found.lower - 1e-9)
+                )
         misses += missed
-    assert misses <= binom.ppf(0.999, runs, delta), f"{misses} of {runs} runs missed with {type(view).__name__}"
+    assert misses <= binom.ppf(0.999, runs, delta), (
+        f"{misses} of {runs} runs missed with {type(view).__name__}"
+    )
 
 
 def profile(cls, learner, functional, x, action) -> float:

@@ -1,4 +1,6 @@
-"""No constant stands for infinity: a finite predictor is used as it is, an open one gives the functional's limit or range."""
+"""No constant stands for infinity: a finite predictor is used as it is, an open one gives the
+functional's limit or range.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,19 @@ class OnePredictor(Glm):
         name, link = ARGUMENT[self.family]
         eta = np.sum(self.features(x, a) * theta, axis=1)
         fixed = {key: np.full(len(a), value) for key, value in self.extra.items()}
-        return functional(Density(self.family, {**fixed, name: link(eta)}), x, a), np.zeros((len(a), self.dim))
+        return functional(Density(self.family, {**fixed, name: link(eta)}), x, a), np.zeros(
+            (len(a), self.dim)
+        )
 
 
-# large numbers ----------------------------------------------------------------------------------------------------------------
+# large numbers ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e9, 1e12])
 def test_a_large_mean_is_bounded_where_it_is(unit) -> None:
-    """A Student-t prior takes a Normal to the general learner; latencies of 5e10 were bounded by 1e8."""
+    """A Student-t prior takes a Normal to the general learner; latencies of 5e10 were bounded by
+    1e8.
+    """
 
     def model(x, a, y=None):
         w = numpyro.sample("w", nd.StudentT(5.0, 0.0, 10.0 * unit).expand([2]).to_event(1))
@@ -50,7 +56,9 @@ def test_a_large_mean_is_bounded_where_it_is(unit) -> None:
 
     x, a = np.ones((40, 1)), np.arange(40) % 2
     y = unit * (np.where(a == 0, 5.0, 50.0) + np.random.default_rng(0).standard_normal(40))
-    found = ged.confidence_set(ged.density_class(model, example=(x, a)), x, a, y).bounds(ged.mean(0, 1e3 * unit), x[:1], 2)
+    found = ged.confidence_set(ged.density_class(model, example=(x, a)), x, a, y).bounds(
+        ged.mean(0, 1e3 * unit), x[:1], 2
+    )
     assert found.guaranteed
     assert found.method == "exact"
     assert np.all(found.lower[0] < unit * np.array([5.0, 50.0]))
@@ -59,19 +67,35 @@ def test_a_large_mean_is_bounded_where_it_is(unit) -> None:
 
 
 def test_a_rate_beyond_sixty_on_the_log_scale_is_used_as_it_is() -> None:
-    """Exponential outcomes of 1e-30: a log rate of 69 was cut to 60, so that the mean was called a thousand times too large."""
+    """Exponential outcomes of 1e-30: a log rate of 69 was cut to 60, so that the mean was called
+    a thousand times too large.
+    """
     cls = OnePredictor("Exponential", 1, lambda x, a: x, initial=np.array([69.0]))
     y = 1e-30 * np.random.default_rng(1).exponential(size=50)
-    found = learned(cls, np.ones((50, 1)), np.zeros(50, int), y).bounds(ged.mean(0, 1.0), np.ones((1, 1)), 1)
+    found = learned(cls, np.ones((50, 1)), np.zeros(50, int), y).bounds(
+        ged.mean(0, 1.0), np.ones((1, 1)), 1
+    )
     assert found.guaranteed
     assert 0.3e-30 < found.lower[0, 0] < 1e-30 < found.upper[0, 0] < 3e-30
 
 
-# open ends ----------------------------------------------------------------------------------------------------------------------
+# open ends ----------------------------------------------------------------------------------------
 
-SEEN = {"Normal": 1.0, "Bernoulli": 1.0, "Binomial": 3.0, "Poisson": 2.0, "Exponential": 0.5, "Gamma": 0.5}
-EXTRA = {"Normal": {"scale": 1.0}, "Binomial": {"total_count": 7.0}, "Gamma": {"concentration": 2.0}}
-UNSEEN_ACTION = [  # family, functional, its limits over all predictors (infinite: the declared range)
+SEEN = {
+    "Normal": 1.0,
+    "Bernoulli": 1.0,
+    "Binomial": 3.0,
+    "Poisson": 2.0,
+    "Exponential": 0.5,
+    "Gamma": 0.5,
+}
+EXTRA = {
+    "Normal": {"scale": 1.0},
+    "Binomial": {"total_count": 7.0},
+    "Gamma": {"concentration": 2.0},
+}
+# family, functional, its limits over all predictors (infinite: the declared range)
+UNSEEN_ACTION = [
     ("Normal", ged.mean(-1e13, 1e13), -math.inf, math.inf),
     ("Normal", ged.cvar(0.9, -1e13, 1e13), -math.inf, math.inf),
     ("Normal", ged.variance(9), 1.0, 1.0),
@@ -90,9 +114,13 @@ UNSEEN_ACTION = [  # family, functional, its limits over all predictors (infinit
 
 
 @pytest.mark.parametrize(
-    ("family", "functional", "low", "high"), UNSEEN_ACTION, ids=[f"{c[0]}-{c[1].name}" for c in UNSEEN_ACTION]
+    ("family", "functional", "low", "high"),
+    UNSEEN_ACTION,
+    ids=[f"{c[0]}-{c[1].name}" for c in UNSEEN_ACTION],
 )
-def test_an_action_never_played_has_the_limits_of_the_functional(family, functional, low, high) -> None:
+def test_an_action_never_played_has_the_limits_of_the_functional(
+    family, functional, low, high
+) -> None:
     cls = OnePredictor(family, 2, arm_features(2), extra=EXTRA.get(family, {}))
     x, a, y = np.ones((30, 1)), np.zeros(30, int), np.full(30, SEEN[family])
     y[::2] = 0.2 if family in ("Normal", "Exponential", "Gamma") else 0.0
@@ -101,11 +129,15 @@ def test_an_action_never_played_has_the_limits_of_the_functional(family, functio
     assert not found.empty
     free = found.free_lower[0, 1], found.free_upper[0, 1]
     for end, wanted, mark in zip(free, (low, high), (found.lower, found.upper)):
-        assert end == pytest.approx(wanted, rel=1e-6, abs=1e-12) if math.isfinite(wanted) else end == wanted
+        assert (
+            end == pytest.approx(wanted, rel=1e-6, abs=1e-12)
+            if math.isfinite(wanted)
+            else end == wanted
+        )
         assert mark[0, 1] == np.clip(end, functional.low, functional.high)
 
 
-# what the flags say -------------------------------------------------------------------------------------------------------------
+# what the flags say -------------------------------------------------------------------------------
 
 
 def test_bounds_before_the_range_cuts_them_are_kept() -> None:
@@ -124,7 +156,9 @@ def test_an_ascent_keeps_them_too() -> None:
 
     x, a = np.ones((60, 1)), np.zeros(60, int)
     cls = ged.density_class(model, example=(x, a))
-    found = learned(cls, x, a, 5 + np.random.default_rng(0).standard_normal(60)).bounds(ged.mean(0, 2), x[:1], 1)
+    found = learned(cls, x, a, 5 + np.random.default_rng(0).standard_normal(60)).bounds(
+        ged.mean(0, 2), x[:1], 1
+    )
     assert found.method == "ascent"
     assert not found.guaranteed
     assert found.lower[0, 0] == found.upper[0, 0] == 2.0
@@ -132,7 +166,9 @@ def test_an_ascent_keeps_them_too() -> None:
 
 
 def test_emptiness_is_a_field_and_not_a_word(monkeypatch) -> None:
-    """Whatever the note says, sets that do not meet are no guarantee; and a class refuted by its own likelihood is empty."""
+    """Whatever the note says, sets that do not meet are no guarantee; and a class refuted by its
+    own likelihood is empty.
+    """
     monkeypatch.setattr("gedppl.learning.value_ranges.APART", "all is well")
     monkeypatch.setattr("gedppl.learning.program_bounds.MISSPECIFIED", "all is well")
     cls = Glm("Poisson", 1, lambda x, a: x)
@@ -150,20 +186,24 @@ def test_a_refuted_class_is_empty_and_a_climb_that_fell_short_refutes_nothing() 
     cls = Glm("Poisson", 1, lambda x, a: x)
     x, a = np.ones((100, 1)), np.zeros(100, int)
     learner = learned(cls, x, a, np.full(100, 3.0))
-    lost = replace(learner, evidence=learner.evidence + 1e4).refit()  # as if the predictions had been far better
+    # as if the predictions had been far better
+    lost = replace(learner, evidence=learner.evidence + 1e4).refit()
     found = lost.bounds(ged.mean(0, 50), x[:1], 1)
     assert (found.empty, found.guaranteed, found.note) == (True, False, MISSPECIFIED)
     assert not any(s.refuted for s in learner.sets)
-    unsure = replace(lost, sets=tuple(replace(s, refuted=False) for s in lost.sets)).bounds(ged.mean(0, 50), x[:1], 1)
+    unsure = replace(lost, sets=tuple(replace(s, refuted=False) for s in lost.sets)).bounds(
+        ged.mean(0, 50), x[:1], 1
+    )
     assert (unsure.empty, unsure.guaranteed) == (False, False)
     assert unsure.upper[0, 0] == 50.0
 
 
-# priors that are not Gaussian ------------------------------------------------------------------------------------------------
+# priors that are not Gaussian ---------------------------------------------------------------------
 
 
 PRIORS = {
-    "Laplace": (lambda unit: nd.Laplace(0.0, unit), "LinearGaussianLearner"),  # no curvature anywhere: a singular system, once
+    # no curvature anywhere: a singular system, once
+    "Laplace": (lambda unit: nd.Laplace(0.0, unit), "LinearGaussianLearner"),
     "Gumbel": (lambda unit: nd.Gumbel(0.0, unit), "LinearGaussianLearner"),
     "Student": (lambda unit: nd.StudentT(5.0, 0.0, unit), "LinearGaussianLearner"),
     "Normal": (lambda unit: nd.Normal(0.0, unit), "LinearGaussianLearner"),
@@ -173,7 +213,9 @@ PRIORS = {
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
 @pytest.mark.parametrize(("prior", "learner"), PRIORS.values(), ids=PRIORS)
 def test_a_linear_gaussian_class_takes_any_prior_in_any_unit(prior, learner, unit) -> None:
-    """A set is a statement about the likelihood: whatever the prior, it is the closed form, in any unit."""
+    """A set is a statement about the likelihood: whatever the prior, it is the closed form, in
+    any unit.
+    """
 
     def model(x, a, y=None):
         w = numpyro.sample("w", prior(unit).expand([2]).to_event(1))

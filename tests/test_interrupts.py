@@ -1,4 +1,6 @@
-"""Ctrl-C at any line of a call: afterwards the agent is as it was before the call or as it is after it, and goes on."""
+"""Ctrl-C at any line of a call: afterwards the agent is as it was before the call or as it is
+after it, and goes on.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ WRITING = (f"{ROOT}/journal/", f"{ROOT}/agent/keeper.py", f"{ROOT}/agent/__init_
 
 
 class Interrupt:
-    """Raises KeyboardInterrupt at the nth line of this package that is executed; with None it only counts."""
+    """Raises KeyboardInterrupt at the nth line of this package that is executed; with None it
+    only counts.
+    """
 
     def __init__(self, at: int | None) -> None:
         self.at, self.lines = at, 0
@@ -93,9 +97,19 @@ CALLS = {
     "rounds": lambda g: (g.rounds, g.open_decisions, g.problem, g.state_hash()),
 }
 CHANGING = [
-    "ask", "cohort", "tell", "tell_many", "observe", "set_limit", "retire_action", "restore_action", "add_action", "acknowledge",
-    "amend", "save",
-]  # fmt: skip
+    "ask",
+    "cohort",
+    "tell",
+    "tell_many",
+    "observe",
+    "set_limit",
+    "retire_action",
+    "restore_action",
+    "add_action",
+    "acknowledge",
+    "amend",
+    "save",
+]
 
 
 def begun(path: Path | None, call: str = "") -> ged.GEDUCB:
@@ -109,14 +123,19 @@ def begun(path: Path | None, call: str = "") -> ged.GEDUCB:
 
 
 def points(counted: Interrupt, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Lines to interrupt at: half of them where something is written, all of those if there are not more."""
+    """Lines to interrupt at: half of them where something is written, all of those if there are
+    not more.
+    """
     some = rng.permutation(counted.writing)[: (n + 1) // 2]
     return np.concatenate([some, rng.integers(1, counted.lines + 1, n - len(some))]).astype(int)
 
 
 def sweep(folder: Path | None, call: str, n: int, seed: int) -> set[str]:
     """Interrupt at `n` lines; what each left behind."""
-    reference, counted = begun(None if folder is None else folder / "reference.db", call), Interrupt(None)
+    reference, counted = (
+        begun(None if folder is None else folder / "reference.db", call),
+        Interrupt(None),
+    )
     old, rng = reference.state_hash(), np.random.default_rng(seed)
     counted.run(lambda: CALLS[call](reference))
     new, seen, interrupted = reference.state_hash(), set(), 0
@@ -139,7 +158,10 @@ def sweep(folder: Path | None, call: str, n: int, seed: int) -> set[str]:
             back = ged.resume(path, WORLD.problem)
             assert back.state_hash() == expected, where
             back.close()
-    print(f"{call}: {interrupted} of {n} points interrupted ({counted.lines} lines), left {sorted(seen)}")
+    print(
+        f"{call}: {interrupted} of {n} points interrupted ({counted.lines} lines), left "
+        f"{sorted(seen)}"
+    )
     return seen
 
 
@@ -155,14 +177,20 @@ def test_after_an_interrupt_the_next_call_goes_on_with_the_journal(call, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
-def test_after_an_interrupt_at_many_lines_the_next_call_goes_on_with_the_journal(call, tmp_path) -> None:
+def test_after_an_interrupt_at_many_lines_the_next_call_goes_on_with_the_journal(
+    call, tmp_path
+) -> None:
     seen = sweep(tmp_path, call, 300, 1)
     changes_the_state = call in CHANGING and call != "save"
     assert seen == ({"old", "new"} if changes_the_state else {"old"})
 
 
-def test_without_settling_an_interrupted_append_would_end_the_journal(tmp_path, monkeypatch) -> None:
-    """The positive control: what was committed and not acknowledged stands in the way of the next append."""
+def test_without_settling_an_interrupted_append_would_end_the_journal(
+    tmp_path, monkeypatch
+) -> None:
+    """The positive control: what was committed and not acknowledged stands in the way of the
+    next append.
+    """
     agent = begun(tmp_path / "j.db")
 
     def stop(at: str) -> None:
@@ -179,11 +207,13 @@ def test_without_settling_an_interrupted_append_would_end_the_journal(tmp_path, 
             agent.ask([0.0])
 
 
-# opening and closing ------------------------------------------------------------------------------------------------------------
+# opening and closing ------------------------------------------------------------------------------
 
 
 def beginnings(folder: Path, call: str, n: int, seed: int) -> None:
-    """Interrupt the making, the resuming or the closing of an agent: afterwards the journal can be begun, or resumed."""
+    """Interrupt the making, the resuming or the closing of an agent: afterwards the journal can
+    be begun, or resumed.
+    """
     calls = {
         "GEDUCB": lambda path: ged.GEDUCB(WORLD.problem, seed=2, journal=path),
         "resume": lambda path: ged.resume(path, WORLD.problem),
@@ -207,7 +237,9 @@ def beginnings(folder: Path, call: str, n: int, seed: int) -> None:
         except errors.JournalNotFoundError:
             assert call == "GEDUCB"
             agent = calls[call](path)
-        assert agent.ask([0.0]).id == (0 if call == "GEDUCB" else 6), f"{call} at line {at} of {counted.lines}"
+        assert agent.ask([0.0]).id == (0 if call == "GEDUCB" else 6), (
+            f"{call} at line {at} of {counted.lines}"
+        )
         agent.close()
 
 

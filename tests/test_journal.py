@@ -1,4 +1,6 @@
-"""The journal keeps what it acknowledged, refuses what is not its own, and runs nothing that a file contains."""
+"""The journal keeps what it acknowledged, refuses what is not its own, and runs nothing that a
+file contains.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,23 @@ from gedppl.errors import (
 from gedppl.journal import Blinding, Journal
 from gedppl.journal import files as journal_files
 from gedppl.journal import format as journal_format
-from gedppl.journal.format import Head, chain, decode, encode, protocol_differences, read_head, running_versions
+from gedppl.journal.format import (
+    Head,
+    chain,
+    decode,
+    encode,
+    protocol_differences,
+    read_head,
+    running_versions,
+)
 from gedppl.journal.snapshot import pack, unpack
 
-PROTOCOL = {"problem": "demo", "delta": 0.05, "seed": 3, "versions": {"numpy": "2.0", "python": "3.11"}}
+PROTOCOL = {
+    "problem": "demo",
+    "delta": 0.05,
+    "seed": 3,
+    "versions": {"numpy": "2.0", "python": "3.11"},
+}
 
 
 @pytest.fixture
@@ -53,7 +68,10 @@ def path(tmp_path: Path) -> Path:
 def filled(path: Path, n: int = 5) -> list[tuple]:
     with Journal.create(path, PROTOCOL) as journal:
         for i in range(n):
-            journal.append("decision", {"id": i, "x": np.arange(3.0) + i, "action": i % 2, "policy": [0.25, 0.75]})
+            journal.append(
+                "decision",
+                {"id": i, "x": np.arange(3.0) + i, "action": i % 2, "policy": [0.25, 0.75]},
+            )
             journal.append("outcome", {"id": i, "y": 0.1 * i, "z": {"cost": i / 7}})
     with Journal.open(path) as journal:
         return contents(journal)
@@ -64,17 +82,26 @@ def contents(journal: Journal) -> list[tuple]:
 
 
 def files_of(path: Path) -> dict[str, bytes]:
-    """What the files hold; SQLite makes its index of the log, and an empty log, even for a reader."""
-    contents = {p.name: p.read_bytes() for p in path.parent.iterdir() if not p.name.endswith("-shm")}
+    """What the files hold; SQLite makes its index of the log, and an empty log, even for a
+    reader.
+    """
+    contents = {
+        p.name: p.read_bytes() for p in path.parent.iterdir() if not p.name.endswith("-shm")
+    }
     return {name: data for name, data in contents.items() if data}
 
 
-# payloads -------------------------------------------------------------------------------------------------------------
+# payloads -----------------------------------------------------------------------------------------
 
 
 def same(a, b) -> bool:
     if isinstance(a, np.ndarray):
-        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return (
+            isinstance(b, np.ndarray)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and a.tobytes() == b.tobytes()
+        )
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     if isinstance(a, list):
@@ -88,11 +115,18 @@ leaves = (
     | st.integers(-(2**200), 2**200)
     | st.floats()
     | st.text(st.characters(exclude_categories=()))  # lone surrogates too
-    | hnp.arrays(st.sampled_from(["<f8", "<i8", "?", "<f4", "u1"]), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))
+    | hnp.arrays(
+        st.sampled_from(["<f8", "<i8", "?", "<f4", "u1"]),
+        hnp.array_shapes(min_dims=0, max_dims=3, min_side=0),
+    )
 )
 payloads = st.dictionaries(
     st.text().filter(lambda k: k != "$array"),
-    st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner), max_leaves=8),
+    st.recursive(
+        leaves,
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner),
+        max_leaves=8,
+    ),
 )
 
 
@@ -103,7 +137,13 @@ def test_payloads_come_back_bit_for_bit(payload):
 
 
 def test_numpy_scalars_tuples_and_other_byte_orders_are_stored_as_their_plain_form():
-    payload = {"a": np.float64(0.1), "b": np.int32(4), "c": (1, 2), "d": np.array([1.5], ">f8"), "e": np.bool_(True)}
+    payload = {
+        "a": np.float64(0.1),
+        "b": np.int32(4),
+        "c": (1, 2),
+        "d": np.array([1.5], ">f8"),
+        "e": np.bool_(True),
+    }
     back = decode(*encode(payload))
     assert back["a"] == 0.1
     assert type(back["a"]) is float
@@ -166,7 +206,7 @@ def test_a_hostile_payload_is_corruption(text):
         decode(text, bytes(16))
 
 
-# appending and reading ------------------------------------------------------------------------------------------------
+# appending and reading ----------------------------------------------------------------------------
 
 
 def test_records_come_back_in_order_by_kind_and_from_a_start(path):
@@ -185,7 +225,9 @@ def test_records_come_back_in_order_by_kind_and_from_a_start(path):
 def test_a_batch_is_one_transaction(path):
     with Journal.create(path, PROTOCOL) as journal:
         generation = journal._head.generation
-        assert journal.append_many([("outcome", {"id": i}) for i in range(400)]) == list(range(1, 401))
+        assert journal.append_many([("outcome", {"id": i}) for i in range(400)]) == list(
+            range(1, 401)
+        )
         assert journal._head.generation == generation + 1
         assert journal.append_many([]) == []
         assert [r.payload["id"] for r in journal.records("outcome")] == list(range(400))
@@ -196,7 +238,10 @@ def test_a_batch_is_one_transaction(path):
 
 @pytest.mark.parametrize("kind", ["protocol", "snapshot", "'; ATTACH 'x' AS y; --", "Decision", ""])
 def test_an_unknown_kind_is_refused(path, kind):
-    with Journal.create(path, PROTOCOL) as journal, pytest.raises(RecordError, match="the kind must be one of"):
+    with (
+        Journal.create(path, PROTOCOL) as journal,
+        pytest.raises(RecordError, match="the kind must be one of"),
+    ):
         journal.append(kind, {})
 
 
@@ -211,7 +256,8 @@ def test_a_clock_that_jumps_back_changes_no_order(path):
 
 def test_threads_append_without_losing_or_mixing_records(path):
     with Journal.create(path, PROTOCOL) as journal:
-        journal._connection.execute("PRAGMA synchronous=OFF")  # this is about threads, not about the disk
+        # this is about threads, not about the disk
+        journal._connection.execute("PRAGMA synchronous=OFF")
 
         def work(name: int) -> None:
             for i in range(40):
@@ -236,7 +282,7 @@ def test_reading_goes_on_while_records_are_appended(path):
         assert first + [r.payload["i"] for r in reader] == list(range(1000))
 
 
-# the protocol ---------------------------------------------------------------------------------------------------------
+# the protocol -------------------------------------------------------------------------------------
 
 
 def test_the_protocol_is_frozen_and_a_mismatch_names_what_differs(path):
@@ -245,7 +291,11 @@ def test_the_protocol_is_frozen_and_a_mismatch_names_what_differs(path):
         assert journal.protocol == PROTOCOL
         other = {**PROTOCOL, "versions": {"numpy": "2.1", "python": "3.11"}}
         assert journal.require_protocol(other) == {"versions.numpy": ('"2.0"', '"2.1"')}
-    with pytest.raises(JournalMismatchError, match=r"delta was 0.05, is now 0.1; problem was \"demo\", is now \"other\""):
+    with pytest.raises(
+        JournalMismatchError,
+        match=r"delta was 0.05, is now 0.1; problem was "
+        r"\"demo\", is now \"other\"",
+    ):
         Journal.open(path, protocol={**PROTOCOL, "problem": "other", "delta": 0.1})
     with pytest.raises(JournalMismatchError, match="seed was 3, is now absent"):
         Journal.open(path, protocol={k: v for k, v in PROTOCOL.items() if k != "seed"})
@@ -255,17 +305,25 @@ def test_the_protocol_is_frozen_and_a_mismatch_names_what_differs(path):
 def test_differences_look_inside_arrays_and_ignore_key_order():
     a = {"low": np.array([0.0, 1.0]), "n": {"k": 1, "j": 2}}
     assert protocol_differences(a, {"n": {"j": 2, "k": 1}, "low": np.array([0.0, 1.0])}) == {}
-    assert list(protocol_differences(a, {"low": np.array([0.0, 1.5]), "n": {}})) == ["low", "n", "n.j", "n.k"]
+    assert list(protocol_differences(a, {"low": np.array([0.0, 1.5]), "n": {}})) == [
+        "low",
+        "n",
+        "n.j",
+        "n.k",
+    ]
 
 
 def test_running_versions_imports_nothing():
-    code = "from gedppl.journal.format import running_versions as r; import sys; r(); print('jax' in sys.modules)"
+    code = (
+        "from gedppl.journal.format import running_versions as r; import sys; r(); print('jax' "
+        "in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert running_versions()["numpy"] == np.__version__
 
 
-# opening --------------------------------------------------------------------------------------------------------------
+# opening ------------------------------------------------------------------------------------------
 
 
 def test_create_and_open_say_what_is_there(path):
@@ -348,13 +406,17 @@ def test_a_program_that_holds_the_database_gives_a_locked_error(path):
 
 
 def rebuilt(path: Path, change, *, fix_head: bool = True) -> None:
-    """Let `change` edit the database, then make chain and head agree again: what an attacker with both files can do."""
+    """Let `change` edit the database, then make chain and head agree again: what an attacker
+    with both files can do.
+    """
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         change(db)
     db.close()
     if fix_head:
         with contextlib.closing(sqlite3.connect(path)) as db, db:
-            count, last = db.execute("SELECT count(*), (SELECT hash FROM records ORDER BY sequence DESC) FROM records").fetchone()
+            count, last = db.execute(
+                "SELECT count(*), (SELECT hash FROM records ORDER BY sequence DESC) FROM records"
+            ).fetchone()
         db.close()
         for generation in (10, 11):
             offset, data = Head(generation, count, last).slot()
@@ -367,7 +429,9 @@ def test_a_newer_format_is_refused(path):
     filled(path)
     rebuilt(path, lambda db: db.execute("PRAGMA user_version=2"), fix_head=False)
     before = files_of(path)
-    with pytest.raises(JournalVersionError, match="has format 2, this version of gedppl knows 1: upgrade gedppl"):
+    with pytest.raises(
+        JournalVersionError, match="has format 2, this version of gedppl knows 1: upgrade gedppl"
+    ):
         Journal.open(path)
     assert files_of(path) == before
 
@@ -388,15 +452,30 @@ def test_a_newer_format_inside_the_protocol_is_refused(path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("DELETE FROM records WHERE sequence=10", "lost records: 11 were acknowledged, 10 are left"),
+        (
+            "DELETE FROM records WHERE sequence=10",
+            "lost records: 11 were acknowledged, 10 are left",
+        ),
         ("DELETE FROM records WHERE sequence=4", "record 4 is missing"),
         ("DELETE FROM records", "does not begin with a protocol"),
-        ("UPDATE records SET payload=replace(payload, '0.1', '0.2') WHERE sequence=4", "record 4 does not match its hash"),
-        ("UPDATE records SET time_ns=time_ns+1 WHERE sequence=4", "record 4 does not match its hash"),
+        (
+            "UPDATE records SET payload=replace(payload, '0.1', '0.2') WHERE sequence=4",
+            "record 4 does not match its hash",
+        ),
+        (
+            "UPDATE records SET time_ns=time_ns+1 WHERE sequence=4",
+            "record 4 does not match its hash",
+        ),
         ("UPDATE records SET kind='amend' WHERE sequence=4", "record 4 does not match its hash"),
-        ("UPDATE records SET arrays=zeroblob(24) WHERE sequence=3", "record 3 does not match its hash"),
+        (
+            "UPDATE records SET arrays=zeroblob(24) WHERE sequence=3",
+            "record 3 does not match its hash",
+        ),
         ("UPDATE records SET batch=99 WHERE sequence=3", "says its transaction began at 99"),
-        ("UPDATE records SET payload=NULL WHERE sequence=3", "record 3 has columns of the wrong types"),
+        (
+            "UPDATE records SET payload=NULL WHERE sequence=3",
+            "record 3 has columns of the wrong types",
+        ),
         ("UPDATE records SET sequence=-7 WHERE sequence=3", "record 3 is missing"),
         ("PRAGMA application_id=7", "not a gedppl journal"),
         ("DROP TABLE snapshots", "lacks b'table' b'snapshots'"),
@@ -423,7 +502,7 @@ def test_two_records_swapped_are_found(path):
         Journal.open(path)
 
 
-# the head -------------------------------------------------------------------------------------------------------------
+# the head -----------------------------------------------------------------------------------------
 
 
 def test_the_head_alternates_and_survives_one_torn_slot():
@@ -441,14 +520,17 @@ def test_the_head_alternates_and_survives_one_torn_slot():
 
 
 @pytest.mark.parametrize("newest", [True, False])
-def test_a_damaged_slot_with_no_write_under_way_is_refused_unless_the_database_vouches_for_it(path, newest):
+def test_a_damaged_slot_with_no_write_under_way_is_refused_unless_the_database_vouches_for_it(
+    path, newest
+):
     filled(path)
     head, _ = read_head(Path(f"{path}.head").read_bytes())
     slot = (head.generation if newest else head.generation - 1) % 2
     data = bytearray(Path(f"{path}.head").read_bytes())
     data[slot * journal_format.SLOT_BYTES + 30] ^= 4
     Path(f"{path}.head").write_bytes(data)
-    if newest:  # the same picture as a power failure in the middle of the head's write: nothing is missing
+    # the same picture as a power failure in the middle of the head's write: nothing is missing
+    if newest:
         with Journal.open(path) as journal:
             assert len(journal) == 11
         return
@@ -474,9 +556,14 @@ def test_a_lost_head_is_refused(path):
         Journal.open(path)
 
 
-@pytest.mark.parametrize(("label", "kept"), [("begun", False), ("inserted", False), ("committed", False), ("synced", True)])
+@pytest.mark.parametrize(
+    ("label", "kept"),
+    [("begun", False), ("inserted", False), ("committed", False), ("synced", True)],
+)
 def test_after_an_interrupt_the_next_append_goes_on(path, label, kept):
-    """What the head knows counts; what was committed and never acknowledged is undone, like what was not."""
+    """What the head knows counts; what was committed and never acknowledged is undone, like what
+    was not.
+    """
     journal = Journal.create(path, PROTOCOL)
     interrupt_at(journal, label)
     expected = [2] if not kept else [1, 2]
@@ -521,7 +608,7 @@ def test_a_journal_that_nobody_holds_is_not_locked(path):
     Journal.open(path).close()
 
 
-# a full disk ----------------------------------------------------------------------------------------------------------
+# a full disk --------------------------------------------------------------------------------------
 
 
 def test_a_full_database_acknowledges_nothing_and_can_be_used_afterwards(path):
@@ -536,7 +623,9 @@ def test_a_full_database_acknowledges_nothing_and_can_be_used_afterwards(path):
                 journal.append("outcome", {"i": stored, "pad": "x" * 2000})
                 stored += 1
 
-        with pytest.raises(JournalFullError, match="the record could not be stored: database or disk is full"):
+        with pytest.raises(
+            JournalFullError, match="the record could not be stored: database or disk is full"
+        ):
             fill()
         assert stored > 2
         assert len(journal) == stored + 1
@@ -570,7 +659,9 @@ print(stored + 1, journal.state_hash)
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs file size limits")
 def test_a_file_size_limit_acknowledges_nothing_and_can_be_lifted(path):
-    done = subprocess.run([sys.executable, "-c", FULL_BY_LIMIT, str(path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_BY_LIMIT, str(path)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     count, state = done.stdout.split()
     with Journal.open(path) as journal:
@@ -581,7 +672,11 @@ def test_a_file_size_limit_acknowledges_nothing_and_can_be_lifted(path):
 def test_a_head_that_cannot_be_written_is_not_acknowledged(path, monkeypatch):
     with Journal.create(path, PROTOCOL) as journal:
         with monkeypatch.context() as patch:
-            patch.setattr(journal_files, "write_head", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+            patch.setattr(
+                journal_files,
+                "write_head",
+                lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")),
+            )
             with pytest.raises(JournalFullError, match="the head file could not be written"):
                 journal.append("outcome", {"i": 1})
         with pytest.raises(JournalError, match="open it again"):
@@ -590,16 +685,22 @@ def test_a_head_that_cannot_be_written_is_not_acknowledged(path, monkeypatch):
         journal.append("outcome", {"i": 3})
 
 
-# snapshots ------------------------------------------------------------------------------------------------------------
+# snapshots ----------------------------------------------------------------------------------------
 
 
 def test_snapshots_come_back_and_only_two_are_kept(path):
-    arrays = {"rows/x": np.random.default_rng(0).normal(size=(50, 3)), "n": np.array(7), "mask": np.array([True, False])}
+    arrays = {
+        "rows/x": np.random.default_rng(0).normal(size=(50, 3)),
+        "n": np.array(7),
+        "mask": np.array([True, False]),
+    }
     with Journal.create(path, PROTOCOL) as journal:
         assert journal.latest_snapshot() is None
         for i in range(4):
             sequence = journal.append("outcome", {"i": i})
-            journal.save_snapshot(sequence, {**arrays, "i": np.array([i])}, {"learner": "exact", "rounds": i})
+            journal.save_snapshot(
+                sequence, {**arrays, "i": np.array([i])}, {"learner": "exact", "rounds": i}
+            )
     with Journal.open(path) as journal:
         snapshot = journal.latest_snapshot()
         assert (snapshot.sequence, snapshot.meta) == (7, {"learner": "exact", "rounds": 3})
@@ -620,9 +721,15 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before_and_then_to_replay(path
         for i in range(2):
             journal.append("outcome", {"i": i})
             journal.save_snapshot(len(journal) - 1, {"i": np.array([i])}, {})
-    damage = "UPDATE snapshots SET data=zeroblob(length(data)) WHERE sequence=(SELECT max(sequence) FROM snapshots)"
+    damage = (
+        "UPDATE snapshots SET data=zeroblob(length(data)) WHERE sequence=(SELECT "
+        "max(sequence) FROM snapshots)"
+    )
     rebuilt(path, lambda db: db.execute(damage), fix_head=False)
-    with Journal.open(path) as journal, pytest.warns(RuntimeWarning, match="snapshot 4 .* is damaged and was skipped"):
+    with (
+        Journal.open(path) as journal,
+        pytest.warns(RuntimeWarning, match="snapshot 4 .* is damaged and was skipped"),
+    ):
         assert journal.latest_snapshot().sequence == 1
     rebuilt(path, lambda db: db.execute("UPDATE snapshots SET data=NULL"), fix_head=False)
     with Journal.open(path) as journal, pytest.warns(RuntimeWarning, match="is damaged"):
@@ -667,7 +774,8 @@ def huge_header() -> bytes:
 
 
 def test_a_claimed_shape_is_checked_before_anything_is_allocated():
-    assert len(huge_header()) == len(npy(np.zeros(4)))  # the replacement above took place without moving a byte
+    # the replacement above took place without moving a byte
+    assert len(huge_header()) == len(npy(np.zeros(4)))
     with pytest.raises(JournalCorruptError, match=r"claims shape \(900000000000000,\)"):
         unpack(npz({"a.npy": huge_header()}))
 
@@ -675,7 +783,10 @@ def test_a_claimed_shape_is_checked_before_anything_is_allocated():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (npz({"a.npy": b"\x00" * 2**26}, zipfile.ZIP_DEFLATED), "is compressed or claims 67,108,864 bytes"),
+        (
+            npz({"a.npy": b"\x00" * 2**26}, zipfile.ZIP_DEFLATED),
+            "is compressed or claims 67,108,864 bytes",
+        ),
         (npz({"../../etc/a.npy": npy(np.zeros(1))}), "has the member name '../../etc/a.npy'"),
         (npz({"/etc/a.npy": npy(np.zeros(1))}), "has the member name"),
         (npz({"a.pkl": b"cos\nsystem\n"}), "has the member name 'a.pkl'"),
@@ -698,7 +809,7 @@ def test_the_same_arrays_give_the_same_bytes():
     assert all(same(unpack(pack(arrays))[k], v) for k, v in arrays.items())
 
 
-# nothing is executed --------------------------------------------------------------------------------------------------
+# nothing is executed ------------------------------------------------------------------------------
 
 
 class Bomb:
@@ -708,7 +819,9 @@ class Bomb:
         self.target = target
 
     def __reduce__(self):
-        return builtins.exec, (f"import pathlib; pathlib.Path({str(self.target)!r}).write_text('executed')",)
+        return builtins.exec, (
+            f"import pathlib; pathlib.Path({str(self.target)!r}).write_text('executed')",
+        )
 
 
 def hostile_files(target: Path) -> dict[str, bytes]:
@@ -746,10 +859,14 @@ def test_a_hostile_file_given_as_a_journal_runs_nothing(path, tmp_path, name):
 def test_a_hostile_file_stored_as_a_snapshot_runs_nothing(path, tmp_path, name, monkeypatch):
     target = tmp_path / "executed"
     data = hostile_files(target)[name]
-    monkeypatch.setattr("gedppl.journal.pack", lambda arrays: data)  # so that hash, chain and head all vouch for it
+    # so that hash, chain and head all vouch for it
+    monkeypatch.setattr("gedppl.journal.pack", lambda arrays: data)
     with Journal.create(path, PROTOCOL) as journal:
         journal.save_snapshot(0, {}, {})
-    with Journal.open(path) as journal, pytest.warns(RuntimeWarning, match="is damaged and was skipped"):
+    with (
+        Journal.open(path) as journal,
+        pytest.warns(RuntimeWarning, match="is damaged and was skipped"),
+    ):
         assert journal.latest_snapshot() is None
     assert not target.exists()
 
@@ -769,7 +886,14 @@ def test_the_bomb_would_go_off(tmp_path):
 @pytest.mark.parametrize(
     ("statements", "found"),
     [
-        (["CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records WHERE sequence < new.sequence; END"], "t"),
+        (
+            [
+                "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records WHERE sequence "
+                "< "
+                "new.sequence; END"
+            ],
+            "t",
+        ),
         (["CREATE VIEW v AS SELECT load_extension('x')"], "v"),
         (["ALTER TABLE records RENAME TO r", "CREATE VIEW records AS SELECT * FROM r"], "r"),
         (["CREATE VIRTUAL TABLE f USING fts3(a)"], "f"),
@@ -786,9 +910,13 @@ def test_a_schema_that_is_not_ours_is_refused_before_a_table_is_read(path, state
 
 
 def test_a_trigger_would_do_harm(path):
-    """The positive control of the test above: without the schema check the trigger eats the history."""
+    """The positive control of the test above: without the schema check the trigger eats the
+    history.
+    """
     filled(path)
-    trigger = "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records WHERE sequence < 5; END"
+    trigger = (
+        "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records WHERE sequence < 5; END"
+    )
     rebuilt(path, lambda db: db.execute(trigger), fix_head=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal_files, "_check_schema", lambda *_: None)
@@ -807,18 +935,24 @@ def test_a_stray_rollback_journal_is_refused(path):
 
 def test_an_absurdly_long_record_is_refused_before_it_is_read(path):
     filled(path)
-    rebuilt(path, lambda db: db.execute("UPDATE records SET arrays=zeroblob(40000000) WHERE sequence=5"), fix_head=False)
+    rebuilt(
+        path,
+        lambda db: db.execute("UPDATE records SET arrays=zeroblob(40000000) WHERE sequence=5"),
+        fix_head=False,
+    )
     with pytest.raises(JournalCorruptError, match="too big"):
         Journal.open(path)
 
 
-# exports --------------------------------------------------------------------------------------------------------------
+# exports ------------------------------------------------------------------------------------------
 
 
 def test_the_csv_has_one_readable_row_a_record(path, tmp_path):
     filled(path, 2)
     with Journal.open(path) as journal:
-        journal.append("alarm", {"sentence": "=cmd|' /C calc'!A0", "time": "payload's own", "e": 21.5})
+        journal.append(
+            "alarm", {"sentence": "=cmd|' /C calc'!A0", "time": "payload's own", "e": 21.5}
+        )
         assert journal.export_csv(tmp_path / "out.csv") == 6
     with open(tmp_path / "out.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -836,7 +970,14 @@ def test_the_blinded_export_shows_codes_and_nothing_that_gives_them_away(path, t
         for i in range(6):
             journal.append(
                 "decision",
-                {"id": i, "x": [0.5], "action": i % 3, "policy": [0.3, 0.7], "certificate": {"a": 1}, "new_key": i % 3},
+                {
+                    "id": i,
+                    "x": [0.5],
+                    "action": i % 3,
+                    "policy": [0.3, 0.7],
+                    "certificate": {"a": 1},
+                    "new_key": i % 3,
+                },
             )
         journal.append("alarm", {"sentence": "arm 2 hurts"})
         journal.append("observe", {"x": [[0.0]], "a": np.array([2, 0]), "y": [0.3, 0.4]})
@@ -864,7 +1005,10 @@ def test_the_blinded_export_shows_codes_and_nothing_that_gives_them_away(path, t
 def test_parquet_without_pyarrow_says_what_to_install(path, tmp_path, monkeypatch):
     filled(path, 1)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with Journal.open(path) as journal, pytest.raises(BackendNotFoundError, match="pip install pyarrow"):
+    with (
+        Journal.open(path) as journal,
+        pytest.raises(BackendNotFoundError, match="pip install pyarrow"),
+    ):
         journal.export_parquet(tmp_path / "out.parquet")
 
 

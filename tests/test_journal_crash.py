@@ -1,7 +1,8 @@
 """Kills, torn tails and bit flips: no acknowledged record is lost, and no damage goes unnoticed.
 
-Run as a script this file is the crash harness: a small process (no threads, no JAX, so forking is safe) that forks
-writers and kills them. Every guard here has a positive control, a variant without it that loses records.
+Run as a script this file is the crash harness: a small process (no threads, no JAX, so forking is
+safe) that forks writers and kills them. Every guard here has a positive control, a variant without
+it that loses records.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from gedppl.journal.format import Head, RawRecord
 LABELS = ("begun", "inserted", "committed", "synced")
 
 
-# the harness ----------------------------------------------------------------------------------------------------------
+# the harness --------------------------------------------------------------------------------------
 
 
 def write_until_killed(path: Path, pipe: int, label: str | None, careless: bool, seed: int) -> None:
-    """In the forked child: append and acknowledge over the pipe, for ever, or until `label` is reached often enough."""
+    """In the forked child: append and acknowledge over the pipe, for ever, or until `label` is
+    reached often enough.
+    """
     rng = random.Random(seed)
     journal = Journal.open(path)
     left = rng.randrange(2, 12)
@@ -54,13 +57,19 @@ def write_until_killed(path: Path, pipe: int, label: str | None, careless: bool,
         if rng.random() < 0.05:
             journal.save_snapshot(len(journal) - 1, {"a": np.full(2000, number, float)}, {})
             continue
-        sequences = journal.append_many([("outcome", {"number": number, "pad": "x" * rng.randrange(3000)})] * size)
+        sequences = journal.append_many(
+            [("outcome", {"number": number, "pad": "x" * rng.randrange(3000)})] * size
+        )
         if not careless:
             os.write(pipe, "".join(f"{s} {number}\n" for s in sequences).encode())
 
 
-def one_kill(path: Path, label: str | None, careless: bool, rng: random.Random) -> tuple[dict[int, int], str]:
-    """Fork a writer, kill it at the label or after a random time; what it acknowledged, and how it died."""
+def one_kill(
+    path: Path, label: str | None, careless: bool, rng: random.Random
+) -> tuple[dict[int, int], str]:
+    """Fork a writer, kill it at the label or after a random time; what it acknowledged, and how
+    it died.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -78,7 +87,11 @@ def one_kill(path: Path, label: str | None, careless: bool, rng: random.Random) 
         received += chunk
     os.close(reader)
     _, status = os.waitpid(child, 0)
-    died = "killed" if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else f"status {status}"
+    died = (
+        "killed"
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        else f"status {status}"
+    )
     lines = received[: received.rfind(b"\n") + 1].decode().split("\n")[:-1]
     return {int(s): int(n) for s, n in (line.split() for line in lines)}, died
 
@@ -87,7 +100,14 @@ def harness(path: Path, kills: int, careless: bool, seed: int) -> dict:
     rng = random.Random(seed)
     Journal.create(path, {"problem": "crash"}).close()
     acknowledged: dict[int, int] = {}
-    report = {"kills": 0, "lost": 0, "moved": 0, "acknowledged": 0, "unacknowledged_kept": 0, "bad_deaths": []}
+    report = {
+        "kills": 0,
+        "lost": 0,
+        "moved": 0,
+        "acknowledged": 0,
+        "unacknowledged_kept": 0,
+        "bad_deaths": [],
+    }
     for i in range(kills):
         label = (None, *LABELS)[i % (1 + len(LABELS))]
         new, died = one_kill(path, label, careless, rng)
@@ -110,9 +130,18 @@ def harness(path: Path, kills: int, careless: bool, seed: int) -> dict:
 
 
 def run_harness(folder: Path, kills: int, *, careless: bool = False, seed: int = 0) -> dict:
-    command = [sys.executable, __file__, str(folder / "crash.db"), str(kills), str(int(careless)), str(seed)]
+    command = [
+        sys.executable,
+        __file__,
+        str(folder / "crash.db"),
+        str(kills),
+        str(int(careless)),
+        str(seed),
+    ]
     root = str(Path(__file__).parents[1])
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -125,7 +154,8 @@ def check(report: dict, kills: int) -> None:
     assert report["kills"] == kills
     assert report["acknowledged"] > kills
     assert (report["lost"], report["moved"]) == (0, 0)
-    assert report["unacknowledged_kept"] > 0  # kills between commit and head did happen, and the record was kept
+    # kills between commit and head did happen, and the record was kept
+    assert report["unacknowledged_kept"] > 0
 
 
 @needs_fork
@@ -144,7 +174,7 @@ def test_a_writer_that_acknowledges_first_loses_records(tmp_path):
     assert run_harness(tmp_path, 15, careless=True)["lost"] > 0
 
 
-# damage ---------------------------------------------------------------------------------------------------------------
+# damage -------------------------------------------------------------------------------------------
 
 
 def contents(journal: Journal) -> list[tuple]:
@@ -153,7 +183,9 @@ def contents(journal: Journal) -> list[tuple]:
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory) -> tuple[Path, Path, list[tuple]]:
-    """A journal in use (its newest records in the log), the same one closed (all in the database), and its records."""
+    """A journal in use (its newest records in the log), the same one closed (all in the
+    database), and its records.
+    """
     live, closed = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("closed")
     used = tmp_path_factory.mktemp("used")
     with Journal.create(used / "j.db", {"problem": "flips"}) as journal:
@@ -191,7 +223,9 @@ def unguarded(folder: Path) -> list[tuple] | None:
     try:
         with contextlib.closing(sqlite3.connect(folder / "j.db")) as db, db:
             intact = db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-            rows = db.execute("SELECT sequence, time_ns, kind, payload FROM records ORDER BY sequence").fetchall()
+            rows = db.execute(
+                "SELECT sequence, time_ns, kind, payload FROM records ORDER BY sequence"
+            ).fetchall()
         db.close()
         return [(s, t, k, json.dumps(json.loads(p))) for s, t, k, p in rows] if intact else None
     except (sqlite3.Error, ValueError, TypeError):
@@ -212,7 +246,9 @@ def tear(file: Path, rng: random.Random) -> None:
 
 
 def tally(pristine, reader, damage, trials: int, work: Path, seed: int) -> dict[str, int]:
-    """Damage one random file of the journal at a time: how often it was refused, harmless, and undetected."""
+    """Damage one random file of the journal at a time: how often it was refused, harmless, and
+    undetected.
+    """
     live, closed, records = pristine
     rng = random.Random(seed)
     counts = {"refused": 0, "harmless": 0, "undetected": 0}
@@ -221,7 +257,9 @@ def tally(pristine, reader, damage, trials: int, work: Path, seed: int) -> dict[
         copy(rng.choice((live, closed)), work)
         damage(rng.choice(sorted(work.iterdir())), rng)
         found = reader(work)
-        counts["refused" if found is None else "harmless" if found == records else "undetected"] += 1
+        counts[
+            "refused" if found is None else "harmless" if found == records else "undetected"
+        ] += 1
     return counts
 
 
@@ -239,13 +277,17 @@ def test_damage_anywhere_is_found_in_three_thousand_trials(pristine, tmp_path, d
     assert tally(pristine, guarded, damage, 3000, tmp_path / "w", seed=3)["undetected"] == 0
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("damage", [flip, tear])
 def test_sqlite_alone_lets_damage_through(pristine, tmp_path, damage):
     assert tally(pristine, unguarded, damage, 150, tmp_path / "w", seed=2)["undetected"] > 10
 
 
-def test_a_damaged_last_frame_silently_drops_a_row_from_sqlite_but_not_from_the_journal(pristine, tmp_path):
+def test_a_damaged_last_frame_silently_drops_a_row_from_sqlite_but_not_from_the_journal(
+    pristine, tmp_path
+):
     live, _, records = pristine
     copy(live, tmp_path)
     log = tmp_path / "j.db-wal"
@@ -279,7 +321,12 @@ def test_neither_the_chain_nor_the_head_can_be_left_out(pristine, tmp_path, part
         def agreeing(data: bytes) -> tuple[Head, bool]:
             """A head that agrees with what the database has left."""
             last = records[-2]
-            with contextlib.closing(sqlite3.connect(f"file:{tmp_path / 'j.db'}?mode=ro", uri=True)) as db, db:
+            with (
+                contextlib.closing(
+                    sqlite3.connect(f"file:{tmp_path / 'j.db'}?mode=ro", uri=True)
+                ) as db,
+                db,
+            ):
                 row = db.execute("SELECT hash FROM records WHERE sequence=?", (last[0],)).fetchone()
             db.close()
             return Head(99, last[0] + 1, row[0]), False
@@ -290,11 +337,15 @@ def test_neither_the_chain_nor_the_head_can_be_left_out(pristine, tmp_path, part
     assert found != records
 
 
-# a power failure ------------------------------------------------------------------------------------------------------
+# a power failure ----------------------------------------------------------------------------------
 
 
-def test_whatever_part_of_an_unacknowledged_write_reached_the_disk_the_acknowledged_ones_are_there(tmp_path):
-    """At every append: the files as after the commit, with the log cut anywhere in its new part and the head not yet synced."""
+def test_whatever_part_of_an_unacknowledged_write_reached_the_disk_the_acknowledged_ones_are_there(
+    tmp_path,
+):
+    """At every append: the files as after the commit, with the log cut anywhere in its new part
+    and the head not yet synced.
+    """
     folder, crashed = tmp_path / "j", tmp_path / "crashed"
     folder.mkdir()
     rng = random.Random(5)
@@ -325,4 +376,8 @@ def test_whatever_part_of_an_unacknowledged_write_reached_the_disk_the_acknowled
 
 
 if __name__ == "__main__":
-    print(json.dumps(harness(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", int(sys.argv[4]))))
+    print(
+        json.dumps(
+            harness(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1", int(sys.argv[4]))
+        )
+    )

@@ -31,7 +31,10 @@ AT = np.zeros((3, 1))
 def page() -> dict:
     """The names that the page's first block defines."""
     names: dict = {}
-    exec(compile(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[0], str(PAGE), "exec"), names)
+    exec(
+        compile(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[0], str(PAGE), "exec"),
+        names,
+    )
     return names
 
 
@@ -63,7 +66,9 @@ def learners(name: str):
     """Before any row, and after two refits."""
     fresh = learner_for(CLASSES[name](), delta=0.05, confidence=RULES.get(name))
     x, a, y = rows()
-    return fresh, fresh.absorb(x[:20], a[:20], y[:20]).refit().absorb(x[20:], a[20:], y[20:]).refit()
+    return fresh, fresh.absorb(x[:20], a[:20], y[:20]).refit().absorb(
+        x[20:], a[20:], y[20:]
+    ).refit()
 
 
 @pytest.fixture(params=list(CLASSES))
@@ -144,21 +149,30 @@ def test_what_was_stored_comes_back_to_the_last_digit(pair) -> None:
     np.testing.assert_array_equal(one.lower, other.lower)
     again = Writer(strict=True)
     assert back.stored(again) == tree
-    assert all(np.array_equal(again.arrays[key], value, equal_nan=True) for key, value in writer.arrays.items())
+    assert all(
+        np.array_equal(again.arrays[key], value, equal_nan=True)
+        for key, value in writer.arrays.items()
+    )
     with pytest.raises((ValueError, KeyError)):
         fresh.restored(Reader(writer.arrays), {name: tree[name] for name in list(tree)[1:]})
 
 
 def test_a_set_that_is_no_likelihood_set_says_that_it_cannot_be_stored() -> None:
-    """Its threshold is a field, None for a ball: stored with one it would come back as another set."""
+    """Its threshold is a field, None for a ball: stored with one it would come back as another
+    set.
+    """
     cls = Glm("Bernoulli", K, constant_arms)
     ratio, ball = (
         learner_for(cls, delta=0.05, confidence=rule).absorb(*rows()).refit()
         for rule in (None, hellinger_ball(bracketing(2.0, 1.0)))
     )
-    assert [s.threshold is None for s in (*ratio.sets, *ball.sets)] == [False] * len(ratio.sets) + [True]
+    assert [s.threshold is None for s in (*ratio.sets, *ball.sets)] == [False] * len(ratio.sets) + [
+        True
+    ]
     ratio.stored(Writer(strict=True))
-    with pytest.raises(NotStorableError, match="a divergence ball around a program cannot be part of a snapshot"):
+    with pytest.raises(
+        NotStorableError, match="a divergence ball around a program cannot be part of a snapshot"
+    ):
         ball.stored(Writer(strict=True))
     flipped = replace(ball, sets=tuple(replace(s, threshold=0.0) for s in ball.sets))
     flipped.stored(Writer(strict=True))  # the field alone decides

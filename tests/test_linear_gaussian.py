@@ -1,4 +1,6 @@
-"""The linear-Gaussian learner: closed forms against brute force, coverage as a statistic, guards with controls."""
+"""The linear-Gaussian learner: closed forms against brute force, coverage as a statistic, guards
+with controls.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,15 @@ def features(x, a):
 
 def line(scale=0.1, offset=0.0, features=features):
     def fixed(x, a):
-        return {"scale": np.broadcast_to(scale(x, a) if callable(scale) else scale, len(a)).astype(float)}
+        return {
+            "scale": np.broadcast_to(scale(x, a) if callable(scale) else scale, len(a)).astype(
+                float
+            )
+        }
 
-    return LinearPredictor("Normal", "identity", features, lambda x, a: np.full(len(a), offset), fixed)
+    return LinearPredictor(
+        "Normal", "identity", features, lambda x, a: np.full(len(a), offset), fixed
+    )
 
 
 def rows(n, theta, seed=0, scale=0.1, offset=0.0):
@@ -49,21 +57,26 @@ def fitted(n=60, seed=0, steps=6, **settings):
     return learner
 
 
-# evidence and fit ---------------------------------------------------------------------------------------------------------
+# evidence and fit ---------------------------------------------------------------------------------
 
 
 def test_running_predictives_sum_to_the_log_evidence():
     x, a, y = rows(200, THETA)
     noise = np.random.default_rng(1).uniform(0.05, 0.3, 200)
     model = line(scale=lambda x, a: noise)  # for exactly these 200 rows
-    learner = LinearGaussianLearner.start(model, 3, delta=0.05, prior_mean=[0.1, 0.0, 0.2], prior_precision=[1.0, 2.0, 0.5])
+    learner = LinearGaussianLearner.start(
+        model, 3, delta=0.05, prior_mean=[0.1, 0.0, 0.2], prior_precision=[1.0, 2.0, 0.5]
+    )
     learner = learner.absorb(x, a, y)
     covariance, centre, running = np.diag([1, 0.5, 2.0]), np.array([0.1, 0.0, 0.2]), 0.0
     for phi, outcome, s in zip(features(x, a), y, noise):  # the literal predictive, row by row
         spread = phi @ covariance @ phi + s**2
         running += stats.norm.logpdf(outcome, phi @ centre, math.sqrt(spread))
         gain = covariance @ phi / spread
-        centre, covariance = centre + gain * (outcome - phi @ centre), covariance - np.outer(gain, phi @ covariance)
+        centre, covariance = (
+            centre + gain * (outcome - phi @ centre),
+            covariance - np.outer(gain, phi @ covariance),
+        )
     assert learner.log_evidence == pytest.approx(running, abs=1e-8)
     np.testing.assert_allclose(learner.refit().theta, centre, atol=1e-10)
 
@@ -79,7 +92,11 @@ def test_one_batch_equals_row_by_row_and_order_does_not_matter():
     for other in (single.refit(), back):
         np.testing.assert_allclose(other.theta, whole.theta, atol=1e-12)
         at = np.array([[0.2], [0.9]])
-        np.testing.assert_allclose(other.bounds(mean(-9, 9), at, K).upper, whole.bounds(mean(-9, 9), at, K).upper, atol=1e-9)
+        np.testing.assert_allclose(
+            other.bounds(mean(-9, 9), at, K).upper,
+            whole.bounds(mean(-9, 9), at, K).upper,
+            atol=1e-9,
+        )
 
 
 def test_absorb_and_refit_leave_the_old_learner_as_it_was():
@@ -96,11 +113,13 @@ def test_absorb_and_refit_leave_the_old_learner_as_it_was():
     assert one.snapshots[:-1] == two.snapshots[:-1]
 
 
-# the set ------------------------------------------------------------------------------------------------------------------
+# the set ------------------------------------------------------------------------------------------
 
 
 def test_process_equals_its_defining_integral():
-    """M(theta) = E_u p(data | theta + u) / p(data | theta), u ~ N(0, Lambda^-1), by quadrature in one dimension."""
+    """M(theta) = E_u p(data | theta + u) / p(data | theta), u ~ N(0, Lambda^-1), by quadrature
+    in one dimension.
+    """
     rng = np.random.default_rng(3)
     phi, theta, precision = rng.normal(size=12), 0.4, 2.5
     r = phi * 0.7 + rng.normal(size=12)
@@ -114,7 +133,9 @@ def test_process_equals_its_defining_integral():
     seen = ellipsoids.seen_directions(np.array([[A]]))
     before = np.zeros((1, 1, 1)), np.zeros((1, 1))
     z = seen.down @ [theta - b / A]
-    found = ellipsoids.log_processes(seen, np.array([b]), *before, np.array([[[1 / precision]]]))(z[None])[0]
+    found = ellipsoids.log_processes(seen, np.array([b]), *before, np.array([[[1 / precision]]]))(
+        z[None]
+    )[0]
     assert found[0] == pytest.approx(math.log(integral), abs=1e-8)
     marginal = stats.multivariate_normal.logpdf(r, np.zeros(12), np.eye(12) + np.outer(phi, phi))
     bet = ellipsoids.log_bet(seen, np.array([b]), np.eye(1))(z[None])[0]
@@ -129,16 +150,27 @@ def test_a_later_start_is_the_process_of_the_later_rows_alone():
     early, late = phi[:12], phi[12:]
     seen = ellipsoids.seen_directions(phi.T @ phi)
     z = seen.down @ theta - seen.lift.T @ (phi.T @ r)
-    found = ellipsoids.log_processes(seen, phi.T @ r, (early.T @ early)[None], (early.T @ r[:12])[None], C[None])(z[None])
+    found = ellipsoids.log_processes(
+        seen, phi.T @ r, (early.T @ early)[None], (early.T @ r[:12])[None], C[None]
+    )(z[None])
     score = late.T @ (r[12:] - late @ theta)
     A = late.T @ late
-    literal = 0.5 * score @ np.linalg.solve(A + np.linalg.inv(C), score) - 0.5 * np.linalg.slogdet(np.eye(3) + A @ C)[1]
+    literal = (
+        0.5 * score @ np.linalg.solve(A + np.linalg.inv(C), score)
+        - 0.5 * np.linalg.slogdet(np.eye(3) + A @ C)[1]
+    )
     assert found[0, 0] == pytest.approx(literal, rel=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{}, {"norm_bound": 0.6}, {"known_direction": ([1.0, 0.0, 0.0], 0.3)}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"norm_bound": 0.6}, {"known_direction": ([1.0, 0.0, 0.0], 0.3)}]
+)
 def test_bounds_hold_every_member_and_are_nearly_attained(settings):
-    learner = LinearGaussianLearner.start(line(), 3, delta=0.05, **settings).absorb(*rows(80, THETA)).refit()
+    learner = (
+        LinearGaussianLearner.start(line(), 3, delta=0.05, **settings)
+        .absorb(*rows(80, THETA))
+        .refit()
+    )
     x = np.array([[0.2], [0.9]])
     wide = mean(-50, 50)
     bounds = learner.bounds(wide, x, K)
@@ -158,15 +190,20 @@ def test_bounds_hold_every_member_and_are_nearly_attained(settings):
         ball = learner.space.ball
         return inside if ball is None else min(inside, 50 * (1 - theta @ ball @ theta))
 
-    for i in (1, 5):  # the true supremum over the mixture set, by penalty-free search along the basis
+    # the true supremum over the mixture set, by penalty-free search along the basis
+    for i in (1, 5):
         best = -np.inf
         for seed in range(3):
             found = optimize.minimize(
                 lambda eta, i=i: -phi[i] @ (learner.space.origin + learner.space.basis @ eta),
                 (learner.theta - learner.space.origin) @ learner.space.basis + 1e-4 * seed,
-                constraints={"type": "ineq", "fun": lambda e: slack(learner.space.origin + learner.space.basis @ e)},
-                method="SLSQP", options={"maxiter": 200, "ftol": 1e-10},
-            )  # fmt: skip
+                constraints={
+                    "type": "ineq",
+                    "fun": lambda e: slack(learner.space.origin + learner.space.basis @ e),
+                },
+                method="SLSQP",
+                options={"maxiter": 200, "ftol": 1e-10},
+            )
             theta = learner.space.origin + learner.space.basis @ found.x
             if slack(theta) > -1e-6:
                 best = max(best, phi[i] @ theta)
@@ -180,14 +217,18 @@ def test_witness_attains_the_upper_value():
     x = np.array([[0.2], [0.9]])
     phi = features(np.repeat(x, K, 0), np.tile(np.arange(K), 2))
     bounds = learner.bounds(mean(-50, 50), x, K)
-    np.testing.assert_allclose((phi * bounds.witness.reshape(-1, 3)).sum(1), bounds.upper.ravel(), atol=1e-9)
+    np.testing.assert_allclose(
+        (phi * bounds.witness.reshape(-1, 3)).sum(1), bounds.upper.ravel(), atol=1e-9
+    )
     below = learner.bounds(probability(below=0.3), x, K)
     chance = stats.norm.cdf(0.3, (phi * below.witness.reshape(-1, 3)).sum(1), 0.1)
     np.testing.assert_allclose(chance, below.upper.ravel(), atol=1e-9)
 
 
 def misses(settings, runs, rounds, seed, inflate=1.0, delta=0.2):
-    """Runs in which the truth leaves the set at some time, under a greedy design that drops an action after bad luck."""
+    """Runs in which the truth leaves the set at some time, under a greedy design that drops an
+    action after bad luck.
+    """
     count = 0
     theta = np.array([0.5, 0.5])
     model = line(features=lambda x, a: np.eye(2)[a])
@@ -210,7 +251,8 @@ def misses(settings, runs, rounds, seed, inflate=1.0, delta=0.2):
 def test_covers_at_all_times_under_an_adaptive_design_and_not_with_understated_noise():
     most = int(stats.binom.ppf(0.9999, 40, 0.2))
     assert misses({}, 40, 60, seed=0) <= most
-    assert misses({}, 40, 60, seed=0, inflate=2.5) > most  # the control: the declared scale is too small
+    # the control: the declared scale is too small
+    assert misses({}, 40, 60, seed=0, inflate=2.5) > most
 
 
 @pytest.mark.slow
@@ -220,21 +262,31 @@ def test_covers_in_400_runs(settings):
 
 
 def test_narrower_than_the_chi_square_union_and_than_one_start():
-    """d=5, t=1000, delta=.05: the half-width along a feature, against chi2_{5, 1 - delta/(2 t^3)}."""
+    """d=5, t=1000, delta=.05: the half-width along a feature, against chi2_{5, 1 - delta/(2
+    t^3)}.
+    """
     rng = np.random.default_rng(0)
     phi = rng.normal(size=(1000, 5)) / math.sqrt(5)
     y = phi @ np.full(5, 0.2) + 0.1 * rng.normal(size=1000)
     model = LinearPredictor(
-        "Normal", "identity", lambda x, a: x, lambda x, a: np.zeros(len(a)), lambda x, a: {"scale": np.full(len(a), 0.1)}
+        "Normal",
+        "identity",
+        lambda x, a: x,
+        lambda x, a: np.zeros(len(a)),
+        lambda x, a: {"scale": np.full(len(a), 0.1)},
     )
     width = {}
     for restarts in (True, False):
-        learner = LinearGaussianLearner.start(model, 5, delta=0.05, prior_precision=1.0, restarts=restarts)
+        learner = LinearGaussianLearner.start(
+            model, 5, delta=0.05, prior_precision=1.0, restarts=restarts
+        )
         for i in range(1000):
             learner = learner.absorb(phi[i : i + 1], np.array([0]), y[i : i + 1])
         learner = learner.refit()
         width[restarts] = learner.bounds(mean(-9, 9), np.eye(5)[:1], 1)
-    union = math.sqrt(stats.chi2.isf(0.05 / (2 * 1000**3), 5) * np.linalg.inv(phi.T @ phi)[0, 0]) * 0.1
+    union = (
+        math.sqrt(stats.chi2.isf(0.05 / (2 * 1000**3), 5) * np.linalg.inv(phi.T @ phi)[0, 0]) * 0.1
+    )
     half = float((width[True].upper - width[True].lower)[0, 0]) / 2
     assert half < 0.8 * union
     assert half < 0.9 * float((width[False].upper - width[False].lower)[0, 0]) / 2
@@ -246,7 +298,8 @@ def test_unseen_directions_get_the_functionals_range():
     np.testing.assert_array_equal(bounds.lower, np.zeros((1, K)))
     np.testing.assert_array_equal(bounds.upper, np.ones((1, K)))
     x = rows(50, THETA)[0]
-    seen = start.absorb(x, np.zeros(50, int), features(x, np.zeros(50)) @ THETA + 0.01).refit()  # action 0 alone
+    # action 0 alone
+    seen = start.absorb(x, np.zeros(50, int), features(x, np.zeros(50)) @ THETA + 0.01).refit()
     bounds = seen.bounds(mean(0, 1), np.array([[0.5]]), K)
     assert bounds.upper[0, 0] < 0.6
     np.testing.assert_array_equal(bounds.upper[0, 1:], [1, 1])
@@ -257,35 +310,60 @@ def test_unseen_directions_get_the_functionals_range():
 def test_feature_scales_do_not_matter():
     """A feature in other units gives the same bounds once the data outweigh the prior."""
     x, a, y = rows(300, THETA)
-    usual = LinearGaussianLearner.start(line(), 3, delta=0.05, prior_precision=[1, 1, 1.0]).absorb(x, a, y).refit()
+    usual = (
+        LinearGaussianLearner.start(line(), 3, delta=0.05, prior_precision=[1, 1, 1.0])
+        .absorb(x, a, y)
+        .refit()
+    )
     units = np.array([1.0, 1e-5, 1e4])
     scaled = line(features=lambda x, a: features(x, a) * units)
-    other = LinearGaussianLearner.start(scaled, 3, delta=0.05, prior_precision=units**2).absorb(x, a, y).refit()
+    other = (
+        LinearGaussianLearner.start(scaled, 3, delta=0.05, prior_precision=units**2)
+        .absorb(x, a, y)
+        .refit()
+    )
     at = np.array([[0.7]])
-    np.testing.assert_allclose(other.bounds(mean(0, 1), at, K).upper, usual.bounds(mean(0, 1), at, K).upper, rtol=1e-7)
+    np.testing.assert_allclose(
+        other.bounds(mean(0, 1), at, K).upper, usual.bounds(mean(0, 1), at, K).upper, rtol=1e-7
+    )
 
 
 def test_a_norm_bound_and_a_known_direction_only_cut():
     x = np.array([[0.5]])
     plain, ball, known = (
-        LinearGaussianLearner.start(line(), 3, delta=0.05, prior_precision=1.0, **more).absorb(*rows(12, THETA)).refit()
-        for more in ({}, {"norm_bound": 0.4}, {"known_direction": ([[1.0, 0.5, 0.0]], [THETA @ [1, 0.5, 0]])})
+        LinearGaussianLearner.start(line(), 3, delta=0.05, prior_precision=1.0, **more)
+        .absorb(*rows(12, THETA))
+        .refit()
+        for more in (
+            {},
+            {"norm_bound": 0.4},
+            {"known_direction": ([[1.0, 0.5, 0.0]], [THETA @ [1, 0.5, 0]])},
+        )
     )
-    width = [np.ptp([b.lower, b.upper], axis=0) for b in (s.bounds(mean(-9, 9), x, K) for s in (plain, ball, known))]
+    width = [
+        np.ptp([b.lower, b.upper], axis=0)
+        for b in (s.bounds(mean(-9, 9), x, K) for s in (plain, ball, known))
+    ]
     assert (width[1] < width[0]).all()
     assert (width[2] < width[0]).all()
     assert width[2][0, 0] == pytest.approx(0, abs=1e-9)  # phi(0.5, action 0) is the known direction
     assert known.contains(THETA)
     assert not known.contains(THETA + 0.01)
     assert not ball.contains(np.array([0.5, 0.0, 0.0]))
-    parts = LinearGaussianLearner.start(line(), 3, delta=0.05, norm_bound=[([0], 0.4), ([1, 2], 0.3)])
+    parts = LinearGaussianLearner.start(
+        line(), 3, delta=0.05, norm_bound=[([0], 0.4), ([1, 2], 0.3)]
+    )
     assert parts.contains(np.array([0.4, 0.0, 0.3]))
     assert parts.bounds(mean(-9, 9), x, K).upper.max() < 1
 
 
 def test_a_jump_empties_the_set_and_is_said():
-    """Later rows contradict earlier ones: no parameter is left, nothing is called guaranteed, bounds fall back to the range."""
-    learner = LinearGaussianLearner.start(line(features=lambda x, a: np.ones((len(a), 1))), 1, delta=0.05)
+    """Later rows contradict earlier ones: no parameter is left, nothing is called guaranteed,
+    bounds fall back to the range.
+    """
+    learner = LinearGaussianLearner.start(
+        line(features=lambda x, a: np.ones((len(a), 1))), 1, delta=0.05
+    )
     x, at = np.zeros((1, 1)), np.array([[0.5]])
     before = None
     for i in range(300):
@@ -300,15 +378,22 @@ def test_a_jump_empties_the_set_and_is_said():
     bounds, trail = learner.bounds(mean(0, 1), at, K), learner.trail(mean(0, 1), at, K)
     assert not bounds.guaranteed
     assert bounds.note == EMPTY
-    for upper, lower in ((bounds.upper[0], bounds.lower[0]), (trail.upper[0, -1], trail.lower[0, -1])):
+    for upper, lower in (
+        (bounds.upper[0], bounds.lower[0]),
+        (trail.upper[0, -1], trail.lower[0, -1]),
+    ):
         np.testing.assert_array_equal(upper, np.ones(K))
         np.testing.assert_array_equal(lower, np.zeros(K))
 
 
 def test_sets_of_different_times_that_do_not_meet_leave_the_whole_range():
-    """With one start only no set is empty after a jump, but the old and the new one are apart: no parameter is in both."""
+    """With one start only no set is empty after a jump, but the old and the new one are apart:
+    no parameter is in both.
+    """
     model = line(features=lambda x, a: np.ones((len(a), 1)))
-    learner = LinearGaussianLearner.start(model, 1, delta=0.05, restarts=False, prior_precision=1e-3, intersect=True)
+    learner = LinearGaussianLearner.start(
+        model, 1, delta=0.05, restarts=False, prior_precision=1e-3, intersect=True
+    )
     x = np.zeros((1000, 1))
     learner = learner.absorb(x, np.zeros(1000, int), np.full(1000, 0.9)).refit()
     assert learner.bounds(mean(0, 1), np.array([[0.5]]), 1).guaranteed
@@ -317,39 +402,56 @@ def test_sets_of_different_times_that_do_not_meet_leave_the_whole_range():
     assert (bounds.lower[0, 0], bounds.upper[0, 0]) == (0.0, 1.0)
     assert not bounds.guaranteed
     assert bounds.note == EMPTY
-    np.testing.assert_allclose(learner.trail(mean(0, 1), np.array([[0.5]]), 1).upper[0, -1], bounds.upper[0])
+    np.testing.assert_allclose(
+        learner.trail(mean(0, 1), np.array([[0.5]]), 1).upper[0, -1], bounds.upper[0]
+    )
 
 
 def test_a_set_that_was_empty_once_leaves_the_intersection_empty():
-    """The rows in between contradict each other, the later ones drown them: the newest set alone is whole again."""
+    """The rows in between contradict each other, the later ones drown them: the newest set alone
+    is whole again.
+    """
     model = line(features=lambda x, a: np.ones((len(a), 1)))
     for intersect in (True, False):
         learner = LinearGaussianLearner.start(model, 1, delta=0.05, intersect=intersect)
         for level, count in ((5.0, 16), (0.1, 300), (0.1, 400_000)):
-            learner = learner.absorb(np.zeros((count, 1)), np.zeros(count, int), np.full(count, level)).refit()
+            learner = learner.absorb(
+                np.zeros((count, 1)), np.zeros(count, int), np.full(count, level)
+            ).refit()
         assert [s.empty for s in learner.snapshots] == [False, False, True, False]
-        bounds, trail = learner.bounds(mean(0, 1), np.array([[0.5]]), 1), learner.trail(mean(0, 1), np.array([[0.5]]), 1)
+        bounds, trail = (
+            learner.bounds(mean(0, 1), np.array([[0.5]]), 1),
+            learner.trail(mean(0, 1), np.array([[0.5]]), 1),
+        )
         assert bounds.guaranteed is not intersect
         assert bool(bounds.upper[0, 0] == 1.0) is intersect
         np.testing.assert_array_equal(trail.upper[0, -1], bounds.upper[0])
 
 
 def test_ends_that_cross_by_rounding_are_no_contradiction():
-    """The estimate lies on the edge of a known direction: both ends are one number, up to rounding."""
+    """The estimate lies on the edge of a known direction: both ends are one number, up to
+    rounding.
+    """
     known = ([[1.0, 0.5, 0.0]], [THETA @ [1, 0.5, 0]])
-    learner = LinearGaussianLearner.start(line(), 3, delta=0.05, known_direction=known).absorb(*rows(60, THETA)).refit()
+    learner = (
+        LinearGaussianLearner.start(line(), 3, delta=0.05, known_direction=known)
+        .absorb(*rows(60, THETA))
+        .refit()
+    )
     bounds = learner.bounds(mean(0, 1), np.array([[0.5]]), K)
     assert bounds.guaranteed
     assert bounds.lower[0, 0] <= bounds.upper[0, 0] == pytest.approx(THETA @ [1, 0.5, 0])
 
 
-# snapshots ----------------------------------------------------------------------------------------------------------------
+# snapshots ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("intersect", [False, True])
 def test_trail_replays_what_each_snapshot_said(intersect):
     x = np.array([[0.1], [0.8]])
-    learner = LinearGaussianLearner.start(line(), 3, delta=0.05, norm_bound=1.0, intersect=intersect)
+    learner = LinearGaussianLearner.start(
+        line(), 3, delta=0.05, norm_bound=1.0, intersect=intersect
+    )
     said = [learner.bounds(mean(0, 1), x, K)]
     for seed in range(40):
         learner = learner.absorb(*rows(7, THETA, seed)).refit()
@@ -357,21 +459,34 @@ def test_trail_replays_what_each_snapshot_said(intersect):
     trail = learner.trail(mean(0, 1), x, K)
     assert trail.upper.shape == (2, 41, K)
     for part in ("estimate", "lower", "upper"):
-        np.testing.assert_allclose(getattr(trail, part), np.stack([getattr(s, part) for s in said], 1), atol=1e-12)
-    falling = (np.diff(trail.upper, axis=1) <= 1e-12).all() and (np.diff(trail.lower, axis=1) >= -1e-12).all()
+        np.testing.assert_allclose(
+            getattr(trail, part), np.stack([getattr(s, part) for s in said], 1), atol=1e-12
+        )
+    falling = (np.diff(trail.upper, axis=1) <= 1e-12).all() and (
+        np.diff(trail.lower, axis=1) >= -1e-12
+    ).all()
     assert falling == intersect
     np.testing.assert_array_equal(learner.snapshot_sizes, 7 * np.arange(41))
 
 
-# functionals --------------------------------------------------------------------------------------------------------------
+# functionals --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "functional",
-    [mean(-9, 9), quantile(0.9, -9, 9), cvar(0.8, -9, 9), variance(9), second_moment(99), probability(above=0.4),
-     probability(below=0.2), probability(above=-0.1, below=0.3), probability(above=lambda x, a: x[:, 0] + a)],
+    [
+        mean(-9, 9),
+        quantile(0.9, -9, 9),
+        cvar(0.8, -9, 9),
+        variance(9),
+        second_moment(99),
+        probability(above=0.4),
+        probability(below=0.2),
+        probability(above=-0.1, below=0.3),
+        probability(above=lambda x, a: x[:, 0] + a),
+    ],
     ids=lambda f: repr(f)[:40],
-)  # fmt: skip
+)
 def test_range_over_an_interval_of_loc_is_that_of_a_fine_grid(functional):
     from gedppl.density import Density
 
@@ -379,7 +494,9 @@ def test_range_over_an_interval_of_loc_is_that_of_a_fine_grid(functional):
     scale, x, a = np.array([0.3, 0.1, 0.5]), np.array([[0.1], [0.2], [0.3]]), np.arange(3)
     lower, upper = value_range(functional, low, high, scale, x, a)
     loc = low + np.linspace(0, 1, 4001)[:, None] * (high - low)
-    values = functional(Density("Normal", {"loc": loc, "scale": np.broadcast_to(scale, loc.shape)}), x, a)
+    values = functional(
+        Density("Normal", {"loc": loc, "scale": np.broadcast_to(scale, loc.shape)}), x, a
+    )
     np.testing.assert_allclose(lower[0], values.min(0), atol=1e-6)
     np.testing.assert_allclose(upper[0], values.max(0), atol=1e-6)
 
@@ -409,7 +526,7 @@ def test_squared_deviation_bounds_the_members():
     assert learner.squared_deviation(variance(1)) == 0
 
 
-# groups -------------------------------------------------------------------------------------------------------------------
+# groups -------------------------------------------------------------------------------------------
 
 
 def arms(x, a, n_arms=3):
@@ -425,10 +542,15 @@ def test_groups_are_read_off_the_features():
     assert [g.actions for g in own] == [None, (0,), (1,), (2,)]
     assert sum(g.share for g in own) == pytest.approx(1)
     shared = action_groups(dependence(features, 3, x))
-    assert [g.actions for g in shared] == [None]  # action 0 does without the third parameter, but owns none
+    # action 0 does without the third parameter, but owns none
+    assert [g.actions for g in shared] == [None]
     mixed = action_groups(dependence(lambda x, a: np.hstack([x, arms(x, a)]), 3, x))
     assert [(g.actions, g.share) for g in mixed[:2]] == [(None, 0.5), ((0,), 0.5 / 3)]
-    assert [g.actions for g in action_groups(dependence(arms, 3, x), wanted=(1, 2))] == [None, (1,), (2,)]
+    assert [g.actions for g in action_groups(dependence(arms, 3, x), wanted=(1, 2))] == [
+        None,
+        (1,),
+        (2,),
+    ]
 
 
 def grouped(groups, n=300, seed=0):
@@ -436,7 +558,9 @@ def grouped(groups, n=300, seed=0):
     theta = rng.normal(size=6) * 0.3
     x, a = rng.random((n, 1)), rng.integers(0, 3, n)
     y = arms(x, a) @ theta + 0.1 * rng.normal(size=n)
-    learner = LinearGaussianLearner.start(line(features=arms), 6, delta=0.05, prior_precision=1.0, groups=groups)
+    learner = LinearGaussianLearner.start(
+        line(features=arms), 6, delta=0.05, prior_precision=1.0, groups=groups
+    )
     for part in np.array_split(np.arange(n), 30):
         learner = learner.absorb(x[part], a[part], y[part]).refit()
     return learner, theta
@@ -453,15 +577,22 @@ def test_arms_with_parameters_of_their_own_pay_for_these_only():
 
 
 def test_a_groups_set_is_that_of_its_rows_alone():
-    """With the same share of delta an arm's set in a group equals the set of a learner that sees this arm's rows only."""
+    """With the same share of delta an arm's set in a group equals the set of a learner that sees
+    this arm's rows only.
+    """
     at = np.array([[0.4]])
     groups = action_groups(dependence(arms, 3, at))
     rng = np.random.default_rng(2)
     x, a = rng.random((200, 1)), rng.integers(0, 3, 200)
     y = arms(x, a) @ np.full(6, 0.3) + 0.1 * rng.normal(size=200)
-    start = LinearGaussianLearner.start(line(features=arms), 6, delta=0.04, prior_precision=1.0, groups=groups)
+    start = LinearGaussianLearner.start(
+        line(features=arms), 6, delta=0.04, prior_precision=1.0, groups=groups
+    )
     lone = LinearGaussianLearner.start(
-        line(features=lambda x, a: arms(x, a)[:, 2:4]), 2, delta=0.04 * groups[2].share, prior_precision=1.0
+        line(features=lambda x, a: arms(x, a)[:, 2:4]),
+        2,
+        delta=0.04 * groups[2].share,
+        prior_precision=1.0,
     )
     for i in range(200):
         row = slice(i, i + 1)
@@ -480,18 +611,22 @@ def test_groups_cover_under_an_adaptive_design():
     assert misses({"groups": groups}, 40, 60, seed=3, inflate=2.5) > most
 
 
-# units and infinity ------------------------------------------------------------------------------------------------------
+# units and infinity -------------------------------------------------------------------------------
 
 
 def test_an_unseen_action_is_unbounded_in_any_unit():
-    """Latency in nanoseconds: a working prior of sd 1 called 1e9 the worst case of an action that nobody had tried."""
+    """Latency in nanoseconds: a working prior of sd 1 called 1e9 the worst case of an action
+    that nobody had tried.
+    """
 
     def ones(x, a):
         return np.eye(2)[a]
 
     learner = LinearGaussianLearner.start(line(scale=1e8, features=ones), 2, delta=0.05)
     x = np.zeros((40, 1))
-    learner = learner.absorb(x, np.zeros(40, int), 1e9 + 1e8 * np.random.default_rng(0).normal(size=40)).refit()
+    learner = learner.absorb(
+        x, np.zeros(40, int), 1e9 + 1e8 * np.random.default_rng(0).normal(size=40)
+    ).refit()
     bounds = learner.bounds(mean(0, 1e11), np.zeros((1, 1)), 2)
     assert bounds.free_upper[0, 1] == np.inf
     assert bounds.upper[0, 1] == 1e11
@@ -500,11 +635,17 @@ def test_an_unseen_action_is_unbounded_in_any_unit():
 
 def test_a_prior_that_is_far_off_does_not_silence_the_data():
     learner = LinearGaussianLearner.start(
-        line(features=lambda x, a: np.ones((len(a), 1))), 1, delta=0.05, prior_mean=[0.2], prior_precision=1e20
+        line(features=lambda x, a: np.ones((len(a), 1))),
+        1,
+        delta=0.05,
+        prior_mean=[0.2],
+        prior_precision=1e20,
     )
     rng = np.random.default_rng(0)
     for _ in range(60):
-        learner = learner.absorb(np.zeros((1, 1)), np.zeros(1, int), 0.9 + 0.1 * rng.normal(size=1)).refit()
+        learner = learner.absorb(
+            np.zeros((1, 1)), np.zeros(1, int), 0.9 + 0.1 * rng.normal(size=1)
+        ).refit()
         bounds = learner.bounds(mean(0, 1), np.zeros((1, 1)), 1)
         assert bounds.upper[0, 0] >= 0.9 or bounds.empty
     assert not bounds.empty
@@ -517,7 +658,9 @@ def test_a_prior_that_is_far_off_does_not_silence_the_data():
 @pytest.mark.parametrize("ball", [None, 0.7])
 @pytest.mark.parametrize("k", [-9, -3, 5, 12])
 def test_units_of_outcome_and_context_change_nothing(k, ball, prior):
-    """Outcomes, noise, priors and bounds times 10^k, and a context's column times 10^k with its coefficient."""
+    """Outcomes, noise, priors and bounds times 10^k, and a context's column times 10^k with its
+    coefficient.
+    """
     x, a, y = rows(90, THETA)
     at = np.array([[0.2], [0.9]])
 
@@ -544,7 +687,9 @@ def test_shifted_outcomes_shift_the_bounds():
     at = np.array([[0.2], [0.9]])
     found = []
     for shift in (0.0, 3.0):
-        learner = LinearGaussianLearner.start(line(), 3, delta=0.05, prior_mean=[shift, 0, 0], prior_precision=1.0)
+        learner = LinearGaussianLearner.start(
+            line(), 3, delta=0.05, prior_mean=[shift, 0, 0], prior_precision=1.0
+        )
         learner = learner.absorb(x, a, y + shift).refit()
         bounds = learner.bounds(mean(-9, 9), at, K)
         found.append(np.stack([bounds.lower, bounds.upper]) - shift)
@@ -553,18 +698,25 @@ def test_shifted_outcomes_shift_the_bounds():
 
 def test_infinite_ends_of_every_functional_are_its_range():
     start = LinearGaussianLearner.start(line(), 3, delta=0.05)
-    for functional in (mean(0, 5), quantile(0.9, 0, 5), cvar(0.8, 0, 5), second_moment(9), probability(above=0.4),
-                       probability(above=-0.1, below=0.3)):  # fmt: skip
+    for functional in (
+        mean(0, 5),
+        quantile(0.9, 0, 5),
+        cvar(0.8, 0, 5),
+        second_moment(9),
+        probability(above=0.4),
+        probability(above=-0.1, below=0.3),
+    ):
         bounds = start.bounds(functional, np.array([[0.5]]), K)
         assert (bounds.upper == functional.high).all() or functional.below is not None
         assert bounds.guaranteed
     band = start.bounds(probability(above=-0.1, below=0.3), np.array([[0.5]]), K)
-    np.testing.assert_allclose(band.upper, stats.norm.cdf(2) - stats.norm.cdf(-2))  # nowhere can it be more
+    # nowhere can it be more
+    np.testing.assert_allclose(band.upper, stats.norm.cdf(2) - stats.norm.cdf(-2))
     fixed = start.bounds(variance(9), np.array([[0.5]]), K)
     np.testing.assert_allclose(fixed.upper, 0.01)
 
 
-# bad input ----------------------------------------------------------------------------------------------------------------
+# bad input ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

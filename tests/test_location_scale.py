@@ -1,4 +1,6 @@
-"""Normal and LogNormal outcomes of unknown scale: concave in (beta / sigma, 1 / sigma), bounds against brute force, coverage."""
+"""Normal and LogNormal outcomes of unknown scale: concave in (beta / sigma, 1 / sigma), bounds
+against brute force, coverage.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,22 @@ K = 2
 def table(family):
     shift = 1.0 if family == "LogNormal" else 0.0
     return {
-        "mean": mean(-WIDE, WIDE), "above": probability(above=0.3 + shift), "below": probability(below=0.8 + shift),
-        "between": probability(above=0.1 + shift, below=1.2 + shift), "quantile": quantile(0.9, -WIDE, WIDE),
-        "low quantile": quantile(0.2, -WIDE, WIDE), "cvar": cvar(0.8, -WIDE, WIDE), "variance": variance(WIDE),
+        "mean": mean(-WIDE, WIDE),
+        "above": probability(above=0.3 + shift),
+        "below": probability(below=0.8 + shift),
+        "between": probability(above=0.1 + shift, below=1.2 + shift),
+        "quantile": quantile(0.9, -WIDE, WIDE),
+        "low quantile": quantile(0.2, -WIDE, WIDE),
+        "cvar": cvar(0.8, -WIDE, WIDE),
+        "variance": variance(WIDE),
         "second moment": second_moment(WIDE),
-    }  # fmt: skip
+    }
 
 
 FUNCTIONALS = list(table("Normal"))
 
 
-# the claims about shapes -------------------------------------------------------------------------------------------------------
+# the claims about shapes --------------------------------------------------------------------------
 
 
 def is_concave(f, points, share):
@@ -53,31 +60,54 @@ def is_quasi_concave(f, points, share):
 
 def chords(seed=0, size=4000):
     rng = np.random.default_rng(seed)
-    return np.stack([2 * rng.standard_normal((2, size)), np.exp(rng.standard_normal((2, size)))], axis=-1), rng.random(size)
+    return np.stack(
+        [2 * rng.standard_normal((2, size)), np.exp(rng.standard_normal((2, size)))], axis=-1
+    ), rng.random(size)
 
 
 def test_the_log_density_is_jointly_concave_and_that_of_a_student_is_not() -> None:
     points, share = chords()
-    assert is_concave(lambda z: np.log(z[:, 1]) - 0.5 * (z[:, 1] * 1.3 - z[:, 0]) ** 2, points, share)
-    assert not is_concave(lambda z: np.log(z[:, 1]) - 2 * np.log1p((z[:, 1] * 1.3 - z[:, 0]) ** 2 / 3), points, share)
-    assert not is_concave(lambda z: -np.log(z[:, 1]) - 0.5 * ((1.3 - z[:, 0]) / z[:, 1]) ** 2, points, share)  # in (beta, sigma)
+    assert is_concave(
+        lambda z: np.log(z[:, 1]) - 0.5 * (z[:, 1] * 1.3 - z[:, 0]) ** 2, points, share
+    )
+    assert not is_concave(
+        lambda z: np.log(z[:, 1]) - 2 * np.log1p((z[:, 1] * 1.3 - z[:, 0]) ** 2 / 3), points, share
+    )
+    # in (beta, sigma)
+    assert not is_concave(
+        lambda z: -np.log(z[:, 1]) - 0.5 * ((1.3 - z[:, 0]) / z[:, 1]) ** 2, points, share
+    )
 
 
 SHAPES = {  # functional -> +1 quasi-concave, -1 quasi-convex, 2 both, 0 neither, in (phi'm, s)
-    ("Normal", "mean"): 2, ("Normal", "quantile"): 2, ("Normal", "cvar"): 2, ("Normal", "above"): 2, ("Normal", "variance"): 2,
-    ("Normal", "between"): 1, ("Normal", "second moment"): -1,
-    ("LogNormal", "quantile"): 2, ("LogNormal", "above"): 2, ("LogNormal", "between"): 1, ("LogNormal", "mean"): -1,
-    ("LogNormal", "cvar"): -1, ("LogNormal", "second moment"): -1, ("LogNormal", "variance"): 0,
-}  # fmt: skip
+    ("Normal", "mean"): 2,
+    ("Normal", "quantile"): 2,
+    ("Normal", "cvar"): 2,
+    ("Normal", "above"): 2,
+    ("Normal", "variance"): 2,
+    ("Normal", "between"): 1,
+    ("Normal", "second moment"): -1,
+    ("LogNormal", "quantile"): 2,
+    ("LogNormal", "above"): 2,
+    ("LogNormal", "between"): 1,
+    ("LogNormal", "mean"): -1,
+    ("LogNormal", "cvar"): -1,
+    ("LogNormal", "second moment"): -1,
+    ("LogNormal", "variance"): 0,
+}
 
 
 @pytest.mark.parametrize(("family", "name"), SHAPES, ids=lambda part: part)
 def test_level_sets_have_the_shape_that_the_bounds_rest_on(family, name) -> None:
-    """Both ways: what is said to have a shape has it, and what is said not to have it shows a chord that breaks it."""
+    """Both ways: what is said to have a shape has it, and what is said not to have it shows a
+    chord that breaks it.
+    """
     functional, (points, share) = table(family)[name], chords()
 
     def value(z):
-        found = np.asarray(functional(Density(family, {"loc": z[:, 0] / z[:, 1], "scale": 1 / z[:, 1]})), float)
+        found = np.asarray(
+            functional(Density(family, {"loc": z[:, 0] / z[:, 1], "scale": 1 / z[:, 1]})), float
+        )
         positive = family == "LogNormal" and name not in ("above", "between")
         return np.log(found) if positive else found
 
@@ -88,11 +118,13 @@ def test_level_sets_have_the_shape_that_the_bounds_rest_on(family, name) -> None
     assert (concave, convex) == (shape in (1, 2), shape in (-1, 2))
 
 
-# against brute force -----------------------------------------------------------------------------------------------------------
+# against brute force ------------------------------------------------------------------------------
 
 
 def a_class(family, **options):
-    return ScaleDouble(2, family, lambda x, a: linear_features(x, a)[:, :2], prior_sd=1.0, offset=0.2, **options)
+    return ScaleDouble(
+        2, family, lambda x, a: linear_features(x, a)[:, :2], prior_sd=1.0, offset=0.2, **options
+    )
 
 
 def learned(family, n=40, seed=0, cls=None, truth=(0.6, -0.4, -0.5), **options):
@@ -100,14 +132,20 @@ def learned(family, n=40, seed=0, cls=None, truth=(0.6, -0.4, -0.5), **options):
     rng = np.random.default_rng(seed)
     x, a = rng.standard_normal((n, 2)), rng.integers(0, K, n)
     y = cls.simulate(np.asarray(truth), x, a, rng)
-    return feed(LocationScaleLearner.start(cls, delta=0.05, seed=seed, **options), x, a, y, growth=1.4)
+    return feed(
+        LocationScaleLearner.start(cls, delta=0.05, seed=seed, **options), x, a, y, growth=1.4
+    )
 
 
 def extreme(learner, kept, functional, x, a, sign, seed):
-    """The largest sign * functional over a set, by a constrained optimiser on (beta, log sigma) that knows nothing of it."""
+    """The largest sign * functional over a set, by a constrained optimiser on (beta, log sigma)
+    that knows nothing of it.
+    """
     cls, rows = learner.cls, learner.rows
     x0, a0, y0 = (part[kept.start :] for part in (rows.x, rows.a, rows.y))
-    logs = 0.5 * len(y0) * np.log(2 * np.pi) + (np.log(y0).sum() if cls.family == "LogNormal" else 0.0)
+    logs = 0.5 * len(y0) * np.log(2 * np.pi) + (
+        np.log(y0).sum() if cls.family == "LogNormal" else 0.0
+    )
 
     def slack(theta):
         return float(cls.log_likelihood(theta, x0, a0, y0).sum() + logs - kept.threshold)
@@ -115,21 +153,32 @@ def extreme(learner, kept, functional, x, a, sign, seed):
     def value(theta):
         with np.errstate(over="ignore"):
             found = float(np.minimum(cls.values_at(functional, theta, x, a)[0], 1e300))
-        return np.log(found) if cls.family == "LogNormal" and functional.name != "probability" else found
+        return (
+            np.log(found)
+            if cls.family == "LogNormal" and functional.name != "probability"
+            else found
+        )
 
     fit, rng = kept.fits[0], np.random.default_rng(seed)
     centre = np.append(fit.coefficients, 0.5 * np.log(fit.rss / fit.n))
     best = -np.inf
     for start in range(4):
         found = minimize(
-            lambda t: -sign * value(t), centre + 0.1 * (start > 0) * rng.standard_normal(3), method="SLSQP",
-            constraints=[{"type": "ineq", "fun": slack}], options={"maxiter": 600, "ftol": 1e-14},
+            lambda t: -sign * value(t),
+            centre + 0.1 * (start > 0) * rng.standard_normal(3),
+            method="SLSQP",
+            constraints=[{"type": "ineq", "fun": slack}],
+            options={"maxiter": 600, "ftol": 1e-14},
             bounds=[(c - 4.0, c + 4.0) for c in centre],
-        )  # fmt: skip
+        )
         if slack(found.x) > -1e-7:
             best = max(best, -found.fun)
     assert np.isfinite(best)
-    return np.exp(sign * best) if cls.family == "LogNormal" and functional.name != "probability" else sign * best
+    return (
+        np.exp(sign * best)
+        if cls.family == "LogNormal" and functional.name != "probability"
+        else sign * best
+    )
 
 
 @pytest.mark.parametrize("family", ["Normal", "LogNormal"])
@@ -151,7 +200,9 @@ def compare(family, name, designs) -> None:
         learner = learned(family, n=n, seed=seed)
         x, a = np.random.default_rng(seed + 5).standard_normal((1, 2)), np.array([1])
         kept = learner.processes[0].kept[0]
-        reach = kept.reach(*(f(x, a) for f in (learner.form.features, learner.form.offset, learner.form.group)))
+        reach = kept.reach(
+            *(f(x, a) for f in (learner.form.features, learner.form.offset, learner.form.group))
+        )
         ends = scale_bounds.ends(family, functional, reach, x, a)
         for sign, found in ((-1, ends[0][0]), (1, ends[1][0])):
             want = extreme(learner, kept, functional, x, a, sign, seed)
@@ -165,7 +216,9 @@ def compare(family, name, designs) -> None:
 
 @pytest.mark.parametrize("family", ["Normal", "LogNormal"])
 def test_no_member_of_the_set_leaves_the_bounds(family) -> None:
-    """Members drawn around the fit and kept where the definition says so: a check that knows nothing of polygons."""
+    """Members drawn around the fit and kept where the definition says so: a check that knows
+    nothing of polygons.
+    """
     learner = learned(family, n=30, seed=3)
     x = np.random.default_rng(0).standard_normal((2, 2))
     spread = np.random.default_rng(1).standard_normal((40_000, 3)) * [0.5, 0.5, 0.6]
@@ -174,13 +227,15 @@ def test_no_member_of_the_set_leaves_the_bounds(family) -> None:
     assert len(inside) > 300
     xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), 2)
     for name, functional in table(family).items():
-        values = np.asarray(functional(learner.cls.density_at(inside, xs, actions), x=xs, a=actions), float)
+        values = np.asarray(
+            functional(learner.cls.density_at(inside, xs, actions), x=xs, a=actions), float
+        )
         found = learner.bounds(functional, x, K)
         assert np.all(values.max(axis=0) <= found.upper.ravel() * (1 + 1e-9) + 1e-9), name
         assert np.all(values.min(axis=0) >= found.lower.ravel() - 1e-9), name
 
 
-# coverage, adaptive ------------------------------------------------------------------------------------------------------------
+# coverage, adaptive -------------------------------------------------------------------------------
 
 
 def per_arm(x, a):
@@ -190,18 +245,27 @@ def per_arm(x, a):
 WORLDS = {
     "normal": (a_class("Normal"), 3),
     "lognormal": (a_class("LogNormal"), 3),
-    "a scale for each arm": (ScaleDouble(4, "Normal", arm_features(K), per_arm, K, prior_sd=1.0), 6),
+    "a scale for each arm": (
+        ScaleDouble(4, "Normal", arm_features(K), per_arm, K, prior_sd=1.0),
+        6,
+    ),
     "shared coefficients, a scale for each arm": (a_class("Normal", group=per_arm, n_groups=K), 4),
     "no prior": (ScaleDouble(2, "Normal", lambda x, a: linear_features(x, a)), 3),
 }
 GROUPS = {
     "a scale for each arm": (Group(None, 0.1, 6), Group((0,), 0.45, 3), Group((1,), 0.45, 3)),
-    "shared coefficients, a scale for each arm": (Group(None, 0.5, 4), Group((0,), 0.25, 3), Group((1,), 0.25, 3)),
+    "shared coefficients, a scale for each arm": (
+        Group(None, 0.5, 4),
+        Group((0,), 0.25, 3),
+        Group((1,), 0.25, 3),
+    ),
 }
 
 
 def run(name, seed, rounds):
-    """Greedy by the estimated mean. Whether the truth ever left a set, or any of its functionals its bounds; and the learner."""
+    """Greedy by the estimated mean. Whether the truth ever left a set, or any of its functionals
+    its bounds; and the learner.
+    """
     cls, dim = WORLDS[name]
     rng = np.random.default_rng(seed)
     truth = rng.standard_normal(dim) * 0.7
@@ -238,8 +302,11 @@ def test_anytime_coverage_under_a_greedy_design(name) -> None:
 def test_anytime_coverage_in_full(name) -> None:
     runs = [run(name, [seed, 2], 150) for seed in range(200)]
     missed = sum(miss for miss, _ in runs)
-    print(f"{name}: {missed} of 200 runs missed (nominal 10, at most {binom.ppf(0.9999, 200, 0.05):.0f}); median kappa "
-          f"{np.median([learner.kappa for _, learner in runs]):.2f}")  # fmt: skip
+    print(
+        f"{name}: {missed} of 200 runs missed (nominal 10, at most "
+        f"{binom.ppf(0.9999, 200, 0.05):.0f}); median kappa "
+        f"{np.median([learner.kappa for _, learner in runs]):.2f}"
+    )
     assert missed <= binom.ppf(0.9999, 200, 0.05)
 
 
@@ -261,7 +328,7 @@ def test_a_predictive_that_has_seen_its_outcomes_does_not_cover() -> None:
     assert missed > binom.ppf(0.9999, 20, 0.05)
 
 
-# what else is promised ---------------------------------------------------------------------------------------------------------
+# what else is promised ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("power", [-6, 5])
@@ -269,17 +336,28 @@ def test_no_unit_of_the_outcome_changes_a_bound(power) -> None:
     """Outcomes, prior and ranges times 10^k: means and quantiles grow with them, chances stay."""
     unit = 10.0**power
     cls = a_class("Normal")
-    other = ScaleDouble(2, "Normal", lambda x, a: unit * linear_features(x, a), prior_sd=1.0, offset=0.2 * unit,
-                        initial=[0.0, 0.0, np.log(unit)])  # fmt: skip
+    other = ScaleDouble(
+        2,
+        "Normal",
+        lambda x, a: unit * linear_features(x, a),
+        prior_sd=1.0,
+        offset=0.2 * unit,
+        initial=[0.0, 0.0, np.log(unit)],
+    )
     rng = np.random.default_rng(0)
     x, a = rng.standard_normal((40, 2)), rng.integers(0, K, 40)
     y = cls.simulate(np.array([0.6, -0.4, -0.5]), x, a, rng)
-    one, two = (feed(LocationScaleLearner.start(c, delta=0.05), x, a, v) for c, v in ((cls, y), (other, unit * y)))
+    one, two = (
+        feed(LocationScaleLearner.start(c, delta=0.05), x, a, v)
+        for c, v in ((cls, y), (other, unit * y))
+    )
     pairs = [
-        (mean(-9, 9), mean(-9 * unit, 9 * unit), unit), (quantile(0.9, -9, 9), quantile(0.9, -9 * unit, 9 * unit), unit),
-        (variance(9), variance(9 * unit**2), unit**2), (second_moment(9), second_moment(9 * unit**2), unit**2),
+        (mean(-9, 9), mean(-9 * unit, 9 * unit), unit),
+        (quantile(0.9, -9, 9), quantile(0.9, -9 * unit, 9 * unit), unit),
+        (variance(9), variance(9 * unit**2), unit**2),
+        (second_moment(9), second_moment(9 * unit**2), unit**2),
         (probability(above=0.3), probability(above=0.3 * unit), 1.0),
-    ]  # fmt: skip
+    ]
     for f, g, factor in pairs:
         left, right = one.bounds(f, x[:2], K), two.bounds(g, x[:2], K)
         np.testing.assert_allclose(left.upper * factor, right.upper, rtol=1e-6)
@@ -302,23 +380,31 @@ def test_an_action_without_rows_is_open_and_a_scale_without_rows_too() -> None:
 
 
 def test_rows_that_leave_no_residual_bound_no_scale() -> None:
-    """As many rows as coefficients: the likelihood has no top, and whatever it says of a scale is no bound."""
+    """As many rows as coefficients: the likelihood has no top, and whatever it says of a scale
+    is no bound.
+    """
     learner = learned("Normal", n=2)
     found = learner.bounds(mean(-7, 7), np.ones((1, 2)), K)
     assert (found.lower.min(), found.upper.max()) == (-7.0, 7.0)
 
 
 def test_a_users_function_is_looked_at_and_never_called_guaranteed() -> None:
-    found = learned("Normal").bounds(expected(lambda y, x, a: np.maximum(y, 0.0), 0, 9), np.ones((1, 2)), K)
+    found = learned("Normal").bounds(
+        expected(lambda y, x, a: np.maximum(y, 0.0), 0, 9), np.ones((1, 2)), K
+    )
     assert (found.method, found.guaranteed) == ("ascent", False)
     assert "grid" in found.note
 
 
 def test_data_that_no_scale_explains_refute_the_class() -> None:
-    """Predictions from a prior that is right, then outcomes that another family makes: the set has no member, and says so."""
+    """Predictions from a prior that is right, then outcomes that another family makes: the set
+    has no member, and says so.
+    """
     learner = learned("Normal", n=40)
     process = learner.processes[0]
-    void = process.__class__(process.group, process.table, process.evidence + 60.0, process.starts[:1], ())
+    void = process.__class__(
+        process.group, process.table, process.evidence + 60.0, process.starts[:1], ()
+    )
     broken = learner.__class__(**{**learner.__dict__, "processes": (void,)}).refit()
     found = broken.bounds(mean(-7, 7), np.ones((1, 2)), K)
     assert found.empty
@@ -327,7 +413,9 @@ def test_data_that_no_scale_explains_refute_the_class() -> None:
 
 
 def test_least_squares_survive_large_means() -> None:
-    """Outcomes around a million with noise of one: the residuals are taken from rows, not as a difference of large sums."""
+    """Outcomes around a million with noise of one: the residuals are taken from rows, not as a
+    difference of large sums.
+    """
     rng = np.random.default_rng(0)
     cls = ScaleDouble(2, "Normal", lambda x, a: np.stack([np.ones(len(a)), x[:, 0]], axis=1))
     x, a = rng.standard_normal((50, 1)), np.zeros(50, int)
@@ -345,7 +433,9 @@ def test_a_stored_learner_goes_on_as_it_was() -> None:
     learner = learned("LogNormal", n=30)
     writer = Writer(strict=True)
     tree = json.loads(json.dumps(learner.stored(writer)))
-    again = LocationScaleLearner.start(learner.cls, delta=0.05).restored(Reader(writer.arrays), tree)
+    again = LocationScaleLearner.start(learner.cls, delta=0.05).restored(
+        Reader(writer.arrays), tree
+    )
     x, a, y = np.ones((1, 2)), np.zeros(1, int), np.ones(1)
     one, two = (part.absorb(x, a, y).refit().bounds(mean(0, 9), x, K) for part in (learner, again))
     assert np.array_equal(one.upper, two.upper)
@@ -367,13 +457,22 @@ def test_the_monitors_numbers_are_those_of_the_mixture_and_of_the_best_fit() -> 
     """log q against the density's own, P(Y <= y) against a sum, the top against an optimiser's."""
     learner = learned("LogNormal", n=30)
     x, a, y = np.ones((2, 2)), np.array([0, 1]), np.array([0.5, 1.4])
-    weights, density = np.exp(learner.particles.log_weights), learner.density(learner.particles.theta, x, a)
-    assert learner.log_predictive(x, a, y) == pytest.approx(np.log(weights @ np.exp(density.log_prob(y))).sum())
+    weights, density = (
+        np.exp(learner.particles.log_weights),
+        learner.density(learner.particles.theta, x, a),
+    )
+    assert learner.log_predictive(x, a, y) == pytest.approx(
+        np.log(weights @ np.exp(density.log_prob(y))).sum()
+    )
     np.testing.assert_allclose(learner.predictive_cdf(x, a, y)[1], weights @ density.cdf(y))
     cls, rows, since = learner.cls, learner.rows, 10
 
     def lost(theta):
-        return -float(cls.log_likelihood(theta, rows.x[since:], rows.a[since:], rows.y[since:]).sum())
+        return -float(
+            cls.log_likelihood(theta, rows.x[since:], rows.a[since:], rows.y[since:]).sum()
+        )
 
-    assert learner.top(np.array([float(since)])) == pytest.approx(-minimize(lost, learner.theta, tol=1e-10).fun, abs=1e-6)
+    assert learner.top(np.array([float(since)])) == pytest.approx(
+        -minimize(lost, learner.theta, tol=1e-10).fun, abs=1e-6
+    )
     assert learner.has_predictive(x)

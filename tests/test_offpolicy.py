@@ -1,4 +1,6 @@
-"""Off-policy estimates as statistics: unbiased, covering, and wrong where their assumptions are broken."""
+"""Off-policy estimates as statistics: unbiased, covering, and wrong where their assumptions are
+broken.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import pytest
 from scipy.stats import binom
 
 import gedppl as ged
-from gedppl.errors import ActionRangeError, NotFiniteError, PropensityError, SettingError, ShapeError
+from gedppl.errors import (
+    ActionRangeError,
+    NotFiniteError,
+    PropensityError,
+    SettingError,
+    ShapeError,
+)
 from gedppl.study.offpolicy import Log, cross_fitted, doubly_robust, empirical_bernstein, ips, snips
 from gedppl.study.simulation import FixedPolicy, simulate
 from gedppl.study.simulation.runs import Run
@@ -50,7 +58,13 @@ ESTIMATORS = {
         log, policy, delta=DELTA, interval="bernstein", outcome_range=(0, 1), max_weight=MAX_WEIGHT
     ),
     "dr, bernstein": lambda log: doubly_robust(
-        log, policy, model(WRONG_MODEL), delta=DELTA, interval="bernstein", outcome_range=(0, 1), max_weight=MAX_WEIGHT
+        log,
+        policy,
+        model(WRONG_MODEL),
+        delta=DELTA,
+        interval="bernstein",
+        outcome_range=(0, 1),
+        max_weight=MAX_WEIGHT,
     ),
 }
 
@@ -68,14 +82,17 @@ def test_estimates_are_unbiased_and_intervals_cover(name):
     bias, misses, found = repeat(ESTIMATORS[name])
     assert abs(bias) < 4
     assert misses <= TOO_MANY
-    if "bernstein" not in name:  # and are no wider than they need be: the stderr is the spread there is
+    # and are no wider than they need be: the stderr is the spread there is
+    if "bernstein" not in name:
         spread = np.std([e.value for e in found], ddof=1)
         assert np.mean([e.stderr for e in found]) == pytest.approx(spread, rel=0.15)
 
 
 @pytest.mark.parametrize("name", ["ips", "snips", "dr, wrong model", "ips, bernstein"])
 def test_wrong_propensities_are_found_out(name):
-    """The negative control: a log that claims uniform propensities breaks what the test above checks."""
+    """The negative control: a log that claims uniform propensities breaks what the test above
+    checks.
+    """
 
     def claims_uniform(log):
         return Log(log.x, log.action, np.full(len(log), 1 / K), log.outcome)
@@ -102,7 +119,12 @@ def test_a_good_model_narrows_the_interval_and_snips_does_not_mind_a_common_fact
 
 
 def test_by_hand():
-    log = Log(np.zeros((4, 1)), np.array([0, 0, 1, 1]), np.array([0.5, 0.25, 0.5, 0.5]), np.array([1.0, 2.0, 3.0, 5.0]))
+    log = Log(
+        np.zeros((4, 1)),
+        np.array([0, 0, 1, 1]),
+        np.array([0.5, 0.25, 0.5, 0.5]),
+        np.array([1.0, 2.0, 3.0, 5.0]),
+    )
     pi = np.tile([0.5, 0.5], (4, 1))  # weights 1, 2, 1, 1
     assert ips(log, pi).value == (1 + 4 + 3 + 5) / 4
     assert snips(log, pi).value == pytest.approx(13 / 5)
@@ -110,7 +132,9 @@ def test_by_hand():
     assert doubly_robust(log, pi, q).value == 2.5 + (0 + 2 * 1 - 1 + 1) / 4
     found = ips(log, pi)
     assert (found.n, found.largest_weight, found.effective_n) == (4, 2.0, 25 / 7)
-    assert found.high - found.value == pytest.approx(1.959964 * np.std([1, 4, 3, 5], ddof=1) / 2, rel=1e-6)
+    assert found.high - found.value == pytest.approx(
+        1.959964 * np.std([1, 4, 3, 5], ddof=1) / 2, rel=1e-6
+    )
     assert "4 rows worth 4, largest weight 2" in str(found)
 
 
@@ -126,9 +150,13 @@ def test_bernstein_equals_the_formula_written_row_by_row():
         mean = seen / (i + 2)
         squares += (value - mean) ** 2
     reach = (log_term + penalty) / total
-    np.testing.assert_allclose(empirical_bernstein(x, 0, 1, 0.05), (max(0, weighted / total - reach), weighted / total + reach))
     np.testing.assert_allclose(
-        empirical_bernstein(10 * x - 3, -3, 7, 0.05), 10 * np.array(empirical_bernstein(x, 0, 1, 0.05)) - 3
+        empirical_bernstein(x, 0, 1, 0.05),
+        (max(0, weighted / total - reach), weighted / total + reach),
+    )
+    np.testing.assert_allclose(
+        empirical_bernstein(10 * x - 3, -3, 7, 0.05),
+        10 * np.array(empirical_bernstein(x, 0, 1, 0.05)) - 3,
     )
 
 
@@ -146,7 +174,14 @@ def test_bernstein_covers_on_an_adaptive_log():
             if one:
                 share = min(0.9, share + 0.1) if y[-1] else max(0.1, share - 0.1)
         log = Log(np.zeros((120, 1)), np.array(a), np.array(p), np.array(y))
-        found = ips(log, np.tile(pi, (120, 1)), delta=DELTA, interval="bernstein", outcome_range=(0, 1), max_weight=10)
+        found = ips(
+            log,
+            np.tile(pi, (120, 1)),
+            delta=DELTA,
+            interval="bernstein",
+            outcome_range=(0, 1),
+            max_weight=10,
+        )
         values.append(found.value)
         misses += not found.low <= 0.6 <= found.high
     assert misses <= binom.ppf(0.9999, 200, DELTA)
@@ -163,7 +198,9 @@ def test_a_runs_log_has_exact_propensities():
             assert abs(found.value - value) < 4 * found.stderr
     with pytest.raises(SettingError, match="no outcome 'fee'; choose from"):
         Log.of(run, "fee")
-    partly = Run(run.problem, 0, [replace(r, y=None if i == 3 else r.y) for i, r in enumerate(run.rounds)])
+    partly = Run(
+        run.problem, 0, [replace(r, y=None if i == 3 else r.y) for i, r in enumerate(run.rounds)]
+    )
     with pytest.raises(NotFiniteError, match="1 of 1000 rounds have no outcome"):
         Log.of(partly)
 
@@ -194,7 +231,12 @@ def test_cross_fitting_never_predicts_a_row_from_itself():
         cross_fitted(fit, marked, folds=61)
 
 
-GOOD = {"x": np.zeros((3, 1)), "action": np.array([0, 1, 2]), "propensity": np.full(3, 0.5), "outcome": np.ones(3)}
+GOOD = {
+    "x": np.zeros((3, 1)),
+    "action": np.array([0, 1, 2]),
+    "propensity": np.full(3, 0.5),
+    "outcome": np.ones(3),
+}
 
 
 @pytest.mark.parametrize(
@@ -205,8 +247,17 @@ GOOD = {"x": np.zeros((3, 1)), "action": np.array([0, 1, 2]), "propensity": np.f
         ({"outcome": np.ones((3, 1))}, ShapeError, r"\(3, 1\)"),
         ({"action": np.array([0, 1, -1])}, ActionRangeError, "whole numbers from 0"),
         ({"action": np.array([0.0, 1.0, 2.0])}, ActionRangeError, "float64"),
-        ({"outcome": np.array([1.0, np.nan, 1.0])}, NotFiniteError, "outcomes must be finite, got nan"),
-        ({"propensity": np.array([0.5, 0.0, 0.5])}, PropensityError, r"in \(0, 1\], got 0.0 in row 1"),
+        (
+            {"outcome": np.array([1.0, np.nan, 1.0])},
+            NotFiniteError,
+            "outcomes must be finite, got nan",
+        ),
+        (
+            {"propensity": np.array([0.5, 0.0, 0.5])},
+            PropensityError,
+            r"in \(0, 1\], got 0.0 in row "
+            r"1",
+        ),
         ({"propensity": np.array([0.5, 0.5, 1.5])}, PropensityError, "got 1.5 in row 2"),
         ({"propensity": np.array([np.nan, 0.5, 0.5])}, PropensityError, "got nan in row 0"),
     ],
@@ -220,31 +271,59 @@ def test_bad_logs_are_named(change, error, match):
     ("call", "error", "match"),
     [
         (lambda log: ips(log, np.zeros((2, 3))), ShapeError, "for the log's 3 rows"),
-        (lambda log: ips(log, np.tile([0.5, 0.5], (3, 1))), ActionRangeError, "the log plays action 2"),
+        (
+            lambda log: ips(log, np.tile([0.5, 0.5], (3, 1))),
+            ActionRangeError,
+            "the log plays action 2",
+        ),
         (lambda log: ips(log, np.tile([0.5, 0.6, 0.5], (3, 1))), PropensityError, "summing to 1"),
         (lambda log: ips(log, np.tile([-0.5, 1.0, 0.5], (3, 1))), PropensityError, "at least 0"),
         (lambda log: ips(log, np.eye(3), delta=0), SettingError, "delta must lie strictly between"),
         (lambda log: ips(log, np.eye(3), interval="t"), SettingError, "interval must be"),
-        (lambda log: ips(log, np.eye(3), interval="bernstein"), SettingError, "needs outcome_range"),
         (
-            lambda log: ips(log, np.eye(3), interval="bernstein", outcome_range=(0, 0.5), max_weight=2),
-            SettingError, "outcome_range must hold every outcome",
+            lambda log: ips(log, np.eye(3), interval="bernstein"),
+            SettingError,
+            "needs outcome_range",
         ),
         (
-            lambda log: ips(log, np.eye(3), interval="bernstein", outcome_range=(0, 1), max_weight=1.5),
-            SettingError, "max_weight must bound every weight",
+            lambda log: ips(
+                log, np.eye(3), interval="bernstein", outcome_range=(0, 0.5), max_weight=2
+            ),
+            SettingError,
+            "outcome_range must hold every outcome",
         ),
-        (lambda log: doubly_robust(log, np.eye(3), np.zeros((3, 2))), ShapeError, "one value for each row and action"),
-        (lambda log: doubly_robust(log, np.eye(3), np.full((3, 3), np.nan)), NotFiniteError, "must be finite"),
+        (
+            lambda log: ips(
+                log, np.eye(3), interval="bernstein", outcome_range=(0, 1), max_weight=1.5
+            ),
+            SettingError,
+            "max_weight must bound every weight",
+        ),
+        (
+            lambda log: doubly_robust(log, np.eye(3), np.zeros((3, 2))),
+            ShapeError,
+            "one value for each row and action",
+        ),
+        (
+            lambda log: doubly_robust(log, np.eye(3), np.full((3, 3), np.nan)),
+            NotFiniteError,
+            "must be finite",
+        ),
         (
             lambda log: doubly_robust(
-                log, np.eye(3), np.full((3, 3), 2.0), interval="bernstein", outcome_range=(0, 1), max_weight=2
+                log,
+                np.eye(3),
+                np.full((3, 3), 2.0),
+                interval="bernstein",
+                outcome_range=(0, 1),
+                max_weight=2,
             ),
-            SettingError, "the model's values must lie in outcome_range",
+            SettingError,
+            "the model's values must lie in outcome_range",
         ),
         (lambda log: snips(log, np.eye(3)[[1, 2, 0]]), PropensityError, "every weight is 0"),
     ],
-)  # fmt: skip
+)
 def test_bad_questions_are_named(call, error, match):
     with pytest.raises(error, match=match):
         call(Log(**GOOD))

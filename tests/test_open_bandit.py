@@ -25,7 +25,15 @@ def test_every_decision_that_was_told_is_a_row(tmp_path) -> None:
         agent.amend(3, y=1.0 - told[3])
         feedback = agent.journal.to_open_bandit()
         decisions = [record.payload for record in agent.journal.records("decision")][:20]
-    assert set(feedback) == {"n_rounds", "n_actions", "context", "action", "position", "reward", "pscore"}
+    assert set(feedback) == {
+        "n_rounds",
+        "n_actions",
+        "context",
+        "action",
+        "position",
+        "reward",
+        "pscore",
+    }
     assert (feedback["n_rounds"], feedback["n_actions"], feedback["position"]) == (20, 3, None)
     assert feedback["context"].shape == (20, 1)
     np.testing.assert_array_equal(feedback["context"], [d["x"] for d in decisions])
@@ -33,12 +41,19 @@ def test_every_decision_that_was_told_is_a_row(tmp_path) -> None:
     np.testing.assert_array_equal(feedback["pscore"], [d["policy"][d["action"]] for d in decisions])
     assert (feedback["pscore"] > 0).all()
     np.testing.assert_array_equal(
-        feedback["reward"], [*(told[i] for i in range(3)), 1.0 - told[3], *(told[i] for i in range(4, 20))]
+        feedback["reward"],
+        [*(told[i] for i in range(3)), 1.0 - told[3], *(told[i] for i in range(4, 20))],
     )
 
 
 def decision(**changed) -> Record:
-    payload = {"id": 0, "x": np.zeros(2), "policy": np.array([0.25, 0.75]), "action": 1, "propensity": 0.75}
+    payload = {
+        "id": 0,
+        "x": np.zeros(2),
+        "policy": np.array([0.25, 0.75]),
+        "action": 1,
+        "propensity": 0.75,
+    }
     return Record(1, 0, "decision", payload | changed)
 
 

@@ -12,7 +12,16 @@ from scipy.special import expit
 
 from gedppl.errors import ParameterError, SettingError
 from gedppl.learning import fits
-from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess, believe, decrement, keep_good, positive_definite
+from gedppl.learning.fits import (
+    Fit,
+    Objective,
+    WorkingPrior,
+    assess,
+    believe,
+    decrement,
+    keep_good,
+    positive_definite,
+)
 from gedppl.learning.oracles import (
     Oracle,
     PredictorObjective,
@@ -31,26 +40,38 @@ from gedppl.programs.contract import LinearPredictor, Parametric
 from gedppl.programs.guides import GuideFit, GuideSettings
 from gedppl.rows import Rows
 
-# a class written by hand: log p of a row as a function of eta = x @ theta ------------------------------------------------
+# a class written by hand: log p of a row as a function of eta = x @ theta -------------------------
 
 
 class HandMade(Parametric):
-    """A one-predictor class in NumPy: link "identity" (Normal, scale 0.5), "logit" or "log" (Poisson)."""
+    """A one-predictor class in NumPy: link "identity" (Normal, scale 0.5), "logit" or "log"
+    (Poisson).
+    """
 
     backend = "none"
 
-    def __init__(self, dim: int, link: str, radius: float = np.inf, prior_sd: float | None = None) -> None:
+    def __init__(
+        self, dim: int, link: str, radius: float = np.inf, prior_sd: float | None = None
+    ) -> None:
         self.dim, self.link, self.radius, self.prior_sd = dim, link, radius, prior_sd
         self.initial = np.zeros(dim)
         self.prior_free = np.full(dim, prior_sd is None)
         family = {"identity": "Normal", "logit": "Bernoulli", "log": "Poisson"}[link]
         self.predictor: LinearPredictor | None = LinearPredictor(
-            family, link, lambda x, a: x, lambda x, a: np.zeros(len(x)), lambda x, a: {"scale": np.full(len(x), 0.5)}
+            family,
+            link,
+            lambda x, a: x,
+            lambda x, a: np.zeros(len(x)),
+            lambda x, a: {"scale": np.full(len(x), 0.5)},
         )
 
     def terms(self, eta: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self.link == "identity":
-            return -2 * (y - eta) ** 2 - np.log(0.5) - 0.5 * np.log(2 * np.pi), 4 * (y - eta), np.full(len(y), 4.0)
+            return (
+                -2 * (y - eta) ** 2 - np.log(0.5) - 0.5 * np.log(2 * np.pi),
+                4 * (y - eta),
+                np.full(len(y), 4.0),
+            )
         if self.link == "logit":
             p = expit(eta)
             return -np.logaddexp(0, np.where(y > 0, -eta, eta)), y - p, p * (1 - p)
@@ -98,7 +119,9 @@ class LostConstant(HandMade):
 
 
 class TwoHills(Opaque):
-    """Not concave: log p = log of a mixture of N(theta, 0.3) (weight 0.3) and N(-theta, 0.3), in one dimension."""
+    """Not concave: log p = log of a mixture of N(theta, 0.3) (weight 0.3) and N(-theta, 0.3), in
+    one dimension.
+    """
 
     def __init__(self) -> None:
         super().__init__(1, "identity")
@@ -114,7 +137,9 @@ class TwoHills(Opaque):
         return np.array([value(t)]), np.array([[(value(t + 1e-6) - value(t - 1e-6)) / 2e-6]])
 
     def total_hessian(self, theta: Any, rows: Any, weights: Any = None) -> Any:
-        slope = [self.total_grad(np.array([[theta[0] + step]]), rows)[1][0, 0] for step in (1e-4, -1e-4)]
+        slope = [
+            self.total_grad(np.array([[theta[0] + step]]), rows)[1][0, 0] for step in (1e-4, -1e-4)
+        ]
         return np.array([[(slope[0] - slope[1]) / 2e-4]])
 
 
@@ -130,7 +155,9 @@ def draw_rows(link: str, n: int, dim: int, seed: int = 0) -> tuple[Rows, np.ndar
     return Rows.of(x, np.zeros(n, int), y), theta
 
 
-def reference(cls: HandMade, rows: Rows, weights: np.ndarray | None = None, ridge: float = 0.0) -> np.ndarray:
+def reference(
+    cls: HandMade, rows: Rows, weights: np.ndarray | None = None, ridge: float = 0.0
+) -> np.ndarray:
     """An independent optimiser (scipy BFGS, tight tolerance) on the hand-written log-likelihood."""
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -140,9 +167,13 @@ def reference(cls: HandMade, rows: Rows, weights: np.ndarray | None = None, ridg
     return minimize(loss, np.zeros(cls.dim), jac=True, method="BFGS", options={"gtol": 1e-7}).x
 
 
-SEPARABLE = Rows.of(np.array([[1.0, -2.0], [1.0, -1.0], [1.0, 1.0], [1.0, 2.0]]), np.zeros(4, int), np.array([0.0, 0, 1, 1]))
+SEPARABLE = Rows.of(
+    np.array([[1.0, -2.0], [1.0, -1.0], [1.0, 1.0], [1.0, 2.0]]),
+    np.zeros(4, int),
+    np.array([0.0, 0, 1, 1]),
+)
 
-# accuracy -------------------------------------------------------------------------------------------------------------
+# accuracy -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("link", ["identity", "logit", "log"])
@@ -154,14 +185,18 @@ def test_every_route_finds_the_reference_optimum(link: str, weighted: bool, ridg
     prior = WorkingPrior(np.zeros(3), np.full(3, ridge)) if ridge else None
     cls = HandMade(3, link)
     expected = reference(cls, rows, weights, ridge)
-    routes = [maximum_likelihood, fit_score_equations] + ([fit_least_squares] if link == "identity" else [])
+    routes = [maximum_likelihood, fit_score_equations] + (
+        [fit_least_squares] if link == "identity" else []
+    )
     for route in routes:
         fit = route(cls, rows, weights=weights, prior=prior)
         assert fit.ok, fit.status
         np.testing.assert_allclose(fit.theta, expected, atol=2e-6)
         value, _ = cls.total_grad(fit.theta[None], rows, weights)
         assert fit.log_likelihood == pytest.approx(value[0], rel=1e-12)
-        np.testing.assert_allclose(fit.information, -cls.total_hessian(fit.theta, rows, weights), rtol=1e-9)
+        np.testing.assert_allclose(
+            fit.information, -cls.total_hessian(fit.theta, rows, weights), rtol=1e-9
+        )
         np.testing.assert_allclose(fit.precision, fit.information + ridge * np.eye(3), rtol=1e-9)
         assert fit.n == (110 if weighted else 150)
         assert fit.rank == 3
@@ -170,7 +205,9 @@ def test_every_route_finds_the_reference_optimum(link: str, weighted: bool, ridg
 def test_closed_form_least_squares_is_the_normal_equations() -> None:
     rows, _ = draw_rows("identity", 60, 4)
     fit = fit_least_squares(HandMade(4, "identity"), rows)
-    np.testing.assert_allclose(fit.theta, np.linalg.lstsq(rows.x, rows.y, rcond=None)[0], atol=1e-12)
+    np.testing.assert_allclose(
+        fit.theta, np.linalg.lstsq(rows.x, rows.y, rcond=None)[0], atol=1e-12
+    )
     assert fit.eps_opt_proved
     assert fit.eps_opt < 1e-20
 
@@ -192,7 +229,9 @@ def test_the_class_own_prior_joins_only_beside_a_working_prior() -> None:
     working = WorkingPrior.weak(cls)
     assert not working.precision.any()  # both coordinates bring a prior
     for route in (maximum_likelihood, fit_score_equations):
-        np.testing.assert_allclose(route(cls, rows, prior=working).theta, reference(cls, rows, ridge=4.0), atol=2e-6)
+        np.testing.assert_allclose(
+            route(cls, rows, prior=working).theta, reference(cls, rows, ridge=4.0), atol=2e-6
+        )
         np.testing.assert_allclose(route(cls, rows).theta, reference(cls, rows), atol=2e-6)
     np.testing.assert_allclose(
         fit_least_squares(HandMade(2, "identity", prior_sd=0.5), rows, prior=working).theta,
@@ -205,7 +244,9 @@ def test_a_warm_start_takes_fewer_steps() -> None:
     rows, _ = draw_rows("logit", 400, 5)
     cls = HandMade(5, "logit")
     cold = fit_score_equations(cls, Rows.of(rows.x[:390], rows.a[:390], rows.y[:390]))
-    steps = [int(fit_score_equations(cls, rows, start=start).status.split()[2]) for start in (None, cold)]
+    steps = [
+        int(fit_score_equations(cls, rows, start=start).status.split()[2]) for start in (None, cold)
+    ]
     assert steps[1] < steps[0]
 
 
@@ -219,7 +260,7 @@ def test_several_starts_find_the_higher_hill() -> None:
     assert best.log_likelihood > stuck.log_likelihood + 10
 
 
-# the deficit bound ----------------------------------------------------------------------------------------------------
+# the deficit bound --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("link", ["identity", "logit", "log"])
@@ -245,7 +286,9 @@ def test_eps_opt_bounds_the_true_deficit(link: str) -> None:
 
 
 def test_half_the_decrement_alone_would_not_be_a_bound() -> None:
-    """The negative control of the last test: 1/2 lam^2 falls short of the true deficit at some of the same points."""
+    """The negative control of the last test: 1/2 lam^2 falls short of the true deficit at some
+    of the same points.
+    """
     rows, _ = draw_rows("log", 80, 3, seed=1)
     cls = HandMade(3, "log")
     best = fit_score_equations(cls, rows)
@@ -253,7 +296,10 @@ def test_half_the_decrement_alone_would_not_be_a_bound() -> None:
     for size in np.linspace(-0.5, 0.5, 21):
         theta = best.theta + size
         value, grad = cls.total_grad(theta[None], rows)
-        short += decrement(grad[0], -cls.total_hessian(theta, rows)) < best.log_likelihood - value[0] - 1e-9
+        short += (
+            decrement(grad[0], -cls.total_hessian(theta, rows))
+            < best.log_likelihood - value[0] - 1e-9
+        )
     assert short > 0
 
 
@@ -267,7 +313,7 @@ def test_a_map_estimate_reports_what_the_prior_cost() -> None:
     assert deficit <= shrunk.eps_opt <= 1.5 * deficit
 
 
-# degenerate data ------------------------------------------------------------------------------------------------------
+# degenerate data ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", [maximum_likelihood, fit_score_equations])
@@ -283,7 +329,9 @@ def test_separable_data_are_reported_without_a_prior_and_sane_with_one(route: An
 
 
 def test_one_action_untried_still_gives_a_map_estimate() -> None:
-    """Before every action was tried: the unseen coordinate stays at the prior, the seen one is all ones."""
+    """Before every action was tried: the unseen coordinate stays at the prior, the seen one is
+    all ones.
+    """
     rows = Rows.of(np.array([[1.0, 0.0]] * 5), np.zeros(5, int), np.ones(5))
     cls = HandMade(2, "logit")
     fit = auto()(cls, rows)
@@ -298,7 +346,9 @@ def test_one_action_untried_still_gives_a_map_estimate() -> None:
 def test_collinear_features_are_no_failure(link: str) -> None:
     rows, _ = draw_rows(link, 80, 2)
     doubled = Rows.of(np.concatenate([rows.x, rows.x[:, :1]], axis=1), rows.a, rows.y)
-    routes = [maximum_likelihood, fit_score_equations] + ([fit_least_squares] if link == "identity" else [])
+    routes = [maximum_likelihood, fit_score_equations] + (
+        [fit_least_squares] if link == "identity" else []
+    )
     single = fit_score_equations(HandMade(2, link), rows)
     for route in routes:
         fit = route(HandMade(3, link), doubled)
@@ -306,7 +356,8 @@ def test_collinear_features_are_no_failure(link: str) -> None:
         assert fit.rank == 2
         assert "determine 2 of 3 directions" in fit.status
         assert fit.log_likelihood == pytest.approx(single.log_likelihood, abs=1e-8)
-        np.testing.assert_allclose(fit.theta[[0, 2]], single.theta[0] / 2, atol=1e-6)  # the shortest solution
+        # the shortest solution
+        np.testing.assert_allclose(fit.theta[[0, 2]], single.theta[0] / 2, atol=1e-6)
         assert np.linalg.eigvalsh(fit.precision).min() > 0
 
 
@@ -349,7 +400,7 @@ def test_keep_good_prefers_a_good_new_fit_and_has_no_choice_without_an_old_one()
     assert keep_good(bad, bad) is bad
 
 
-# bounds ---------------------------------------------------------------------------------------------------------------
+# bounds -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", [maximum_likelihood, fit_score_equations])
@@ -374,7 +425,7 @@ def test_a_maximum_outside_the_bounds_moves_to_their_best_boundary_point(route: 
     assert fit.log_likelihood == pytest.approx(-best.fun, abs=1e-6)
 
 
-# every check catches what it is for, and without it the bad fit gets through --------------------------------------------
+# every check catches what it is for, and without it the bad fit gets through ----------------------
 
 
 def bad_fits() -> dict[str, tuple[Any, Rows, np.ndarray]]:
@@ -398,14 +449,18 @@ def stationary_between_the_hills(cls: TwoHills, rows: Rows) -> float:
 
 
 @pytest.mark.parametrize("name", list(fits.CHECKS))
-def test_each_check_catches_its_bad_fit_and_nothing_else_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_check_catches_its_bad_fit_and_nothing_else_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cls, rows, theta = bad_fits()[name]
     nothing = np.zeros((cls.dim, cls.dim))
     claim = Fit(theta, 0.0, nothing, nothing, ok=True, status="success!", n=rows.n)
     caught = believe(cls, claim, rows)
     assert not caught.ok
     assert caught.status != "success!"
-    monkeypatch.setattr(fits, "CHECKS", {key: check for key, check in fits.CHECKS.items() if key != name})
+    monkeypatch.setattr(
+        fits, "CHECKS", {key: check for key, check in fits.CHECKS.items() if key != name}
+    )
     assert believe(cls, claim, rows).ok
 
 
@@ -413,7 +468,9 @@ def test_believe_recomputes_what_a_fit_claims() -> None:
     rows, _ = draw_rows("logit", 60, 2)
     cls = HandMade(2, "logit")
     good = fit_score_equations(cls, rows)
-    lie = replace(good, information=100 * good.information, precision=100 * good.precision, log_likelihood=0.0)
+    lie = replace(
+        good, information=100 * good.information, precision=100 * good.precision, log_likelihood=0.0
+    )
     honest = believe(cls, lie, rows)
     assert honest.ok
     np.testing.assert_allclose(honest.information, good.information, rtol=1e-9)
@@ -422,7 +479,10 @@ def test_believe_recomputes_what_a_fit_claims() -> None:
 
 @pytest.mark.parametrize("size", [15.0, 24.0, 40.0, 597.0, 1e4])
 def test_a_separable_fit_is_recognised_wherever_a_solver_stopped(size: float) -> None:
-    assert "separable" in assess(Objective(HandMade(2, "logit"), SEPARABLE), np.array([0.0, size]), "x").status
+    assert (
+        "separable"
+        in assess(Objective(HandMade(2, "logit"), SEPARABLE), np.array([0.0, size]), "x").status
+    )
 
 
 def test_large_units_are_not_taken_for_separation() -> None:
@@ -434,7 +494,7 @@ def test_large_units_are_not_taken_for_separation() -> None:
         assert maximum_likelihood(HandMade(2, "identity"), rescaled).ok
 
 
-# running least squares ------------------------------------------------------------------------------------------------
+# running least squares ----------------------------------------------------------------------------
 
 
 def test_rank_one_updates_equal_the_batch_after_many_rows() -> None:
@@ -449,10 +509,14 @@ def test_rank_one_updates_equal_the_batch_after_many_rows() -> None:
         gram = (phi[:n] * w[:n, None]).T @ phi[:n]
         full = gram + 0.3 * np.eye(4)
         at = snapshots[n - 1]
-        np.testing.assert_allclose(at.theta(), np.linalg.solve(full, phi[:n].T @ (w[:n] * y[:n])), atol=1e-10)
+        np.testing.assert_allclose(
+            at.theta(), np.linalg.solve(full, phi[:n].T @ (w[:n] * y[:n])), atol=1e-10
+        )
         np.testing.assert_allclose(at.inverse, np.linalg.inv(full), atol=1e-10)
         assert at.logdet == pytest.approx(np.linalg.slogdet(np.eye(4) + gram / 0.3)[1], abs=1e-9)
-        assert at.residual(at.theta()) == pytest.approx(np.sum(w[:n] * (y[:n] - phi[:n] @ at.theta()) ** 2), rel=1e-8, abs=1e-9)
+        assert at.residual(at.theta()) == pytest.approx(
+            np.sum(w[:n] * (y[:n] - phi[:n] @ at.theta()) ** 2), rel=1e-8, abs=1e-9
+        )
 
 
 def test_least_squares_without_ridge_survives_missing_directions() -> None:
@@ -463,7 +527,7 @@ def test_least_squares_without_ridge_survives_missing_directions() -> None:
     assert running.rank() == 1
 
 
-# finite classes -------------------------------------------------------------------------------------------------------
+# finite classes -----------------------------------------------------------------------------------
 
 
 class Members:
@@ -471,7 +535,9 @@ class Members:
         self.tables = tables  # (M, n) indexed by the row number kept in x
         self.every = np.arange(len(tables))
 
-    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def log_likelihood(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
         return self.tables[theta][:, x[:, 0].astype(int)]
 
 
@@ -484,7 +550,9 @@ def test_enumeration_finds_the_best_member_and_continues_from_before() -> None:
     np.testing.assert_allclose(fit.log_likelihoods, tables.sum(axis=1))
     two = finite_enumeration(cls, Rows.of(rows.x[:2], rows.a[:2], rows.y[:2]))
     assert two.index == 1
-    np.testing.assert_allclose(finite_enumeration(cls, rows, start=two).log_likelihoods, fit.log_likelihoods)
+    np.testing.assert_allclose(
+        finite_enumeration(cls, rows, start=two).log_likelihoods, fit.log_likelihoods
+    )
     assert finite_enumeration(cls, rows, start=fit).index == 0
     assert finite_enumeration(cls, rows, weights=np.array([0.0, 0.0, 1.0])).index == 2
     with pytest.raises(SettingError, match="must be the fit of the first rows"):
@@ -497,13 +565,18 @@ def test_enumeration_with_impossible_and_broken_members() -> None:
     assert fit.ok
     assert fit.index == 2
     assert "1 members have a log-likelihood of NaN" in fit.status
-    assert finite_enumeration(Members(np.array([[0.0, -np.inf], [0, -1.0]])), rows, weights=np.array([1.0, 0.0])).index == 0
+    assert (
+        finite_enumeration(
+            Members(np.array([[0.0, -np.inf], [0, -1.0]])), rows, weights=np.array([1.0, 0.0])
+        ).index
+        == 0
+    )
     hopeless = finite_enumeration(Members(np.full((2, 2), -np.inf)), rows)
     assert not hopeless.ok
     assert "no member gives the 2 rows a positive density" in hopeless.status
 
 
-# SVI's own part, with a backend that returns what it is told ------------------------------------------------------------
+# SVI's own part, with a backend that returns what it is told --------------------------------------
 
 
 class ToldRunner:
@@ -529,7 +602,11 @@ class Named(HandMade):
 
 def told(*answers: Any) -> tuple[Any, Any, Rows, ToldRunner]:
     rows, _ = draw_rows("logit", 80, 2)
-    cls, runner, settings = Named(2, "logit"), ToldRunner(list(answers)), GuideSettings("normal", 0.05, 1, 4, 0)
+    cls, runner, settings = (
+        Named(2, "logit"),
+        ToldRunner(list(answers)),
+        GuideSettings("normal", 0.05, 1, 4, 0),
+    )
     cls.guide_loops = {settings: runner}
     return Oracle("SVI", SVI(settings, 100, 20), {}), cls, rows, runner
 
@@ -538,7 +615,10 @@ def told(*answers: Any) -> tuple[Any, Any, Rows, ToldRunner]:
     ("answer", "message"),
     [
         (GuideFit({"theta": np.zeros(2)}, None, {}, np.nan), "the ELBO is nan after 100 steps"),
-        (GuideFit({"theta": np.full(2, 1e9)}, None, {}, 1.0), "the guide left the parameters' constraints"),
+        (
+            GuideFit({"theta": np.full(2, 1e9)}, None, {}, 1.0),
+            "the guide left the parameters' constraints",
+        ),
         (GuideFit({"theta": np.full(2, 3.0)}, None, {}, 1.0), "not converged"),
         (ValueError("invalid scale"), "the model broke off: invalid scale"),
     ],
@@ -562,16 +642,21 @@ def test_svi_starts_warm_and_afresh_when_that_fails() -> None:
     second = oracle(cls, rows, start=first)
     assert first.ok
     assert second.ok
-    assert [(state is None, steps) for state, steps in runner.calls] == [(True, 100), (False, 20), (True, 100)]
+    assert [(state is None, steps) for state, steps in runner.calls] == [
+        (True, 100),
+        (False, 20),
+        (True, 100),
+    ]
     assert first.draws is not None
     assert first.draws.shape == (4, 2)
     assert oracle(cls, Rows.empty(2)).n == 0  # nothing to run on
     mean = GuideFit(None, {"theta": best + np.array([[0.1, 0], [-0.1, 0]])}, {}, 1.0)
     oracle, cls, rows, _ = told(mean)
-    np.testing.assert_allclose(oracle(cls, rows).theta, best)  # a guide without a median: the mean of its draws
+    # a guide without a median: the mean of its draws
+    np.testing.assert_allclose(oracle(cls, rows).theta, best)
 
 
-# settings -------------------------------------------------------------------------------------------------------------
+# settings -----------------------------------------------------------------------------------------
 
 
 def test_oracles_by_name() -> None:
@@ -579,7 +664,11 @@ def test_oracles_by_name() -> None:
     assert "least squares" in auto()(HandMade(2, "identity"), rows).status
     assert "least squares" in least_squares()(HandMade(2, "identity"), rows, prior=None).status
     assert "Newton" in auto()(Opaque(2, "identity"), rows).status
-    np.testing.assert_allclose(auto()(HandMade(2, "identity"), rows).theta, mle()(HandMade(2, "identity"), rows).theta, atol=1e-9)
+    np.testing.assert_allclose(
+        auto()(HandMade(2, "identity"), rows).theta,
+        mle()(HandMade(2, "identity"), rows).theta,
+        atol=1e-9,
+    )
 
 
 @pytest.mark.parametrize(
@@ -587,10 +676,22 @@ def test_oracles_by_name() -> None:
     [
         (lambda c, r: fit_least_squares(c, r), "least squares needs a class with Normal outcomes"),
         (lambda c, r: fit_score_equations(Opaque(2, "logit"), r), "no linear predictor"),
-        (lambda c, r: maximum_likelihood(c, r, weights=np.ones(3)), "one number for each of the 10 rows"),
-        (lambda c, r: maximum_likelihood(c, r, weights=np.full(10, -1.0)), "weights must be finite and >= 0"),
-        (lambda c, r: maximum_likelihood(c, r, starts=0), "starts and max_steps must be at least 1"),
-        (lambda c, r: maximum_likelihood(c, r, prior=WorkingPrior(np.zeros(3), np.ones(3))), "has 3 coordinates"),
+        (
+            lambda c, r: maximum_likelihood(c, r, weights=np.ones(3)),
+            "one number for each of the 10 rows",
+        ),
+        (
+            lambda c, r: maximum_likelihood(c, r, weights=np.full(10, -1.0)),
+            "weights must be finite and >= 0",
+        ),
+        (
+            lambda c, r: maximum_likelihood(c, r, starts=0),
+            "starts and max_steps must be at least 1",
+        ),
+        (
+            lambda c, r: maximum_likelihood(c, r, prior=WorkingPrior(np.zeros(3), np.ones(3))),
+            "has 3 coordinates",
+        ),
         (lambda c, r: mle()(c, r, prior="strong"), "prior must be a WorkingPrior, None or 'weak'"),
         (lambda c, r: WorkingPrior(np.zeros(2), np.ones(3)), "of one shape"),
         (lambda c, r: WorkingPrior(np.zeros(2), -np.ones(2)), "precisions >= 0"),

@@ -20,7 +20,13 @@ from scipy.special import expit
 
 from gedppl.errors import SettingError
 from gedppl.learning.fits import Objective, WorkingPrior, keep_good
-from gedppl.learning.oracles import PredictorObjective, auto, fit_score_equations, maximum_likelihood, mle
+from gedppl.learning.oracles import (
+    PredictorObjective,
+    auto,
+    fit_score_equations,
+    maximum_likelihood,
+    mle,
+)
 from gedppl.learning.variational import svi
 from gedppl.programs.contract import density_class
 from gedppl.rows import Rows
@@ -36,8 +42,14 @@ def linear(x: Any) -> Any:
 
 
 FAMILIES = {
-    "Bernoulli": (lambda eta: dist.Bernoulli(logits=eta), (RNG.random(300) < expit(ETA)).astype(float)),
-    "Binomial": (lambda eta: dist.Binomial(total_count=7, logits=eta), RNG.binomial(7, expit(ETA)).astype(float)),
+    "Bernoulli": (
+        lambda eta: dist.Bernoulli(logits=eta),
+        (RNG.random(300) < expit(ETA)).astype(float),
+    ),
+    "Binomial": (
+        lambda eta: dist.Binomial(total_count=7, logits=eta),
+        RNG.binomial(7, expit(ETA)).astype(float),
+    ),
     "Poisson": (lambda eta: dist.Poisson(jnp.exp(eta)), RNG.poisson(np.exp(ETA)).astype(float)),
     "Exponential": (lambda eta: dist.Exponential(jnp.exp(eta)), RNG.exponential(np.exp(-ETA))),
     "Gamma": (lambda eta: dist.Gamma(2.5, jnp.exp(eta)), RNG.gamma(2.5, np.exp(-ETA))),
@@ -57,16 +69,23 @@ def program(family: str) -> tuple[Any, Rows]:
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=pytest.mark.slow if name in ("Binomial", "Exponential") else ()) for name in FAMILIES],
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ("Binomial", "Exponential") else ())
+        for name in FAMILIES
+    ],
 )
 def test_features_give_the_same_objective_as_the_program(family: str) -> None:
-    """The fast path (features, NumPy) against the slow one (the program): value, gradient, curvature, fit."""
+    """The fast path (features, NumPy) against the slow one (the program): value, gradient,
+    curvature, fit.
+    """
     cls, rows = program(family)
     fast, slow = PredictorObjective(cls, rows), Objective(cls, rows)
     for theta in RNG.normal(size=(3, 3)) * 0.5:
         for one, other in zip(fast.log_likelihood(theta), slow.log_likelihood(theta)):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-8)
-        np.testing.assert_allclose(fast.information(theta), slow.information(theta), rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(
+            fast.information(theta), slow.information(theta), rtol=1e-8, atol=1e-8
+        )
     fit, general = auto()(cls, rows, prior=None), maximum_likelihood(cls, rows)
     assert fit.ok, fit.status
     assert general.ok, general.status
@@ -77,7 +96,9 @@ def test_features_give_the_same_objective_as_the_program(family: str) -> None:
 
 
 def test_poisson_and_gamma_against_scipy() -> None:
-    """Log-likelihoods from scipy.stats and a derivative-free optimiser: nothing shared with the library."""
+    """Log-likelihoods from scipy.stats and a derivative-free optimiser: nothing shared with the
+    library.
+    """
     for family, log_p in (
         ("Poisson", lambda eta, y: stats.poisson.logpmf(y, np.exp(eta))),
         ("Gamma", lambda eta, y: stats.gamma.logpdf(y, 2.5, scale=np.exp(-eta))),
@@ -86,9 +107,11 @@ def test_poisson_and_gamma_against_scipy() -> None:
         fit = fit_score_equations(cls, rows)
         values = cls.unflatten(fit.theta)
         best = minimize(
-            lambda t, log_p=log_p, rows=rows: -log_p(rows.x @ t[:2] + t[2], rows.y).sum(), np.zeros(3), method="Nelder-Mead",
+            lambda t, log_p=log_p, rows=rows: -log_p(rows.x @ t[:2] + t[2], rows.y).sum(),
+            np.zeros(3),
+            method="Nelder-Mead",
             options={"xatol": 1e-9, "fatol": 1e-9, "maxiter": 4000},
-        )  # fmt: skip
+        )
         np.testing.assert_allclose(np.append(values["w"], values["b"]), best.x, atol=1e-5)
         assert fit.log_likelihood == pytest.approx(-best.fun, abs=1e-7)
 
@@ -105,7 +128,11 @@ def hetero_objective(theta: np.ndarray, rows: Rows, working: WorkingPrior | None
     w, log_scale, slope = theta[:2], theta[2], theta[3]
     value = stats.norm.logpdf(rows.y, rows.x @ w, np.exp(log_scale + slope * rows.x[:, 0])).sum()
     if working is not None:
-        value += stats.norm.logpdf(w, 0, 2).sum() + stats.halfnorm.logpdf(np.exp(log_scale), scale=1.5) + log_scale
+        value += (
+            stats.norm.logpdf(w, 0, 2).sum()
+            + stats.halfnorm.logpdf(np.exp(log_scale), scale=1.5)
+            + log_scale
+        )
         value += -0.5 * (slope / 5.0) ** 2
     return float(value)
 
@@ -125,14 +152,21 @@ def point_svi() -> Any:
 
 
 @pytest.mark.parametrize("with_prior", [True, False])
-def test_heteroscedastic_map_and_mle_against_a_hand_written_density(hetero_class: Any, with_prior: bool) -> None:
+def test_heteroscedastic_map_and_mle_against_a_hand_written_density(
+    hetero_class: Any, with_prior: bool
+) -> None:
     cls, rows = hetero_class, HETERO_ROWS
     working = WorkingPrior.weak(cls) if with_prior else None
     fit = maximum_likelihood(cls, rows, prior=working)
     assert fit.ok, fit.status
     values = cls.unflatten(fit.theta)
     ours = np.array([*values["w"], np.log(values["scale"]), values["slope"]])
-    best = minimize(lambda t: -hetero_objective(t, rows, working), np.zeros(4), method="BFGS", options={"gtol": 1e-4})
+    best = minimize(
+        lambda t: -hetero_objective(t, rows, working),
+        np.zeros(4),
+        method="BFGS",
+        options={"gtol": 1e-4},
+    )
     np.testing.assert_allclose(ours, best.x, atol=1e-5)
     assert fit.log_likelihood == pytest.approx(hetero_objective(ours, rows, None), abs=1e-8)
 
@@ -143,7 +177,9 @@ def test_a_segment_is_the_fit_of_those_rows_alone(hetero_class: Any, point_svi: 
     alone = Rows.of(X[late], A[late], HETERO_ROWS.y[late])
     for oracle in (mle(), point_svi):
         segment = oracle(hetero_class, HETERO_ROWS, weights=late.astype(float), prior=prior)
-        np.testing.assert_allclose(segment.theta, oracle(hetero_class, alone, prior=prior).theta, atol=1e-4)
+        np.testing.assert_allclose(
+            segment.theta, oracle(hetero_class, alone, prior=prior).theta, atol=1e-4
+        )
         assert segment.n == 260
 
 
@@ -152,7 +188,9 @@ def test_a_growing_history_compiles_once_a_bucket(hetero_class: Any) -> None:
     for n in (3, 20, 50, 64, 65, 120, 200, 256, 257, 300):
         fit = oracle(hetero_class, Rows.of(X[:n], A[:n], HETERO_ROWS.y[:n]), start=fit)
         assert fit.ok, (n, fit.status)
-    assert {hetero_class.program.compilations[name] for name in ("total_grad", "total_hessian")} == {3}
+    assert {
+        hetero_class.program.compilations[name] for name in ("total_grad", "total_hessian")
+    } == {3}
 
 
 def test_bounds_on_the_constrained_scale_are_respected() -> None:
@@ -170,7 +208,7 @@ def test_bounds_on_the_constrained_scale_are_respected() -> None:
     np.testing.assert_allclose(values["w"], np.linalg.lstsq(X, y, rcond=None)[0], atol=1e-4)
 
 
-# SVI ------------------------------------------------------------------------------------------------------------------
+# SVI ----------------------------------------------------------------------------------------------
 
 
 def logistic(x: Any, a: Any, y: Any = None) -> None:
@@ -192,7 +230,9 @@ def cls() -> Any:
     return density_class(logistic, example=(X, A))
 
 
-@pytest.mark.parametrize("guide", ["delta", pytest.param(AutoDiagonalNormal, marks=pytest.mark.slow), own_guide])
+@pytest.mark.parametrize(
+    "guide", ["delta", pytest.param(AutoDiagonalNormal, marks=pytest.mark.slow), own_guide]
+)
 def test_svi_agrees_with_the_posterior(cls: Any, guide: Any) -> None:
     oracle = svi(guide, steps=1000, draws=500)
     fit = oracle(cls, LOGISTIC_ROWS)
@@ -201,19 +241,27 @@ def test_svi_agrees_with_the_posterior(cls: Any, guide: Any) -> None:
     sd = np.sqrt(np.diag(np.linalg.inv(best.precision)))
     away = np.abs(fit.theta - best.theta) / sd
     assert away.max() < (1e-4 if guide == "delta" else 0.35)
-    np.testing.assert_allclose(fit.precision, best.precision, rtol=1e-4 if guide == "delta" else 0.1)  # our Hessian
+    # our Hessian
+    np.testing.assert_allclose(
+        fit.precision, best.precision, rtol=1e-4 if guide == "delta" else 0.1
+    )
     if guide == "delta":
         assert fit.draws is None
     else:
         assert fit.draws is not None
         assert fit.draws.shape == (500, 2)
-        np.testing.assert_allclose(fit.draws.mean(axis=0), fit.theta, atol=5 * sd.max() / np.sqrt(500))
-        np.testing.assert_allclose(fit.draws.std(axis=0), sd, rtol=0.25)  # nearly independent here: mean field is right
+        np.testing.assert_allclose(
+            fit.draws.mean(axis=0), fit.theta, atol=5 * sd.max() / np.sqrt(500)
+        )
+        # nearly independent here: mean field is right
+        np.testing.assert_allclose(fit.draws.std(axis=0), sd, rtol=0.25)
     again = oracle(cls, LOGISTIC_ROWS)
     np.testing.assert_array_equal(again.theta, fit.theta)  # same seed and data, same fit
 
 
-def test_svi_compiles_once_a_bucket_starts_warm_and_knows_when_it_stopped_too_early(cls: Any) -> None:
+def test_svi_compiles_once_a_bucket_starts_warm_and_knows_when_it_stopped_too_early(
+    cls: Any,
+) -> None:
     oracle = svi("normal", steps=600, refit_steps=200)
     fit = None
     for n in (10, 40, 64, 65, 90, 130, 180, 256):
@@ -239,19 +287,25 @@ def test_svi_compiles_once_a_bucket_starts_warm_and_knows_when_it_stopped_too_ea
 
 
 def test_a_point_guide_of_few_rows_is_believed(hetero_class: Any, point_svi: Any) -> None:
-    """AutoDelta leaves out the Jacobian of `scale`: with few rows its mode is off ours by a part of a standard deviation."""
+    """AutoDelta leaves out the Jacobian of `scale`: with few rows its mode is off ours by a part
+    of a standard deviation.
+    """
     fit = point_svi(hetero_class, Rows.of(X[:10], A[:10], HETERO_ROWS.y[:10]))
     assert fit.ok, fit.status
     best = mle()(hetero_class, Rows.of(X[:10], A[:10], HETERO_ROWS.y[:10]))
     away = fit.theta - best.theta
-    assert 0.01 < 0.5 * away @ best.precision @ away < hetero_class.dim / 8  # a mode of its own, not a failure
+    # a mode of its own, not a failure
+    assert 0.01 < 0.5 * away @ best.precision @ away < hetero_class.dim / 8
 
 
 def test_svi_fits_param_sites_under_the_working_prior(hetero_class: Any, point_svi: Any) -> None:
-    prior = WorkingPrior(np.zeros(4), np.where(hetero_class.prior_free, 50.0, 0.0))  # strong enough to be seen
+    # strong enough to be seen
+    prior = WorkingPrior(np.zeros(4), np.where(hetero_class.prior_free, 50.0, 0.0))
     fit, weak = (point_svi(hetero_class, HETERO_ROWS, prior=p) for p in (prior, "weak"))
     slope, free_slope = (hetero_class.unflatten(f.theta)["slope"] for f in (fit, weak))
-    expected = hetero_class.unflatten(maximum_likelihood(hetero_class, HETERO_ROWS, prior=prior).theta)["slope"]
+    expected = hetero_class.unflatten(
+        maximum_likelihood(hetero_class, HETERO_ROWS, prior=prior).theta
+    )["slope"]
     assert slope == pytest.approx(expected, abs=5e-3)
     assert abs(free_slope - slope) > 0.02
 
@@ -272,7 +326,10 @@ def test_svi_of_nan_is_survived() -> None:
     rows = Rows.of(bad_x, A[:51], X[:51, 0])
     for bad, message in (
         (oracle(cls, rows, start=good), "ELBO is nan"),
-        (svi("delta", steps=300)(cls, rows), "the model broke off: Normal distribution got invalid scale"),
+        (
+            svi("delta", steps=300)(cls, rows),
+            "the model broke off: Normal distribution got invalid scale",
+        ),
     ):
         assert not bad.ok
         assert message in bad.status
@@ -291,14 +348,19 @@ def test_svi_settings_are_checked(cls: Any) -> None:
         (lambda: svi("laplace"), r"guide must be one of \('delta', 'normal'"),
         (lambda: svi(steps=0), "steps must be a whole number >= 1"),
         (lambda: svi(learning_rate=-1.0), "learning_rate must be a positive number"),
-        (lambda: svi(AutoNormal(logistic))(cls, LOGISTIC_ROWS), "an autoguide's class, not an instance"),
+        (
+            lambda: svi(AutoNormal(logistic))(cls, LOGISTIC_ROWS),
+            "an autoguide's class, not an instance",
+        ),
     ):
         with pytest.raises(SettingError, match=message):
             call()
 
 
 def test_a_reused_laplace_guide_has_the_wrong_spread_and_ours_has_not() -> None:
-    """The negative control: NumPyro's AutoLaplaceApproximation keeps the Hessian of the first data it saw."""
+    """The negative control: NumPyro's AutoLaplaceApproximation keeps the Hessian of the first
+    data it saw.
+    """
 
     def model(x: Any, a: Any, y: Any = None) -> None:
         mu = numpyro.sample("mu", dist.Normal(0.0, 10.0))

@@ -26,7 +26,9 @@ from gedppl.programs.torch_graphs import record  # noqa: E402
 from gedppl.rows import Rows  # noqa: E402
 
 # torch itself, when forward-mode differentiation is first used
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)
 
 RNG = np.random.default_rng(11)
 X, A = RNG.normal(size=(120, 2)), np.zeros(120, int)
@@ -63,7 +65,9 @@ def cls() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("here", "there", "rows"), [(hetero, hetero_numpyro, ROWS), (poisson, poisson_numpyro, COUNTS)], ids=["hetero", "poisson"]
+    ("here", "there", "rows"),
+    [(hetero, hetero_numpyro, ROWS), (poisson, poisson_numpyro, COUNTS)],
+    ids=["hetero", "poisson"],
 )
 def test_both_backends_give_the_same_fit(here: Any, there: Any, rows: Rows) -> None:
     one, other = (density_class(model, example=(X, A)) for model in (here, there))
@@ -93,7 +97,8 @@ def test_point_svi_is_the_map_with_weights_priors_and_warm_start(cls: Any) -> No
     again = oracle(cls, ROWS, weights=weights, prior=prior, start=first)
     assert again.ok
     assert "30 steps" in again.status
-    np.testing.assert_allclose(again.theta, first.theta, atol=0.02)  # Adam starts again with its full step
+    # Adam starts again with its full step
+    np.testing.assert_allclose(again.theta, first.theta, atol=0.02)
     assert list(pyro.get_param_store()) == ["somebody_elses"]
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_default_dtype() == dtype
@@ -107,18 +112,22 @@ def own_guide(x: Any, a: Any, y: Any = None) -> None:
     pyro.sample("scale", dist.LogNormal(pyro.param("centre", torch.tensor(0.0)), torch.tensor(0.1)))
 
 
-@pytest.mark.parametrize("guide", ["normal", AutoNormal, pytest.param(own_guide, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "guide", ["normal", AutoNormal, pytest.param(own_guide, marks=pytest.mark.slow)]
+)
 def test_guides_with_spread_give_draws(cls: Any, guide: Any) -> None:
     fit = svi(guide, steps=300, particles=1, draws=64)(cls, ROWS)
     assert fit.ok, fit.status
     assert fit.draws is not None
     assert fit.draws.shape == (64, 4)
     assert (fit.draws[:, ~cls.prior_free].std(axis=0) > 0.01).all()
-    assert (fit.draws[:, cls.prior_free].std(axis=0) < 1e-12).all()  # `param` sites have no posterior
+    # `param` sites have no posterior
+    assert (fit.draws[:, cls.prior_free].std(axis=0) < 1e-12).all()
     best = mle()(cls, ROWS)
     sd = np.sqrt(np.diag(np.linalg.inv(best.precision)))
     assert np.max(np.abs(fit.theta - best.theta) / sd) < 1.0
-    np.testing.assert_allclose(fit.information, -cls.total_hessian(fit.theta, ROWS))  # ours, not the guide's
+    # ours, not the guide's
+    np.testing.assert_allclose(fit.information, -cls.total_hessian(fit.theta, ROWS))
 
 
 def test_the_normal_guide_finds_the_spread_of_a_posterior_that_is_normal() -> None:
@@ -133,7 +142,9 @@ def test_the_normal_guide_finds_the_spread_of_a_posterior_that_is_normal() -> No
     sd = np.diag(precision) ** -0.5  # of independent Normals nearest to it in the ELBO's sense
     assert oracle.solve.runner(linear).recorded
     np.testing.assert_allclose(fit.draws.std(axis=0), sd, rtol=0.06)
-    np.testing.assert_allclose(fit.theta, np.linalg.solve(precision, X.T @ ROWS.y / 0.25), atol=0.3 * sd.min())
+    np.testing.assert_allclose(
+        fit.theta, np.linalg.solve(precision, X.T @ ROWS.y / 0.25), atol=0.3 * sd.min()
+    )
 
 
 def by_pyro_module(net: Any) -> Any:
@@ -195,7 +206,8 @@ def test_a_module_is_fitted_and_not_written_to(make: Any, program: Any, guide: A
     best = mle()(cls, ROWS)
     assert fit.ok, fit.status
     sd = np.sqrt(np.diag(np.linalg.inv(best.precision)))
-    close = np.where(cls.prior_free, 0.02, 0.5)  # a sample site's median is found with the guide's own noise
+    # a sample site's median is found with the guide's own noise
+    close = np.where(cls.prior_free, 0.02, 0.5)
     assert (np.abs(fit.theta - best.theta) / sd < close).all()
     assert before
     for name, value in net.named_parameters():
@@ -221,7 +233,10 @@ def test_a_graph_is_used_only_if_it_says_the_same_elsewhere() -> None:
         calls.append(1)
         return theta.sum(1) * len(calls), theta
 
-    assert record(lambda theta: (theta.sum(1), theta), torch.zeros(2, 3, dtype=torch.float64)) is not None
+    assert (
+        record(lambda theta: (theta.sum(1), theta), torch.zeros(2, 3, dtype=torch.float64))
+        is not None
+    )
     assert record(changes, torch.ones(2, 3, dtype=torch.float64)) is None
 
 
@@ -229,23 +244,30 @@ def test_discrete_row_latents_are_summed_out() -> None:
     def model(x: Any, a: Any, y: Any = None) -> None:
         w = pyro.param("w", torch.tensor([0.5, 0.0]))
         with pyro.plate("rows", x.shape[0]):
-            kind = pyro.sample("kind", dist.Bernoulli(torch.tensor(0.3)), infer={"enumerate": "parallel"})
+            kind = pyro.sample(
+                "kind", dist.Bernoulli(torch.tensor(0.3)), infer={"enumerate": "parallel"}
+            )
             pyro.sample("y", dist.Normal(x @ w, 0.5 + kind), obs=y)
 
     cls = density_class(model, example=(X, A))
     fit = svi("delta", steps=400)(cls, ROWS)
     assert fit.ok, fit.status
     np.testing.assert_allclose(fit.theta, mle()(cls, ROWS).theta, atol=2e-3)
-    mixed = density_class(mixed_latents, example=(X, A))  # and beside them a latent that all rows share, under Pyro's guide
+    # and beside them a latent that all rows share, under Pyro's guide
+    mixed = density_class(mixed_latents, example=(X, A))
     guided, best = svi(AutoNormal, steps=400)(mixed, ROWS), mle()(mixed, ROWS)
     assert guided.ok, guided.status
-    np.testing.assert_allclose(guided.theta, best.theta, atol=0.5 * np.diag(best.precision).min() ** -0.5)
+    np.testing.assert_allclose(
+        guided.theta, best.theta, atol=0.5 * np.diag(best.precision).min() ** -0.5
+    )
 
 
 def mixed_latents(x: Any, a: Any, y: Any = None) -> None:
     w = pyro.sample("w", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
     with pyro.plate("rows", x.shape[0]):
-        kind = pyro.sample("kind", dist.Bernoulli(torch.tensor(0.3)), infer={"enumerate": "parallel"})
+        kind = pyro.sample(
+            "kind", dist.Bernoulli(torch.tensor(0.3)), infer={"enumerate": "parallel"}
+        )
         pyro.sample("y", dist.Normal(x @ w, 0.5 + kind), obs=y)
 
 

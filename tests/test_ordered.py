@@ -1,4 +1,6 @@
-"""Ordered outcomes between affine edges: concave likelihoods, exact bounds, in NumPyro and Pyro alike."""
+"""Ordered outcomes between affine edges: concave likelihoods, exact bounds, in NumPyro and Pyro
+alike.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def in_pyro(x, a, y=None):
 
 
 def bent(x, a, y=None):
-    s = numpyro.sample("s", nd.LogNormal(0.5, 0.5))  # positive through an exponential: edges are not affine in what is free
+    # positive through an exponential: edges are not affine in what is free
+    s = numpyro.sample("s", nd.LogNormal(0.5, 0.5))
     numpyro.sample("y", nd.OrderedLogistic(x[:, 0], s * jnp.asarray(EDGES)[a]), obs=y)
 
 
@@ -63,16 +66,21 @@ def test_edges_are_proved_and_give_the_programs_likelihood(model) -> None:
     assert cls.ordered is not None
     np.testing.assert_allclose(
         np.einsum("ncd,d->nc", cls.ordered.features(x, a), TRUTH) + cls.ordered.offset(x, a),
-        TRUTH[2] * EDGES[a] - (x @ TRUTH[:2])[:, None], atol=1e-12,
-    )  # fmt: skip
+        TRUTH[2] * EDGES[a] - (x @ TRUTH[:2])[:, None],
+        atol=1e-12,
+    )
     theta = TRUTH + 0.2 * np.random.default_rng(1).standard_normal((5, 3))
     fast = OrderedData.empty(cls.ordered, 3).append(x[:7], a[:7], y[:7]).append(x[7:], a[7:], y[7:])
     slow = ProgramData(cls, Rows.of(x, a, y))
     np.testing.assert_allclose(fast.row_values(theta), slow.row_values(theta), rtol=1e-9)
     for one, other in zip(fast.value_grad(theta), slow.value_grad(theta)):
         np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(fast.information(theta[0]), slow.information(theta[0]), rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(fast.between(5, 20).value(theta), fast.row_values(theta)[:, 5:20].sum(axis=1))
+    np.testing.assert_allclose(
+        fast.information(theta[0]), slow.information(theta[0]), rtol=1e-7, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        fast.between(5, 20).value(theta), fast.row_values(theta)[:, 5:20].sum(axis=1)
+    )
 
 
 def test_nothing_is_claimed_of_edges_that_bend() -> None:
@@ -105,7 +113,10 @@ def learned(n: int, seed: int, model=in_numpyro) -> tuple[ProgramLearner, np.nda
     return learner, np.random.default_rng(seed + 9).standard_normal((3, 2))
 
 
-@pytest.mark.parametrize("functional", [ged.probability(below=0.5), ged.probability(above=1.5), ged.probability(above=(0, 2))])
+@pytest.mark.parametrize(
+    "functional",
+    [ged.probability(below=0.5), ged.probability(above=1.5), ged.probability(above=(0, 2))],
+)
 def test_bounds_are_the_extremes_over_the_set(functional) -> None:
     """Against a constrained optimiser that knows nothing of edges, from several starts."""
     learner, at = learned(60, 3)
@@ -116,7 +127,10 @@ def test_bounds_are_the_extremes_over_the_set(functional) -> None:
     for i in range(len(at)):
         for k in range(2):
             for sign, found in ((1, bounds.upper[i, k]), (-1, bounds.lower[i, k])):
-                best = max(_extreme(learner, narrowest, functional, at[i], k, sign, seed) for seed in range(3))
+                best = max(
+                    _extreme(learner, narrowest, functional, at[i], k, sign, seed)
+                    for seed in range(3)
+                )
                 assert sign * found >= best - 1e-6
                 if len(learner.sets) == 1:
                     assert sign * found == pytest.approx(best, abs=2e-4)
@@ -135,26 +149,41 @@ def _extreme(learner, chosen, functional, x, k, sign, seed) -> float:
         return -sign * float(learner.cls.values_grad(functional, theta[None], row, action)[0][0])
 
     def slope(theta):
-        return -sign * np.asarray(learner.cls.values_grad(functional, theta[None], row, action)[1][0])
+        return -sign * np.asarray(
+            learner.cls.values_grad(functional, theta[None], row, action)[1][0]
+        )
 
     inside = {
         "type": "ineq",
         "fun": lambda t: float(chosen.region.slack(t[None])[0]),
         "jac": lambda t: chosen.region.slack_grad(t[None])[1][0],
     }
-    found = minimize(value, start, jac=slope, constraints=[inside], method="SLSQP", options={"maxiter": 200, "ftol": 1e-12})
+    found = minimize(
+        value,
+        start,
+        jac=slope,
+        constraints=[inside],
+        method="SLSQP",
+        options={"maxiter": 200, "ftol": 1e-12},
+    )
     return -found.fun if chosen.region.slack(found.x[None])[0] > -1e-4 else -np.inf
 
 
 SEVERAL = {
-    "mean": ged.mean(0, 3), "band": ged.probability(above=0.5, below=1.5), "second moment": ged.second_moment(9),
-    "own": ged.expected(lambda y, x, a: abs(y - 1.0), 0, 2), "cvar": ged.cvar(0.6, 0, 3), "variance": ged.variance(2.25),
-}  # fmt: skip
+    "mean": ged.mean(0, 3),
+    "band": ged.probability(above=0.5, below=1.5),
+    "second moment": ged.second_moment(9),
+    "own": ged.expected(lambda y, x, a: abs(y - 1.0), 0, 2),
+    "cvar": ged.cvar(0.6, 0, 3),
+    "variance": ged.variance(2.25),
+}
 
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_what_weighs_several_edges_has_an_outer_bound_with_a_guarantee(name) -> None:
-    """Members of the set, drawn and kept by the definition, never leave it; and it is not vacuous."""
+    """Members of the set, drawn and kept by the definition, never leave it; and it is not
+    vacuous.
+    """
     functional = SEVERAL[name]
     learner, at = learned(150, 3)
     bounds = learner.bounds(functional, at, 2)
@@ -165,8 +194,12 @@ def test_what_weighs_several_edges_has_an_outer_bound_with_a_guarantee(name) -> 
     inside = theta[learner.contains(theta)]
     assert len(inside) > 100
     xs, actions = np.repeat(at, 2, axis=0), np.tile(np.arange(2), len(at))
-    edges = np.einsum("md,ncd->mnc", inside, a_class().ordered.features(xs, actions)) + a_class().ordered.offset(xs, actions)
-    whole = np.concatenate([np.zeros((*edges.shape[:2], 1)), expit(edges), np.ones((*edges.shape[:2], 1))], axis=2)
+    edges = np.einsum(
+        "md,ncd->mnc", inside, a_class().ordered.features(xs, actions)
+    ) + a_class().ordered.offset(xs, actions)
+    whole = np.concatenate(
+        [np.zeros((*edges.shape[:2], 1)), expit(edges), np.ones((*edges.shape[:2], 1))], axis=2
+    )
     density = Density("Categorical", {"probs": np.diff(whole, axis=2)})
     values = np.asarray(functional(density, x=xs, a=actions), float)
     assert np.all(values.max(axis=0) <= bounds.upper.ravel() + 1e-9)
@@ -180,8 +213,15 @@ def test_a_quantile_of_ordered_outcomes_is_exact() -> None:
     found = learner.bounds(ged.quantile(0.7, 0, 3), at, 2)
     assert (found.method, found.guaranteed) == ("exact", True)
     chances = [learner.bounds(ged.probability(below=k + 0.5), at, 2) for k in range(3)]
-    want = np.stack([np.argmax(np.stack([*(end >= 0.7 for end in side), np.ones(chances[0].lower.shape, bool)]), axis=0)
-                     for side in ([c.upper for c in chances], [c.lower for c in chances])])  # fmt: skip
+    want = np.stack(
+        [
+            np.argmax(
+                np.stack([*(end >= 0.7 for end in side), np.ones(chances[0].lower.shape, bool)]),
+                axis=0,
+            )
+            for side in ([c.upper for c in chances], [c.lower for c in chances])
+        ]
+    )
     np.testing.assert_array_equal(np.stack([found.lower, found.upper]), want)
 
 
@@ -192,7 +232,9 @@ def test_members_never_leave_the_bounds() -> None:
         draws = learner.theta + np.random.default_rng(0).standard_normal((4000, 3)) * 0.5
         draws = draws[learner.contains(draws)]
         assert len(draws) > 50
-        values = learner.cls.values(functional, draws, np.repeat(at, 2, axis=0), np.tile([0, 1], 3)).reshape(-1, 3, 2)
+        values = learner.cls.values(
+            functional, draws, np.repeat(at, 2, axis=0), np.tile([0, 1], 3)
+        ).reshape(-1, 3, 2)
         bounds = learner.bounds(functional, at, 2)
         assert (bounds.upper >= values.max(axis=0) - 1e-9).all()
         assert (bounds.lower <= values.min(axis=0) + 1e-9).all()
@@ -202,7 +244,9 @@ def test_members_never_leave_the_bounds() -> None:
 
 
 def test_the_set_covers_at_all_times() -> None:
-    """Runs with any miss, against the binomial threshold; outcomes arrive one by one and the design is adaptive."""
+    """Runs with any miss, against the binomial threshold; outcomes arrive one by one and the
+    design is adaptive.
+    """
     missed, cls = 0, a_class()
     for seed in range(60):
         rng = np.random.default_rng(1000 + seed)
@@ -222,21 +266,30 @@ def test_the_set_covers_at_all_times() -> None:
 
 def test_a_run_resumes_from_its_snapshot(tmp_path) -> None:
     cls = a_class()
-    limit = ged.Constraint(cls, ged.probability(below=0.5), at_most=0.4, safe_value=0.05, name="low", outcome="utility")
+    limit = ged.Constraint(
+        cls, ged.probability(below=0.5), at_most=0.4, safe_value=0.05, name="low", outcome="utility"
+    )
     problem = ged.Problem(2, ged.Utility(cls, ged.probability(above=0.5)), [limit], safe_action=0)
-    agent = ged.GEDUCB(problem, seed=0, journal=tmp_path / "journal.db", guard=None)  # the safe value is made up
+    # the safe value is made up
+    agent = ged.GEDUCB(problem, seed=0, journal=tmp_path / "journal.db", guard=None)
     x, _, _ = world(20, 4)
     rng = np.random.default_rng(0)
     for row in x:
         decision = agent.ask(row)
-        agent.tell(decision.id, float((row @ TRUTH[:2] + rng.logistic() > TRUTH[2] * EDGES[decision.action]).sum()))
+        agent.tell(
+            decision.id,
+            float((row @ TRUTH[:2] + rng.logistic() > TRUTH[2] * EDGES[decision.action]).sum()),
+        )
     before = agent.policy(x[:5])
     agent.journal.close()
-    np.testing.assert_array_equal(ged.resume(tmp_path / "journal.db", problem).policy(x[:5]), before)
+    np.testing.assert_array_equal(
+        ged.resume(tmp_path / "journal.db", problem).policy(x[:5]), before
+    )
 
 
 def free_edges(x, a, y=None):
-    cuts = numpyro.sample("cuts", nd.Normal(0.0, 1.0).expand([2]).to_event(1))  # nothing keeps them in order
+    # nothing keeps them in order
+    cuts = numpyro.sample("cuts", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
     numpyro.sample("y", nd.OrderedLogistic(0.0 * x[:, 0], cuts), obs=y)
 
 
@@ -245,11 +298,15 @@ def test_predictions_by_crossing_edges_do_not_count() -> None:
     one = np.zeros((1, 2)), np.zeros(1, int)
 
     def total(learner):  # of the predictive over the outcomes
-        return sum(np.exp(learner.absorb(*one, np.array([y])).evidence - learner.evidence) for y in (0.0, 1.0, 2.0))
+        return sum(
+            np.exp(learner.absorb(*one, np.array([y])).evidence - learner.evidence)
+            for y in (0.0, 1.0, 2.0)
+        )
 
     assert total(learner) <= 1 + 1e-12
     rng = np.random.default_rng(0)
-    for t in range(1, 41):  # the middle outcome is so rare that it never comes, and the fitted edges cross
+    # the middle outcome is so rare that it never comes, and the fitted edges cross
+    for t in range(1, 41):
         learner = learner.absorb(*one, 2.0 * rng.integers(2, size=1))
         learner = learner.refit() if t in (1, 4, 10, 20) else learner
     assert learner.theta[0] > learner.theta[1]
@@ -258,9 +315,12 @@ def test_predictions_by_crossing_edges_do_not_count() -> None:
 
 
 def cuts_in_numpyro(x, a, y=None):
-    s = numpyro.sample("s", nd.LogNormal(0.0, 0.5))  # times free cuts: not affine, so the program itself is asked
+    # times free cuts: not affine, so the program itself is asked
+    s = numpyro.sample("s", nd.LogNormal(0.0, 0.5))
     c = numpyro.sample("c", nd.Normal(jnp.array([-0.5, 0.5]), 1.0).to_event(1))
-    numpyro.sample("y", nd.OrderedLogistic(x[:, 0], s * jnp.broadcast_to(c, (x.shape[0], 2))), obs=y)
+    numpyro.sample(
+        "y", nd.OrderedLogistic(x[:, 0], s * jnp.broadcast_to(c, (x.shape[0], 2))), obs=y
+    )
 
 
 def cuts_in_pyro(x, a, y=None):
@@ -280,5 +340,7 @@ def test_cuts_out_of_order_are_no_density(model) -> None:
     np.testing.assert_allclose(total, [1.0, 0.0], atol=1e-12)
     finite = ged.finite_class(model, members, example=(x, a))
     np.testing.assert_allclose(
-        np.exp(finite.log_likelihood(finite.every, x, a, np.arange(3.0))).sum(axis=1), [1.0, 0.0], atol=1e-12
+        np.exp(finite.log_likelihood(finite.every, x, a, np.arange(3.0))).sum(axis=1),
+        [1.0, 0.0],
+        atol=1e-12,
     )

@@ -1,4 +1,6 @@
-"""Planning: worlds made of the problem's models, stopping rules, tables, sweeps, interrupts, pictures."""
+"""Planning: worlds made of the problem's models, stopping rules, tables, sweeps, interrupts,
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,18 @@ TRUTH = {"utility": 0, "cost": 0}
 @pytest.fixture(scope="module")
 def sweep() -> Plan:
     scenarios = {"first": TRUTH, "prior": "prior"}
-    return plan(WORLD.problem, WORLD.contexts, 12, scenarios=scenarios, vary={"at_most": [0.2, 0.6]}, replicates=3, goal=0.5)
+    return plan(
+        WORLD.problem,
+        WORLD.contexts,
+        12,
+        scenarios=scenarios,
+        vary={"at_most": [0.2, 0.6]},
+        replicates=3,
+        goal=0.5,
+    )
 
 
-# worlds ------------------------------------------------------------------------------------------------------------------
+# worlds -------------------------------------------------------------------------------------------
 
 
 def test_world_is_the_model_at_the_guess() -> None:
@@ -48,14 +58,20 @@ def test_world_is_the_model_at_the_guess() -> None:
         np.testing.assert_allclose(world.utilities(x), WORLD.F[0, int(x[0])])
         np.testing.assert_allclose(world.costs(x), WORLD.G[0, int(x[0])][None])
     rng = np.random.default_rng(0)
-    drawn = np.array([(y, z["cost"]) for y, z in (world.outcome(WORLD.contexts[1], 2, rng) for _ in range(2000))])
+    drawn = np.array(
+        [(y, z["cost"]) for y, z in (world.outcome(WORLD.contexts[1], 2, rng) for _ in range(2000))]
+    )
     expected = np.array([WORLD.F[0, 1, 2], WORLD.G[0, 1, 2]])
-    assert np.all(np.abs(drawn.mean(axis=0) - expected) < 4 * np.sqrt(expected * (1 - expected) / 2000))
+    assert np.all(
+        np.abs(drawn.mean(axis=0) - expected) < 4 * np.sqrt(expected * (1 - expected) / 2000)
+    )
 
 
 def test_prior_draws_differ_and_repeat_with_their_seed() -> None:
     def values(seed: int) -> tuple[float, ...]:
-        return tuple(make_world(WORLD.problem, Scenario(), WORLD.contexts, seed).utilities(WORLD.contexts[0]))
+        return tuple(
+            make_world(WORLD.problem, Scenario(), WORLD.contexts, seed).utilities(WORLD.contexts[0])
+        )
 
     assert values(3) == values(3)
     assert len({values(seed) for seed in range(12)}) > 3
@@ -66,7 +82,9 @@ def test_safe_action_costs_what_was_declared() -> None:
     tables = WORLD.G.copy()
     tables[:, :, 0] = 0.4
     cost = replace(WORLD.problem.constraints[0], model=CoinTables(tables))
-    world = make_world(replace(WORLD.problem, constraints=[cost]), Scenario(TRUTH), WORLD.contexts, 0)
+    world = make_world(
+        replace(WORLD.problem, constraints=[cost]), Scenario(TRUTH), WORLD.contexts, 0
+    )
     assert world.costs(WORLD.contexts[0])[0, 0] == 0.1
 
 
@@ -97,23 +115,31 @@ def test_a_guess_outside_the_functional_range_is_an_error() -> None:
     narrow = replace(WORLD.problem, utility=ged.Utility(CoinTables(WORLD.F), ged.mean(0, 0.06)))
     with pytest.raises(errors.FunctionalError, match="outside its declared range"):
         make_world(narrow, Scenario(TRUTH), WORLD.contexts, 0)
-    with pytest.raises(errors.FunctionalError, match=r"200 draws from the prior of \['utility'\] all left"):
+    with pytest.raises(
+        errors.FunctionalError,
+        match=r"200 draws from the prior of \['utility'\] "
+        r"all left",
+    ):
         make_world(narrow, Scenario({"cost": 0}), WORLD.contexts, 0)
 
 
-# rules -------------------------------------------------------------------------------------------------------------------
+# rules --------------------------------------------------------------------------------------------
 
 
 def test_success_ends_a_trial() -> None:
     rules = StoppingRules(target=0.05, window=4, first_look=5, every=2)
-    result = plan(WORLD.problem, WORLD.contexts, 20, scenarios={"first": TRUTH}, replicates=2, rules=rules)
+    result = plan(
+        WORLD.problem, WORLD.contexts, 20, scenarios={"first": TRUTH}, replicates=2, rules=rules
+    )
     assert {t.stopped for t in result.trials} == {"target"}
     assert {t.rounds for t in result.trials} == {5}
     assert result.rows[0]["stopped: target"] == 1.0
 
 
 def test_looks_are_taken_when_due() -> None:
-    """A target out of reach is looked at 5, 8, 11, ... rounds in, and never stops the trial by itself."""
+    """A target out of reach is looked at 5, 8, 11, ... rounds in, and never stops the trial by
+    itself.
+    """
     seen: list[int] = []
 
     class Noted(StoppingRules):
@@ -122,7 +148,9 @@ def test_looks_are_taken_when_due() -> None:
             return super().verdict(run, agent, contexts)
 
     rules = Noted(target=2.0, window=4, first_look=5, every=3)
-    result = plan(WORLD.problem, WORLD.contexts, 13, scenarios={"first": TRUTH}, replicates=1, rules=rules)
+    result = plan(
+        WORLD.problem, WORLD.contexts, 13, scenarios={"first": TRUTH}, replicates=1, rules=rules
+    )
     assert seen == [5, 8, 11]
     assert result.trials[0].rounds == 13
     assert result.trials[0].stopped == ""
@@ -138,14 +166,21 @@ def test_futility_by_safe_share() -> None:
 
 
 def test_futility_when_the_target_is_beyond_reach() -> None:
-    """No utility can exceed the largest plausible one: a target above the class is given up, one below the truth is not."""
+    """No utility can exceed the largest plausible one: a target above the class is given up, one
+    below the truth is not.
+    """
     agent = ged.GEDUCB(WORLD.problem, seed=0)
     world = make_world(WORLD.problem, Scenario(TRUTH), WORLD.contexts, 0)
     run = ged.simulate(WORLD.problem, world, agent, 10, 0)
     possible = best_possible(agent, WORLD.contexts)
-    oracle = np.mean([constrained_best(WORLD.problem, WORLD.F[0, i], WORLD.G[0, i][None])[1] for i in range(2)])
+    oracle = np.mean(
+        [constrained_best(WORLD.problem, WORLD.F[0, i], WORLD.G[0, i][None])[1] for i in range(2)]
+    )
     assert oracle <= possible <= WORLD.F.max()
-    assert StoppingRules(target=possible + 0.01, beyond_reach=True).verdict(run, agent, WORLD.contexts) == "beyond reach"
+    assert (
+        StoppingRules(target=possible + 0.01, beyond_reach=True).verdict(run, agent, WORLD.contexts)
+        == "beyond reach"
+    )
     assert StoppingRules(target=1.0).verdict(run, agent, WORLD.contexts) == ""
 
 
@@ -157,14 +192,17 @@ def test_rules_in_words() -> None:
     assert StoppingRules().describe() == "No early stopping."
 
 
-# tables ------------------------------------------------------------------------------------------------------------------
+# tables -------------------------------------------------------------------------------------------
 
 
 def test_rows_are_the_means_of_their_trials(sweep: Plan) -> None:
     assert len(sweep.trials) == 12
     assert [(r["scenario"], r["at_most"]) for r in sweep.rows] == [
-        ("first", 0.2), ("prior", 0.2), ("first", 0.6), ("prior", 0.6),
-    ]  # fmt: skip
+        ("first", 0.2),
+        ("prior", 0.2),
+        ("first", 0.6),
+        ("prior", 0.6),
+    ]
     row = sweep.rows[2]
     trials = sweep.cell(1, "first")
     regrets = [float((t.best - t.utility).sum()) for t in trials]
@@ -208,19 +246,33 @@ def test_tables_for_a_protocol(sweep: Plan, tmp_path: Path) -> None:
     assert len(markdown) == 2 + 4
     assert len({line.count("|") for line in markdown}) == 1
     protocol = sweep.protocol()
-    assert "Trials of 12 rounds, 3 simulated for each scenario and each combination of at_most; delta = 0.05." in protocol
+    assert (
+        "Trials of 12 rounds, 3 simulated for each scenario and each combination of at_most; delta "
+        "= 0.05." in protocol
+    )
     assert "No early stopping." in protocol
     assert "averaged over 50 rounds, is at least 0.5" in protocol
     assert str(sweep).count("\n") == 4
 
 
-# sweeps ------------------------------------------------------------------------------------------------------------------
+# sweeps -------------------------------------------------------------------------------------------
 
 
 def test_delta_and_actions_vary() -> None:
-    result = plan(WORLD.problem, WORLD.contexts, 5, scenarios={"first": TRUTH}, vary={"delta": [0.01, 0.2], "n_actions": [2, 4]},
-                  replicates=1)  # fmt: skip
-    assert [(r["delta"], r["n_actions"]) for r in result.rows] == [(0.01, 2), (0.01, 4), (0.2, 2), (0.2, 4)]
+    result = plan(
+        WORLD.problem,
+        WORLD.contexts,
+        5,
+        scenarios={"first": TRUTH},
+        vary={"delta": [0.01, 0.2], "n_actions": [2, 4]},
+        replicates=1,
+    )
+    assert [(r["delta"], r["n_actions"]) for r in result.rows] == [
+        (0.01, 2),
+        (0.01, 4),
+        (0.2, 2),
+        (0.2, 4),
+    ]
     oracle = {r["n_actions"]: r["oracle utility"] for r in result.rows}
     assert oracle[4] >= oracle[2]
 
@@ -232,7 +284,14 @@ def test_a_function_of_the_problem_varies_anything() -> None:
         built.append(noise)
         return CoinWorld(0, members=members).problem
 
-    result = plan(make, WORLD.contexts, 3, scenarios={"first": TRUTH}, vary={"noise": [0.1, 0.2], "members": [4]}, replicates=1)
+    result = plan(
+        make,
+        WORLD.contexts,
+        3,
+        scenarios={"first": TRUTH},
+        vary={"noise": [0.1, 0.2], "members": [4]},
+        replicates=1,
+    )
     assert {0.1, 0.2} <= set(built)
     assert [r["members"] for r in result.rows] == [4, 4]
 
@@ -244,12 +303,22 @@ def test_agent_options_and_agents_of_ones_own() -> None:
         made.append((delta, seed))
         return FixedPolicy(lambda x: np.eye(4)[0], seed)
 
-    result = plan(WORLD.problem, WORLD.contexts, 4, scenarios={"first": TRUTH}, replicates=2, agent=always_safe, delta=0.2)
+    result = plan(
+        WORLD.problem,
+        WORLD.contexts,
+        4,
+        scenarios={"first": TRUTH},
+        replicates=2,
+        agent=always_safe,
+        delta=0.2,
+    )
     assert result.rows[0]["safe share"] == 1.0
     assert [delta for delta, _ in made] == [0.2, 0.2]
     assert len({seed for _, seed in made}) == 2
     assert result.rows[0]["alarmed trials"] == 0.0
-    result = plan(WORLD.problem, WORLD.contexts, 3, replicates=1, agent={"mode": "theory", "warmup": "safe-3"})
+    result = plan(
+        WORLD.problem, WORLD.contexts, 3, replicates=1, agent={"mode": "theory", "warmup": "safe-3"}
+    )
     assert result.rows[0]["safe share"] == 1.0
 
 
@@ -261,7 +330,13 @@ def test_alarms_are_counted_and_not_shouted() -> None:
             warnings.warn("the cost is above its limit", ged.AlarmWarning, stacklevel=1)
             return super().ask(x)
 
-    result = plan(WORLD.problem, WORLD.contexts, 2, replicates=1, agent=lambda *_: Alarmed(lambda x: np.eye(4)[0]))
+    result = plan(
+        WORLD.problem,
+        WORLD.contexts,
+        2,
+        replicates=1,
+        agent=lambda *_: Alarmed(lambda x: np.eye(4)[0]),
+    )
     assert result.rows[0]["alarmed trials"] == 1.0
 
 
@@ -283,7 +358,15 @@ def test_an_interrupt_returns_what_is_done(capsys: pytest.CaptureFixture[str]) -
         return ged.GEDUCB(problem, delta=delta, seed=seed)
 
     scenarios = {"a": TRUTH, "b": TRUTH}
-    result = plan(WORLD.problem, WORLD.contexts, 3, scenarios=scenarios, replicates=5, agent=impatient, progress=True)
+    result = plan(
+        WORLD.problem,
+        WORLD.contexts,
+        3,
+        scenarios=scenarios,
+        replicates=5,
+        agent=impatient,
+        progress=True,
+    )
     assert result.interrupted
     assert len(result.trials) == 3
     assert {t.scenario for t in result.trials} == {"a", "b"}
@@ -307,18 +390,27 @@ def test_an_interrupt_within_a_trial_leaves_it_out() -> None:
         return Impatient(problem, delta=delta, seed=seed)
 
     made: list[int] = []
-    result = plan(WORLD.problem, WORLD.contexts, 6, scenarios={"a": TRUTH}, replicates=4, agent=make)
+    result = plan(
+        WORLD.problem, WORLD.contexts, 6, scenarios={"a": TRUTH}, replicates=4, agent=make
+    )
     assert result.interrupted
     assert len(result.trials) == 1
     assert result.trials[0].rounds == 6
 
 
 def test_a_linear_gaussian_program_is_planned() -> None:
-    """Truth by site, and from the prior of the declared ball; the world's values are the program's."""
+    """Truth by site, and from the prior of the declared ball; the world's values are the
+    program's.
+    """
     linear = LinearWorld(2, 2, 0.3, seed=1)
     contexts = np.stack([linear.context(np.random.default_rng(i)) for i in range(4)])
     problem = linear.problem()
-    world = make_world(problem, Scenario({"utility": {"theta": linear.theta}, "cost": {"theta": linear.mu}}), contexts, 0)
+    world = make_world(
+        problem,
+        Scenario({"utility": {"theta": linear.theta}, "cost": {"theta": linear.mu}}),
+        contexts,
+        0,
+    )
     for x in contexts:
         np.testing.assert_allclose(world.utilities(x), linear.utilities(x))
         np.testing.assert_allclose(world.costs(x), linear.costs(x))
@@ -326,18 +418,32 @@ def test_a_linear_gaussian_program_is_planned() -> None:
     cost = replace(problem.constraints[0], functional=ged.mean(-2, 2))
     drawn = make_world(replace(wide, constraints=[cost]), Scenario(), contexts, 5)
     assert np.abs(drawn.utilities(contexts[0])).max() <= 1.0
-    result = plan(problem, contexts, 4, scenarios={"guess": {"utility": {"theta": linear.theta}, "cost": {"theta": linear.mu}}},
-                  replicates=1, vary={"noise": [1.0, 2.0]})  # fmt: skip
+    result = plan(
+        problem,
+        contexts,
+        4,
+        scenarios={"guess": {"utility": {"theta": linear.theta}, "cost": {"theta": linear.mu}}},
+        replicates=1,
+        vary={"noise": [1.0, 2.0]},
+    )
     assert len(result.rows) == 2
 
 
-# pictures and input ------------------------------------------------------------------------------------------------------
+# pictures and input -------------------------------------------------------------------------------
 
 
 def test_rooms_load_nothing_heavy() -> None:
-    code = "import sys, gedppl.theory.guarantees.lemma_checks, gedppl.study.planning.plots, gedppl.theory.eluder.plots; "
-    check = "print(*[m for m in ('jax', 'torch', 'numpyro', 'pyro', 'arviz', 'matplotlib') if m in sys.modules])"
-    loaded = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True).stdout
+    code = (
+        "import sys, gedppl.theory.guarantees.lemma_checks, gedppl.study.planning.plots, "
+        "gedppl.theory.eluder.plots; "
+    )
+    check = (
+        "print(*[m for m in ('jax', 'torch', 'numpyro', 'pyro', 'arviz', 'matplotlib') if m "
+        "in sys.modules])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code + check], capture_output=True, text=True, check=True
+    ).stdout
     assert loaded.split() == []
 
 

@@ -17,7 +17,9 @@ from gedppl.errors import DataError, SettingError
 from gedppl.learning.arviz_shim import arviz, group_names, major, quiet
 from tests.optional_pyro import PPLS, pd, pyro, torch
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)
 
 COLUMNS, ACTIONS = ("age", "dose"), ("placebo", "A", "B")
 TRUTH = np.array([[0.1, 0.2], [0.5, -0.2], [0.3, 0.4]])
@@ -49,7 +51,12 @@ MODELS: dict[str, Any] = {"numpyro": (gain_n, harm_n), "pyro": (gain_p, harm_p)}
 def log(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     x, a = rng.random((n, 2)), rng.integers(0, 3, n)
-    return x, a, (TRUTH[a] * x).sum(1) + 0.3 * rng.normal(size=n), (rng.random(n) < 0.2).astype(float)
+    return (
+        x,
+        a,
+        (TRUTH[a] * x).sum(1) + 0.3 * rng.normal(size=n),
+        (rng.random(n) < 0.2).astype(float),
+    )
 
 
 @cache
@@ -57,9 +64,13 @@ def agent(ppl: str) -> ged.GEDUCB:
     gain, harm = (ged.density_class(model) for model in MODELS[ppl])
     limit = ged.Constraint(harm, ged.mean(0, 1), at_most=0.4, safe_value=0.1, name="harm")
     problem = ged.Problem(
-        actions=ACTIONS, columns=COLUMNS, utility=ged.Utility(gain, ged.mean(-2, 2)), constraints=[limit],
-        safe_action="placebo", safe_utility=0.0,
-    )  # fmt: skip
+        actions=ACTIONS,
+        columns=COLUMNS,
+        utility=ged.Utility(gain, ged.mean(-2, 2)),
+        constraints=[limit],
+        safe_action="placebo",
+        safe_utility=0.0,
+    )
     made = ged.GEDUCB(problem, guard=None)
     made.observe(*log(40))
     for i in range(3):
@@ -76,8 +87,13 @@ def test_draws_are_named_and_given_every_row_told_or_observed(ppl: str) -> None:
     a, x, y = found.rows.a, found.rows.x, found.rows.y
     for k in range(3):  # each action's coefficients have their own conjugate posterior
         precision = x[a == k].T @ x[a == k] / 0.09 + np.eye(2)
-        centre, spread = np.linalg.solve(precision, x[a == k].T @ y[a == k] / 0.09), np.sqrt(np.diag(np.linalg.inv(precision)))
-        assert np.all(np.abs(found.draws["w"][:, k].mean(axis=0) - centre) < 4.5 * spread / np.sqrt(2000))
+        centre, spread = (
+            np.linalg.solve(precision, x[a == k].T @ y[a == k] / 0.09),
+            np.sqrt(np.diag(np.linalg.inv(precision))),
+        )
+        assert np.all(
+            np.abs(found.draws["w"][:, k].mean(axis=0) - centre) < 4.5 * spread / np.sqrt(2000)
+        )
     assert "43 rows" in repr(found)
     outcomes = found.predictive(np.array([[0.5, 0.5]]), np.array([1]))
     expected = found.draws["w"][:, 1] @ [0.5, 0.5]
@@ -86,12 +102,20 @@ def test_draws_are_named_and_given_every_row_told_or_observed(ppl: str) -> None:
     assert outcomes.std() == pytest.approx(np.sqrt(expected.var() + 0.09), rel=0.08)
 
 
-@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")  # some rows carry much weight
+# some rows carry much weight
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto:UserWarning")
 @pytest.mark.parametrize("ppl", PPLS)
 def test_everything_arviz_asks_for_is_there_and_named(ppl: str) -> None:
     az, found = arviz(), agent(ppl).posterior("utility", draws=200)
     data = found.to_arviz()
-    wanted = {"posterior", "prior", "posterior_predictive", "log_likelihood", "observed_data", "constant_data"}
+    wanted = {
+        "posterior",
+        "prior",
+        "posterior_predictive",
+        "log_likelihood",
+        "observed_data",
+        "constant_data",
+    }
     assert wanted <= set(group_names(data))
     assert data["posterior"]["w"].dims == ("chain", "draw", "action", "column")
     assert data["posterior"]["action"].values.tolist() == list(ACTIONS)
@@ -107,7 +131,10 @@ def test_everything_arviz_asks_for_is_there_and_named(ppl: str) -> None:
         assert np.isfinite(loo.elpd_loo if major(az) < 1 else loo.elpd)
         wide = agent(ppl).posterior("utility", source="prior", draws=200).to_arviz()
         assert az.compare({"posterior": data, "again": data}).shape[0] == 2
-    assert wide["posterior"]["w"].values.std() > 2 * data["posterior"]["w"].values.std(axis=(0, 1)).mean()
+    assert (
+        wide["posterior"]["w"].values.std()
+        > 2 * data["posterior"]["w"].values.std(axis=(0, 1)).mean()
+    )
 
 
 @pytest.mark.filterwarnings("ignore")  # of plotting packages
@@ -131,7 +158,11 @@ def test_before_data_it_is_the_prior_and_has_no_likelihood() -> None:
 
 
 def test_a_stream_that_does_not_exist_is_named() -> None:
-    with pytest.raises(SettingError, match=r"no outcome 'toxicity'; the outcomes are \['utility', 'harm'\]"):
+    with pytest.raises(
+        SettingError,
+        match=r"no outcome 'toxicity'; the outcomes are \['utility', "
+        r"'harm'\]",
+    ):
         agent("numpyro").posterior("toxicity")
 
 
@@ -140,7 +171,9 @@ def test_a_finite_class_has_its_members() -> None:
         numpyro.sample("y", nd.Bernoulli(numpyro.param("p", 0.5 * jnp.ones(2))[a]), obs=y)
 
     cls = ged.finite_class(coin, [{"p": [0.2, 0.6]}, {"p": [0.5, 0.5]}, {"p": [0.9, 0.1]}])
-    made = ged.GEDUCB(ged.Problem(n_actions=2, utility=ged.Utility(cls, ged.mean(0, 1))), guard=None)
+    made = ged.GEDUCB(
+        ged.Problem(n_actions=2, utility=ged.Utility(cls, ged.mean(0, 1))), guard=None
+    )
     rng = np.random.default_rng(0)
     a = rng.integers(0, 2, 60)
     made.observe(np.zeros((60, 1)), a, (rng.random(60) < np.array([0.2, 0.6])[a]).astype(float))

@@ -1,4 +1,6 @@
-"""The e-process covers whatever its predictive is drawn from; draws also are starts of the ascent."""
+"""The e-process covers whatever its predictive is drawn from; draws also are starts of the
+ascent.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +74,19 @@ def misses(source: str, runs: int, n: int, oracle: Any = None) -> int:
 @pytest.mark.filterwarnings("ignore::gedppl.errors.FitWarning")
 def test_a_source_far_off_costs_width_and_never_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     x, a, y = rows(60, 0)
-    good = feed(learner_for(logistic(), delta=DELTA, confidence=ged.likelihood_ratio(predictive="laplace")), x, a, y)
+    good = feed(
+        learner_for(logistic(), delta=DELTA, confidence=ged.likelihood_ratio(predictive="laplace")),
+        x,
+        a,
+        y,
+    )
     monkeypatch.setitem(draws.FROM, "svi", far_off)
-    bad = feed(learner_for(logistic(), delta=DELTA, confidence=ged.likelihood_ratio(predictive="svi")), x, a, y)
+    bad = feed(
+        learner_for(logistic(), delta=DELTA, confidence=ged.likelihood_ratio(predictive="svi")),
+        x,
+        a,
+        y,
+    )
     assert np.all(bad.particles.theta[1:100].mean(axis=0) > 3.0)
     assert bad.evidence < good.evidence
     assert misses("svi", 20, 40) <= binom.ppf(0.999, 20, DELTA)
@@ -83,14 +95,25 @@ def test_a_source_far_off_costs_width_and_never_coverage(monkeypatch: pytest.Mon
 @pytest.mark.filterwarnings("ignore::gedppl.errors.FitWarning")
 def test_the_prior_as_a_source_is_the_priors_own_mixture() -> None:
     x, a, y = rows(30, 1)
-    learner = feed(learner_for(logistic(), delta=DELTA, confidence=ged.likelihood_ratio(predictive="prior")), x, a, y)
-    start = learner_for(logistic(), delta=DELTA, confidence=ged.likelihood_ratio(predictive="prior"))
+    learner = feed(
+        learner_for(logistic(), delta=DELTA, confidence=ged.likelihood_ratio(predictive="prior")),
+        x,
+        a,
+        y,
+    )
+    start = learner_for(
+        logistic(), delta=DELTA, confidence=ged.likelihood_ratio(predictive="prior")
+    )
     assert np.array_equal(learner.particles.theta, start.particles.theta)
-    mixture = np.logaddexp.reduce(logistic().log_likelihood(start.particles.theta, x, a, y).sum(axis=1)) - np.log(PARTICLES)
+    mixture = np.logaddexp.reduce(
+        logistic().log_likelihood(start.particles.theta, x, a, y).sum(axis=1)
+    ) - np.log(PARTICLES)
     assert learner.evidence == pytest.approx(mixture)
 
 
-def test_draws_are_starts_of_the_ascent_and_a_linear_model_asks_for_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_starts_of_the_ascent_and_a_linear_model_asks_for_them_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(0)
     x, a = rng.normal(size=(60, 2)), np.zeros(60, int)
     cls = ged.density_class(bent, example=(x[:1], a[:1]))
@@ -107,9 +130,14 @@ def test_draws_are_starts_of_the_ascent_and_a_linear_model_asks_for_them_too(mon
     learner = feed(learner_for(cls, delta=DELTA, confidence=rule), x, a, y, growth=2.0)
     assert seen
     assert len(learner.candidates)
-    assert all(any(np.array_equal(theta, other) for other in learner.particles.theta) for theta in learner.candidates)
+    assert all(
+        any(np.array_equal(theta, other) for other in learner.particles.theta)
+        for theta in learner.candidates
+    )
     assert "predicted from nuts draws" in learner.sentence
-    straight = learner_for(ged.density_class(line, example=(x[:1], a[:1])), delta=DELTA, confidence=rule)
+    straight = learner_for(
+        ged.density_class(line, example=(x[:1], a[:1])), delta=DELTA, confidence=rule
+    )
     assert isinstance(straight, ProgramLearner)
 
 
@@ -134,7 +162,9 @@ def test_every_source_covers(source: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 def test_a_predictive_that_has_seen_the_outcome_does_not_cover() -> None:
-    """The control: evidence at the best fit of all rows, which knows them, leaves the truth out too often."""
+    """The control: evidence at the best fit of all rows, which knows them, leaves the truth out
+    too often.
+    """
     missed = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)

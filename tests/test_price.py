@@ -1,4 +1,6 @@
-"""The price of a limit before round 1: first mixes by hand, waits by simulation, advice that helps and never another limit."""
+"""The price of a limit before round 1: first mixes by hand, waits by simulation, advice that
+helps and never another limit.
+"""
 
 from __future__ import annotations
 
@@ -31,32 +33,45 @@ class WithPlaces(Glm):
 
 
 def two_arms(
-    unit: float = 1.0, high: float = 10.0, at_most: float = 1.0, safe_value: float = 0.5, scale: float = 0.5
+    unit: float = 1.0,
+    high: float = 10.0,
+    at_most: float = 1.0,
+    safe_value: float = 0.5,
+    scale: float = 0.5,
 ) -> ged.Problem:
-    """z ~ Normal(unit theta[a], unit scale); nothing is known of theta but the range of its mean."""
+    """z ~ Normal(unit theta[a], unit scale); nothing is known of theta but the range of its
+    mean.
+    """
     model = WithPlaces("Normal", 2, lambda x, a: unit * np.eye(2)[a], {"scale": unit * scale})
-    cost = ged.Constraint(model, ged.mean(0, unit * high), at_most=unit * at_most, safe_value=unit * safe_value)
+    cost = ged.Constraint(
+        model, ged.mean(0, unit * high), at_most=unit * at_most, safe_value=unit * safe_value
+    )
     return ged.Problem(2, GAIN, [cost], safe_action=0)
 
 
 def coins(members: np.ndarray, **options) -> ged.Problem:
     """Tables (M, 1, K) of the probability of a cost."""
     given = {"at_most": 0.4, "safe_value": 0.1} | options
-    return ged.Problem(2, GAIN, [ged.Constraint(PlainTables(members), ged.mean(0, 1), **given)], safe_action=0)
+    return ged.Problem(
+        2, GAIN, [ged.Constraint(PlainTables(members), ged.mean(0, 1), **given)], safe_action=0
+    )
 
 
-# the first mix ------------------------------------------------------------------------------------------------------------
+# the first mix ------------------------------------------------------------------------------------
 
 
 def test_the_first_mix_is_limit_less_safe_over_high_less_safe() -> None:
-    assert first_mix(two_arms(), ORIGIN) == pytest.approx(np.array([[(1 - 0.5) / (10 - 0.5)]]), rel=1e-12)
+    assert first_mix(two_arms(), ORIGIN) == pytest.approx(
+        np.array([[(1 - 0.5) / (10 - 0.5)]]), rel=1e-12
+    )
 
 
 def test_the_worst_case_of_the_class_counts_if_it_is_below_the_range() -> None:
     """Two members: the other action costs 0.3 or 0.7, never 1."""
     problem = coins(np.array([[[0.1, 0.3]], [[0.1, 0.7]]]))
     assert first_mix(problem, ORIGIN) == pytest.approx(np.array([[0.3 / 0.6]]))
-    assert first_mix(coins(np.array([[[0.1, 0.3]], [[0.1, 0.35]]])), ORIGIN) == 1.0  # nothing to learn first
+    # nothing to learn first
+    assert first_mix(coins(np.array([[[0.1, 0.3]], [[0.1, 0.35]]])), ORIGIN) == 1.0
 
 
 def test_the_first_policy_leaves_the_safe_action_exactly_that_often() -> None:
@@ -74,11 +89,16 @@ def test_it_follows_the_safe_value_over_contexts() -> None:
 
 
 def test_it_grows_with_the_limit_and_not_with_the_unit() -> None:
-    mixes = [float(first_mix(two_arms(at_most=limit), ORIGIN)[0, 0]) for limit in (0.6, 0.7, 1.0, 5.0, 10.0)]
+    mixes = [
+        float(first_mix(two_arms(at_most=limit), ORIGIN)[0, 0])
+        for limit in (0.6, 0.7, 1.0, 5.0, 10.0)
+    ]
     assert mixes == sorted(mixes)
     assert 0 < mixes[0] < mixes[1] < mixes[-1] == 1.0
     for unit in (1e-12, 1e12):
-        assert first_mix(two_arms(unit=unit, at_most=0.6), ORIGIN)[0, 0] == pytest.approx(mixes[0], rel=1e-9)
+        assert first_mix(two_arms(unit=unit, at_most=0.6), ORIGIN)[0, 0] == pytest.approx(
+            mixes[0], rel=1e-9
+        )
 
 
 def test_known_costs_have_no_price_and_change_none() -> None:
@@ -92,7 +112,11 @@ def test_known_costs_have_no_price_and_change_none() -> None:
 
 def test_bad_input_is_named() -> None:
     problem = two_arms()
-    with pytest.raises(ShapeError, match=r"contexts must be \(n, dx\) with at least one row, got shape \(3,\)"):
+    with pytest.raises(
+        ShapeError,
+        match=r"contexts must be \(n, dx\) with at least one row, got "
+        r"shape \(3,\)",
+    ):
         ged.price(problem, np.zeros(3))
     for options, message in (
         ({"rounds": 49}, "rounds must be a whole number of at least 50, got 49"),
@@ -107,23 +131,30 @@ def test_bad_input_is_named() -> None:
         ged.price(alone, ORIGIN)
 
 
-# worlds that keep what was declared -----------------------------------------------------------------------------------------
+# worlds that keep what was declared ---------------------------------------------------------------
 
 
 def test_truths_keep_ranges_and_safe_values() -> None:
-    """Of standard normal draws hardly any has both means in [0, 0.3] and the safe one at most 0.05."""
+    """Of standard normal draws hardly any has both means in [0, 0.3] and the safe one at most
+    0.05.
+    """
     problem = two_arms(high=0.3, at_most=0.3, safe_value=0.05)
     drawn = np.array([declared_world(problem, ORIGIN, seed).truth["cost"] for seed in range(8)])
     assert (drawn >= -1e-9).all()
     assert (drawn <= 0.3 + 1e-9).all()
-    assert drawn[:, 0] == pytest.approx(np.full(8, 0.05))  # held to the safe value, so that it may be called exact
+    # held to the safe value, so that it may be called exact
+    assert drawn[:, 0] == pytest.approx(np.full(8, 0.05))
     assert np.ptp(drawn[:, 1]) > 0.1
 
 
 def test_draws_inside_a_range_follow_the_prior_there() -> None:
-    """The other mean is standard normal between 0 and 1.5: mean and spread against the truncated normal's."""
+    """The other mean is standard normal between 0 and 1.5: mean and spread against the truncated
+    normal's.
+    """
     problem = two_arms(high=1.5, at_most=1.5, safe_value=1.0)
-    drawn = np.array([declared_world(problem, ORIGIN, seed).truth["cost"][1] for seed in range(300)])
+    drawn = np.array(
+        [declared_world(problem, ORIGIN, seed).truth["cost"][1] for seed in range(300)]
+    )
     mass = norm.cdf(1.5) - 0.5
     mean = (norm.pdf(0) - norm.pdf(1.5)) / mass
     sd = np.sqrt(1 - 1.5 * norm.pdf(1.5) / mass - mean**2)
@@ -132,11 +163,13 @@ def test_draws_inside_a_range_follow_the_prior_there() -> None:
 
 
 def test_a_declaration_that_nothing_keeps_is_named() -> None:
-    with pytest.raises(FunctionalError, match="none of the 1 members of the model of 'cost' that keep"):
+    with pytest.raises(
+        FunctionalError, match="none of the 1 members of the model of 'cost' that keep"
+    ):
         ged.price(coins(np.array([[[0.3, 0.3]]])), ORIGIN)  # its safe action costs .3, not .1
 
 
-# waits and advice -----------------------------------------------------------------------------------------------------------
+# waits and advice ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -161,10 +194,13 @@ def test_the_report_is_short_and_frozen(found) -> None:
 
 
 def test_waits_end_when_half_of_the_last_fifty_decisions_left(found) -> None:
-    """By hand: members that fit the limit from the start leave at once; a limit at which nothing fits never lets half go."""
+    """By hand: members that fit the limit from the start leave at once; a limit at which nothing
+    fits never lets half go.
+    """
     free = coins(np.array([[[0.1, 0.3]], [[0.1, 0.35]]]))
     assert ged.price(free, ORIGIN, rounds=60, runs=2).waits == (50, 50)
-    dear = coins(np.array([[[0.1, 0.9]]]), at_most=0.2)  # one member: a mix of 1/8 is all there will ever be
+    # one member: a mix of 1/8 is all there will ever be
+    dear = coins(np.array([[[0.1, 0.9]]]), at_most=0.2)
     never = ged.price(dear, ORIGIN, rounds=60, runs=2)
     assert never.waits == (None, None)
     assert never.wait is None
@@ -180,11 +216,15 @@ def test_the_median_counts_runs_that_did_not_end_as_endless() -> None:
 
 def test_the_advice_is_the_shortest_wait_and_then_the_largest_mix() -> None:
     small, large = (FirstMix("cost", 0.1, 0.1, 0.1),), (FirstMix("cost", 0.2, 0.2, 0.2),)
-    range_, prior = Helped("range", "a range", large, (90, 90)), Helped("prior", "a prior", small, (70, 80))
+    range_, prior = (
+        Helped("range", "a range", large, (90, 90)),
+        Helped("prior", "a prior", small, (70, 80)),
+    )
     assert Price(small, (90, 90), 100, (range_, prior)).best is prior
     assert Price(small, (90, 90), 100, (range_,)).best is range_
     assert Price(large, (90, 90), 100, (range_,)).best is None  # no better than what is declared
-    assert Price(small, (80, 80), 100, (range_,)).best is None  # a longer wait is no help, whatever the mix
+    # a longer wait is no help, whatever the mix
+    assert Price(small, (80, 80), 100, (range_,)).best is None
     assert "sooner in 2 of 2 runs" in Price(small, (90, 90), 100, (range_, prior)).advice
     assert "agent.observe" in Price(large, (90, 90), 100, (range_,)).advice
 
@@ -201,7 +241,9 @@ def share_left(problem: ged.Problem, world, rounds: int, seed: int) -> float:
 
 
 def test_what_is_advised_really_shortens_the_wait(found) -> None:
-    """In worlds that `price` has not seen, the problem with the advised declaration leaves the safe action more often."""
+    """In worlds that `price` has not seen, the problem with the advised declaration leaves the
+    safe action more often.
+    """
     problem = two_arms()
     assert {one.kind for one in found.tried} == {"range", "prior", "safe value"}
     worlds = [declared_world(problem, ORIGIN, 1_000 + seed) for seed in range(6)]
@@ -209,7 +251,9 @@ def test_what_is_advised_really_shortens_the_wait(found) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SafeActionWarning)
         before, after = (
-            np.array([share_left(make(world), world, 70, seed) for seed, world in enumerate(worlds)])
+            np.array(
+                [share_left(make(world), world, 70, seed) for seed, world in enumerate(worlds)]
+            )
             for make in (lambda _: problem, advised.problem)
         )
     assert after.mean() > before.mean() + 0.05
@@ -230,7 +274,9 @@ def test_every_declaration_tried_is_true_and_keeps_the_limit() -> None:
 
 def test_a_range_that_is_not_the_users_is_not_advised() -> None:
     problem = two_arms()
-    cost = replace(problem.constraints[0], functional=ged.probability(above=2.0), at_most=0.3, safe_value=0.1)
+    cost = replace(
+        problem.constraints[0], functional=ged.probability(above=2.0), at_most=0.3, safe_value=0.1
+    )
     chance = replace(problem, constraints=[cost])
     worlds = [declared_world(chance, ORIGIN, 0)]
     assert {one.kind for one in declarations(chance, worlds)} == {"prior"}
@@ -266,12 +312,15 @@ def test_bounds_come_halfway_to_the_truth() -> None:
 
 
 def test_a_halfway_prior_is_the_law_of_what_it_draws() -> None:
-    """Against the density of (theta + theta0) / 2 by hand, where a standard normal stands in for no prior."""
+    """Against the density of (theta + theta0) / 2 by hand, where a standard normal stands in for
+    no prior.
+    """
     base = two_arms().constraints[0].model
     truth = np.array([0.5, 2.0])
     prior = HalfwayPrior(base, truth)
     place = np.array([0.1, -0.3])
-    expected = norm.logpdf(place, truth / 2, 0.5).sum() - norm.logpdf(0) * 2  # without the constant, as `param` sites are
+    # without the constant, as `param` sites are
+    expected = norm.logpdf(place, truth / 2, 0.5).sum() - norm.logpdf(0) * 2
     assert prior.log_prior(place) == pytest.approx(expected)
     grad, hessian = prior.log_prior_grad_hessian(place)
     assert grad == pytest.approx(-(place - truth / 2) / 0.25)
@@ -289,7 +338,7 @@ def test_a_model_shared_with_the_utility_is_replaced_in_both() -> None:
     assert with_model(problem, "utility", other).streams == {"utility": other}
 
 
-# the warning ----------------------------------------------------------------------------------------------------------------
+# the warning --------------------------------------------------------------------------------------
 
 
 def warned(problem: ged.Problem, contexts: np.ndarray) -> str:

@@ -1,4 +1,6 @@
-"""Units are the user's: outcomes with noise, priors and ranges, or contexts with coefficients, times 10^k change nothing."""
+"""Units are the user's: outcomes with noise, priors and ranges, or contexts with coefficients,
+times 10^k change nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ ETA = 0.4 * A + 0.5 * X[:, 1]
 AT = np.array([[1.0, 0.3], [1.0, -1.2]])
 
 Asked = tuple[Any, float]  # a functional and its unit
-Case = tuple[Callable[..., Any], np.ndarray, np.ndarray, list[Asked]]  # model, contexts, outcomes, what is asked of one set
+# model, contexts, outcomes, what is asked of one set
+Case = tuple[Callable[..., Any], np.ndarray, np.ndarray, list[Asked]]
 
 
 def student_prior(u: float) -> Case:
@@ -34,8 +37,10 @@ def student_prior(u: float) -> Case:
         numpyro.sample("y", nd.Normal((w[a] * x).sum(-1), 0.5 * u), obs=y)
 
     asked = [
-        (ged.mean(-9 * u, 9 * u), u), (ged.second_moment(99 * u**2), u**2), (ged.probability(above=0.2 * u, below=0.9 * u), 1.0),
-    ]  # fmt: skip
+        (ged.mean(-9 * u, 9 * u), u),
+        (ged.second_moment(99 * u**2), u**2),
+        (ged.probability(above=0.2 * u, below=0.9 * u), 1.0),
+    ]
     return model, X, u * (ETA + 0.5 * NOISE), asked
 
 
@@ -50,13 +55,22 @@ def waiting(u: float) -> Case:
 
 
 def logistic_contexts(u: float) -> Case:
-    """One column in units of u, its coefficient's prior in units of 1/u, the other column as it is."""
+    """One column in units of u, its coefficient's prior in units of 1/u, the other column as it
+    is.
+    """
 
     def model(x, a, y=None):
-        w = numpyro.sample("w", nd.Normal(0.0, jnp.array([1.0, 1.0 / u])).expand([2, 2]).to_event(2))
+        w = numpyro.sample(
+            "w", nd.Normal(0.0, jnp.array([1.0, 1.0 / u])).expand([2, 2]).to_event(2)
+        )
         numpyro.sample("y", nd.Bernoulli(logits=(w[a] * x).sum(-1)), obs=y)
 
-    return model, X * [1.0, u], (1 / (1 + np.exp(-ETA)) > UNIFORM).astype(float), [(ged.mean(0, 1), 1.0)]
+    return (
+        model,
+        X * [1.0, u],
+        (1 / (1 + np.exp(-ETA)) > UNIFORM).astype(float),
+        [(ged.mean(0, 1), 1.0)],
+    )
 
 
 def ordered_contexts(u: float) -> Case:

@@ -1,4 +1,6 @@
-"""Published experiments run again: the fast code against the same rule one run at a time, and small numbers of each paper."""
+"""Published experiments run again: the fast code against the same rule one run at a time, and
+small numbers of each paper.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ def test_the_vectorised_programme_is_that_of_the_baseline():
     for _ in range(300):
         tau, pulls = float(rng.uniform(0.2, 0.8)), rng.integers(0, 400, 4).astype(float)
         agent = OPB(n_actions=4, tau=tau, safe_value=0.0, horizon=1000)
-        agent._pulls, agent._reward, agent._cost = pulls, pulls * rng.random(4), pulls * rng.random(4)
+        agent._pulls, agent._reward, agent._cost = (
+            pulls,
+            pulls * rng.random(4),
+            pulls * rng.random(4),
+        )
         n = np.maximum(pulls, 1)
         width = np.sqrt(2 * np.log(1000.0**2) / n)
         upper = np.minimum(1, agent._cost / n + width)
@@ -45,7 +51,9 @@ def test_opb_without_its_interval_breaks_the_limit():
 
 
 def test_the_scaled_arms_are_the_columns_of_the_published_matrix():
-    """By hand at d = 5: rewards (10, 20, 25, 25, 20) / 30 and costs (30, 20, 15, 15, 20) / 30; the best sit on the limit .5."""
+    """By hand at d = 5: rewards (10, 20, 25, 25, 20) / 30 and costs (30, 20, 15, 15, 20) / 30;
+    the best sit on the limit .5.
+    """
     theta, mu, arms = oplb.shifts(5)
     np.testing.assert_allclose(30 * arms @ theta, [10, 20, 25, 25, 20])
     np.testing.assert_allclose(30 * arms @ mu, [30, 20, 15, 15, 20])
@@ -55,7 +63,9 @@ def test_the_running_inverse_of_oplb_is_the_literal_rule():
     """One run, step by step with fresh inverses and determinants, on the same random numbers."""
     d, tau, rounds = 5, 0.5, 200
     theta, mu, arms = oplb.shifts(d)
-    lost, broken = oplb.regrets(d, np.array([tau]), np.array([False]), rounds, np.random.default_rng(3))
+    lost, broken = oplb.regrets(
+        d, np.array([tau]), np.array([False]), rounds, np.random.default_rng(3)
+    )
     rng, V = np.random.default_rng(3), oplb.RIDGE * np.eye(d)
     gains, harms, total = np.zeros(d), np.zeros(d), 0.0
     for t in range(rounds):
@@ -68,7 +78,11 @@ def test_the_running_inverse_of_oplb_is_the_literal_rule():
             first = 2 * np.sqrt(2 * np.log(np.sqrt(np.linalg.det(V) / oplb.RIDGE**d) / delta))
             harm = arms @ inverse @ harms + (first + np.sqrt(oplb.RIDGE)) * norms
             scales = np.where(harm > 0, np.minimum(1, tau / harm), 1)
-            arm = int(((arms @ inverse @ gains + (first / tau + np.sqrt(oplb.RIDGE)) * norms) * scales).argmax())
+            arm = int(
+                (
+                    (arms @ inverse @ gains + (first / tau + np.sqrt(oplb.RIDGE)) * norms) * scales
+                ).argmax()
+            )
             scale = float(scales[arm])
         noise = rng.standard_normal((2, 1))[:, 0]
         x = scale * arms[arm]
@@ -82,7 +96,12 @@ def test_the_running_inverse_of_oplb_is_the_literal_rule():
 
 def test_the_log_of_oplb_has_ten_thousand_entries_at_both_published_horizons():
     """By hand: the public scripts log every 100th round of 1e6 and every 1,000th of 1e7."""
-    assert [oplb.logged_every(rounds) for rounds in (50, 10_000, 1_000_000, 10_000_000)] == [1, 1, 100, 1000]
+    assert [oplb.logged_every(rounds) for rounds in (50, 10_000, 1_000_000, 10_000_000)] == [
+        1,
+        1,
+        100,
+        1000,
+    ]
 
 
 def test_roful_beats_genop_on_the_published_trials_and_nobody_breaks_the_limit():
@@ -100,7 +119,9 @@ def test_roful_and_genop_have_the_published_regret():
 
 def test_a_rule_on_the_expected_cost_lets_the_realised_one_exceed_the_limit_and_a_margin_does_not():
     rng = np.random.default_rng(0)
-    rates = {name: hp_ucb.violations(0.5, 5, margin, 800, 5, rng).mean() for name, margin in hp_ucb.RULES}
+    rates = {
+        name: hp_ucb.violations(0.5, 5, margin, 800, 5, rng).mean() for name, margin in hp_ucb.RULES
+    }
     assert rates["expected-cost rule"] > 0.12
     assert rates["HP-UCB, sub-Gaussian margin"] < 0.005
     assert rates["HP-UCB, normal quantile"] < 0.01
@@ -109,9 +130,15 @@ def test_a_rule_on_the_expected_cost_lets_the_realised_one_exceed_the_limit_and_
 def test_the_command_prints_one_json_line_a_cell():
     made = subprocess.run(
         [sys.executable, str(SCRIPT), "--setting", "opb", "--rounds", "50", "--runs", "2"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = [json.loads(line) for line in made.stdout.splitlines()]
     assert [line["tau"] for line in lines] == [0.2, 0.5, 0.8]
-    assert all(line["setting"] == "opb" and line["algorithm"] == "OPB" and line["ours"] > 0 for line in lines)
-    assert lines[0]["published"] is lines[0]["ratio"] is None  # no number is published for 50 rounds
+    assert all(
+        line["setting"] == "opb" and line["algorithm"] == "OPB" and line["ours"] > 0
+        for line in lines
+    )
+    # no number is published for 50 rounds
+    assert lines[0]["published"] is lines[0]["ratio"] is None

@@ -23,11 +23,17 @@ def test_levels_of_restarts_sum_to_delta_and_no_more() -> None:
 
 
 def test_hand_values() -> None:
-    assert radius.mle_finite().value(View(n=10, delta=0.05, size=16)) == pytest.approx(math.log(320))
+    assert radius.mle_finite().value(View(n=10, delta=0.05, size=16)) == pytest.approx(
+        math.log(320)
+    )
     est = radius.bracketing(diameter=2.0, log_lipschitz=3.0).value(View(n=100, delta=0.05, dim=4))
     assert est == pytest.approx(4 * math.log(601) + math.log(20) + 1)
-    assert radius.chi_square().radius(View(n=9, delta=0.05, dim=5)) == pytest.approx(chi2.isf(0.05, 5) / 2)
-    assert radius.chi_square(union=True).radius(View(n=9, delta=0.05, dim=5)) == pytest.approx(chi2.isf(0.05 / 2000, 5) / 2)
+    assert radius.chi_square().radius(View(n=9, delta=0.05, dim=5)) == pytest.approx(
+        chi2.isf(0.05, 5) / 2
+    )
+    assert radius.chi_square(union=True).radius(View(n=9, delta=0.05, dim=5)) == pytest.approx(
+        chi2.isf(0.05 / 2000, 5) / 2
+    )
     finite = View(n=9, delta=0.05, size=16)
     assert radius.paper_radius().radius(finite) == pytest.approx(math.log(16 * 2 * 1000 / 0.05))
     assert radius.total_variation_ball().radius(finite) == pytest.approx(2 * math.log(320))
@@ -48,8 +54,9 @@ def test_literal_least_squares_radius_and_its_warning() -> None:
 
 
 def test_published_radii_at_d5_t1000() -> None:
-    """1.38 fixed chi-square, 7.31 its union bound, 5.61 self-normalised, 4.19 prior-posterior ratio (features on a sphere of
-    radius sqrt(5), sigma = lambda = S = 1)."""
+    """1.38 fixed chi-square, 7.31 its union bound, 5.61 self-normalised, 4.19 prior-posterior
+    ratio (features on a sphere of radius sqrt(5), sigma = lambda = S = 1).
+    """
     view = View(n=999, delta=0.05, dim=5, scale=1.0, information=999 * np.eye(5))
     assert radius.Est("chi_square").value(view) == pytest.approx(1.38, abs=0.01)
     assert chi2.isf(0.05 / (2 * 1000**3), 5) / 8 == pytest.approx(7.31, abs=0.01)
@@ -62,12 +69,22 @@ def test_published_radii_at_d5_t1000() -> None:
 
 def test_order_statistic_is_conservative() -> None:
     sums = np.arange(1.0, 20.0)  # 19 fits: the 95% order statistic is the 19th
-    view = View(n=5, delta=0.05, dim=1, refits=lambda n: np.zeros((n, 1)), summed_divergence=lambda name, theta: sums)
+    view = View(
+        n=5,
+        delta=0.05,
+        dim=1,
+        refits=lambda n: np.zeros((n, 1)),
+        summed_divergence=lambda name, theta: sums,
+    )
     assert radius.parametric_bootstrap(20).radius(view) == 19.0
     broken = View(
-        n=5, delta=0.05, refits=lambda n: np.zeros((n, 1)), summed_divergence=lambda name, theta: np.append(sums, np.nan)
+        n=5,
+        delta=0.05,
+        refits=lambda n: np.zeros((n, 1)),
+        summed_divergence=lambda name, theta: np.append(sums, np.nan),
     )
-    assert radius.parametric_bootstrap(20).radius(broken) == np.inf  # a fit that is NaN counts as far away, never as near
+    # a fit that is NaN counts as far away, never as near
+    assert radius.parametric_bootstrap(20).radius(broken) == np.inf
 
 
 def test_the_quantile_over_divergences_says_what_took_its_place() -> None:
@@ -96,12 +113,26 @@ def test_every_rule_says_what_it_guarantees(rule, guaranteed, word) -> None:
     ("call", "match"),
     [
         (lambda: radius.bracketing(-1.0, 2.0), "diameter must be positive and finite, got -1"),
-        (lambda: radius.self_normalised(1.0, np.inf), "norm_bound must be positive and finite, got inf"),
+        (
+            lambda: radius.self_normalised(1.0, np.inf),
+            "norm_bound must be positive and finite, got inf",
+        ),
         (lambda: radius.l2_ball(0.0), "density_bound must be positive and finite, got 0"),
         (lambda: radius.parametric_bootstrap(5), "replicates must be at least 20, got 5"),
-        (lambda: radius.hellinger_ball().radius(View(n=3, delta=0.1, dim=2)), "needs a finite class"),
-        (lambda: radius.Ball("hellinger2", radius.self_normalised(1, 1)).radius(View(n=3, delta=0.1)), "known noise scale"),
-        (lambda: radius.parametric_bootstrap().radius(View(n=3, delta=0.1, dim=4)), "linear predictor"),
+        (
+            lambda: radius.hellinger_ball().radius(View(n=3, delta=0.1, dim=2)),
+            "needs a finite class",
+        ),
+        (
+            lambda: radius.Ball("hellinger2", radius.self_normalised(1, 1)).radius(
+                View(n=3, delta=0.1)
+            ),
+            "known noise scale",
+        ),
+        (
+            lambda: radius.parametric_bootstrap().radius(View(n=3, delta=0.1, dim=4)),
+            "linear predictor",
+        ),
     ],
 )
 def test_errors(call, match) -> None:

@@ -31,8 +31,12 @@ def test_links_lead_somewhere_and_nothing_is_left_out() -> None:
     assert files
     assert not [name for name in files if not (README.parent / name).is_file()]
     root = README.parent
-    problems = [path for path in (root / "models").glob("*.py") if "\ndef problem(" in path.read_text()]
-    wanted = {str(path.relative_to(root)) for path in [*problems, *(root / "tutorials").glob("*.py")]}
+    problems = [
+        path for path in (root / "models").glob("*.py") if "\ndef problem(" in path.read_text()
+    ]
+    wanted = {
+        str(path.relative_to(root)) for path in [*problems, *(root / "tutorials").glob("*.py")]
+    }
     assert len(wanted) > 10
     assert wanted <= files
 
@@ -43,11 +47,26 @@ def test_its_commands_are_commands(tmp_path, monkeypatch) -> None:
     assert found
     monkeypatch.chdir(README.parent)
     for script, _, _ in found:
-        assert main(["run", script, "--rounds", "3", "--out", str(tmp_path / Path(script).stem), "--quiet"]) == 0
+        assert (
+            main(
+                [
+                    "run",
+                    script,
+                    "--rounds",
+                    "3",
+                    "--out",
+                    str(tmp_path / Path(script).stem),
+                    "--quiet",
+                ]
+            )
+            == 0
+        )
         assert (tmp_path / Path(script).stem / "report.html").exists()
 
 
 def test_the_other_examples() -> None:
-    result = doctest.testfile(str(README), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    result = doctest.testfile(
+        str(README), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE
+    )
     assert result.attempted >= 10
     assert result.failed == 0

@@ -30,7 +30,12 @@ def problem(**options: Any) -> ged.Problem:
 def studied(rows: int, actions: Any = (0, 1, 2, 3)) -> ged.GEDUCB:
     agent, rng = ged.GEDUCB(problem(), seed=0), np.random.default_rng(0)
     a = np.resize(actions, rows)
-    agent.observe(np.zeros((rows, 1)), a, MEANS[a] + 0.1 * rng.normal(size=rows), COSTS[a] + 0.1 * rng.normal(size=rows))
+    agent.observe(
+        np.zeros((rows, 1)),
+        a,
+        MEANS[a] + 0.1 * rng.normal(size=rows),
+        COSTS[a] + 0.1 * rng.normal(size=rows),
+    )
     return agent
 
 
@@ -60,7 +65,8 @@ def test_little_data_certify_less_than_they_estimate() -> None:
     assert estimated.action == 3
     assert certified.action != 3
     assert certified.certificate.constraints[0].worst_case <= 0.5
-    assert estimated.certificate.constraints[0].worst_case > 0.5  # the certificate shows what the rule did not ask
+    # the certificate shows what the rule did not ask
+    assert estimated.certificate.constraints[0].worst_case > 0.5
 
 
 def test_before_data_only_the_safe_action_is_certified() -> None:
@@ -76,7 +82,8 @@ def test_nearest_aims_at_a_target_or_at_the_limit(agent: Any) -> None:
 
 def test_untried_actions_can_be_left_out() -> None:
     agent = studied(400, (0, 1))
-    assert agent.recommend(X, "nearest", target=0.5).action in (2, 3)  # their estimate is the prior's mean
+    # their estimate is the prior's mean
+    assert agent.recommend(X, "nearest", target=0.5).action in (2, 3)
     assert agent.recommend(X, "nearest", target=0.5, tried=True).action == 1
 
 
@@ -122,7 +129,9 @@ def test_bad_input_is_named(agent: Any) -> None:
 
 
 def test_it_shows_itself(agent: Any) -> None:
-    assert str(agent.recommend(X)).startswith("action 3: of the actions whose worst case keeps every limit")
+    assert str(agent.recommend(X)).startswith(
+        "action 3: of the actions whose worst case keeps every limit"
+    )
 
 
 def test_an_agents_confidence_set_is_the_one_it_decides_on() -> None:

@@ -1,4 +1,6 @@
-"""The alarm that every parameter of a class is refuted: what it computes, that no prior sets it off, and what it finds."""
+"""The alarm that every parameter of a class is refuted: what it computes, that no prior sets it
+off, and what it finds.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,13 @@ def most_by_chance(runs: int, delta: float) -> int:
     return int(binom.ppf(0.9999, runs, delta))
 
 
-# the martingale -------------------------------------------------------------------------------------------------------------
+# the martingale -----------------------------------------------------------------------------------
 
 
 def test_against_the_true_parameter_the_rate_holds_whatever_the_predictive() -> None:
-    """A predictive that is far off, and known to be: the bets alone always win, but they pay for it."""
+    """A predictive that is far off, and known to be: the bets alone always win, but they pay for
+    it.
+    """
     rng = np.random.default_rng(0)
     monitor, ratio = PitMonitor.calibration(dx=0, n_actions=1, delta=0.1, burn_in=0), np.zeros(1000)
     ever = np.zeros(1000, bool)
@@ -63,12 +67,13 @@ def test_starts_share_delta_and_a_void_one_is_lost() -> None:
     void = monitor.pay(-np.inf)
     assert len(void.marks) == 0
     again = void.begin(np.zeros(1))
-    assert np.exp(again.log_shares) == pytest.approx(6 / np.pi**2 / 16)  # the shares of the void ones are spent
+    # the shares of the void ones are spent
+    assert np.exp(again.log_shares) == pytest.approx(6 / np.pi**2 / 16)
     with pytest.raises(SettingError, match="delta must lie strictly between 0 and 1"):
         ClassMonitor.create(delta=1.0)
 
 
-# what it is computed from ---------------------------------------------------------------------------------------------------
+# what it is computed from -------------------------------------------------------------------------
 
 
 def learned(world, rows: int, guard: str | None = None) -> tuple:
@@ -88,7 +93,9 @@ def test_the_linear_top_is_least_squares() -> None:
     before, after, (x, a, y) = learned(ArmsWorld("Normal"), 100)
     phi = ArmsWorld("Normal").models[0].features(x, a)
     theta = np.linalg.lstsq(phi, y, rcond=None)[0]
-    assert after.top(before.mark()) == pytest.approx(norm.logpdf(y, phi @ theta, 0.1).sum(), abs=1e-6)
+    assert after.top(before.mark()) == pytest.approx(
+        norm.logpdf(y, phi @ theta, 0.1).sum(), abs=1e-6
+    )
     location, sd = before.predict(x, a)
     assert before.log_predictive(x, a, y) == pytest.approx(norm.logpdf(y, location, sd).sum())
     # with fewer rows than parameters the fit is perfect
@@ -122,7 +129,9 @@ def test_the_top_of_a_linear_predictor_is_that_of_an_independent_search() -> Non
 
 @pytest.mark.parametrize("unit", [1.0, 3e4, 1e7])
 def test_a_top_is_found_whatever_the_unit_of_a_feature(unit) -> None:
-    """Money beside an intercept: no direction is too faint to be climbed, or the truth itself would look refuted."""
+    """Money beside an intercept: no direction is too faint to be climbed, or the truth itself
+    would look refuted.
+    """
     rng = np.random.default_rng(0)
     x, a = rng.random((500, 1)) + 0.5, np.zeros(500, int)
 
@@ -132,7 +141,9 @@ def test_a_top_is_found_whatever_the_unit_of_a_feature(unit) -> None:
     def plain(x, a):
         return np.zeros(len(x))
 
-    line = LinearPredictor("Normal", "identity", features, plain, lambda x, a: {"scale": np.full(len(x), NOISE)})
+    line = LinearPredictor(
+        "Normal", "identity", features, plain, lambda x, a: {"scale": np.full(len(x), NOISE)}
+    )
     learner = LinearGaussianLearner.start(line, 2, delta=0.1)
     start, y = learner.mark(), rng.normal(1 + 0.5 * x[:, 0], NOISE)
     top = learner.absorb(x, a, y).top(start)
@@ -154,11 +165,13 @@ def test_only_classes_with_a_known_top_can_be_refuted() -> None:
     assert not agent._current(None).learners["cost"].refutable
 
 
-# what it finds ----------------------------------------------------------------------------------------------------------------
+# what it finds ------------------------------------------------------------------------------------
 
 
 class Rows:
-    """K = 3 actions, each linear in 1 and two columns; `kind` says how the outcomes depart from that, by `size` noise units."""
+    """K = 3 actions, each linear in 1 and two columns; `kind` says how the outcomes depart from
+    that, by `size` noise units.
+    """
 
     def __init__(self, kind: str, size: float = 0.0, family: str = "Normal") -> None:
         self.kind, self.size, self.family = kind, size, family
@@ -179,7 +192,9 @@ class Rows:
         theta = truth * rng.normal(size=9)
         x, a = rng.normal(size=(n, 2)), rng.integers(3, size=n)
         change = self.size * NOISE * rng.choice([-1.0, 1.0], size=9) * (self.kind == "drift")
-        loc = self.features(x, a) @ theta + (np.arange(n) >= n // 2) * (self.features(x, a) @ change)
+        loc = self.features(x, a) @ theta + (np.arange(n) >= n // 2) * (
+            self.features(x, a) @ change
+        )
         curve = self.size * NOISE * (x[:, 0] ** 2 - 1) * (self.kind == "quadratic")
         if self.family == "Bernoulli":
             return x, a, (rng.random(n) < 1 / (1 + np.exp(-loc - curve / NOISE))).astype(float)
@@ -193,14 +208,19 @@ def alarms(world: Rows, runs: int, rounds: int, truth: float = 1.0) -> dict[str,
     for seed in range(runs):
         agent = ged.GEDUCB(world.problem(), seed=seed, guard="warn")
         agent.observe(*world.rows(rounds, seed, truth))
-        kinds = {alarm.name.partition(":")[0] for alarm in agent.alarms} | ({"any"} if agent.alarms else set())
+        kinds = {alarm.name.partition(":")[0] for alarm in agent.alarms} | (
+            {"any"} if agent.alarms else set()
+        )
         count = {kind: n + (kind in kinds) for kind, n in count.items()}
     return count
 
 
 WRONG = [
-    Rows("quadratic", 0.4), Rows("t3"), Rows("drift", 0.8), Rows("quadratic", 1.5, "Bernoulli"),
-]  # fmt: skip
+    Rows("quadratic", 0.4),
+    Rows("t3"),
+    Rows("drift", 0.8),
+    Rows("quadratic", 1.5, "Bernoulli"),
+]
 LABELS = [f"{w.family} {w.kind}" for w in WRONG]
 
 
@@ -219,7 +239,9 @@ def test_wrong_classes_are_refuted_in_nine_of_ten_runs(world) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning")
-@pytest.mark.parametrize("world", [Rows("quadratic", 0.25), Rows("t3"), Rows("drift", 0.4)], ids=lambda w: w.kind)
+@pytest.mark.parametrize(
+    "world", [Rows("quadratic", 0.25), Rows("t3"), Rows("drift", 0.4)], ids=lambda w: w.kind
+)
 def test_smaller_flaws_raise_an_alarm_in_nine_of_ten_runs(world) -> None:
     assert alarms(world, runs=60, rounds=1000)["any"] > 0.9 * 60
 
@@ -237,9 +259,15 @@ def test_right_classes_are_refuted_in_no_more_than_delta_of_the_runs(family, tru
 
 @pytest.mark.filterwarnings("ignore::gedppl.agent.AlarmWarning")
 def test_a_prior_far_off_is_called_wrong_but_never_refuted(monkeypatch) -> None:
-    """A declared prior itself as predictive, a hundred standard deviations off: the bets win, the class stays."""
+    """A declared prior itself as predictive, a hundred standard deviations off: the bets win,
+    the class stays.
+    """
     monkeypatch.setattr(linear_gaussian, "WIDER_PRIOR", 1.0)
-    monkeypatch.setattr(confidence, "gaussian_prior", lambda cls, seed: (np.asarray(cls.initial, float), np.eye(cls.dim)))
+    monkeypatch.setattr(
+        confidence,
+        "gaussian_prior",
+        lambda cls, seed: (np.asarray(cls.initial, float), np.eye(cls.dim)),
+    )
     found = alarms(Rows("right"), runs=3, rounds=300, truth=100.0)
     assert found["any"] == 3
     assert found["refuted"] == 0
@@ -251,4 +279,6 @@ def test_a_prior_far_off_is_called_wrong_but_never_refuted(monkeypatch) -> None:
 def _free(monitor: ClassMonitor) -> ClassMonitor:
     from dataclasses import replace
 
-    return replace(monitor, log_peak=np.asarray(np.logaddexp.reduce(monitor.log_shares + monitor.log_wealth)))
+    return replace(
+        monitor, log_peak=np.asarray(np.logaddexp.reduce(monitor.log_shares + monitor.log_wealth))
+    )

@@ -1,4 +1,6 @@
-"""What RESULTS.md says of a comparison follows from its cells; adding an algorithm or an environment is one line."""
+"""What RESULTS.md says of a comparison follows from its cells; adding an algorithm or an
+environment is one line.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,20 @@ def cells(agent, regrets):
 
 
 def small(**changes):
-    return Namespace(**({"rounds": 4, "seeds": 2, "first_seed": 0, "delta": 0.05, "workers": 1} | changes))
+    return Namespace(
+        **({"rounds": 4, "seeds": 2, "first_seed": 0, "delta": 0.05, "workers": 1} | changes)
+    )
 
 
 def test_a_lead_is_claimed_only_beyond_chance_and_over_common_seeds():
     ours, theirs = cells("gedppl", [10, 11, 12, 11]), cells("oplb", [20, 21, 22, 21])
-    assert "leads: 11.0 against 21.0 of oplb, difference -10.0 ± 0.0 over 4 common seeds." in page.verdict(
-        {"gedppl": ours, "oplb": theirs}, True
+    assert (
+        "leads: 11.0 against 21.0 of oplb, difference -10.0 ± 0.0 over 4 common seeds."
+        in page.verdict({"gedppl": ours, "oplb": theirs}, True)
     )
-    noisy = page.verdict({"gedppl": cells("gedppl", [10, 30]), "oplb": cells("oplb", [20, 19])}, True)
+    noisy = page.verdict(
+        {"gedppl": cells("gedppl", [10, 30]), "oplb": cells("oplb", [20, 19])}, True
+    )
     assert noisy.endswith("That is not more than chance over these seeds.")
     fewer = page.verdict({"gedppl": ours, "oplb": cells("oplb", [5, 6])}, True)
     assert "loses: 10.5 against 5.5" in fewer
@@ -49,17 +56,33 @@ def test_an_algorithm_that_fails_everywhere_says_why():
 
 
 def test_the_summary_counts_rounds_above_the_limit_and_names_where_we_lose():
-    ours = [{"agent": "gedppl", "seed": s, "regret": 9.0, "infeasible_rounds": s, "rounds": 50} for s in range(3)]
-    found = {"shared": {"gedppl": ours, "oplb": cells("oplb", [5, 6, 7])}, "drift": {"gedppl": ours}}
+    ours = [
+        {"agent": "gedppl", "seed": s, "regret": 9.0, "infeasible_rounds": s, "rounds": 50}
+        for s in range(3)
+    ]
+    found = {
+        "shared": {"gedppl": ours, "oplb": cells("oplb", [5, 6, 7])},
+        "drift": {"gedppl": ours},
+    }
     said = page.summary(found)
-    assert "(1 environments, 150 rounds) GED-UCB had 3 rounds above the limit; environments with any: shared (3)." in said[0]
+    assert (
+        "(1 environments, 150 rounds) GED-UCB had 3 rounds above the limit; environments with any: "
+        "shared (3)." in said[0]
+    )
     assert said[1].endswith("the lowest mean regret in 0; it loses in: shared.")
     assert said[-1].startswith("| shared | 9.0 | oplb | 6.0 | 1.50 | +3.0")
 
 
 def test_alarms_are_said_with_their_runs_and_times():
-    runs = [{"alarm_rounds": {"drift:cost": 100}}, {"alarm_rounds": {"drift:cost": 300}}, {"alarm_rounds": {}}]
-    assert page.alarms_of(runs) == "Alarms of GED-UCB in 3 runs: `drift:cost` in 2 (after 200 outcomes)."
+    runs = [
+        {"alarm_rounds": {"drift:cost": 100}},
+        {"alarm_rounds": {"drift:cost": 300}},
+        {"alarm_rounds": {}},
+    ]
+    assert (
+        page.alarms_of(runs)
+        == "Alarms of GED-UCB in 3 runs: `drift:cost` in 2 (after 200 outcomes)."
+    )
     assert page.alarms_of(runs[2:]) == "Alarms of GED-UCB: none in 1 runs."
 
 
@@ -76,7 +99,9 @@ def test_cells_are_kept_tried_again_after_a_failure_and_run_again_at_another_siz
     assert json.loads(path.read_text())["rounds"] == 6
 
 
-def test_a_new_environment_and_a_new_algorithm_take_one_line_each_and_are_on_the_page(tmp_path, monkeypatch):
+def test_a_new_environment_and_a_new_algorithm_take_one_line_each_and_are_on_the_page(
+    tmp_path, monkeypatch
+):
     class Second(Baseline):
         """Always the second action."""
 

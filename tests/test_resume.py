@@ -1,4 +1,6 @@
-"""Resuming: the same agent again, bit for bit, from a snapshot or from the start; and every journal that must be refused."""
+"""Resuming: the same agent again, bit for bit, from a snapshot or from the start; and every
+journal that must be refused.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def copied(agent: ged.GEDUCB, folder: Path) -> Path:
 
 
 def same(agent: ged.GEDUCB, problem: ged.Problem, folder: Path, x) -> ged.GEDUCB:
-    """Resume a copy; it must be in the same state and have the same next policy, to the last bit."""
+    """Resume a copy; it must be in the same state and have the same next policy, to the last
+    bit.
+    """
     other = ged.resume(copied(agent, folder), problem)
     assert other.state_hash() == agent.state_hash()
     assert other.policy(x).tobytes() == agent.policy(x).tobytes()
@@ -46,7 +50,10 @@ def same(agent: ged.GEDUCB, problem: ged.Problem, folder: Path, x) -> ged.GEDUCB
 
 # everything that may happen to an agent with two contexts and three actions, in one script
 SCRIPT = [
-    ("logged rows", lambda g: g.observe([[0.0], [1.0], [1.0]], [0, 1, 2], [1.0, 0.0, 1.0], [0.0, 1.0, 1.0])),
+    (
+        "logged rows",
+        lambda g: g.observe([[0.0], [1.0], [1.0]], [0, 1, 2], [1.0, 0.0, 1.0], [0.0, 1.0, 1.0]),
+    ),
     ("a decision", lambda g: g.ask([0.0])),
     ("a cohort", lambda g: g.ask([[0.0], [1.0], [0.0], [1.0]])),
     ("feedback out of order", lambda g: g.tell_many([(3, 1.0, 0.0), (1, 0.0, 1.0)])),
@@ -79,7 +86,8 @@ def test_after_every_step_the_resumed_agent_is_the_same(tmp_path, snapshots) -> 
         if snapshots and i % 4 == 2:
             assert agent.save()
         other = same(agent, WORLD.problem, tmp_path / f"copy{i}", [1.0])
-        if 2 <= i < 15:  # a correction makes older snapshots useless, and the next decision takes one by itself
+        # a correction makes older snapshots useless, and the next decision takes one by itself
+        if 2 <= i < 15:
             assert (other.resumed.snapshot is not None) == snapshots, what
     agent.close()
     back = ged.resume(tmp_path / "j.db", WORLD.problem)
@@ -92,7 +100,11 @@ def test_after_every_step_the_resumed_agent_is_the_same(tmp_path, snapshots) -> 
 
 @pytest.mark.parametrize(
     ("world", "rounds"),
-    [(ArmsWorld("Normal"), 25), (ArmsWorld("Bernoulli"), 3), (ArmsWorld("Bernoulli", exact=False, actions=2), 2)],
+    [
+        (ArmsWorld("Normal"), 25),
+        (ArmsWorld("Bernoulli"), 3),
+        (ArmsWorld("Bernoulli", exact=False, actions=2), 2),
+    ],
     ids=["linear-Gaussian", "score equations", "ascent"],
 )
 def test_every_learner_comes_back_from_a_snapshot(tmp_path, world, rounds) -> None:
@@ -109,7 +121,9 @@ def test_every_learner_comes_back_from_a_snapshot(tmp_path, world, rounds) -> No
     same(agent, world.problem, tmp_path / "both", x)
 
 
-@pytest.mark.parametrize("world", [TableWorld(2, 3, 6, seed=4), LinearWorld(3, 2, 0.1, seed=0)], ids=["table", "linear"])
+@pytest.mark.parametrize(
+    "world", [TableWorld(2, 3, 6, seed=4), LinearWorld(3, 2, 0.1, seed=0)], ids=["table", "linear"]
+)
 def test_programs_come_back_too(tmp_path, world) -> None:
     agent = ged.GEDUCB(world.problem(), seed=2, journal=tmp_path / "j.db")
     play(agent, world, 6)
@@ -144,7 +158,7 @@ def test_snapshots_come_by_themselves(tmp_path, monkeypatch) -> None:
     assert other.resumed.replayed == 1 + 2 * 5  # the outcome of decision 19, then five rounds
 
 
-# what must be refused ---------------------------------------------------------------------------------------------------
+# what must be refused -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -172,7 +186,9 @@ def test_another_problem(closed) -> None:
 
 
 def test_numbers_inside_a_model_count() -> None:
-    """Same source, another noise scale or table: `Problem.fingerprint` alone would not tell them apart."""
+    """Same source, another noise scale or table: `Problem.fingerprint` alone would not tell them
+    apart.
+    """
     from gedppl.agent.recorder import digest
 
     worlds = [TableWorld(2, 3, 6, seed=s).problem().utility.model for s in (4, 4, 5)]
@@ -199,7 +215,10 @@ def test_a_newer_format(closed) -> None:
 
 def test_a_damaged_record(closed) -> None:
     db = sqlite3.connect(closed)
-    db.execute("UPDATE records SET payload = replace(payload, '\"action\":', '\"action\": ') WHERE sequence = 1")
+    db.execute(
+        "UPDATE records SET payload = replace(payload, '\"action\":', '\"action\": ') WHERE "
+        "sequence = 1"
+    )
     db.commit()
     db.close()
     with pytest.raises(errors.JournalCorruptError, match="record 1 does not match its hash"):
@@ -243,7 +262,7 @@ def test_other_versions_are_said_and_recorded(closed, monkeypatch) -> None:
     assert again.rounds == 5
 
 
-# hostile journals: every hash is right, what they say is wrong ------------------------------------------------------------
+# hostile journals: every hash is right, what they say is wrong ------------------------------------
 
 DECISION = {"id": 0, "x": np.zeros(1), "action": 0, "learned": True}
 OUTCOME = {"id": 0, "y": 1.0, "z": {}}
@@ -260,7 +279,10 @@ HOSTILE = [
     ([("decision", DECISION | {"x": "__import__('os')"})], "one context"),
     ([("decision", DECISION | {"learned": "yes"})], "learned is"),
     ([("decision", {"id": 0})], "KeyError"),
-    ([("decision", DECISION), ("decision", DECISION | {"id": 1, "x": np.zeros(2)})], "have 1 columns"),
+    (
+        [("decision", DECISION), ("decision", DECISION | {"id": 1, "x": np.zeros(2)})],
+        "have 1 columns",
+    ),
     ([("outcome", OUTCOME)], "no decision 0"),
     ([("decision", DECISION), ("outcome", OUTCOME | {"y": np.inf})], "infinite"),
     ([("decision", DECISION), ("outcome", OUTCOME | {"y": np.zeros(9)})], "single number"),
@@ -268,11 +290,32 @@ HOSTILE = [
     ([("decision", DECISION), ("outcome", OUTCOME), ("outcome", OUTCOME)], "a second time"),
     ([("amend", OUTCOME)], "no decision 0"),
     ([("amend", {"id": [], "y": 1.0, "z": {}})], "decision \\[\\] amended"),
-    ([("change", {"change": "limit", "what": "", "name": "cost", "at_most": 0.3})], "nothing has been decided"),
-    ([("decision", DECISION), ("change", {"change": "limit", "what": "", "name": "cost", "at_most": 9.0})], "functional's range"),
-    ([("decision", DECISION), ("change", {"change": "actions", "available": np.ones(10**6, bool)})], "1000000 actions after 3"),
-    ([("decision", DECISION), ("change", {"change": "exec", "what": "import os"})], "unknown change"),
-    ([("decision", DECISION), ("change", {"change": "acknowledge", "alarm": "x:y"})], "no monitor 'x:y'"),
+    (
+        [("change", {"change": "limit", "what": "", "name": "cost", "at_most": 0.3})],
+        "nothing has been decided",
+    ),
+    (
+        [
+            ("decision", DECISION),
+            ("change", {"change": "limit", "what": "", "name": "cost", "at_most": 9.0}),
+        ],
+        "functional's range",
+    ),
+    (
+        [
+            ("decision", DECISION),
+            ("change", {"change": "actions", "available": np.ones(10**6, bool)}),
+        ],
+        "1000000 actions after 3",
+    ),
+    (
+        [("decision", DECISION), ("change", {"change": "exec", "what": "import os"})],
+        "unknown change",
+    ),
+    (
+        [("decision", DECISION), ("change", {"change": "acknowledge", "alarm": "x:y"})],
+        "no monitor 'x:y'",
+    ),
     ([("decision", DECISION), ("alarm", ALARM | {"name": "limit:price"})], "no monitor"),
     ([("decision", DECISION), ("alarm", ALARM | {"evidence": [1]})], "an alarm of"),
     ([("decision", DECISION), ("alarm", ALARM | {"extra": 1})], "unexpected keyword"),
@@ -306,7 +349,12 @@ class Exploit:
 def planted(path: Path, data: bytes | None, meta: dict) -> None:
     """Another snapshot, with every hash right."""
     with Journal.open(path) as journal:
-        payload = {"sequence": len(journal) - 1, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "meta": meta}
+        payload = {
+            "sequence": len(journal) - 1,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "bytes": len(data),
+            "meta": meta,
+        }
         from gedppl.journal.format import encode
 
         journal._store([(b"snapshot", *encode(payload))], data)
@@ -344,7 +392,12 @@ def test_hostile_snapshots_run_nothing_and_are_replayed_around(tmp_path, closed,
 
 def test_only_listed_classes_are_built() -> None:
     reader = Reader({"a0": np.zeros(1)})
-    for node in ({"of": "Popen", "fields": {}}, {"of": "Start", "fields": {"k": 0}}, {"eval": "1"}, [1]):
+    for node in (
+        {"of": "Popen", "fields": {}},
+        {"of": "Start", "fields": {"k": 0}},
+        {"eval": "1"},
+        [1],
+    ):
         with pytest.raises((KeyError, ValueError)):
             reader.node(node)
 
@@ -358,7 +411,9 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path) -> None:
     expected = agent.state_hash()
     agent._keeper.journal.close()
     db = sqlite3.connect(tmp_path / "j.db")
-    db.execute("UPDATE snapshots SET data = x'00' WHERE sequence = (SELECT max(sequence) FROM snapshots)")
+    db.execute(
+        "UPDATE snapshots SET data = x'00' WHERE sequence = (SELECT max(sequence) FROM snapshots)"
+    )
     db.commit()
     db.close()
     with pytest.warns(RuntimeWarning, match="damaged and was skipped"):
@@ -368,7 +423,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path) -> None:
     assert back.resumed.replayed == 6
 
 
-# for people -------------------------------------------------------------------------------------------------------------
+# for people ---------------------------------------------------------------------------------------
 
 
 def test_show_and_export(closed, tmp_path) -> None:

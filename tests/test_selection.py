@@ -12,9 +12,15 @@ from gedppl.selection import Polytope, select_policy
 
 
 def random_program(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, costs and limits; some rounded (many ties and degenerate vertices), some without a safe action."""
+    """Scores, costs and limits; some rounded (many ties and degenerate vertices), some without a
+    safe action.
+    """
     n_limits, n_actions = int(rng.integers(1, 4)), int(rng.integers(2, 13))
-    score, cost, limit = rng.random(n_actions), rng.random((n_limits, n_actions)), rng.uniform(0.05, 0.6, n_limits)
+    score, cost, limit = (
+        rng.random(n_actions),
+        rng.random((n_limits, n_actions)),
+        rng.uniform(0.05, 0.6, n_limits),
+    )
     if rng.random() < 0.7:
         cost[:, 0] = 0.0
     if rng.random() < 0.3:
@@ -84,13 +90,21 @@ def test_ten_thousand_actions() -> None:
 
 def test_by_hand() -> None:
     # hull points (0, .2), (.3, .6), (1, 1); at .4 a seventh of the way from the second to the third
-    assert select_policy([0.2, 1.0, 0.6], [0.0, 1.0, 0.3], 0.4) == pytest.approx([0, 1 / 7, 6 / 7], abs=1e-15)
-    assert select_policy([0.2, 1.0, 0.6], np.zeros((0, 3)), []).tolist() == [0, 1, 0]  # no constraint
+    assert select_policy([0.2, 1.0, 0.6], [0.0, 1.0, 0.3], 0.4) == pytest.approx(
+        [0, 1 / 7, 6 / 7], abs=1e-15
+    )
+    # no constraint
+    assert select_policy([0.2, 1.0, 0.6], np.zeros((0, 3)), []).tolist() == [0, 1, 0]
     assert select_policy([0.2, 1.0, 0.6], [0.0, 1.0, 0.3], np.inf).tolist() == [0, 1, 0]  # lifted
-    assert select_policy([0.2, 1.0, 0.6], [0.0, np.inf, 0.3], 0.4).tolist() == [0, 0, 1]  # unknown cost
-    assert select_policy([0.2, 1.0, 0.6], [0.0, 1.0, 0.3], 0.4, allowed=[True, True, False]) == pytest.approx([0.6, 0.4, 0])
-    assert select_policy([0.2, 1.0], [0.4, 1.0], 0.4).tolist() == [1, 0]  # τ = c0: no mixing is possible
-    assert select_policy([0.2, 1.0], [0.1 + 0.3, 1.0], 0.4).tolist() == [1, 0]  # ... whatever the last bit
+    # unknown cost
+    assert select_policy([0.2, 1.0, 0.6], [0.0, np.inf, 0.3], 0.4).tolist() == [0, 0, 1]
+    assert select_policy(
+        [0.2, 1.0, 0.6], [0.0, 1.0, 0.3], 0.4, allowed=[True, True, False]
+    ) == pytest.approx([0.6, 0.4, 0])
+    # τ = c0: no mixing is possible
+    assert select_policy([0.2, 1.0], [0.4, 1.0], 0.4).tolist() == [1, 0]
+    # ... whatever the last bit
+    assert select_policy([0.2, 1.0], [0.1 + 0.3, 1.0], 0.4).tolist() == [1, 0]
 
 
 def test_ties_go_to_the_least_played_then_to_the_first() -> None:
@@ -109,18 +123,26 @@ def test_permuting_actions_permutes_the_policy() -> None:
             score, cost, order = rng.random(7), rng.random((n_limits, 7)), rng.permutation(7)
             cost[:, 2] = 0.0
             policy = select_policy(score, cost, np.full(n_limits, 0.3))
-            assert select_policy(score[order], cost[:, order], np.full(n_limits, 0.3)) == pytest.approx(policy[order], abs=1e-12)
+            assert select_policy(
+                score[order], cost[:, order], np.full(n_limits, 0.3)
+            ) == pytest.approx(policy[order], abs=1e-12)
 
 
 def test_units_do_not_matter() -> None:
     rng = np.random.default_rng(5)
     for n_limits in (1, 2, 3):
         for _ in range(30):
-            score, cost, limit = rng.random(6).round(1), rng.random((n_limits, 6)).round(1), rng.random(n_limits).round(1)
+            score, cost, limit = (
+                rng.random(6).round(1),
+                rng.random((n_limits, 6)).round(1),
+                rng.random(n_limits).round(1),
+            )
             cost[:, 0] = np.minimum(cost[:, 0], limit)
             played = rng.random(6)
             policy = select_policy(score, cost, limit, played=played)
-            other = select_policy(300 * score - 70, 0.02 * cost + 5, 0.02 * limit + 5, played=played)
+            other = select_policy(
+                300 * score - 70, 0.02 * cost + 5, 0.02 * limit + 5, played=played
+            )
             assert other == pytest.approx(policy, abs=1e-9)
 
 
@@ -158,7 +180,11 @@ def test_listed_vertices_are_all_there_is() -> None:
         ({"safe_action": 2}, ActionRangeError, r"one of 0..1, got 2"),
         ({"at_most": 0.05}, InfeasibleError, r"lowest cost bound 0.1 > limit 0.05"),
         ({"cost_upper": [np.inf, np.inf]}, InfeasibleError, r"lowest cost bound inf > limit 0.5"),
-        ({"cost_upper": [[0.1, 0.9], [0.9, 0.1]], "at_most": [0.2, 0.2]}, InfeasibleError, "2 limits together"),
+        (
+            {"cost_upper": [[0.1, 0.9], [0.9, 0.1]], "at_most": [0.2, 0.2]},
+            InfeasibleError,
+            "2 limits together",
+        ),
     ],
 )
 def test_bad_input_is_named(change: dict, error: type[Exception], message: str) -> None:
@@ -167,11 +193,13 @@ def test_bad_input_is_named(change: dict, error: type[Exception], message: str) 
         select_policy(**arguments)
 
 
-# ties in a bandit ----------------------------------------------------------------------------------------------------
+# ties in a bandit ---------------------------------------------------------------------------------
 
 
 def regret_of_optimistic_pessimistic_play(tie_to_least_played: bool, rounds: int = 2000) -> float:
-    """Optimistic-pessimistic bandit of Pacchiano et al. (2021): four arms, τ = .2, bounds clipped to [0, 1]."""
+    """Optimistic-pessimistic bandit of Pacchiano et al. (2021): four arms, τ = .2, bounds
+    clipped to [0, 1].
+    """
     rng = np.random.default_rng(0)
     reward, cost, limit = np.array([0.1, 0.2, 0.4, 0.7]), np.array([0.0, 0.4, 0.5, 0.2]), 0.2
     best = reward @ select_policy(reward, cost, limit)

@@ -1,4 +1,6 @@
-"""Many trials from one set of draws: against an exact grid, against the agent, and what is refused by name."""
+"""Many trials from one set of draws: against an exact grid, against the agent, and what is
+refused by name.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_a_state_is_its_rows_in_any_order_and_is_computed_once(monkeypatch) -> N
     shared = ged.shared_draws(PROBLEM, np.zeros((1, 1)), 0.75, 1000)
     computed = []
     whole = type(shared)._computed
-    monkeypatch.setattr(type(shared), "_computed", lambda self, *args: computed.append(1) or whole(self, *args))
+    monkeypatch.setattr(
+        type(shared), "_computed", lambda self, *args: computed.append(1) or whole(self, *args)
+    )
     a, y = history(12)
     found = []
     for order in (np.arange(12), np.arange(12)[::-1]):
@@ -46,7 +50,8 @@ def test_a_state_is_its_rows_in_any_order_and_is_computed_once(monkeypatch) -> N
     assert len(computed) == 1
     np.testing.assert_array_equal(*found)
     agent.observe(np.zeros((1, 1)), [1], [1.0])
-    assert (agent.recommend(X).over[0, 1:] > found[0][0, 1:]).all()  # the control: another state is another posterior
+    # the control: another state is another posterior
+    assert (agent.recommend(X).over[0, 1:] > found[0][0, 1:]).all()
     assert len(computed) == 2
 
 
@@ -55,7 +60,11 @@ def test_decisions_are_those_of_the_agent_with_a_plain_credible_limit() -> None:
     for seed in range(3):
         for n in (8, 20, 32):
             agent, a, y = told(n, seed)
-            slow = ged.GEDUCB(PROBLEM, guard=None, confidence=ged.credible_set(0.75, source="smc", draws=4000, margin=False))
+            slow = ged.GEDUCB(
+                PROBLEM,
+                guard=None,
+                confidence=ged.credible_set(0.75, source="smc", draws=4000, margin=False),
+            )
             slow.observe(np.zeros((n, 1)), a, y)
             over = agent.recommend(X).over[0]
             if np.abs(over - 0.25).min() > 0.03:  # else too near to call from draws
@@ -66,10 +75,19 @@ def test_decisions_are_those_of_the_agent_with_a_plain_credible_limit() -> None:
 
 def test_a_plan_of_shared_draws_keeps_the_protocol() -> None:
     scenarios = {"usual": ged.Scenario(world=E.usual), "toxic": ged.Scenario(world=E.toxic)}
-    found = ged.plan(PROBLEM, np.zeros((1, 1)), 36, scenarios=scenarios, replicates=40, agent=E.quickly, recommend=E.named)
+    found = ged.plan(
+        PROBLEM,
+        np.zeros((1, 1)),
+        36,
+        scenarios=scenarios,
+        replicates=40,
+        agent=E.quickly,
+        recommend=E.named,
+    )
     usual, toxic = found.rows
     assert usual["share treated above a limit"] < 0.12
-    assert usual["correct selection share"] > 0.25  # 50% in the long run: four standard errors of forty trials
+    # 50% in the long run: four standard errors of forty trials
+    assert usual["correct selection share"] > 0.25
     assert toxic["safe action named share"] > 0.5
     assert usual["rounds of no dose"] < toxic["rounds of no dose"]
 

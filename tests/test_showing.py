@@ -22,8 +22,20 @@ from tests.table_runs import agents_run
 
 def a_plan(settings: int) -> Plan:
     zeros = np.zeros(3)
-    trials = tuple(Trial(s, "<flat>", 0, zeros, zeros + 0.5, zeros > 0, s % 2, "") for s in range(settings))
-    return Plan(trials, tuple({"delta": 0.1 * s} for s in range(settings)), ("<flat>",), 3, 1, 0.05, None, 3, None)
+    trials = tuple(
+        Trial(s, "<flat>", 0, zeros, zeros + 0.5, zeros > 0, s % 2, "") for s in range(settings)
+    )
+    return Plan(
+        trials,
+        tuple({"delta": 0.1 * s} for s in range(settings)),
+        ("<flat>",),
+        3,
+        1,
+        0.05,
+        None,
+        3,
+        None,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +47,13 @@ def test_a_run_says_what_happened(run) -> None:
     shown = repr(run)
     assert len(shown.splitlines()) <= 12
     assert len(shown) < 1200
-    for said in ("Run of 60 rounds", "limits: cost at most", "regret: ", "infeasible rounds: 0", "certificates: 60 of 60"):
+    for said in (
+        "Run of 60 rounds",
+        "limits: cost at most",
+        "regret: ",
+        "infeasible rounds: 0",
+        "certificates: 60 of 60",
+    ):
         assert said in shown
     assert "interrupted" in repr(replace(run, interrupted=True))
     blind = [replace(r, utilities=r.utilities * np.nan, best=np.nan) for r in run.rounds]
@@ -44,7 +62,9 @@ def test_a_run_says_what_happened(run) -> None:
 
 
 def test_a_plan_says_how_its_trials_ended() -> None:
-    assert "<flat>, delta 0.1: mean regret 1.5; 1 of 1 trials with an infeasible round" in repr(a_plan(2))
+    assert "<flat>, delta 0.1: mean regret 1.5; 1 of 1 trials with an infeasible round" in repr(
+        a_plan(2)
+    )
     assert len(repr(a_plan(40)).splitlines()) == 12
     assert repr(a_plan(40)).endswith("... and 30 more")
 
@@ -117,7 +137,9 @@ def test_in_a_notebook_nothing_is_markup(shown) -> None:
         if name not in silent:
             page = ElementTree.fromstring(f"<body>{thing._repr_html_()}</body>")
             assert not list(page.iter("script")), name
-    assert HOSTILE in "".join(ElementTree.fromstring(f"<body>{shown['Problem']._repr_html_()}</body>").itertext())
+    assert HOSTILE in "".join(
+        ElementTree.fromstring(f"<body>{shown['Problem']._repr_html_()}</body>").itertext()
+    )
 
 
 def test_they_say_what_matters(shown) -> None:
@@ -136,7 +158,11 @@ def test_they_say_what_matters(shown) -> None:
             "bounds of 'cost': exact",
             "alarms",
         ),
-        "Certificate": ("round 30, every limit guaranteed (delta 0.05", "limit 'cost': worst case", "fit of 'cost'"),
+        "Certificate": (
+            "round 30, every limit guaranteed (delta 0.05",
+            "limit 'cost': worst case",
+            "fit of 'cost'",
+        ),
         "ConfidenceSet": ("from 60 rows", "rule: ", "bounds: exact"),
         "Decision": ("Decision(id=30, action=", "policy=["),
         "Log": ("Log of 60 decisions", "smallest propensity"),
@@ -156,6 +182,9 @@ def test_an_alarm_is_seen(shown) -> None:
 
 
 def test_long_and_broken_lines_are_made_short() -> None:
-    assert max(len(line) for line in showing.as_text("a\nb", {"c": "x" * 500}).splitlines()) == showing.WIDTH
+    assert (
+        max(len(line) for line in showing.as_text("a\nb", {"c": "x" * 500}).splitlines())
+        == showing.WIDTH
+    )
     assert showing.as_text("a\nb", {}) == "a b"
     assert doctest.testmod(showing).failed == 0

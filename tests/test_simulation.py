@@ -1,4 +1,6 @@
-"""Runs: what is recorded, paired contexts, interrupts, saving, continuing, replay of full-information data."""
+"""Runs: what is recorded, paired contexts, interrupts, saving, continuing, replay of
+full-information data.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_what_is_recorded_is_what_the_definitions_say(world, run):
 def test_the_oracle_has_no_regret_and_the_greedy_policy_is_found_out(world):
     from gedppl.study.simulation import constrained_best
 
-    best = play(world, lambda x: constrained_best(world.problem(), world.utilities(x), world.costs(x))[0])
+    best = play(
+        world, lambda x: constrained_best(world.problem(), world.utilities(x), world.costs(x))[0]
+    )
     np.testing.assert_allclose(best.regret, 0, atol=1e-9)
     assert not best.infeasible.any()
     worst = int(np.argmax(world.G[0].max(axis=0)))
@@ -89,7 +93,9 @@ def test_agents_meet_the_same_contexts_whatever_they_play(world):
     other = Greedy(2, K, 12, 1)
     a, b = (simulate(other.problem(), other, FixedPolicy(one(k)), 30, seed=3) for k in (0, 2))
     np.testing.assert_array_equal(a.x, b.x)
-    assert not np.array_equal(a.x, simulate(other.problem(), other, FixedPolicy(one(0)), 30, seed=4).x)
+    assert not np.array_equal(
+        a.x, simulate(other.problem(), other, FixedPolicy(one(0)), 30, seed=4).x
+    )
 
 
 def test_realised_violations_are_counted_from_outcomes_not_from_the_truth(world):
@@ -118,13 +124,22 @@ def test_realised_violations_are_counted_from_outcomes_not_from_the_truth(world)
 )
 def test_what_one_outcome_says_of_a_constraint(world, functional, outcome, expected):
     first = world.problem().constraints[0]
-    problem = replace(world.problem(), constraints=[ged.Constraint(first.model, functional, 0.5, safe_value=0.0)])
+    problem = replace(
+        world.problem(), constraints=[ged.Constraint(first.model, functional, 0.5, safe_value=0.0)]
+    )
     found = realised_values(problem, np.array([2.0]), 1, 0.0, outcome)
     np.testing.assert_allclose(found, [expected])
 
 
 def test_known_costs_and_shared_outcomes_are_realised_too(world):
-    shared = ged.Constraint(world.problem().utility.model, ged.mean(0, 1), 0.5, safe_value=0.0, name="same", outcome="utility")
+    shared = ged.Constraint(
+        world.problem().utility.model,
+        ged.mean(0, 1),
+        0.5,
+        safe_value=0.0,
+        name="same",
+        outcome="utility",
+    )
     known = ged.known_cost(lambda x: [0.0, 0.3, 1.0], at_most=0.4, name="fee")
     problem = replace(world.problem(), constraints=[shared, known])
     np.testing.assert_allclose(realised_values(problem, np.zeros(1), 1, 1.0, None), [1.0, 0.3])
@@ -148,15 +163,22 @@ def test_segments_must_be_labelled_throughout(run):
         copy.by_segment()
 
 
-# interrupting and continuing ----------------------------------------------------------------------------------------------
+# interrupting and continuing ----------------------------------------------------------------------
 
 
 class Interrupted:
-    """A world that sends Ctrl-C to the process while its sixth round is under way, `times` times."""
+    """A world that sends Ctrl-C to the process while its sixth round is under way, `times`
+    times.
+    """
 
     def __init__(self, world, times=1):
         self.world, self.times, self.calls = world, times, 0
-        self.problem, self.context, self.utilities, self.costs = world.problem, world.context, world.utilities, world.costs
+        self.problem, self.context, self.utilities, self.costs = (
+            world.problem,
+            world.context,
+            world.utilities,
+            world.costs,
+        )
 
     def outcome(self, x, action, rng):
         self.calls += 1
@@ -217,7 +239,11 @@ def test_an_environment_of_the_wrong_shape_is_named(world):
         def utilities(self, x):
             return np.zeros(K + 1)
 
-    with pytest.raises(ShapeError, match=r"environment.utilities must return shape \(3,\), got \(4,\)"):
+    with pytest.raises(
+        ShapeError,
+        match=r"environment.utilities must return shape \(3,\), got "
+        r"\(4,\)",
+    ):
         play(Wrong(2, K, 12, 1), one(0))
     with pytest.raises(ShapeError, match="must return one context"):
         simulate(world.problem(), Flat(), FixedPolicy(one(0)), 1)
@@ -228,7 +254,7 @@ class Flat:
         return np.zeros((1, 1))
 
 
-# without a known truth ----------------------------------------------------------------------------------------------------
+# without a known truth ----------------------------------------------------------------------------
 
 
 class Blind:
@@ -258,15 +284,28 @@ def test_utilities_of_actions_never_played_need_not_be_known(world):
     run = play(Half(2, K, 12, 1), one(1))
     assert np.isfinite(run.utility).all()
     assert not run.truth_known  # the oracle's value is not known
-    np.testing.assert_array_equal(run.infeasible, [world.costs(x)[0, 1] > world.at_most for x in run.x])
+    np.testing.assert_array_equal(
+        run.infeasible, [world.costs(x)[0, 1] > world.at_most for x in run.x]
+    )
 
 
-# saving -------------------------------------------------------------------------------------------------------------------
+# saving -------------------------------------------------------------------------------------------
 
 
 def test_a_run_survives_saving(run, tmp_path):
     back = Run.load(run.save(tmp_path / "deep" / "run"))
-    for name in ("x", "action", "policy", "utilities", "costs", "limit", "worst_case", "cost_upper", "realised", "regret"):
+    for name in (
+        "x",
+        "action",
+        "policy",
+        "utilities",
+        "costs",
+        "limit",
+        "worst_case",
+        "cost_upper",
+        "realised",
+        "regret",
+    ):
         np.testing.assert_array_equal(getattr(back, name), getattr(run, name))
     assert back.summary() == run.summary()
     assert back.by_segment() == run.by_segment()
@@ -274,7 +313,11 @@ def test_a_run_survives_saving(run, tmp_path):
     assert back.z == [{"cost": z} for z in run.z]
     assert back.certificates == json.loads(json.dumps(run.certificates))
     np.testing.assert_array_equal(back.members["cost"]["member"], run.members["cost"]["member"])
-    assert {p.name for p in (tmp_path / "deep" / "run").iterdir()} == {"run.npz", "run.json", "certificates.jsonl.gz"}
+    assert {p.name for p in (tmp_path / "deep" / "run").iterdir()} == {
+        "run.npz",
+        "run.json",
+        "certificates.jsonl.gz",
+    }
     again = Run.load(back.save(tmp_path / "again"))
     assert again.summary() == run.summary()
 
@@ -291,7 +334,9 @@ def test_revealed_and_missing_outcomes_survive_saving(run, tmp_path):
 
 
 def test_a_saved_run_goes_on_as_if_it_had_never_stopped(world, tmp_path):
-    """The environment has a state of its own, so that restoring the random numbers alone would not do."""
+    """The environment has a state of its own, so that restoring the random numbers alone would
+    not do.
+    """
 
     class Counting(TableWorld):
         def context(self, rng):
@@ -336,7 +381,9 @@ def test_files_that_are_no_run_are_named(run, world, tmp_path):
 
 
 def test_a_pickle_in_the_arrays_is_refused(run, tmp_path):
-    """The positive control: the very file does load, and so would run code, once pickles are allowed."""
+    """The positive control: the very file does load, and so would run code, once pickles are
+    allowed.
+    """
     folder = run.save(tmp_path)
     with np.load(folder / "run.npz") as file:
         arrays = dict(file)
@@ -362,7 +409,7 @@ def test_a_failed_write_leaves_the_older_run(run, tmp_path, monkeypatch):
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
 
 
-# replay -------------------------------------------------------------------------------------------------------------------
+# replay -------------------------------------------------------------------------------------------
 
 
 def table(n=20, seed=0):

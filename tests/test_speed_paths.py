@@ -25,7 +25,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.numerics.arrays import evolved
 from gedppl.rows import KEPT_ANSWERS, LARGEST, Answers, Rows
 
-# the guard ------------------------------------------------------------------------------------------------------------
+# the guard ----------------------------------------------------------------------------------------
 
 
 def test_monitors_that_share_a_round_end_where_each_alone_would() -> None:
@@ -33,11 +33,18 @@ def test_monitors_that_share_a_round_end_where_each_alone_would() -> None:
     guard = Guard.create(dx=20, n_actions=3, delta=0.05, models=["utility", "cost"], burn_in=10)
     alone = {key: m for key, m in guard.monitors.items() if isinstance(m, PitMonitor)}
     for t in range(60):
-        x, a, pits = rng.normal(size=20), int(rng.integers(3)), {"utility": rng.random(), "cost": rng.random()}
+        x, a, pits = (
+            rng.normal(size=20),
+            int(rng.integers(3)),
+            {"utility": rng.random(), "cost": rng.random()},
+        )
         if t % 7 == 0:
             del pits["cost"]  # then the moments of the two models part
         guard, _ = guard.update(Told(x, a, pits=pits))
-        alone = {k: m.update(pits[k.split(":")[1]], x, a) if k.split(":")[1] in pits else m for k, m in alone.items()}
+        alone = {
+            k: m.update(pits[k.split(":")[1]], x, a) if k.split(":")[1] in pits else m
+            for k, m in alone.items()
+        }
     for key, monitor in alone.items():
         shared = guard.monitors[key]
         assert isinstance(shared, PitMonitor)
@@ -78,7 +85,11 @@ def test_the_distance_of_a_context_is_that_along_the_axes(
     check = OutlierCheck.create(dx=4)
     for context in x:
         check = check.include(context)
-    seen = [*x[:5], x[0] + 8.0 * np.array([1.0, 0, 0, 1.0]), 20 * x[1] * np.array([1, 1, 0, 1]) + np.array([0, 0, x[1, 2], 0])]
+    seen = [
+        *x[:5],
+        x[0] + 8.0 * np.array([1.0, 0, 0, 1.0]),
+        20 * x[1] * np.array([1, 1, 0, 1]) + np.array([0, 0, x[1, 2], 0]),
+    ]
     quick = [check._ratio(context) for context in seen]
     assert (check._seen[2] is None) == dependent
     monkeypatch.setattr(contexts_file, "MOST_DEPENDENT", 0.0)
@@ -88,7 +99,7 @@ def test_the_distance_of_a_context_is_that_along_the_axes(
         assert ratio == pytest.approx(expected, rel=1e-9)
 
 
-# what a model needs not be run for ------------------------------------------------------------------------------------
+# what a model needs not be run for ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", [Normal(0.3), Bernoulli(), Poisson()])
@@ -98,12 +109,18 @@ def test_the_lower_end_of_a_predictors_outcomes_is_that_of_its_densities(family:
     x, actions = np.array([0.3, 0.7]), np.arange(3)
     density = cls.density_at(np.asarray(cls.initial, float), np.repeat(x[None], 3, axis=0), actions)
     low = float(np.min(density.support[0]))
-    literal = Floor(low) if np.isfinite(low) else Floor.under(0.0, float(np.sqrt(np.max(density.variance))), normal=True)
+    literal = (
+        Floor(low)
+        if np.isfinite(low)
+        else Floor.under(0.0, float(np.sqrt(np.max(density.variance))), normal=True)
+    )
     assert outcome_floor(c, x, actions) == pytest.approx(literal)
 
 
 @pytest.mark.parametrize("family", [Bernoulli(), Poisson()])
-def test_counts_are_checked_as_the_program_checks_them(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_checked_as_the_program_checks_them(
+    family: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cls = arms_class(3, 2, family, 2.0)
     y = np.array([0.0, 1.0, 2.0, 0.5, -1.0, 7.0])
     x, a = np.ones((len(y), 2)), np.zeros(len(y), np.int64)
@@ -126,7 +143,7 @@ def test_the_spread_of_a_prediction_is_the_reach_of_its_ellipsoid(rows: int) -> 
     assert np.isfinite(found).any()
 
 
-# answers --------------------------------------------------------------------------------------------------------------
+# answers ------------------------------------------------------------------------------------------
 
 
 def test_an_answer_is_found_once_and_belongs_to_who_asked() -> None:
@@ -167,7 +184,7 @@ def test_answers_are_forgotten_and_large_ones_are_not_kept() -> None:
     assert len(found) == KEPT_ANSWERS + 4
 
 
-# certificates ---------------------------------------------------------------------------------------------------------
+# certificates -------------------------------------------------------------------------------------
 
 
 def test_a_witness_is_found_when_it_is_read_and_once() -> None:
@@ -188,7 +205,11 @@ def test_a_witness_is_found_when_it_is_read_and_once() -> None:
 def test_bounds_hold_a_witness_only_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     slow = LinearGaussianLearner._witness
-    monkeypatch.setattr(LinearGaussianLearner, "_witness", lambda self, *rest: (looked.append(1), slow(self, *rest))[1])
+    monkeypatch.setattr(
+        LinearGaussianLearner,
+        "_witness",
+        lambda self, *rest: (looked.append(1), slow(self, *rest))[1],
+    )
     world = make("treatments")
     agent, rng = ged.GEDUCB(world.problem(), seed=0), np.random.default_rng(0)
     for _ in range(30):
@@ -198,10 +219,12 @@ def test_bounds_hold_a_witness_only_for_a_reader(monkeypatch: pytest.MonkeyPatch
     assert not looked
     part = decision.certificate.constraints[0]
     assert set(part.witness) == {int(a) for a in np.flatnonzero(decision.policy > 0)} - {0}
-    assert pickle.loads(pickle.dumps(decision.certificate)).to_dict() == decision.certificate.to_dict()
+    assert (
+        pickle.loads(pickle.dumps(decision.certificate)).to_dict() == decision.certificate.to_dict()
+    )
 
 
-# records --------------------------------------------------------------------------------------------------------------
+# records ------------------------------------------------------------------------------------------
 
 
 def test_an_evolved_record_is_what_replace_makes_without_what_was_cached() -> None:
@@ -219,7 +242,9 @@ def test_an_evolved_record_is_what_replace_makes_without_what_was_cached() -> No
 def test_a_problem_takes_only_contexts_that_cannot_change_for_the_same() -> None:
     cost = arms_class(2, 1, Normal(0.1), 2.0)
     limit = ged.Constraint(cost, ged.mean(0, 1), at_most=0.5, safe_value=lambda x: 0.1 * x[:, 0])
-    problem = ged.Problem(n_actions=2, utility=ged.Utility(cost, ged.mean(0, 1)), constraints=[limit], safe_action=0)
+    problem = ged.Problem(
+        n_actions=2, utility=ged.Utility(cost, ged.mean(0, 1)), constraints=[limit], safe_action=0
+    )
     x = np.ones((1, 1))
     assert problem.safe_values(x).tolist() == [[0.1]]
     x[:] = 2.0
@@ -241,26 +266,36 @@ def test_a_predictor_knows_rows_again_only_if_nobody_can_have_changed_them() -> 
     assert predictor.features(x, a).tolist() == [[3.0, 0.0], [3.0, 0.0]]
 
 
-# one linear predictor -------------------------------------------------------------------------------------------------
+# one linear predictor -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", [Bernoulli(), Poisson()])
 def test_one_predictor_models_answer_as_their_programs_do(family: Any) -> None:
-    """Densities, the functional at a fit, its posterior standard deviation and the informations of many parameters, each beside
-    the program's own answer."""
+    """Densities, the functional at a fit, its posterior standard deviation and the informations
+    of many parameters, each beside the program's own answer.
+    """
     cls, rng = arms_class(3, 2, family, 4.0), np.random.default_rng(3)
     x, a = rng.random((90, 2)), rng.integers(0, 3, 90)
     y = np.array([family.draw(float(v), rng) for v in rng.normal(size=90)])
     learner = ProgramLearner.start(cls, delta=0.1, seed=0).absorb(x, a, y).refit()
     data, functional, theta = learner.data, ged.mean(0, 9), 0.5 * rng.normal(size=(4, cls.dim))
     assert isinstance(data, PredictorData)
-    np.testing.assert_allclose(learner.density_at(theta, x, a).mean, cls.density_at(theta, x, a).mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        learner.density_at(theta, x, a).mean, cls.density_at(theta, x, a).mean, rtol=1e-6
+    )
     for one, found in zip(theta, data.informations(theta)):
-        np.testing.assert_allclose(found, -np.asarray(cls.total_hessian(one, Rows.of(x, a, y))), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            found, -np.asarray(cls.total_hessian(one, Rows.of(x, a, y))), rtol=1e-5, atol=1e-6
+        )
     guess, at = learner.guess(functional, x[:5], 3), np.tile(np.arange(3), 5)
     rows = np.repeat(x[:5], 3, axis=0)
-    value, grad = (np.asarray(p) for p in cls.values_grad(functional, np.tile(learner.theta, (15, 1)), rows, at))
+    value, grad = (
+        np.asarray(p)
+        for p in cls.values_grad(functional, np.tile(learner.theta, (15, 1)), rows, at)
+    )
     assert learner.fit is not None
     sd = np.sqrt(np.einsum("md,dm->m", grad, np.linalg.solve(learner.fit.precision, grad.T)))
     np.testing.assert_allclose(guess.estimate.ravel(), value, rtol=1e-6)
-    np.testing.assert_allclose(guess.upper.ravel(), np.minimum(value + GUESS_SDS * sd, 9.0), rtol=1e-5)
+    np.testing.assert_allclose(
+        guess.upper.ravel(), np.minimum(value + GUESS_SDS * sd, 9.0), rtol=1e-5
+    )

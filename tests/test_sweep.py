@@ -1,4 +1,6 @@
-"""Comparisons as cells: kept, resumed, spread over real workers, and not ended by one that fails."""
+"""Comparisons as cells: kept, resumed, spread over real workers, and not ended by one that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ def test_agents_meet_the_same_world_and_rows_are_means_over_seeds(serial):
 
 def test_what_is_complete_is_not_run_again_and_what_is_broken_is(tmp_path, serial, monkeypatch):
     compared(tmp_path)
-    (tmp_path / "cells" / "roful-1.json").write_text('{"agent": "rof')  # as a machine that went down leaves it
+    # as a machine that went down leaves it
+    (tmp_path / "cells" / "roful-1.json").write_text('{"agent": "rof')
     (tmp_path / "cells" / "always-safe-0.json").unlink()
     ran = []
 
@@ -72,26 +75,69 @@ def test_an_interrupted_sweep_goes_on_where_it_was_ended(tmp_path, serial, monke
         return run_cell(cell, script)
 
     monkeypatch.setattr(sweeps, "run_cell", stops)
-    command = ["compare", str(BANDIT), "--agents", ",".join(AGENTS), "--seeds", "2", "--rounds", "12", "--out", str(tmp_path)]
+    command = [
+        "compare",
+        str(BANDIT),
+        "--agents",
+        ",".join(AGENTS),
+        "--seeds",
+        "2",
+        "--rounds",
+        "12",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(command) == 130
-    assert {p.name for p in (tmp_path / "cells").iterdir()} == {"always-safe-0.json", "roful-0.json"}
+    assert {p.name for p in (tmp_path / "cells").iterdir()} == {
+        "always-safe-0.json",
+        "roful-0.json",
+    }
     monkeypatch.undo()
     assert main([*command, "--quiet"]) == 0
     assert plain(compared(tmp_path)) == plain(serial)
 
 
 def test_a_cell_that_fails_ends_no_other_and_is_tried_again_next_time(tmp_path, capsys):
-    command = ["compare", str(BANDIT), "--agents", "finite-lp,roful", "--rounds", "5", "--out", str(tmp_path), "--quiet"]
+    command = [
+        "compare",
+        str(BANDIT),
+        "--agents",
+        "finite-lp,roful",
+        "--rounds",
+        "5",
+        "--out",
+        str(tmp_path),
+        "--quiet",
+    ]
     assert main([*command, "--json"]) == 0
     rows = {row["agent"]: row for row in json.loads(capsys.readouterr().out)["agents"]}
-    assert (rows["finite-lp"]["seeds"], rows["finite-lp"]["failed"], rows["roful"]["seeds"]) == (0, 1, 1)
+    assert (rows["finite-lp"]["seeds"], rows["finite-lp"]["failed"], rows["roful"]["seeds"]) == (
+        0,
+        1,
+        1,
+    )
     assert "FiniteLP needs finite classes" in rows["finite-lp"]["failures"][0]
     assert main(command) == 0
     assert "finite-lp: SettingError: FiniteLP needs finite classes" in capsys.readouterr().out
     page = (tmp_path / "index.html").read_text()
     assert "data:image/png;base64," in page
     assert "FiniteLP needs finite classes" in page
-    assert main(["compare", str(BANDIT), "--agents", "finite-lp", "--rounds", "5", "--out", str(tmp_path / "b"), "--quiet"]) == 1
+    assert (
+        main(
+            [
+                "compare",
+                str(BANDIT),
+                "--agents",
+                "finite-lp",
+                "--rounds",
+                "5",
+                "--out",
+                str(tmp_path / "b"),
+                "--quiet",
+            ]
+        )
+        == 1
+    )
 
 
 def test_alarms_count_also_where_the_simulation_acknowledges_them_and_goes_on():
@@ -120,19 +166,38 @@ def test_wrong_sweeps_are_named_before_anything_runs(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
     assert main([*start, "--agents", "always-safe"]) == 0
     capsys.readouterr()
-    assert main(["compare", str(BANDIT), "--rounds", "5", "--out", str(tmp_path), "--agents", "always-safe"]) == 2
+    assert (
+        main(
+            [
+                "compare",
+                str(BANDIT),
+                "--rounds",
+                "5",
+                "--out",
+                str(tmp_path),
+                "--agents",
+                "always-safe",
+            ]
+        )
+        == 2
+    )
     assert "were made with another rounds; choose another --out" in capsys.readouterr().err
     with pytest.raises(SettingError, match="--backend must be one of loky, dask, ray, got 'moon'"):
         compared(tmp_path / "c", backend="moon")
 
 
 def test_baselines_play_by_name_without_a_folder_too(capsys):
-    assert main(["compare", str(BANDIT), "--agents", "oplb,roful", "--rounds", "5", "--json", "--quiet"]) == 0
+    assert (
+        main(
+            ["compare", str(BANDIT), "--agents", "oplb,roful", "--rounds", "5", "--json", "--quiet"]
+        )
+        == 0
+    )
     rows = json.loads(capsys.readouterr().out)["agents"]
     assert [(row["agent"], row["infeasible_rounds"]) for row in rows] == [("oplb", 0), ("roful", 0)]
 
 
-# workers --------------------------------------------------------------------------------------------------------------
+# workers ------------------------------------------------------------------------------------------
 
 DIES_ONCE = """
 import os, signal
@@ -164,7 +229,12 @@ def script_that_dies_once(folder: Path) -> Path:
 @contextmanager
 def dask_cluster():
     distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
+    options = {
+        "n_workers": 2,
+        "threads_per_worker": 1,
+        "host": "127.0.0.1",
+        "dashboard_address": None,
+    }
     with distributed.LocalCluster(processes=True, **options) as cluster:
         yield cluster.scheduler_address
 
@@ -173,7 +243,13 @@ def dask_cluster():
 def ray_cluster():
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _node_ip_address="127.0.0.1",
+    )
     try:
         yield None  # the sweep takes the cluster that is there
     finally:
@@ -182,7 +258,10 @@ def ray_cluster():
 
 def same(results, serial):
     left_out = (*OWN, "script")
-    kept = [[{k: v for k, v in r.items() if k not in left_out} for r in part] for part in (results, serial)]
+    kept = [
+        [{k: v for k, v in r.items() if k not in left_out} for r in part]
+        for part in (results, serial)
+    ]
     assert kept[0] == kept[1]
 
 

@@ -17,7 +17,9 @@ FINITE = PlainWorld()
 
 
 def test_an_action_is_played_as_often_as_it_is_best_under_the_draws() -> None:
-    """Before data the three arms are alike: each is best in a third of decisions, give or take four standard errors."""
+    """Before data the three arms are alike: each is best in a third of decisions, give or take
+    four standard errors.
+    """
     agent = ged.ThompsonSampling(FREE, seed=5)
     actions = [d.action for d in agent.ask(np.zeros((300, 1)))]
     share = np.bincount(actions, minlength=K) / 300
@@ -31,13 +33,22 @@ def test_what_was_learned_decides() -> None:
 
 
 @pytest.mark.parametrize("rule", [None, ged.credible_set(0.9)], ids=["guaranteed", "credible"])
-@pytest.mark.parametrize("given", [PROBLEM, LOGISTIC, problem(every_draw=True)], ids=["linear", "logistic", "every draw"])
+@pytest.mark.parametrize(
+    "given", [PROBLEM, LOGISTIC, problem(every_draw=True)], ids=["linear", "logistic", "every draw"]
+)
 def test_limits_do_not_depend_on_the_draw(given, rule) -> None:
     chosen = None if rule is None else {"cost": rule}
-    agent, other = (kind(given, confidence=chosen, seed=2) for kind in (ged.ThompsonSampling, ged.GEDUCB))
+    agent, other = (
+        kind(given, confidence=chosen, seed=2) for kind in (ged.ThompsonSampling, ged.GEDUCB)
+    )
     for one in (agent, other):
         rng = np.random.default_rng(0)
-        one.observe(rng.normal(size=(9, 1)), np.arange(9) % K, rng.normal(0.2, 0.3, 9), (rng.random(9) < 0.2).astype(float))
+        one.observe(
+            rng.normal(size=(9, 1)),
+            np.arange(9) % K,
+            rng.normal(0.2, 0.3, 9),
+            (rng.random(9) < 0.2).astype(float),
+        )
     x = np.array([0.2])
     np.testing.assert_array_equal(agent.cost_bounds(x), other.cost_bounds(x))
     for _ in range(8):

@@ -1,4 +1,6 @@
-"""Draws that credible limits rest on: approximations corrected until they stand for the posterior, and what is said of them."""
+"""Draws that credible limits rest on: approximations corrected until they stand for the
+posterior, and what is said of them.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,13 @@ def program(ppl: str, name: str) -> Any:
 
 
 def by_quadrature() -> tuple[float, float]:
-    """Mean and standard deviation of log tau in the hierarchy: groups' means are Normal given (mu, tau), the rest is a grid."""
-    mu, log_tau = (g.ravel() for g in np.meshgrid(np.linspace(-4, 4, 201), np.linspace(-9, 3, 801), indexing="ij"))
+    """Mean and standard deviation of log tau in the hierarchy: groups' means are Normal given
+    (mu, tau), the rest is a grid.
+    """
+    mu, log_tau = (
+        g.ravel()
+        for g in np.meshgrid(np.linspace(-4, 4, 201), np.linspace(-9, 3, 801), indexing="ij")
+    )
     tau = np.exp(log_tau)
     logs = -0.5 * mu**2 - 0.5 * tau**2 + log_tau
     for g in range(GROUPS):
@@ -74,13 +81,17 @@ def test_exact_draws_are_left_alone_and_good_ones_are_only_weighted() -> None:
 
 def test_steps_that_lead_nowhere_are_replaced_by_chains(monkeypatch) -> None:
     cls = program("numpyro", "hierarchical")
-    stuck = sampling.ParameterDraws(np.zeros((100, cls.dim)), None, 1.0, -np.inf, "smc", "stuck", ok=False)
+    stuck = sampling.ParameterDraws(
+        np.zeros((100, cls.dim)), None, 1.0, -np.inf, "smc", "stuck", ok=False
+    )
     chains = sampling.ParameterDraws(np.ones((100, cls.dim)), None, 80.0, -np.inf, "nuts", "chains")
     drawn = {"smc": stuck, "nuts": chains}
     monkeypatch.setattr(correcting, "sample", lambda cls, rows, source, S, seed: drawn[source])
     raw = sample(cls, ROWS, "laplace", 100, 1)
     assert trusted(cls, ROWS, raw, 1).source == "nuts"
-    drawn["nuts"] = sampling.ParameterDraws(np.ones((100, cls.dim)), None, 2.0, -np.inf, "nuts", "apart", ok=False)
+    drawn["nuts"] = sampling.ParameterDraws(
+        np.ones((100, cls.dim)), None, 2.0, -np.inf, "nuts", "apart", ok=False
+    )
     found = trusted(cls, ROWS, raw, 1)
     assert not found.ok
     assert "stuck" in found.status
@@ -92,7 +103,9 @@ def test_the_certificate_says_which_draws_were_used() -> None:
     limit = ged.Constraint(cost, ged.mean(-6, 6), at_most=1.0, safe_value=0.9, name="cost")
     gain = ged.Utility(program("numpyro", "conjugate"), ged.mean(-6, 6))
     problem = ged.Problem(GROUPS, gain, [limit], safe_action=0)
-    agent = ged.GEDUCB(problem, confidence={"cost": ged.credible_set(draws=400)}, guard=None, seed=0)
+    agent = ged.GEDUCB(
+        problem, confidence={"cost": ged.credible_set(draws=400)}, guard=None, seed=0
+    )
     agent.observe(X, A, Y, {"cost": Y})
     part = agent.ask(X[0]).certificate.constraints[0]
     assert part.draws.asked == "laplace"

@@ -1,4 +1,6 @@
-"""Every tutorial runs from top to bottom in small settings: no cell raises, and what it asserts about its numbers holds."""
+"""Every tutorial runs from top to bottom in small settings: no cell raises, and what it asserts
+about its numbers holds.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ TUTORIALS = sorted((Path(__file__).parents[1] / "tutorials").glob("*.py"))
 
 
 def run_cells(notebook, name):
-    """Execute a notebook's code cells in one namespace, as a kernel would; a failure names its cell."""
+    """Execute a notebook's code cells in one namespace, as a kernel would; a failure names its
+    cell.
+    """
     namespace = {"__name__": "__main__"}
     for i, cell in enumerate(notebook.cells):
         if cell.cell_type == "code":
@@ -44,13 +48,24 @@ def test_tutorial(path, small, capsys):
 
 
 def test_there_are_tutorials():
-    names = {"first_safe_decision", "your_own_model", "certificates", "real_patients", "paper_to_code", "eluder_dimension"}
+    names = {
+        "first_safe_decision",
+        "your_own_model",
+        "certificates",
+        "real_patients",
+        "paper_to_code",
+        "eluder_dimension",
+    }
     assert names <= {path.stem for path in TUTORIALS}
 
 
-@pytest.mark.parametrize(("source", "error"), [("assert 1 > 2", AssertionError), ("1 / 0", ZeroDivisionError)])
+@pytest.mark.parametrize(
+    ("source", "error"), [("assert 1 > 2", AssertionError), ("1 / 0", ZeroDivisionError)]
+)
 def test_a_tutorial_that_is_wrong_fails(source, error):
-    notebook = jupytext.reads(f"# %% [markdown]\n# # Title\n\n# %%\nx = 1\n\n# %%\n{source}\n", fmt="py:percent")
+    notebook = jupytext.reads(
+        f"# %% [markdown]\n# # Title\n\n# %%\nx = 1\n\n# %%\n{source}\n", fmt="py:percent"
+    )
     with pytest.raises(error) as raised:
         run_cells(notebook, "wrong.py")
     assert "wrong.py, cell 2" in str(raised.traceback[-1].path)  # the failing cell is named

@@ -21,11 +21,20 @@ from tests.test_declared import Families, exponential
 UTILITIES = PlainWorld(contexts=1, actions=3).problem.utility
 
 
-def scaled(unit: float, at_most: float = 0.2, safe_value: float = 0.0, high: float = 1.0, shift: float = 0.0) -> ged.Problem:
+def scaled(
+    unit: float,
+    at_most: float = 0.2,
+    safe_value: float = 0.0,
+    high: float = 1.0,
+    shift: float = 0.0,
+) -> ged.Problem:
     """Exponential costs in any unit; the limit is 0.2 of it."""
     tables = unit * np.array([[1e-9, 0.5, 0.1], [1e-9, 0.3, 0.4]])
     cost = ged.Constraint(
-        Families(tables, exponential), ged.mean(0, high * unit), at_most=at_most * unit, safe_value=max(safe_value, 1e-9) * unit
+        Families(tables, exponential),
+        ged.mean(0, high * unit),
+        at_most=at_most * unit,
+        safe_value=max(safe_value, 1e-9) * unit,
     )
     return ged.Problem(3, UTILITIES, [cost], safe_action=0)
 
@@ -42,7 +51,11 @@ class World:
 
 
 def policies(unit: float) -> np.ndarray:
-    agent, rng, world = ged.GEDUCB(scaled(unit), seed=3, guard=None), np.random.default_rng(0), World(unit)
+    agent, rng, world = (
+        ged.GEDUCB(scaled(unit), seed=3, guard=None),
+        np.random.default_rng(0),
+        World(unit),
+    )
     made = []
     for _ in range(25):
         d = agent.ask([0.0])
@@ -60,7 +73,9 @@ def test_the_same_policies_in_any_unit(unit: float) -> None:
 
 def test_a_limit_of_a_fraction_of_a_billionth_is_not_zero() -> None:
     tables = np.array([[0.0, 0.5, 1e-10], [0.0, 0.3, 1.5e-10]]) + 1e-20
-    cost = ged.Constraint(Families(tables, exponential), ged.mean(0, 1), at_most=2e-10, safe_value=1e-20)
+    cost = ged.Constraint(
+        Families(tables, exponential), ged.mean(0, 1), at_most=2e-10, safe_value=1e-20
+    )
     problem = ged.Problem(3, UTILITIES, [cost], safe_action=0)
     agent = ged.GEDUCB(problem, seed=1)
     decision = agent.ask([0.0])
@@ -72,8 +87,17 @@ def test_a_limit_of_a_fraction_of_a_billionth_is_not_zero() -> None:
     with pytest.raises(ProblemError, match=r"equals its limit at_most=0.3.*raise at_most"):
         replace(problem, constraints=[replace(cost, at_most=0.1 + 0.2, safe_value=0.3)])
     # where it depends on the context, at the context where it does
-    known = replace(cost, at_most=0.1 + 0.2, safe_value=lambda x: np.full(len(x), 0.3), model=Families(tables + 0.3, exponential))
-    with pytest.raises(InfeasibleError, match=r"equals its value at the safe action \(0.3\).*raise at_most"):
+    known = replace(
+        cost,
+        at_most=0.1 + 0.2,
+        safe_value=lambda x: np.full(len(x), 0.3),
+        model=Families(tables + 0.3, exponential),
+    )
+    with pytest.raises(
+        InfeasibleError,
+        match=r"equals its value at the safe action \(0.3\).*raise "
+        r"at_most",
+    ):
         ged.GEDUCB(replace(problem, constraints=[known])).ask([0.0])
 
 
@@ -83,7 +107,12 @@ def test_rounding_is_a_share_of_the_limit() -> None:
     assert room_for_mixing(limits * 1e9, safe * 1e9)[0] == pytest.approx(0.2)
     check_feasible(np.array([[0.3 + 1e-12]]), np.array([0.3]))
     check_feasible(np.array([[1e-12]]), np.array([0.0]), np.array([[1.0]]))  # of sums that cancel
-    for worst, limit, size in ((1e-9, 2e-10, 1e-9), (0.3001, 0.3, 1.0), (np.inf, 0.3, np.inf), (1e-12, 0.0, 1e-12)):
+    for worst, limit, size in (
+        (1e-9, 2e-10, 1e-9),
+        (0.3001, 0.3, 1.0),
+        (np.inf, 0.3, np.inf),
+        (1e-12, 0.0, 1e-12),
+    ):
         with pytest.raises(FloatingPointError, match="exceeds the limit"):
             check_feasible(np.array([[worst]]), np.array([limit]), np.array([[size]]))
 
@@ -118,7 +147,7 @@ def test_a_run_counts_infeasible_rounds_in_small_units() -> None:
         assert run.infeasible.all()
 
 
-# flags decide, words do not ---------------------------------------------------------------------------------------------------
+# flags decide, words do not -----------------------------------------------------------------------
 
 
 def certified(change) -> tuple[bool, str]:
@@ -143,10 +172,17 @@ def test_only_flags_change_a_claim() -> None:
     assert "approximation" in claim
     assert not certified(lambda info: replace(info, unlimited=True))[0]
     # words: none of them decides
-    for words in ("warm-up (paper)", "every member of the class is excluded", "the bound is an approximation", ""):
+    for words in (
+        "warm-up (paper)",
+        "every member of the class is excluded",
+        "the bound is an approximation",
+        "",
+    ):
         assert certified(lambda info, words=words: replace(info, engine=words, notes=(words,)))[0]
         assert certified(lambda info, words=words: bounds(info, note=words, rule=words))[0]
-        assert not certified(lambda info, words=words: bounds(info, note=words, rule=words, guaranteed=False))[0]
+        assert not certified(
+            lambda info, words=words: bounds(info, note=words, rule=words, guaranteed=False)
+        )[0]
 
 
 def test_an_empty_set_is_a_flag_of_its_own() -> None:
@@ -157,8 +193,13 @@ def test_an_empty_set_is_a_flag_of_its_own() -> None:
     agent.ask([0.0])
     _, info = select(agent._current(None), np.zeros((1, 1)))
     found = info.bounds[0]
-    for words in ("", "every member of the class is excluded: the class does not hold the truth (misspecified)"):
+    for words in (
+        "",
+        "every member of the class is excluded: the class does not hold the truth (misspecified)",
+    ):
         silent = declared.refuted(agent.problem, np.zeros((1, 1)), (replace(found, note=words),))
         assert silent == ()
-        (said,) = declared.refuted(agent.problem, np.zeros((1, 1)), (replace(found, note=words, empty=True),))
+        (said,) = declared.refuted(
+            agent.problem, np.zeros((1, 1)), (replace(found, note=words, empty=True),)
+        )
         assert said.name == "empty:cost"

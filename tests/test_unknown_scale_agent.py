@@ -1,4 +1,6 @@
-"""Programs of unknown scale from end to end: proved, learned in (beta / sigma, 1 / sigma), decided on with a guarantee."""
+"""Programs of unknown scale from end to end: proved, learned in (beta / sigma, 1 / sigma),
+decided on with a guarantee.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ def test_decisions_rest_on_guaranteed_bounds() -> None:
         n_actions=K,
         utility=ged.Utility(ged.density_class(spend), ged.mean(0, 9)),
         constraints=[
-            ged.Constraint(ged.density_class(outcome), ged.cvar(0.8, -4, 8), at_most=2.5, safe_value=0.8, name="cost"),
+            ged.Constraint(
+                ged.density_class(outcome),
+                ged.cvar(0.8, -4, 8),
+                at_most=2.5,
+                safe_value=0.8,
+                name="cost",
+            ),
         ],
         safe_action=0,
     )
@@ -43,7 +51,11 @@ def test_decisions_rest_on_guaranteed_bounds() -> None:
     rng = np.random.default_rng(0)
     for _ in range(12):
         decision = agent.ask(np.array([1.0, rng.standard_normal()]))
-        agent.tell(decision.id, float(np.exp(0.2 + 0.3 * rng.standard_normal())), z=float(0.3 + 0.3 * rng.standard_normal()))
+        agent.tell(
+            decision.id,
+            float(np.exp(0.2 + 0.3 * rng.standard_normal())),
+            z=float(0.3 + 0.3 * rng.standard_normal()),
+        )
     decision = agent.ask(np.array([1.0, 0.2]))
     assert decision.certificate.guaranteed
     assert "exact" in str(decision.certificate)

@@ -1,4 +1,6 @@
-"""The proof of what data see refuses whatever is not affine, and keeps what is: programs made to mislead it."""
+"""The proof of what data see refuses whatever is not affine, and keeps what is: programs made to
+mislead it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def weights_pyro(n: int):
     return pyro.sample("w", pd.Normal(0.0, 1.0).expand([n]).to_event(1))
 
 
-# refused ----------------------------------------------------------------------------------------------------------------
+# refused ------------------------------------------------------------------------------------------
 
 
 def rounded(x, a, y=None):
@@ -69,7 +71,9 @@ def lapse_rate(x, a, y=None):
 
 
 def clipped(x, a, y=None):
-    numpyro.sample("y", nd.Bernoulli(probs=jnp.clip(jax.nn.sigmoid(x @ weights(3)), 0.05, 0.95)), obs=y)
+    numpyro.sample(
+        "y", nd.Bernoulli(probs=jnp.clip(jax.nn.sigmoid(x @ weights(3)), 0.05, 0.95)), obs=y
+    )
 
 
 def cauchit(x, a, y=None):
@@ -136,10 +140,25 @@ def link_impostor(x, a, y=None):
 
 
 REFUSED = [
-    rounded, whole_numbers, branches_on_theta, picks_by_theta_and_row, relu, small_net, product_of_rows, lapse_rate, clipped,
-    cauchit, softplus_rate, exponential_with_linear_mean, scale_by_context, unknown_shape, unknown_dispersion, zero_inflated,
-    impostor, link_impostor,
-]  # fmt: skip
+    rounded,
+    whole_numbers,
+    branches_on_theta,
+    picks_by_theta_and_row,
+    relu,
+    small_net,
+    product_of_rows,
+    lapse_rate,
+    clipped,
+    cauchit,
+    softplus_rate,
+    exponential_with_linear_mean,
+    scale_by_context,
+    unknown_shape,
+    unknown_dispersion,
+    zero_inflated,
+    impostor,
+    link_impostor,
+]
 
 
 @pytest.mark.parametrize("model", REFUSED)
@@ -153,7 +172,10 @@ def test_what_is_not_affine_is_refused_and_says_why(model) -> None:
 
 def test_a_refusal_names_the_line_of_the_program() -> None:
     line = relu.__code__.co_firstlineno + 1
-    assert f"line {line} of {__file__.rpartition('/')[2]}" in ged.density_class(relu, example=(X, A)).exactness
+    assert (
+        f"line {line} of {__file__.rpartition('/')[2]}"
+        in ged.density_class(relu, example=(X, A)).exactness
+    )
 
 
 def test_y_in_its_own_mean_is_refused() -> None:
@@ -194,7 +216,9 @@ def written_rows_pyro(x, a, y=None):
 
 
 def clipped_pyro(x, a, y=None):
-    pyro.sample("y", pd.Bernoulli(probs=torch.sigmoid(x @ weights_pyro(3)).clamp(0.05, 0.95)), obs=y)
+    pyro.sample(
+        "y", pd.Bernoulli(probs=torch.sigmoid(x @ weights_pyro(3)).clamp(0.05, 0.95)), obs=y
+    )
 
 
 @needs_pyro
@@ -216,7 +240,7 @@ def test_the_same_in_pyro(model) -> None:
     assert cls.seen is None
 
 
-# kept -------------------------------------------------------------------------------------------------------------------
+# kept ---------------------------------------------------------------------------------------------
 
 
 def written_coefficients(x, a, y=None):
@@ -229,7 +253,9 @@ def written_coefficients(x, a, y=None):
 
 def number_after_the_predictor(x, a, y=None):
     w, t = weights_pyro(3), pyro.sample("t", pd.HalfNormal(1.0))
-    pyro.sample("y", pd.Poisson(2.0 * torch.exp(1.0 - t * (x @ w - 0.5)) * (1.0 + x[:, 0] ** 2)), obs=y)
+    pyro.sample(
+        "y", pd.Poisson(2.0 * torch.exp(1.0 - t * (x @ w - 0.5)) * (1.0 + x[:, 0] ** 2)), obs=y
+    )
 
 
 def quotient(x, a, y=None):
@@ -244,7 +270,9 @@ def scaled_after_the_sum(x, a, y=None):
 
 def written_out_scan(x, a, y=None):
     w = weights(3)
-    _, path = jax.lax.scan(lambda level, step: (0.5 * level + step, 0.5 * level + step), 0.0, jnp.exp(w))
+    _, path = jax.lax.scan(
+        lambda level, step: (0.5 * level + step, 0.5 * level + step), 0.0, jnp.exp(w)
+    )
     numpyro.sample("y", nd.Poisson(jnp.exp(x @ path)), obs=y)
 
 
@@ -255,7 +283,9 @@ def branch_on_the_context(x, a, y=None):
 
 def flipped_logistic(x, a, y=None):
     t = numpyro.sample("t", nd.HalfNormal(1.0))
-    numpyro.sample("y", nd.Bernoulli(probs=1 - 1 / (1 + jnp.exp(t * (x @ weights(3)) + 0.3))), obs=y)
+    numpyro.sample(
+        "y", nd.Bernoulli(probs=1 - 1 / (1 + jnp.exp(t * (x @ weights(3)) + 0.3))), obs=y
+    )
 
 
 def log_chance(x, a, y=None):
@@ -271,7 +301,9 @@ def whole_numbers_of_theta_alone(x, a, y=None):
 
 def theta_picks_theta(x, a, y=None):
     w = weights(3)
-    numpyro.sample("y", nd.Normal(x[:, 0] * w[jnp.argmax(w)] + x[:, 1] * jnp.sort(w)[0], 0.5), obs=y)
+    numpyro.sample(
+        "y", nd.Normal(x[:, 0] * w[jnp.argmax(w)] + x[:, 1] * jnp.sort(w)[0], 0.5), obs=y
+    )
 
 
 KEPT = [
@@ -287,14 +319,24 @@ KEPT = [
 
 
 @pytest.mark.parametrize(
-    "model", [*KEPT, *(pytest.param(m, marks=needs_pyro) for m in (written_coefficients, number_after_the_predictor))]
+    "model",
+    [
+        *KEPT,
+        *(
+            pytest.param(m, marks=needs_pyro)
+            for m in (written_coefficients, number_after_the_predictor)
+        ),
+    ],
 )
 def test_arguments_by_what_is_seen_are_the_programs_to_rounding(model) -> None:
     cls = ged.density_class(model, example=(X, A))
     theta = np.asarray(cls.draw_prior(5, 1), float)
     seen = cls.seen
     eta = seen.from_theta(theta) @ seen.predictor.features(X, A).T + seen.predictor.offset(X, A)
-    fixed = {name: np.broadcast_to(value, eta.shape) for name, value in seen.predictor.fixed(X, A).items()}
+    fixed = {
+        name: np.broadcast_to(value, eta.shape)
+        for name, value in seen.predictor.fixed(X, A).items()
+    }
     ours = FAMILIES[seen.predictor.family, seen.predictor.link].arguments(eta, fixed)
     for name, theirs in cls.density_at(theta, X, A).args.items():
         np.testing.assert_allclose(ours[name], theirs, rtol=1e-12, atol=1e-12)
@@ -316,7 +358,11 @@ def test_what_is_seen_stays_in_its_box() -> None:
 
 @needs_pyro
 def test_a_pretrained_torch_net_below_a_linear_layer_is_exact() -> None:
-    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).requires_grad_(False).double()
+    net = (
+        torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        .requires_grad_(False)
+        .double()
+    )
 
     def last_layer(x, a, y=None):
         t = pyro.sample("t", pd.HalfNormal(1.0))
@@ -328,11 +374,16 @@ def test_a_pretrained_torch_net_below_a_linear_layer_is_exact() -> None:
     assert cls.exactness.startswith("exact: Bernoulli")
     features = net(torch.as_tensor(X)).numpy()
     by_action = cls.seen.predictor.features(X, A)
-    np.testing.assert_allclose(np.sort(by_action, axis=1)[:, [0, -1]], np.sort(np.c_[features, 0 * features], axis=1)[:, [0, -1]])
+    np.testing.assert_allclose(
+        np.sort(by_action, axis=1)[:, [0, -1]],
+        np.sort(np.c_[features, 0 * features], axis=1)[:, [0, -1]],
+    )
 
 
 def test_a_fixed_flax_style_net_below_a_linear_layer_is_exact() -> None:
-    """Any pure function of the context will do: equinox and flax modules with their parameters filled in are such functions."""
+    """Any pure function of the context will do: equinox and flax modules with their parameters
+    filled in are such functions.
+    """
     params = {"kernel": RNG.normal(size=(3, 4)), "bias": RNG.normal(size=4)}
 
     def net(x):
@@ -357,8 +408,12 @@ def test_an_exact_safe_value_is_an_equation_in_what_the_data_see() -> None:
         numpyro.sample("y", nd.Normal(w[a] + 0.0 * x[:, 0], 0.2), obs=y)
 
     cls = ged.density_class(model, example=(X, A))
-    limit = ged.Constraint(cls, ged.mean(-2, 2), at_most=1.0, safe_value=0.1, safe_value_exact=True, name="cost")
-    problem = ged.Problem(n_actions=2, utility=ged.Utility(cls, ged.mean(-2, 2)), constraints=[limit], safe_action=0)
+    limit = ged.Constraint(
+        cls, ged.mean(-2, 2), at_most=1.0, safe_value=0.1, safe_value_exact=True, name="cost"
+    )
+    problem = ged.Problem(
+        n_actions=2, utility=ged.Utility(cls, ged.mean(-2, 2)), constraints=[limit], safe_action=0
+    )
     agent = ged.GEDUCB(problem, seed=0)
     decision = agent.ask(X[0])
     assert decision.certificate.guaranteed

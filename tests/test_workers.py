@@ -1,4 +1,6 @@
-"""Trials in other processes: each kind of worker is a real one, and gives what one process gives."""
+"""Trials in other processes: each kind of worker is a real one, and gives what one process
+gives.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ OPTIONS: dict[str, Any] = {"rounds": 6, "replicates": 2, "goal": 0.3}
 def problem(model: Callable[..., None]) -> ged.Problem:
     cls = ged.density_class(model, bounds={"theta": 1.0}, example=(CONTEXTS[:2], np.zeros(2, int)))
     limit = ged.Constraint(cls, ged.mean(0, 1), at_most=0.5, safe_value=0.2)
-    return ged.Problem(n_actions=2, utility=ged.Utility(cls, ged.mean(0, 1)), constraints=[limit], safe_action=0)
+    return ged.Problem(
+        n_actions=2, utility=ged.Utility(cls, ged.mean(0, 1)), constraints=[limit], safe_action=0
+    )
 
 
 importable = linear_program(2, 2, 0.1)
@@ -55,8 +59,16 @@ def joblib_workers() -> Iterator[Callable[..., Iterable[Any]]]:
 @contextmanager
 def dask_workers() -> Iterator[Callable[..., Iterable[Any]]]:
     distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
-    with distributed.LocalCluster(processes=True, **options) as cluster, distributed.Client(cluster) as client:
+    options = {
+        "n_workers": 2,
+        "threads_per_worker": 1,
+        "host": "127.0.0.1",
+        "dashboard_address": None,
+    }
+    with (
+        distributed.LocalCluster(processes=True, **options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         yield lambda f, tasks: client.gather(client.map(f, list(tasks), pure=False))
 
 
@@ -64,7 +76,13 @@ def dask_workers() -> Iterator[Callable[..., Iterable[Any]]]:
 def ray_workers() -> Iterator[Callable[..., Iterable[Any]]]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _node_ip_address="127.0.0.1",
+    )
     try:
         remote = ray.remote(lambda f, task: f(task))
         yield lambda f, tasks: ray.get([remote.remote(f, task) for task in tasks])
@@ -72,7 +90,8 @@ def ray_workers() -> Iterator[Callable[..., Iterable[Any]]]:
         ray.shutdown()
 
 
-LATER = [pytest.param(workers, marks=pytest.mark.slow) for workers in (dask_workers, ray_workers)]  # joblib pickles as they do
+# joblib pickles as they do
+LATER = [pytest.param(workers, marks=pytest.mark.slow) for workers in (dask_workers, ray_workers)]
 
 
 @pytest.mark.parametrize("workers", [processes, joblib_workers, *LATER])
@@ -104,9 +123,12 @@ def test_a_class_that_travelled_is_compiled_once() -> None:
     assert first.utility.model is not declared.utility.model
     params = {"theta": np.array([0.3, 0.4])}
     x, a = CONTEXTS[:3], np.array([0, 1, 1])
-    here, there = (cls.density(params, x, a) for cls in (declared.utility.model, first.utility.model))
+    here, there = (
+        cls.density(params, x, a) for cls in (declared.utility.model, first.utility.model)
+    )
     assert np.array_equal(ged.mean(0, 1)(here), ged.mean(0, 1)(there))
-    assert first.utility.model.inside(np.array([[2.0, 0.0], [0.2, 0.0]])).tolist() == [False, True]  # bounds travel too
+    # bounds travel too
+    assert first.utility.model.inside(np.array([[2.0, 0.0], [0.2, 0.0]])).tolist() == [False, True]
 
 
 def test_a_finite_class_travels() -> None:
@@ -114,4 +136,6 @@ def test_a_finite_class_travels() -> None:
     cls = ged.finite_class(model_of_a_module, members, example=(CONTEXTS[:2], np.zeros(2, int)))
     there = pickle.loads(pickle.dumps(cls))
     rows = CONTEXTS[:4], np.array([0, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4])
-    assert np.array_equal(cls.log_likelihood(cls.every, *rows), there.log_likelihood(there.every, *rows))
+    assert np.array_equal(
+        cls.log_likelihood(cls.every, *rows), there.log_likelihood(there.every, *rows)
+    )

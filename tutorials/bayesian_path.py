@@ -13,10 +13,12 @@
 # %% [markdown]
 # # The Bayesian's path: from a prior to limits, credible or guaranteed
 #
-# Eight sites give the same treatment, and some of them have seen few patients. What is the chance of harm at each? A Bayesian
-# writes a hierarchy, looks at its prior, fits it, checks its predictions, compares it with a model that does not pool, and then
-# states an upper value that holds with probability .95. This tutorial walks that path, and puts beside it what a *guarantee* at
-# the same level gives: it trusts the likelihood and no prior, and is dearer for it. Neither is a substitute for the other.
+# Eight sites give the same treatment, and some of them have seen few patients. What is the chance
+# of harm at each? A Bayesian writes a hierarchy, looks at its prior, fits it, checks its
+# predictions, compares it with a model that does not pool, and then states an upper value that
+# holds with probability .95. This tutorial walks that path, and puts beside it what a *guarantee*
+# at the same level gives: it trusts the likelihood and no prior, and is dearer for it. Neither is a
+# substitute for the other.
 
 # %%
 import os
@@ -40,8 +42,8 @@ DRAWS = 1000 if SMALL else 4000
 # %% [markdown]
 # ## The data
 #
-# Sites are the actions here: playing site $s$ means to treat a patient there. The context is a constant. The last two sites have
-# seen four and three patients.
+# Sites are the actions here: playing site $s$ means to treat a patient there. The context is a
+# constant. The last two sites have seen four and three patients.
 
 # %%
 SITES = ("north", "south", "east", "west", "harbour", "hill", "lake", "island")
@@ -56,8 +58,8 @@ for name, size, k in zip(SITES, SIZES, np.bincount(a, y).astype(int)):
 # %% [markdown]
 # ## Two models
 #
-# `pooled` lets sites learn from each other through $\mu$ and $\tau$; it is written non-centred, so that no funnel stands in the
-# way of a fit. `alone` gives every site a logit of its own.
+# `pooled` lets sites learn from each other through $\mu$ and $\tau$; it is written non-centred, so
+# that no funnel stands in the way of a fit. `alone` gives every site a logit of its own.
 
 
 # %%
@@ -75,7 +77,9 @@ def alone(x, a, y=None):
 
 def chances(name, draws):
     """(S, 8) chance of an event at each site."""
-    logits = draws["w"] if name == "alone" else draws["mu"][:, None] + draws["tau"][:, None] * draws["z"]
+    logits = (
+        draws["w"] if name == "alone" else draws["mu"][:, None] + draws["tau"][:, None] * draws["z"]
+    )
     return 1 / (1 + np.exp(-logits))
 
 
@@ -91,8 +95,9 @@ def agent_of(model):
 # %% [markdown]
 # ## Before data: the prior
 #
-# `agent.posterior()` before the first outcome *is* the prior. What does it say about the chance of an event at a site, and about
-# how much sites differ? If this picture were absurd, now would be the time to change the model.
+# `agent.posterior()` before the first outcome *is* the prior. What does it say about the chance of
+# an event at a site, and about how much sites differ? If this picture were absurd, now would be the
+# time to change the model.
 
 # %%
 agents = {name: agent_of(model) for name, model in MODELS.items()}
@@ -102,7 +107,13 @@ prior = {name: chances(name, agent.posterior(draws=DRAWS).draws) for name, agent
 fig, axes = plt.subplots(1, 2, figsize=(8, 2.6), sharey=True)
 for axis, (name, p) in zip(axes, prior.items()):
     axis.hist(p[:, 0], bins=np.linspace(0, 1, 41), density=True, color="tab:gray", label="one site")
-    axis.hist(np.abs(p[:, 0] - p[:, 1]), bins=np.linspace(0, 1, 41), density=True, histtype="step", label="two sites apart")
+    axis.hist(
+        np.abs(p[:, 0] - p[:, 1]),
+        bins=np.linspace(0, 1, 41),
+        density=True,
+        histtype="step",
+        label="two sites apart",
+    )
     axis.set(title=f"{name}: prior", xlabel="chance of an event")
 axes[0].legend()
 fig.tight_layout()
@@ -110,9 +121,10 @@ fig.tight_layout()
 # %% [markdown]
 # ## The posterior
 #
-# The rows go in by `observe`. Laplace's approximation is the quick source, weighted to the posterior where its weights can be
-# believed; NUTS is the slow and better one, and the one for a hierarchy; `svi` and the prior are the other two. The status says
-# what speaks for the draws: for chains R-hat, what they are worth and divergences, for weighted draws Pareto's k-hat.
+# The rows go in by `observe`. Laplace's approximation is the quick source, weighted to the
+# posterior where its weights can be believed; NUTS is the slow and better one, and the one for a
+# hierarchy; `svi` and the prior are the other two. The status says what speaks for the draws: for
+# chains R-hat, what they are worth and divergences, for weighted draws Pareto's k-hat.
 
 # %%
 for agent in agents.values():
@@ -132,8 +144,9 @@ with warnings.catch_warnings():
 # %% [markdown]
 # ## Does the model predict what was seen?
 #
-# `posterior_predictive` holds an outcome for each row and draw; ArviZ's own check is `az.plot_ppc` (0.23) or `az.plot_ppc_dist`
-# (1.x). For counts by site a picture of our own says more: events at each site, predicted and seen.
+# `posterior_predictive` holds an outcome for each row and draw; ArviZ's own check is `az.plot_ppc`
+# (0.23) or `az.plot_ppc_dist` (1.x). For counts by site a picture of our own says more: events at
+# each site, predicted and seen.
 
 # %%
 predicted = found["pooled"].predictive(x, a)
@@ -151,8 +164,9 @@ print("sites outside their interval:", int(np.sum((seen < low) | (seen > high)))
 # %% [markdown]
 # ## Which model?
 #
-# Leave-one-out predictive scores, the better model first. Single patients are hard to predict, so that models are seldom far
-# apart by this score; what pooling changes most is how sure one may be about the *small* sites.
+# Leave-one-out predictive scores, the better model first. Single patients are hard to predict, so
+# that models are seldom far apart by this score; what pooling changes most is how sure one may be
+# about the *small* sites.
 
 # %%
 with warnings.catch_warnings():
@@ -162,23 +176,40 @@ with warnings.catch_warnings():
 # %% [markdown]
 # ## Credible, pooled and not, against the guarantee
 #
-# The credible upper value of a site is the .95 quantile of its chance over the draws: right with posterior probability .95, if
-# model *and* prior are right, for this one look. The guaranteed one is the largest chance that the e-process leaves plausible at
-# delta = .05: it holds for all sites, at all looks, whoever chose the sites and why, and no prior can spoil it, nor help it much.
+# The credible upper value of a site is the .95 quantile of its chance over the draws: right with
+# posterior probability .95, if model *and* prior are right, for this one look. The guaranteed one
+# is the largest chance that the e-process leaves plausible at delta = .05: it holds for all sites,
+# at all looks, whoever chose the sites and why, and no prior can spoil it, nor help it much.
 
 # %%
-upper = {name: np.quantile(chances(name, posterior.draws), 0.95, axis=0) for name, posterior in found.items()}
-bounds = ged.confidence_set(MODELS["alone"], x, a, y, 0.05).bounds(ged.mean(0, 1), np.ones((1, 1)), 8)
+upper = {
+    name: np.quantile(chances(name, posterior.draws), 0.95, axis=0)
+    for name, posterior in found.items()
+}
+bounds = ged.confidence_set(MODELS["alone"], x, a, y, 0.05).bounds(
+    ged.mean(0, 1), np.ones((1, 1)), 8
+)
 upper["guaranteed"] = bounds.upper[0]
 print(bounds.method, "and guaranteed" if bounds.guaranteed else "and not guaranteed")
 print(f"{'site':8s} {'size':>4s} {'truth':>6s} " + " ".join(f"{name:>10s}" for name in upper))
 for s, name in enumerate(SITES):
-    print(f"{name:8s} {SIZES[s]:4d} {truth[s]:6.2f} " + " ".join(f"{value[s]:10.2f}" for value in upper.values()))
+    print(
+        f"{name:8s} {SIZES[s]:4d} {truth[s]:6.2f} "
+        + " ".join(f"{value[s]:10.2f}" for value in upper.values())
+    )
 
 # %%
 fig, axis = plt.subplots(figsize=(8, 3.2))
 for shift, (name, value) in zip((-0.2, 0.0, 0.2), upper.items()):
-    axis.vlines(np.arange(8) + shift, 0, value, lw=5, alpha=0.6, label=name, color=f"C{int(5 * (shift + 0.2))}")
+    axis.vlines(
+        np.arange(8) + shift,
+        0,
+        value,
+        lw=5,
+        alpha=0.6,
+        label=name,
+        color=f"C{int(5 * (shift + 0.2))}",
+    )
 axis.plot(np.arange(8), truth, "k_", ms=16, label="truth")
 labels = [f"{name}\n{size}" for name, size in zip(SITES, SIZES)]
 axis.set(xticks=np.arange(8), xticklabels=labels, ylabel="chance of an event, upper value")
@@ -186,40 +217,55 @@ axis.legend(ncols=4, loc="upper left")
 fig.tight_layout()
 
 # %% [markdown]
-# On the large sites it hardly matters to a credible value whether sites are pooled. On the small ones pooling pays: a site with
-# three patients is bounded by what the other seven showed. Without pooling its credible value is that of the prior and three
-# patients, and the guarantee has little to say there: it covers all sites and all looks at once, and three patients are three
-# patients. Which one a decision should rest on is not a question of statistics alone: a credible limit is a statement about your
-# model and prior, a guarantee one about the data's likelihood.
+# On the large sites it hardly matters to a credible value whether sites are pooled. On the small
+# ones pooling pays: a site with three patients is bounded by what the other seven showed. Without
+# pooling its credible value is that of the prior and three patients, and the guarantee has little
+# to say there: it covers all sites and all looks at once, and three patients are three patients.
+# Which one a decision should rest on is not a question of statistics alone: a credible limit is a
+# statement about your model and prior, a guarantee one about the data's likelihood.
 
 # %%
 small, large = SIZES <= 4, SIZES >= 30
 assert np.all(upper["pooled"][small] < upper["alone"][small])
 assert np.all(upper["alone"][small] <= upper["guaranteed"][small])
-assert np.max(np.abs(upper["pooled"] - upper["alone"])[large]) < np.min(np.abs(upper["pooled"] - upper["alone"])[small])
+assert np.max(np.abs(upper["pooled"] - upper["alone"])[large]) < np.min(
+    np.abs(upper["pooled"] - upper["alone"])[small]
+)
 
 # %% [markdown]
 # ## An agent that decides by either
 #
-# The same choice is one argument of an agent. Where should the next patient go, if the chance of harm must stay below .35 and
-# `north` is known to keep it? The guarantee rests on the model that is exact for it, the credible limit on the one that pools;
-# `confidence=` may differ by outcome, and the certificate says what its limit is. The draws come from NUTS: a hierarchy is far
-# from a Gaussian, and Laplace's approximation is badly off there (`python benchmarks/posterior.py sbc` prints by how much).
+# The same choice is one argument of an agent. Where should the next patient go, if the chance of
+# harm must stay below .35 and `north` is known to keep it? The guarantee rests on the model that is
+# exact for it, the credible limit on the one that pools; `confidence=` may differ by outcome, and
+# the certificate says what its limit is. The draws come from NUTS: a hierarchy is far from a
+# Gaussian, and Laplace's approximation is badly off there (`python benchmarks/posterior.py sbc`
+# prints by how much).
 
 
 # %%
 def deciding(model, **options):
     harm = ged.Constraint(MODELS[model], ged.mean(0, 1), at_most=0.35, safe_value=0.25, name="harm")
     utility = ged.Utility(MODELS["alone"], ged.mean(0, 1))
-    problem = ged.Problem(actions=SITES, utility=utility, constraints=[harm], safe_action="north", safe_utility=0.0)
+    problem = ged.Problem(
+        actions=SITES, utility=utility, constraints=[harm], safe_action="north", safe_utility=0.0
+    )
     agent = ged.GEDUCB(problem, guard=None, **options)
     agent.observe(x, a, 1 - y, y)
     return agent
 
 
 credible = ged.credible_set(level=0.95, source="nuts", draws=DRAWS)
-for name, agent in {"guaranteed": deciding("alone"), "credible": deciding("pooled", confidence={"harm": credible})}.items():
+for name, agent in {
+    "guaranteed": deciding("alone"),
+    "credible": deciding("pooled", confidence={"harm": credible}),
+}.items():
     decision = agent.ask([1.0])
-    upper_values = ", ".join(f"{site} {value:.2f}" for site, value in zip(SITES, agent.cost_bounds([1.0])[1][0]))
-    print(f"{name}: {upper_values}\n  plays {decision.action_name}; {decision.certificate.constraints[0].rule}")
+    upper_values = ", ".join(
+        f"{site} {value:.2f}" for site, value in zip(SITES, agent.cost_bounds([1.0])[1][0])
+    )
+    print(
+        f"{name}: {upper_values}\n  plays {decision.action_name}; "
+        f"{decision.certificate.constraints[0].rule}"
+    )
     assert decision.certificate.guaranteed == (name == "guaranteed")

@@ -13,9 +13,11 @@
 # %% [markdown]
 # # Your first safe decision
 #
-# A charging station has four charging rates. A faster rate adds more charge in ten minutes, and heats the battery more; how much
-# it heats depends on how warm the battery is already. We do not know these relations beforehand, and no battery may be expected
-# to warm up by more than 10 degrees, *not even while we are still learning*. The slowest rate is known to stay under 3.5 degrees.
+# A charging station has four charging rates. A faster rate adds more charge in ten minutes, and
+# heats the battery more; how much it heats depends on how warm the battery is already. We do not
+# know these relations beforehand, and no battery may be expected to warm up by more than 10
+# degrees, *not even while we are still learning*. The slowest rate is known to stay under 3.5
+# degrees.
 #
 # What follows is everything there is to do: two models, one declaration, then `ask` and `tell`.
 
@@ -37,9 +39,10 @@ RATE = np.array([0.25, 0.5, 0.75, 1.0])
 # %% [markdown]
 # ## Two models
 #
-# A model is a NumPyro (or Pyro) program `model(x, a, y=None)` for a batch of rows: contexts `x` of shape (n, columns), actions
-# `a` of shape (n,), and one observed site. Here the context is one number, how warm the battery is, from 0 to 1. The parameters
-# that nobody knows are `param` sites (or `sample` sites, if you have a prior).
+# A model is a NumPyro (or Pyro) program `model(x, a, y=None)` for a batch of rows: contexts `x` of
+# shape (n, columns), actions `a` of shape (n,), and one observed site. Here the context is one
+# number, how warm the battery is, from 0 to 1. The parameters that nobody knows are `param` sites
+# (or `sample` sites, if you have a prior).
 
 
 # %%
@@ -58,16 +61,23 @@ def heat(x, a, y=None):  # degrees
 # %% [markdown]
 # ## One declaration
 #
-# Of the charge and of the heat we care about the mean, so we say so and give a range that the mean is known to lie in. Ranges
-# and limits are in your own units. `bounds` says how large the parameters can be at most (here: the length of the vector); it
-# is knowledge, and the more of it you have, the sooner the agent may leave the safe action.
+# Of the charge and of the heat we care about the mean, so we say so and give a range that the mean
+# is known to lie in. Ranges and limits are in your own units. `bounds` says how large the
+# parameters can be at most (here: the length of the vector); it is knowledge, and the more of it
+# you have, the sooner the agent may leave the safe action.
 
 # %%
 problem = ged.Problem(
     n_actions=4,
     utility=ged.Utility(ged.density_class(charge, bounds={"w": 30.0}), ged.mean(0, 20)),
     constraints=[
-        ged.Constraint(ged.density_class(heat, bounds={"v": 30.0}), ged.mean(0, 30), at_most=10.0, safe_value=3.5, name="heat"),
+        ged.Constraint(
+            ged.density_class(heat, bounds={"v": 30.0}),
+            ged.mean(0, 30),
+            at_most=10.0,
+            safe_value=3.5,
+            name="heat",
+        ),
     ],
     safe_action=0,
 )
@@ -87,10 +97,11 @@ assert first.certificate.guaranteed
 assert first.policy[0] < 1
 
 # %% [markdown]
-# The answer is a *policy*: probabilities of the four rates, and one rate drawn from them. For all the agent knows, any other
-# rate may heat far beyond the limit (the column `heat ≤` below is the worst case of each), so it plays one with just the
-# probability that keeps the average at 10 in that worst case. It explores from the first round on, and it keeps the limit from
-# the first round on.
+# The answer is a *policy*: probabilities of the four rates, and one rate drawn from them. For all
+# the agent knows, any other rate may heat far beyond the limit (the column `heat ≤` below is the
+# worst case of each), so it plays one with just the probability that keeps the average at 10 in
+# that worst case. It explores from the first round on, and it keeps the limit from the first round
+# on.
 #
 # The terms behind it, action by action, and a straight answer to "why not faster?":
 
@@ -111,8 +122,9 @@ agent.tell(first.id, y=4.1, z=2.6)
 # %% [markdown]
 # ## Again and again
 #
-# To watch it learn we need a world. In yours the outcomes come from outside; here we make one up, whose truth we know. That is
-# an object with four methods, the last two of which are for judging only: the agent never sees them.
+# To watch it learn we need a world. In yours the outcomes come from outside; here we make one up,
+# whose truth we know. That is an object with four methods, the last two of which are for judging
+# only: the agent never sees them.
 
 
 # %%
@@ -142,8 +154,9 @@ for rounds in (1, 4, 15, ROUNDS - 20):
 print(f"{'truth':>6}  {'':<28}  {Station().costs(battery)[0]}")
 
 # %% [markdown]
-# The worst case of each rate comes down to its true heat as outcomes arrive, and the policy moves to the fastest rates that the
-# limit allows. Where the best rate alone would exceed the limit, two rates are mixed so that the average stays under it.
+# The worst case of each rate comes down to its true heat as outcomes arrive, and the policy moves
+# to the fastest rates that the limit allows. Where the best rate alone would exceed the limit, two
+# rates are mixed so that the average stays under it.
 #
 # ## Was the limit kept?
 #
@@ -153,7 +166,10 @@ print(f"{'truth':>6}  {'':<28}  {Station().costs(battery)[0]}")
 summary = run.summary()
 print("rounds:", summary["rounds"])
 print("rounds whose policy truly exceeds the limit:", summary["infeasible_rounds"])
-print(f"charge a round: {summary['mean_utility']:.2f}, in the last quarter {summary['last_quarter_utility']:.2f}")
+print(
+    f"charge a round: {summary['mean_utility']:.2f}, in the last quarter "
+    f"{summary['last_quarter_utility']:.2f}"
+)
 print(f"  the best that keeps the limit, knowing the truth: {summary['oracle_utility']:.2f}")
 print(f"  the safe rate always: {run.utilities[:, 0].mean():.2f}")
 assert summary["infeasible_rounds"] == 0
@@ -167,7 +183,8 @@ ged.plot_policy_map(run, ax=axes[1])
 # %% [markdown]
 # ## Keeping it
 #
-# Give the agent a journal, and every decision and outcome is on disk before the call returns. Another process goes on from there.
+# Give the agent a journal, and every decision and outcome is on disk before the call returns.
+# Another process goes on from there.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -182,7 +199,9 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 # ## Next
 #
-# * `gedppl run my_script.py` does all of this, with a report, for a script that has `problem()` and `environment()`: see
-#   `models/`.
-# * `tutorials/your_own_model.py`: priors, other outcomes than numbers with Gaussian noise, other functionals than the mean.
-# * `tutorials/certificates.py`: what "guarantee, if the model class holds the truth" does and does not say.
+# * `gedppl run my_script.py` does all of this, with a report, for a script that has `problem()` and
+#   `environment()`: see `models/`.
+# * `tutorials/your_own_model.py`: priors, other outcomes than numbers with Gaussian noise, other
+#   functionals than the mean.
+# * `tutorials/certificates.py`: what "guarantee, if the model class holds the truth" does and does
+#   not say.

@@ -13,9 +13,10 @@
 # %% [markdown]
 # # Bring your own model
 #
-# The library asks one thing of a model: at these parameters, this context and this action, *which distribution* has the outcome?
-# Any NumPyro or Pyro program that answers it will do. This tutorial shows what to write, what to give (priors, bounds), what to
-# ask of the density (functionals), and which programs get exact bounds. The Pyro cells need `pip install '.[pyro]'`.
+# The library asks one thing of a model: at these parameters, this context and this action, *which
+# distribution* has the outcome? Any NumPyro or Pyro program that answers it will do. This tutorial
+# shows what to write, what to give (priors, bounds), what to ask of the density (functionals), and
+# which programs get exact bounds. The Pyro cells need `pip install '.[pyro]'`.
 
 # %%
 import os
@@ -35,8 +36,9 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## The contract
 #
-# `model(x, a, y=None)` gets rows: `x` (n, columns) floats, `a` (n,) whole numbers, and `y` (n,) outcomes or None. It has exactly
-# one observed site. A shop, for instance: visitors `x` see one of three offers `a` and order so many pieces.
+# `model(x, a, y=None)` gets rows: `x` (n, columns) floats, `a` (n,) whole numbers, and `y` (n,)
+# outcomes or None. It has exactly one observed site. A shop, for instance: visitors `x` see one of
+# three offers `a` and order so many pieces.
 
 
 # %%
@@ -48,8 +50,8 @@ def orders(x, a, y=None):
 numpyro_class = ged.density_class(orders)
 
 # %% [markdown]
-# The same in Pyro: `param` sites are the unknowns there too. (Let the model convert its own constants to the type of `x`, which
-# is float64.)
+# The same in Pyro: `param` sites are the unknowns there too. (Let the model convert its own
+# constants to the type of `x`, which is float64.)
 
 
 # %%
@@ -74,8 +76,8 @@ assert ged.hellinger2(p, same).value.max() < 1e-12
 # %% [markdown]
 # ## What is a density worth?
 #
-# Utility and limits are *functionals* of a density. Each is a function you can call, in the outcome's own units. `low` and
-# `high` say in which range the functional is known to lie.
+# Utility and limits are *functionals* of a density. Each is a function you can call, in the
+# outcome's own units. `low` and `high` say in which range the functional is known to lie.
 
 # %%
 functionals = {
@@ -87,16 +89,17 @@ functionals = {
 }
 for name, functional in functionals.items():
     print(f"{name:<32}", np.round(functional(p), 3))
-assert np.allclose(functionals["mean"](p), functionals["variance"](p))  # a Poisson law's mean is its variance
+# a Poisson law's mean is its variance
+assert np.allclose(functionals["mean"](p), functionals["variance"](p))
 
 # %% [markdown]
-# `ged.quantile` exists too, as a utility. As a limit prefer a probability or CVaR: an arbitrarily small change of the density can
-# move a quantile by a lot, so bounds on it are wide.
+# `ged.quantile` exists too, as a utility. As a limit prefer a probability or CVaR: an arbitrarily
+# small change of the density can move a quantile by a lot, so bounds on it are wide.
 #
 # ## What the data leave plausible
 #
-# `confidence_set` is the object inside the agent. Rows in, in the order in which they were collected; extremes of a functional
-# out. Let us make some, from parameters we remember.
+# `confidence_set` is the object inside the agent. Rows in, in the order in which they were
+# collected; extremes of a functional out. Let us make some, from parameters we remember.
 
 # %%
 truth = {"w": np.array([0.2, 0.3, 0.4])}
@@ -107,7 +110,10 @@ found = ged.confidence_set(numpyro_class, X, A, Y, delta=0.05)
 at = found.bounds(ged.mean(0, 50), np.array([[0.5]]), n_actions=3)
 print("method:", at.method, "| guarantee if the class holds the truth:", at.guaranteed)
 for k in range(3):
-    print(f"offer {k}: mean orders between {at.lower[0, k]:.2f} and {at.upper[0, k]:.2f}, estimate {at.estimate[0, k]:.2f}")
+    print(
+        f"offer {k}: mean orders between {at.lower[0, k]:.2f} and {at.upper[0, k]:.2f}, estimate "
+        f"{at.estimate[0, k]:.2f}"
+    )
 print("the truth is in the set:", found.contains(truth))
 exact = ged.mean(0, 50)(numpyro_class.density(truth, np.full((3, 1), 0.5), np.arange(3)))
 assert found.contains(truth)
@@ -116,16 +122,18 @@ assert ((at.lower[0] <= exact) & (exact <= at.upper[0])).all()
 # %% [markdown]
 # ## What makes a bound exact
 #
-# The upper bound is the largest value of the functional over *all* parameters in the set. Three kinds of class have it exactly:
+# The upper bound is the largest value of the functional over *all* parameters in the set. Three
+# kinds of class have it exactly:
 #
 # * **linear-Gaussian**: `Normal`, its mean linear in the parameters, its scale free of them;
-# * **one linear predictor**: the outcome's density depends on the parameters through one number that is linear in them, and is
-#   log-concave in it (logistic, Poisson and other generalised linear models; ordered outcomes between linear edges). The Poisson
-#   model above is one;
+# * **one linear predictor**: the outcome's density depends on the parameters through one number
+#   that is linear in them, and is log-concave in it (logistic, Poisson and other generalised linear
+#   models; ordered outcomes between linear edges). The Poisson model above is one;
 # * **finite classes**.
 #
-# Everything else is searched by gradient ascent from many starts. That is usually right and never proved, so it is called an
-# approximation. Nothing has to be declared: the program is examined. Here is the same idea with one more unknown:
+# Everything else is searched by gradient ascent from many starts. That is usually right and never
+# proved, so it is called an approximation. Nothing has to be declared: the program is examined.
+# Here is the same idea with one more unknown:
 
 
 # %%
@@ -147,8 +155,9 @@ assert not by_ascent.guaranteed
 # %% [markdown]
 # ## Priors
 #
-# Write `sample` instead of `param` and the parameter has a prior. It is used to predict each outcome before it is seen, and the
-# set stays valid *whatever the prior says*: a good prior makes it smaller, a bad one larger, and neither makes it wrong.
+# Write `sample` instead of `param` and the parameter has a prior. It is used to predict each
+# outcome before it is seen, and the set stays valid *whatever the prior says*: a good prior makes
+# it smaller, a bad one larger, and neither makes it wrong.
 
 
 # %%
@@ -166,14 +175,17 @@ for told, centre in (("a good prior", 0.3), ("a wrong prior", 3.0)):
     with_prior = ged.confidence_set(cls, X[few], A[few], Y[few])
     bound = with_prior.bounds(ged.mean(0, 50), np.array([[0.5]]), n_actions=3)
     width = (bound.upper - bound.lower).mean()
-    print(f"{told}: mean width {width:.2f} after 30 rows, truth inside: {with_prior.contains(truth)}")
+    print(
+        f"{told}: mean width {width:.2f} after 30 rows, truth inside: {with_prior.contains(truth)}"
+    )
     assert with_prior.contains(truth)
 
 # %% [markdown]
 # ## Bounds on parameters
 #
-# A prior never excludes anything; `bounds` do. `bounds={"w": 2.0}` says that the vector is no longer than 2, `{"w": (low, high)}`
-# that it lies in a box. If that is true, and only then, the set may be cut there. It matters most at the beginning:
+# A prior never excludes anything; `bounds` do. `bounds={"w": 2.0}` says that the vector is no
+# longer than 2, `{"w": (low, high)}` that it lies in a box. If that is true, and only then, the set
+# may be cut there. It matters most at the beginning:
 
 # %%
 start = slice(0, 3)
@@ -186,10 +198,13 @@ for bounds in (None, {"w": (0.0, 0.6)}):
 # %% [markdown]
 # ## A few settings of one model
 #
-# When the truth is one of finitely many scenarios, say so: the set is then a list of those that are still plausible.
+# When the truth is one of finitely many scenarios, say so: the set is then a list of those that are
+# still plausible.
 
 # %%
-scenarios = ged.finite_class(orders, [{"w": np.array([0.2, b, 0.4])} for b in (0.0, 0.15, 0.3, 0.45)])
+scenarios = ged.finite_class(
+    orders, [{"w": np.array([0.2, b, 0.4])} for b in (0.0, 0.15, 0.3, 0.45)]
+)
 left = ged.confidence_set(scenarios, X, A, Y)
 print("scenarios still plausible:", left.members(4))
 assert 2 in left.members(4)  # the true one
@@ -215,5 +230,6 @@ else:
     raise AssertionError("this model should have been refused")
 
 # %% [markdown]
-# Two outcomes are two models: the utility's and the constraint's. If both are functionals of *one* outcome (a risk limit on the
-# profit itself), give the same class twice and say `outcome="utility"` in the `Constraint`; `models/risk_aware.py` does.
+# Two outcomes are two models: the utility's and the constraint's. If both are functionals of *one*
+# outcome (a risk limit on the profit itself), give the same class twice and say `outcome="utility"`
+# in the `Constraint`; `models/risk_aware.py` does.

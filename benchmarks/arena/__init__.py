@@ -1,7 +1,10 @@
-"""Environments of the arena: plain objects with `context`, `outcome`, `utilities`, `costs` (exact expectations) and `problem`.
+"""Environments of the arena: plain objects with `context`, `outcome`, `utilities`, `costs` (exact
+expectations) and `problem`.
 
-    from arena import ENVIRONMENTS, make      # scripts in benchmarks/; from elsewhere: benchmarks.arena
-    world = make("disjoint", seed=3)          # the seed draws the truth; contexts and outcomes take their own rng
+    from arena import ENVIRONMENTS, make
+        # scripts in benchmarks/; from elsewhere: benchmarks.arena
+    world = make("disjoint", seed=3)
+        # the seed draws the truth; contexts and outcomes take their own rng
     ged.simulate(world.problem(), world, ged.GEDUCB(world.problem()), rounds=1000, seed=3)
 
 A new environment is a function of a seed, in a file here, and a line in `ENVIRONMENTS`.
@@ -46,11 +49,16 @@ ENVIRONMENTS: dict[str, Callable[[int], Any]] = {
     "insurance": replays.insurance,
     "masses": replays.masses,
 }
-REPLAYS = ("warfarin", "bikes", "insurance", "masses")  # real data: finitely many rows, truths that are estimates
+# real data: finitely many rows, truths that are estimates
+REPLAYS = ("warfarin", "bikes", "insurance", "masses")
 
 
 def make(name: str, seed: int = 0) -> Any:
-    """An environment by name, with the truth of this seed. Make a new one for every run: some keep count of their rounds."""
+    """An environment by name, with the truth of this seed. Make a new one for every run: some
+    keep count of their rounds.
+    """
     if name not in ENVIRONMENTS:
-        raise SettingError(f"there is no environment {name!r}; choose from {', '.join(ENVIRONMENTS)}")
+        raise SettingError(
+            f"there is no environment {name!r}; choose from {', '.join(ENVIRONMENTS)}"
+        )
     return ENVIRONMENTS[name](seed)

@@ -1,4 +1,5 @@
-"""What the environments share: contexts, linear predictors, outcome families, and the problem that an agent is given.
+"""What the environments share: contexts, linear predictors, outcome families, and the problem that
+an agent is given.
 
 Axis letters: n rows, K actions, d features of an action. Action 0 is safe everywhere.
 """
@@ -23,12 +24,14 @@ Draw = Callable[[np.random.Generator], np.ndarray]
 SAMPLE = 1000  # contexts from which limits are set
 
 
-# families of outcomes -------------------------------------------------------------------------------------------------
+# families of outcomes -----------------------------------------------------------------------------
 
 
 class Family(Protocol):
-    """How an outcome follows a linear predictor. `draw` uses one number in [0, 1) or one normal, whatever the action: two
-    agents that act alike see alike, and two that do not still meet the same potential outcomes."""
+    """How an outcome follows a linear predictor. `draw` uses one number in [0, 1) or one normal,
+    whatever the action: two agents that act alike see alike, and two that do not still meet the
+    same potential outcomes.
+    """
 
     def mean(self, eta: np.ndarray) -> np.ndarray: ...
     def draw(self, eta: float, rng: np.random.Generator) -> float: ...
@@ -79,19 +82,23 @@ class Poisson:
         return dist.Poisson(jnp.exp(eta))
 
 
-# the models -----------------------------------------------------------------------------------------------------------
+# the models ---------------------------------------------------------------------------------------
 
 
 @lru_cache
 def shared_class(K: int, d: int, family: Family, bound: float) -> Any:
-    """eta = phi(x, a)'theta with the features of all actions in the context, |theta| <= bound. Compiled once."""
+    """eta = phi(x, a)'theta with the features of all actions in the context, |theta| <= bound.
+    Compiled once.
+    """
 
     def model(x: Any, a: Any, y: Any = None) -> None:
         theta = numpyro.param("theta", jnp.zeros(d))
         phi = x.reshape(-1, K, d)[jnp.arange(x.shape[0]), a]
         numpyro.sample("y", family.observed(phi @ theta), obs=y)
 
-    return ged.density_class(model, bounds={"theta": bound}, example=(np.ones((1, K * d)), np.zeros(1, int)))
+    return ged.density_class(
+        model, bounds={"theta": bound}, example=(np.ones((1, K * d)), np.zeros(1, int))
+    )
 
 
 @lru_cache
@@ -102,10 +109,12 @@ def arms_class(K: int, d: int, family: Family, bound: float) -> Any:
         w = numpyro.param("w", jnp.zeros((K, d)))
         numpyro.sample("y", family.observed((w[a] * x).sum(-1)), obs=y)
 
-    return ged.density_class(model, bounds={"w": bound}, example=(np.ones((1, d)), np.zeros(1, int)))
+    return ged.density_class(
+        model, bounds={"w": bound}, example=(np.ones((1, d)), np.zeros(1, int))
+    )
 
 
-# worlds ---------------------------------------------------------------------------------------------------------------
+# worlds -------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -142,7 +151,8 @@ class World:
     classes: Callable[[], tuple[Any, Any]]
     ranges: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 1.0), (0.0, 1.0))
     declared_safe: Callable[[np.ndarray], np.ndarray] | None = None
-    guaranteed: bool = field(default=True, kw_only=True)  # False: the model is wrong, and no guarantee applies
+    # False: the model is wrong, and no guarantee applies
+    guaranteed: bool = field(default=True, kw_only=True)
 
     def context(self, rng: np.random.Generator) -> np.ndarray:
         return self.draw(rng)
@@ -155,22 +165,35 @@ class World:
 
     def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[float, float]:
         phi = self.rows(x)[action]
-        return self.utility.draw(float(phi @ self.theta), rng), self.cost.draw(float(phi @ self.mu), rng)
+        return self.utility.draw(float(phi @ self.theta), rng), self.cost.draw(
+            float(phi @ self.mu), rng
+        )
 
     def safe_cost(self, x: np.ndarray) -> np.ndarray:
         """The safe action's expected cost at contexts (n, dx): (n,)."""
         return np.array([self.costs(row)[0, 0] for row in x])
 
     def problem(self, exact: bool = False) -> ged.Problem:
-        """What an agent is told. `exact` declares the safe action's cost exact, which OPLB and others are given too."""
+        """What an agent is told. `exact` declares the safe action's cost exact, which OPLB and
+        others are given too.
+        """
         gain, cost = self.classes()
         low, high = self.ranges[1]
         K = len(self.rows(self.context(np.random.default_rng(0))))
         limit = ged.Constraint(
-            cost, ged.mean(low, high), at_most=self.tau, safe_value=self.declared_safe or self.safe_cost,
-            safe_value_exact=exact, name="cost",
-        )  # fmt: skip
-        return ged.Problem(n_actions=K, utility=ged.Utility(gain, ged.mean(*self.ranges[0])), constraints=[limit], safe_action=0)
+            cost,
+            ged.mean(low, high),
+            at_most=self.tau,
+            safe_value=self.declared_safe or self.safe_cost,
+            safe_value_exact=exact,
+            name="cost",
+        )
+        return ged.Problem(
+            n_actions=K,
+            utility=ged.Utility(gain, ged.mean(*self.ranges[0])),
+            constraints=[limit],
+            safe_action=0,
+        )
 
 
 def feature_world(
@@ -184,13 +207,22 @@ def feature_world(
     bound: float = 1.0,
     **more: Any,
 ) -> World:
-    """Contexts are the flattened features (K, d) that `draw` gives; all actions share theta and mu."""
+    """Contexts are the flattened features (K, d) that `draw` gives; all actions share theta and
+    mu.
+    """
     K, d = draw(np.random.default_rng(0)).shape
     cost = cost or utility
     return World(
-        lambda rng: draw(rng).ravel(), lambda x: x.reshape(K, d), theta, mu, tau, utility, cost,
-        lambda: (shared_class(K, d, utility, bound), shared_class(K, d, cost, bound)), **more,
-    )  # fmt: skip
+        lambda rng: draw(rng).ravel(),
+        lambda x: x.reshape(K, d),
+        theta,
+        mu,
+        tau,
+        utility,
+        cost,
+        lambda: (shared_class(K, d, utility, bound), shared_class(K, d, cost, bound)),
+        **more,
+    )
 
 
 def arms_world(
@@ -211,15 +243,28 @@ def arms_world(
         return np.kron(np.eye(K), x)
 
     return World(
-        draw, rows, W.ravel(), V.ravel(), tau, utility, cost,
-        lambda: (arms_class(K, d, utility, bound), arms_class(K, d, cost, bound)), **more,
-    )  # fmt: skip
+        draw,
+        rows,
+        W.ravel(),
+        V.ravel(),
+        tau,
+        utility,
+        cost,
+        lambda: (arms_class(K, d, utility, bound), arms_class(K, d, cost, bound)),
+        **more,
+    )
 
 
 def limit_at(
-    draw: Draw, theta: np.ndarray, mu: np.ndarray, rng: np.random.Generator, cost: Family | None = None, room: float = 0.05
+    draw: Draw,
+    theta: np.ndarray,
+    mu: np.ndarray,
+    rng: np.random.Generator,
+    cost: Family | None = None,
+    room: float = 0.05,
 ) -> float:
-    """The limit at which the action of highest utility is too dear on half of the contexts, at least `room` above the safe one.
+    """The limit at which the action of highest utility is too dear on half of the contexts, at
+    least `room` above the safe one.
 
     Links grow with the predictor, so the action of highest predictor is the one of highest utility.
     """

@@ -1,4 +1,6 @@
-"""Finite classes: the truth is one of M tables of Bernoulli probabilities, contexts are their rows."""
+"""Finite classes: the truth is one of M tables of Bernoulli probabilities, contexts are their
+rows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ import gedppl as ged
 
 @dataclass
 class Tables:
-    """Members F, G (M, X, K) of the two classes; member 0 is the truth. Action 0 costs `safe_value` in all of G."""
+    """Members F, G (M, X, K) of the two classes; member 0 is the truth. Action 0 costs
+    `safe_value` in all of G.
+    """
 
     F: np.ndarray
     G: np.ndarray
@@ -42,11 +46,18 @@ class Tables:
         return np.full(len(x), self.safe_value)
 
     def problem(self, exact: bool = False) -> ged.Problem:
-        """What an agent is told. Holding parameters to an exact safe cost has no meaning for tables: all of them agree on it."""
+        """What an agent is told. Holding parameters to an exact safe cost has no meaning for
+        tables: all of them agree on it.
+        """
         gain, cost = self._classes
-        limit = ged.Constraint(cost, ged.mean(0, 1), at_most=self.tau, safe_value=self.safe_value, name="cost")
+        limit = ged.Constraint(
+            cost, ged.mean(0, 1), at_most=self.tau, safe_value=self.safe_value, name="cost"
+        )
         return ged.Problem(
-            n_actions=self.F.shape[2], utility=ged.Utility(gain, ged.mean(0, 1)), constraints=[limit], safe_action=0
+            n_actions=self.F.shape[2],
+            utility=ged.Utility(gain, ged.mean(0, 1)),
+            constraints=[limit],
+            safe_action=0,
         )
 
     @cached_property
@@ -54,10 +65,14 @@ class Tables:
         shape = self.F.shape[1:]
 
         def model(x: Any, a: Any, y: Any = None) -> None:
-            table = numpyro.param("table", jnp.full(shape, 0.5), constraint=dist.constraints.unit_interval)
+            table = numpyro.param(
+                "table", jnp.full(shape, 0.5), constraint=dist.constraints.unit_interval
+            )
             numpyro.sample("y", dist.Bernoulli(probs=table[x[:, 0].astype(int), a]), obs=y)
 
-        gain, cost = (ged.finite_class(model, [{"table": t} for t in tables]) for tables in (self.F, self.G))
+        gain, cost = (
+            ged.finite_class(model, [{"table": t} for t in tables]) for tables in (self.F, self.G)
+        )
         return gain, cost
 
 
@@ -70,8 +85,9 @@ def finite(seed: int = 0, members: int = 64) -> Tables:
 
 
 def finite_lock_in(seed: int = 0) -> Tables:
-    """Costs are low in all tables; each of 5 actions may be the good one (0.6 against 0.5), and the truth is one of them. A
-    learner that follows its first fit stays with an action of 0.5."""
+    """Costs are low in all tables; each of 5 actions may be the good one (0.6 against 0.5), and
+    the truth is one of them. A learner that follows its first fit stays with an action of 0.5.
+    """
     rng = np.random.default_rng([202, seed])
     F = np.full((5, 1, 6), 0.5)
     F[:, 0, 0] = 0.1

@@ -1,4 +1,6 @@
-"""Linear-Gaussian environments, noise 0.1 unless said otherwise. Each function takes a seed, which draws the truth."""
+"""Linear-Gaussian environments, noise 0.1 unless said otherwise. Each function takes a seed,
+which draws the truth.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ NOISE = Normal(0.1)
 
 
 def shared(seed: int = 0, K: int = 5, d: int = 5) -> World:
-    """Random nonnegative unit features, theta and mu shared; the safe action is a little of the cheapest axis."""
+    """Random nonnegative unit features, theta and mu shared; the safe action is a little of the
+    cheapest axis.
+    """
     rng = np.random.default_rng([101, seed])
     theta, mu = unit(np.abs(rng.normal(size=(2, d))))
     cheapest = 0.3 * np.eye(d)[mu.argmin()]
@@ -33,7 +37,9 @@ def _intercept(seed: int) -> World:
     theta, mu = (np.append(0.6, 0.35 * unit(rng.normal(size=4))) for _ in range(2))
 
     def draw(rng: np.random.Generator) -> np.ndarray:
-        phi = np.concatenate([np.ones((5, 1)), 0.9 * unit(rng.normal(size=(5, 4)))], axis=1) / np.sqrt(1.81)
+        phi = np.concatenate(
+            [np.ones((5, 1)), 0.9 * unit(rng.normal(size=(5, 4)))], axis=1
+        ) / np.sqrt(1.81)
         phi[0] = 0.1 * np.eye(5)[0]
         return phi
 
@@ -46,7 +52,9 @@ def intercept(seed: int = 0) -> World:
 
 
 def tight(seed: int = 0) -> World:
-    """The same with little room: the limit is 0.1 above the safe action's cost, below nearly every other action's."""
+    """The same with little room: the limit is 0.1 above the safe action's cost, below nearly
+    every other action's.
+    """
     world = _intercept(seed)
     world.tau = float(0.06 + 0.1)
     return world
@@ -67,7 +75,9 @@ def rotated(seed: int = 0) -> World:
 
 
 def two_dims(seed: int = 0) -> World:
-    """d = 2 with 10 arms: directions spread over the quarter circle, of random lengths; the first is nearly nothing."""
+    """d = 2 with 10 arms: directions spread over the quarter circle, of random lengths; the
+    first is nearly nothing.
+    """
     rng = np.random.default_rng([104, seed])
     theta, mu = unit(np.abs(rng.normal(size=(2, 2))))
 
@@ -81,9 +91,14 @@ def two_dims(seed: int = 0) -> World:
 
 
 def disjoint(seed: int = 0, K: int = 4) -> World:
-    """Nothing shared: an intercept and two slopes for each of 4 actions; the safe action brings and costs 0.1 everywhere."""
+    """Nothing shared: an intercept and two slopes for each of 4 actions; the safe action brings
+    and costs 0.1 everywhere.
+    """
     rng = np.random.default_rng([105, seed])
-    W, V = (np.column_stack([rng.uniform(0.2, 0.5, K), rng.uniform(-0.1, 0.25, (K, 2))]) for _ in range(2))
+    W, V = (
+        np.column_stack([rng.uniform(0.2, 0.5, K), rng.uniform(-0.1, 0.25, (K, 2))])
+        for _ in range(2)
+    )
     W[0] = V[0] = [0.1, 0.0, 0.0]
 
     def draw(rng: np.random.Generator) -> np.ndarray:
@@ -95,15 +110,19 @@ def disjoint(seed: int = 0, K: int = 4) -> World:
 
 
 def treatments(seed: int = 0) -> World:
-    """The disjoint arms of models/bandit.py: one that is best in 40% of contexts is easily starved. One truth for all seeds."""
+    """The disjoint arms of models/bandit.py: one that is best in 40% of contexts is easily
+    starved. One truth for all seeds.
+    """
     W = np.array([[0.2, 0.0, 0.0], [0.3, 0.4, 0.0], [0.5, 0.0, 0.4], [0.9, 0.0, -0.2]])
     V = np.array([[0.1, 0.0, 0.0], [0.2, 0.0, 0.2], [0.3, 0.4, 0.0], [0.6, 0.2, 0.1]])
     return arms_world(lambda rng: np.append(1.0, rng.random(2)), W, V, 0.4, NOISE, bound=2.0)
 
 
 def lock_in(seed: int = 0) -> World:
-    """The best arm hides behind worse ones that noisy first fits like better: gains 0.5, 0.5, 0.5, 0.6 with noise 0.5; costs
-    are all 0.1 with noise 0.1, far under the limit, so that only exploration counts. One truth for all seeds."""
+    """The best arm hides behind worse ones that noisy first fits like better: gains 0.5, 0.5,
+    0.5, 0.6 with noise 0.5; costs are all 0.1 with noise 0.1, far under the limit, so that only
+    exploration counts. One truth for all seeds.
+    """
     W = np.array([[0.1], [0.5], [0.5], [0.5], [0.6]])
     V = np.full((5, 1), 0.1)
     return arms_world(lambda rng: np.ones(1), W, V, 0.5, Normal(0.5), NOISE, bound=2.0)

@@ -1,5 +1,6 @@
-"""Environments in which what the agent is told is wrong, one thing each. Nothing is guaranteed here: what counts is how often
-limits are broken, by how much, and whether anybody notices."""
+"""Environments in which what the agent is told is wrong, one thing each. Nothing is guaranteed
+here: what counts is how often limits are broken, by how much, and whether anybody notices.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ class Cloglog(Bernoulli):
 
 @dataclass(frozen=True)
 class HeavyTails(Normal):
-    """Student's t with 2.5 degrees of freedom and scale sigma, of standard deviation 2.2 sigma; the model says normal."""
+    """Student's t with 2.5 degrees of freedom and scale sigma, of standard deviation 2.2 sigma;
+    the model says normal.
+    """
 
     def draw(self, eta: float, rng: np.random.Generator) -> float:
         return float(eta + self.sigma * rng.standard_t(2.5))
@@ -33,7 +36,9 @@ class HeavyTails(Normal):
 
 @dataclass
 class Drift(World):
-    """The cost's coefficients grow by `growth` over `over` rounds, and then stay; the model says that they never change."""
+    """The cost's coefficients grow by `growth` over `over` rounds, and then stay; the model says
+    that they never change.
+    """
 
     growth: float = 0.3
     over: int = 1000
@@ -59,21 +64,40 @@ def wrong_link(seed: int = 0) -> World:
     mu = np.append(-2.2, rng.uniform(0.3, 1.4, 3))
     family = Cloglog()
     return feature_world(
-        doses_of_three, theta, mu, limit_at(doses_of_three, theta, mu, rng, family), family, bound=6.0, guaranteed=False
-    )  # fmt: skip
+        doses_of_three,
+        theta,
+        mu,
+        limit_at(doses_of_three, theta, mu, rng, family),
+        family,
+        bound=6.0,
+        guaranteed=False,
+    )
 
 
 def heavy_tails(seed: int = 0) -> World:
     """Heavy-tailed noise of more than twice the declared standard deviation."""
-    return replace(shared(seed + 2000), utility=HeavyTails(0.1), cost=HeavyTails(0.1), guaranteed=False)
+    return replace(
+        shared(seed + 2000), utility=HeavyTails(0.1), cost=HeavyTails(0.1), guaranteed=False
+    )
 
 
 def drift(seed: int = 0) -> World:
-    """Costs grow by 30% over 1000 rounds, staying in their range. A new object for every run: it counts its contexts."""
+    """Costs grow by 30% over 1000 rounds, staying in their range. A new object for every run: it
+    counts its contexts.
+    """
     w = shared(seed + 3000)
     return Drift(
-        w.draw, w.rows, w.theta, 0.75 * w.mu, 0.75 * w.tau, w.utility, w.cost, w.classes, w.ranges, guaranteed=False
-    )  # fmt: skip
+        w.draw,
+        w.rows,
+        w.theta,
+        0.75 * w.mu,
+        0.75 * w.tau,
+        w.utility,
+        w.cost,
+        w.classes,
+        w.ranges,
+        guaranteed=False,
+    )
 
 
 def wrong_safe_value(seed: int = 0) -> World:

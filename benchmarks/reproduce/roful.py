@@ -1,8 +1,9 @@
 """ROFUL and GenOP on ten directions (Hutchinson, Turan, Alizadeh, AISTATS 2024; their public code).
 
-d = 2, ten random unit directions (drawn again until one has positive reward), theta, a ~ U(-1, 1)^2, sigma = .1, lambda = 1,
-delta = .01, S = sqrt(2), both algorithms on the same noise. Limit b ~ U(.25, 1) with T = 5e4 ("short") or U(.05, .25) with
-T = 1e5 ("long"). 30 trials, drawn in the published order from the published seed 0, all advanced together.
+d = 2, ten random unit directions (drawn again until one has positive reward), theta, a ~ U(-1,
+1)^2, sigma = .1, lambda = 1, delta = .01, S = sqrt(2), both algorithms on the same noise. Limit b ~
+U(.25, 1) with T = 5e4 ("short") or U(.05, .25) with T = 1e5 ("long"). 30 trials, drawn in the
+published order from the published seed 0, all advanced together.
 
     beta_t = sigma sqrt(d log((1 + t / lambda) / (delta / 2))) + sqrt(lambda) S
 """
@@ -32,7 +33,9 @@ class Trials:
 
     @staticmethod
     def draw(n: int, low: float, high: float, rounds: int, horizon: int, seed: int) -> Trials:
-        """In the order in which the published script draws them; `horizon` is its T, of which `rounds` are kept."""
+        """In the order in which the published script draws them; `horizon` is its T, of which
+        `rounds` are kept.
+        """
         rng = np.random.default_rng(seed)
         found = []
         for _ in range(n):
@@ -57,10 +60,13 @@ def regrets(trials: Trials, restrained: bool) -> tuple[np.ndarray, np.ndarray]:
     n, rounds = trials.noise.shape[:2]
     rows, directions, limit = np.arange(n), trials.directions, trials.limit
     true = directions @ trials.theta[:, :, None]
-    best = (fitting((directions @ trials.a[:, :, None])[:, :, 0], limit) * true[:, :, 0]).max(axis=1)
+    best = (fitting((directions @ trials.a[:, :, None])[:, :, 0], limit) * true[:, :, 0]).max(
+        axis=1
+    )
     gram, gains, harms = np.tile(RIDGE * np.eye(D), (n, 1, 1)), np.zeros((n, D)), np.zeros((n, D))
     lost, broken = np.zeros((2, n))
-    kappa, known = (1 + 2 * S / limit)[:, None], np.minimum(1.0, limit / S)  # directions have length one
+    # directions have length one
+    kappa, known = (1 + 2 * S / limit)[:, None], np.minimum(1.0, limit / S)
     for t in range(rounds):
         beta = SIGMA * np.sqrt(D * np.log((1 + t / RIDGE) / (DELTA / 2))) + RIDGE**0.5 * S
         inverse = np.linalg.inv(gram)
@@ -76,9 +82,12 @@ def regrets(trials: Trials, restrained: bool) -> tuple[np.ndarray, np.ndarray]:
             value = scale * (reward + kappa * width)
         arm = value.argmax(axis=1)
         at = np.where(value[rows, arm] < 0, 0.0, scale[rows, arm])
-        if restrained:  # the optimistic point is at * direction; what is played is the larger of what is sure of it
+        # the optimistic point is at * direction; what is played is the larger of what is sure of it
+        if restrained:
             pessimistic = at * (cost + width)[rows, arm]
-            shrink = np.maximum(np.minimum(1.0, known / np.where(at > 0, at, 1.0)), fitting(pessimistic, limit))
+            shrink = np.maximum(
+                np.minimum(1.0, known / np.where(at > 0, at, 1.0)), fitting(pessimistic, limit)
+            )
             at = at * np.where(at > 0, shrink, 1.0)
         x = at[:, None] * directions[rows, arm]
         r, c = (x * trials.theta).sum(axis=1), (x * trials.a).sum(axis=1)
@@ -91,7 +100,9 @@ def regrets(trials: Trials, restrained: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
-    """The short setting: ROFUL and GenOP on the published trials. The published numbers are for seed 0, 30 trials, T = 5e4."""
+    """The short setting: ROFUL and GenOP on the published trials. The published numbers are for
+    seed 0, 30 trials, T = 5e4.
+    """
     low, high, horizon = SHORT
     rounds, runs = rounds or horizon, runs or 30
     trials = Trials.draw(runs, low, high, rounds, horizon, seed)
@@ -99,7 +110,20 @@ def cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
     found = []
     for i, name in enumerate(("ROFUL", "GenOP")):
         lost, broken = regrets(trials, name == "ROFUL")
-        note = f"b ~ U({low}, {high}), T={rounds}, {runs} trials, {int(broken.sum())} infeasible rounds"
+        note = (
+            f"b ~ U({low}, {high}), T={rounds}, {runs} trials, {int(broken.sum())} infeasible "
+            "rounds"
+        )
         known = PUBLISHED["short"][i] if same else None
-        found.append(Cell("roful", name, None, float(lost.mean()), known, float(lost.std() / np.sqrt(runs)), note))
+        found.append(
+            Cell(
+                "roful",
+                name,
+                None,
+                float(lost.mean()),
+                known,
+                float(lost.std() / np.sqrt(runs)),
+                note,
+            )
+        )
     return found

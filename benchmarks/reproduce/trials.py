@@ -1,4 +1,6 @@
-"""Dose-finding tables: CRM and 3+3 (Iasonos et al. 2008; PMC5383510 table 3), BOIN (setting of Lin and Yin)."""
+"""Dose-finding tables: CRM and 3+3 (Iasonos et al. 2008; PMC5383510 table 3), BOIN (setting of
+Lin and Yin).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def trial(design: DoseDesign, truth: np.ndarray, rng: np.random.Generator) -> Do
     return design
 
 
-def named(make: Callable[[], DoseDesign], truth: tuple[float, ...], runs: int, rng: np.random.Generator) -> list[DoseDesign]:
+def named(
+    make: Callable[[], DoseDesign], truth: tuple[float, ...], runs: int, rng: np.random.Generator
+) -> list[DoseDesign]:
     """Many trials of one design."""
     return [trial(make(), np.array(truth), rng) for _ in range(runs)]
 
@@ -58,22 +62,40 @@ def crm_cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
         best = int(np.abs(np.array(truth) - 0.25).argmin())
         note = f"% naming the MTD (dose {best + 1}), scenario {s}, {runs} trials"
         designs = {
-            "CRM": (lambda skeleton=skeleton: CRM(skeleton, target=0.25, patients=patients), by_crm if patients == 20 else None,
-                    f"{note}, n={patients}, skeleton {skeleton}, b ~ N(0, 1.34), no skipping"),
+            "CRM": (
+                lambda skeleton=skeleton: CRM(skeleton, target=0.25, patients=patients),
+                by_crm if patients == 20 else None,
+                f"{note}, n={patients}, skeleton {skeleton}, b ~ N(0, 1.34), no skipping",
+            ),
             "3+3": (lambda: ThreePlusThree(5), by_rule, note),
-        }  # fmt: skip
+        }
         for name, (make, published, text) in designs.items():
             hits = np.array([d.recommended == best for d in named(make, truth, runs, rng)])
             mean, error = _share(hits)
-            found.append(Cell("crm", f"{name} S{s}", 0.25, 100 * mean, published, 100 * error, text))
+            found.append(
+                Cell("crm", f"{name} S{s}", 0.25, 100 * mean, published, 100 * error, text)
+            )
     for truth, shares in TABLE_3:
         picks = np.array(
-            [-1 if d.recommended is None else d.recommended for d in named(lambda: ThreePlusThree(5), truth, runs, rng)]
+            [
+                -1 if d.recommended is None else d.recommended
+                for d in named(lambda: ThreePlusThree(5), truth, runs, rng)
+            ]
         )
         for dose, published in enumerate(shares, -1):
             mean, error = _share(picks == dose)
             what = "none" if dose < 0 else f"dose {dose + 1}"
-            found.append(Cell("crm", f"3+3 names {what}", 0.25, mean, published, error, f"truth {truth}, {runs} trials"))
+            found.append(
+                Cell(
+                    "crm",
+                    f"3+3 names {what}",
+                    0.25,
+                    mean,
+                    published,
+                    error,
+                    f"truth {truth}, {runs} trials",
+                )
+            )
     return found
 
 
@@ -85,7 +107,20 @@ def boin_cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
     above = np.array([t.patients[4:].sum() / t.patients.sum() for t in trials])
     note, same = f"truth {INTERVALS}, {cohorts} cohorts of 3, {runs} trials", cohorts == 12
     found = []
-    for name, values, published in (("correct", correct, BOIN_CORRECT), ("patients above the MTD", above, BOIN_ABOVE)):
+    for name, values, published in (
+        ("correct", correct, BOIN_CORRECT),
+        ("patients above the MTD", above, BOIN_ABOVE),
+    ):
         mean, error = _share(values)
-        found.append(Cell("boin", f"BOIN, % {name}", 0.3, 100 * mean, published if same else None, 100 * error, note))
+        found.append(
+            Cell(
+                "boin",
+                f"BOIN, % {name}",
+                0.3,
+                100 * mean,
+                published if same else None,
+                100 * error,
+                note,
+            )
+        )
     return found

@@ -1,8 +1,9 @@
 """GEDUCB: ask, tell, and everything with a side effect: ids, randomness, the lock, the journal.
 
-The algorithm itself is `ged_ucb`, which is pure; `memory` holds its state and the steps that change it, `keeper` makes
-them durable. A step takes the place of the memory before it only once it was computed in full and written down, so that
-an error or an interrupt leaves either the old memory or the new one.
+The algorithm itself is `ged_ucb`, which is pure; `memory` holds its state and the steps that change
+it, `keeper` makes them durable. A step takes the place of the memory before it only once it was
+computed in full and written down, so that an error or an interrupt leaves either the old memory or
+the new one.
 """
 
 from __future__ import annotations
@@ -78,34 +79,39 @@ class GEDUCB(Shown):
     problem
         The declaration.
     delta
-        The limits hold in all rounds at once with probability at least 1 - delta, if the truth lies in the model class and
-        the bounds are exact. Every certificate says whether it is so. (In ``"theory"`` mode half of delta is for the limits
-        and half for the regret.)
+        The limits hold in all rounds at once with probability at least 1 - delta, if the truth lies
+        in the model class and the bounds are exact. Every certificate says whether it is so. (In
+        ``"theory"`` mode half of delta is for the limits and half for the regret.)
     mode
         ``"default"``, ``"theory"`` or ``"paper"``.
     warmup
-        ``None`` (the mode's choice), ``"none"``, ``"paper"`` (each action once, whatever the limits) or ``"safe-m"``.
+        ``None`` (the mode's choice), ``"none"``, ``"paper"`` (each action once, whatever the
+        limits) or ``"safe-m"``.
     bonus_scale, width_scale
-        By sets: rho and w of u + rho (u+ - u) + w alpha (U - L), see `gedppl.ged_ucb`; by counterfactuals they multiply
-        the paper's beta_t and alpha_r. 1 in ``"theory"`` and ``"paper"``, by default 0.7 and 0.1 (counterfactuals: 0.2 and 0.1),
-        chosen once by `benchmarks/weights.py`. They never touch feasibility.
+        By sets: rho and w of u + rho (u+ - u) + w alpha (U - L), see `gedppl.ged_ucb`; by
+        counterfactuals they multiply the paper's beta_t and alpha_r. 1 in ``"theory"`` and
+        ``"paper"``, by default 0.7 and 0.1 (counterfactuals: 0.2 and 0.1), chosen once by
+        `benchmarks/weights.py`. They never touch feasibility.
     oracle, confidence
-        How to fit, and which parameters count as plausible: one for all outcomes, or a mapping by stream (``"utility"`` or a
-        constraint's name). Chosen by the model where not given.
+        How to fit, and which parameters count as plausible: one for all outcomes, or a mapping by
+        stream (``"utility"`` or a constraint's name). Chosen by the model where not given.
     seed
         The one source of randomness; the same seed, data and versions give the same run.
     journal
-        A path, where a new journal begins: every decision and outcome is durable before the call returns. An agent whose
-        process ended goes on with `resume`.
+        A path, where a new journal begins: every decision and outcome is durable before the call
+        returns. An agent whose process ended goes on with `resume`.
     guard
-        ``"fallback"``: once a limit is found exceeded, or a model refuted, the safe action alone is played, until `acknowledge`;
-        once a declaration is refuted (a range, a safe value, bounds), `ask` raises `DeclarationError` until then; other alarms
-        warn. ``"warn"``: all alarms are said and recorded. None: nothing is watched. The chance that a run is stopped by mistake
-        is at most another delta: `gedppl.agent.monitoring` says exactly when.
+        ``"fallback"``: once a limit is found exceeded, or a model refuted, the safe action alone is
+        played, until `acknowledge`; once a declaration is refuted (a range, a safe value, bounds),
+        `ask` raises `DeclarationError` until then; other alarms warn. ``"warn"``: all alarms are
+        said and recorded. None: nothing is watched. The chance that a run is stopped by mistake is
+        at most another delta: `gedppl.agent.monitoring` says exactly when.
     growth, exact_rounds
-        Refit once the told rounds have grown by this factor; counterfactuals: round by round up to this round, then in blocks.
+        Refit once the told rounds have grown by this factor; counterfactuals: round by round up to
+        this round, then in blocks.
     exploration
-        ``"sets"`` (the default mode's), ``"counterfactual"`` (the paper's) or ``"thompson"`` (see `ThompsonSampling`).
+        ``"sets"`` (the default mode's), ``"counterfactual"`` (the paper's) or ``"thompson"`` (see
+        `ThompsonSampling`).
     """
 
     @renamed(radius="confidence")
@@ -151,24 +157,50 @@ class GEDUCB(Shown):
         self._lock = threading.RLock()
         self._explanations: OrderedDict[int, Explanation] = OrderedDict()
         latest = range(max(0, keeper.rounds - SAFE_WINDOW), keeper.rounds)
-        self._recent: deque[int] = deque((keeper.ledger.asked[i][1] for i in latest), maxlen=SAFE_WINDOW)
+        self._recent: deque[int] = deque(
+            (keeper.ledger.asked[i][1] for i in latest), maxlen=SAFE_WINDOW
+        )
         self._warned_at = -SAFE_WINDOW
         self._versions = "" if keeper.journal is None else recorder.versions_hash()
 
-    # what is known --------------------------------------------------------------------------------------------------
+    # what is known --------------------------------------------------------------------------------
 
     def _shown(self) -> Facts:
-        """How far it is, what is limited, what was played, how each outcome is bounded, and what is alarming."""
+        """How far it is, what is limited, what was played, how each outcome is bounded, and what
+        is alarming.
+        """
         with self._step():
             problem, chosen, state = self.problem, self.settings, self._state
-            facts = {"settings": f"mode {chosen.mode}, delta {chosen.delta:g}, exploration {chosen.exploration}"}
-            alarms = [] if state is None else self.alarms  # first: a long list must not cut them off
-            facts |= {f"ALARM {alarm.name!r}": alarm.sentence for alarm in alarms} or {"alarms": "none"}
+            facts = {
+                "settings": f"mode {chosen.mode}, delta {chosen.delta:g}, exploration "
+                f"{chosen.exploration}"
+            }
+            # first: a long list must not cut them off
+            alarms = [] if state is None else self.alarms
+            facts |= {f"ALARM {alarm.name!r}": alarm.sentence for alarm in alarms} or {
+                "alarms": "none"
+            }
             facts |= {f"limit {c.name!r}": f"at most {c.at_most:g}" for c in problem.constraints}
-            facts |= {} if state is None else {"played": amounts(zip(problem.names.labels, state.played))}
-            facts |= {} if state is None else {f"fit of {name!r}": one.status for name, one in state.learners.items()}
-            facts |= {f"bounds of {name!r}": cls.exactness for name, cls in problem.streams.items() if state is not None}
-            told = f"{len(self.open_decisions)} without an outcome" if self.open_decisions else "all told"
+            facts |= (
+                {}
+                if state is None
+                else {"played": amounts(zip(problem.names.labels, state.played))}
+            )
+            facts |= (
+                {}
+                if state is None
+                else {f"fit of {name!r}": one.status for name, one in state.learners.items()}
+            )
+            facts |= {
+                f"bounds of {name!r}": cls.exactness
+                for name, cls in problem.streams.items()
+                if state is not None
+            }
+            told = (
+                f"{len(self.open_decisions)} without an outcome"
+                if self.open_decisions
+                else "all told"
+            )
             return f"{type(self).__name__} after {self.rounds} decisions, {told}", facts
 
     @property
@@ -203,25 +235,31 @@ class GEDUCB(Shown):
             return [newest[name] for name in memory.active]
 
     def state_hash(self) -> str:
-        """SHA-256 of all that decides the next policy and of every decision and outcome; the same again after `resume`."""
+        """SHA-256 of all that decides the next policy and of every decision and outcome; the
+        same again after `resume`.
+        """
         with self._step():
             return keeper.state_hash(self._memory, self._keeper.ledger)
 
-    # deciding -------------------------------------------------------------------------------------------------------
+    # deciding -------------------------------------------------------------------------------------
 
     def ask(self, x: Any, allowed: Any = None) -> Decision | list[Decision]:
-        """Decide at context x (dx,); or, for x (n, dx), a cohort of n decisions made together, as a list.
+        """Decide at context x (dx,); or, for x (n, dx), a cohort of n decisions made together, as a
+        list.
 
         Parameters
         ----------
         allowed
             Actions that may be played here: boolean (K,), or (n, K); or a list of action names.
 
-        Where the problem declares `columns`, x may be a data frame, a mapping or a record, which is read by name.
+        Where the problem declares `columns`, x may be a data frame, a mapping or a record, which is
+        read by name.
         """
         with self._step():
             contexts, single = self._contexts(x)
-            mask = read_mask(self._memory.problem.names, allowed, len(contexts), self._memory.available)
+            mask = read_mask(
+                self._memory.problem.names, allowed, len(contexts), self._memory.available
+            )
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             self._refuse(choice)
@@ -230,8 +268,15 @@ class GEDUCB(Shown):
             records: list[recorder.Step] = []
             for i, (d, _) in enumerate(made):
                 after = steps.decided(after, d.x, learned=broken is None)
-                records.append(("decision", self._payload(d, None if mask is None else mask[i], broken is None)))
-            raised = self._keeper.commit(records, after, asked={d.id: (d.x, d.action) for d, _ in made})
+                records.append(
+                    (
+                        "decision",
+                        self._payload(d, None if mask is None else mask[i], broken is None),
+                    )
+                )
+            raised = self._keeper.commit(
+                records, after, asked={d.id: (d.x, d.action) for d, _ in made}
+            )
             for d, explanation in made:
                 self._recent.append(d.action)
                 self._explanations[d.id] = explanation
@@ -246,7 +291,9 @@ class GEDUCB(Shown):
         """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded."""
         with self._step():
             contexts, single = self._contexts(x)
-            mask = read_mask(self._memory.problem.names, allowed, len(contexts), self._memory.available)
+            mask = read_mask(
+                self._memory.problem.names, allowed, len(contexts), self._memory.available
+            )
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             if choice.refused:
@@ -254,7 +301,9 @@ class GEDUCB(Shown):
             return choice.policy[0] if single else choice.policy
 
     def cost_bounds(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper value of every constraint and action at x: each (J, K), or (n, J, K); the constraint's units."""
+        """Lower and upper value of every constraint and action at x: each (J, K), or (n, J, K);
+        the constraint's units.
+        """
         with self._step():
             contexts, single = self._contexts(x)
             lower, upper = ged_ucb.cost_bounds(self._current(contexts), contexts)
@@ -270,25 +319,30 @@ class GEDUCB(Shown):
         within: tuple[float, float] | None = None,
         tried: bool = False,
     ) -> Recommendation:
-        """After a study: the one action to take from now on at x (dx,), with its certificate. Nothing is recorded.
+        """After a study: the one action to take from now on at x (dx,), with its certificate.
+        Nothing is recorded.
 
         Parameters
         ----------
         rule
-            ``"certified"``: the highest estimated utility among actions whose worst case keeps every limit.
-            ``"estimate"``: among those whose estimated cost does; no guarantee rests on an estimate, and the certificate shows
-            the worst case. ``"nearest"``: the action whose estimated value of one constraint is nearest to a target, as dose
-            finders choose. ``"interval"``: the action whose value lies in `within` = (low, high] with the largest posterior
-            probability; for agents with ``confidence=credible_set(...)``.
+            ``"certified"``: the highest estimated utility among actions whose worst case keeps
+            every limit. ``"estimate"``: among those whose estimated cost does; no guarantee rests
+            on an estimate, and the certificate shows the worst case. ``"nearest"``: the action
+            whose estimated value of one constraint is nearest to a target, as dose finders choose.
+            ``"interval"``: the action whose value lies in `within` = (low, high] with the largest
+            posterior probability; for agents with ``confidence=credible_set(...)``.
         constraint, target
-            For ``"nearest"``: which constraint, and the value aimed at, its limit if not given. ``"interval"``: which constraint.
+            For ``"nearest"``: which constraint, and the value aimed at, its limit if not given.
+            ``"interval"``: which constraint.
         tried
             Only actions that have been played.
         """
         with self._step():
             contexts, _ = self._contexts(x)
             if len(contexts) != 1:
-                raise ShapeError(f"recommend() takes one context (dx,), got {len(contexts)}; call it for each")
+                raise ShapeError(
+                    f"recommend() takes one context (dx,), got {len(contexts)}; call it for each"
+                )
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, None, broken)
             if choice.refused:
@@ -301,20 +355,25 @@ class GEDUCB(Shown):
             key = self._known_id(decision)
             if key not in self._explanations:
                 raise UnknownDecisionError(
-                    f"the terms of decision {key} are no longer in memory (the latest {KEPT_EXPLANATIONS} are); "
+                    f"the terms of decision {key} are no longer in memory (the latest "
+                    f"{KEPT_EXPLANATIONS} are); "
                     "its policy and certificate are in the journal, if there is one"
                 )
             return self._explanations[key]
 
-    def posterior(self, stream: str = UTILITY, *, source: str | None = None, draws: int = 1000) -> Posterior:
-        """Draws of a model's parameters given everything told so far: named draws, predictions, `to_arviz()`.
+    def posterior(
+        self, stream: str = UTILITY, *, source: str | None = None, draws: int = 1000
+    ) -> Posterior:
+        """Draws of a model's parameters given everything told so far: named draws, predictions,
+        `to_arviz()`.
 
         Parameters
         ----------
         stream
             ``"utility"`` or a constraint's name.
         source
-            ``"prior"``, ``"laplace"``, ``"svi"`` or ``"nuts"``; by default that of a credible or sampled set, else ``"laplace"``.
+            ``"prior"``, ``"laplace"``, ``"svi"`` or ``"nuts"``; by default that of a credible or
+            sampled set, else ``"laplace"``.
 
         Notes
         -----
@@ -325,12 +384,23 @@ class GEDUCB(Shown):
             rows = rows_of(self._keeper, stream)
             if rows is not None:
                 model.trace(rows.x[:1], rows.a[:1])
-            chosen = str(source or getattr(self.settings.confidence_of(stream), "source", "laplace"))
+            chosen = str(
+                source or getattr(self.settings.confidence_of(stream), "source", "laplace")
+            )
             oracle, seed = self.settings.oracle_of(stream), self.settings.seed % 2**31
-            return posterior(model, rows, source=chosen, draws=draws, seed=seed, oracle=oracle, names=self.problem.names)
+            return posterior(
+                model,
+                rows,
+                source=chosen,
+                draws=draws,
+                seed=seed,
+                oracle=oracle,
+                names=self.problem.names,
+            )
 
     def confidence_set(self, stream: str) -> ConfidenceSet:
-        """The parameters of a model that everything told so far leaves plausible; before the first decision there are none.
+        """The parameters of a model that everything told so far leaves plausible; before the first
+        decision there are none.
 
         Parameters
         ----------
@@ -340,16 +410,21 @@ class GEDUCB(Shown):
         with self._step():
             model = self._model_of(stream)
             if self._state is None:
-                raise DataError("nothing was asked or observed yet, so that no parameter is excluded; ask or observe first")
+                raise DataError(
+                    "nothing was asked or observed yet, so that no parameter is "
+                    "excluded; ask or observe first"
+                )
             return ConfidenceSet(model, self._current(None).learners[stream])
 
-    # learning -------------------------------------------------------------------------------------------------------
+    # learning -------------------------------------------------------------------------------------
 
     def tell(self, decision: Decision | int, y: Any = None, z: Any = None) -> None:
-        """What came of a decision, or of its id: the utility's outcome y, and z, a number or {constraint name: number}.
+        """What came of a decision, or of its id: the utility's outcome y, and z, a number or
+        {constraint name: number}.
 
-        Any order, any delay. Parts may come later (y now, z later). The same value again changes nothing; another value is an
-        error. If the delay depends on the outcome, no set covers: declare ``Problem(outcome_age=)``.
+        Any order, any delay. Parts may come later (y now, z later). The same value again changes
+        nothing; another value is an error. If the delay depends on the outcome, no set covers:
+        declare ``Problem(outcome_age=)``.
         """
         self.tell_many([(decision, y, z)])
 
@@ -369,42 +444,59 @@ class GEDUCB(Shown):
                     entries.append(Entry(key, x, action, news, first))
                     fresh[key] = fresh.get(key, {}) | news
             if entries:
-                records: list[recorder.Step] = [("outcome", recorder.outcome_payload(e.id, e.outcomes)) for e in entries]
+                records: list[recorder.Step] = [
+                    ("outcome", recorder.outcome_payload(e.id, e.outcomes)) for e in entries
+                ]
                 now = {key: self._told.get(key, {}) | news for key, news in fresh.items()}
                 self._keeper.commit(records, steps.told(self._memory, entries), told=now)
 
     def amend(self, decision: Decision | int, y: Any = None, z: Any = None) -> None:
-        """Correct what was told of a decision. The models are rebuilt from all data, in the batches in which they came.
+        """Correct what was told of a decision. The models are rebuilt from all data, in the batches
+        in which they came.
 
-        Decisions made meanwhile stay as they were made. Every outcome is predicted anew from those before it, so the
-        confidence sets stay valid if what is corrected does not depend on later outcomes. It costs a replay of the run.
+        Decisions made meanwhile stay as they were made. Every outcome is predicted anew from those
+        before it, so the confidence sets stay valid if what is corrected does not depend on later
+        outcomes. It costs a replay of the run.
         """
         with self._step():
             key = self._known_id(decision)
             told = read_outcomes(self.problem, *self._asked[key], y, z)
             if not told:
-                raise DataError(f"amend() was given no outcome of decision {key}; pass y=, z= or both")
+                raise DataError(
+                    f"amend() was given no outcome of decision {key}; pass y=, z= or both"
+                )
             known = self._told.get(key, {})
             news = amended_outcomes(key, known, told)
             if news:
                 memory, ledger = self._keeper.amended(key, news)
                 was = recorder.outcome_payload(key, {name: known[name] for name in news})
-                self._keeper.commit([("amend", recorder.outcome_payload(key, news) | {"was": was})], memory, ledger=ledger)
+                self._keeper.commit(
+                    [("amend", recorder.outcome_payload(key, news) | {"was": was})],
+                    memory,
+                    ledger=ledger,
+                )
 
     def observe(self, x: Any, a: Any, y: Any, z: Any = None) -> None:
-        """Learn from logged rows, before or between decisions: x (n, dx), a (n,), y (n,), z (n,) or {name: (n,)}.
+        """Learn from logged rows, before or between decisions: x (n, dx), a (n,), y (n,), z (n,) or
+        {name: (n,)}.
 
-        x may be a whole log, a data frame or a mapping of columns: then ``observe(log, "treatment", "response", "toxicity")``
-        names the columns to take a, y and z from; contexts are the declared `columns`, and others in the log are passed over.
+        x may be a whole log, a data frame or a mapping of columns: then ``observe(log, "treatment",
+        "response", "toxicity")`` names the columns to take a, y and z from; contexts are the
+        declared `columns`, and others in the log are passed over.
 
-        The rows are taken in the order given, with refits in between, so that each is predicted from those before it.
+        The rows are taken in the order given, with refits in between, so that each is predicted
+        from those before it.
         """
         with self._step():
-            payloads = recorder.observe_payloads(self.problem, read_log(self.problem, x, a, y, z, self._width))
-            after = steps.observed(self._memory, recorder.logged_entries(self.problem, payloads, self._width))
+            payloads = recorder.observe_payloads(
+                self.problem, read_log(self.problem, x, a, y, z, self._width)
+            )
+            after = steps.observed(
+                self._memory, recorder.logged_entries(self.problem, payloads, self._width)
+            )
             self._warn(self._keeper.commit([("observe", payload) for payload in payloads], after))
 
-    # changing the problem -------------------------------------------------------------------------------------------
+    # changing the problem -------------------------------------------------------------------------
 
     def set_limit(self, name: str, at_most: float) -> None:
         """From now on another limit for one constraint. Past rounds keep theirs."""
@@ -419,7 +511,8 @@ class GEDUCB(Shown):
         self._change(lambda: self._offer(action, True))
 
     def add_action(self, name: str | None = None) -> int:
-        """Offer one more action, K, and return it. The models must already know what to make of it (`a` may reach K).
+        """Offer one more action, K, and return it. The models must already know what to make of it
+        (`a` may reach K).
 
         It needs a `name` where the others have names.
         """
@@ -427,11 +520,17 @@ class GEDUCB(Shown):
             new, names = self.problem.n_actions, self.problem.actions
             grown = np.append(self._memory.available, True)
             all_names = None if name is None else [*(names or ()), name]
-            self._change(lambda: recorder.actions_payload(f"action {new if name is None else name} added", grown, all_names))
+            self._change(
+                lambda: recorder.actions_payload(
+                    f"action {new if name is None else name} added", grown, all_names
+                )
+            )
             return new
 
     def acknowledge(self, alarm: Alarm | str) -> None:
-        """Go on after an alarm was looked into. Its monitor begins anew, with its share of delta once more."""
+        """Go on after an alarm was looked into. Its monitor begins anew, with its share of delta
+        once more.
+        """
         name = alarm.name if isinstance(alarm, Alarm) else alarm
         with self._step():
             active = [a.name for a in self.alarms]
@@ -439,12 +538,14 @@ class GEDUCB(Shown):
                 raise InputError(f"there is no alarm {name!r} to acknowledge; there are {active}")
             self._change(lambda: recorder.acknowledge_payload(name))
 
-    # keeping --------------------------------------------------------------------------------------------------------
+    # keeping --------------------------------------------------------------------------------------
 
     def save(self) -> bool:
-        """Store a snapshot, so that resuming replays only what comes after it; this happens by itself now and then.
+        """Store a snapshot, so that resuming replays only what comes after it; this happens by
+        itself now and then.
 
-        False where there is no journal, or nothing that could be stored (a divergence ball around a program).
+        False where there is no journal, or nothing that could be stored (a divergence ball around a
+        program).
         """
         with self._step():
             return self._keeper.save()
@@ -460,7 +561,7 @@ class GEDUCB(Shown):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # inside ---------------------------------------------------------------------------------------------------------
+    # inside ---------------------------------------------------------------------------------------
 
     @property
     def _memory(self) -> Memory:
@@ -503,41 +604,56 @@ class GEDUCB(Shown):
         return state
 
     def _refuse(self, choice: Choice) -> None:
-        """If a declaration was refuted: put the alarms on the record, and raise. Nothing else of the step is kept."""
+        """If a declaration was refuted: put the alarms on the record, and raise. Nothing else of
+        the step is kept.
+        """
         if choice.refused:
             raised = choice.memory.alarms[len(self._memory.alarms) :]
-            if raised and self._state is not None:  # before the first decision there is nothing to acknowledge: declare it anew
+            # before the first decision there is nothing to acknowledge: declare it anew
+            if raised and self._state is not None:
                 self._keeper.commit([], steps.with_alarms(self._memory, raised))
             raise DeclarationError(choice.refused)
 
     def _payload(self, d: Decision, allowed: np.ndarray | None, learned: bool) -> dict[str, Any]:
         if self.journal is None:
             return {"id": d.id, "x": d.x, "action": d.action, "learned": learned}
-        return decision_payload(d, self._memory.problem.names, allowed, self.settings.seed, learned, self._versions)
+        return decision_payload(
+            d, self._memory.problem.names, allowed, self.settings.seed, learned, self._versions
+        )
 
     def _change(self, payload: Callable[[], dict[str, Any]]) -> None:
         with self._step():
             change = payload()
-            self._warn(self._keeper.commit([("change", change)], recorder.changed(self._memory, change)))
+            self._warn(
+                self._keeper.commit([("change", change)], recorder.changed(self._memory, change))
+            )
 
     def _offer(self, action: Any, on_offer: bool) -> dict[str, Any]:
         key = self.problem.names.action(action)
         label = self.problem.names.label(key)
         if key == self.problem.safe_action and not on_offer:
-            raise ActionRangeError(f"action {label} is the safe action and cannot be retired; retire another")
+            raise ActionRangeError(
+                f"action {label} is the safe action and cannot be retired; retire another"
+            )
         available = self._memory.available
         available[key] = on_offer
-        return recorder.actions_payload(f"action {label} {'restored' if on_offer else 'retired'}", available)
+        return recorder.actions_payload(
+            f"action {label} {'restored' if on_offer else 'retired'}", available
+        )
 
     def _model_of(self, stream: str) -> Any:
         if stream not in self.problem.streams:
-            raise SettingError(f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}")
+            raise SettingError(
+                f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}"
+            )
         return self.problem.streams[stream]
 
     def _known_id(self, decision: Any) -> int:
         decision_id = decision.id if isinstance(decision, Decision) else decision
         if not is_whole(decision_id) or int(decision_id) not in self._asked:
-            raise UnknownDecisionError(f"there is no decision {decision_id!r}; decisions so far: {len(self._asked)}")
+            raise UnknownDecisionError(
+                f"there is no decision {decision_id!r}; decisions so far: {len(self._asked)}"
+            )
         return int(decision_id)
 
     def _warn(self, raised: list[Alarm]) -> None:
@@ -547,7 +663,11 @@ class GEDUCB(Shown):
 
     def _warn_if_stuck(self, x: np.ndarray, latest: Explanation) -> None:
         safe, rounds = self.problem.safe_action, self.rounds
-        if safe is None or len(self._recent) < SAFE_WINDOW or rounds - self._warned_at < SAFE_WINDOW:
+        if (
+            safe is None
+            or len(self._recent) < SAFE_WINDOW
+            or rounds - self._warned_at < SAFE_WINDOW
+        ):
             return
         share = self._recent.count(safe) / SAFE_WINDOW
         if share <= SAFE_SHARE or latest.certificate.fallback:
@@ -555,8 +675,12 @@ class GEDUCB(Shown):
         self._warned_at = rounds
         try:
             held = what_holds_back(self._current(x[None]), x, latest, safe)
-        except Exception as error:  # the decision is made and recorded: no explanation may take it from the caller
-            held = f"What holds the others back could not be computed ({type(error).__name__}: {error})."
+        except Exception as error:
+            # the decision is made and recorded: no explanation may take it from the caller
+            held = (
+                f"What holds the others back could not be computed ({type(error).__name__}: "
+                f"{error})."
+            )
         warnings.warn(
             f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {held}",
             SafeActionWarning,
@@ -565,7 +689,9 @@ class GEDUCB(Shown):
 
 
 @renamed(radius="confidence")
-def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = None, confidence: Any = None) -> GEDUCB:
+def resume(
+    journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = None, confidence: Any = None
+) -> GEDUCB:
     """The agent whose run a journal holds, as it was when its process ended.
 
     Parameters
@@ -573,15 +699,17 @@ def resume(journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = N
     journal
         The path given to `GEDUCB`. One process at a time may write to it.
     problem
-        The problem as it was first declared; limits and actions changed since are in the journal. Another is refused.
+        The problem as it was first declared; limits and actions changed since are in the journal.
+        Another is refused.
     oracle, confidence
         As given to `GEDUCB` or `ThompsonSampling`, if they were: objects are not stored.
 
     Notes
     -----
-    With the same versions of Python and of the numerical packages the next policy is the same bit for bit, otherwise
-    within about 1e-9: ``agent.resumed`` says which. A damaged journal, one of another problem or of a newer format, and
-    one that is in use are refused with a named error. Reading a journal runs nothing that it contains.
+    With the same versions of Python and of the numerical packages the next policy is the same bit
+    for bit, otherwise within about 1e-9: ``agent.resumed`` says which. A damaged journal, one of
+    another problem or of a newer format, and one that is in use are refused with a named error.
+    Reading a journal runs nothing that it contains.
     """
     keeper, resumed = Keeper.reopen(journal, problem, oracle, confidence)
     from gedppl.agent.thompson import ThompsonSampling

@@ -1,4 +1,5 @@
-"""From a memory to a decision: the policy, or the safe action and why, and the draw. Changes nothing.
+"""From a memory to a decision: the policy, or the safe action and why, and the draw. Changes
+nothing.
 
 Axis letters: n contexts, K actions.
 """
@@ -32,7 +33,9 @@ class FallbackWarning(UserWarning):
 
 
 class SafeActionWarning(UserWarning):
-    """The safe action takes nearly every round: the limit, the radius or the model leaves no room."""
+    """The safe action takes nearly every round: the limit, the radius or the model leaves no
+    room.
+    """
 
 
 class AlarmWarning(UserWarning):
@@ -56,21 +59,35 @@ class Decision:
         return float(self.policy[self.action])
 
     def __repr__(self) -> str:
-        policy = np.array2string(self.policy, precision=3, suppress_small=True, separator=", ", threshold=20, max_line_width=200)
+        policy = np.array2string(
+            self.policy,
+            precision=3,
+            suppress_small=True,
+            separator=", ",
+            threshold=20,
+            max_line_width=200,
+        )
         named = "" if self.action_name in ("", str(self.action)) else f" {self.action_name!r}"
         return f"Decision(id={self.id}, action={self.action}{named}, policy={policy})"
 
     def _repr_html_(self) -> str:
         _, facts = self.certificate._shown()
         played = f"{self.action_name or self.action}, with probability {self.propensity:.3g}"
-        return as_html(f"Decision {self.id}", {"action": played, "policy": str(self.policy.round(3))} | facts)
+        return as_html(
+            f"Decision {self.id}", {"action": played, "policy": str(self.policy.round(3))} | facts
+        )
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.certificate}"
 
 
 def decision_payload(
-    decision: Decision, names: Names, allowed: np.ndarray | None, seed: int, learned: bool, versions: str
+    decision: Decision,
+    names: Names,
+    allowed: np.ndarray | None,
+    seed: int,
+    learned: bool,
+    versions: str,
 ) -> dict[str, Any]:
     return {
         "id": decision.id,
@@ -99,30 +116,52 @@ class Choice:
     refused: str | None = None  # why no policy may be played at all
 
 
-def choose(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, broken: str | None) -> Choice:
-    """Policies at contexts (n, dx), or the safe action alone and why, or a refusal where a declaration was refuted.
+def choose(
+    memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, broken: str | None
+) -> Choice:
+    """Policies at contexts (n, dx), or the safe action alone and why, or a refusal where a
+    declaration was refuted.
 
-    Nothing is played against an alarm: if the sets that a policy rests on refute a class, the safe action is taken instead,
-    and if they refute a declaration, none is known to be safe.
+    Nothing is played against an alarm: if the sets that a policy rests on refute a class, the safe
+    action is taken instead, and if they refute a declaration, none is known to be safe.
     """
     refused = why_refused(memory)
     if refused:
         return Choice(np.empty((0, memory.problem.n_actions)), None, None, memory, {}, refused)
     policy, info, fallback = _policies(memory, contexts, mask, broken)
-    found = () if info is None else costs.refuted(memory.problem, contexts, info.bounds, watching=memory.watch is not None)
+    found = (
+        ()
+        if info is None
+        else costs.refuted(memory.problem, contexts, info.bounds, watching=memory.watch is not None)
+    )
     noticed = doubted(memory, found)
     if len(noticed.alarms) > len(memory.alarms) and why_stopped(noticed):
         policy, info, fallback = _policies(noticed, contexts, mask, broken)
-    said = {r.name: r.sentence for r in found} | {alarm.name: alarm.sentence for alarm in memory.alarms}
-    counting = {name: sentence for name, sentence in said.items() if _doubts(name, noticed, alone=info is None)}
-    return Choice(policy, info, fallback, noticed, costs.doubts(memory.problem, counting), why_refused(noticed))
+    said = {r.name: r.sentence for r in found} | {
+        alarm.name: alarm.sentence for alarm in memory.alarms
+    }
+    counting = {
+        name: sentence
+        for name, sentence in said.items()
+        if _doubts(name, noticed, alone=info is None)
+    }
+    return Choice(
+        policy,
+        info,
+        fallback,
+        noticed,
+        costs.doubts(memory.problem, counting),
+        why_refused(noticed),
+    )
 
 
 def _doubts(alarm: str, memory: Memory, *, alone: bool) -> bool:
-    """Whether an alarm takes the guarantee from the limits it is about. `alone`: nothing but the safe action is played.
+    """Whether an alarm takes the guarantee from the limits it is about. `alone`: nothing but the
+    safe action is played.
 
-    What was refuted stays refuted, acknowledged or not; any other alarm counts until it is acknowledged. The safe action rests on
-    its declared value alone, which only a refuted declaration puts in doubt.
+    What was refuted stays refuted, acknowledged or not; any other alarm counts until it is
+    acknowledged. The safe action rests on its declared value alone, which only a refuted
+    declaration puts in doubt.
     """
     kind = alarm.partition(":")[0]
     if alone:
@@ -139,7 +178,12 @@ def why_refused(memory: Memory) -> str | None:
     if not names:
         return None
     calls = " and ".join(f"acknowledge({name!r})" for name in names)
-    return " ".join([*(said[name] for name in names), f"No action is known to be safe; {calls} goes on without a guarantee."])
+    return " ".join(
+        [
+            *(said[name] for name in names),
+            f"No action is known to be safe; {calls} goes on without a guarantee.",
+        ]
+    )
 
 
 def _policies(
@@ -147,8 +191,9 @@ def _policies(
 ) -> tuple[np.ndarray, ged_ucb.Info | None, str | None]:
     """Policies (n, K) at contexts (n, dx) and what they rest on; or the safe action alone and why.
 
-    The safe action is taken after an alarm that stops the run, where the outcomes told could not be learned (`broken`
-    says why), and where no policy could be computed. If it is not allowed here, or there is none, that is an error.
+    The safe action is taken after an alarm that stops the run, where the outcomes told could not be
+    learned (`broken` says why), and where no policy could be computed. If it is not allowed here,
+    or there is none, that is an error.
     """
     assert memory.state is not None
     safe = memory.problem.safe_action
@@ -162,13 +207,18 @@ def _policies(
             return policy, info, None
         except Exception as error:
             if isinstance(error, InputError) and not isinstance(error, NotFiniteError):
-                raise  # the caller's doing; but the contexts were finite, so what is not now is the model's
+                # the caller's doing; but the contexts were finite, so what is not now is the
+                # model's
+                raise
             reason, cause = f"{type(error).__name__}: {error}", error
     if safe is None:
-        raise FloatingPointError(f"no policy could be computed ({reason}) and the problem names no safe action") from cause
+        raise FloatingPointError(
+            f"no policy could be computed ({reason}) and the problem names no safe action"
+        ) from cause
     policy = _safe_policy(memory, contexts, mask, reason)
     warnings.warn(
-        f"no policy could be computed ({reason}); taking the safe action {memory.problem.names.label(safe)}",
+        f"no policy could be computed ({reason}); taking the safe action "
+        f"{memory.problem.names.label(safe)}",
         FallbackWarning,
         stacklevel=4,
     )
@@ -176,19 +226,29 @@ def _policies(
 
 
 def why_stopped(memory: Memory) -> str | None:
-    """The sentences of the alarms after which only the safe action may be played, if there are any."""
+    """The sentences of the alarms after which only the safe action may be played, if there are
+    any.
+    """
     if memory.guard != "fallback" or memory.state is None:
         return None
     said = {alarm.name: alarm.sentence for alarm in memory.alarms}
-    return " ".join(said[name] for name in memory.active if monitoring.stops(name, memory.problem)) or None
+    return (
+        " ".join(said[name] for name in memory.active if monitoring.stops(name, memory.problem))
+        or None
+    )
 
 
-def _safe_policy(memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, reason: str) -> np.ndarray:
+def _safe_policy(
+    memory: Memory, contexts: np.ndarray, mask: np.ndarray | None, reason: str
+) -> np.ndarray:
     safe = memory.problem.safe_action
     assert safe is not None
     if mask is not None and not mask[:, safe].all():
         label = memory.problem.names.label(safe)
-        raise InfeasibleError(f"only the safe action {label} may be played, and it is not among those allowed here: {reason}")
+        raise InfeasibleError(
+            f"only the safe action {label} may be played, and it is not among "
+            f"those allowed here: {reason}"
+        )
     policy = np.zeros((len(contexts), memory.problem.n_actions))
     policy[:, safe] = 1.0
     return policy
@@ -209,18 +269,30 @@ def decide(choice: Choice, x: np.ndarray, i: int) -> tuple[Decision, Explanation
         remarks.append(far)
     watched = {} if memory.watch is None else memory.watch.watched
     certificate, explanation = certify(
-        memory.state, x, policy, action, choice.info, i, fallback, tuple(remarks), choice.doubts, watched
+        memory.state,
+        x,
+        policy,
+        action,
+        choice.info,
+        i,
+        fallback,
+        tuple(remarks),
+        choice.doubts,
+        watched,
     )
     policy = policy.copy()
     policy.setflags(write=False)  # like x: a decision is a record of what happened
-    return Decision(key, action, policy, certificate, x, memory.problem.names.label(action)), explanation
+    return Decision(
+        key, action, policy, certificate, x, memory.problem.names.label(action)
+    ), explanation
 
 
-# ======================================================================================================================
+# ==================================================================================================
 # After a study: the one action to take from now on at a context, by a rule that the user names.
 #
-# A decision explores and may mix actions; a recommendation does neither. Axis letters: K actions, J constraints.
-# ======================================================================================================================
+# A decision explores and may mix actions; a recommendation does neither. Axis letters: K actions, J
+# constraints.
+# ==================================================================================================
 
 RULES = ("certified", "estimate", "nearest", "interval")
 
@@ -236,7 +308,9 @@ class Recommendation(Spoken):
     utility: np.ndarray  # (K,) estimates; NaN where none could be computed
     cost: np.ndarray  # (J, K) estimates
     cost_upper: np.ndarray  # (J, K) worst cases
-    over: np.ndarray  # (J, K) posterior probability of lying above the limit, where bounds are read off draws; NaN elsewhere
+    # (J, K) posterior probability of lying above the limit, where bounds are read off draws; NaN
+    # elsewhere
+    over: np.ndarray
     action_name: str = ""  # the action's name; its number as text where actions have none
 
     def __str__(self) -> str:
@@ -259,20 +333,41 @@ def recommend(
     assert state is not None
     problem, info = state.problem, choice.info
     if info is None:  # after an alarm, or where nothing could be computed
-        action, reason = int(np.argmax(choice.policy[0])), f"the safe action, because {choice.fallback}"
+        action, reason = (
+            int(np.argmax(choice.policy[0])),
+            f"the safe action, because {choice.fallback}",
+        )
         nothing = np.full((len(problem.constraints), problem.n_actions), np.nan)
-        return _certified(choice, x, action, rule, reason, np.full(problem.n_actions, np.nan), nothing, nothing, nothing)
+        return _certified(
+            choice,
+            x,
+            action,
+            rule,
+            reason,
+            np.full(problem.n_actions, np.nan),
+            nothing,
+            nothing,
+            nothing,
+        )
     cost = np.stack(
-        [info.cost_upper[0, j] if b is None else _estimate(problem, x, j, b.estimate[0]) for j, b in enumerate(info.bounds)]
+        [
+            info.cost_upper[0, j] if b is None else _estimate(problem, x, j, b.estimate[0])
+            for j, b in enumerate(info.bounds)
+        ]
         or [np.empty((0, problem.n_actions))]
     ).reshape(-1, problem.n_actions)
     offered = state.blocks[-1].available & ((state.played > 0) if tried else True)
     action, reason = _chosen(problem, x, info, cost, offered, rule, constraint, target, within)
     over = np.array(
-        [_share(problem, x, j, b, (c.at_most, np.inf)) for j, (c, b) in enumerate(zip(problem.constraints, info.bounds))]
+        [
+            _share(problem, x, j, b, (c.at_most, np.inf))
+            for j, (c, b) in enumerate(zip(problem.constraints, info.bounds))
+        ]
     )
     over = over.reshape(-1, problem.n_actions)
-    return _certified(choice, x, action, rule, reason, info.utility[0], cost, info.cost_upper[0], over)
+    return _certified(
+        choice, x, action, rule, reason, info.utility[0], cost, info.cost_upper[0], over
+    )
 
 
 def _estimate(problem: Problem, x: np.ndarray, j: int, estimate: np.ndarray) -> np.ndarray:
@@ -303,20 +398,34 @@ def _chosen(
         if not offered.any():
             return _safe(problem, "no action has been tried")
         action = int(np.argmin(np.where(offered, np.abs(cost[j] - aim), np.inf)))
-        return action, f"its estimated {problem.constraint_names[j]} of {cost[j, action]:.4g} is nearest to {aim:g}"
+        return (
+            action,
+            f"its estimated {problem.constraint_names[j]} of {cost[j, action]:.4g} is nearest to "
+            f"{aim:g}",
+        )
     if constraint is not None or target is not None:
-        raise SettingError('constraint= and target= belong to rule="nearest"; leave them out or name that rule')
+        raise SettingError(
+            'constraint= and target= belong to rule="nearest"; leave them out or name that rule'
+        )
     value = info.cost_upper[0] if rule == "certified" else cost
     keeps = offered & (value <= problem.limits[:, None]).all(axis=0)
     said = "worst case" if rule == "certified" else "estimated cost"
     if not keeps.any():
         return _safe(problem, f"no action on offer has its {said} under every limit")
     action = int(np.argmax(np.where(keeps, info.utility[0], -np.inf)))
-    return action, f"of the actions whose {said} keeps every limit, it has the highest estimated utility"
+    return (
+        action,
+        f"of the actions whose {said} keeps every limit, it has the highest estimated utility",
+    )
 
 
 def _most_probable(
-    problem: Problem, x: np.ndarray, info: ged_ucb.Info, offered: np.ndarray, j: int, within: tuple[float, float]
+    problem: Problem,
+    x: np.ndarray,
+    info: ged_ucb.Info,
+    offered: np.ndarray,
+    j: int,
+    within: tuple[float, float],
 ) -> tuple[int, str]:
     low, high = (float(end) for end in within)
     if not low < high:
@@ -324,7 +433,8 @@ def _most_probable(
     share = _share(problem, x, j, info.bounds[j], (low, high))
     if np.isnan(share).any():
         raise SettingError(
-            "rule='interval' reads probabilities off posterior draws: the agent needs confidence=credible_set(...)"
+            "rule='interval' reads probabilities off posterior draws: the agent needs "
+            "confidence=credible_set(...)"
         )
     if not offered.any():
         return _safe(problem, "no action has been tried")
@@ -332,12 +442,17 @@ def _most_probable(
     name = problem.constraint_names[j]
     return (
         action,
-        f"its {name} lies above {low:g} and at most at {high:g} with posterior probability {share[action]:.2g}, the largest",
+        f"its {name} lies above {low:g} and at most at {high:g} with posterior probability "
+        f"{share[action]:.2g}, the largest",
     )
 
 
-def _share(problem: Problem, x: np.ndarray, j: int, bounds: Bounds | None, between: tuple[float, float]) -> np.ndarray:
-    """Posterior P(low < value <= high) of every action (K,); NaN where bounds are not read off draws."""
+def _share(
+    problem: Problem, x: np.ndarray, j: int, bounds: Bounds | None, between: tuple[float, float]
+) -> np.ndarray:
+    """Posterior P(low < value <= high) of every action (K,); NaN where bounds are not read off
+    draws.
+    """
     if bounds is None or bounds.drawn is None:
         return np.full(problem.n_actions, np.nan)
     values = bounds.drawn.values[:, 0].copy()
@@ -350,7 +465,10 @@ def _which(problem: Problem, constraint: str | None) -> int:
     if constraint is None and len(names) == 1:
         return 0
     if constraint not in names:
-        raise SettingError(f"this rule is about one constraint and needs constraint=, one of {names}, got {constraint!r}")
+        raise SettingError(
+            "this rule is about one constraint and needs constraint=, one of "
+            f"{names}, got {constraint!r}"
+        )
     return names.index(constraint)
 
 
@@ -361,15 +479,25 @@ def _safe(problem: Problem, why: str) -> tuple[int, str]:
 
 
 def _certified(
-    choice: Choice, x: np.ndarray, action: int, rule: str, reason: str, utility: np.ndarray, cost: np.ndarray, upper: np.ndarray,
+    choice: Choice,
+    x: np.ndarray,
+    action: int,
+    rule: str,
+    reason: str,
+    utility: np.ndarray,
+    cost: np.ndarray,
+    upper: np.ndarray,
     over: np.ndarray,
-) -> Recommendation:  # fmt: skip
+) -> Recommendation:
     state = choice.memory.state
     assert state is not None
     alone = np.eye(state.problem.n_actions)[action]
-    # of one action alone the worst case is its own, not that of the policy which a decision here would play
+    # of one action alone the worst case is its own, not that of the policy which a decision here
+    # would play
     info = None if choice.info is None else replace(choice.info, worst=upper[None, :, action])
     watched = {} if choice.memory.watch is None else choice.memory.watch.watched
-    certificate, _ = certify(state, x, alone, action, info, 0, choice.fallback, (), choice.doubts, watched)
+    certificate, _ = certify(
+        state, x, alone, action, info, 0, choice.fallback, (), choice.doubts, watched
+    )
     name = state.problem.names.label(action)
     return Recommendation(action, rule, reason, certificate, utility, cost, upper, over, name)

@@ -1,7 +1,9 @@
-"""Contexts, actions and outcomes on their way in: checked, kept apart by decision, and turned into rows for the fits.
+"""Contexts, actions and outcomes on their way in: checked, kept apart by decision, and turned into
+rows for the fits.
 
-Nothing here changes a model. Feedback may come in any order and with any delay; what arrives between two decisions is
-taken in together, in the order of decision ids, so that its order of arrival does not matter.
+Nothing here changes a model. Feedback may come in any order and with any delay; what arrives
+between two decisions is taken in together, in the order of decision ids, so that its order of
+arrival does not matter.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from gedppl.numerics.arrays import read_numbers, shape_of
 from gedppl.problem import UTILITY, Problem
 from gedppl.problem.names import Names, Table, as_table, hint, listed
 
-Outcomes = dict[str, np.ndarray]  # outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
+# outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
+Outcomes = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -41,18 +44,27 @@ class Entry:
 
 
 def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) -> Outcomes:
-    """Check what was told of one decision and sort it by outcome name. None and NaN mean "not observed"."""
+    """Check what was told of one decision and sort it by outcome name. None and NaN mean "not
+    observed".
+    """
     told: dict[str, Any] = {UTILITY: y}
     own = [name for name in problem.streams if name != UTILITY]
     if isinstance(z, Mapping):
         unknown = set(z) - set(own)
         if unknown:
             strange = sorted(map(str, unknown))
-            raise DataError(f"z names outcomes that no constraint learns from: {strange}; expected some of {own}")
+            raise DataError(
+                f"z names outcomes that no constraint learns from: {strange}; expected "
+                f"some of {own}"
+            )
         told |= z
     elif z is not None:
         if len(own) != 1:
-            named = f"{{name: number}} for {own}" if own else "no z: no constraint has an outcome of its own"
+            named = (
+                f"{{name: number}} for {own}"
+                if own
+                else "no z: no constraint has an outcome of its own"
+            )
             raise DataError(f"z={z!r} is ambiguous; pass {named}")
         told[own[0]] = z
     out: Outcomes = {}
@@ -69,7 +81,9 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
     return out
 
 
-def _checked(check: Callable[..., Any], name: str, x: np.ndarray, actions: np.ndarray, y: np.ndarray) -> None:
+def _checked(
+    check: Callable[..., Any], name: str, x: np.ndarray, actions: np.ndarray, y: np.ndarray
+) -> None:
     try:
         check(x, actions, y)
     except GedError:
@@ -80,10 +94,14 @@ def _checked(check: Callable[..., Any], name: str, x: np.ndarray, actions: np.nd
 
 
 def check_told(problem: Problem, action: int, outcomes: Mapping[str, Any]) -> None:
-    """Refuse outcomes that `read_outcomes` would not have let in, the support of the models apart."""
+    """Refuse outcomes that `read_outcomes` would not have let in, the support of the models
+    apart.
+    """
     for name, value in outcomes.items():
         if name not in problem.streams:
-            raise DataError(f"there is no outcome {name!r}; the outcomes are {list(problem.streams)}")
+            raise DataError(
+                f"there is no outcome {name!r}; the outcomes are {list(problem.streams)}"
+            )
         if _read(problem, name, action, value) is None:
             raise DataError(f"the outcome {name!r} reveals nothing")
 
@@ -94,20 +112,32 @@ def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | 
     full = problem.reveals is not None and shape == (problem.n_actions,) and not event_shape
     if not full and shape != event_shape:
         wanted = f"shape {event_shape}" if event_shape else "a single number"
-        more = f", or ({problem.n_actions},) with NaN for what was not revealed" if problem.reveals is not None else ""
+        more = (
+            f", or ({problem.n_actions},) with NaN for what was not revealed"
+            if problem.reveals is not None
+            else ""
+        )
         raise ShapeError(f"{what} must be {wanted}{more}; got shape {shape}")
-    array = read_numbers(value, what, "leave it out (None) if it was not observed", missing=problem.reveals is not None)
+    array = read_numbers(
+        value,
+        what,
+        "leave it out (None) if it was not observed",
+        missing=problem.reveals is not None,
+    )
     if np.isnan(array).all():
         return None
     if not full and np.isnan(array).any():
-        raise NotFiniteError(f"{what} is NaN in part: {array.tolist()}; leave it out (None) if it was not observed")
+        raise NotFiniteError(
+            f"{what} is NaN in part: {array.tolist()}; leave it out (None) if it was not observed"
+        )
     if problem.reveals is not None:
         seen = ~np.isnan(array) if full else np.eye(problem.n_actions, dtype=bool)[action]
         hidden = seen & ~problem.reveals[action]
         if hidden.any():
             label = problem.names.label
             raise DataError(
-                f"action {label(action)} does not reveal the outcome of action {label(int(np.flatnonzero(hidden)[0]))} (see "
+                f"action {label(action)} does not reveal the outcome of action "
+                f"{label(int(np.flatnonzero(hidden)[0]))} (see "
                 "Problem.reveals), "
                 f"but {name!r} was told for it; pass NaN there"
             )
@@ -115,11 +145,19 @@ def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | 
 
 
 def _rows_of_one(
-    problem: Problem, name: str, x: np.ndarray, action: int, value: np.ndarray, *, every: bool = False
+    problem: Problem,
+    name: str,
+    x: np.ndarray,
+    action: int,
+    value: np.ndarray,
+    *,
+    every: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows (x, a, y) that one outcome adds to a model: one, unless those revealed together are declared independent.
+    """The rows (x, a, y) that one outcome adds to a model: one, unless those revealed together are
+    declared independent.
 
-    Which one must not depend on the outcomes, so it is settled by the action. `every`: all that were told, to be checked.
+    Which one must not depend on the outcomes, so it is settled by the action. `every`: all that
+    were told, to be checked.
     """
     event_shape = problem.streams[name].event_shape
     if value.shape == event_shape:
@@ -136,7 +174,9 @@ def _rows_of_one(
     return np.repeat(x[None], len(actions), axis=0), actions, y
 
 
-def rows_by_stream(problem: Problem, entries: Iterable[Entry]) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def rows_by_stream(
+    problem: Problem, entries: Iterable[Entry]
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Rows for every model: stream -> (x (m, dx), a (m,), y (m,)), in the order of decision ids."""
     parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
     for entry in sorted(entries, key=lambda e: e.id):
@@ -145,20 +185,27 @@ def rows_by_stream(problem: Problem, entries: Iterable[Entry]) -> dict[str, tupl
             if len(rows[1]):
                 parts.setdefault(name, []).append(rows)
     return {
-        name: (np.concatenate([r[0] for r in rows]), np.concatenate([r[1] for r in rows]), np.concatenate([r[2] for r in rows]))
+        name: (
+            np.concatenate([r[0] for r in rows]),
+            np.concatenate([r[1] for r in rows]),
+            np.concatenate([r[2] for r in rows]),
+        )
         for name, rows in parts.items()
     }
 
 
 def new_outcomes(decision_id: int, known: Outcomes, told: Outcomes) -> Outcomes:
-    """What `told` adds to what is `known`. The same value again is no news; another value is an error."""
+    """What `told` adds to what is `known`. The same value again is no news; another value is an
+    error.
+    """
     news: Outcomes = {}
     for name, value in told.items():
         if name not in known:
             news[name] = value
         elif not np.array_equal(known[name], value, equal_nan=True):
             raise ConflictingOutcomeError(
-                f"decision {decision_id} was already told {name!r} = {known[name].tolist()}, now {value.tolist()}; "
+                f"decision {decision_id} was already told {name!r} = {known[name].tolist()}, now "
+                f"{value.tolist()}; "
                 "use amend() if the first was a mistake"
             )
     return news
@@ -168,12 +215,20 @@ def amended_outcomes(decision_id: int, known: Outcomes, told: Outcomes) -> Outco
     """What `told` changes of what is `known`. Only what was told before can be amended."""
     missing = sorted(set(told) - set(known))
     if missing:
-        raise DataError(f"decision {decision_id} was never told {missing}, so there is nothing to amend; use tell()")
-    return {name: value for name, value in told.items() if not np.array_equal(known[name], value, equal_nan=True)}
+        raise DataError(
+            f"decision {decision_id} was never told {missing}, so there is nothing to "
+            "amend; use tell()"
+        )
+    return {
+        name: value
+        for name, value in told.items()
+        if not np.array_equal(known[name], value, equal_nan=True)
+    }
 
 
-# what a caller passes -------------------------------------------------------------------------------------------------
-# Reading what a caller passes to the agent. A wrong value is a named error here, before anything has changed.
+# what a caller passes -----------------------------------------------------------------------------
+# Reading what a caller passes to the agent. A wrong value is a named error here, before anything
+# has changed.
 #
 # Every array is copied: what a caller does to it later changes nothing here.
 
@@ -194,27 +249,42 @@ def read_triples(outcomes: Any) -> list[tuple[Any, Any, Any]]:
     try:
         for one in outcomes:
             if len(one) != 3:  # before it is unpacked: it may be huge
-                raise ShapeError(f"tell_many() takes (id, y, z), got {len(one)} items in one; z is None where there is none")
+                raise ShapeError(
+                    f"tell_many() takes (id, y, z), got {len(one)} items in one; z is "
+                    "None where there is none"
+                )
             decision_id, y, z = one
             triples.append((decision_id, y, z))
     except ShapeError:
         raise
     except Exception:
-        raise ShapeError(f"tell_many() takes a list of (id, y, z), got a {type(outcomes).__name__}") from None
+        raise ShapeError(
+            f"tell_many() takes a list of (id, y, z), got a {type(outcomes).__name__}"
+        ) from None
     return triples
 
 
 def read_log(problem: Problem, x: Any, a: Any, y: Any, z: Any, width: int | None) -> list[Entry]:
-    """Logged rows as entries, in the order given. Where x is a table, texts for a, y and z name its columns."""
+    """Logged rows as entries, in the order given. Where x is a table, texts for a, y and z name
+    its columns.
+    """
     table = as_table(x)
     if table is None:
         return _entries(problem, *problem.names.contexts(x, width), a, y, z)
     columns, single = table
     known = problem.names.actions or ()
-    named = [v for v in (a, y, *(z.values() if isinstance(z, Mapping) else [z])) if isinstance(v, str) and v in columns]
+    named = [
+        v
+        for v in (a, y, *(z.values() if isinstance(z, Mapping) else [z]))
+        if isinstance(v, str) and v in columns
+    ]
     contexts = problem.names.by_name(columns, single, more=bool(named))
     a = a if isinstance(a, str) and a not in columns and a in known else _of(columns, a, "a")
-    z = {name: _of(columns, v, f"z[{name!r}]") for name, v in z.items()} if isinstance(z, Mapping) else _of(columns, z, "z")
+    z = (
+        {name: _of(columns, v, f"z[{name!r}]") for name, v in z.items()}
+        if isinstance(z, Mapping)
+        else _of(columns, z, "z")
+    )
     return _entries(problem, *contexts, a, _of(columns, y, "y"), z)
 
 
@@ -223,11 +293,16 @@ def _of(columns: Table, value: Any, what: str) -> Any:
     if not isinstance(value, str):
         return value
     if value not in columns:
-        raise ColumnError(f"{what}={value!r} is no column of the log, which has {listed(columns)}{hint(value, columns)}")
+        raise ColumnError(
+            f"{what}={value!r} is no column of the log, which has "
+            f"{listed(columns)}{hint(value, columns)}"
+        )
     return columns[value]
 
 
-def _entries(problem: Problem, contexts: np.ndarray, single: bool, a: Any, y: Any, z: Any) -> list[Entry]:
+def _entries(
+    problem: Problem, contexts: np.ndarray, single: bool, a: Any, y: Any, z: Any
+) -> list[Entry]:
     n = len(contexts)
     shape = shape_of(a, "a")
     if shape != (n,) and (shape, n) != ((), 1):
@@ -246,7 +321,15 @@ def _entries(problem: Problem, contexts: np.ndarray, single: bool, a: Any, y: An
     entries = []
     for i in range(n):
         action = problem.names.action(actions[i])
-        entries.append(Entry(i, contexts[i], action, read_outcomes(problem, contexts[i], action, ys[i], zs[i]), True))
+        entries.append(
+            Entry(
+                i,
+                contexts[i],
+                action,
+                read_outcomes(problem, contexts[i], action, ys[i], zs[i]),
+                True,
+            )
+        )
     return entries
 
 

@@ -1,8 +1,10 @@
-"""An agent's memory, kept: every step is durable before it counts, and a resumed agent has the same memory again.
+"""An agent's memory, kept: every step is durable before it counts, and a resumed agent has the same
+memory again.
 
-A step is computed in full, then written, and only then takes the place of the memory before it. An error before the write
-leaves everything as it was. An interrupt after the write leaves a step that is `_pending`: the next call looks into the
-journal and finishes it. Without a journal the steps are remembered in a list, for `amend`.
+A step is computed in full, then written, and only then takes the place of the memory before it. An
+error before the write leaves everything as it was. An interrupt after the write leaves a step that
+is `_pending`: the next call looks into the journal and finishes it. Without a journal the steps are
+remembered in a list, for `amend`.
 """
 
 from __future__ import annotations
@@ -39,13 +41,14 @@ from gedppl.learning.storing import NotStorableError, Reader, Writer
 from gedppl.problem import Problem
 from gedppl.rows import Rows
 
-# ======================================================================================================================
-# An agent's memory as arrays and JSON, and back: for snapshots, and for the hash that two equal memories share.
+# ==================================================================================================
+# An agent's memory as arrays and JSON, and back: for snapshots, and for the hash that two equal
+# memories share.
 #
-# Only data are stored. Models, predictors, radius rules and oracles are live objects: they are taken from a memory begun
-# afresh on the same problem and settings, and the stored data are put around them. Learners say themselves what they keep
-# (`learning/storing.py`).
-# ======================================================================================================================
+# Only data are stored. Models, predictors, radius rules and oracles are live objects: they are
+# taken from a memory begun afresh on the same problem and settings, and the stored data are put
+# around them. Learners say themselves what they keep (`learning/storing.py`).
+# ==================================================================================================
 
 
 def stored(memory: Memory, ledger: Ledger) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -55,12 +58,16 @@ def stored(memory: Memory, ledger: Ledger) -> tuple[dict[str, np.ndarray], dict[
 
 
 def state_hash(memory: Memory, ledger: Ledger) -> str:
-    """SHA-256 of everything that decides the next policy, and of the ledger: equal memories have equal hashes."""
+    """SHA-256 of everything that decides the next policy, and of the ledger: equal memories have
+    equal hashes.
+    """
     writer = _Writer(strict=False)
     tree = writer.memory(memory, ledger)
     h = hashlib.sha256(json.dumps(tree, sort_keys=True).encode())
     for name, array in writer.arrays.items():
-        h.update(f"{name}{array.dtype.str}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+        h.update(
+            f"{name}{array.dtype.str}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
+        )
     return h.hexdigest()
 
 
@@ -74,7 +81,10 @@ class _Writer(Writer):
                 at.append(i)
                 values.append(value)
         ordered = sorted(columns.items())
-        return [[name, self.array(np.array(at)), self.array(np.stack(values))] for (name, _), (at, values) in ordered]
+        return [
+            [name, self.array(np.array(at)), self.array(np.stack(values))]
+            for (name, _), (at, values) in ordered
+        ]
 
     def memory(self, memory: Memory, ledger: Ledger) -> dict[str, Any]:
         inbox, state = list(memory.inbox), memory.state
@@ -109,23 +119,37 @@ class _Writer(Writer):
         if memory.watch is not None:
             watch = memory.watch
             monitors = {name: self.array(array) for name, array in watch.guard.arrays().items()}
-            contexts = [watch.contexts.n, self.array(watch.contexts.mean), self.array(watch.contexts.scatter)]
+            contexts = [
+                watch.contexts.n,
+                self.array(watch.contexts.mean),
+                self.array(watch.contexts.scatter),
+            ]
             out["watch"] = {"monitors": monitors, "contexts": contexts, "logged": watch.logged}
         return out
 
     def _blocks(self, blocks: tuple[Block, ...]) -> list[Any]:
-        columns = [[getattr(b, name) for b in blocks] for name in ("start", "snapshot", "exploration")]
+        columns = [
+            [getattr(b, name) for b in blocks] for name in ("start", "snapshot", "exploration")
+        ]
         kinds = (np.int64, np.int64, float)
         stacked = [np.stack([getattr(b, name) for b in blocks]) for name in ("limits", "available")]
-        return [self.array(np.array(c, kind)) for c, kind in zip(columns, kinds)] + [self.array(s) for s in stacked]
+        return [self.array(np.array(c, kind)) for c, kind in zip(columns, kinds)] + [
+            self.array(s) for s in stacked
+        ]
 
 
-def restored(begin: Memory, arrays: Mapping[str, np.ndarray], tree: Mapping[str, Any]) -> tuple[Memory, Ledger]:
-    """The memory and ledger that were `stored`; `begin` is a memory begun afresh on the same problem and settings."""
+def restored(
+    begin: Memory, arrays: Mapping[str, np.ndarray], tree: Mapping[str, Any]
+) -> tuple[Memory, Ledger]:
+    """The memory and ledger that were `stored`; `begin` is a memory begun afresh on the same
+    problem and settings.
+    """
     try:
         return _Reader(arrays).memory(begin, tree)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise JournalCorruptError(f"a snapshot cannot be read: {type(error).__name__}: {error}") from error
+        raise JournalCorruptError(
+            f"a snapshot cannot be read: {type(error).__name__}: {error}"
+        ) from error
 
 
 class _Reader(Reader):
@@ -153,25 +177,45 @@ class _Reader(Reader):
                 problem = problem.with_limit(name, at_most)
         fresh, s = memory.state, tree["state"]
         assert fresh is not None
-        learners = {name: fresh.learners[name].restored(self, part) for name, part in s["learners"].items()}
+        learners = {
+            name: fresh.learners[name].restored(self, part) for name, part in s["learners"].items()
+        }
         state = replace(
-            fresh, problem=problem, learners=learners, t=s["t"], told=s["told"], refit_at=s["refit_at"],
-            played=self.array(s["played"]), blocks=self._blocks(s["blocks"]),
-        )  # fmt: skip
+            fresh,
+            problem=problem,
+            learners=learners,
+            t=s["t"],
+            told=s["told"],
+            refit_at=s["refit_at"],
+            played=self.array(s["played"]),
+            blocks=self._blocks(s["blocks"]),
+        )
         self._check(state, ledger)
         ids, first = self.array(tree["inbox"]), self.array(tree["first"])
         news = self.outcomes(len(ids), tree["news"])
-        inbox = [Entry(i, *ledger.asked[i], outcomes, f) for i, f, outcomes in zip(ids.tolist(), first.tolist(), news)]
+        inbox = [
+            Entry(i, *ledger.asked[i], outcomes, f)
+            for i, f, outcomes in zip(ids.tolist(), first.tolist(), news)
+        ]
         watch = memory.watch
         if watch is not None:
             n, mean, scatter = tree["watch"]["contexts"]
-            contexts = replace(watch.contexts, n=n, mean=self.array(mean), scatter=self.array(scatter))
-            guard = watch.guard.with_arrays({name: self.array(node) for name, node in tree["watch"]["monitors"].items()})
+            contexts = replace(
+                watch.contexts, n=n, mean=self.array(mean), scatter=self.array(scatter)
+            )
+            guard = watch.guard.with_arrays(
+                {name: self.array(node) for name, node in tree["watch"]["monitors"].items()}
+            )
             watch = replace(watch, guard=guard, contexts=contexts, logged=tree["watch"]["logged"])
         return replace(
-            memory, problem=problem, state=state, watch=watch, inbox=Inbox(inbox), active=tuple(tree["active"]),
+            memory,
+            problem=problem,
+            state=state,
+            watch=watch,
+            inbox=Inbox(inbox),
+            active=tuple(tree["active"]),
             alarms=tuple(Alarm(*a) for a in tree["alarms"]),
-        ), ledger  # fmt: skip
+        ), ledger
 
     def _blocks(self, columns: list[Any]) -> tuple[Block, ...]:
         start, snapshot, exploration, limits, available = (self.array(c) for c in columns)
@@ -180,7 +224,11 @@ class _Reader(Reader):
 
     def _check(self, state: State, ledger: Ledger) -> None:
         actions = [a for _, a in ledger.asked.values()]
-        if len(actions) != state.t or not state.blocks or set(state.learners) != set(state.problem.streams):
+        if (
+            len(actions) != state.t
+            or not state.blocks
+            or set(state.learners) != set(state.problem.streams)
+        ):
             raise ValueError(f"{len(actions)} decisions in round {state.t}")
         if actions and not 0 <= min(actions) <= max(actions) < state.problem.n_actions:
             raise ValueError("an action that does not exist")
@@ -188,7 +236,8 @@ class _Reader(Reader):
             raise ValueError("outcomes of decisions that were never made")
 
 
-SNAPSHOT_EVERY, SNAPSHOT_SHARE = 1000, 0.01  # decisions between two snapshots: this many, or this share of all so far
+# decisions between two snapshots: this many, or this share of all so far
+SNAPSHOT_EVERY, SNAPSHOT_SHARE = 1000, 0.01
 
 
 @dataclass(frozen=True)
@@ -198,7 +247,8 @@ class Resumed:
     decisions: int
     replayed: int  # records replayed, after the snapshot if there was one
     snapshot: int | None  # the record after which that snapshot was taken
-    differ: dict[str, tuple[str, str]]  # versions that are not those of the journal's start: (then, now)
+    # versions that are not those of the journal's start: (then, now)
+    differ: dict[str, tuple[str, str]]
 
     @property
     def exact(self) -> bool:
@@ -206,12 +256,24 @@ class Resumed:
         return not self.differ
 
     def __str__(self) -> str:
-        how = "from the start" if self.snapshot is None else f"after the snapshot at record {self.snapshot}"
+        how = (
+            "from the start"
+            if self.snapshot is None
+            else f"after the snapshot at record {self.snapshot}"
+        )
         said = f"{self.decisions} decisions, {self.replayed} records replayed {how}"
         if self.exact:
-            return f"{said}; the versions are the same: the next policy is what it would have been, bit for bit"
-        changes = ", ".join(f"{path.removeprefix('versions.')} was {old}, is {new}" for path, (old, new) in self.differ.items())
-        return f"{said}; other versions ({changes}): policies agree within about 1e-9, not bit for bit"
+            return (
+                f"{said}; the versions are the same: the next policy is what it would have "
+                "been, bit for bit"
+            )
+        changes = ", ".join(
+            f"{path.removeprefix('versions.')} was {old}, is {new}"
+            for path, (old, new) in self.differ.items()
+        )
+        return (
+            f"{said}; other versions ({changes}): policies agree within about 1e-9, not bit for bit"
+        )
 
 
 @dataclass(frozen=True)
@@ -228,7 +290,9 @@ class _Pending:
 
 @dataclass
 class Keeper:
-    """The memory in force, the ledger, and the journal or the history they rest on. Made by `begin` or `reopen`."""
+    """The memory in force, the ledger, and the journal or the history they rest on. Made by
+    `begin` or `reopen`.
+    """
 
     first: Memory  # before anything happened
     journal: Journal | None = None
@@ -244,7 +308,13 @@ class Keeper:
         self.memory = self.first
 
     @classmethod
-    def begin(cls, problem: Problem, chosen: Settings, guard: str | None, path: str | os.PathLike[str] | None) -> Keeper:
+    def begin(
+        cls,
+        problem: Problem,
+        chosen: Settings,
+        guard: str | None,
+        path: str | os.PathLike[str] | None,
+    ) -> Keeper:
         """A new run; with a path, a new journal."""
         _require_problem(problem)
         chosen.check(problem.streams)
@@ -255,11 +325,15 @@ class Keeper:
             except JournalExistsError as error:
                 if os.path.isdir(os.path.abspath(path)):
                     raise
-                raise JournalExistsError(f"{error}. To go on with it, use ged.resume({os.fspath(path)!r}, problem)") from error
+                raise JournalExistsError(
+                    f"{error}. To go on with it, use ged.resume({os.fspath(path)!r}, problem)"
+                ) from error
         return cls(Memory(problem, chosen, guard), journal)
 
     @classmethod
-    def reopen(cls, path: str | os.PathLike[str], problem: Problem, oracle: Any, confidence: Any) -> tuple[Keeper, Resumed]:
+    def reopen(
+        cls, path: str | os.PathLike[str], problem: Problem, oracle: Any, confidence: Any
+    ) -> tuple[Keeper, Resumed]:
         """The run that a journal holds."""
         _require_problem(problem)
         journal = Journal.open(path)
@@ -281,7 +355,7 @@ class Keeper:
     def rounds(self) -> int:
         return 0 if self.memory.state is None else self.memory.state.t
 
-    # replaying ----------------------------------------------------------------------------------------------------------
+    # replaying ------------------------------------------------------------------------------------
 
     def records(self, kind: str | None = None) -> Iterable[Record]:
         """Everything that happened."""
@@ -290,14 +364,18 @@ class Keeper:
         return (r for r in recorder.remembered(self.history) if kind is None or r.kind == kind)
 
     def amended(self, key: int, news: Outcomes) -> tuple[Memory, Ledger]:
-        """The memory and ledger as they would be, had these outcomes been told in place of the ones that were."""
+        """The memory and ledger as they would be, had these outcomes been told in place of the
+        ones that were.
+        """
         amendments = recorder.amendments(self.records("amend"))
         amendments[key] = amendments.get(key, {}) | news
         ledger = Ledger()
         return recorder.replayed(self.first, ledger, self.records(), amendments), ledger
 
     def _catch_up(self) -> tuple[int, int | None]:
-        """Bring the memory to the journal's end: records replayed, and from which record's snapshot, if there was one."""
+        """Bring the memory to the journal's end: records replayed, and from which record's
+        snapshot, if there was one.
+        """
         assert self.journal is not None
         count = 0
 
@@ -312,34 +390,45 @@ class Keeper:
         if snapshot is not None:
             after = snapshot.sequence + 1
             try:
-                if not any(True for _ in self.journal.records("amend", start=after)):  # else what it holds was amended
+                # else what it holds was amended
+                if not any(True for _ in self.journal.records("amend", start=after)):
                     self.memory, self.ledger = restored(self.first, snapshot.arrays, snapshot.meta)
                     self._saved_at = self.rounds
-                    self.memory = recorder.replayed(self.memory, self.ledger, counted(self.journal.records(start=after)))
+                    self.memory = recorder.replayed(
+                        self.memory, self.ledger, counted(self.journal.records(start=after))
+                    )
                     return count, snapshot.sequence
             except JournalCorruptError as error:
-                warnings.warn(f"{error}; replaying all of {self.journal.path} instead", RuntimeWarning, stacklevel=5)
+                warnings.warn(
+                    f"{error}; replaying all of {self.journal.path} instead",
+                    RuntimeWarning,
+                    stacklevel=5,
+                )
         self.ledger, count = Ledger(), 0
         amendments = recorder.amendments(self.records("amend"))
-        self.memory = recorder.replayed(self.first, self.ledger, counted(self.records()), amendments)
+        self.memory = recorder.replayed(
+            self.first, self.ledger, counted(self.records()), amendments
+        )
         return count, None
 
-    # changing -----------------------------------------------------------------------------------------------------------
+    # changing -------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Finish, or forget, a step that was interrupted."""
         if self.journal is not None:
             self.journal.settle()
         if self._pending is not None:
-            if self.journal is None or len(self.journal) == self._pending.first + len(self._pending.records):
+            if self.journal is None or len(self.journal) == self._pending.first + len(
+                self._pending.records
+            ):
                 self._finish(self._pending)
             self._pending = None
 
     def learned(self, context: np.ndarray | None) -> tuple[Memory, str | None]:
         """The memory with everything told so far learned; or, if that fails, as it is, and why.
 
-        Kept until something else is told, so that it is computed once. Before the first decision `context` (dx,) stands
-        in for it, and nothing is kept.
+        Kept until something else is told, so that it is computed once. Before the first decision
+        `context` (dx,) stands in for it, and nothing is kept.
         """
         if self.memory.state is None:
             assert context is not None
@@ -350,7 +439,10 @@ class Keeper:
             except LearningError as error:
                 return self.memory, str(error)
             except Exception as error:
-                return self.memory, f"the outcomes told could not be learned: {type(error).__name__}: {error}"
+                return (
+                    self.memory,
+                    f"the outcomes told could not be learned: {type(error).__name__}: {error}",
+                )
         return self._absorbed, None
 
     def commit(
@@ -362,11 +454,13 @@ class Keeper:
         told: dict[int, Outcomes] | None = None,
         ledger: Ledger | None = None,
     ) -> list[Alarm]:
-        """Write a step down, then let it count. The alarms that it set off are written with it, and returned."""
+        """Write a step down, then let it count. The alarms that it set off are written with it,
+        and returned.
+        """
         alarms = [a for a in after.alarms[len(self.memory.alarms) :] if ledger is None]
         said: list[recorder.Step] = [("alarm", recorder.alarm_payload(a)) for a in alarms]
-        # Before the step, so that one it acknowledges is not raised again by a replay; but before the first thing that ever
-        # happened, a decision or logged rows, there are no monitors.
+        # Before the step, so that one it acknowledges is not raised again by a replay; but before
+        # the first thing that ever happened, a decision or logged rows, there are no monitors.
         last = self.memory.state is None or any(kind == "observe" for kind, _ in records)
         records = [*records, *said] if last else [*said, *records]
         first = len(self.history) if self.journal is None else len(self.journal)
@@ -377,7 +471,9 @@ class Keeper:
             except JournalError as error:
                 self._pending = None  # nothing was acknowledged
                 if type(error) is JournalError:
-                    raise JournalError(f"{error}; from an agent: close() it, then ged.resume") from error
+                    raise JournalError(
+                        f"{error}; from an agent: close() it, then ged.resume"
+                    ) from error
                 raise
         self.settle()
         return alarms
@@ -394,15 +490,21 @@ class Keeper:
         self._absorbed = None
         self.memory = step.memory
 
-    # keeping ------------------------------------------------------------------------------------------------------------
+    # keeping --------------------------------------------------------------------------------------
 
     def save_if_due(self) -> None:
-        """A snapshot now and then. That it fails is no reason to take an acknowledged decision from the caller."""
+        """A snapshot now and then. That it fails is no reason to take an acknowledged decision
+        from the caller.
+        """
         if self.rounds - self._saved_at >= max(SNAPSHOT_EVERY, SNAPSHOT_SHARE * self.rounds):
             try:
                 self.save()
             except JournalError as error:
-                warnings.warn(f"no snapshot could be stored, nothing else is lost: {error}", RuntimeWarning, stacklevel=4)
+                warnings.warn(
+                    f"no snapshot could be stored, nothing else is lost: {error}",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
 
     def save(self) -> bool:
         """Store a snapshot; whether there is one of this state now."""
@@ -414,7 +516,11 @@ class Keeper:
             self._can_save = False
             return False
         except JournalFullError as error:
-            warnings.warn(f"no snapshot could be stored, nothing else is lost: {error}", RuntimeWarning, stacklevel=4)
+            warnings.warn(
+                f"no snapshot could be stored, nothing else is lost: {error}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
             return False
         self._saved_at = self.rounds
         return True
@@ -432,22 +538,29 @@ class Keeper:
 
 def _require_problem(problem: Any) -> None:
     if not isinstance(problem, Problem):
-        raise ProblemError(f"an agent decides a ged.Problem, got a {type(problem).__name__}: {problem!r}")
+        raise ProblemError(
+            f"an agent decides a ged.Problem, got a {type(problem).__name__}: {problem!r}"
+        )
 
 
-# ======================================================================================================================
-# Every row that a stream was told, from the ledger and from logged rows: what a posterior is computed from.
-# ======================================================================================================================
+# ==================================================================================================
+# Every row that a stream was told, from the ledger and from logged rows: what a posterior is
+# computed from.
+# ==================================================================================================
 
 
 def rows_of(keeper: Keeper, stream: str) -> Rows | None:
-    """The rows learned of a stream, logged ones first; None if there are none. Outcomes that are too young wait on."""
+    """The rows learned of a stream, logged ones first; None if there are none. Outcomes that are
+    too young wait on.
+    """
     problem, ledger = keeper.memory.problem, keeper.ledger
     payloads = [record.payload for record in keeper.records("observe")]
     logged = recorder.logged_entries(problem, payloads, None) if payloads else []
     old = keeper.rounds - problem.outcome_age
     told = [
-        Entry(len(logged) + key, *ledger.asked[key], ledger.told[key], first=True) for key in sorted(ledger.told) if key <= old
+        Entry(len(logged) + key, *ledger.asked[key], ledger.told[key], first=True)
+        for key in sorted(ledger.told)
+        if key <= old
     ]
     found = rows_by_stream(problem, [*logged, *told]).get(stream)
     return None if found is None else Rows.of(*found)

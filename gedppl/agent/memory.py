@@ -1,6 +1,8 @@
-"""What an agent knows, and the steps that change it. Pure: each returns a new `Memory` and leaves the old one valid.
+"""What an agent knows, and the steps that change it. Pure: each returns a new `Memory` and leaves
+the old one valid.
 
-The same steps are taken when something happens and when a journal is replayed, so that both end in the same memory.
+The same steps are taken when something happens and when a journal is replayed, so that both end in
+the same memory.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from gedppl.problem import Problem
 
 
 class Inbox:
-    """Outcomes told and not yet learned: looks at a shared list that only grows, so that a step costs O(1)."""
+    """Outcomes told and not yet learned: looks at a shared list that only grows, so that a step
+    costs O(1).
+    """
 
     __slots__ = ("_entries", "_n")
 
@@ -33,7 +37,9 @@ class Inbox:
     def plus(self, entries: Sequence[Entry]) -> Inbox:
         other = Inbox.__new__(Inbox)
         # somebody else went on from here: take a branch of our own
-        other._entries = self._entries if len(self._entries) == self._n else self._entries[: self._n]
+        other._entries = (
+            self._entries if len(self._entries) == self._n else self._entries[: self._n]
+        )
         other._entries.extend(entries)
         other._n = self._n + len(entries)
         return other
@@ -70,7 +76,11 @@ class Memory:
     @property
     def available(self) -> np.ndarray:
         """(K,) actions on offer."""
-        return np.ones(self.problem.n_actions, bool) if self.state is None else self.state.blocks[-1].available.copy()
+        return (
+            np.ones(self.problem.n_actions, bool)
+            if self.state is None
+            else self.state.blocks[-1].available.copy()
+        )
 
 
 def started(memory: Memory, x: np.ndarray) -> Memory:
@@ -83,7 +93,9 @@ def started(memory: Memory, x: np.ndarray) -> Memory:
 
 
 def absorbed(memory: Memory) -> Memory:
-    """With everything told so far that is old enough shown to the monitors, then learned; the rest waits on."""
+    """With everything told so far that is old enough shown to the monitors, then learned; the
+    rest waits on.
+    """
     state = memory.state
     if state is None or not len(memory.inbox):
         return memory
@@ -95,11 +107,16 @@ def absorbed(memory: Memory) -> Memory:
     with _learning():
         memory = _watched(memory, due, decided=True)
         rounds = sum(e.first for e in due)
-        return _learned(evolved(memory, inbox=waiting), ged_ucb.update(state, rows_by_stream(memory.problem, due), rounds))
+        return _learned(
+            evolved(memory, inbox=waiting),
+            ged_ucb.update(state, rows_by_stream(memory.problem, due), rounds),
+        )
 
 
 def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:
-    """One more decision, at x (dx,). `learned` False: the feedback before it could not be learned and waits on."""
+    """One more decision, at x (dx,). `learned` False: the feedback before it could not be
+    learned and waits on.
+    """
     memory = started(memory, x)
     if learned:
         memory = absorbed(memory)
@@ -113,7 +130,9 @@ def told(memory: Memory, entries: Sequence[Entry]) -> Memory:
 
 
 def observed(memory: Memory, entries: Sequence[Entry]) -> Memory:
-    """Logged rows, in their order, with refits in between, so that each is predicted from those before it."""
+    """Logged rows, in their order, with refits in between, so that each is predicted from those
+    before it.
+    """
     memory = absorbed(started(memory, entries[0].x))
     assert memory.state is not None
     with _learning():
@@ -139,7 +158,9 @@ def alarmed(memory: Memory, alarm: Alarm) -> Memory:
 
 
 def doubted(memory: Memory, found: Sequence[Refuted]) -> Memory:
-    """What the confidence sets refute, as alarms. It stays refuted, so that what was acknowledged is not raised again."""
+    """What the confidence sets refute, as alarms. It stays refuted, so that what was
+    acknowledged is not raised again.
+    """
     if memory.watch is None or memory.state is None:
         return memory
     known = {alarm.name for alarm in memory.alarms}
@@ -153,7 +174,9 @@ def doubted(memory: Memory, found: Sequence[Refuted]) -> Memory:
 
 
 def acknowledged(memory: Memory, name: str) -> Memory:
-    """An alarm is looked into and the run goes on; its monitor begins anew, with its share of delta once more."""
+    """An alarm is looked into and the run goes on; its monitor begins anew, with its share of
+    delta once more.
+    """
     memory = absorbed(memory)
     watch = memory.watch and memory.watch.restarted(name)
     return evolved(memory, watch=watch, active=tuple(a for a in memory.active if a != name))
@@ -167,7 +190,9 @@ def _learning() -> Iterator[None]:
     except GedError:
         raise
     except Exception as error:
-        raise LearningError(f"the outcomes told could not be learned: {type(error).__name__}: {error}") from error
+        raise LearningError(
+            f"the outcomes told could not be learned: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _watched(memory: Memory, entries: Sequence[Entry], *, decided: bool) -> Memory:

@@ -1,8 +1,10 @@
-"""The guard at work: what an agent shows its monitors, and which predictive distribution they bet against.
+"""The guard at work: what an agent shows its monitors, and which predictive distribution they bet
+against.
 
-Outcomes are shown at the moment they are taken in, in the order of decision ids, each beside a predictive that was fixed
-before it: from the rows taken in earlier, and inside a batch told together from the rows of the batch with smaller ids
-(refreshed each time the data grew by a tenth). So the order of arrival does not matter here either.
+Outcomes are shown at the moment they are taken in, in the order of decision ids, each beside a
+predictive that was fixed before it: from the rows taken in earlier, and inside a batch told
+together from the rows of the batch with smaller ids (refreshed each time the data grew by a tenth).
+So the order of arrival does not matter here either.
 
     limit:<constraint>       the realised cost against the limit in force when the decision was made
     certified:<constraint>   the outcome of an action against the certified value of its functional
@@ -12,21 +14,25 @@ before it: from the rows taken in earlier, and inside a batch told together from
     drift:<outcome>          the same, with an eye on late changes
     delay:<outcome>          the outcome against how late it was told
 
-Limits are watched where the constraint is on an expectation and has a lower end, which is all that the bet needs; certified
-values where they are proved, for every functional that outcomes can speak of (`certified_cost`). `Watch.watched` says which.
-Warm-up rounds of the paper's kind are left out.
+Limits are watched where the constraint is on an expectation and has a lower end, which is all that
+the bet needs; certified values where they are proved, for every functional that outcomes can speak
+of (`certified_cost`). `Watch.watched` says which. Warm-up rounds of the paper's kind are left out.
 
-What the confidence sets themselves show is in `gedppl.ged_ucb.costs` and costs no delta of the guard:
+What the confidence sets themselves show is in `gedppl.ged_ucb.costs` and costs no delta of the
+guard:
 
     empty:<outcome>          no parameter of the class is left
-    range:<constraint>, safe_value:<constraint>, bounds:<outcome>, declared:<outcome>     what was declared holds for none of them
+    range:<constraint>, safe_value:<constraint>, bounds:<outcome>, declared:<outcome>
+        what was declared holds for none of them
 
-Only limits, certified values, and refuted or empty classes that a limit rests on, stop a run: if the limits are kept and the
-truth lies in the class, the chance that this ever happens is at most delta for the guard, besides the delta of the sets,
-whatever the prior. After a refuted declaration no action is known to be safe, and `ask` refuses. A refuted utility costs utility,
-never a limit, so it warns, as do the others; a prior that conflicts with the truth can set those off.
-A class can be refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones, and linear predictors
-with score equations. For other programs (a learned noise scale among them) the model's alarms warn only.
+Only limits, certified values, and refuted or empty classes that a limit rests on, stop a run: if
+the limits are kept and the truth lies in the class, the chance that this ever happens is at most
+delta for the guard, besides the delta of the sets, whatever the prior. After a refuted declaration
+no action is known to be safe, and `ask` refuses. A refuted utility costs utility, never a limit, so
+it warns, as do the others; a prior that conflicts with the truth can set those off. A class can be
+refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones, and linear
+predictors with score equations. For other programs (a learned noise scale among them) the model's
+alarms warn only.
 """
 
 from __future__ import annotations
@@ -76,7 +82,8 @@ class Watch:
     guard: Guard
     contexts: OutlierCheck
     logged: int  # logged rows taken in
-    watched: Mapping[str, str]  # constraint -> what its outcomes are held against, for the certificate
+    # constraint -> what its outcomes are held against, for the certificate
+    watched: Mapping[str, str]
 
     @classmethod
     def begin(cls, state: ged_ucb.State, x: np.ndarray) -> Watch:
@@ -90,15 +97,31 @@ class Watch:
                     limits[c.name] = (c.at_most, floor.low, NO_UPPER_END)
                 at_safe = float(evaluate(c.safe_value, x[None], f"safe_value of {c.name!r}")[0])
                 cost = safe_cost(c, c.functional.low, x, problem.safe_action, at_safe)
-                if cost is not None and cost.limit is not None and cost.floor is not None and cost.floor.low < cost.limit:
+                if (
+                    cost is not None
+                    and cost.limit is not None
+                    and cost.floor is not None
+                    and cost.floor.low < cost.limit
+                ):
                     safe_values[c.name] = (cost.limit, cost.floor.low, NO_UPPER_END)
                 others = [a for a in range(problem.n_actions) if a != problem.safe_action]
-                # where the top of the likelihood is not known, bounds are a search's as soon as there are data
-                bounds = _certified(state, c, x[None]) if others and state.learners[c.stream].refutable else None
-                cost = None if bounds is None else certified_cost(c, c.functional.low, x, others[0], bounds.at(0, others[0]))
+                # where the top of the likelihood is not known, bounds are a search's as soon as
+                # there are data
+                bounds = (
+                    _certified(state, c, x[None])
+                    if others and state.learners[c.stream].refutable
+                    else None
+                )
+                cost = (
+                    None
+                    if bounds is None
+                    else certified_cost(c, c.functional.low, x, others[0], bounds.at(0, others[0]))
+                )
                 if cost and cost.limit is not None and cost.floor is not None:
                     certified[c.name] = (cost.limit, cost.floor.low, NO_UPPER_END)
-        models = [name for name, learner in state.learners.items() if learner.has_predictive(x[None])]
+        models = [
+            name for name, learner in state.learners.items() if learner.has_predictive(x[None])
+        ]
         width = len(x)
         guard = Guard.create(
             dx=width,
@@ -114,17 +137,21 @@ class Watch:
         watched = {c.name: _what_watches(c, guard) for _, c in problem.learned}
         return cls(guard, OutlierCheck.create(dx=columns), 0, watched)
 
-    # contexts ---------------------------------------------------------------------------------------------------------
+    # contexts -------------------------------------------------------------------------------------
 
     def flag(self, x: np.ndarray) -> str:
         """A sentence if the context (dx,) is far outside of what was seen, else ""."""
         sentence = self.contexts.flag(self._columns(x))
         if sentence and len(x) > OUTLIER_COLUMNS:
-            sentence += f" (x[...] are {self.contexts.dx} random projections of the {len(x)} columns)"
+            sentence += (
+                f" (x[...] are {self.contexts.dx} random projections of the {len(x)} columns)"
+            )
         return sentence
 
     def include(self, x: np.ndarray, t: int) -> Watch:
-        """Take in the context of round t; of a long run one in t / 250, which is enough and costs nothing."""
+        """Take in the context of round t; of a long run one in t / 250, which is enough and
+        costs nothing.
+        """
         if t >= 500 and t % (t // 250):
             return self
         return evolved(self, contexts=self.contexts.include(self._columns(x)))
@@ -132,19 +159,25 @@ class Watch:
     def _columns(self, x: np.ndarray) -> np.ndarray:
         return x if len(x) <= OUTLIER_COLUMNS else Bets(len(x), 1).projected(x)
 
-    # outcomes ---------------------------------------------------------------------------------------------------------
+    # outcomes -------------------------------------------------------------------------------------
 
-    def take_in(self, state: ged_ucb.State, entries: Sequence[Entry], *, decided: bool) -> tuple[Watch, list[Alarm]]:
-        """Show the monitors outcomes that `state` has not learned yet; the alarms that they set off.
+    def take_in(
+        self, state: ged_ucb.State, entries: Sequence[Entry], *, decided: bool
+    ) -> tuple[Watch, list[Alarm]]:
+        """Show the monitors outcomes that `state` has not learned yet; the alarms that they set
+        off.
 
-        `decided` says whether the agent made these decisions: only then is it answerable for their costs.
+        `decided` says whether the agent made these decisions: only then is it answerable for their
+        costs.
         """
         guard, alarms, learners = self.guard, [], dict(state.learners)
         ordered = sorted(entries, key=lambda e: e.id)
         chunks = list(_tenths(ordered, state.told))
         # logged rows have no decision id: they are numbered on from those before
         shift = 0 if decided else FIRST_LOGGED + self.logged - ordered[0].id
-        certified = iter(_certified_costs(state, guard, ordered) if decided else [{}] * len(ordered))
+        certified = iter(
+            _certified_costs(state, guard, ordered) if decided else [{}] * len(ordered)
+        )
         for i, chunk in enumerate(chunks):
             pits = self._pits(state, learners, chunk, shift)
             for entry, its_pits in zip(chunk, pits):
@@ -158,7 +191,9 @@ class Watch:
                     guard = guard.paid(name, learners[name].log_predictive(x, a, y))
                 if i + 1 < len(chunks):
                     learners[name] = learners[name].absorb(x, a, y)
-        return evolved(self, guard=guard, logged=self.logged + (0 if decided else len(entries))), alarms
+        return evolved(
+            self, guard=guard, logged=self.logged + (0 if decided else len(entries))
+        ), alarms
 
     def _pits(
         self, state: ged_ucb.State, learners: dict[str, Learner], chunk: Sequence[Entry], shift: int
@@ -167,22 +202,35 @@ class Watch:
         for number, name in enumerate(state.learners):
             if f"calibration:{name}" not in self.guard.monitors:
                 continue
-            told = [(i, e, _played(state.problem, e, name, learned=True)) for i, e in enumerate(chunk)]
+            told = [
+                (i, e, _played(state.problem, e, name, learned=True)) for i, e in enumerate(chunk)
+            ]
             rows = [(i, e, value) for i, e, value in told if value is not None]
             if not rows:
                 continue
             x, a = np.stack([e.x for _, e, _ in rows]), np.array([e.action for _, e, _ in rows])
-            below, at = learners[name].predictive_cdf(x, a, np.array([value for _, _, value in rows]))
+            below, at = learners[name].predictive_cdf(
+                x, a, np.array([value for _, _, value in rows])
+            )
             for (i, e, _), lower, upper in zip(rows, below, at):
                 if not (math.isfinite(lower) and math.isfinite(upper)):
                     continue  # a broken fit is reported by the oracle's status, not by a bet
-                # from 1: numpy pads seeds with zeros, and [seed, id, 0] would be the stream that drew the action itself
-                uniform = pit_uniform(state.settings.seed, e.id + shift, number + 1) if upper > lower else 0.5
-                out[i][name] = randomised_pit(min(max(lower, 0.0), 1.0), min(max(upper, lower, 0.0), 1.0), uniform)
+                # from 1: numpy pads seeds with zeros, and [seed, id, 0] would be the stream that
+                # drew the action itself
+                uniform = (
+                    pit_uniform(state.settings.seed, e.id + shift, number + 1)
+                    if upper > lower
+                    else 0.5
+                )
+                out[i][name] = randomised_pit(
+                    min(max(lower, 0.0), 1.0), min(max(upper, lower, 0.0), 1.0), uniform
+                )
         return out
 
     def learned(self, state: ged_ucb.State) -> tuple[Watch, list[Alarm]]:
-        """Weigh what was shown against the best parameters, now that `state` has learned it; the alarms that this set off."""
+        """Weigh what was shown against the best parameters, now that `state` has learned it; the
+        alarms that this set off.
+        """
 
         def tops(name: str, marks: np.ndarray) -> np.ndarray:
             return np.array([state.learners[name].top(since) for since in marks])
@@ -196,21 +244,31 @@ class Watch:
         return name in self.guard.monitors or kind in KINDS
 
     def restarted(self, name: str) -> Watch:
-        """The same with one monitor at its start: after an alarm was looked into. What the sets refute has no monitor."""
+        """The same with one monitor at its start: after an alarm was looked into. What the sets
+        refute has no monitor.
+        """
         if name not in self.guard.monitors:
             return self
-        return evolved(self, guard=Guard({**self.guard.monitors, name: self.guard.monitors[name].fresh()}))
+        return evolved(
+            self, guard=Guard({**self.guard.monitors, name: self.guard.monitors[name].fresh()})
+        )
 
 
 def stops(alarm: str, problem: Problem) -> bool:
-    """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a limit rests on what it doubts."""
+    """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a
+    limit rests on what it doubts.
+    """
     kind, _, name = alarm.partition(":")
     learned_by_limits = {c.stream for _, c in problem.learned}
-    return kind in ("limit", "certified") or (kind in ("refuted", "empty") and name in learned_by_limits)
+    return kind in ("limit", "certified") or (
+        kind in ("refuted", "empty") and name in learned_by_limits
+    )
 
 
 def refuses(alarm: str) -> bool:
-    """Whether after an alarm nothing is known to be safe: what was declared is refuted, and the safe action rests on that."""
+    """Whether after an alarm nothing is known to be safe: what was declared is refuted, and the
+    safe action rests on that.
+    """
     return alarm.partition(":")[0] in DECLARATIONS
 
 
@@ -223,7 +281,7 @@ def what_then(alarm: str, guard: str | None, problem: Problem) -> str:
     return "The run goes on."
 
 
-# what the monitors see ------------------------------------------------------------------------------------------------
+# what the monitors see ----------------------------------------------------------------------------
 
 
 def _tenths(entries: Sequence[Entry], told: int) -> Iterator[Sequence[Entry]]:
@@ -236,16 +294,22 @@ def _tenths(entries: Sequence[Entry], told: int) -> Iterator[Sequence[Entry]]:
 
 
 def _played(problem: Problem, entry: Entry, stream: str, *, learned: bool) -> float | None:
-    """The outcome of the action played, if it was told (and, with `learned`, if the models learn from it)."""
+    """The outcome of the action played, if it was told (and, with `learned`, if the models learn
+    from it).
+    """
     value = entry.outcomes.get(stream)
-    if value is None or (learned and not problem.learn_safe and entry.action == problem.safe_action):
+    if value is None or (
+        learned and not problem.learn_safe and entry.action == problem.safe_action
+    ):
         return None
     number = float(value if value.ndim == 0 else value[entry.action])
     return None if math.isnan(number) else number
 
 
 def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
-    """Monitor -> what this outcome says of a limit, the one in force when the decision was made, and of a safe value."""
+    """Monitor -> what this outcome says of a limit, the one in force when the decision was made,
+    and of a safe value.
+    """
     if state.settings.warmup == "paper" and entry.id < state.warmup:
         return {}
     problem = state.problem
@@ -257,7 +321,9 @@ def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
             continue
         if f"limit:{c.name}" in guard.monitors:
             limit = float(block.limits[j])
-            out[f"limit:{c.name}"] = limit_cost(c, z, entry.x, entry.action, limit, problem.n_actions)
+            out[f"limit:{c.name}"] = limit_cost(
+                c, z, entry.x, entry.action, limit, problem.n_actions
+            )
         if f"safe_value:{c.name}" in guard.monitors and entry.action == problem.safe_action:
             safe_value = float(problem.safe_values(entry.x[None])[0, j])
             out[f"safe_value:{c.name}"] = safe_cost(c, z, entry.x, entry.action, safe_value)
@@ -266,13 +332,19 @@ def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
 
 @dataclass(frozen=True)
 class Certified:
-    """What the sets prove of n contexts: upper values of a functional and, where that is the variance, the means' range."""
+    """What the sets prove of n contexts: upper values of a functional and, where that is the
+    variance, the means' range.
+    """
 
     upper: np.ndarray  # (n, K)
     means: tuple[np.ndarray, np.ndarray] | None  # each (n, K)
 
     def at(self, i: int, action: int) -> Proved:
-        means = None if self.means is None else (float(self.means[0][i, action]), float(self.means[1][i, action]))
+        means = (
+            None
+            if self.means is None
+            else (float(self.means[0][i, action]), float(self.means[1][i, action]))
+        )
         return Proved(float(self.upper[i, action]), means)
 
 
@@ -292,42 +364,66 @@ def _certified(state: ged_ucb.State, c: Constraint, x: np.ndarray) -> Certified 
     if c.functional.name != "variance":
         return Certified(bounds.upper, None)
     means = learner.bounds(ANY_MEAN, x, n_actions)
-    return Certified(bounds.upper, (means.lower, means.upper)) if means.guaranteed and not means.empty else None
+    return (
+        Certified(bounds.upper, (means.lower, means.upper))
+        if means.guaranteed and not means.empty
+        else None
+    )
 
 
-def _certified_costs(state: ged_ucb.State, guard: Guard, entries: Sequence[Entry]) -> list[dict[str, Cost]]:
-    """For each entry, monitor -> what its outcome says of the value that was proved of its action before it was learned."""
+def _certified_costs(
+    state: ged_ucb.State, guard: Guard, entries: Sequence[Entry]
+) -> list[dict[str, Cost]]:
+    """For each entry, monitor -> what its outcome says of the value that was proved of its
+    action before it was learned.
+    """
     first = state.warmup if state.settings.warmup == "paper" else 0
     out: list[dict[str, Cost]] = [{} for _ in entries]
     for _, c in state.problem.learned:
         key = f"certified:{c.name}"
         if key not in guard.monitors:
             continue
-        told = [(i, e, _played(state.problem, e, c.stream, learned=True)) for i, e in enumerate(entries) if e.id >= first]
-        rows = [(i, e, z) for i, e, z in told if z is not None and e.action != state.problem.safe_action]
+        told = [
+            (i, e, _played(state.problem, e, c.stream, learned=True))
+            for i, e in enumerate(entries)
+            if e.id >= first
+        ]
+        rows = [
+            (i, e, z) for i, e, z in told if z is not None and e.action != state.problem.safe_action
+        ]
         found = _certified(state, c, np.stack([e.x for _, e, _ in rows])) if rows else None
         for row, (i, e, z) in enumerate(rows):
-            cost = None if found is None else certified_cost(c, z, e.x, e.action, found.at(row, e.action))
+            cost = (
+                None
+                if found is None
+                else certified_cost(c, z, e.x, e.action, found.at(row, e.action))
+            )
             if cost is not None:
                 out[i][key] = cost
     return out
 
 
 def _first_actions(guard: Guard, problem: Problem) -> int:
-    """Actions at the start of the run; the bets on an action added later go with those on an old one."""
+    """Actions at the start of the run; the bets on an action added later go with those on an old
+    one.
+    """
     known = [m.bets.n_actions for m in guard.monitors.values() if isinstance(m, PitMonitor)]
     return known[0] if known else problem.n_actions
 
 
-# what an outcome says of a limit --------------------------------------------------------------------------------------
-# What a realised outcome says to the monitors of limits and of safe values, with no word from the model but its lower end.
+# what an outcome says of a limit ------------------------------------------------------------------
+# What a realised outcome says to the monitors of limits and of safe values, with no word from the
+# model but its lower end.
 #
-# A limit on sum_a pi_a T(g_a) is watched where T is an expectation: then one outcome, whichever action was drawn, is an unbiased
-# word on it. Quantiles, variances and CVaRs are none: the value of a mixture is not the mixture of the values. For the safe
-# action alone, which is no mixture, more can be said: T <= c0 implies
+# A limit on sum_a pi_a T(g_a) is watched where T is an expectation: then one outcome, whichever
+# action was drawn, is an unbiased word on it. Quantiles, variances and CVaRs are none: the value of
+# a mixture is not the mixture of the values. For the safe action alone, which is no mixture, more
+# can be said: T <= c0 implies
 #
 #     quantile at level q     P(Y > c0) <= 1 - q
-#     CVaR at level q         E(Y - c0)+ <= (1 - q)(c0 - l),  where Y >= l   (E(Y - v)+ with v the quantile is (1 - q)(CVaR - v))
+#     CVaR at level q
+#         E(Y - c0)+ <= (1 - q)(c0 - l),  where Y >= l   (E(Y - v)+ with v the quantile is (1 -
+#         q)(CVaR - v))
 #
 # Axis letters: n contexts, K actions.
 
@@ -336,10 +432,13 @@ EXPECTATIONS = ("mean", "second_moment", "probability")
 IN_SCALES: dict[str, Callable[[float], float]] = {
     "mean": lambda level: 0.0,
     "quantile": lambda level: float(ndtri(level)),
-    "cvar": lambda level: math.exp(-0.5 * float(ndtri(level)) ** 2) / math.sqrt(2.0 * math.pi) / (1.0 - level),
+    "cvar": lambda level: (
+        math.exp(-0.5 * float(ndtri(level)) ** 2) / math.sqrt(2.0 * math.pi) / (1.0 - level)
+    ),
 }  # how many scales of its noise a functional of a Normal lies over loc
 ANY_MEAN = mean(-1e100, 1e100)
-LEAST = 1e-6  # share of the range: an upper bound of 0 is tested as this, which is as true and leaves room to bet
+# share of the range: an upper bound of 0 is tested as this, which is as true and leaves room to bet
+LEAST = 1e-6
 
 
 def says_something(functional: Functional) -> bool:
@@ -348,13 +447,17 @@ def says_something(functional: Functional) -> bool:
 
 
 def limit_floor(c: Constraint, x: np.ndarray, n_actions: int) -> Floor | None:
-    """The lower end of what an outcome at context x (dx,) says of a limit, whichever action is drawn; None: not watched."""
+    """The lower end of what an outcome at context x (dx,) says of a limit, whichever action is
+    drawn; None: not watched.
+    """
     if not says_something(c.functional):
         return None
     return outcome_floor(c, x, np.arange(n_actions)) if c.functional.name == "mean" else Floor(0.0)
 
 
-def limit_cost(c: Constraint, z: float, x: np.ndarray, action: int, limit: float, n_actions: int) -> Cost | None:
+def limit_cost(
+    c: Constraint, z: float, x: np.ndarray, action: int, limit: float, n_actions: int
+) -> Cost | None:
     """What outcome z of one decision says of its limit; None where there is no room for a bet."""
     floor = limit_floor(c, x, n_actions)
     if floor is None or not floor.low < limit:
@@ -362,7 +465,9 @@ def limit_cost(c: Constraint, z: float, x: np.ndarray, action: int, limit: float
     return Cost(realised(c.functional, np.asarray(z), x, action), limit, floor)
 
 
-def safe_cost(c: Constraint, z: float, x: np.ndarray, safe_action: int, safe_value: float) -> Cost | None:
+def safe_cost(
+    c: Constraint, z: float, x: np.ndarray, safe_action: int, safe_value: float
+) -> Cost | None:
     """What outcome z of the safe action says of its declared value; None: not watched."""
     f, only = c.functional, np.array([safe_action])
     if not is_plain(f):
@@ -373,7 +478,9 @@ def safe_cost(c: Constraint, z: float, x: np.ndarray, safe_action: int, safe_val
         floor = outcome_floor(c, x, only)
         if floor is None or floor.excess or not floor.low < safe_value:
             return None
-        return Cost(max(z - safe_value, 0.0), (1.0 - f.level) * (safe_value - floor.low), Floor(0.0))
+        return Cost(
+            max(z - safe_value, 0.0), (1.0 - f.level) * (safe_value - floor.low), Floor(0.0)
+        )
     if f.name not in EXPECTATIONS:
         return None
     floor = outcome_floor(c, x, only) if f.name == "mean" else Floor(0.0)
@@ -383,23 +490,32 @@ def safe_cost(c: Constraint, z: float, x: np.ndarray, safe_action: int, safe_val
     return Cost(realised(f, np.asarray(z), x, safe_action), limit, floor)
 
 
-def certified_cost(c: Constraint, z: float, x: np.ndarray, action: int, proved: Proved) -> Cost | None:
+def certified_cost(
+    c: Constraint, z: float, x: np.ndarray, action: int, proved: Proved
+) -> Cost | None:
     """What outcome z of one action says of its certified value; None: not watched.
 
-    With Normal noise of known scale s a mean, quantile or CVaR is loc + k s, so that loc <= u - k s and Phi((Z - u) / s + k)
-    has a mean of at most 1/2. A variance is at least the mean squared distance to an interval that holds the mean. All others as
-    for the safe action.
+    With Normal noise of known scale s a mean, quantile or CVaR is loc + k s, so that loc <= u - k s
+    and Phi((Z - u) / s + k) has a mean of at most 1/2. A variance is at least the mean squared
+    distance to an interval that holds the mean. All others as for the safe action.
     """
     f = c.functional
     scale = known_scale(c, x, action)
     if scale is not None and is_plain(f) and f.name in IN_SCALES:
-        return Cost(float(ndtr((z - proved.upper) / scale + IN_SCALES[f.name](f.level))), 0.5, Floor(0.0))
+        return Cost(
+            float(ndtr((z - proved.upper) / scale + IN_SCALES[f.name](f.level))), 0.5, Floor(0.0)
+        )
     if f.name == "variance" and is_plain(f) and proved.means is not None:
         low, high = proved.means
         return Cost(max(low - z, z - high, 0.0) ** 2, max(proved.upper, LEAST * f.high), Floor(0.0))
     cost = safe_cost(c, z, x, action, proved.upper)
     return (
-        cost if cost is not None and cost.limit is not None and cost.floor is not None and cost.floor.low < cost.limit else None
+        cost
+        if cost is not None
+        and cost.limit is not None
+        and cost.floor is not None
+        and cost.floor.low < cost.limit
+        else None
     )
 
 
@@ -412,8 +528,13 @@ def known_scale(c: Constraint, x: np.ndarray, action: int) -> float | None:
 
 
 def _what_watches(c: Constraint, guard: Guard) -> str:
-    """For the certificate: what the outcomes of a constraint are held against, and what that takes for granted."""
-    kinds = {"limit": "realised costs against the limit", "certified": "outcomes against each action's certified value"}
+    """For the certificate: what the outcomes of a constraint are held against, and what that
+    takes for granted.
+    """
+    kinds = {
+        "limit": "realised costs against the limit",
+        "certified": "outcomes against each action's certified value",
+    }
     found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.monitors]
     if not found:
         return "not watched"
@@ -423,10 +544,12 @@ def _what_watches(c: Constraint, guard: Guard) -> str:
 
 
 def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | None:
-    """The lower end of a constraint's outcome at x (dx,) under any of these actions; None if there is none.
+    """The lower end of a constraint's outcome at x (dx,) under any of these actions; None if there
+    is none.
 
-    That of its support, or, for outcomes without one but with a known noise scale, six standard deviations under the
-    functional's low. The scale is the one at x: it may be another at every context.
+    That of its support, or, for outcomes without one but with a known noise scale, six standard
+    deviations under the functional's low. The scale is the one at x: it may be another at every
+    context.
     """
     model, rows = c.model, np.repeat(x[None], len(actions), axis=0)
     if model.predictor is not None:
@@ -438,24 +561,38 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
         low = min((float(np.min(np.asarray(d.support[0], float))) for d in found), default=-np.inf)
         if np.isfinite(low):
             return None if model.moving_support else Floor(low)
-        # the members' variances are all that are possible; those at a parametric class's start are not
+        # the members' variances are all that are possible; those at a parametric class's start are
+        # not
         every = model.visit(lambda members: found, lambda cls: [])
-        variance = max((float(np.max(np.asarray(d.variance, float))) for d in every), default=np.inf)
+        variance = max(
+            (float(np.max(np.asarray(d.variance, float))) for d in every), default=np.inf
+        )
     except FamilyError:  # a family of the user's own that says nothing about it
         return None
-    floor = Floor.under(c.functional.low, float(np.sqrt(variance)), normal=all(d.family == "Normal" for d in found))
+    floor = Floor.under(
+        c.functional.low, float(np.sqrt(variance)), normal=all(d.family == "Normal" for d in found)
+    )
     return floor if np.isfinite(floor.low) else None
 
 
-def _predictor_floor(c: Constraint, predictor: LinearPredictor, x: np.ndarray, a: np.ndarray) -> Floor | None:
-    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself need not be looked at: none of these
-    families has a support that moves, and those on the real line have a known scale."""
+def _predictor_floor(
+    c: Constraint, predictor: LinearPredictor, x: np.ndarray, a: np.ndarray
+) -> Floor | None:
+    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself
+    need not be looked at: none of these families has a support that moves, and those on the real
+    line have a known scale.
+    """
     if not FAMILIES[predictor.family, predictor.link].real:
         return Floor(0.0)
     if predictor.family == "Normal":
-        floor = Floor.under(c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True)
+        floor = Floor.under(
+            c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True
+        )
         return floor if math.isfinite(floor.low) else None
     fixed = {name: np.asarray(value, float) for name, value in predictor.fixed(x, a).items()}
-    spread = Density(predictor.family, FAMILIES[predictor.family, predictor.link].arguments(np.zeros(len(a)), fixed)).variance
+    spread = Density(
+        predictor.family,
+        FAMILIES[predictor.family, predictor.link].arguments(np.zeros(len(a)), fixed),
+    ).variance
     floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=False)
     return floor if np.isfinite(floor.low) else None

@@ -1,14 +1,19 @@
-"""Records and what they mean: the frozen protocol, one payload for every step of an agent, and replaying them.
+"""Records and what they mean: the frozen protocol, one payload for every step of an agent, and
+replaying them.
 
-    decision   id, x, allowed, policy, action, action_name (if actions have names), propensity, certificate, seed (of its draw),
+    decision
+        id, x, allowed, policy, action, action_name (if actions have names), propensity,
+        certificate, seed (of its draw),
                versions, learned
     outcome    id, y, z {name: value}; parts may come in several records
     amend      the same, and `was`: outcomes that replace the ones told before
     observe    x, a, y, z, seen {outcome: which rows}; several records with `more` are one call
-    change     what (a sentence), change: "limit", "actions", "acknowledge" or "versions", and its values
+    change
+        what (a sentence), change: "limit", "actions", "acknowledge" or "versions", and its values
     alarm      name, evidence, delta, round, sentence
 
-A record is only ever read as numbers and text, and is checked like a caller's input before it is believed.
+A record is only ever read as numbers and text, and is checked like a caller's input before it is
+believed.
 """
 
 from __future__ import annotations
@@ -46,13 +51,15 @@ from gedppl.numerics.arrays import LARGEST
 from gedppl.problem import UTILITY, Problem
 from gedppl.problem.names import read_contexts
 
-# ======================================================================================================================
-# A hash of a model as it was declared: its source, the numbers it closes over, and the members of a finite class.
+# ==================================================================================================
+# A hash of a model as it was declared: its source, the numbers it closes over, and the members of a
+# finite class.
 #
-# Two programs may read alike and differ in a number that their functions enclose (a noise scale, a table). The hash
-# follows plain numbers, texts, arrays and functions through closures and default arguments; other objects count by their
-# type alone, so what a model reads from them, or from globals, is not covered.
-# ======================================================================================================================
+# Two programs may read alike and differ in a number that their functions enclose (a noise scale, a
+# table). The hash follows plain numbers, texts, arrays and functions through closures and default
+# arguments; other objects count by their type alone, so what a model reads from them, or from
+# globals, is not covered.
+# ==================================================================================================
 
 MAX_DEPTH = 8
 
@@ -60,7 +67,8 @@ MAX_DEPTH = 8
 def digest(model: Any) -> str:
     """64 letters, the same for the same declaration in another process.
 
-    >>> def scaled(by): return lambda x: by * x
+    >>> def scaled(by):
+    ...     return lambda x: by * x
     >>> digest(scaled(2.0)) == digest(scaled(2.0)), digest(scaled(2.0)) == digest(scaled(3.0))
     (True, False)
     """
@@ -102,9 +110,14 @@ def _feed(h: Any, value: Any, depth: int) -> None:
     elif hasattr(value, "members"):  # a finite class
         say("members")
         _feed(h, value.members, depth + 1)
-    elif hasattr(value, "model") and hasattr(value, "density_at"):  # a class of densities from a program
+    elif hasattr(value, "model") and hasattr(value, "density_at"):
+        # a class of densities from a program
         say("class")
-        for part in (value.model, getattr(value, "_declared_bounds", None), getattr(value, "_init", None)):
+        for part in (
+            value.model,
+            getattr(value, "_declared_bounds", None),
+            getattr(value, "_init", None),
+        ):
             _feed(h, part, depth + 1)
     elif hasattr(value, "__array__") and not isinstance(value, type):
         array = np.asarray(value.detach() if hasattr(value, "detach") else value)
@@ -120,21 +133,34 @@ def _source(function: Any) -> str:
         return inspect.getsource(function)
     except (OSError, TypeError):
         code = function.__code__
-        return f"{code.co_code.hex()}:{code.co_names}:{[c for c in code.co_consts if not inspect.iscode(c)]!r}"
+        constants = [c for c in code.co_consts if not inspect.iscode(c)]
+        return f"{code.co_code.hex()}:{code.co_names}:{constants!r}"
 
 
 GUARDS = ("fallback", "warn", None)
 OBSERVED_BYTES = 4 * 2**20  # of contexts in one record
-_SETTINGS = ("mode", "delta", "bonus_scale", "width_scale", "warmup", "growth", "exact_rounds", "exploration", "seed")
+_SETTINGS = (
+    "mode",
+    "delta",
+    "bonus_scale",
+    "width_scale",
+    "warmup",
+    "growth",
+    "exact_rounds",
+    "exploration",
+    "seed",
+)
 
 Step = tuple[str, Mapping[str, Any]]  # kind and payload
 
 
-# the protocol ---------------------------------------------------------------------------------------------------------
+# the protocol -------------------------------------------------------------------------------------
 
 
 def protocol(problem: Problem, chosen: Settings, guard: str | None) -> dict[str, Any]:
-    """What is frozen when a journal begins. `versions` may differ later; all else makes it another trial."""
+    """What is frozen when a journal begins. `versions` may differ later; all else makes it
+    another trial.
+    """
     return {
         **named_things(problem),
         "problem": problem.fingerprint(),
@@ -148,52 +174,74 @@ def protocol(problem: Problem, chosen: Settings, guard: str | None) -> dict[str,
 
 
 def named_things(problem: Problem) -> dict[str, Any]:
-    """What a reader of the journal needs to say actions and columns by name; nothing where they have none."""
+    """What a reader of the journal needs to say actions and columns by name; nothing where they
+    have none.
+    """
     found = {"actions": problem.names.actions, "columns": problem.names.columns}
     return {key: list(names) for key, names in found.items() if names is not None}
 
 
 def _by_stream(value: Any, text: Callable[[Any], str]) -> Any:
-    return {str(stream): text(one) for stream, one in value.items()} if isinstance(value, Mapping) else text(value)
+    return (
+        {str(stream): text(one) for stream, one in value.items()}
+        if isinstance(value, Mapping)
+        else text(value)
+    )
 
 
 def _name_of(oracle: Any) -> str:
     if oracle is None:
         return "chosen by the model"
     options = getattr(oracle, "options", None)
-    return f"{getattr(oracle, 'name', None) or getattr(oracle, '__qualname__', type(oracle).__qualname__)}{dict(options or {})}"
+    called = getattr(oracle, "name", None) or getattr(
+        oracle, "__qualname__", type(oracle).__qualname__
+    )
+    return f"{called}{dict(options or {})}"
 
 
-def read_protocol(frozen: Mapping[str, Any], oracle: Any, confidence: Any) -> tuple[Settings, str | None]:
-    """The settings and the guard that a journal began with. Oracle and confidence are objects: they come from the caller."""
+def read_protocol(
+    frozen: Mapping[str, Any], oracle: Any, confidence: Any
+) -> tuple[Settings, str | None]:
+    """The settings and the guard that a journal began with. Oracle and confidence are objects:
+    they come from the caller.
+    """
     found, guard = frozen.get("settings"), frozen.get("guard")
     if isinstance(found, dict) and ("selection" in found or "radius" in frozen):
         raise JournalMismatchError(
-            "this journal was begun by an earlier version, which explored in another way: its decisions cannot be "
-            "replayed. Read it with `gedppl journal export`, begin a new agent and give it the rows with observe()"
+            "this journal was begun by an earlier version, which explored in another way: its "
+            "decisions cannot be "
+            "replayed. Read it with `gedppl journal export`, begin a new agent and give it the "
+            "rows with observe()"
         )
     if not isinstance(found, dict) or set(found) != set(_SETTINGS) or guard not in GUARDS:
         raise JournalMismatchError(
-            f"this journal was not begun by an agent: its protocol has {sorted(frozen)}; begin one with GEDUCB(..., journal=)"
+            f"this journal was not begun by an agent: its protocol has {sorted(frozen)}; begin one "
+            "with GEDUCB(..., journal=)"
         )
     texts, seed = ("mode", "warmup", "exploration"), found["seed"]
     numbers = [found[n] for n in _SETTINGS if n not in texts]
-    if not all(isinstance(found[n], str) for n in texts) or not all(type(v) in (int, float) for v in numbers):
+    if not all(isinstance(found[n], str) for n in texts) or not all(
+        type(v) in (int, float) for v in numbers
+    ):
         raise JournalMismatchError(f"the settings of this journal are no settings: {found}")
     if type(seed) is not int:
         raise JournalMismatchError(f"the seed of this journal must be a whole number, got {seed!r}")
     try:
         return settings(**found, oracle=oracle, confidence=confidence), guard
     except SettingError as error:
-        raise JournalMismatchError(f"the settings of this journal are out of range: {error}") from error
+        raise JournalMismatchError(
+            f"the settings of this journal are out of range: {error}"
+        ) from error
 
 
 def versions_hash() -> str:
-    """Which versions a decision was made with, in 16 letters; the protocol and `change` records spell them out."""
+    """Which versions a decision was made with, in 16 letters; the protocol and `change` records
+    spell them out.
+    """
     return hashlib.sha256(json.dumps(running_versions(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-# steps as payloads ----------------------------------------------------------------------------------------------------
+# steps as payloads --------------------------------------------------------------------------------
 
 
 def outcome_payload(decision_id: int, outcomes: Outcomes) -> dict[str, Any]:
@@ -226,7 +274,10 @@ def _observe_payload(problem: Problem, entries: list[Entry]) -> dict[str, Any]:
         if not shapes:
             continue
         if len(shapes) > 1:  # a single number among outcomes of all actions
-            values = [v if v is None or v.ndim else _alone(problem, e.action, v) for e, v in zip(entries, values)]
+            values = [
+                v if v is None or v.ndim else _alone(problem, e.action, v)
+                for e, v in zip(entries, values)
+            ]
         shape = max(shapes, key=len)
         columns[name] = np.stack([np.full(shape, np.nan) if v is None else v for v in values])
         seen[name] = np.array([v is not None for v in values])
@@ -245,18 +296,26 @@ def _alone(problem: Problem, action: int, value: np.ndarray) -> np.ndarray:
     return out
 
 
-def logged_entries(problem: Problem, payloads: Iterable[Mapping[str, Any]], width: int | None) -> list[Entry]:
+def logged_entries(
+    problem: Problem, payloads: Iterable[Mapping[str, Any]], width: int | None
+) -> list[Entry]:
     """The rows of one `observe`, checked."""
     entries: list[Entry] = []
     for payload in payloads:
         contexts, single = read_contexts(payload["x"], width)
         n, actions = len(contexts), payload["a"]
         columns = ({} if payload["y"] is None else {UTILITY: payload["y"]}) | payload["z"]
-        if single or len(actions) != n or any(len(c) != n or len(payload["seen"][s]) != n for s, c in columns.items()):
+        if (
+            single
+            or len(actions) != n
+            or any(len(c) != n or len(payload["seen"][s]) != n for s, c in columns.items())
+        ):
             raise RecordError(f"logged columns of unequal length beside {n} contexts")
         for i in range(n):
             action = problem.names.action(actions[i])
-            outcomes = {s: np.asarray(c[i], float) for s, c in columns.items() if payload["seen"][s][i]}
+            outcomes = {
+                s: np.asarray(c[i], float) for s, c in columns.items() if payload["seen"][s][i]
+            }
             check_told(problem, action, outcomes)
             entries.append(Entry(len(entries), contexts[i], action, outcomes, True))
     if not entries:
@@ -265,15 +324,26 @@ def logged_entries(problem: Problem, payloads: Iterable[Mapping[str, Any]], widt
 
 
 def limit_payload(name: str, at_most: Any) -> dict[str, Any]:
-    number = not isinstance(at_most, bool | np.timedelta64) and isinstance(at_most, int | float | np.integer | np.floating)
+    number = not isinstance(at_most, bool | np.timedelta64) and isinstance(
+        at_most, int | float | np.integer | np.floating
+    )
     if not number or not abs(at_most if isinstance(at_most, int) else float(at_most)) <= LARGEST:
-        raise ProblemError(f"at_most of constraint {name!r} must be a finite number, got {at_most!r}")
+        raise ProblemError(
+            f"at_most of constraint {name!r} must be a finite number, got {at_most!r}"
+        )
     if not isinstance(name, str):
         raise ProblemError(f"a constraint is named by a text, got {name!r}")
-    return {"what": f"limit of {name!r} set to {float(at_most)!r}", "change": "limit", "name": name, "at_most": float(at_most)}
+    return {
+        "what": f"limit of {name!r} set to {float(at_most)!r}",
+        "change": "limit",
+        "name": name,
+        "at_most": float(at_most),
+    }
 
 
-def actions_payload(what: str, available: np.ndarray, names: Sequence[str] | None = None) -> dict[str, Any]:
+def actions_payload(
+    what: str, available: np.ndarray, names: Sequence[str] | None = None
+) -> dict[str, Any]:
     """`names`: of all actions, where one that has a name was added."""
     named = {} if names is None else {"names": list(names)}
     return {"what": what, "change": "actions", "available": available, **named}
@@ -285,18 +355,30 @@ def acknowledge_payload(name: str) -> dict[str, Any]:
 
 def versions_payload(differ: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     found = {path.removeprefix("versions."): list(pair) for path, pair in differ.items()}
-    return {"what": "resumed with other versions", "change": "versions", "differ": found, "versions": running_versions()}
+    return {
+        "what": "resumed with other versions",
+        "change": "versions",
+        "differ": found,
+        "versions": running_versions(),
+    }
 
 
 def alarm_payload(alarm: Alarm) -> dict[str, Any]:
     return asdict(alarm)
 
 
-# replaying ------------------------------------------------------------------------------------------------------------
+# replaying ----------------------------------------------------------------------------------------
 
 
-def replayed(memory: Memory, ledger: Ledger, recorded: Iterable[Record], amended: Mapping[int, Outcomes] | None = None) -> Memory:
-    """The memory after these records. `ledger` is filled in. `amended`: id -> outcomes to read instead of those told."""
+def replayed(
+    memory: Memory,
+    ledger: Ledger,
+    recorded: Iterable[Record],
+    amended: Mapping[int, Outcomes] | None = None,
+) -> Memory:
+    """The memory after these records. `ledger` is filled in. `amended`: id -> outcomes to read
+    instead of those told.
+    """
     waiting: list[Mapping[str, Any]] = []  # parts of an observe
     for record in recorded:
         try:
@@ -310,10 +392,13 @@ def replayed(memory: Memory, ledger: Ledger, recorded: Iterable[Record], amended
             else:
                 memory = _STEPS[record.kind](memory, ledger, record.payload, amended or {})
         except LearningError as error:
-            raise LearningError(f"record {record.sequence} ({record.kind}), which is intact: {error}") from error
+            raise LearningError(
+                f"record {record.sequence} ({record.kind}), which is intact: {error}"
+            ) from error
         except (InputError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise JournalCorruptError(
-                f"record {record.sequence} ({record.kind}) cannot be replayed: {type(error).__name__}: {error}"
+                f"record {record.sequence} ({record.kind}) cannot be replayed: "
+                f"{type(error).__name__}: {error}"
             ) from error
     if waiting:
         raise JournalCorruptError("the logged rows at the end are incomplete")
@@ -328,11 +413,16 @@ def _observe(memory: Memory, payloads: list[Mapping[str, Any]]) -> Memory:
     return steps.observed(memory, logged_entries(memory.problem, payloads, _width(memory)))
 
 
-def _decision(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mapping[int, Outcomes]) -> Memory:
+def _decision(
+    memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mapping[int, Outcomes]
+) -> Memory:
     contexts, single = read_contexts(payload["x"], _width(memory))
     expected = 0 if memory.state is None else memory.state.t
     if type(payload["id"]) is not int or payload["id"] != expected or not single:
-        raise RecordError(f"decision {payload['id']!r} with a context of shape {np.shape(payload['x'])}, expected {expected}")
+        raise RecordError(
+            f"decision {payload['id']!r} with a context of shape "
+            f"{np.shape(payload['x'])}, expected {expected}"
+        )
     if type(payload["learned"]) is not bool:
         raise RecordError(f"learned is {payload['learned']!r}")
     action = memory.problem.names.action(payload["action"])
@@ -341,7 +431,9 @@ def _decision(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Map
     return memory
 
 
-def _outcome(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], amended: Mapping[int, Outcomes]) -> Memory:
+def _outcome(
+    memory: Memory, ledger: Ledger, payload: Mapping[str, Any], amended: Mapping[int, Outcomes]
+) -> Memory:
     key, told = _known(ledger, payload), _outcomes(payload)
     x, action = ledger.asked[key]
     check_told(memory.problem, action, told)
@@ -360,14 +452,18 @@ def _known(ledger: Ledger, payload: Mapping[str, Any]) -> int:
     return key
 
 
-def _amend(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], amended: Mapping[int, Outcomes]) -> Memory:
+def _amend(
+    memory: Memory, ledger: Ledger, payload: Mapping[str, Any], amended: Mapping[int, Outcomes]
+) -> Memory:
     key = _known(ledger, payload)
     if not set(_outcomes(payload)) <= set(amended.get(key, {})):
         raise RecordError(f"an amendment of decision {key} that was not read before the replay")
     return memory  # done where the outcome itself was replayed
 
 
-def _change(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mapping[int, Outcomes]) -> Memory:
+def _change(
+    memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mapping[int, Outcomes]
+) -> Memory:
     return changed(memory, payload)
 
 
@@ -377,7 +473,10 @@ def changed(memory: Memory, payload: Mapping[str, Any]) -> Memory:
     if kind == "versions":
         return memory
     if memory.state is None:
-        raise InputError(f"{payload['what']}: nothing has been decided or observed yet; declare the Problem that way instead")
+        raise InputError(
+            f"{payload['what']}: nothing has been decided or observed yet; declare "
+            "the Problem that way instead"
+        )
     if kind == "limit":
         problem = memory.problem.with_limit(payload["name"], payload["at_most"])
         return steps.changed(memory, problem, memory.available)
@@ -390,29 +489,44 @@ def changed(memory: Memory, payload: Mapping[str, Any]) -> Memory:
         grown = len(available) - memory.problem.n_actions
         if available.dtype != bool or available.ndim != 1 or grown not in (0, 1):
             raise RecordError(f"{len(available)} actions after {memory.problem.n_actions}")
-        problem = memory.problem.with_actions(len(available), payload.get("names")) if grown else memory.problem
+        problem = (
+            memory.problem.with_actions(len(available), payload.get("names"))
+            if grown
+            else memory.problem
+        )
         return steps.changed(memory, problem, available)
     raise RecordError(f"an unknown change {kind!r}")
 
 
-def _alarm(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mapping[int, Outcomes]) -> Memory:
+def _alarm(
+    memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mapping[int, Outcomes]
+) -> Memory:
     alarm = Alarm(**payload)
     numbers = (alarm.evidence, alarm.delta, alarm.round)
-    if not all(isinstance(v, int | float) for v in numbers) or not all(isinstance(v, str) for v in (alarm.name, alarm.sentence)):
+    if not all(isinstance(v, int | float) for v in numbers) or not all(
+        isinstance(v, str) for v in (alarm.name, alarm.sentence)
+    ):
         raise RecordError(f"an alarm of {payload}")
     if memory.watch is None or not memory.watch.knows(alarm.name):
         raise RecordError(f"there is no monitor {alarm.name!r}")
     return steps.alarmed(memory, alarm)
 
 
-def _nothing(memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mapping[int, Outcomes]) -> Memory:
+def _nothing(
+    memory: Memory, ledger: Ledger, payload: Mapping[str, Any], _: Mapping[int, Outcomes]
+) -> Memory:
     return memory
 
 
 _STEPS = {
-    "protocol": _nothing, "snapshot": _nothing, "decision": _decision, "outcome": _outcome, "amend": _amend,
-    "change": _change, "alarm": _alarm,
-}  # fmt: skip
+    "protocol": _nothing,
+    "snapshot": _nothing,
+    "decision": _decision,
+    "outcome": _outcome,
+    "amend": _amend,
+    "change": _change,
+    "alarm": _alarm,
+}
 
 
 def amendments(recorded: Iterable[Record]) -> dict[int, Outcomes]:
@@ -423,10 +537,14 @@ def amendments(recorded: Iterable[Record]) -> dict[int, Outcomes]:
             continue
         try:
             key, new = record.payload["id"], _outcomes(record.payload)
-            if type(key) is not int or not all(np.isfinite(v[~np.isnan(v)]).all() for v in new.values()):
+            if type(key) is not int or not all(
+                np.isfinite(v[~np.isnan(v)]).all() for v in new.values()
+            ):
                 raise RecordError(f"decision {key!r} amended to {new}")
         except (KeyError, TypeError, ValueError) as error:
-            raise JournalCorruptError(f"record {record.sequence} (amend) cannot be read: {error}") from error
+            raise JournalCorruptError(
+                f"record {record.sequence} (amend) cannot be read: {error}"
+            ) from error
         found[key] = found.get(key, {}) | new
     return found
 
@@ -436,7 +554,7 @@ def remembered(history: Iterable[Step]) -> Iterator[Record]:
     return (Record(i, 0, kind, dict(payload)) for i, (kind, payload) in enumerate(history))
 
 
-# for people -----------------------------------------------------------------------------------------------------------
+# for people ---------------------------------------------------------------------------------------
 
 
 def show(path: str | os.PathLike[str], last: int = 5) -> str:
@@ -450,30 +568,48 @@ def show(path: str | os.PathLike[str], last: int = 5) -> str:
             counts[record.kind] = counts.get(record.kind, 0) + 1
             first_time, time = first_time or record.time, record.time
             if record.kind in ("alarm", "change", "amend"):
-                text = record.payload.get("what") or record.payload.get("sentence") or f"decision {record.payload.get('id')}"
+                text = (
+                    record.payload.get("what")
+                    or record.payload.get("sentence")
+                    or f"decision {record.payload.get('id')}"
+                )
                 remarkable.append(f"  {record.sequence:>8} {record.time} {record.kind}: {text}")
             elif record.kind == "decision":
                 latest.append(record)
         frozen = journal.protocol
         lines = [f"journal {Path(path)}", f"records: {len(journal)}, from {first_time} to {time}"]
         lines += [f"state: {journal.state_hash}", f"problem: {frozen.get('problem')}"]
-        lines += [f"{key}: {json.dumps(frozen.get(key))}" for key in ("settings", "confidence", "oracle", "guard", "versions")]
+        lines += [
+            f"{key}: {json.dumps(frozen.get(key))}"
+            for key in ("settings", "confidence", "oracle", "guard", "versions")
+        ]
         lines += ["kinds: " + ", ".join(f"{n} {kind}" for kind, n in counts.items())]
-        lines += ["alarms, changes and amendments:", *remarkable] if remarkable else ["no alarms, changes or amendments"]
+        lines += (
+            ["alarms, changes and amendments:", *remarkable]
+            if remarkable
+            else ["no alarms, changes or amendments"]
+        )
         lines += [f"last {len(latest)} decisions:"] if latest else []
         for record in latest:
             p = record.payload
             certificate = p.get("certificate")
             fallback = certificate.get("fallback") if isinstance(certificate, dict) else None
             tail = f", safe action because {fallback}" if fallback else ""
-            played = f"action {p.get('action_name', p.get('action'))} with probability {p.get('propensity')}"
+            played = (
+                f"action {p.get('action_name', p.get('action'))} with probability "
+                f"{p.get('propensity')}"
+            )
             lines.append(f"  {p.get('id')!s:>8} {record.time} {played}{tail}")
         # a terminal obeys control characters, and anybody may have written the texts in a journal
         return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
 
 
-def export(path: str | os.PathLike[str], out: str | os.PathLike[str], *, blinded: bool = False) -> int:
-    """A journal as a table, CSV or (by the name's ending) Parquet; the number of rows. `blinded`: arms as codes only."""
+def export(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], *, blinded: bool = False
+) -> int:
+    """A journal as a table, CSV or (by the name's ending) Parquet; the number of rows.
+    `blinded`: arms as codes only.
+    """
     blinding = Blinding() if blinded else None
     with Journal.open(path, read_only=True) as journal:
         if Path(out).suffix.lower() in (".parquet", ".pq"):

@@ -1,16 +1,20 @@
 """A whole block of counterfactual rounds at once.
 
-Between two refits scores and cost bounds are frozen, and the rounds of such a block are a greedy ascent of
+Between two refits scores and cost bounds are frozen, and the rounds of such a block are a greedy
+ascent of
 
-    Σ_a score_a x_a + β Σ_a log(count_a + x_a),     x ≥ 0,  Σ_a x_a = n,  Σ_a excess_{j,a} x_a ≤ 0 for each limit j,
+    Σ_a score_a x_a + β Σ_a log(count_a + x_a),
+        x ≥ 0,  Σ_a x_a = n,  Σ_a excess_{j,a} x_a ≤ 0 for each limit j,
 
-where x_a is what action a's count gains in n rounds. The potential is separable and concave, so what a greedy walk reaches
-is its maximum: vessels filled to one level, count_a + x_a = max(count_a, β / (λ + Σ_j μ_j excess_{j,a} - score_a)). A filling
-only rises, so where it ends depends on the last β alone.
+where x_a is what action a's count gains in n rounds. The potential is separable and concave, so
+what a greedy walk reaches is its maximum: vessels filled to one level, count_a + x_a = max(count_a,
+β / (λ + Σ_j μ_j excess_{j,a} - score_a)). A filling only rises, so where it ends depends on the
+last β alone.
 
-The maximum is found by a primal-dual interior point method with J + 1 equations in the multipliers, the same for any J. It
-is compiled once for a number of actions and limits and runs through all blocks without coming back to Python: a step costs
-about a microsecond, which an array library called step by step cannot do.
+The maximum is found by a primal-dual interior point method with J + 1 equations in the multipliers,
+the same for any J. It is compiled once for a number of actions and limits and runs through all
+blocks without coming back to Python: a step costs about a microsecond, which an array library
+called step by step cannot do.
 """
 
 from __future__ import annotations
@@ -21,15 +25,18 @@ from typing import Any
 
 import numpy as np
 
-CONTEXTS = (1, 8, 64, 512)  # sizes the compiled loop is made for; a larger cohort goes in pieces of the last
+# sizes the compiled loop is made for; a larger cohort goes in pieces of the last
+CONTEXTS = (1, 8, 64, 512)
 MOST_STEPS = 60
 GAP = 1e-17  # complementarity at which today's filling stops, in units of the score range times n
-PAST_GAP = 1e-13  # the same for past blocks, whose shares need not be told apart as finely: they are not played
+# the same for past blocks, whose shares need not be told apart as finely: they are not played
+PAST_GAP = 1e-13
 
 
 @dataclass(frozen=True)
 class Filled:
-    """count (C, K) before the last block, gain (C, K) in it, surplus (C,) the worst excess of any block, a share of n.
+    """count (C, K) before the last block, gain (C, K) in it, surplus (C,) the worst excess of any
+    block, a share of n.
 
     share (C, B, K): how each block's rounds were divided.
     """
@@ -41,7 +48,12 @@ class Filled:
 
 
 def fill_blocks(
-    score: np.ndarray, excess: np.ndarray, usable: np.ndarray, beta: np.ndarray, rounds: np.ndarray, pulls: np.ndarray
+    score: np.ndarray,
+    excess: np.ndarray,
+    usable: np.ndarray,
+    beta: np.ndarray,
+    rounds: np.ndarray,
+    pulls: np.ndarray,
 ) -> Filled:
     """Fill block after block, for C contexts.
 
@@ -50,8 +62,9 @@ def fill_blocks(
     score
         (C, B, K), finite.
     excess
-        (C, B, J, K) cost bound minus limit, rows at most about 1 in size. In every block some mixture of usable actions must
-        lie strictly below 0 in all rows, else `surplus` comes back positive.
+        (C, B, J, K) cost bound minus limit, rows at most about 1 in size. In every block some
+        mixture of usable actions must lie strictly below 0 in all rows, else `surplus` comes back
+        positive.
     usable
         (C, B, K) booleans, at least one True in each block.
     beta
@@ -63,7 +76,8 @@ def fill_blocks(
 
     Notes
     -----
-    Where β is 0, a trace of it (1e-8 of the score range) remains: it sends ties to the least played action.
+    Where β is 0, a trace of it (1e-8 of the score range) remains: it sends ties to the least played
+    action.
     """
     import jax
 
@@ -89,7 +103,9 @@ def fill_blocks(
 
 
 def _padded(array: np.ndarray, size: int, length: int) -> np.ndarray:
-    """The first axis grown to `size` by repeating its first row, the second to `length` with zeros (never read)."""
+    """The first axis grown to `size` by repeating its first row, the second to `length` with
+    zeros (never read).
+    """
     out = np.zeros((size, length, *array.shape[2:]), array.dtype)
     out[:, : array.shape[1]] = array[:1]
     out[: len(array), : array.shape[1]] = array
@@ -98,15 +114,20 @@ def _padded(array: np.ndarray, size: int, length: int) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _compiled() -> Any:
-    """The compiled loop over blocks, for all contexts side by side; made on first use, as it needs JAX."""
+    """The compiled loop over blocks, for all contexts side by side; made on first use, as it
+    needs JAX.
+    """
     import jax
     import jax.numpy as jnp
     from jax import lax
 
-    def filling(count: Any, score: Any, excess: Any, usable: Any, beta: Any, n: Any, enough: Any) -> Any:
+    def filling(
+        count: Any, score: Any, excess: Any, usable: Any, beta: Any, n: Any, enough: Any
+    ) -> Any:
         """One block: shares y (K,) of its n rounds.
 
-        Newton steps on  gradient + λ + excess' μ = z,  Σy = 1,  excess y + s = 0,  y z = target,  s μ = target.
+        Newton steps on  gradient + λ + excess' μ = z,  Σy = 1,  excess y + s = 0,  y z = target,  s
+        μ = target.
         """
         k, n_limits = usable.sum(), len(excess)
         spread = -jnp.min(score)
@@ -115,7 +136,10 @@ def _compiled() -> Any:
 
         def room(value: Any, change: Any) -> Any:
             """The longest step that keeps `value` positive."""
-            return jnp.min(jnp.where(change < 0, -value / jnp.minimum(change, -1e-300), jnp.inf), initial=jnp.inf)
+            return jnp.min(
+                jnp.where(change < 0, -value / jnp.minimum(change, -1e-300), jnp.inf),
+                initial=jnp.inf,
+            )
 
         def gap(y: Any, z: Any, s: Any, mu: Any) -> Any:
             return (jnp.sum(jnp.where(usable, y * z, 0.0)) + jnp.sum(s * mu)) / (k + n_limits)
@@ -141,38 +165,65 @@ def _compiled() -> Any:
             dmu = change[1:]
             ds = target / mu - s - s / mu * dmu
             primal = jnp.minimum(1.0, 0.995 * jnp.minimum(room(y, dy), room(s, ds)))
-            dual = jnp.minimum(1.0, 0.995 * jnp.minimum(room(z, jnp.where(usable, dz, 0.0)), room(mu, dmu)))
+            dual = jnp.minimum(
+                1.0, 0.995 * jnp.minimum(room(z, jnp.where(usable, dz, 0.0)), room(mu, dmu))
+            )
             return (
-                y + primal * dy, jnp.where(usable, z + dual * dz, 1.0), s + primal * ds, mu + dual * dmu,
-                lam + dual * change[0], jnp.minimum(primal, dual), i + 1,
-            )  # fmt: skip
+                y + primal * dy,
+                jnp.where(usable, z + dual * dz, 1.0),
+                s + primal * ds,
+                mu + dual * dmu,
+                lam + dual * change[0],
+                jnp.minimum(primal, dual),
+                i + 1,
+            )
 
         def _solve(matrix: Any, right: Any) -> Any:
-            """Cholesky by hand: these systems have 1 to 4 rows, far below what a library call costs."""
+            """Cholesky by hand: these systems have 1 to 4 rows, far below what a library call
+            costs.
+            """
             size = len(right)
             lower: dict[tuple[int, int], Any] = {}
             for r in range(size):
                 for c in range(r + 1):
-                    rest = matrix[r, c] - sum((lower[r, m] * lower[c, m] for m in range(c)), start=jnp.zeros(()))
+                    rest = matrix[r, c] - sum(
+                        (lower[r, m] * lower[c, m] for m in range(c)), start=jnp.zeros(())
+                    )
                     # limits that say nearly the same leave a pivot of rounding alone
-                    lower[r, c] = jnp.sqrt(jnp.maximum(rest, 1e-15 * matrix[r, r])) if r == c else rest / lower[c, c]
+                    lower[r, c] = (
+                        jnp.sqrt(jnp.maximum(rest, 1e-15 * matrix[r, r]))
+                        if r == c
+                        else rest / lower[c, c]
+                    )
             half: list[Any] = []
             for r in range(size):
-                half.append((right[r] - sum((lower[r, m] * half[m] for m in range(r)), start=jnp.zeros(()))) / lower[r, r])
+                half.append(
+                    (right[r] - sum((lower[r, m] * half[m] for m in range(r)), start=jnp.zeros(())))
+                    / lower[r, r]
+                )
             full: list[Any] = [None] * size
             for r in reversed(range(size)):
-                later = sum((lower[m, r] * full[m] for m in range(r + 1, size)), start=jnp.zeros(()))
+                later = sum(
+                    (lower[m, r] * full[m] for m in range(r + 1, size)), start=jnp.zeros(())
+                )
                 full[r] = (half[r] - later) / lower[r, r]
             return jnp.stack(full)
 
         start = (
-            jnp.where(usable, 1.0 / k, 1.0), jnp.ones_like(score), jnp.ones(n_limits), jnp.ones(n_limits),
-            jnp.zeros(()), jnp.zeros(()), jnp.zeros((), int),
-        )  # fmt: skip
+            jnp.where(usable, 1.0 / k, 1.0),
+            jnp.ones_like(score),
+            jnp.ones(n_limits),
+            jnp.ones(n_limits),
+            jnp.zeros(()),
+            jnp.zeros(()),
+            jnp.zeros((), int),
+        )
         y = jnp.where(usable, lax.while_loop(unsettled, step, start)[0], 0.0)
         return y / jnp.sum(y)
 
-    def context(score: Any, excess: Any, usable: Any, beta: Any, rounds: Any, pulls: Any, n_blocks: Any) -> Any:
+    def context(
+        score: Any, excess: Any, usable: Any, beta: Any, rounds: Any, pulls: Any, n_blocks: Any
+    ) -> Any:
         def block(b: Any, state: Any) -> Any:
             count, gain, surplus, shares = state
             count = count + gain

@@ -1,4 +1,6 @@
-"""E[1 / (N + 1)] for a count N of independent, unequal chances (Poisson-binomial), at any length of history."""
+"""E[1 / (N + 1)] for a count N of independent, unequal chances (Poisson-binomial), at any length
+of history.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from gedppl.errors import DataError, SettingError, ShapeError
 
 PANELS = 20  # dyadic panels: enough for counts up to a few million
 NODES = 8  # per panel: relative error 1e-12
-FLUSH_BELOW = 1e-150  # products this small no longer matter, and on their way to 0 they would slow arithmetic down
+# products this small no longer matter, and on their way to 0 they would slow arithmetic down
+FLUSH_BELOW = 1e-150
 
 
 @lru_cache(maxsize=8)
@@ -20,7 +23,10 @@ def quadrature(panels: int) -> tuple[np.ndarray, np.ndarray]:
     x, w = np.polynomial.legendre.leggauss(NODES)
     edges = np.append(0.5 ** np.arange(panels + 1), 0.0)
     high, low = edges[:-1, None], edges[1:, None]
-    node, weight = (0.5 * (high + low) + 0.5 * (high - low) * x).ravel(), (0.5 * (high - low) * w).ravel()
+    node, weight = (
+        (0.5 * (high + low) + 0.5 * (high - low) * x).ravel(),
+        (0.5 * (high - low) * w).ravel(),
+    )
     node.flags.writeable = weight.flags.writeable = False  # every caller gets these very arrays
     return node, weight
 
@@ -28,8 +34,9 @@ def quadrature(panels: int) -> tuple[np.ndarray, np.ndarray]:
 def expected_inverse_count(p: Any, *, pulls: int = 1) -> Any:
     """E[1 / (N + pulls)] for N a sum of independent Bernoulli(p_j).
 
-    ``E[1 / (N + m)] = ∫_0^1 (1 - v)^(m-1) Π_j (1 - p_j v) dv``, by Gauss-Legendre on dyadic panels: the integrand falls off
-    like exp(-v Σp), which nodes spread evenly over [0, 1] miss altogether once Σp is large.
+    ``E[1 / (N + m)] = ∫_0^1 (1 - v)^(m-1) Π_j (1 - p_j v) dv``, by Gauss-Legendre on dyadic panels:
+    the integrand falls off like exp(-v Σp), which nodes spread evenly over [0, 1] miss altogether
+    once Σp is large.
 
     Parameters
     ----------

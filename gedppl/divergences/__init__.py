@@ -2,13 +2,15 @@
 
     H²(p, q) = 1 − ∫√(pq),    TV(p, q) = ½∫|p − q|,    L2²(p, q) = ∫(p − q)²,
 
-H² and TV in [0, 1], with H² ≤ TV ≤ √(H²(2 − H²)). √H², TV and √L2² are metrics. Integrals are sums over atoms (integers,
-`Delta`, the zero of a zero-inflated density) plus integrals over the line; a density without atoms and one that has
-nothing else are at H² = TV = 1, and L2² adds their squared norms. L2² is infinite where a density is not square integrable
-(a Gamma or Beta with a concentration ≤ ½), unless the two are equal.
+H² and TV in [0, 1], with H² ≤ TV ≤ √(H²(2 − H²)). √H², TV and √L2² are metrics. Integrals are sums
+over atoms (integers, `Delta`, the zero of a zero-inflated density) plus integrals over the line; a
+density without atoms and one that has nothing else are at H² = TV = 1, and L2² adds their squared
+norms. L2² is infinite where a density is not square integrable (a Gamma or Beta with a
+concentration ≤ ½), unless the two are equal.
 
-Closed forms are in `divergences_affinity` and `divergences_exact`, quadrature and sums in `divergences_numeric`, Monte
-Carlo in `divergences_sampling`. The registry of closed forms is open: `register_divergence`.
+Closed forms are in `divergences_affinity` and `divergences_exact`, quadrature and sums in
+`divergences_numeric`, Monte Carlo in `divergences_sampling`. The registry of closed forms is open:
+`register_divergence`.
 """
 
 from __future__ import annotations
@@ -46,10 +48,12 @@ METHODS = ("auto", "exact", "quadrature", "monte_carlo")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A divergence, its Monte Carlo standard error (0 for every other method) and how it was computed.
+    """A divergence, its Monte Carlo standard error (0 for every other method) and how it was
+    computed.
 
-    ``method`` is ``"exact"`` (closed form), ``"quadrature"`` (integrals, and sums for discrete families; an error of about
-    ``tol``) or ``"monte_carlo"``; of a batch computed in several ways, the least exact one.
+    ``method`` is ``"exact"`` (closed form), ``"quadrature"`` (integrals, and sums for discrete
+    families; an error of about ``tol``) or ``"monte_carlo"``; of a batch computed in several ways,
+    the least exact one.
     """
 
     value: np.ndarray
@@ -57,11 +61,18 @@ class Estimate:
     method: str
 
 
-# the public three -----------------------------------------------------------------------------------------------------
+# the public three ---------------------------------------------------------------------------------
 
 
 def hellinger2(
-    p: Any, q: Any, method: str = "auto", *, n_draws: int = 20_000, seed: int = 0, order: int = 20, tol: float = 1e-10
+    p: Any,
+    q: Any,
+    method: str = "auto",
+    *,
+    n_draws: int = 20_000,
+    seed: int = 0,
+    order: int = 20,
+    tol: float = 1e-10,
 ) -> Estimate:
     """Squared Hellinger distance, H² = 1 − ∫√(pq) = ½∫(√p − √q)², in [0, 1].
 
@@ -70,8 +81,8 @@ def hellinger2(
     p, q
         `Density` (batches broadcast), or a NumPyro, Pyro or torch distribution.
     method
-        ``"exact"``: the registered closed form, or `NoClosedFormError`; ``"quadrature"``: one-dimensional outcomes only;
-        ``"monte_carlo"``; ``"auto"``: the first of them that can.
+        ``"exact"``: the registered closed form, or `NoClosedFormError`; ``"quadrature"``:
+        one-dimensional outcomes only; ``"monte_carlo"``; ``"auto"``: the first of them that can.
     n_draws, seed
         Draws in all (half from p, half from q) and their seed, for Monte Carlo.
     order, tol
@@ -80,13 +91,15 @@ def hellinger2(
     Returns
     -------
     Estimate
-        Of the common batch shape, in NumPy float64. (`log_affinity` is the form that can be traced and differentiated.)
+        Of the common batch shape, in NumPy float64. (`log_affinity` is the form that can be traced
+        and differentiated.)
 
     Notes
     -----
-    The standard error of Monte Carlo is itself estimated, and is 0 where no draw told p and q apart. Quadrature warns
-    where it does not settle to `tol`: floating point does not resolve the singularity of a Gamma or Beta whose
-    concentration is below about 0.05 (for L2², close to ½), which the closed forms do.
+    The standard error of Monte Carlo is itself estimated, and is 0 where no draw told p and q
+    apart. Quadrature warns where it does not settle to `tol`: floating point does not resolve the
+    singularity of a Gamma or Beta whose concentration is below about 0.05 (for L2², close to ½),
+    which the closed forms do.
 
     >>> p, q = (Density("Normal", {"loc": m, "scale": 1.0}) for m in (0.0, 1e-4))
     >>> estimate = hellinger2(p, q)
@@ -97,9 +110,17 @@ def hellinger2(
 
 
 def total_variation(
-    p: Any, q: Any, method: str = "auto", *, n_draws: int = 20_000, seed: int = 0, order: int = 20, tol: float = 1e-10
+    p: Any,
+    q: Any,
+    method: str = "auto",
+    *,
+    n_draws: int = 20_000,
+    seed: int = 0,
+    order: int = 20,
+    tol: float = 1e-10,
 ) -> Estimate:
-    """Total variation distance, TV = ½∫|p − q|, in [0, 1]: the largest difference in the probability of an event.
+    """Total variation distance, TV = ½∫|p − q|, in [0, 1]: the largest difference in the
+    probability of an event.
 
     Arguments as for `hellinger2`. Quadrature splits its panels where the densities cross.
 
@@ -111,9 +132,17 @@ def total_variation(
 
 
 def l2_squared(
-    p: Any, q: Any, method: str = "auto", *, n_draws: int = 20_000, seed: int = 0, order: int = 20, tol: float = 1e-10
+    p: Any,
+    q: Any,
+    method: str = "auto",
+    *,
+    n_draws: int = 20_000,
+    seed: int = 0,
+    order: int = 20,
+    tol: float = 1e-10,
 ) -> Estimate:
-    """Squared L2 distance, ∫(p − q)², in units of 1/outcome: it changes when the outcome is rescaled or transformed.
+    """Squared L2 distance, ∫(p − q)², in units of 1/outcome: it changes when the outcome is
+    rescaled or transformed.
 
     Arguments as for `hellinger2`. Infinite where p or q is not square integrable and they differ.
 
@@ -124,7 +153,7 @@ def l2_squared(
     return _divergence("l2_squared", p, q, method, n_draws, seed, order, tol)
 
 
-# the other methods, and which to take ---------------------------------------------------------------------------------
+# the other methods, and which to take -------------------------------------------------------------
 
 
 def _can_integrate(kind: str, p: Density, q: Density) -> bool:
@@ -141,11 +170,15 @@ def _lowered(distribution: Any) -> Density:
     return in_numpy(distribution)
 
 
-def _divergence(kind: str, p: Any, q: Any, method: str, n_draws: int, seed: int, order: int, tol: float) -> Estimate:
+def _divergence(
+    kind: str, p: Any, q: Any, method: str, n_draws: int, seed: int, order: int, tol: float
+) -> Estimate:
     if method not in METHODS:
         raise SettingError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if n_draws < 4:
-        raise SettingError(f"n_draws must be at least 4, got {n_draws}; a standard error needs two draws from each")
+        raise SettingError(
+            f"n_draws must be at least 4, got {n_draws}; a standard error needs two draws from each"
+        )
     p, q = _lowered(p), _lowered(q)
     shape = _common_shape(p, q)
     if method == "monte_carlo":
@@ -164,7 +197,9 @@ def _divergence(kind: str, p: Any, q: Any, method: str, n_draws: int, seed: int,
         return _estimate(kind, numerically(kind, p, q, order=order, tol=tol), "quadrature")
     filled = value.copy()
     where = np.flatnonzero(missing)
-    filled[missing] = numerically(kind, spread(p, shape, where), spread(q, shape, where), order=order, tol=tol)
+    filled[missing] = numerically(
+        kind, spread(p, shape, where), spread(q, shape, where), order=order, tol=tol
+    )
     return _estimate(kind, filled, "quadrature")
 
 
@@ -174,7 +209,8 @@ def _common_shape(p: Density, q: Density) -> Shape:
         return np.broadcast_shapes(*shapes)
     except ValueError:
         raise FamilyError(
-            f"the batches {shapes[0]} of {p.family} and {shapes[1]} of {q.family} do not broadcast; give both one shape"
+            f"the batches {shapes[0]} of {p.family} and {shapes[1]} of {q.family} do not "
+            "broadcast; give both one shape"
         ) from None
 
 

@@ -1,4 +1,5 @@
-"""Which pairs of families have a closed form: the open registry, and the forms of products and mixtures.
+"""Which pairs of families have a closed form: the open registry, and the forms of products and
+mixtures.
 
 A form is NaN at arguments it does not cover; None stands for no form at all.
 """
@@ -11,7 +12,12 @@ from typing import Any
 import numpy as np
 
 from gedppl.density import Density
-from gedppl.divergences.affinity import AFFINITIES, arrays_of, bernoulli_hellinger2, exponential_family
+from gedppl.divergences.affinity import (
+    AFFINITIES,
+    arrays_of,
+    bernoulli_hellinger2,
+    exponential_family,
+)
 from gedppl.divergences.exact import TOTAL_VARIATIONS, Parts, has_l2_parts, l2_from_parts, l2_parts
 from gedppl.divergences.leaves import components, leaves
 from gedppl.divergences.numeric import numerically
@@ -24,18 +30,22 @@ KINDS = ("log_affinity", "total_variation", "l2_squared")
 _REGISTRY: dict[tuple[str, str, str], Callable[[Density, Density], Array]] = {}
 
 
-def register_divergence(kind: str, family_p: str, family_q: str, fn: Callable[[Density, Density], Array]) -> None:
+def register_divergence(
+    kind: str, family_p: str, family_q: str, fn: Callable[[Density, Density], Array]
+) -> None:
     """Make a closed form known. A second registration for the same families replaces the first.
 
     Parameters
     ----------
     kind
-        ``"log_affinity"`` (which gives H² too, as −expm1 of it), ``"total_variation"`` or ``"l2_squared"``.
+        ``"log_affinity"`` (which gives H² too, as −expm1 of it), ``"total_variation"`` or
+        ``"l2_squared"``.
     family_p, family_q
         Names of families; the form also serves the two in the other order.
     fn
-        ``(p, q) -> array`` of the batch shape, NaN where the form does not apply. For ``"log_affinity"`` it should be
-        written in the array namespace of its arguments (`gedppl.numerics.arrays.namespace`).
+        ``(p, q) -> array`` of the batch shape, NaN where the form does not apply. For
+        ``"log_affinity"`` it should be written in the array namespace of its arguments
+        (`gedppl.numerics.arrays.namespace`).
     """
     if kind not in KINDS:
         hint = "; register log(1 − H²) as 'log_affinity'" if kind == "hellinger2" else ""
@@ -50,36 +60,46 @@ def register_exponential_family(
     curvature: Callable[..., Array] | None = None,
     log_mass: Callable[..., Array] | None = None,
 ) -> None:
-    """Register log BC = A((η₁ + η₂)/2) − ½A(η₁) − ½A(η₂) for an exponential family h(y) exp(η·T(y) − A(η)).
+    """Register log BC = A((η₁ + η₂)/2) − ½A(η₁) − ½A(η₂) for an exponential family h(y) exp(η·T(y)
+    − A(η)).
 
-    ``natural(xp, args)`` gives η with a last axis, ``log_partition(xp, eta)`` gives A. With ``curvature(xp, eta, h)``,
-    h' ∇²A(η) h, close pairs keep their relative accuracy. ``log_mass(xp, eta, low, high)``, the log-probability of the
-    interval, is for families truncated to [args["low"], args["high"]].
+    ``natural(xp, args)`` gives η with a last axis, ``log_partition(xp, eta)`` gives A. With
+    ``curvature(xp, eta, h)``, h' ∇²A(η) h, close pairs keep their relative accuracy. ``log_mass(xp,
+    eta, low, high)``, the log-probability of the interval, is for families truncated to
+    [args["low"], args["high"]].
 
     >>> register_exponential_family(
-    ...     "HalfNormal", lambda xp, d: -1 / d["scale"][..., None] ** 2, lambda xp, eta: -xp.log(-eta[..., 0]) / 2)
+    ...     "HalfNormal",
+    ...     lambda xp, d: -1 / d["scale"][..., None] ** 2,
+    ...     lambda xp, eta: -xp.log(-eta[..., 0]) / 2,
+    ... )
     >>> p, q = (Density("HalfNormal", {"scale": scale}) for scale in (1.0, 2.0))
     >>> round(float(np.exp(2 * log_affinity(p, q))), 12)  # BC² = 2 s₁s₂ / (s₁² + s₂²)
     0.8
     """
     form = exponential_family(natural, log_partition, curvature, log_mass)
-    register_divergence("log_affinity", family, family, lambda p, q: form(*arrays_of(p.args, q.args)))
+    register_divergence(
+        "log_affinity", family, family, lambda p, q: form(*arrays_of(p.args, q.args))
+    )
 
 
 def no_closed_form(kind: str, p: Density, q: Density, *, some: bool = False) -> NoClosedFormError:
     register = "log_affinity" if kind == "hellinger2" else kind
     where = " at some of these arguments" if some else ""
     return NoClosedFormError(
-        f'no closed form of {kind} is registered for {p.family} and {q.family}{where}; use method="auto", or register '
-        f'one: gedppl.divergences.register_divergence("{register}", "{p.family}", "{q.family}", lambda p, q: ...)'
+        f"no closed form of {kind} is registered for {p.family} and {q.family}{where}; use "
+        'method="auto", or register '
+        f'one: gedppl.divergences.register_divergence("{register}", "{p.family}", "{q.family}", '
+        "lambda p, q: ...)"
     )
 
 
 def log_affinity(p: Density, q: Density) -> Array:
-    """log ∫√(pq) = log(1 − H²), in the array library of the arguments; traceable by JAX and torch, and differentiable.
+    """log ∫√(pq) = log(1 − H²), in the array library of the arguments; traceable by JAX and torch,
+    and differentiable.
 
-    For families with a closed form only (else `NoClosedFormError`); NaN for arguments outside it (e.g. Weibull with two
-    concentrations). Accurate to rounding near 0.
+    For families with a closed form only (else `NoClosedFormError`); NaN for arguments outside it
+    (e.g. Weibull with two concentrations). Accurate to rounding near 0.
 
     >>> p, q = (Density("Poisson", {"rate": rate}) for rate in (4.0, 9.0))
     >>> round(float(log_affinity(p, q)), 12)
@@ -91,7 +111,7 @@ def log_affinity(p: Density, q: Density) -> Array:
     return found
 
 
-# closed forms ---------------------------------------------------------------------------------------------------------
+# closed forms -------------------------------------------------------------------------------------
 
 
 def _registered(kind: str, p: Density, q: Density) -> Array | None:
@@ -148,7 +168,10 @@ def _parts(p: Density, q: Density) -> Parts | None:
         inner = _parts(p.args["base"], q.args["base"])
         if inner is None:
             return None
-        sums = [_event_sum(np.asarray(part), p.args["event_ndim"]) for part in np.broadcast_arrays(*inner)]
+        sums = [
+            _event_sum(np.asarray(part), p.args["event_ndim"])
+            for part in np.broadcast_arrays(*inner)
+        ]
         return sums[0], sums[1], sums[2]
     if not has_l2_parts(p.family):
         return None

@@ -1,12 +1,14 @@
-"""Closed forms of the total variation and of the squared L2 distance, family by family (NumPy, float64).
+"""Closed forms of the total variation and of the squared L2 distance, family by family (NumPy,
+float64).
 
-Total variation in one dimension is read off the distribution functions at the points where the densities cross, of which
-these families have at most two (Laplace three). An error e in a crossing costs e² in the distance, so bisection is ample.
+Total variation in one dimension is read off the distribution functions at the points where the
+densities cross, of which these families have at most two (Laplace three). An error e in a crossing
+costs e² in the distance, so bisection is ample.
 
-L2²(p, q) = ∫(p − q)² is written as ‖p‖‖q‖ (4 sinh²(δ/2) − 2 expm1(log c)), with δ = log ‖p‖ − log ‖q‖ and the cosine
-c = ∫pq / (‖p‖‖q‖), because nothing cancels there. The cosine is the affinity of the squared densities p²/‖p‖², q²/‖q‖²,
-which for these families are of the family again. L2 is not invariant under transforms: LogNormal and InverseGamma have
-formulas of their own.
+L2²(p, q) = ∫(p − q)² is written as ‖p‖‖q‖ (4 sinh²(δ/2) − 2 expm1(log c)), with δ = log ‖p‖ − log
+‖q‖ and the cosine c = ∫pq / (‖p‖‖q‖), because nothing cancels there. The cosine is the affinity of
+the squared densities p²/‖p‖², q²/‖q‖², which for these families are of the family again. L2 is not
+invariant under transforms: LogNormal and InverseGamma have formulas of their own.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _BISECTIONS = 64
 _LOG_RANGE = 740.0  # beyond it exp under- or overflows
 
 
-# total variation ------------------------------------------------------------------------------------------------------
+# total variation ----------------------------------------------------------------------------------
 
 
 def from_breaks(gap: Callable[[np.ndarray], np.ndarray], breaks: list[np.ndarray]) -> np.ndarray:
@@ -64,7 +66,9 @@ def _two_roots(f: Callable[[np.ndarray], np.ndarray], turn: np.ndarray) -> list[
 
 
 def _normal_roots(xp: Namespace, p: Args, q: Args, extra: Any = 0.0) -> list[np.ndarray]:
-    """Where log p − log q + extra = 0: ½(ρ² − 1)z² + ρ d z + ½d² − log ρ + extra, z = (y − loc_p)/scale_p."""
+    """Where log p − log q + extra = 0: ½(ρ² − 1)z² + ρ d z + ½d² − log ρ + extra, z = (y −
+    loc_p)/scale_p.
+    """
     rho, d = p["scale"] / q["scale"], (p["loc"] - q["loc"]) / q["scale"]
     a = (p["scale"] - q["scale"]) / q["scale"] * (rho + 1) / 2
     b, c = rho * d, d * d / 2 - 2 * half_log_ratio(xp, q["scale"], p["scale"]) + extra
@@ -88,19 +92,28 @@ def multivariate_normal_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     """Equal covariances: erf(‖L⁻¹Δ‖ / √8)."""
     left, right = p["scale_tril"], q["scale_tril"]
     if left.shape[-1] == 1:
-        flat = [{"loc": d["loc"][..., 0], "scale": np.abs(d["scale_tril"][..., 0, 0])} for d in (p, q)]
+        flat = [
+            {"loc": d["loc"][..., 0], "scale": np.abs(d["scale_tril"][..., 0, 0])} for d in (p, q)
+        ]
         return normal_tv(xp, flat[0], flat[1])
     delta = (p["loc"] - q["loc"])[..., None]
     distance = np.sqrt((np.linalg.solve(left, delta + 0.0 * left[..., :1]) ** 2).sum(axis=(-1, -2)))
-    return np.where(np.all(left == right, axis=(-1, -2)), special.erf(distance / math.sqrt(8)), np.nan)
+    return np.where(
+        np.all(left == right, axis=(-1, -2)), special.erf(distance / math.sqrt(8)), np.nan
+    )
 
 
 def truncated_normal_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
-    masses = [log_normal_mass(xp, (d["low"] - d["loc"]) / d["scale"], (d["high"] - d["loc"]) / d["scale"]) for d in (p, q)]
+    masses = [
+        log_normal_mass(xp, (d["low"] - d["loc"]) / d["scale"], (d["high"] - d["loc"]) / d["scale"])
+        for d in (p, q)
+    ]
 
     def cdf(d: Args, mass: np.ndarray, y: np.ndarray) -> np.ndarray:
         inside = np.clip(y, d["low"], d["high"])
-        below = log_normal_mass(xp, (d["low"] - d["loc"]) / d["scale"], (inside - d["loc"]) / d["scale"])
+        below = log_normal_mass(
+            xp, (d["low"] - d["loc"]) / d["scale"], (inside - d["loc"]) / d["scale"]
+        )
         return np.where(inside > d["low"], np.exp(below - mass), 0.0)
 
     roots = _normal_roots(xp, p, q, masses[1] - masses[0])
@@ -112,8 +125,15 @@ def gamma_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     """Also the inverse gamma's. With z = log y the log-ratio is αz − βe^z + γ."""
     a, r, b, s = p["concentration"], p["rate"], q["concentration"], q["rate"]
     alpha, beta = a - b, r - s
-    constant = special.gammaln(b) - special.gammaln(a) + alpha * np.log(r) + 2 * b * half_log_ratio(xp, s, r)
-    roots = _two_roots(lambda z: alpha * z - beta * np.exp(np.minimum(z, 700.0)) + constant, np.log(alpha / beta))
+    constant = (
+        special.gammaln(b)
+        - special.gammaln(a)
+        + alpha * np.log(r)
+        + 2 * b * half_log_ratio(xp, s, r)
+    )
+    roots = _two_roots(
+        lambda z: alpha * z - beta * np.exp(np.minimum(z, 700.0)) + constant, np.log(alpha / beta)
+    )
 
     def gap(z: np.ndarray) -> np.ndarray:
         y = np.exp(z)
@@ -128,7 +148,10 @@ def beta_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     a, b, c, d = p["concentration1"], p["concentration0"], q["concentration1"], q["concentration0"]
     alpha, beta = a - c, b - d
     constant = special.betaln(c, d) - special.betaln(a, b)
-    roots = _two_roots(lambda z: -alpha * np.logaddexp(0.0, -z) - beta * np.logaddexp(0.0, z) + constant, np.log(alpha / beta))
+    roots = _two_roots(
+        lambda z: -alpha * np.logaddexp(0.0, -z) - beta * np.logaddexp(0.0, z) + constant,
+        np.log(alpha / beta),
+    )
 
     def gap(z: np.ndarray) -> np.ndarray:
         low = special.betainc(a, b, special.expit(z)) - special.betainc(c, d, special.expit(z))
@@ -162,7 +185,8 @@ def laplace_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
 
     left, right = np.minimum(p["loc"], q["loc"]), np.maximum(p["loc"], q["loc"])
     at_left, at_right = log_ratio(left), log_ratio(right)
-    slope = (q["scale"] - p["scale"]) / (p["scale"] * q["scale"])  # left of both; its negative right of both
+    # left of both; its negative right of both
+    slope = (q["scale"] - p["scale"]) / (p["scale"] * q["scale"])
     before, after = left - at_left / slope, right + at_right / slope
     between = left + (right - left) * at_left / (at_left - at_right)
     breaks = [
@@ -182,7 +206,8 @@ def laplace_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
 def uniform_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     low, high = np.maximum(p["low"], q["low"]), np.minimum(p["high"], q["high"])
     lengths = [d["high"] - d["low"] for d in (p, q)]
-    beyond = [(low - d["low"]) + (d["high"] - high) for d in (p, q)]  # of each, outside the common part
+    # of each, outside the common part
+    beyond = [(low - d["low"]) + (d["high"] - high) for d in (p, q)]
     share = np.where(lengths[0] > lengths[1], beyond[0] / lengths[0], beyond[1] / lengths[1])
     return np.where(high > low, share, 1.0)
 
@@ -226,19 +251,34 @@ def negative_binomial_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
 
 
 def geometric_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
-    return negative_binomial_tv(xp, *({"total_count": np.ones(()), "probs": 1 - d["probs"]} for d in (p, q)))
+    return negative_binomial_tv(
+        xp, *({"total_count": np.ones(()), "probs": 1 - d["probs"]} for d in (p, q))
+    )
 
 
 TOTAL_VARIATIONS: dict[str, Callable[[Namespace, Args, Args], np.ndarray]] = {
-    "Normal": normal_tv, "LogNormal": normal_tv, "MultivariateNormal": multivariate_normal_tv, "Laplace": laplace_tv,
-    "TruncatedNormal": truncated_normal_tv, "Exponential": exponential_tv, "Gamma": gamma_tv,
-    "InverseGamma": gamma_tv, "Beta": beta_tv, "Weibull": weibull_tv, "Uniform": uniform_tv, "Delta": delta_tv,
-    "Bernoulli": bernoulli_tv, "Categorical": categorical_tv, "Binomial": binomial_tv, "Poisson": poisson_tv,
-    "NegativeBinomial": negative_binomial_tv, "Geometric": geometric_tv,
-}  # fmt: skip
+    "Normal": normal_tv,
+    "LogNormal": normal_tv,
+    "MultivariateNormal": multivariate_normal_tv,
+    "Laplace": laplace_tv,
+    "TruncatedNormal": truncated_normal_tv,
+    "Exponential": exponential_tv,
+    "Gamma": gamma_tv,
+    "InverseGamma": gamma_tv,
+    "Beta": beta_tv,
+    "Weibull": weibull_tv,
+    "Uniform": uniform_tv,
+    "Delta": delta_tv,
+    "Bernoulli": bernoulli_tv,
+    "Categorical": categorical_tv,
+    "Binomial": binomial_tv,
+    "Poisson": poisson_tv,
+    "NegativeBinomial": negative_binomial_tv,
+    "Geometric": geometric_tv,
+}
 
 
-# squared L2 -----------------------------------------------------------------------------------------------------------
+# squared L2 ---------------------------------------------------------------------------------------
 
 
 def _infinite_below_half(concentration: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -260,7 +300,10 @@ def _log_norm2_dirichlet(a: np.ndarray) -> np.ndarray:
 
 def _truncated_log_norm2(xp: Namespace, d: Args) -> np.ndarray:
     low, high = ((d[end] - d["loc"]) / d["scale"] for end in ("low", "high"))
-    mass, narrow = log_normal_mass(xp, low, high), log_normal_mass(xp, low * math.sqrt(2), high * math.sqrt(2))
+    mass, narrow = (
+        log_normal_mass(xp, low, high),
+        log_normal_mass(xp, low * math.sqrt(2), high * math.sqrt(2)),
+    )
     return narrow - 2 * mass - np.log(2 * math.sqrt(math.pi) * d["scale"])
 
 
@@ -278,46 +321,88 @@ def _bernoulli_square(d: Args) -> dict[str, np.ndarray]:
 
 
 # family: (log‖p‖², the arguments of p²/‖p‖² in the same family)
-_SQUARES: dict[str, tuple[Callable[[Namespace, Args], np.ndarray], Callable[[Args], dict[str, np.ndarray]]]] = {
-    "Normal": (lambda xp, d: -np.log(2 * math.sqrt(math.pi) * d["scale"]),
-               lambda d: _with(d, scale=d["scale"] / math.sqrt(2))),
-    "LogNormal": (lambda xp, d: d["scale"] ** 2 / 4 - d["loc"] - np.log(2 * math.sqrt(math.pi) * d["scale"]),
-                  lambda d: _with(d, loc=d["loc"] - d["scale"] ** 2 / 2, scale=d["scale"] / math.sqrt(2))),
-    "MultivariateNormal": (lambda xp, d: -d["scale_tril"].shape[-1] * math.log(4 * math.pi) / 2
-                           - np.log(np.abs(xp.diagonal(d["scale_tril"]))).sum(axis=-1),
-                           lambda d: _with(d, scale_tril=d["scale_tril"] / math.sqrt(2))),
+_SQUARES: dict[
+    str, tuple[Callable[[Namespace, Args], np.ndarray], Callable[[Args], dict[str, np.ndarray]]]
+] = {
+    "Normal": (
+        lambda xp, d: -np.log(2 * math.sqrt(math.pi) * d["scale"]),
+        lambda d: _with(d, scale=d["scale"] / math.sqrt(2)),
+    ),
+    "LogNormal": (
+        lambda xp, d: d["scale"] ** 2 / 4 - d["loc"] - np.log(2 * math.sqrt(math.pi) * d["scale"]),
+        lambda d: _with(d, loc=d["loc"] - d["scale"] ** 2 / 2, scale=d["scale"] / math.sqrt(2)),
+    ),
+    "MultivariateNormal": (
+        lambda xp, d: (
+            -d["scale_tril"].shape[-1] * math.log(4 * math.pi) / 2
+            - np.log(np.abs(xp.diagonal(d["scale_tril"]))).sum(axis=-1)
+        ),
+        lambda d: _with(d, scale_tril=d["scale_tril"] / math.sqrt(2)),
+    ),
     "TruncatedNormal": (_truncated_log_norm2, lambda d: _with(d, scale=d["scale"] / math.sqrt(2))),
     "Laplace": (lambda xp, d: -np.log(4 * d["scale"]), lambda d: _with(d, scale=d["scale"] / 2)),
     "Exponential": (lambda xp, d: np.log(d["rate"] / 2), lambda d: {"rate": 2 * d["rate"]}),
-    "Gamma": (lambda xp, d: _infinite_below_half(d["concentration"],
-              special.gammaln(2 * d["concentration"] - 1) - 2 * special.gammaln(d["concentration"])
-              - (2 * d["concentration"] - 1) * math.log(2) + np.log(d["rate"])),
-              lambda d: {"concentration": 2 * d["concentration"] - 1, "rate": 2 * d["rate"]}),
-    "InverseGamma": (lambda xp, d: special.gammaln(2 * d["concentration"] + 1) - 2 * special.gammaln(d["concentration"])
-                     - (2 * d["concentration"] + 1) * math.log(2) - np.log(d["rate"]),
-                     lambda d: {"concentration": 2 * d["concentration"] + 1, "rate": 2 * d["rate"]}),
-    "Beta": (lambda xp, d: _log_norm2_dirichlet(_pair(d["concentration1"], d["concentration0"])),
-             lambda d: {name: 2 * value - 1 for name, value in d.items()}),
-    "Dirichlet": (lambda xp, d: _log_norm2_dirichlet(d["concentration"]),
-                  lambda d: {"concentration": 2 * d["concentration"] - 1}),
-    "VonMises": (lambda xp, d: log_i0(xp, 2 * d["concentration"]) - 2 * log_i0(xp, d["concentration"])
-                 - math.log(2 * math.pi),
-                 lambda d: _with(d, concentration=2 * d["concentration"])),
+    "Gamma": (
+        lambda xp, d: _infinite_below_half(
+            d["concentration"],
+            special.gammaln(2 * d["concentration"] - 1)
+            - 2 * special.gammaln(d["concentration"])
+            - (2 * d["concentration"] - 1) * math.log(2)
+            + np.log(d["rate"]),
+        ),
+        lambda d: {"concentration": 2 * d["concentration"] - 1, "rate": 2 * d["rate"]},
+    ),
+    "InverseGamma": (
+        lambda xp, d: (
+            special.gammaln(2 * d["concentration"] + 1)
+            - 2 * special.gammaln(d["concentration"])
+            - (2 * d["concentration"] + 1) * math.log(2)
+            - np.log(d["rate"])
+        ),
+        lambda d: {"concentration": 2 * d["concentration"] + 1, "rate": 2 * d["rate"]},
+    ),
+    "Beta": (
+        lambda xp, d: _log_norm2_dirichlet(_pair(d["concentration1"], d["concentration0"])),
+        lambda d: {name: 2 * value - 1 for name, value in d.items()},
+    ),
+    "Dirichlet": (
+        lambda xp, d: _log_norm2_dirichlet(d["concentration"]),
+        lambda d: {"concentration": 2 * d["concentration"] - 1},
+    ),
+    "VonMises": (
+        lambda xp, d: (
+            log_i0(xp, 2 * d["concentration"])
+            - 2 * log_i0(xp, d["concentration"])
+            - math.log(2 * math.pi)
+        ),
+        lambda d: _with(d, concentration=2 * d["concentration"]),
+    ),
     "Uniform": (lambda xp, d: -np.log(d["high"] - d["low"]), lambda d: dict(d)),
     "Bernoulli": (lambda xp, d: np.log(d["probs"] ** 2 + (1 - d["probs"]) ** 2), _bernoulli_square),
-    "Categorical": (lambda xp, d: np.log(_categorical_norm2(d)),
-                    lambda d: {"probs": d["probs"] ** 2 / _categorical_norm2(d)[..., None]}),
-    "Geometric": (lambda xp, d: np.log(d["probs"] / (2 - d["probs"])), lambda d: {"probs": d["probs"] * (2 - d["probs"])}),
-}  # fmt: skip
+    "Categorical": (
+        lambda xp, d: np.log(_categorical_norm2(d)),
+        lambda d: {"probs": d["probs"] ** 2 / _categorical_norm2(d)[..., None]},
+    ),
+    "Geometric": (
+        lambda xp, d: np.log(d["probs"] / (2 - d["probs"])),
+        lambda d: {"probs": d["probs"] * (2 - d["probs"])},
+    ),
+}
 
 
 def _poisson_parts(xp: Namespace, p: Args, q: Args) -> Parts:
-    """Σ p_k q_k = e^{−a−b} I₀(2√(ab)); the cosine is the gap of A(η) = log I₀(2e^η), whose A'' = x²(1 − (I₁/I₀)²)."""
+    """Σ p_k q_k = e^{−a−b} I₀(2√(ab)); the cosine is the gap of A(η) = log I₀(2e^η), whose A'' =
+    x²(1 − (I₁/I₀)²).
+    """
     a, b = p["rate"], q["rate"]
     root = np.sqrt(a) * np.sqrt(b)
     log_cosine = -((np.sqrt(a) - np.sqrt(b)) ** 2) + np.log(special.i0e(2 * root))
     log_cosine = log_cosine - (np.log(special.i0e(2 * a)) + np.log(special.i0e(2 * b))) / 2
-    half = np.where((a > 0) & (b > 0), half_log_ratio(xp, np.where(b > 0, b, 1.0), np.where(a > 0, a, 1.0)), np.inf)
+    half = np.where(
+        (a > 0) & (b > 0),
+        half_log_ratio(xp, np.where(b > 0, b, 1.0), np.where(a > 0, a, 1.0)),
+        np.inf,
+    )
 
     def curvature(eta: np.ndarray, h: np.ndarray) -> np.ndarray:
         x = 2 * np.exp(eta)
@@ -325,17 +410,27 @@ def _poisson_parts(xp: Namespace, p: Args, q: Args) -> Parts:
         return h * h * x * x * (1 - rho) * (1 + rho)
 
     close = (np.abs(half) < 0.5) & (log_cosine > -1e-3)
-    short = segment_gap(xp, curvature, np.log(np.where(root > 0, root, 1.0)), np.where(close, half, 0.0))
-    return np.log(special.i0e(2 * a)), np.log(special.i0e(2 * b)), np.where(close, short, log_cosine)
+    short = segment_gap(
+        xp, curvature, np.log(np.where(root > 0, root, 1.0)), np.where(close, half, 0.0)
+    )
+    return (
+        np.log(special.i0e(2 * a)),
+        np.log(special.i0e(2 * b)),
+        np.where(close, short, log_cosine),
+    )
 
 
 def _weibull_parts(xp: Namespace, p: Args, q: Args) -> Parts:
-    """Equal concentrations k: in u = y^k the squared densities are gammas of shape 2 − 1/k (finite for k > ½)."""
+    """Equal concentrations k: in u = y^k the squared densities are gammas of shape 2 − 1/k
+    (finite for k > ½).
+    """
     k = p["concentration"]
     shape = 2 - 1 / k
 
     def log_norm2(d: Args) -> np.ndarray:
-        return _infinite_below_half(k, np.log(k / d["scale"]) + special.gammaln(shape) - shape * math.log(2))
+        return _infinite_below_half(
+            k, np.log(k / d["scale"]) + special.gammaln(shape) - shape * math.log(2)
+        )
 
     return log_norm2(p), log_norm2(q), shape * AFFINITIES["Weibull"](xp, p, q)
 
@@ -345,7 +440,9 @@ def has_l2_parts(family: str) -> bool:
 
 
 def l2_parts(family: str, xp: Namespace, p: Args, q: Args) -> Parts:
-    """log‖p‖², log‖q‖² and the log-cosine, for families that have them closed. They add over independent parts."""
+    """log‖p‖², log‖q‖² and the log-cosine, for families that have them closed. They add over
+    independent parts.
+    """
     if family == "Poisson":
         return _poisson_parts(xp, p, q)
     if family == "Weibull":
@@ -355,9 +452,13 @@ def l2_parts(family: str, xp: Namespace, p: Args, q: Args) -> Parts:
 
 
 def l2_from_parts(parts: Parts) -> np.ndarray:
-    """L2² from its parts; infinite where either norm is, unless the densities are the same (log-cosine unknown there)."""
+    """L2² from its parts; infinite where either norm is, unless the densities are the same
+    (log-cosine unknown there).
+    """
     log_p, log_q, log_cosine = parts
     finite = np.isfinite(log_p) & np.isfinite(log_q)
     delta = np.where(finite, log_p - log_q, 0.0) / 2
-    value = np.exp((log_p + log_q) / 2) * (4 * np.sinh(delta / 2) ** 2 - 2 * np.expm1(np.minimum(log_cosine, 0.0)))
+    value = np.exp((log_p + log_q) / 2) * (
+        4 * np.sinh(delta / 2) ** 2 - 2 * np.expm1(np.minimum(log_cosine, 0.0))
+    )
     return np.where(finite, value, np.inf)

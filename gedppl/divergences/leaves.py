@@ -1,8 +1,9 @@
 """A density taken apart into weighted leaves of one simple family each (NumPy, float64).
 
-Mixtures and zero-inflated densities are sums of leaves, so whatever the numerical divergences need (log-density, atoms,
-where the mass lies) is asked of the leaves alone. Densities with atoms and densities on the line are compared with respect
-to one common measure: Lebesgue's plus a unit mass on every atom.
+Mixtures and zero-inflated densities are sums of leaves, so whatever the numerical divergences need
+(log-density, atoms, where the mass lies) is asked of the leaves alone. Densities with atoms and
+densities on the line are compared with respect to one common measure: Lebesgue's plus a unit mass
+on every atom.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Leaf:
         """Independent draws; `shape` ends in the batch shape, and event axes follow it."""
         if self.density.family == "External":
             with _float64(self.density):
-                return np.asarray(self.density.sample(int(rng.integers(2**31)), shape[0]), np.float64)
+                return np.asarray(
+                    self.density.sample(int(rng.integers(2**31)), shape[0]), np.float64
+                )
         return self.density.draw_samples(rng, shape)
 
 
@@ -61,7 +64,9 @@ def _float64(density: Density) -> AbstractContextManager[Any]:
 
 
 def in_numpy(density: Density) -> Density:
-    """The density with float64 NumPy arguments, checked: no NaN, scales positive, probabilities in [0, 1]."""
+    """The density with float64 NumPy arguments, checked: no NaN, scales positive, probabilities
+    in [0, 1].
+    """
     args: dict[str, Any] = {}
     for name, value in density.args.items():
         if isinstance(value, Density):
@@ -85,12 +90,16 @@ def _checked(family: str, name: str, value: np.ndarray) -> np.ndarray:
     elif name in _UNIT:
         bad, rule = ~((value >= 0) & (value <= 1 + 1e-12)), "in [0, 1]"
     if np.any(bad):
-        raise ParameterError(f"{family}'s {name} must be {rule}, got {value[bad].flat[0]}; correct that argument")
+        raise ParameterError(
+            f"{family}'s {name} must be {rule}, got {value[bad].flat[0]}; correct that argument"
+        )
     return value
 
 
 def spread(density: Density, shape: Shape, index: Any, trailing: Shape = ()) -> Density:
-    """The densities at flat positions `index` of the batch `shape`: a batch of one axis (and the trailing ones)."""
+    """The densities at flat positions `index` of the batch `shape`: a batch of one axis (and the
+    trailing ones).
+    """
     args: dict[str, Any] = {}
     for name, value in density.args.items():
         if isinstance(value, Density):
@@ -123,7 +132,9 @@ def leaves(density: Density, log_weight: Any = 0.0) -> list[Leaf]:
         if density.family == "Mixture":
             weights = np.log(density.args["probs"])
             parts = enumerate(components(density))
-            return [leaf for c, part in parts for leaf in leaves(part, log_weight + weights[..., c])]
+            return [
+                leaf for c, part in parts for leaf in leaves(part, log_weight + weights[..., c])
+            ]
         if density.family == "ZeroInflated":
             gate = density.args["gate"]
             at_zero = Leaf(log_weight + np.log(gate), Density("Delta", {"v": np.zeros(())}))

@@ -1,15 +1,16 @@
 """Divergences without a closed form: sums over atoms and integers, quadrature on the line.
 
-Both work on a flat batch (B,) with the points' axes in front of it, and never subtract two densities: with
-M = max(log p, log q) and d = |log p − log q|, the three integrands are
+Both work on a flat batch (B,) with the points' axes in front of it, and never subtract two
+densities: with M = max(log p, log q) and d = |log p − log q|, the three integrands are
 
-    ½(√p − √q)² = ½ e^M expm1(−d/2)²,    ½|p − q| = ½ e^M (−expm1(−d)),    (p − q)² = e^{2M} expm1(−d)²,
+    ½(√p − √q)² = ½ e^M expm1(−d/2)²,
+        ½|p − q| = ½ e^M (−expm1(−d)),    (p − q)² = e^{2M} expm1(−d)²,
 
 so that small divergences keep their relative accuracy.
 
-Panels of the quadrature end at quantiles of every leaf (which resolves each one's scale, singular end and heavy tail), at
-kinks, at the ends of supports and, for total variation, where the densities cross. All panels are halved until two
-results agree.
+Panels of the quadrature end at quantiles of every leaf (which resolves each one's scale, singular
+end and heavy tail), at kinks, at the ends of supports and, for total variation, where the densities
+cross. All panels are halved until two results agree.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _MOST_HALVINGS = 6
 _BLOCK = 1 << 19  # numbers held at once
 
 
-def integrand(kind: str, log_p: np.ndarray, log_q: np.ndarray, log_measure: Any = 0.0) -> np.ndarray:
+def integrand(
+    kind: str, log_p: np.ndarray, log_q: np.ndarray, log_measure: Any = 0.0
+) -> np.ndarray:
     """What is summed over atoms or integrated over the line for this divergence, times the measure.
 
     The measure joins in the exponent: next to a singular end the density alone may overflow.
@@ -43,7 +46,8 @@ def integrand(kind: str, log_p: np.ndarray, log_q: np.ndarray, log_measure: Any 
     top = np.maximum(log_p, log_q)
     same = log_p == log_q  # no mass in either, too
     top = np.where(same, 0.0, top)
-    gap = np.where(same, 0.0, np.minimum(log_p, log_q) - top)  # −inf where only one of them has mass
+    # −inf where only one of them has mass
+    gap = np.where(same, 0.0, np.minimum(log_p, log_q) - top)
     if kind == "hellinger2":
         return np.exp(top + log_measure) * np.expm1(gap / 2) ** 2 / 2
     if kind == "total_variation":
@@ -62,15 +66,21 @@ def numerically(kind: str, p: Density, q: Density, *, order: int, tol: float) ->
     # so many pairs at once that the panels of all their leaves can be held
     step = max(1, _BLOCK // ((len(leaves(p)) + len(leaves(q))) * 120 * order))
     parts = [slice(start, start + step) for start in range(0, math.prod(shape), step)]
-    flat = [quadrature(kind, spread(p, shape, part), spread(q, shape, part), order, tol) for part in parts]
+    flat = [
+        quadrature(kind, spread(p, shape, part), spread(q, shape, part), order, tol)
+        for part in parts
+    ]
     return np.concatenate([np.zeros(0), *flat]).reshape(shape)
 
 
 def quadrature(kind: str, p: Density, q: Density, order: int, tol: float) -> np.ndarray:
-    """The divergence of two flat batches (B,) of one-dimensional densities, by sums over atoms and integrals."""
+    """The divergence of two flat batches (B,) of one-dimensional densities, by sums over atoms
+    and integrals.
+    """
     if not integrable(p, q):
         raise FamilyError(
-            f"quadrature is for one-dimensional families whose bulk is known, got {p.family} and {q.family}; "
+            f"quadrature is for one-dimensional families whose bulk is known, got {p.family} and "
+            f"{q.family}; "
             'use method="monte_carlo"'
         )
     parts_p, parts_q = leaves(p), leaves(q)
@@ -94,7 +104,9 @@ def quadrature(kind: str, p: Density, q: Density, order: int, tol: float) -> np.
 def integrable(*densities: Density) -> bool:
     """Whether all are one-dimensional, of families whose bulk is known."""
     return all(
-        leaf.density.event_shape == () and leaf.density.family != "External" and leaf.density.spec.bulk is not None
+        leaf.density.event_shape == ()
+        and leaf.density.family != "External"
+        and leaf.density.spec.bulk is not None
         for density in densities
         for leaf in leaves(density)
     )
@@ -107,7 +119,7 @@ def _not_square_integrable(leaf: Leaf) -> np.ndarray:
     return np.isposinf(log_norm2) & np.isfinite(leaf.log_weight)
 
 
-# atoms and integers ---------------------------------------------------------------------------------------------------
+# atoms and integers -------------------------------------------------------------------------------
 
 
 def _sum(kind: str, p: list[Leaf], q: list[Leaf], batch: int) -> np.ndarray:
@@ -144,15 +156,21 @@ def _sum(kind: str, p: list[Leaf], q: list[Leaf], batch: int) -> np.ndarray:
     return total
 
 
-# the line -------------------------------------------------------------------------------------------------------------
+# the line -----------------------------------------------------------------------------------------
 
 
-def _integral(kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, order: int, tol: float) -> np.ndarray:
+def _integral(
+    kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, order: int, tol: float
+) -> np.ndarray:
     """Over the line, (B,); where `endless`, only whether it is 0 matters."""
     if all(leaf.density.family == "Beta" for leaf in p + q):
-        # floating point resolves the neighbourhood of 0 but not that of 1: take the upper half from the mirror image
+        # floating point resolves the neighbourhood of 0 but not that of 1: take the upper half from
+        # the mirror image
         halves = ((p, q), ([_mirror(leaf) for leaf in p], [_mirror(leaf) for leaf in q]))
-        return sum((_converged(kind, a, b, endless, order, tol, 0.5) for a, b in halves), np.zeros(len(endless)))
+        return sum(
+            (_converged(kind, a, b, endless, order, tol, 0.5) for a, b in halves),
+            np.zeros(len(endless)),
+        )
     return _converged(kind, p, q, endless, order, tol, np.inf)
 
 
@@ -162,7 +180,15 @@ def _mirror(leaf: Leaf) -> Leaf:
     return Leaf(leaf.log_weight, Density("Beta", swapped))
 
 
-def _converged(kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, order: int, tol: float, limit: float) -> np.ndarray:
+def _converged(
+    kind: str,
+    p: list[Leaf],
+    q: list[Leaf],
+    endless: np.ndarray,
+    order: int,
+    tol: float,
+    limit: float,
+) -> np.ndarray:
     batch = len(endless)
     points, anchor = _points(p + q, batch, limit)
     if kind == "total_variation":
@@ -178,7 +204,8 @@ def _converged(kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, ord
             return value
     worst = int(np.argmax(gap))
     warnings.warn(
-        f"quadrature of {kind} did not settle to a relative {tol:g}: it still changed by {gap[worst]:.1e} at "
+        f"quadrature of {kind} did not settle to a relative {tol:g}: it still changed by "
+        f"{gap[worst]:.1e} at "
         f"{value[worst]:.6g} ({(p + q)[0].density.family}); raise `order` or use monte_carlo",
         RuntimeWarning,
         stacklevel=2,
@@ -187,26 +214,36 @@ def _converged(kind: str, p: list[Leaf], q: list[Leaf], endless: np.ndarray, ord
 
 
 def _points(parts: Sequence[Leaf], batch: int, limit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Panel ends (P, B), ascending, and the point (B,) from which distances are measured in logarithms."""
+    """Panel ends (P, B), ascending, and the point (B,) from which distances are measured in
+    logarithms.
+    """
     found: list[Any] = []
     for leaf in parts:
         density = leaf.density
         if density.spec.icdf is not None:
-            found += [density.spec.icdf(density.args, np.float64(level), NUMPY) for level in _LEVELS]
+            found += [
+                density.spec.icdf(density.args, np.float64(level), NUMPY) for level in _LEVELS
+            ]
         found += [end for tail in _TAILS for end in density.bulk(tail)]
         found += [*density.breakpoints, *density.support]
     points = np.stack([np.broadcast_to(point, (batch,)) for point in found])
-    start, end = (np.stack([np.broadcast_to(leaf.density.support[i], (batch,)) for leaf in parts]) for i in (0, 1))
+    start, end = (
+        np.stack([np.broadcast_to(leaf.density.support[i], (batch,)) for leaf in parts])
+        for i in (0, 1)
+    )
     start, end = start.min(axis=0), np.minimum(end.max(axis=0), limit)
     finite = np.isfinite(points)
-    centre = np.sort(np.where(finite, points, np.nan), axis=0)[finite.sum(axis=0) // 2, np.arange(batch)]
+    centre = np.sort(np.where(finite, points, np.nan), axis=0)[
+        finite.sum(axis=0) // 2, np.arange(batch)
+    ]
     anchor = np.where(np.isfinite(start), start, centre)
     points = np.clip(np.where(finite, points, anchor), start, end)
     nearest = np.where(points > anchor, points, np.inf).min(axis=0)
     reach = np.where(np.isfinite(start) & np.isfinite(nearest), nearest - anchor, 0.0)
     rise = log_sum(parts, anchor + 1e-20 * reach) - log_sum(parts, anchor + reach)
     if np.any(rise > 1):
-        # singular at the start of the support, and for L2 p² more so than p: go down to where floating point ends
+        # singular at the start of the support, and for L2 p² more so than p: go down to where
+        # floating point ends
         ladder = [anchor + reach * 10.0 ** (-20 * k) for k in range(1, 16)]
         points = np.concatenate([points, np.stack(ladder)])
     return np.sort(points, axis=0), anchor
@@ -215,13 +252,18 @@ def _points(parts: Sequence[Leaf], batch: int, limit: float) -> tuple[np.ndarray
 def _nodes(points: np.ndarray, anchor: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Points at the fractions x of every panel, (len(x), P − 1, B), and dy/dx there.
 
-    Panels on which the distance from the anchor more than doubles run in the logarithm of that distance.
+    Panels on which the distance from the anchor more than doubles run in the logarithm of that
+    distance.
     """
     fraction = x.reshape(-1, 1, 1)
     a, b = points[:-1] - anchor, points[1:] - anchor
     inner, outer = np.minimum(np.abs(a), np.abs(b)), np.maximum(np.abs(a), np.abs(b))
     graded = (a * b > 0) & (outer > 2 * inner)
-    span = np.where(graded, np.log(np.abs(np.where(graded, b, 1.0))) - np.log(np.abs(np.where(graded, a, 1.0))), 0.0)
+    span = np.where(
+        graded,
+        np.log(np.abs(np.where(graded, b, 1.0))) - np.log(np.abs(np.where(graded, a, 1.0))),
+        0.0,
+    )
     away = np.where(graded, a, 1.0) * np.exp(fraction * span)
     y = np.where(graded, anchor + away, points[:-1] + (points[1:] - points[:-1]) * fraction)
     return y, np.where(graded, np.abs(away * span), points[1:] - points[:-1])
@@ -232,7 +274,9 @@ def _halved(points: np.ndarray, anchor: np.ndarray) -> np.ndarray:
     return np.sort(np.concatenate([points, middle[0]]), axis=0)
 
 
-def _integrate(kind: str, points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: list[Leaf], order: int) -> np.ndarray:
+def _integrate(
+    kind: str, points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: list[Leaf], order: int
+) -> np.ndarray:
     x, weights = gauss_legendre(order)
     y, slope = _nodes(points, anchor, x)
     terms = integrand(kind, log_sum(p, y), log_sum(q, y), np.log(slope))
@@ -240,7 +284,9 @@ def _integrate(kind: str, points: np.ndarray, anchor: np.ndarray, p: list[Leaf],
     return np.einsum("k,kpb->b", weights, np.where((slope > 0) & (y != anchor), terms, 0.0))
 
 
-def _with_crossings(points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: list[Leaf], order: int) -> np.ndarray:
+def _with_crossings(
+    points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: list[Leaf], order: int
+) -> np.ndarray:
     """The points and, among them, where log p − log q changes sign: |p − q| has a kink there."""
     nodes, _ = _nodes(points, anchor, gauss_legendre(order)[0])
     y = np.sort(np.concatenate([nodes.reshape(-1, points.shape[1]), points]), axis=0)
@@ -255,8 +301,13 @@ def _with_crossings(points: np.ndarray, anchor: np.ndarray, p: list[Leaf], q: li
     most = min(int(changes.sum(axis=0).max()), _MOST_CROSSINGS)
     if most == 0:
         return points
-    # rounding may make two nearly equal tails cross very often: the steepest crossings are the real ones
+    # rounding may make two nearly equal tails cross very often: the steepest crossings are the real
+    # ones
     steepness = np.where(changes, np.abs(np.diff(np.clip(ratio, -1e9, 1e9), axis=0)), -1.0)
     pick = np.argsort(-steepness, axis=0)[:most]
-    roots = bisect(log_ratio, np.take_along_axis(y[:-1], pick, axis=0), np.take_along_axis(y[1:], pick, axis=0))
-    return np.sort(np.concatenate([points, np.where(np.isfinite(roots), roots, points[:1])]), axis=0)
+    roots = bisect(
+        log_ratio, np.take_along_axis(y[:-1], pick, axis=0), np.take_along_axis(y[1:], pick, axis=0)
+    )
+    return np.sort(
+        np.concatenate([points, np.where(np.isfinite(roots), roots, points[:1])]), axis=0
+    )

@@ -4,7 +4,8 @@ With m = (p + q)/2 and r = log q − log p,
 
     H² = E_m[1 − sech(r/2)],    TV = E_m|tanh(r/2)|,    L2² = E_m[4 m tanh²(r/2)].
 
-Half of the draws come from p and half from q (two strata of m), which never costs precision and often adds some.
+Half of the draws come from p and half from q (two strata of m), which never costs precision and
+often adds some.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def weight(kind: str, log_p: np.ndarray, log_q: np.ndarray) -> np.ndarray:
     return 2 * np.exp(np.logaddexp(log_p, log_q)) * tanh**2
 
 
-def monte_carlo(kind: str, p: Density, q: Density, n_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def monte_carlo(
+    kind: str, p: Density, q: Density, n_draws: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The divergence and its standard error, both of the common batch shape.
 
     Draws are independent between the entries of a batch.
@@ -52,7 +55,11 @@ def monte_carlo(kind: str, p: Density, q: Density, n_draws: int, seed: int) -> t
                 # Chan's update: mean and sum of squared deviations, block by block
                 block_mean = w.mean(axis=0)
                 shift = block_mean - mean
-                spread = spread + ((w - block_mean) ** 2).sum(axis=0) + shift**2 * count * n / (count + n)
+                spread = (
+                    spread
+                    + ((w - block_mean) ** 2).sum(axis=0)
+                    + shift**2 * count * n / (count + n)
+                )
                 mean = mean + shift * n / (count + n)
                 count += n
             value = value + mean / 2
@@ -60,8 +67,12 @@ def monte_carlo(kind: str, p: Density, q: Density, n_draws: int, seed: int) -> t
     return value, np.sqrt(variance)
 
 
-def _log_density(own: Sequence[Leaf], both: tuple[list[Leaf], list[Leaf]], y: np.ndarray) -> np.ndarray:
-    """log of the density with respect to Lebesgue's measure plus a unit mass on every atom of either."""
+def _log_density(
+    own: Sequence[Leaf], both: tuple[list[Leaf], list[Leaf]], y: np.ndarray
+) -> np.ndarray:
+    """log of the density with respect to Lebesgue's measure plus a unit mass on every atom of
+    either.
+    """
     atoms = [leaf for leaf in (*both[0], *both[1]) if leaf.atomic]
     if not atoms:
         return log_sum(own, y)

@@ -1,7 +1,8 @@
 """Families on the whole line, and the door to all of them.
 
-The arguments are those of NumPyro and torch. Families on the half-line and on intervals are in `families_positive`,
-integers in `families_discrete`, vectors, mixtures and atoms in `families_composite`.
+The arguments are those of NumPyro and torch. Families on the half-line and on intervals are in
+`families_positive`, integers in `families_discrete`, vectors, mixtures and atoms in
+`families_composite`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def _location_scale(
     reach: Callable[..., Any],
     breakpoints: bool = False,
 ) -> Family:
-    """A family y = loc + scale z, given for z. ``reach(tail, xp)`` is how far the bulk extends below and above loc."""
+    """A family y = loc + scale z, given for z. ``reach(tail, xp)`` is how far the bulk extends
+    below and above loc.
+    """
 
     def bulk(args: Args, tail: float, xp: Namespace) -> Any:
         below, above = reach(tail)
@@ -172,7 +175,7 @@ register_family(
 )
 
 
-# Student's t ----------------------------------------------------------------------------------------------------------
+# Student's t --------------------------------------------------------------------------------------
 
 
 def _t_log_pdf(df: Array, z: Array, xp: Namespace) -> Any:
@@ -182,7 +185,8 @@ def _t_log_pdf(df: Array, z: Array, xp: Namespace) -> Any:
 
 def _t_cdf(df: Array, z: Array, xp: Namespace) -> Any:
     z = xp.asfloat(z)
-    near = xp.abs(z) < 1e-7  # there the incomplete beta's derivative is 0/0, and the cdf linear to 1e-21
+    # there the incomplete beta's derivative is 0/0, and the cdf linear to 1e-21
+    near = xp.abs(z) < 1e-7
     w = xp.where(near, 1.0, z)
     tail = 0.5 * xp.betainc(0.5 * df, 0.5 + 0.0 * w, df / (df + w**2))
     far = xp.where(w < 0, tail, 1 - tail)
@@ -221,7 +225,9 @@ register_family(
         name="StudentT",
         args=("df", "loc", "scale"),
         kind="continuous",
-        log_prob=lambda args, y, xp: _t_log_pdf(args["df"], _standard(args, y), xp) - xp.log(args["scale"]),
+        log_prob=lambda args, y, xp: (
+            _t_log_pdf(args["df"], _standard(args, y), xp) - xp.log(args["scale"])
+        ),
         support=_whole_line,
         mean=lambda args, xp: _t_moment(args["df"] > 1, args["loc"] + 0.0 * args["scale"], xp),
         variance=_t_variance,

@@ -13,7 +13,7 @@ from gedppl.numerics.integrate import panels
 _LOG_2PI = math.log(2 * math.pi)
 
 
-# Uniform --------------------------------------------------------------------------------------------------------------
+# Uniform ------------------------------------------------------------------------------------------
 
 
 def _uniform_cdf(args: Args, y: Array, xp: Namespace) -> Any:
@@ -28,20 +28,29 @@ register_family(
         log_prob=lambda args, y, xp: xp.where(
             (y >= args["low"]) & (y <= args["high"]), -xp.log(args["high"] - args["low"]), -xp.inf
         ),
-        support=lambda args, xp: (args["low"] + 0.0 * args["high"], args["high"] + 0.0 * args["low"]),
+        support=lambda args, xp: (
+            args["low"] + 0.0 * args["high"],
+            args["high"] + 0.0 * args["low"],
+        ),
         mean=lambda args, xp: 0.5 * (args["low"] + args["high"]),
         variance=lambda args, xp: (args["high"] - args["low"]) ** 2 / 12,
         cdf=_uniform_cdf,
         sf=lambda args, y, xp: 1 - _uniform_cdf(args, y, xp),
         icdf=lambda args, p, xp: args["low"] + xp.asfloat(p) * (args["high"] - args["low"]),
-        bulk=lambda args, tail, xp: (args["low"] + 0.0 * args["high"], args["high"] + 0.0 * args["low"]),
+        bulk=lambda args, tail, xp: (
+            args["low"] + 0.0 * args["high"],
+            args["high"] + 0.0 * args["low"],
+        ),
         chart="linear",
-        core=lambda args, xp: (0.5 * (args["low"] + args["high"]), 0.1 * (args["high"] - args["low"])),
+        core=lambda args, xp: (
+            0.5 * (args["low"] + args["high"]),
+            0.1 * (args["high"] - args["low"]),
+        ),
     )
 )
 
 
-# Beta -----------------------------------------------------------------------------------------------------------------
+# Beta ---------------------------------------------------------------------------------------------
 
 
 def _beta_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
@@ -62,7 +71,9 @@ def _beta_variance(args: Args, xp: Namespace) -> Any:
 
 
 def _beta_bulk(args: Args, tail: float, xp: Namespace) -> Any:
-    """A sub-Gaussian bound with variance proxy 1/(4(a+b+1)) (Marchal and Arbel 2017), or the power law at each end."""
+    """A sub-Gaussian bound with variance proxy 1/(4(a+b+1)) (Marchal and Arbel 2017), or the
+    power law at each end.
+    """
     a, b = args["concentration1"], args["concentration0"]
     centre = a / (a + b)
     reach = xp.sqrt(math.log(4 / tail) / (2 * (a + b + 1)))
@@ -77,7 +88,9 @@ def _beta_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     a, b = args["concentration1"], args["concentration0"]
     zero = 0.0 * xp.stop_gradient(a + b + 0.0 * xp.asfloat(p))
     q = xp.betaincinv(xp.stop_gradient(a) + zero, xp.stop_gradient(b) + zero, xp.asfloat(p) + zero)
-    return implicit_inverse(q, lambda v: xp.betainc(a, b, v), lambda v: _beta_log_prob(args, v, xp), xp)
+    return implicit_inverse(
+        q, lambda v: xp.betainc(a, b, v), lambda v: _beta_log_prob(args, v, xp), xp
+    )
 
 
 def _beta_core(args: Args, xp: Namespace) -> Any:
@@ -95,10 +108,16 @@ register_family(
             0.0 * args["concentration1"] + 0.0 * args["concentration0"],
             1 + 0.0 * args["concentration1"] + 0.0 * args["concentration0"],
         ),
-        mean=lambda args, xp: args["concentration1"] / (args["concentration1"] + args["concentration0"]),
+        mean=lambda args, xp: (
+            args["concentration1"] / (args["concentration1"] + args["concentration0"])
+        ),
         variance=_beta_variance,
-        cdf=lambda args, y, xp: xp.betainc(args["concentration1"], args["concentration0"], xp.clip(y, 0.0, 1.0)),
-        sf=lambda args, y, xp: xp.betainc(args["concentration0"], args["concentration1"], 1 - xp.clip(y, 0.0, 1.0)),
+        cdf=lambda args, y, xp: xp.betainc(
+            args["concentration1"], args["concentration0"], xp.clip(y, 0.0, 1.0)
+        ),
+        sf=lambda args, y, xp: xp.betainc(
+            args["concentration0"], args["concentration1"], 1 - xp.clip(y, 0.0, 1.0)
+        ),
         icdf=_beta_icdf,
         bulk=_beta_bulk,
         chart="logit",
@@ -107,7 +126,7 @@ register_family(
 )
 
 
-# TruncatedNormal ------------------------------------------------------------------------------------------------------
+# TruncatedNormal ----------------------------------------------------------------------------------
 
 
 def _log_ndtr_between(a: Array, b: Array, xp: Namespace) -> Any:
@@ -119,7 +138,9 @@ def _log_ndtr_between(a: Array, b: Array, xp: Namespace) -> Any:
 
 
 def _log_ndtr_finite(z: Array, otherwise: float, xp: Namespace) -> Any:
-    """log Phi(z), or this value at an infinite end (where the derivative would be 0 times infinity)."""
+    """log Phi(z), or this value at an infinite end (where the derivative would be 0 times
+    infinity).
+    """
     finite = xp.isfinite(z)
     return xp.where(finite, xp.log_ndtr(xp.where(finite, z, 0.0)), otherwise)
 
@@ -129,7 +150,13 @@ def _standard_ends(args: Args, xp: Namespace) -> Any:
     ends = []
     for name in ("low", "high"):
         finite = xp.isfinite(args[name])
-        ends.append(xp.where(finite, (xp.where(finite, args[name], 0.0) - args["loc"]) / args["scale"], args[name]))
+        ends.append(
+            xp.where(
+                finite,
+                (xp.where(finite, args[name], 0.0) - args["loc"]) / args["scale"],
+                args[name],
+            )
+        )
     return ends
 
 
@@ -175,7 +202,12 @@ def _truncated_cdf(args: Args, y: Array, xp: Namespace) -> Any:
 
 
 def _truncated_sf(args: Args, y: Array, xp: Namespace) -> Any:
-    mirrored = {"loc": -args["loc"], "scale": args["scale"], "low": -args["high"], "high": -args["low"]}
+    mirrored = {
+        "loc": -args["loc"],
+        "scale": args["scale"],
+        "low": -args["high"],
+        "high": -args["low"],
+    }
     return _truncated_cdf(mirrored, -y, xp)
 
 
@@ -187,11 +219,14 @@ def _truncated_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     level = xp.where(flip, 1 - p, p)
     z = xp.ndtri(xp.ndtr(low) * (1 - level) + xp.ndtr(high) * level)
     q = xp.clip(args["loc"] + args["scale"] * xp.where(flip, -z, z), args["low"], args["high"])
-    return implicit_inverse(q, lambda v: _truncated_cdf(args, v, xp), lambda v: _truncated_log_prob(args, v, xp), xp)
+    return implicit_inverse(
+        q, lambda v: _truncated_cdf(args, v, xp), lambda v: _truncated_log_prob(args, v, xp), xp
+    )
 
 
 def _truncated_bulk(args: Args, tail: float, xp: Namespace) -> Any:
-    # beyond z the tail is exp(-(z^2 - nearest^2)/2) of the mass, where nearest is the point of [a, b] closest to 0
+    # beyond z the tail is exp(-(z^2 - nearest^2)/2) of the mass, where nearest is the point of [a,
+    # b] closest to 0
     a, b = _standard_ends(args, xp)
     nearest = xp.maximum(xp.maximum(a, -b), 0.0)
     reach = xp.sqrt(nearest**2 + 2 * math.log(8 / tail))
@@ -221,7 +256,8 @@ register_family(
 )
 
 
-# VonMises: an angle in [-pi, pi), so its mean and variance are those of that number, not the circular ones -----------
+# VonMises: an angle in [-pi, pi), so its mean and variance are those of that number, not the
+# circular ones ---
 
 
 def _von_mises_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
@@ -231,9 +267,14 @@ def _von_mises_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
 
 
 def _von_mises_breakpoints(args: Args, xp: Namespace) -> Any:
-    """Ascending edges that grow away from the peak, and from its images one turn below and above."""
-    loc = args["loc"] - 2 * math.pi * xp.floor((xp.stop_gradient(args["loc"]) + math.pi) / (2 * math.pi))
-    width = xp.minimum(1 / xp.sqrt(1 + args["concentration"]), math.pi / 9.01)  # so that the images do not overlap
+    """Ascending edges that grow away from the peak, and from its images one turn below and
+    above.
+    """
+    loc = args["loc"] - 2 * math.pi * xp.floor(
+        (xp.stop_gradient(args["loc"]) + math.pi) / (2 * math.pi)
+    )
+    # so that the images do not overlap
+    width = xp.minimum(1 / xp.sqrt(1 + args["concentration"]), math.pi / 9.01)
     around = [loc + k * width for k in (-9.0, -6.0, -4.0, -2.5, -1.0, 0.0, 1.0, 2.5, 4.0, 6.0, 9.0)]
     return tuple(edge + turn for turn in (-2 * math.pi, 0.0, 2 * math.pi) for edge in around)
 
@@ -241,7 +282,9 @@ def _von_mises_breakpoints(args: Args, xp: Namespace) -> Any:
 def _von_mises_integral(args: Args, fn: Callable[..., Any], upper: Array, xp: Namespace) -> Any:
     """The integral of fn(y) p(y) over [-pi, upper]."""
     start = 0.0 * upper - math.pi
-    inner = [xp.clip(point + 0.0 * upper, start, upper) for point in _von_mises_breakpoints(args, xp)]
+    inner = [
+        xp.clip(point + 0.0 * upper, start, upper) for point in _von_mises_breakpoints(args, xp)
+    ]
     y, weights = panels(xp.stack([start, *inner, upper]), order=12, xp=xp)
     return xp.sum(weights * fn(y) * xp.exp(_von_mises_log_prob(args, y, xp)), axis=0)
 

@@ -1,4 +1,5 @@
-"""Vectors, atoms and families built from others: MultivariateNormal, Dirichlet, Delta, Independent, Mixture, ...
+"""Vectors, atoms and families built from others: MultivariateNormal, Dirichlet, Delta, Independent,
+Mixture, ...
 
 An argument that is a density (or a tuple of densities) is used through its methods alone.
 """
@@ -19,7 +20,7 @@ from gedppl.numerics.quantiles import check_own
 _LOG_2PI = math.log(2 * math.pi)
 
 
-# vectors --------------------------------------------------------------------------------------------------------------
+# vectors ------------------------------------------------------------------------------------------
 
 
 def _mvn_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
@@ -76,7 +77,9 @@ def _dirichlet_draw(args: Args, u: Array, xp: Namespace) -> Any:
 
 
 def _dirichlet_sample(args: Args, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    g = rng.standard_gamma(np.broadcast_to(args["concentration"], (*shape, args["concentration"].shape[-1])))
+    g = rng.standard_gamma(
+        np.broadcast_to(args["concentration"], (*shape, args["concentration"].shape[-1]))
+    )
     return g / g.sum(-1, keepdims=True)
 
 
@@ -86,7 +89,9 @@ register_family(
         args=("concentration",),
         kind="vector",
         log_prob=_dirichlet_log_prob,
-        mean=lambda args, xp: args["concentration"] / xp.sum(args["concentration"], axis=-1, keepdims=True),
+        mean=lambda args, xp: (
+            args["concentration"] / xp.sum(args["concentration"], axis=-1, keepdims=True)
+        ),
         variance=_dirichlet_variance,
         draw=_dirichlet_draw,
         sample=_dirichlet_sample,
@@ -124,7 +129,7 @@ register_family(
 )
 
 
-# atoms and mixtures ---------------------------------------------------------------------------------------------------
+# atoms and mixtures -------------------------------------------------------------------------------
 
 register_family(
     Family(
@@ -148,7 +153,8 @@ def mixture_parts(args: Args) -> list[tuple[Any, Any]]:
     """(weight, density) of every component, each with the mixture's batch shape."""
     probs, components = args["probs"], args["components"]
     return [
-        (probs[..., c], components[c] if isinstance(components, tuple) else components[..., c]) for c in range(probs.shape[-1])
+        (probs[..., c], components[c] if isinstance(components, tuple) else components[..., c])
+        for c in range(probs.shape[-1])
     ]
 
 
@@ -182,7 +188,10 @@ def _mixture_mean(args: Args, xp: Namespace) -> Any:
 
 def _mixture_variance(args: Args, xp: Namespace) -> Any:
     centre = _mixture_mean(args, xp)
-    return sum(_axes_for(w, centre, xp) * (part.variance + (part.mean - centre) ** 2) for w, part in mixture_parts(args))
+    return sum(
+        _axes_for(w, centre, xp) * (part.variance + (part.mean - centre) ** 2)
+        for w, part in mixture_parts(args)
+    )
 
 
 def _common_kind(args: Args) -> str:
@@ -271,16 +280,24 @@ register_family(
         support=lambda args, xp: _with_zero(args["base"].support, xp),
         mean=lambda args, xp: (1 - args["gate"]) * args["base"].mean,
         variance=_inflated_variance,
-        cdf=lambda args, y, xp: args["gate"] * xp.where(y >= 0, 1.0, 0.0) + (1 - args["gate"]) * args["base"].cdf(y),
-        sf=lambda args, y, xp: args["gate"] * xp.where(y >= 0, 0.0, 1.0) + (1 - args["gate"]) * args["base"].sf(y),
+        cdf=lambda args, y, xp: (
+            args["gate"] * xp.where(y >= 0, 1.0, 0.0) + (1 - args["gate"]) * args["base"].cdf(y)
+        ),
+        sf=lambda args, y, xp: (
+            args["gate"] * xp.where(y >= 0, 0.0, 1.0) + (1 - args["gate"]) * args["base"].sf(y)
+        ),
         bulk=lambda args, tail, xp: _with_zero(args["base"].bulk(tail), xp),
-        breakpoints=lambda args, xp: (0.0 * args["gate"], *args["base"].breakpoints, *args["base"].support),
+        breakpoints=lambda args, xp: (
+            0.0 * args["gate"],
+            *args["base"].breakpoints,
+            *args["base"].support,
+        ),
         sample=_inflated_sample,
     )
 )
 
 
-# anything else a PPL offers -------------------------------------------------------------------------------------------
+# anything else a PPL offers -----------------------------------------------------------------------
 
 
 def _external(attribute: str) -> Any:
@@ -291,7 +308,8 @@ def _external(attribute: str) -> Any:
         except NotImplementedError:
             kind = type(args["distribution"]).__name__
             raise FamilyError(
-                f"the distribution {kind} does not know its {attribute}; use expected(fn, low, high), or register the "
+                f"the distribution {kind} does not know its {attribute}; use expected(fn, low, "
+                "high), or register the "
                 f"family with gedppl.families.register_family(Family(name={kind!r}, ...))"
             ) from None
 

@@ -1,4 +1,6 @@
-"""Families on the integers. Their bulk has integer ends, so sums run over ``low, low + 1, ..., high``."""
+"""Families on the integers. Their bulk has integer ends, so sums run over ``low, low + 1, ...,
+high``.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ def _on_lattice(y: Array, low: Array, high: Array, xp: Namespace) -> Any:
     return (y >= low) & (y <= high) & (y == xp.floor(y))
 
 
-def _lattice_log_prob(formula: Callable[..., Any], y: Array, low: Array, high: Array, xp: Namespace) -> Any:
-    """formula(k) on the integers low..high and minus infinity elsewhere; the formula never sees anything else."""
+def _lattice_log_prob(
+    formula: Callable[..., Any], y: Array, low: Array, high: Array, xp: Namespace
+) -> Any:
+    """formula(k) on the integers low..high and minus infinity elsewhere; the formula never sees
+    anything else.
+    """
     y = xp.asfloat(y)
     inside = _on_lattice(y, low, high, xp)
     return xp.where(inside, formula(xp.where(inside, y, 0.0)), -xp.inf)
@@ -34,7 +40,7 @@ def _whole(y: Array, xp: Namespace) -> Any:
     return xp.maximum(k, 0.0), k >= 0
 
 
-# Bernoulli, Categorical -----------------------------------------------------------------------------------------------
+# Bernoulli, Categorical ---------------------------------------------------------------------------
 
 
 def _bernoulli_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
@@ -126,7 +132,7 @@ register_family(
 )
 
 
-# Binomial, BetaBinomial -----------------------------------------------------------------------------------------------
+# Binomial, BetaBinomial ---------------------------------------------------------------------------
 
 
 def _log_choose(n: Array, k: Array, xp: Namespace) -> Any:
@@ -135,7 +141,9 @@ def _log_choose(n: Array, k: Array, xp: Namespace) -> Any:
 
 def _binomial_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     n, p = args["total_count"], args["probs"]
-    return _lattice_log_prob(lambda k: _log_choose(n, k, xp) + x_log_p(k, p, xp) + x_log_1mp(n - k, p, xp), y, 0, n, xp)
+    return _lattice_log_prob(
+        lambda k: _log_choose(n, k, xp) + x_log_p(k, p, xp) + x_log_1mp(n - k, p, xp), y, 0, n, xp
+    )
 
 
 def _binomial_sf(args: Args, y: Array, xp: Namespace) -> Any:
@@ -155,8 +163,12 @@ def _binomial_cdf(args: Args, y: Array, xp: Namespace) -> Any:
     return xp.where(started, xp.where(inside, head, 1.0), 0.0)
 
 
-def _bernstein(centre: Array, spread: Array, low: Array, high: Array, tail: float, xp: Namespace) -> Any:
-    """Integer ends of centre +- u, where P(|Y - centre| > u) <= tail for sums of terms in [0, 1] of this variance."""
+def _bernstein(
+    centre: Array, spread: Array, low: Array, high: Array, tail: float, xp: Namespace
+) -> Any:
+    """Integer ends of centre +- u, where P(|Y - centre| > u) <= tail for sums of terms in [0, 1]
+    of this variance.
+    """
     t = math.log(2 / tail)
     reach = t / 3 + xp.sqrt(t**2 / 9 + 2 * spread * t)
     return (
@@ -187,18 +199,26 @@ register_family(
         cdf=_binomial_cdf,
         sf=_binomial_sf,
         bulk=_binomial_bulk,
-        sample=lambda args, rng, shape: rng.binomial(np.asarray(args["total_count"], int), args["probs"], shape) * 1.0,
+        sample=lambda args, rng, shape: (
+            rng.binomial(np.asarray(args["total_count"], int), args["probs"], shape) * 1.0
+        ),
     )
 )
 
 
 def _beta_binomial_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     n, a, b = args["total_count"], args["concentration1"], args["concentration0"]
-    return _lattice_log_prob(lambda k: _log_choose(n, k, xp) + xp.betaln(k + a, n - k + b) - xp.betaln(a, b), y, 0, n, xp)
+    return _lattice_log_prob(
+        lambda k: _log_choose(n, k, xp) + xp.betaln(k + a, n - k + b) - xp.betaln(a, b), y, 0, n, xp
+    )
 
 
 def _beta_binomial_mean(args: Args, xp: Namespace) -> Any:
-    return args["total_count"] * args["concentration1"] / (args["concentration1"] + args["concentration0"])
+    return (
+        args["total_count"]
+        * args["concentration1"]
+        / (args["concentration1"] + args["concentration0"])
+    )
 
 
 def _beta_binomial_variance(args: Args, xp: Namespace) -> Any:
@@ -218,7 +238,9 @@ register_family(
         bulk=lambda args, tail, xp: _count_support(args, xp),
         sample=lambda args, rng, shape: (
             rng.binomial(
-                np.asarray(args["total_count"], int), rng.beta(args["concentration1"], args["concentration0"], shape), shape
+                np.asarray(args["total_count"], int),
+                rng.beta(args["concentration1"], args["concentration0"], shape),
+                shape,
             )
             * 1.0
         ),
@@ -226,18 +248,22 @@ register_family(
 )
 
 
-# Poisson, NegativeBinomial, Geometric ---------------------------------------------------------------------------------
+# Poisson, NegativeBinomial, Geometric -------------------------------------------------------------
 
 
 def _poisson_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     rate = args["rate"]
-    return _lattice_log_prob(lambda k: x_log_p(k, rate, xp) - rate - xp.gammaln(k + 1), y, 0, xp.inf, xp)
+    return _lattice_log_prob(
+        lambda k: x_log_p(k, rate, xp) - rate - xp.gammaln(k + 1), y, 0, xp.inf, xp
+    )
 
 
 def _poisson_tail(name: str, before: float) -> Any:
     def tail(args: Args, y: Array, xp: Namespace) -> Any:
         k, started = _whole(y, xp)
-        return xp.where(started, getattr(xp, name)(k + 1 + 0.0 * args["rate"], args["rate"] + 0.0 * k), before)
+        return xp.where(
+            started, getattr(xp, name)(k + 1 + 0.0 * args["rate"], args["rate"] + 0.0 * k), before
+        )
 
     return tail
 
@@ -280,7 +306,9 @@ def _negative_binomial_sf(args: Args, y: Array, xp: Namespace) -> Any:
 
 
 def _negative_binomial_bulk(args: Args, tail: float, xp: Namespace) -> Any:
-    """A Poisson whose rate is Gamma(r, (1 - p)/p): the bound of one inside the bound of the other."""
+    """A Poisson whose rate is Gamma(r, (1 - p)/p): the bound of one inside the bound of the
+    other.
+    """
     r, p = args["total_count"], args["probs"]
     t = math.log(4 / tail)
     rate = (r + xp.sqrt(2 * r * t) + t) * p / (1 - p)
@@ -302,7 +330,9 @@ register_family(
         cdf=_negative_binomial_cdf,
         sf=_negative_binomial_sf,
         bulk=_negative_binomial_bulk,
-        sample=lambda args, rng, shape: rng.negative_binomial(args["total_count"], 1 - args["probs"], shape) * 1.0,
+        sample=lambda args, rng, shape: (
+            rng.negative_binomial(args["total_count"], 1 - args["probs"], shape) * 1.0
+        ),
     )
 )
 
@@ -319,7 +349,11 @@ register_family(
         args=("probs",),
         kind="discrete",
         log_prob=lambda args, y, xp: _lattice_log_prob(
-            lambda k: safe_log(args["probs"], xp) + x_log_1mp(k, args["probs"], xp), y, 0, xp.inf, xp
+            lambda k: safe_log(args["probs"], xp) + x_log_1mp(k, args["probs"], xp),
+            y,
+            0,
+            xp.inf,
+            xp,
         ),
         support=_to_infinity,
         mean=lambda args, xp: (1 - args["probs"]) / args["probs"],
@@ -328,7 +362,9 @@ register_family(
         sf=lambda args, y, xp: xp.where(y >= 0, xp.exp(_geometric_tail(args, y, xp)), 1.0),
         bulk=lambda args, tail, xp: (
             0.0 * args["probs"],
-            xp.stop_gradient(xp.ceil(math.log(tail) / xp.log1p(-xp.minimum(args["probs"], 1 - 1e-12)))),
+            xp.stop_gradient(
+                xp.ceil(math.log(tail) / xp.log1p(-xp.minimum(args["probs"], 1 - 1e-12)))
+            ),
         ),
         sample=lambda args, rng, shape: rng.geometric(args["probs"], shape) - 1.0,
     )

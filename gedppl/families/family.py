@@ -1,7 +1,7 @@
 """What is known of a family of distributions, and the open registry of families.
 
-All formulas take the family's arguments as a dict of arrays and the array namespace ``xp``; they broadcast over the batch,
-and an outcome ``y`` may have further leading axes.
+All formulas take the family's arguments as a dict of arrays and the array namespace ``xp``; they
+broadcast over the batch, and an outcome ``y`` may have further leading axes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Family:
     name, args
         The name and the argument names, in order.
     kind
-        ``"continuous"`` (a density on the line), ``"discrete"`` (integers), ``"mixed"`` (atoms and a density) or
-        ``"vector"`` (outcomes with event axes). A function of the arguments where they decide it.
+        ``"continuous"`` (a density on the line), ``"discrete"`` (integers), ``"mixed"`` (atoms and
+        a density) or ``"vector"`` (outcomes with event axes). A function of the arguments where
+        they decide it.
     log_prob : (args, y, xp) -> array
         Minus infinity outside the support.
     support : (args, xp) -> (low, high)
@@ -37,18 +38,22 @@ class Family:
     bulk : (args, tail, xp) -> (low, high)
         An interval that holds all but at most ``tail`` of the mass: where integrals and sums run.
     breakpoints : (args, xp) -> tuple of arrays
-        Kinks and jumps of the density, besides the ends of its support; ascending, if more than four.
+        Kinks and jumps of the density, besides the ends of its support; ascending, if more than
+        four.
     chart
-        The coordinate t in which integrals are taken: ``"sinh"`` (y = centre + width sinh t), ``"log"`` (y = exp t),
-        ``"logit"`` (y = expit t) or ``"linear"``.
+        The coordinate t in which integrals are taken: ``"sinh"`` (y = centre + width sinh t),
+        ``"log"`` (y = exp t), ``"logit"`` (y = expit t) or ``"linear"``.
     core : (args, xp) -> (centre, width)
-        Where the density bends most: in outcome units for ``"sinh"`` and ``"linear"``, in units of t otherwise.
+        Where the density bends most: in outcome units for ``"sinh"`` and ``"linear"``, in units of
+        t otherwise.
     draw : (args, uniforms, xp) -> array, optional
-        Outcomes as a differentiable function of uniforms whose last axes are the event's (vector families).
+        Outcomes as a differentiable function of uniforms whose last axes are the event's (vector
+        families).
     sample : (args, rng, shape) -> numpy array, optional
         Independent draws in NumPy; by `icdf` where this is missing.
     terms : (args) -> int, optional
-        How many integers the support has, where the arguments' shapes tell (so that it is known while tracing).
+        How many integers the support has, where the arguments' shapes tell (so that it is known
+        while tracing).
     arg_ndim
         How many trailing axes of an argument belong to one density, where not 0.
     static
@@ -87,7 +92,8 @@ class _Families(dict[str, Family]):
 
     def __missing__(self, name: str) -> Family:
         raise FamilyError(
-            f"no family {name!r} is registered; register it with gedppl.families.register_family(Family("
+            f"no family {name!r} is registered; register it with "
+            "gedppl.families.register_family(Family("
             f"name={name!r}, args=(...), kind='continuous', log_prob=lambda args, y, xp: ...)). "
             f"Known: {', '.join(sorted(self))}"
         )
@@ -118,11 +124,15 @@ def family_names() -> tuple[str, ...]:
     return tuple(FAMILIES)
 
 
-# helpers shared by the family rooms -----------------------------------------------------------------------------------
+# helpers shared by the family rooms ---------------------------------------------------------------
 
 
-def masked(inside: Array, safe_value: Array, formula: Callable[[Array], Array], y: Array, xp: Namespace) -> Array:
-    """formula(y) where inside, else minus infinity; outside, the formula sees a safe value so gradients stay finite."""
+def masked(
+    inside: Array, safe_value: Array, formula: Callable[[Array], Array], y: Array, xp: Namespace
+) -> Array:
+    """formula(y) where inside, else minus infinity; outside, the formula sees a safe value so
+    gradients stay finite.
+    """
     return xp.where(inside, formula(xp.where(inside, y, safe_value)), -xp.inf)
 
 
@@ -147,10 +157,14 @@ def x_log_1mp(x: Array, p: Array, xp: Namespace) -> Array:
     return xp.where(zero, 0.0 * p, xp.where(zero, 0.0, x) * log_q)
 
 
-def implicit_inverse(q: Array, cdf: Callable[[Array], Array], log_prob: Callable[[Array], Array], xp: Namespace) -> Array:
-    """q unchanged in value, with the derivative of the inverse distribution function: dq = -dF(q) / f(q).
+def implicit_inverse(
+    q: Array, cdf: Callable[[Array], Array], log_prob: Callable[[Array], Array], xp: Namespace
+) -> Array:
+    """q unchanged in value, with the derivative of the inverse distribution function: dq = -dF(q) /
+    f(q).
 
-    q is a number found by any means; `cdf` and `log_prob` carry the derivative in the arguments. First derivatives only.
+    q is a number found by any means; `cdf` and `log_prob` carry the derivative in the arguments.
+    First derivatives only.
     """
     q = xp.stop_gradient(q)
     if xp.name == "numpy":

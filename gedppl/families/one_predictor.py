@@ -1,22 +1,27 @@
-r"""Families with one predictor eta whose log-density is concave in it: what a family says of an outcome, link by link.
+r"""Families with one predictor eta whose log-density is concave in it: what a family says of an
+outcome, link by link.
 
-A row's log-density is f(eta) with f concave, eta = features @ v + offset, so that the log-likelihood of any rows is concave in v
-and the parameters that it leaves plausible form a convex set. For each (family, link) the table below has
+A row's log-density is f(eta) with f concave, eta = features @ v + offset, so that the
+log-likelihood of any rows is concave in v and the parameters that it leaves plausible form a convex
+set. For each (family, link) the table below has
 
     terms       (eta, y, fixed) -> log p, d log p / d eta, -d2 log p / d eta2, row by row
     arguments   (eta, fixed) -> the family's arguments, as `Density` takes them
     domain      the eta for which there is a density
     middle      (value, fixed) -> the eta around which P(near value) is largest
     turns       functionals that are not monotone in eta, and where they turn
-    growth      a c with |f'''| <= c |f''| wherever one is known: what the proof of a small deficit needs
+    growth
+        a c with |f'''| <= c |f''| wherever one is known: what the proof of a small deficit needs
 
-Outside its domain a log-density whose formula goes on is continued, because a concave continuation only makes a set larger; what
-must be a density (a predictive) has to ask `inside_domain`.
+Outside its domain a log-density whose formula goes on is continued, because a concave continuation
+only makes a set larger; what must be a density (a predictive) has to ask `inside_domain`.
 
-All these families are stochastically ordered in eta (their densities have monotone likelihood ratios), so that the mean, a
-one-sided probability, a quantile, the CVaR and the expectation of any monotone function of the outcome are monotone in eta.
+All these families are stochastically ordered in eta (their densities have monotone likelihood
+ratios), so that the mean, a one-sided probability, a quantile, the CVaR and the expectation of any
+monotone function of the outcome are monotone in eta.
 
-Not in the table because not concave: cauchit, an Exponential with identity mean, Student-t, mixtures, zero inflation.
+Not in the table because not concave: cauchit, an Exponential with identity mean, Student-t,
+mixtures, zero inflation.
 """
 
 from __future__ import annotations
@@ -45,7 +50,8 @@ class OnePredictor:
     domain: tuple[float, float] = (-np.inf, np.inf)
     turns: Mapping[str, float] = field(default_factory=dict)
     growth: Callable[[Fixed], float] | None = None
-    smooth: bool = True  # otherwise the second derivative is a working weight, good for steps and proving nothing
+    # otherwise the second derivative is a working weight, good for steps and proving nothing
+    smooth: bool = True
     whole: bool = False  # outcomes are counts
     real: bool = False  # outcomes may be negative
 
@@ -60,7 +66,7 @@ def _times(count: np.ndarray, value: np.ndarray) -> np.ndarray:
     return np.where(count == 0, 0.0, count * np.where(count == 0, 0.0, value))
 
 
-# success or failure: log P, its slope and minus its curvature, of each ---------------------------------------------------
+# success or failure: log P, its slope and minus its curvature, of each ----------------------------
 
 Side = Callable[[np.ndarray], Terms]
 
@@ -141,9 +147,19 @@ def _probability_of_cloglog(eta: np.ndarray) -> np.ndarray:
 CHANCES = {
     "logit": _Chance(expit, logit, _logit_success, _mirrored(_logit_success), growth=1.0),
     "probit": _Chance(ndtr, ndtri, _probit_success, _mirrored(_probit_success)),
-    "cloglog": _Chance(_probability_of_cloglog, lambda p: np.log(-np.log1p(-p)), _cloglog_success, _cloglog_failure),
-    "log": _Chance(lambda eta: np.exp(np.minimum(eta, 0.0)), np.log, _log_success, _log_failure, (-np.inf, 0.0)),
-    "identity": _Chance(lambda eta: np.clip(eta, 0.0, 1.0), np.asarray, _identity_success, _identity_failure, (0.0, 1.0)),
+    "cloglog": _Chance(
+        _probability_of_cloglog, lambda p: np.log(-np.log1p(-p)), _cloglog_success, _cloglog_failure
+    ),
+    "log": _Chance(
+        lambda eta: np.exp(np.minimum(eta, 0.0)), np.log, _log_success, _log_failure, (-np.inf, 0.0)
+    ),
+    "identity": _Chance(
+        lambda eta: np.clip(eta, 0.0, 1.0),
+        np.asarray,
+        _identity_success,
+        _identity_failure,
+        (0.0, 1.0),
+    ),
 }
 
 
@@ -157,7 +173,10 @@ def _trials(chance: _Chance, counted: bool) -> OnePredictor:
 
     def terms(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
         total = np.asarray(fixed["total_count"]) if counted else np.ones_like(y)
-        parts = [_times(y, s) + _times(total - y, f) for s, f in zip(chance.success(eta), chance.failure(eta))]
+        parts = [
+            _times(y, s) + _times(total - y, f)
+            for s, f in zip(chance.success(eta), chance.failure(eta))
+        ]
         ways = -betaln(y + 1, total - y + 1) - np.log1p(total) if counted else 0.0
         return parts[0] + ways, parts[1], parts[2]
 
@@ -172,10 +191,12 @@ def _trials(chance: _Chance, counted: bool) -> OnePredictor:
     half = float(chance.at(np.array(0.5)))
     growth = None if chance.growth is None else (lambda fixed: 1.0)
     fast = _bernoulli_logit if chance is CHANCES["logit"] and not counted else terms
-    return OnePredictor(fast, arguments, middle, chance.domain, {"variance": half}, growth, whole=True)
+    return OnePredictor(
+        fast, arguments, middle, chance.domain, {"variance": half}, growth, whole=True
+    )
 
 
-# counts -------------------------------------------------------------------------------------------------------------------
+# counts -------------------------------------------------------------------------------------------
 
 
 def _poisson_log(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
@@ -203,7 +224,7 @@ def _negative_binomial_log(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Term
     return _negative_binomial(eta - np.log(r), y, r)  # the logit is the log of mean / dispersion
 
 
-# positive outcomes ---------------------------------------------------------------------------------------------------------
+# positive outcomes --------------------------------------------------------------------------------
 
 
 def _exponential(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
@@ -230,33 +251,49 @@ def _lognormal(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
     return value - log_y, slope, curvature
 
 
-# the real line ---------------------------------------------------------------------------------------------------------------
+# the real line ------------------------------------------------------------------------------------
 
 
 def _normal(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
     scale = fixed["scale"]
     z = (y - eta) / scale
-    return -0.5 * z**2 - np.log(scale) - 0.5 * LOG_2PI, z / scale, np.broadcast_to(scale**-2.0, z.shape)
+    return (
+        -0.5 * z**2 - np.log(scale) - 0.5 * LOG_2PI,
+        z / scale,
+        np.broadcast_to(scale**-2.0, z.shape),
+    )
 
 
 def _logistic(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
     scale = fixed["scale"]
     z = (y - eta) / scale
     size = np.abs(z)
-    return -size - 2 * np.log1p(np.exp(-size)) - np.log(scale), np.tanh(0.5 * z) / scale, 2 * expit(z) * expit(-z) / scale**2
+    return (
+        -size - 2 * np.log1p(np.exp(-size)) - np.log(scale),
+        np.tanh(0.5 * z) / scale,
+        2 * expit(z) * expit(-z) / scale**2,
+    )
 
 
 def _laplace(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
-    """The curvature is the working weight of reweighted least squares, 1 / (scale |y - eta|), cut off near the kink."""
+    """The curvature is the working weight of reweighted least squares, 1 / (scale |y - eta|),
+    cut off near the kink.
+    """
     scale = fixed["scale"]
     z = (y - eta) / scale
-    return -np.abs(z) - np.log(2 * scale), np.sign(z) / scale, 1.0 / np.maximum(np.abs(z), 1e-3) / scale**2
+    return (
+        -np.abs(z) - np.log(2 * scale),
+        np.sign(z) / scale,
+        1.0 / np.maximum(np.abs(z), 1e-3) / scale**2,
+    )
 
 
-# the table ----------------------------------------------------------------------------------------------------------------------
+# the table ----------------------------------------------------------------------------------------
 
 
-def _argument(name: str, of: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray, Fixed], dict[str, np.ndarray]]:
+def _argument(
+    name: str, of: Callable[[np.ndarray], np.ndarray]
+) -> Callable[[np.ndarray, Fixed], dict[str, np.ndarray]]:
     return lambda eta, fixed: {**fixed, name: of(eta)}
 
 
@@ -277,21 +314,41 @@ def _one(fixed: Fixed) -> float:
     return 1.0
 
 
-def _location(terms: RowTerms, growth: Callable[[Fixed], float] | None, smooth: bool = True) -> OnePredictor:
+def _location(
+    terms: RowTerms, growth: Callable[[Fixed], float] | None, smooth: bool = True
+) -> OnePredictor:
     turns = {"second_moment": 0.0}
-    return OnePredictor(terms, _argument("loc", np.asarray), _same, turns=turns, growth=growth, smooth=smooth, real=True)
+    return OnePredictor(
+        terms,
+        _argument("loc", np.asarray),
+        _same,
+        turns=turns,
+        growth=growth,
+        smooth=smooth,
+        real=True,
+    )
 
 
 FAMILIES: dict[tuple[str, str], OnePredictor] = {
     ("Normal", "identity"): _location(_normal, lambda fixed: 0.0),
-    ("Logistic", "identity"): _location(_logistic, lambda fixed: float(np.max(1.0 / fixed["scale"]))),
+    ("Logistic", "identity"): _location(
+        _logistic, lambda fixed: float(np.max(1.0 / fixed["scale"]))
+    ),
     ("Laplace", "identity"): _location(_laplace, None, smooth=False),
-    ("LogNormal", "identity"): OnePredictor(_lognormal, _argument("loc", np.asarray), _log_of, growth=lambda fixed: 0.0),
+    ("LogNormal", "identity"): OnePredictor(
+        _lognormal, _argument("loc", np.asarray), _log_of, growth=lambda fixed: 0.0
+    ),
     **{("Bernoulli", link): _trials(chance, counted=False) for link, chance in CHANCES.items()},
     **{("Binomial", link): _trials(chance, counted=True) for link, chance in CHANCES.items()},
-    ("Poisson", "log"): OnePredictor(_poisson_log, _argument("rate", np.exp), _log_of, growth=_one, whole=True),
+    ("Poisson", "log"): OnePredictor(
+        _poisson_log, _argument("rate", np.exp), _log_of, growth=_one, whole=True
+    ),
     ("Poisson", "identity"): OnePredictor(
-        _poisson_identity, _argument("rate", lambda eta: np.maximum(eta, 0.0)), _same, (0.0, np.inf), whole=True
+        _poisson_identity,
+        _argument("rate", lambda eta: np.maximum(eta, 0.0)),
+        _same,
+        (0.0, np.inf),
+        whole=True,
     ),
     ("NegativeBinomial", "logit"): OnePredictor(
         _negative_binomial_logit,
@@ -307,10 +364,15 @@ FAMILIES: dict[tuple[str, str], OnePredictor] = {
         growth=_one,
         whole=True,
     ),
-    ("Exponential", "log"): OnePredictor(_exponential, _argument("rate", np.exp), _log_rate, growth=_one),
+    ("Exponential", "log"): OnePredictor(
+        _exponential, _argument("rate", np.exp), _log_rate, growth=_one
+    ),
     ("Gamma", "log"): OnePredictor(_gamma, _argument("rate", np.exp), _log_rate, growth=_one),
     ("Weibull", "log"): OnePredictor(
-        _weibull, _argument("scale", np.exp), _log_of, growth=lambda fixed: float(np.max(fixed["concentration"]))
+        _weibull,
+        _argument("scale", np.exp),
+        _log_of,
+        growth=lambda fixed: float(np.max(fixed["concentration"])),
     ),
 }
 

@@ -20,7 +20,7 @@ def _clipped(y: Array, low: Array, xp: Namespace) -> Any:
     return xp.maximum(xp.asfloat(y), low)
 
 
-# LogNormal ------------------------------------------------------------------------------------------------------------
+# LogNormal ----------------------------------------------------------------------------------------
 
 
 def _log_score(args: Args, y: Array, xp: Namespace) -> Any:
@@ -30,7 +30,9 @@ def _log_score(args: Args, y: Array, xp: Namespace) -> Any:
 
 def _lognormal_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     def formula(v: Array) -> Any:
-        return -0.5 * _log_score(args, v, xp) ** 2 - 0.5 * _LOG_2PI - xp.log(args["scale"]) - xp.log(v)
+        return (
+            -0.5 * _log_score(args, v, xp) ** 2 - 0.5 * _LOG_2PI - xp.log(args["scale"]) - xp.log(v)
+        )
 
     return masked(y > 0, 1.0, formula, y, xp)
 
@@ -57,7 +59,9 @@ register_family(
         log_prob=_lognormal_log_prob,
         support=_half_line,
         mean=lambda args, xp: xp.exp(args["loc"] + 0.5 * args["scale"] ** 2),
-        variance=lambda args, xp: xp.expm1(args["scale"] ** 2) * xp.exp(2 * args["loc"] + args["scale"] ** 2),
+        variance=lambda args, xp: (
+            xp.expm1(args["scale"] ** 2) * xp.exp(2 * args["loc"] + args["scale"] ** 2)
+        ),
         cdf=_lognormal_tail(1.0, 0.0),
         sf=_lognormal_tail(-1.0, 1.0),
         icdf=lambda args, p, xp: xp.exp(args["loc"] + args["scale"] * xp.ndtri(xp.asfloat(p))),
@@ -68,14 +72,16 @@ register_family(
 )
 
 
-# Exponential, Weibull, Pareto ----------------------------------------------------------------------------------------
+# Exponential, Weibull, Pareto ---------------------------------------------------------------------
 
 register_family(
     Family(
         name="Exponential",
         args=("rate",),
         kind="continuous",
-        log_prob=lambda args, y, xp: masked(y >= 0, 1.0, lambda v: xp.log(args["rate"]) - args["rate"] * v, y, xp),
+        log_prob=lambda args, y, xp: masked(
+            y >= 0, 1.0, lambda v: xp.log(args["rate"]) - args["rate"] * v, y, xp
+        ),
         support=_half_line,
         mean=lambda args, xp: 1 / args["rate"],
         variance=lambda args, xp: 1 / args["rate"] ** 2,
@@ -150,7 +156,13 @@ register_family(
 
 def _pareto_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
     alpha, scale = args["alpha"], args["scale"]
-    return masked(y >= scale, scale, lambda v: xp.log(alpha) - xp.log(scale) - (alpha + 1) * (xp.log(v) - xp.log(scale)), y, xp)
+    return masked(
+        y >= scale,
+        scale,
+        lambda v: xp.log(alpha) - xp.log(scale) - (alpha + 1) * (xp.log(v) - xp.log(scale)),
+        y,
+        xp,
+    )
 
 
 def _pareto_log_sf(args: Args, y: Array, xp: Namespace) -> Any:
@@ -195,7 +207,7 @@ register_family(
 )
 
 
-# Gamma, InverseGamma --------------------------------------------------------------------------------------------------
+# Gamma, InverseGamma ------------------------------------------------------------------------------
 
 
 def _gamma_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
@@ -208,7 +220,9 @@ def _gamma_log_prob(args: Args, y: Array, xp: Namespace) -> Any:
 
 
 def _gamma_bulk_unit(k: Array, tail: float, xp: Namespace) -> Any:
-    """Chernoff bounds of Gamma(k, 1): X <= k + sqrt(2 k t) + t; below, k - sqrt(2 k t) or P(X < x) <= x^k / k!."""
+    """Chernoff bounds of Gamma(k, 1): X <= k + sqrt(2 k t) + t; below, k - sqrt(2 k t) or P(X <
+    x) <= x^k / k!.
+    """
     t = math.log(2 / tail)
     root = xp.sqrt(2 * k * t)
     log_low = (xp.gammaln(k + 1) - t) / k
@@ -219,7 +233,9 @@ def _gamma_icdf(args: Args, p: Array, xp: Namespace) -> Any:
     k, p = args["concentration"], xp.asfloat(p)
     unit = {"concentration": k, "rate": 1.0 + 0.0 * k}
     g = xp.gammaincinv(xp.stop_gradient(k) + 0.0 * p, p + 0.0 * xp.stop_gradient(k))
-    inverse = implicit_inverse(g, lambda q: xp.gammainc(k, q), lambda q: _gamma_log_prob(unit, q, xp), xp)
+    inverse = implicit_inverse(
+        g, lambda q: xp.gammainc(k, q), lambda q: _gamma_log_prob(unit, q, xp), xp
+    )
     return inverse / args["rate"]
 
 
@@ -236,10 +252,16 @@ register_family(
         support=_half_line,
         mean=lambda args, xp: args["concentration"] / args["rate"],
         variance=lambda args, xp: args["concentration"] / args["rate"] ** 2,
-        cdf=lambda args, y, xp: xp.gammainc(args["concentration"], args["rate"] * _clipped(y, 0.0, xp)),
-        sf=lambda args, y, xp: xp.gammaincc(args["concentration"], args["rate"] * _clipped(y, 0.0, xp)),
+        cdf=lambda args, y, xp: xp.gammainc(
+            args["concentration"], args["rate"] * _clipped(y, 0.0, xp)
+        ),
+        sf=lambda args, y, xp: xp.gammaincc(
+            args["concentration"], args["rate"] * _clipped(y, 0.0, xp)
+        ),
         icdf=_gamma_icdf,
-        bulk=lambda args, tail, xp: tuple(end / args["rate"] for end in _gamma_bulk_unit(args["concentration"], tail, xp)),
+        bulk=lambda args, tail, xp: tuple(
+            end / args["rate"] for end in _gamma_bulk_unit(args["concentration"], tail, xp)
+        ),
         chart="log",
         core=lambda args, xp: (
             xp.log(args["concentration"] / args["rate"]),
@@ -315,7 +337,7 @@ register_family(
 )
 
 
-# HalfNormal, HalfCauchy -----------------------------------------------------------------------------------------------
+# HalfNormal, HalfCauchy ---------------------------------------------------------------------------
 
 register_family(
     Family(
@@ -325,7 +347,9 @@ register_family(
         log_prob=lambda args, y, xp: masked(
             y >= 0,
             1.0,
-            lambda v: 0.5 * math.log(2 / math.pi) - xp.log(args["scale"]) - 0.5 * (v / args["scale"]) ** 2,
+            lambda v: (
+                0.5 * math.log(2 / math.pi) - xp.log(args["scale"]) - 0.5 * (v / args["scale"]) ** 2
+            ),
             y,
             xp,
         ),
@@ -335,7 +359,10 @@ register_family(
         cdf=lambda args, y, xp: xp.erf(_clipped(y, 0.0, xp) / args["scale"] / math.sqrt(2)),
         sf=lambda args, y, xp: xp.erfc(_clipped(y, 0.0, xp) / args["scale"] / math.sqrt(2)),
         icdf=lambda args, p, xp: -args["scale"] * xp.ndtri(0.5 * (1 - xp.asfloat(p))),
-        bulk=lambda args, tail, xp: (0.0 * args["scale"], math.sqrt(2 * math.log(2 / tail)) * args["scale"]),
+        bulk=lambda args, tail, xp: (
+            0.0 * args["scale"],
+            math.sqrt(2 * math.log(2 / tail)) * args["scale"],
+        ),
         chart="sinh",
         core=lambda args, xp: (0.0 * args["scale"], args["scale"]),
     )
@@ -357,7 +384,9 @@ register_family(
         log_prob=lambda args, y, xp: masked(
             y >= 0,
             1.0,
-            lambda v: math.log(2 / math.pi) - xp.log(args["scale"]) - xp.log1p((v / args["scale"]) ** 2),
+            lambda v: (
+                math.log(2 / math.pi) - xp.log(args["scale"]) - xp.log1p((v / args["scale"]) ** 2)
+            ),
             y,
             xp,
         ),

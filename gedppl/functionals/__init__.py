@@ -1,4 +1,5 @@
-"""What a density is worth: mean, variance, second moment, CVaR, quantile, event probability, expected value.
+"""What a density is worth: mean, variance, second moment, CVaR, quantile, event probability,
+expected value.
 
 >>> import numpy as np
 >>> from gedppl.density import Density
@@ -10,8 +11,9 @@ array([3.303, 6.605])
 >>> probability(above=2.0)(demand).round(3)
 array([0.135, 0.368])
 
-Every functional has a range ``[low, high]``, which is part of its declaration: bounds on it are clipped to that range,
-while outcomes may exceed it. An estimate outside the range is a mistake in the declaration, and `Functional.check` says so.
+Every functional has a range ``[low, high]``, which is part of its declaration: bounds on it are
+clipped to that range, while outcomes may exceed it. An estimate outside the range is a mistake in
+the declaration, and `Functional.check` says so.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ from gedppl.functionals.expectation import excess, expectation, probability_betw
 from gedppl.functionals.expectation import quantile as quantile_of
 from gedppl.numerics.arrays import Array, Namespace
 
-# ======================================================================================================================
-# How a functional's value is computed: closed forms by family in an open registry, and the general ways.
-# ======================================================================================================================
+# ==================================================================================================
+# How a functional's value is computed: closed forms by family in an open registry, and the general
+# ways.
+# ==================================================================================================
 
 Rule = Callable[[Any, "Functional", Any], Array]
 
@@ -45,14 +48,20 @@ _RULES: dict[tuple[str, str], Rule] = {}
 def register_functional(name: str, family: str, fn: Rule) -> None:
     """Give a functional a closed form for a family.
 
-    fn(args, functional, xp) receives the family's argument arrays, the functional (for its level) and the namespace.
+    fn(args, functional, xp) receives the family's argument arrays, the functional (for its level)
+    and the namespace.
 
-    >>> register_functional("cvar", "Uniform", lambda args, f, xp: args["low"] + (args["high"] - args["low"])
-    ...                     * (1 + f.level) / 2)
+    >>> register_functional(
+    ...     "cvar",
+    ...     "Uniform",
+    ...     lambda args, f, xp: args["low"] + (args["high"] - args["low"]) * (1 + f.level) / 2,
+    ... )
     """
     get_family(family)
     if name not in _GENERAL:
-        raise FunctionalError(f"no functional is called {name!r}; the names are {', '.join(_GENERAL)}")
+        raise FunctionalError(
+            f"no functional is called {name!r}; the names are {', '.join(_GENERAL)}"
+        )
     _RULES[name, family] = fn
 
 
@@ -64,7 +73,7 @@ def evaluate(functional: Functional, density: Density, x: Array | None, a: Array
     return _GENERAL[functional.name](functional, density, x, a)
 
 
-# the general ways -----------------------------------------------------------------------------------------------------
+# the general ways ---------------------------------------------------------------------------------
 
 
 def _mean(functional: Functional, density: Density, x: Array, a: Array) -> Array:
@@ -116,7 +125,8 @@ def _limit(functional: Functional, name: str, density: Density, x: Array, a: Arr
 def _need_rows(functional: Functional, x: Array | None, a: Array | None) -> None:
     if x is None or a is None:
         raise FunctionalError(
-            f"{functional} depends on the row; call it with its contexts and actions: functional(density, x, a)"
+            f"{functional} depends on the row; call it with its contexts and actions: "
+            "functional(density, x, a)"
         )
 
 
@@ -141,17 +151,21 @@ _GENERAL: dict[str, Callable[..., Array]] = {
 }
 
 
-# closed forms of the conditional value at risk; c = level, t = 1 - c the tail mass ------------------------------------
+# closed forms of the conditional value at risk; c = level, t = 1 - c the tail mass ----------------
 
 
 def _normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(f.level))
-    return args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (1 - f.level)
+    return args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (
+        1 - f.level
+    )
 
 
 def _lognormal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(f.level))
-    return xp.exp(args["loc"] + 0.5 * args["scale"] ** 2) * xp.ndtr(args["scale"] - z) / (1 - f.level)
+    return (
+        xp.exp(args["loc"] + 0.5 * args["scale"] ** 2) * xp.ndtr(args["scale"] - z) / (1 - f.level)
+    )
 
 
 def _exponential_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
@@ -190,7 +204,12 @@ def _student_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
 def _weibull_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     power = 1 + 1 / args["concentration"]
     z = -math.log1p(-f.level)
-    return args["scale"] * xp.exp(xp.gammaln(power)) * xp.gammaincc(power, z + 0.0 * power) / (1 - f.level)
+    return (
+        args["scale"]
+        * xp.exp(xp.gammaln(power))
+        * xp.gammaincc(power, z + 0.0 * power)
+        / (1 - f.level)
+    )
 
 
 def _half_normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
@@ -230,18 +249,27 @@ for _family, _rule in {
 
 
 __all__ = [
-    "Functional", "cvar", "expected", "mean", "probability", "quantile", "realised", "register_functional", "second_moment",
+    "Functional",
+    "cvar",
+    "expected",
+    "mean",
+    "probability",
+    "quantile",
+    "realised",
+    "register_functional",
+    "second_moment",
     "variance",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True, repr=False)
 class Functional:
-    """A number that a density determines. Made by `mean`, `variance`, ...; hashable, so it can key compiled functions.
+    """A number that a density determines. Made by `mean`, `variance`, ...; hashable, so it can key
+    compiled functions.
 
-    Call it with a density of batch shape (n,) or (M, n), and with the rows' contexts x (n, dx) and actions a (n,) where
-    the functional depends on them; it returns an array of the batch shape, of the density's array library, and it can be
-    traced and differentiated there.
+    Call it with a density of batch shape (n,) or (M, n), and with the rows' contexts x (n, dx) and
+    actions a (n,) where the functional depends on them; it returns an array of the batch shape, of
+    the density's array library, and it can be traced and differentiated there.
     """
 
     name: str
@@ -256,11 +284,13 @@ class Functional:
     def __call__(self, density: Density, x: Array | None = None, a: Array | None = None) -> Array:
         if not isinstance(density, Density):
             raise FunctionalError(
-                f"{self} takes a gedppl Density, got {type(density).__name__}; get one from cls.density(params, x, a)"
+                f"{self} takes a gedppl Density, got {type(density).__name__}; get one from "
+                "cls.density(params, x, a)"
             )
         if density.event_shape and self.fn is None:
             raise FunctionalError(
-                f"{self} needs outcomes that are numbers; {density.family} has outcomes of shape {density.event_shape}: "
+                f"{self} needs outcomes that are numbers; {density.family} has outcomes of shape "
+                f"{density.event_shape}: "
                 "use expected(fn, low, high) with a function of the whole outcome"
             )
         value = evaluate(self, density, x, a)
@@ -271,11 +301,14 @@ class Functional:
         return np.minimum(np.maximum(values, self.low), self.high)
 
     def check(self, values: Array) -> None:
-        """Raise a `FunctionalError` if an estimate is NaN or outside [low, high] by more than rounding."""
+        """Raise a `FunctionalError` if an estimate is NaN or outside [low, high] by more than
+        rounding.
+        """
         values = np.asarray(values, dtype=float)
         if np.isnan(values).any():
             raise FunctionalError(
-                f"{self} is NaN for {int(np.isnan(values).sum())} of {values.size} densities; the family may have no "
+                f"{self} is NaN for {int(np.isnan(values).sum())} of {values.size} densities; the "
+                "family may have no "
                 f"{self.name} (a Cauchy has no mean), or its parameters are not finite"
             )
         slack = 1e-9 * max(abs(self.low), abs(self.high))
@@ -285,17 +318,20 @@ class Functional:
         ):
             if wrong.any():
                 raise FunctionalError(
-                    f"{self.name} came out as {worst:.6g}, outside its declared range [{self.low:g}, {self.high:g}]; set "
-                    f"{side}= to a value that bounds the {self.name} (not the outcome) for every parameter, context and "
+                    f"{self.name} came out as {worst:.6g}, outside its declared range "
+                    f"[{self.low:g}, {self.high:g}]; set "
+                    f"{side}= to a value that bounds the {self.name} (not the outcome) for every "
+                    "parameter, context and "
                     "action"
                 )
 
     def lipschitz(self, divergence: str, support: Density | tuple[float, float]) -> float | None:
-        """The constant L with |T(p) - T(q)| <= L D(p, q) for all p, q on the support, or None where none is known.
+        """The constant L with |T(p) - T(q)| <= L D(p, q) for all p, q on the support, or None where
+        none is known.
 
-        ``divergence`` is ``"tv"``, ``"hellinger"`` (sqrt of 1 minus the Bhattacharyya coefficient) or ``"l2"``;
-        ``support`` the interval of the outcome, or a density whose own support is taken. `why_not_lipschitz` tells the
-        reason of a None.
+        ``divergence`` is ``"tv"``, ``"hellinger"`` (sqrt of 1 minus the Bhattacharyya coefficient)
+        or ``"l2"``; ``support`` the interval of the outcome, or a density whose own support is
+        taken. `why_not_lipschitz` tells the reason of a None.
         """
         return lipschitz.constant(self, divergence, support)[0]
 
@@ -304,7 +340,11 @@ class Functional:
         return lipschitz.constant(self, divergence, support)[1]
 
     def __repr__(self) -> str:
-        shown = [f"{key}={_short(getattr(self, key))}" for key in ("level", "above", "below") if _is_set(self, key)]
+        shown = [
+            f"{key}={_short(getattr(self, key))}"
+            for key in ("level", "above", "below")
+            if _is_set(self, key)
+        ]
         shown += [_short(self.fn)] if self.fn is not None else []
         return f"{self.name}({', '.join([*shown, f'low={self.low:g}', f'high={self.high:g}'])})"
 
@@ -318,7 +358,8 @@ def _short(value: Any) -> str:
 
 
 def realised(functional: Functional, outcome: np.ndarray, x: np.ndarray, action: int) -> float:
-    """What one outcome at x (dx,) says of a functional that is an expectation: its value for the point mass; NaN for others.
+    """What one outcome at x (dx,) says of a functional that is an expectation: its value for the
+    point mass; NaN for others.
 
     >>> realised(probability(above=1.0), np.asarray(3.0), np.zeros(1), 0)
     1.0
@@ -327,7 +368,9 @@ def realised(functional: Functional, outcome: np.ndarray, x: np.ndarray, action:
         return math.nan
     rows, actions = x[None], np.array([action])
     if functional.name == "expected" and functional.fn is not None:
-        return float(np.asarray(functional.fn(outcome[None, None], rows, actions), float).reshape(-1)[0])
+        return float(
+            np.asarray(functional.fn(outcome[None, None], rows, actions), float).reshape(-1)[0]
+        )
     if outcome.ndim:
         return math.nan
     if functional.name == "mean":
@@ -348,7 +391,7 @@ def _edge(limit: Any, x: np.ndarray, a: np.ndarray, default: float) -> float:
     return float(limit[a[0]] if isinstance(limit, tuple) else limit)
 
 
-# the constructors -----------------------------------------------------------------------------------------------------
+# the constructors ---------------------------------------------------------------------------------
 
 
 def mean(low: float, high: float) -> Functional:
@@ -367,20 +410,24 @@ def second_moment(high: float) -> Functional:
 
 
 def cvar(level: float, low: float, high: float) -> Functional:
-    """Conditional value at risk: the mean of the LARGEST outcomes, beyond the quantile at ``level``.
+    """Conditional value at risk: the mean of the LARGEST outcomes, beyond the quantile at
+    ``level``.
 
     CVaR = min over q of q + E (Y - q)+ / (1 - level)
 
-    ``level`` is a confidence level, as in `quantile`: ``cvar(0.9, ...)`` is the mean of the upper 10%, and the tail mass
-    is 1 - level = 0.1. ``cvar(0, ...)`` is the mean. Large outcomes are the bad ones: for a gain, model its negative.
+    ``level`` is a confidence level, as in `quantile`: ``cvar(0.9, ...)`` is the mean of the upper
+    10%, and the tail mass is 1 - level = 0.1. ``cvar(0, ...)`` is the mean. Large outcomes are the
+    bad ones: for a gain, model its negative.
 
     References
     ----------
-    Rockafellar and Uryasev, "Conditional value-at-risk for general loss distributions" (2002), where level is alpha.
+    Rockafellar and Uryasev, "Conditional value-at-risk for general loss distributions" (2002),
+    where level is alpha.
     """
     if not (isinstance(level, int | float) and 0 <= level < 1):
         raise FunctionalError(
-            f"cvar's level must lie in [0, 1), got {level!r}; it is a confidence level: 0.9 means the largest tenth"
+            f"cvar's level must lie in [0, 1), got {level!r}; it is a confidence level: 0.9 means "
+            "the largest tenth"
         )
     return Functional("cvar", *_range("cvar", low, high), level=float(level))
 
@@ -395,29 +442,38 @@ def quantile(level: float, low: float, high: float) -> Functional:
 def probability(above: Any = None, below: Any = None) -> Functional:
     """P(Y > above), P(Y < below), or P(above < Y < below); the inequalities are strict.
 
-    A limit is a number, one number an action (K,), or a function of the rows' (x, a) that returns (n,); the last two need
-    x and a in the call, and the function must work on the density's own arrays.
+    A limit is a number, one number an action (K,), or a function of the rows' (x, a) that returns
+    (n,); the last two need x and a in the call, and the function must work on the density's own
+    arrays.
     """
     if above is None and below is None:
-        raise FunctionalError("probability needs a limit: probability(above=...) or probability(below=...)")
-    limits = {name: _checked_limit(name, value) for name, value in (("above", above), ("below", below))}
+        raise FunctionalError(
+            "probability needs a limit: probability(above=...) or probability(below=...)"
+        )
+    limits = {
+        name: _checked_limit(name, value) for name, value in (("above", above), ("below", below))
+    }
     if not any(callable(value) or value is None for value in limits.values()):
         low, high = (np.asarray(limits[name], dtype=float) for name in ("above", "below"))
         if np.any(low >= high):
-            raise FunctionalError(f"no outcome is above {above!r} and below {below!r}; above= must be the smaller")
+            raise FunctionalError(
+                f"no outcome is above {above!r} and below {below!r}; above= must be the smaller"
+            )
     return Functional("probability", 0.0, 1.0, **limits)
 
 
 def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()) -> Functional:
     """E fn(Y, x, a), between ``low`` and ``high``.
 
-    ``fn`` sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the end, and x (n, dx),
-    a (n,) as the call gave them; it must be elementwise in the outcome, and work on the density's own arrays to be traced.
+    ``fn`` sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the
+    end, and x (n, dx), a (n,) as the call gave them; it must be elementwise in the outcome, and
+    work on the density's own arrays to be traced.
 
-    ``kinks`` says where fn jumps or bends: a number, several, or a function of the rows' (x, a) that returns one array
-    (n,) or a tuple of them. Continuous densities are integrated on fixed panels, which are then split there. A kink that is
-    not declared costs accuracy: over the families here, a jump errs by up to 0.03 of its height, and a bend such as
-    max(y - q, 0) by up to 2e-4 of the outcome's 16%-84% range. Smooth functions and integer outcomes need none.
+    ``kinks`` says where fn jumps or bends: a number, several, or a function of the rows' (x, a)
+    that returns one array (n,) or a tuple of them. Continuous densities are integrated on fixed
+    panels, which are then split there. A kink that is not declared costs accuracy: over the
+    families here, a jump errs by up to 0.03 of its height, and a bend such as max(y - q, 0) by up
+    to 2e-4 of the outcome's 16%-84% range. Smooth functions and integer outcomes need none.
 
     Sums leave out 1e-14 of the mass, integrals 1e-24; vectors use 4,096 fixed quasi-random draws.
 
@@ -432,16 +488,21 @@ def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()
     if not callable(kinks):
         places = np.ravel(kinks)
         if not (places.dtype.kind in "if" and np.isfinite(places).all()) and places.size:
-            raise FunctionalError(f"kinks= takes finite numbers or a function of (x, a), got {kinks!r}")
+            raise FunctionalError(
+                f"kinks= takes finite numbers or a function of (x, a), got {kinks!r}"
+            )
         kinks = tuple(float(place) for place in places)
     return Functional("expected", *_range("expected", low, high), fn=fn, kinks=kinks)
 
 
 def _range(name: str, low: float, high: float) -> tuple[float, float]:
-    numbers = all(isinstance(end, int | float | np.number) and math.isfinite(end) for end in (low, high))
+    numbers = all(
+        isinstance(end, int | float | np.number) and math.isfinite(end) for end in (low, high)
+    )
     if not (numbers and low < high):
         raise FunctionalError(
-            f"{name} needs a finite range with low < high, got low={low!r}, high={high!r}; give the smallest and largest "
+            f"{name} needs a finite range with low < high, got low={low!r}, high={high!r}; give "
+            "the smallest and largest "
             f"value the {name} can take"
         )
     return float(low), float(high)
@@ -456,6 +517,7 @@ def _checked_limit(name: str, value: Any) -> Any:
         array = np.full(3, math.nan).reshape(1, 3)
     if array.ndim > 1 or array.size == 0 or not np.isfinite(array).all():
         raise FunctionalError(
-            f"probability({name}=) takes a finite number, one number an action, or a function of (x, a); got {value!r}"
+            f"probability({name}=) takes a finite number, one number an action, or a function of "
+            f"(x, a); got {value!r}"
         )
     return float(array) if array.ndim == 0 else tuple(array.tolist())

@@ -1,8 +1,9 @@
 """Expectations, event probabilities and expected excesses of a density.
 
-Mixtures and zero inflation are taken apart first (all of these are linear in the density); then a closed form by family,
-or panels (continuous), a sum (discrete), or draws from fixed uniforms (vectors, unknown distributions). Written against
-the array namespace: everything traces, and has the right first derivative in the density's arguments.
+Mixtures and zero inflation are taken apart first (all of these are linear in the density); then a
+closed form by family, or panels (continuous), a sum (discrete), or draws from fixed uniforms
+(vectors, unknown distributions). Written against the array namespace: everything traces, and has
+the right first derivative in the density's arguments.
 """
 
 from __future__ import annotations
@@ -35,8 +36,12 @@ def parts(density: Density) -> list[tuple[Array, Density]] | None:
     return None
 
 
-def expectation(density: Density, fn: Callable[[Array], Array], points: Sequence[Array] = ()) -> Array:
-    """E fn(Y), of the batch shape. fn maps outcomes (Q, *batch, *event) to values (Q, *batch); it kinks at ``points``."""
+def expectation(
+    density: Density, fn: Callable[[Array], Array], points: Sequence[Array] = ()
+) -> Array:
+    """E fn(Y), of the batch shape. fn maps outcomes (Q, *batch, *event) to values (Q, *batch);
+    it kinks at ``points``.
+    """
     xp = density.xp
     pieces = parts(density)
     if pieces is not None:
@@ -75,7 +80,11 @@ def probability_between(density: Density, above: Array | None, below: Array | No
         low = xp.zeros_like(v) == 0 if above is None else v > above
         return xp.where(low if below is None else low & (v < below), 1.0, 0.0)
     # integers: Y < t is Y <= ceil(t) - 1
-    limit = xp.ceil(xp.asfloat(below)) - 1 if below is not None and density.kind == "discrete" else below
+    limit = (
+        xp.ceil(xp.asfloat(below)) - 1
+        if below is not None and density.kind == "discrete"
+        else below
+    )
     if above is None:
         return density.cdf(limit)
     if below is None:
@@ -87,7 +96,7 @@ def probability_between(density: Density, above: Array | None, below: Array | No
     return xp.maximum(xp.where(above > centre, by_upper, by_lower), 0.0)
 
 
-# expected excess E (Y - q)+, from which the conditional value at risk follows ------------------------------------------
+# expected excess E (Y - q)+, from which the conditional value at risk follows ---------------------
 
 
 def _gamma_excess(args: Any, q: Array, xp: Any) -> Array:
@@ -101,7 +110,9 @@ def _inverse_gamma_excess(args: Any, q: Array, xp: Any) -> Array:
     exists = k > 1
     safe = xp.where(exists, k, 2.0)
     z = rate / xp.maximum(q, 1e-300)
-    return xp.where(exists, rate / (safe - 1) * xp.gammainc(safe - 1, z) - q * xp.gammainc(safe, z), xp.inf)
+    return xp.where(
+        exists, rate / (safe - 1) * xp.gammainc(safe - 1, z) - q * xp.gammainc(safe, z), xp.inf
+    )
 
 
 def _beta_excess(args: Any, q: Array, xp: Any) -> Array:
@@ -149,7 +160,7 @@ def _free_excess(density: Density, q: Array) -> Array:
     return expectation(density, lambda y: xp.maximum(y - q, 0.0), points=(q,))
 
 
-# draws ----------------------------------------------------------------------------------------------------------------
+# draws --------------------------------------------------------------------------------------------
 
 
 @cache
@@ -163,8 +174,9 @@ def _uniforms(width: int) -> np.ndarray:
 def draws(density: Density) -> tuple[Array, Array]:
     """Outcomes (S, *batch, *event) from fixed base draws, and weights (S, *batch).
 
-    Where outcomes are smooth functions of the uniforms, derivatives pass through them. Else the outcomes are held fixed
-    and the weight p / stop(p), whose value is 1, carries the derivative of the density.
+    Where outcomes are smooth functions of the uniforms, derivatives pass through them. Else the
+    outcomes are held fixed and the weight p / stop(p), whose value is 1, carries the derivative of
+    the density.
     """
     xp = density.xp
     if density.family == "External":

@@ -1,7 +1,7 @@
 """GED-UCB: `init`, `select`, `update`. Pure: the same state and context give the same policy.
 
-To be read beside Algorithm 1 of Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
-Framework":
+To be read beside Algorithm 1 of Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision
+Making: A Unified Framework":
 
     paper                      here
     f^ (utility density)       state.learners["utility"], a fit for every snapshot
@@ -13,18 +13,22 @@ Framework":
     beta_t                     bonus_weights
     pi~_{t,i}                  the counterfactual policy of round i at today's context
 
-One round. Today's policy maximises a score, subject to  sum_a pi_a cost_upper_a <= tau  (or, for a limit on every draw,
+One round. Today's policy maximises a score, subject to  sum_a pi_a cost_upper_a <= tau  (or, for a
+limit on every draw,
 cost_upper_a <= tau wherever pi_a > 0). There are three scores:
 
-    exploration="sets"             utility + rho (utility_upper - utility) + w alpha (cost_upper - cost_lower), see `optimism`
-    exploration="counterfactual"   the paper's: utility + beta_t E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)
+    exploration="sets"
+        utility + rho (utility_upper - utility) + w alpha (cost_upper - cost_lower), see `optimism`
+    exploration="counterfactual"
+        the paper's: utility + beta_t E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)
 
     exploration="thompson"         utility under one draw of its parameters
 
-For the second every past round i is replayed at today's context: its snapshot of the models gives utilities, cost bounds and
-widths, and its policy; N counts how often these policies would have revealed the action.
-Feasibility rests on `cost_upper` alone: the weights steer exploration and never touch it. Where a limit is credible, the policy
-found is held against the draws once more (`mixtures`).
+For the second every past round i is replayed at today's context: its snapshot of the models gives
+utilities, cost bounds and widths, and its policy; N counts how often these policies would have
+revealed the action. Feasibility rests on `cost_upper` alone: the weights steer exploration and
+never touch it. Where a limit is credible, the policy found is held against the draws once more
+(`mixtures`).
 
 Axis letters: C contexts asked together, B blocks of rounds, K actions, J constraints.
 """
@@ -56,7 +60,16 @@ from gedppl.ged_ucb.costs import (
     todays_costs,
     weighted_width,
 )
-from gedppl.ged_ucb.settings import Block, Info, Settings, State, bonus_weights, delta_shares, exploration, warmup_rounds
+from gedppl.ged_ucb.settings import (
+    Block,
+    Info,
+    Settings,
+    State,
+    bonus_weights,
+    delta_shares,
+    exploration,
+    warmup_rounds,
+)
 from gedppl.learning import Where, learner_for
 from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.learner import Bounds, Guess
@@ -64,19 +77,22 @@ from gedppl.numerics.arrays import evolved
 from gedppl.problem import UTILITY, Problem
 from gedppl.selection import eagerness, policy_cost, select_policies
 
-# ======================================================================================================================
-# Optimism from the utility's own set: today's scores and cost bounds, without a look at past rounds.
+# ==================================================================================================
+# Optimism from the utility's own set: today's scores and cost bounds, without a look at past
+# rounds.
 #
 #     score_a = u_a + rho (u+_a - u_a) + w max_j alpha_j (U_{j,a} - L_{j,a}),
 #     alpha_j = (max_a u+_a - max(r0, u-_{a0})) / (tau_j - c0_j)
 #
-# u is the estimated utility, u+ and u- the largest and smallest that the data still allow, U and L the cost bounds. With
-# rho = w = 1 and the utility's set valid, the policy that maximises the score under sum_a pi_a U_{j,a} <= tau_j is worth at least
-# the best policy that keeps the limits: mix that one with the safe action until its worst case fits, and the third term pays for
-# the mixing. That holds at every context by itself. Smaller weights explore less and keep the limits all the same.
+# u is the estimated utility, u+ and u- the largest and smallest that the data still allow, U and L
+# the cost bounds. With rho = w = 1 and the utility's set valid, the policy that maximises the score
+# under sum_a pi_a U_{j,a} <= tau_j is worth at least the best policy that keeps the limits: mix
+# that one with the safe action until its worst case fits, and the third term pays for the mixing.
+# That holds at every context by itself. Smaller weights explore less and keep the limits all the
+# same.
 #
 # Axis letters: C contexts asked together, K actions, J constraints.
-# ======================================================================================================================
+# ==================================================================================================
 
 OF_DRAWS = 1  # tells the random stream of parameters from that of actions
 
@@ -97,8 +113,13 @@ class Today:
     def only(self, c: int) -> Today:
         """The same for one context."""
         one = slice(c, c + 1)
-        arrays = {f: getattr(self, f)[one] for f in ("estimate", "bonus", "width", "lower", "upper", "usable")}
-        return replace(self, **arrays, bounds=tuple(None if b is None else b.only(c) for b in self.bounds))
+        arrays = {
+            f: getattr(self, f)[one]
+            for f in ("estimate", "bonus", "width", "lower", "upper", "usable")
+        }
+        return replace(
+            self, **arrays, bounds=tuple(None if b is None else b.only(c) for b in self.bounds)
+        )
 
 
 def today(state: State, x: np.ndarray, allowed: np.ndarray) -> Today:
@@ -112,22 +133,37 @@ def today(state: State, x: np.ndarray, allowed: np.ndarray) -> Today:
     if problem.constraints and problem.safe_action is not None:
         room = room_for_mixing(problem.limits, problem.safe_values(x))
         least = np.maximum(problem.safe_utilities(x), utility.lower[:, problem.safe_action])
-        width, tight = weighted_width(lower, upper, room, np.maximum(utility.upper.max(axis=1) - least, 0.0))
+        width, tight = weighted_width(
+            lower, upper, room, np.maximum(utility.upper.max(axis=1) - least, 0.0)
+        )
         notes = tight_notes(problem, tight)
     bonus = chosen.bonus_scale * (_hoped_for(state, x, utility) - utility.estimate)
     said = (*notes, *exactness_notes(state))
-    return Today(utility.estimate, bonus, chosen.width_scale * width, lower, upper, usable, tuple(bounds), said)
+    return Today(
+        utility.estimate,
+        bonus,
+        chosen.width_scale * width,
+        lower,
+        upper,
+        usable,
+        tuple(bounds),
+        said,
+    )
 
 
 def _hoped_for(state: State, x: np.ndarray, utility: Guess) -> np.ndarray:
-    """The utility (C, K) that today's score leans to: the largest that the data allow, or that of one draw for each context."""
+    """The utility (C, K) that today's score leans to: the largest that the data allow, or that
+    of one draw for each context.
+    """
     problem, chosen = state.problem, state.settings
     if chosen.exploration == "sets":
         return utility.upper
     learner = state.learners[UTILITY]
     assert isinstance(learner, DrawnLearner)
     # one stream for every decision: what is drawn does not depend on what else was asked
-    uniforms = [np.random.default_rng([chosen.seed, state.t + c, OF_DRAWS]).random() for c in range(len(x))]
+    uniforms = [
+        np.random.default_rng([chosen.seed, state.t + c, OF_DRAWS]).random() for c in range(len(x))
+    ]
     drawn = learner.one_draw(problem.utility.functional, x, problem.n_actions, np.array(uniforms))
     if not problem.learn_safe and problem.safe_action is not None:
         drawn[:, problem.safe_action] = utility.estimate[:, problem.safe_action]
@@ -135,7 +171,9 @@ def _hoped_for(state: State, x: np.ndarray, utility: Guess) -> np.ndarray:
 
 
 def _utility(state: State, x: np.ndarray) -> Guess:
-    """Estimate and range of the utility. No limit rests on it: unless a theorem needs the set itself, a cheap range will do."""
+    """Estimate and range of the utility. No limit rests on it: unless a theorem needs the set
+    itself, a cheap range will do.
+    """
     problem = state.problem
     learner, functional = state.learners[UTILITY], problem.utility.functional
     if state.settings.mode == "theory":
@@ -144,7 +182,8 @@ def _utility(state: State, x: np.ndarray) -> Guess:
     guess = learner.guess(functional, x, problem.n_actions)
     if problem.learn_safe or problem.safe_action is None:
         return guess
-    # What is never learned would stay as wide as before the first round, and its optimism would hold the policy there.
+    # What is never learned would stay as wide as before the first round, and its optimism would
+    # hold the policy there.
     a0, known = problem.safe_action, problem.safe_utilities(x)
     estimate, low, high = (part.copy() for part in (guess.estimate, guess.lower, guess.upper))
     if problem.safe_utility is not None:
@@ -153,34 +192,41 @@ def _utility(state: State, x: np.ndarray) -> Guess:
     return Guess(estimate, low, high)
 
 
-# ======================================================================================================================
-# What each limit says of a policy as a whole, and policies mixed back until a credible limit holds for the mixture itself.
+# ==================================================================================================
+# What each limit says of a policy as a whole, and policies mixed back until a credible limit holds
+# for the mixture itself.
 #
-# Upper values of single actions bound the average of a set's worst cases, but not the quantile of a mixture's cost over draws: of
-# two actions with quantiles U_1 and U_2 at level 1 - eps, a mixture may exceed pi_1 U_1 + pi_2 U_2 with probability above eps. So
-# the policy that came out of the selection is held against the draws, and mixed with the safe action until it keeps the limit.
+# Upper values of single actions bound the average of a set's worst cases, but not the quantile of a
+# mixture's cost over draws: of two actions with quantiles U_1 and U_2 at level 1 - eps, a mixture
+# may exceed pi_1 U_1 + pi_2 U_2 with probability above eps. So the policy that came out of the
+# selection is held against the draws, and mixed with the safe action until it keeps the limit.
 #
 # Axis letters: S draws, C contexts asked together, K actions, J constraints.
-# ======================================================================================================================
+# ==================================================================================================
 
 HALVINGS = 40
 
 
 def limit_costs(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray:
-    """(C, J) for policies (C, K): worst case of the average, or of any action in play, or the quantile of the cost over draws."""
+    """(C, J) for policies (C, K): worst case of the average, or of any action in play, or the
+    quantile of the cost over draws.
+    """
     cost = policy_cost(policy, seen.upper, problem.every_draw)
     for j, found in enumerate(seen.bounds):
         drawn = None if found is None else found.drawn
         if drawn is None or drawn.level > 1 or problem.every_draw[j]:
             continue
         values = drawn.values.copy()
-        values[:, :, problem.safe_action] = seen.upper[:, j, problem.safe_action]  # known, not drawn
+        # known, not drawn
+        values[:, :, problem.safe_action] = seen.upper[:, j, problem.safe_action]
         cost[:, j] = drawn.quantile(np.einsum("ck,sck->sc", policy, values))
     return cost
 
 
 def kept_on_draws(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray:
-    """Policies (C, K), each mixed with as little of the safe action (or of another that keeps all limits) as will do."""
+    """Policies (C, K), each mixed with as little of the safe action (or of another that keeps
+    all limits) as will do.
+    """
     if all(found is None or found.drawn is None for found in seen.bounds):
         return policy
     over = exceeded(limit_costs(problem, seen, policy), problem.limits).any(axis=1)
@@ -191,7 +237,9 @@ def kept_on_draws(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarr
 
 
 def _mixed_back(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray:
-    """For one context: policy (K,). Halving keeps a share that is known to do, so rounding is on the safe side."""
+    """For one context: policy (K,). Halving keeps a share that is known to do, so rounding is on
+    the safe side.
+    """
 
     def breaks(trial: np.ndarray) -> bool:
         return bool(exceeded(limit_costs(problem, seen, trial[None]), problem.limits).any())
@@ -202,7 +250,8 @@ def _mixed_back(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray
     anchor = np.eye(K)[safe if safe is not None and seen.usable[0, safe] else int(excess.argmin())]
     if breaks(anchor):
         raise InfeasibleError(
-            "no mixture of the actions allowed here keeps every limit with the posterior probability asked for: allow the safe "
+            "no mixture of the actions allowed here keeps every limit with the posterior "
+            "probability asked for: allow the safe "
             f"action {safe} too, or ask for a lower level in credible_set()"
         )
     too_little, enough = 0.0, 1.0
@@ -216,15 +265,27 @@ def _mixed_back(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray
 
 
 __all__ = [
-    "Block", "Info", "State", "advance", "bonus_weights", "change", "cost_bounds", "delta_shares", "init", "refit", "select",
+    "Block",
+    "Info",
+    "State",
+    "advance",
+    "bonus_weights",
+    "change",
+    "cost_bounds",
+    "delta_shares",
+    "init",
+    "refit",
+    "select",
     "update",
-]  # fmt: skip
+]
 
 ENGINES = {"sets": "optimism from the sets", "thompson": "a draw of the utility's parameters"}
 
 
 def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
-    """The state before the first round. x (n, dx): any contexts of the right width, to trace the models with."""
+    """The state before the first round. x (n, dx): any contexts of the right width, to trace the
+    models with.
+    """
     rows = np.asarray(x, float)
     problem.trace(rows)
     chosen.check(problem.streams)
@@ -233,22 +294,41 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     others = tuple(a for a in every if a != problem.safe_action)  # whose costs are not pinned
     learners = {
         name: learner_for(
-            model, delta=shares[name], confidence=chosen.confidence_of(name), oracle=chosen.oracle_of(name), seed=chosen.seed,
-            known_direction=known.get(name), where=Where(rows[:1], problem.n_actions, every if name == UTILITY else others),
+            model,
+            delta=shares[name],
+            confidence=chosen.confidence_of(name),
+            oracle=chosen.oracle_of(name),
+            seed=chosen.seed,
+            known_direction=known.get(name),
+            where=Where(rows[:1], problem.n_actions, every if name == UTILITY else others),
             keep_past=chosen.exploration == "counterfactual",
         )
         for name, model in problem.streams.items()
-    }  # fmt: skip
+    }
     lipschitz = problem.utility.model.visit(
-        lambda members: problem.utility.functional.lipschitz("hellinger", members.density(0, rows[:1], np.zeros(1, np.int64))),
+        lambda members: problem.utility.functional.lipschitz(
+            "hellinger", members.density(0, rows[:1], np.zeros(1, np.int64))
+        ),
         lambda cls: None,
     )
-    state = State(problem, chosen, learners, t=0, told=0, refit_at=1, blocks=(), lipschitz=lipschitz,
-                  played=np.zeros(problem.n_actions), warmup=warmup_rounds(chosen.warmup, problem.n_actions))  # fmt: skip
+    state = State(
+        problem,
+        chosen,
+        learners,
+        t=0,
+        told=0,
+        refit_at=1,
+        blocks=(),
+        lipschitz=lipschitz,
+        played=np.zeros(problem.n_actions),
+        warmup=warmup_rounds(chosen.warmup, problem.n_actions),
+    )
     return _open_block(state, np.ones(problem.n_actions, bool))
 
 
-def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tuple[np.ndarray, Info]:
+def select(
+    state: State, x: np.ndarray, allowed: np.ndarray | None = None
+) -> tuple[np.ndarray, Info]:
     """Today's policies (C, K) at contexts x (C, dx), decided together, and what they rest on."""
     problem, chosen, K = state.problem, state.settings, state.problem.n_actions
     mask = np.ones((len(x), K), bool) if allowed is None else np.asarray(allowed, bool)
@@ -280,18 +360,26 @@ def select(state: State, x: np.ndarray, allowed: np.ndarray | None = None) -> tu
     return policy, info
 
 
-def _by_score(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
+def _by_score(
+    state: State, x: np.ndarray, mask: np.ndarray, warmup: int
+) -> tuple[np.ndarray, Today, str]:
     """Policies (C, K) of highest score, without a look at past rounds."""
     problem = state.problem
     seen = today(state, x, mask)
     played = state.played - eagerness(problem.reveals, state.t, problem.n_actions)
     score = seen.estimate + seen.bonus + seen.width
-    policy = select_policies(score, seen.upper, problem.limits, seen.usable, played, problem.safe_action)
+    policy = select_policies(
+        score, seen.upper, problem.limits, seen.usable, played, problem.safe_action
+    )
     return policy, seen, ENGINES[state.settings.exploration]
 
 
-def _by_counterfactuals(state: State, x: np.ndarray, mask: np.ndarray, warmup: int) -> tuple[np.ndarray, Today, str]:
-    """Algorithm 1's inner loop over i: today's policies (C, K) after every past round was replayed."""
+def _by_counterfactuals(
+    state: State, x: np.ndarray, mask: np.ndarray, warmup: int
+) -> tuple[np.ndarray, Today, str]:
+    """Algorithm 1's inner loop over i: today's policies (C, K) after every past round was
+    replayed.
+    """
     exact = state.t - warmup <= state.settings.exact_rounds
     seen = replay(state, x, mask, one_by_one=exact)
     policy, inverse = np.zeros(seen.estimate[:, -1].shape), np.ones(seen.estimate[:, -1].shape)
@@ -311,13 +399,23 @@ def _by_counterfactuals(state: State, x: np.ndarray, mask: np.ndarray, warmup: i
     return policy, now, "every past round replayed" if exact else "past rounds replayed in blocks"
 
 
-def _counterfactual(state: State, seen: Replayed, warmup: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
+def _counterfactual(
+    state: State, seen: Replayed, warmup: int, exact: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Today's policies (C, K) and E[1/(N+1)] (C, K)."""
-    first = np.searchsorted(seen.starts, warmup, side="right") - 1  # the block in force when the warm-up ended
+    # the block in force when the warm-up ended
+    first = np.searchsorted(seen.starts, warmup, side="right") - 1
     rounds = np.arange(warmup, state.t + 1)
-    beta = bonus_weights(state, rounds, seen.exploration[np.searchsorted(seen.starts, rounds, side="right") - 1])
+    beta = bonus_weights(
+        state, rounds, seen.exploration[np.searchsorted(seen.starts, rounds, side="right") - 1]
+    )
     score = (seen.estimate + seen.width)[:, first:]
-    history = (seen.limits[first:], beta, np.maximum(seen.starts[first:] - warmup, 0), state.t - warmup)
+    history = (
+        seen.limits[first:],
+        beta,
+        np.maximum(seen.starts[first:] - warmup, 0),
+        state.t - warmup,
+    )
     options: dict[str, Any] = {
         "available": seen.available[:, first:],
         "reveals": state.problem.reveals,
@@ -328,8 +426,12 @@ def _counterfactual(state: State, seen: Replayed, warmup: int, exact: bool) -> t
     return result.policy, result.inverse_count
 
 
-def update(state: State, rows: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], rounds: int) -> State:
-    """Take in the outcomes of `rounds` rounds, told together: stream -> (x (m, dx), a (m,), y (m,)). Refit when due."""
+def update(
+    state: State, rows: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], rounds: int
+) -> State:
+    """Take in the outcomes of `rounds` rounds, told together: stream -> (x (m, dx), a (m,), y
+    (m,)). Refit when due.
+    """
     learners = dict(state.learners)
     for stream, (x, a, y) in rows.items():
         if len(a):
@@ -358,7 +460,10 @@ def change(state: State, problem: Problem, available: np.ndarray) -> State:
     """Go on with other limits, or with actions added or retired. Past rounds keep theirs."""
     grown = problem.n_actions - state.problem.n_actions
     if grown:
-        blocks = tuple(evolved(b, available=np.append(b.available, np.zeros(grown, bool))) for b in state.blocks)
+        blocks = tuple(
+            evolved(b, available=np.append(b.available, np.zeros(grown, bool)))
+            for b in state.blocks
+        )
         state = evolved(state, blocks=blocks, played=np.append(state.played, np.zeros(grown)))
     return _open_block(evolved(state, problem=problem), np.asarray(available, bool))
 
@@ -372,8 +477,11 @@ def _open_block(state: State, available: np.ndarray) -> State:
         limits=state.problem.limits,
         available=available,
     )
-    kept = state.blocks if not state.blocks or state.blocks[-1].start < state.t else state.blocks[:-1]
-    if not replayed and state.blocks:  # past rounds are not replayed: only other limits are remembered
+    kept = (
+        state.blocks if not state.blocks or state.blocks[-1].start < state.t else state.blocks[:-1]
+    )
+    # past rounds are not replayed: only other limits are remembered
+    if not replayed and state.blocks:
         last = state.blocks[-1]
         if np.array_equal(last.limits, block.limits) and np.array_equal(last.available, available):
             kept, block = state.blocks[:-1], evolved(block, start=last.start)

@@ -1,4 +1,6 @@
-"""What the algorithm may be told (three presets: default, theory, paper), what it knows at a round, and its weights."""
+"""What the algorithm may be told (three presets: default, theory, paper), what it knows at a
+round, and its weights.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from gedppl.numerics.arrays import check_delta
 from gedppl.problem import UTILITY, Problem
 from gedppl.programs.contract import DensityClass, MemberList
 
-# Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by `benchmarks/weights.py`:
-# smaller bonuses lock in on an arm that the first fits favour, larger ones explore for nothing.
+# Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by
+# `benchmarks/weights.py`: smaller bonuses lock in on an arm that the first fits favour, larger ones
+# explore for nothing.
 DEFAULT_SCALES = {"sets": (0.7, 0.1), "counterfactual": (0.2, 0.1), "thompson": (1.0, 0.0)}
 EXPLORATIONS = ("sets", "counterfactual", "thompson")
 MODES = ("default", "paper", "theory")
@@ -37,7 +40,8 @@ class Settings:
     width_scale: float
     warmup: str  # "none", "paper" or "safe-m"
     growth: float  # refit once the told rounds have grown by this factor; 1 refits at every round
-    exact_rounds: float  # up to this round every past round is replayed one by one, beyond it block by block
+    # up to this round every past round is replayed one by one, beyond it block by block
+    exact_rounds: float
     exploration: str = "sets"  # "counterfactual" or "thompson"
     confidence: Any = None  # one for all, or a mapping by stream; None: the mode's own
     oracle: Any = None  # likewise; None: chosen by the model
@@ -46,7 +50,11 @@ class Settings:
     def confidence_of(self, stream: str) -> Any:
         """The rule of one outcome's set."""
         chosen = _of_stream(self.confidence, stream)
-        if self.exploration == "thompson" and stream == UTILITY and not isinstance(chosen, CredibleSet | SampledSet):
+        if (
+            self.exploration == "thompson"
+            and stream == UTILITY
+            and not isinstance(chosen, CredibleSet | SampledSet)
+        ):
             return credible_set()  # what it is drawn from
         return paper_radius() if chosen is None and self.mode == "paper" else chosen
 
@@ -55,14 +63,18 @@ class Settings:
         return _of_stream(self.oracle, stream)
 
     def check(self, streams: Mapping[str, Any]) -> None:
-        """Refuse what cannot serve these outcomes (name -> class): a name that does not exist, a rule that lacks what it needs.
+        """Refuse what cannot serve these outcomes (name -> class): a name that does not exist, a
+        rule that lacks what it needs.
 
         A class that was not run yet is looked at when it was, before the first decision.
         """
         self._check_names(streams)
-        if self.mode == "paper" and isinstance(self.confidence_of(UTILITY), CredibleSet | SampledSet):
+        if self.mode == "paper" and isinstance(
+            self.confidence_of(UTILITY), CredibleSet | SampledSet
+        ):
             raise SettingError(
-                'mode="paper" takes the size of its bonus from the paper\'s radius: give a rule over draws to constraints only, '
+                'mode="paper" takes the size of its bonus from the paper\'s radius: give a rule '
+                "over draws to constraints only, "
                 "confidence={'...': credible_set()}"
             )
         for name, model in streams.items():
@@ -77,7 +89,8 @@ class Settings:
             unknown = [s for s in value if s not in streams] if isinstance(value, Mapping) else []
             if unknown:
                 raise SettingError(
-                    f"{name} names {unknown[0]!r}, which is no outcome that is learned; choose from {list(streams)}"
+                    f"{name} names {unknown[0]!r}, which is no outcome that is learned; choose "
+                    f"from {list(streams)}"
                 )
 
 
@@ -108,42 +121,73 @@ def settings(
 ) -> Settings:
     """Resolve a mode and the caller's own choices.
 
-    `oracle` and `confidence` are one for all outcomes, or a mapping by stream: ``"utility"`` or a constraint's name.
+    `oracle` and `confidence` are one for all outcomes, or a mapping by stream: ``"utility"`` or a
+    constraint's name.
 
-    ``"default"``: corrected sets, practical exploration weights. ``"theory"``: the weights the corrected regret theorem
-    needs. ``"paper"``: every formula as printed, in the per-action form. `bonus_scale` and `width_scale` multiply the
-    theorem's weights and never touch feasibility.
+    ``"default"``: corrected sets, practical exploration weights. ``"theory"``: the weights the
+    corrected regret theorem needs. ``"paper"``: every formula as printed, in the per-action form.
+    `bonus_scale` and `width_scale` multiply the theorem's weights and never touch feasibility.
 
-    `exploration`: ``"sets"`` is optimistic through the utility's own set; `bonus_scale` is then its weight rho and `width_scale`
-    the weight w of the cost bounds' width. ``"counterfactual"`` is the paper's: past rounds are replayed at today's context, and
-    the scales multiply beta_t and alpha_r. ``"thompson"``: the utility under one draw of its parameters; `bonus_scale`
-    multiplies its distance from the estimate. The default mode explores by sets, the other two by counterfactuals.
+    `exploration`: ``"sets"`` is optimistic through the utility's own set; `bonus_scale` is then its
+    weight rho and `width_scale` the weight w of the cost bounds' width. ``"counterfactual"`` is the
+    paper's: past rounds are replayed at today's context, and the scales multiply beta_t and
+    alpha_r. ``"thompson"``: the utility under one draw of its parameters; `bonus_scale` multiplies
+    its distance from the estimate. The default mode explores by sets, the other two by
+    counterfactuals.
     """
-    if exploration is not None and not (isinstance(exploration, str) and exploration in EXPLORATIONS):
+    if exploration is not None and not (
+        isinstance(exploration, str) and exploration in EXPLORATIONS
+    ):
         raise SettingError(f"exploration must be one of {EXPLORATIONS}, got {exploration!r}")
     if not isinstance(mode, str) or mode not in MODES:
         raise SettingError(f"mode must be one of {MODES}, got {mode!r}")
     if mode == "paper" and exploration == "sets":
         raise SettingError(
-            'mode="paper" is the paper\'s algorithm, which explores by counterfactuals; use mode="theory" with "sets"'
+            'mode="paper" is the paper\'s algorithm, which explores by counterfactuals; use '
+            'mode="theory" with "sets"'
         )
     if mode != "default" and exploration == "thompson":
         raise SettingError(
-            f'mode={mode!r} has a theorem of its own, which is not about draws; use mode="default" with "thompson"'
+            f'mode={mode!r} has a theorem of its own, which is not about draws; use mode="default" '
+            'with "thompson"'
         )
     explored = exploration or ("sets" if mode == "default" else "counterfactual")
     bonus, width = DEFAULT_SCALES[explored]
     presets: dict[str, dict[str, Any]] = {
-        "default": {"bonus_scale": bonus, "width_scale": width, "warmup": "none", "growth": 1.05, "exact_rounds": 300},
-        "theory": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "none", "growth": 1.02, "exact_rounds": 2000},
-        "paper": {"bonus_scale": 1.0, "width_scale": 1.0, "warmup": "paper", "growth": 1.0, "exact_rounds": math.inf},
+        "default": {
+            "bonus_scale": bonus,
+            "width_scale": width,
+            "warmup": "none",
+            "growth": 1.05,
+            "exact_rounds": 300,
+        },
+        "theory": {
+            "bonus_scale": 1.0,
+            "width_scale": 1.0,
+            "warmup": "none",
+            "growth": 1.02,
+            "exact_rounds": 2000,
+        },
+        "paper": {
+            "bonus_scale": 1.0,
+            "width_scale": 1.0,
+            "warmup": "paper",
+            "growth": 1.0,
+            "exact_rounds": math.inf,
+        },
     }
     check_delta(delta)
     if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
         raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     oracle = _checked("oracle", oracle, callable, "one of the oracles or a callable like them")
-    confidence = _checked("confidence", confidence, _is_rule, "a rule such as likelihood_ratio() or credible_set()")
-    given: dict[str, Any] = {"warmup": warmup, "bonus_scale": bonus_scale, "width_scale": width_scale}
+    confidence = _checked(
+        "confidence", confidence, _is_rule, "a rule such as likelihood_ratio() or credible_set()"
+    )
+    given: dict[str, Any] = {
+        "warmup": warmup,
+        "bonus_scale": bonus_scale,
+        "width_scale": width_scale,
+    }
     given |= {"growth": growth, "exact_rounds": exact_rounds}
     chosen = presets[mode] | {name: value for name, value in given.items() if value is not None}
     for name in ("bonus_scale", "width_scale", "growth", "exact_rounds"):
@@ -151,33 +195,55 @@ def settings(
             chosen[name] = _plain(chosen[name])
     for name in ("bonus_scale", "width_scale"):
         if not (_is_number(chosen[name]) and 0 <= chosen[name] <= LARGEST_SCALE):
-            raise SettingError(f"{name} must be a finite number of at least 0, up to {LARGEST_SCALE:g}, got {chosen[name]!r}")
+            raise SettingError(
+                f"{name} must be a finite number of at least 0, up to "
+                f"{LARGEST_SCALE:g}, got {chosen[name]!r}"
+            )
     if not (_is_number(chosen["growth"]) and 1 <= chosen["growth"] <= LARGEST_SCALE):
-        raise SettingError(f"growth must be at least 1 and finite, got {chosen['growth']!r}; 1 refits after every round")
+        raise SettingError(
+            f"growth must be at least 1 and finite, got {chosen['growth']!r}; 1 "
+            "refits after every round"
+        )
     if not (_is_number(chosen["exact_rounds"]) and chosen["exact_rounds"] >= 0):
-        raise SettingError(f"exact_rounds must be a number of at least 0, got {chosen['exact_rounds']!r}")
+        raise SettingError(
+            f"exact_rounds must be a number of at least 0, got {chosen['exact_rounds']!r}"
+        )
     warmup_rounds(chosen["warmup"], 1)
     return Settings(
-        mode=mode, delta=float(delta), confidence=confidence, oracle=oracle, seed=int(seed), exploration=explored, **chosen
+        mode=mode,
+        delta=float(delta),
+        confidence=confidence,
+        oracle=oracle,
+        seed=int(seed),
+        exploration=explored,
+        **chosen,
     )
 
 
 def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> Any:
     """A choice for all outcomes, or one for each in a dictionary of our own."""
     if isinstance(value, Mapping) and not value:
-        raise SettingError(f"{name} is a mapping by outcome that names none; leave it out to have the model's own choice")
+        raise SettingError(
+            f"{name} is a mapping by outcome that names none; leave it out to have "
+            "the model's own choice"
+        )
     for one in value.values() if isinstance(value, Mapping) else [value]:
         if one is not None and not fits(one):
-            raise SettingError(f"{name} must be {what}, or a mapping of them by outcome, got {one!r}")
+            raise SettingError(
+                f"{name} must be {what}, or a mapping of them by outcome, got {one!r}"
+            )
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def _is_rule(value: Any) -> bool:
-    return not isinstance(value, type) and all(callable(getattr(value, part, None)) for part in ("describe", "check"))
+    return not isinstance(value, type) and all(
+        callable(getattr(value, part, None)) for part in ("describe", "check")
+    )
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)  # a duration counts as a number there
+    # a duration counts as a number there
+    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
 
 
 def _plain(value: Any) -> int | float:
@@ -196,14 +262,17 @@ def warmup_rounds(warmup: str, n_actions: int) -> int:
     head, _, count = warmup.partition("-")
     if head == "safe" and count.isdigit():
         return int(count)
-    raise SettingError(f'warmup must be "none", "paper" or "safe-m" with a number m, e.g. "safe-10"; got {warmup!r}')
+    raise SettingError(
+        'warmup must be "none", "paper" or "safe-m" with a number m, e.g. '
+        f'"safe-10"; got {warmup!r}'
+    )
 
 
-# ======================================================================================================================
+# ==================================================================================================
 # What the algorithm keeps between rounds, and what it says about a selection.
 #
 # Axis letters: C contexts asked together, K actions, J constraints.
-# ======================================================================================================================
+# ==================================================================================================
 
 
 @dataclass(frozen=True)
@@ -212,7 +281,8 @@ class Block:
 
     start: int  # the first round it is in force for
     snapshot: int
-    exploration: float  # Q of the bonus weight: squared utility error the data still allow, summed over rounds
+    # Q of the bonus weight: squared utility error the data still allow, summed over rounds
+    exploration: float
     limits: np.ndarray  # (J,)
     available: np.ndarray  # (K,) bool
 
@@ -228,7 +298,8 @@ class State:
     told: int  # rounds whose outcome is known
     refit_at: int  # refit once `told` reaches this
     blocks: tuple[Block, ...]
-    lipschitz: float | None  # of the utility in Hellinger distance, for a finite class and where there is such a constant
+    # of the utility in Hellinger distance, for a finite class and where there is such a constant
+    lipschitz: float | None
     played: np.ndarray  # (K,) rounds told, by action: ties go to the least played
     warmup: int  # rounds before the first policy is computed
 
@@ -250,17 +321,18 @@ class Info:
     unlimited: bool = False  # the paper's warm-up: played whatever the limits are
 
 
-# ======================================================================================================================
+# ==================================================================================================
 # How much of delta each set gets, and the weight of the bonus: beta_t = 1/2 sqrt(Q_t t / K).
-# ======================================================================================================================
+# ==================================================================================================
 
 
 def delta_shares(problem: Problem, chosen: Settings) -> dict[str, float]:
     """How much of delta each outcome's set may miss with.
 
-    Theory: half for feasibility, shared by the outcomes that constraints learn from, half for the utility's error, which the
-    regret theorem needs. The default claims the limits only, so all of delta is theirs, and the utility's set, which then
-    sets no more than the size of the bonus, takes as much again. The paper's formulas split delta inside (delta / (2 t^3)).
+    Theory: half for feasibility, shared by the outcomes that constraints learn from, half for the
+    utility's error, which the regret theorem needs. The default claims the limits only, so all of
+    delta is theirs, and the utility's set, which then sets no more than the size of the bonus,
+    takes as much again. The paper's formulas split delta inside (delta / (2 t^3)).
     """
     if chosen.mode == "paper":
         return dict.fromkeys(problem.streams, chosen.delta)
@@ -273,10 +345,11 @@ def exploration(state: State) -> float:
     """Q_t of beta_t = 1/2 sqrt(Q_t t / K), in squared utility units.
 
     The theorem's Q, for the regret bound:
-        finite class, T Lipschitz in Hellinger distance:  L^2 log(|F|/delta) + B^2,
-        otherwise:  2 sup_C sum_i (T_theta - T_theta_hat)^2 + 1.255 B^2 (complexity + log(1/delta)) + B^2,
-    with complexity log |F|, or D log(1+t) for D parameters (the supremum is linearised there). The default mode leaves out the
-    middle term, which pays for a union bound and does not shrink with the noise.
+        finite class, T Lipschitz in Hellinger distance:  L^2 log(|F|/delta) + B^2, otherwise:  2
+        sup_C sum_i (T_theta - T_theta_hat)^2 + 1.255 B^2 (complexity + log(1/delta)) + B^2,
+    with complexity log |F|, or D log(1+t) for D parameters (the supremum is linearised there). The
+    default mode leaves out the middle term, which pays for a union bound and does not shrink with
+    the noise.
     """
     functional = state.problem.utility.functional
     learner, model = state.learners[UTILITY], state.problem.utility.model
@@ -285,7 +358,9 @@ def exploration(state: State) -> float:
     if state.settings.mode == "default":
         return q
     log_delta = math.log(1 / delta_shares(state.problem, state.settings)[UTILITY])
-    complexity = model.visit(lambda members: math.log(members.size), lambda cls: cls.dim * math.log1p(state.told))
+    complexity = model.visit(
+        lambda members: math.log(members.size), lambda cls: cls.dim * math.log1p(state.told)
+    )
     q += 1.255 * spread**2 * (complexity + log_delta)
     if state.lipschitz is not None:  # of finite classes only
         q = min(q, state.lipschitz**2 * (complexity + log_delta) + spread**2)
@@ -306,8 +381,9 @@ def bonus_weights(state: State, rounds: np.ndarray, q: np.ndarray) -> np.ndarray
 def _paper_bonus_weight(state: State, i: np.ndarray) -> np.ndarray:
     """The printed beta_t, with L_1 the functional's Lipschitz constant in total variation.
 
-    Finite:  sqrt((34 log(2|F|t^3/delta) + 2 L_1^2 Est(F, t, delta/(2t^3))) t / K), Est = log(|F| 2t^3/delta).
-    Parametric (corollary):  sqrt((72 (d log(2+t) + log(2t^3/delta)) + L_D^2 + 2 L_1^2 Est) t / K).
+    Finite:  sqrt((34 log(2|F|t^3/delta) + 2 L_1^2 Est(F, t, delta/(2t^3))) t / K), Est = log(|F|
+    2t^3/delta). Parametric (corollary):  sqrt((72 (d log(2+t) + log(2t^3/delta)) + L_D^2 + 2 L_1^2
+    Est) t / K).
     """
     problem, delta = state.problem, state.settings.delta
     functional, model = problem.utility.functional, problem.utility.model
@@ -320,7 +396,9 @@ def _paper_bonus_weight(state: State, i: np.ndarray) -> np.ndarray:
 
     def parametric(cls: DensityClass) -> np.ndarray:
         est: np.ndarray = state.learners[UTILITY].paper_estimate(delta / (2 * i**3))  # type: ignore[attr-defined]
-        term: np.ndarray = 72 * (cls.dim * np.log(2 + i) + log_t) + 2 * lipschitz**2 + 2 * lipschitz**2 * est
+        term: np.ndarray = (
+            72 * (cls.dim * np.log(2 + i) + log_t) + 2 * lipschitz**2 + 2 * lipschitz**2 * est
+        )
         return term
 
     weight: np.ndarray = np.sqrt(model.visit(finite, parametric) * i / problem.n_actions)

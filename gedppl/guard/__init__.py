@@ -1,23 +1,32 @@
-"""Monitors that notice when an assumption fails: a limit exceeded, a wrong model, a change, a context never seen before.
+"""Monitors that notice when an assumption fails: a limit exceeded, a wrong model, a change, a
+context never seen before.
 
-Each monitor is a value: `update` returns the next one and leaves the old as it was. All but the check of contexts are
-e-processes: over the whole run, however long and whenever it is looked at, the probability of a false alarm is at most
+Each monitor is a value: `update` returns the next one and leaves the old as it was. All but the
+check of contexts are e-processes: over the whole run, however long and whenever it is looked at,
+the probability of a false alarm is at most
 
-    limit         delta, if the mean cost keeps its limit in every round; no model is assumed, only a lower end of the costs
-    certified     delta, if no certified value is exceeded, which has probability 1 - delta if the truth lies in the model class
+    limit
+        delta, if the mean cost keeps its limit in every round; no model is assumed, only a lower
+        end of the costs
+    certified
+        delta, if no certified value is exceeded, which has probability 1 - delta if the truth lies
+        in the model class
     safe_value    delta, if the safe action's declared value is not exceeded; no model either
-    refuted       delta, if the truth lies in the model class, whatever the prior, the fits and the way actions were chosen
+    refuted
+        delta, if the truth lies in the model class, whatever the prior, the fits and the way
+        actions were chosen
     calibration   delta on average over the model's prior, or if the predictive is the truth itself
     drift         the same
     delay         the same, if delays say nothing of outcomes
 
-What is not guaranteed. For one fixed truth and a Bayesian predictive the last two kept their rate in simulations after
-`burn_in` rounds, with these exceptions: a truth some ten prior standard deviations out, a learned scale inflated by a
-conflicting prior, and a stale predictive (refitted each time the data grew by a fifth: about the nominal rate; by a half or
-more: two to six times that rate). They say that the model's predictions are off, which may be its prior's fault; `refuted`
-says that no parameter could mend them, and needs some more data to say so. And no monitor can see what the data do not show:
-a wrong link, or a missing term that moves outcomes by less than about a fifth of their noise, mostly goes unnoticed for a
-thousand rounds.
+What is not guaranteed. For one fixed truth and a Bayesian predictive the last two kept their rate
+in simulations after `burn_in` rounds, with these exceptions: a truth some ten prior standard
+deviations out, a learned scale inflated by a conflicting prior, and a stale predictive (refitted
+each time the data grew by a fifth: about the nominal rate; by a half or more: two to six times that
+rate). They say that the model's predictions are off, which may be its prior's fault; `refuted` says
+that no parameter could mend them, and needs some more data to say so. And no monitor can see what
+the data do not show: a wrong link, or a missing term that moves outcomes by less than about a fifth
+of their noise, mostly goes unnoticed for a thousand rounds.
 """
 
 from __future__ import annotations
@@ -46,9 +55,22 @@ from gedppl.guard.monitors import (
 from gedppl.numerics.arrays import check_delta, evolved
 
 __all__ = [
-    "Alarm", "CertifiedMonitor", "ClassMonitor", "Cost", "DelayMonitor", "Floor", "Guard", "LimitMonitor", "Monitor",
-    "OutlierCheck", "PitMonitor", "SafeValueMonitor", "Told", "pit_uniform", "randomised_pit",
-]  # fmt: skip
+    "Alarm",
+    "CertifiedMonitor",
+    "ClassMonitor",
+    "Cost",
+    "DelayMonitor",
+    "Floor",
+    "Guard",
+    "LimitMonitor",
+    "Monitor",
+    "OutlierCheck",
+    "PitMonitor",
+    "SafeValueMonitor",
+    "Told",
+    "pit_uniform",
+    "randomised_pit",
+]
 
 
 def randomised_pit(below: float, at: float, uniform: float) -> float:
@@ -66,14 +88,21 @@ def randomised_pit(below: float, at: float, uniform: float) -> float:
     """
     values = (below, at, uniform)
     if not all(map(math.isfinite, values)):
-        raise NotFiniteError(f"a probability integral transform needs finite numbers, got {[*map(float, values)]}")
+        raise NotFiniteError(
+            f"a probability integral transform needs finite numbers, got {[*map(float, values)]}"
+        )
     if min(values) < 0 or max(values) > 1 + 1e-9 or below > at + 1e-9:
-        raise DataError(f"P(Y < y) = {below} and P(Y <= y) = {at} must be probabilities, the first not the larger")
+        raise DataError(
+            f"P(Y < y) = {below} and P(Y <= y) = {at} must be probabilities, the first "
+            "not the larger"
+        )
     return float(min(below + uniform * max(at - below, 0.0), 1.0))
 
 
 def pit_uniform(seed: int, decision: int, model: int = 0) -> float:
-    """The v of one decision and model: the same in whatever order feedback arrives, and again after a resume."""
+    """The v of one decision and model: the same in whatever order feedback arrives, and again
+    after a resume.
+    """
     return float(np.random.default_rng([seed, decision, model]).random())
 
 
@@ -98,14 +127,21 @@ def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
 
 
 class BetRound:
-    """One context and action, as betting monitors see them. What several monitors need is computed once: those of one model
-    share moments, trend and bets, and those of several models the moments, as long as they began together."""
+    """One context and action, as betting monitors see them. What several monitors need is
+    computed once: those of one model share moments, trend and bets, and those of several models
+    the moments, as long as they began together.
+    """
 
     def __init__(self, bets: Bets, x: Any, action: Any) -> None:
         context = np.asarray(x, float)
         check_row(context, action, bets.dx, bets.n_actions)
-        self._bets, self._action, self._projected = bets, np.asarray(action), bets.projected(context)
-        # by the identity of what they were computed from, which is kept here so that it stays the same
+        self._bets, self._action, self._projected = (
+            bets,
+            np.asarray(action),
+            bets.projected(context),
+        )
+        # by the identity of what they were computed from, which is kept here so that it stays the
+        # same
         self._moments: dict[int, tuple[Moments, Moments]] = {}
         self._features: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._bet: dict[tuple[int, int, bytes], tuple[Trend, Trend, np.ndarray]] = {}
@@ -121,7 +157,9 @@ class BetRound:
         return self._moments[id(before)][1]
 
     def bet(self, before: Moments, trend: Trend, u: Any) -> tuple[Moments, Trend, np.ndarray]:
-        """Moments and trend after this round, and 1 + payoff (..., E + 1) of every bet on u, the last of what is kept."""
+        """Moments and trend after this round, and 1 + payoff (..., E + 1) of every bet on u, the
+        last of what is kept.
+        """
         pit, moments = _check_pit(u), self._after(before)
         key = (id(moments), id(trend), pit.tobytes())
         if key not in self._bet:
@@ -129,10 +167,14 @@ class BetRound:
         return moments, *self._bet[key][1:]
 
     def bet_together(self, before: Moments, models: Sequence[tuple[Trend, float]]) -> None:
-        """`bet` of several models whose moments are the same, in one pass; what it found is kept for `bet`."""
+        """`bet` of several models whose moments are the same, in one pass; what it found is kept
+        for `bet`.
+        """
         pits = np.array([_check_pit(u) for _, u in models])
         moments = self._after(before)
-        every = Trend(np.stack([t.products for t, _ in models]), np.stack([t.squares for t, _ in models]))
+        every = Trend(
+            np.stack([t.products for t, _ in models]), np.stack([t.squares for t, _ in models])
+        )
         after, growth = self._placed(moments, every, pits)
         for i, (trend, _) in enumerate(models):
             key = (id(moments), id(trend), pits[i].tobytes())
@@ -159,11 +201,13 @@ def _check_pit(u: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PitMonitor:
-    """Are the outcomes those that the model predicted? Bets on u = F(y), with and without regard to context and action.
+    """Are the outcomes those that the model predicted? Bets on u = F(y), with and without regard to
+    context and action.
 
-    E_t = sum_k w_k prod_{i<=t} (1 + eps_k g_k(u_i) s_k(x_i, a_i)); `drifting` deals the wealth out anew by and by, which
-    finds a change that happens late (see `gedppl.guard.bets`). The bets' shares of the wealth are kept beside its logarithm: one
-    whose share is less than the smallest number there is is given up, which loses wealth and never makes any.
+    E_t = sum_k w_k prod_{i<=t} (1 + eps_k g_k(u_i) s_k(x_i, a_i)); `drifting` deals the wealth out
+    anew by and by, which finds a change that happens late (see `gedppl.guard.bets`). The bets'
+    shares of the wealth are kept beside its logarithm: one whose share is less than the smallest
+    number there is is given up, which loses wealth and never makes any.
 
     >>> monitor = PitMonitor.calibration(dx=1, n_actions=2, delta=0.05)
     >>> rng = np.random.default_rng(0)
@@ -195,16 +239,32 @@ class PitMonitor:
         return cls._create(dx, n_actions, delta, burn_in, drifting=True)
 
     @classmethod
-    def _create(cls, dx: int, n_actions: int, delta: float, burn_in: int, drifting: bool) -> PitMonitor:
+    def _create(
+        cls, dx: int, n_actions: int, delta: float, burn_in: int, drifting: bool
+    ) -> PitMonitor:
         check_delta(delta)
         if dx < 0 or n_actions < 1 or burn_in < 0:
-            raise SettingError(f"dx={dx}, n_actions={n_actions}, burn_in={burn_in}: at least 0, 1 and 0")
+            raise SettingError(
+                f"dx={dx}, n_actions={n_actions}, burn_in={burn_in}: at least 0, 1 and 0"
+            )
         bets = Bets(dx, n_actions)
         start = Moments.empty(bets.columns), Trend.empty(bets)
-        return cls(bets, delta, drifting, burn_in, 0, *start, _first_wealth(bets, drifting), np.zeros(()), np.zeros(()))
+        return cls(
+            bets,
+            delta,
+            drifting,
+            burn_in,
+            0,
+            *start,
+            _first_wealth(bets, drifting),
+            np.zeros(()),
+            np.zeros(()),
+        )
 
     def update(self, u: Any, x: Any, action: Any) -> PitMonitor:
-        """Take in one outcome's u, with its context (dx,) and action (or (R,), (R, dx), (R,): R parallel runs)."""
+        """Take in one outcome's u, with its context (dx,) and action (or (R,), (R, dx), (R,): R
+        parallel runs).
+        """
         return self.shown(BetRound(self.bets, x, action), u)
 
     def shown(self, now: BetRound, u: Any) -> PitMonitor:
@@ -216,9 +276,19 @@ class PitMonitor:
         gain = grown.sum(-1)
         wealth, total = grown / gain[..., None], self.log_total + np.log(gain)
         if self.drifting:
-            wealth = shared(wealth, _first_wealth(self.bets, True), 1.0 / (self.n - self.burn_in + 2))
+            wealth = shared(
+                wealth, _first_wealth(self.bets, True), 1.0 / (self.n - self.burn_in + 2)
+            )
         peak = np.maximum(self.log_peak, total)
-        return evolved(self, n=self.n + 1, moments=moments, trend=trend, wealth=wealth, log_total=total, log_peak=peak)
+        return evolved(
+            self,
+            n=self.n + 1,
+            moments=moments,
+            trend=trend,
+            wealth=wealth,
+            log_total=total,
+            log_peak=peak,
+        )
 
     def said(self, name: str, finding: Callable[[str], str]) -> str:
         return self.sentence(name)
@@ -228,7 +298,9 @@ class PitMonitor:
         return self if u is None else self.shown(now.rounds[self.bets], u)
 
     def fresh(self) -> PitMonitor:
-        return self._create(self.bets.dx, self.bets.n_actions, self.delta, self.burn_in, self.drifting)
+        return self._create(
+            self.bets.dx, self.bets.n_actions, self.delta, self.burn_in, self.drifting
+        )
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {
@@ -267,10 +339,14 @@ class PitMonitor:
     def sentence(self, name: str) -> str:
         if self.drifting:
             return (
-                f"the outcomes of {name!r} no longer follow what the model predicts: {self.finding}. Something changed, or the "
+                f"the outcomes of {name!r} no longer follow what the model predicts: "
+                f"{self.finding}. Something changed, or the "
                 "model never fitted; look at the latest data"
             )
-        return f"the model of {name!r} does not fit: {self.finding}. The model is wrong or its prior far off; look at the data"
+        return (
+            f"the model of {name!r} does not fit: {self.finding}. The model is wrong or its "
+            "prior far off; look at the data"
+        )
 
 
 Shared = TypeVar("Shared", Moments, Trend)
@@ -283,8 +359,10 @@ class Told:
     x: np.ndarray
     action: int
     pits: Mapping[str, float] = field(default_factory=dict)  # model name -> u
-    costs: Mapping[str, Cost] = field(default_factory=dict)  # monitor, e.g. "limit:cost" -> what the outcome says to it
-    late: int | None = None  # rounds after it could have been learned; None for rows that nobody waited for
+    # monitor, e.g. "limit:cost" -> what the outcome says to it
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+    # rounds after it could have been learned; None for rows that nobody waited for
+    late: int | None = None
 
 
 @dataclass(frozen=True)
@@ -298,12 +376,21 @@ class Now:
 
 @dataclass(frozen=True)
 class Guard:
-    """All monitors together. `delta` bounds the chance of any false alarm: the monitors of limits, certified and safe values
-    share half of it, and of a model's share `refuted` has half, the others a third of the rest each.
+    """All monitors together. `delta` bounds the chance of any false alarm: the monitors of limits,
+    certified and safe values share half of it, and of a model's share `refuted` has half, the
+    others a third of the rest each.
 
-    >>> guard = Guard.create(dx=1, n_actions=2, delta=0.05, limits={"cost": (0.4, 0.0, 1.0)}, models=["cost"],
-    ...                      refutable=["cost"])
-    >>> guard, alarms = guard.update(Told(np.zeros(1), 0, pits={"cost": 0.3}, costs={"limit:cost": Cost(0.2)}))
+    >>> guard = Guard.create(
+    ...     dx=1,
+    ...     n_actions=2,
+    ...     delta=0.05,
+    ...     limits={"cost": (0.4, 0.0, 1.0)},
+    ...     models=["cost"],
+    ...     refutable=["cost"],
+    ... )
+    >>> guard, alarms = guard.update(
+    ...     Told(np.zeros(1), 0, pits={"cost": 0.3}, costs={"limit:cost": Cost(0.2)})
+    ... )
     >>> alarms, sorted(guard.monitors)
     ([], ['calibration:cost', 'delay:cost', 'drift:cost', 'limit:cost', 'refuted:cost'])
     """
@@ -324,20 +411,29 @@ class Guard:
         refutable: Any = (),
         burn_in: int = 50,
     ) -> Guard:
-        """`limits`: constraint name -> (at_most, low, high), where outcomes speak of it; `models`: names with a predictive.
+        """`limits`: constraint name -> (at_most, low, high), where outcomes speak of it; `models`:
+        names with a predictive.
 
-        `safe_values`: the same for the declared value of the safe action, `certified` for those of all others;
-        `refutable`: models whose largest log-likelihood can be computed.
+        `safe_values`: the same for the declared value of the safe action, `certified` for those of
+        all others; `refutable`: models whose largest log-likelihood can be computed.
         """
         check_delta(delta)
         models = list(models)
         means = [(f"limit:{name}", LimitMonitor, ends) for name, ends in (limits or {}).items()]
-        means += [(f"safe_value:{name}", SafeValueMonitor, ends) for name, ends in (safe_values or {}).items()]
-        means += [(f"certified:{name}", CertifiedMonitor, ends) for name, ends in (certified or {}).items()]
+        means += [
+            (f"safe_value:{name}", SafeValueMonitor, ends)
+            for name, ends in (safe_values or {}).items()
+        ]
+        means += [
+            (f"certified:{name}", CertifiedMonitor, ends)
+            for name, ends in (certified or {}).items()
+        ]
         half = 0.5 if means and models else 1.0
         monitors: dict[str, Monitor] = {}
         for key, kind, (limit, low, high) in means:
-            monitors[key] = kind.create(limit=limit, low=low, high=high, delta=half * delta / len(means))
+            monitors[key] = kind.create(
+                limit=limit, low=low, high=high, delta=half * delta / len(means)
+            )
         shape: dict[str, Any] = {"dx": dx, "n_actions": n_actions, "burn_in": burn_in}
         for name in models:
             share = half * delta / len(models)
@@ -352,14 +448,21 @@ class Guard:
     def update(self, told: Told) -> tuple[Guard, list[Alarm]]:
         """Take in one outcome; the alarms that it set off (a monitor says so once)."""
         after = dict(self.monitors)
-        # of a model, both kinds of bets together, half of the stake each; their monitors come before `refuted`
-        now = Now(told, self._bets_of(told), lambda name: _together(after, name) - _together(self.monitors, name))
+        # of a model, both kinds of bets together, half of the stake each; their monitors come
+        # before `refuted`
+        now = Now(
+            told,
+            self._bets_of(told),
+            lambda name: _together(after, name) - _together(self.monitors, name),
+        )
         for key, monitor in self.monitors.items():
             after[key] = monitor.take(key, now)
         return Guard(after), self._news(after)
 
     def _bets_of(self, told: Told) -> dict[Bets, BetRound]:
-        """The round as the betting monitors see it; models that began together place their bets in one pass."""
+        """The round as the betting monitors see it; models that began together place their bets
+        in one pass.
+        """
         rounds: dict[Bets, BetRound] = {}
         together: dict[int, tuple[BetRound, Moments, dict[str, tuple[Trend, float]]]] = {}
         for key, m in self.monitors.items():
@@ -369,7 +472,10 @@ class Guard:
                 if now is None:
                     now = rounds[m.bets] = BetRound(m.bets, told.x, told.action)
                 if m.n >= m.burn_in:
-                    together.setdefault(id(m.moments), (now, m.moments, {}))[2][name] = (m.trend, told.pits[name])
+                    together.setdefault(id(m.moments), (now, m.moments, {}))[2][name] = (
+                        m.trend,
+                        told.pits[name],
+                    )
         for now, moments, models in together.values():
             if len(models) > 1:
                 now.bet_together(moments, list(models.values()))
@@ -385,9 +491,11 @@ class Guard:
     def weighed(
         self, marks: Callable[[str], np.ndarray], tops: Callable[[str, np.ndarray], np.ndarray]
     ) -> tuple[Guard, list[Alarm]]:
-        """Weigh the bets against the best parameters, after everything shown was learned; the alarms that this set off.
+        """Weigh the bets against the best parameters, after everything shown was learned; the
+        alarms that this set off.
 
-        `marks(name)` is where a model's log-likelihood stands now; `tops(name, marks)` its maximum since each mark.
+        `marks(name)` is where a model's log-likelihood stands now; `tops(name, marks)` its maximum
+        since each mark.
         """
         after = dict(self.monitors)
         for key, monitor in self.monitors.items():
@@ -405,7 +513,9 @@ class Guard:
                 name = of_stream(key)
                 said = new.said(name, lambda name: _finding(after, name))
                 evidence = float(np.exp(min(float(new.log_peak), 700.0)))
-                alarms.append(Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} rounds: {said}."))
+                alarms.append(
+                    Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} rounds: {said}.")
+                )
         return alarms
 
     @property
@@ -424,13 +534,19 @@ class Guard:
         """The same guard in the state that `arrays()` gave."""
         after: dict[str, Monitor] = {}
         for key, m in self.monitors.items():
-            state = {name.removeprefix(f"{key}/"): array for name, array in arrays.items() if name.startswith(f"{key}/")}
+            state = {
+                name.removeprefix(f"{key}/"): array
+                for name, array in arrays.items()
+                if name.startswith(f"{key}/")
+            }
             after[key] = m.with_arrays(state)
         return Guard(_sharing(after))
 
 
 def _sharing(monitors: dict[str, Monitor]) -> dict[str, Monitor]:
-    """With one object for equal moments and for equal trends, so that a `BetRound` computes with them once."""
+    """With one object for equal moments and for equal trends, so that a `BetRound` computes with
+    them once.
+    """
     moments: list[Moments] = []
     trends: list[Trend] = []
     out = dict(monitors)
@@ -443,7 +559,10 @@ def _sharing(monitors: dict[str, Monitor]) -> dict[str, Monitor]:
 def _same(one: Shared, known: list[Shared]) -> Shared:
     """The first of `known` that is equal; it joins them if none is."""
     for other in known:
-        if all(np.array_equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True)):
+        if all(
+            np.array_equal(a, b)
+            for a, b in zip(vars(one).values(), vars(other).values(), strict=True)
+        ):
             return other
     known.append(one)
     return one

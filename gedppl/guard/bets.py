@@ -1,13 +1,14 @@
 """Bets against a model's predictions: what each bet pays, and how the wealth of many bets is kept.
 
-If a model's predictive distribution F_t was fixed before the outcome y_t, then u_t = F_t(y_t) is uniform on [0, 1]
-whatever happened before. A bet on a function g with mean 0 under the uniform law multiplies a gambler's wealth by
-1 + eps g(u_t) s_t, where s_t in [-1, 1] depends only on what was known before y_t: context, action, earlier rounds. Its
-mean is 1, so each wealth, and any mixture of them, is a nonnegative martingale: under a right model it ever exceeds
-1/delta with probability at most delta (Ville). A wrong model loses money to some bet, exponentially fast.
+If a model's predictive distribution F_t was fixed before the outcome y_t, then u_t = F_t(y_t) is
+uniform on [0, 1] whatever happened before. A bet on a function g with mean 0 under the uniform law
+multiplies a gambler's wealth by 1 + eps g(u_t) s_t, where s_t in [-1, 1] depends only on what was
+known before y_t: context, action, earlier rounds. Its mean is 1, so each wealth, and any mixture of
+them, is a nonnegative martingale: under a right model it ever exceeds 1/delta with probability at
+most delta (Ville). A wrong model loses money to some bet, exponentially fast.
 
-All functions broadcast over leading axes, so that R parallel runs are one call. Axis letters: R runs (any leading axes),
-C context columns, A action groups, G shapes, E bets.
+All functions broadcast over leading axes, so that R parallel runs are one call. Axis letters: R
+runs (any leading axes), C context columns, A action groups, G shapes, E bets.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from scipy.special import fdtri
 from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, SettingError
 from gedppl.numerics.arrays import evolved
 
-SHAPES = ("location", "spread", "skewness", "peak and shoulders", "lower tail", "upper tail", "extreme values")
+SHAPES = (
+    "location",
+    "spread",
+    "skewness",
+    "peak and shoulders",
+    "lower tail",
+    "upper tail",
+    "extreme values",
+)
 AMOUNTS = np.array([0.15, 0.4, 0.9, -0.15, -0.4, -0.9])
 MAX_COLUMNS = 16
 MAX_ACTION_GROUPS = 16
@@ -35,10 +44,11 @@ RIDGE = 10.0
 
 
 def shapes(u: np.ndarray) -> np.ndarray:
-    """What is bet on: functions of u with mean 0 under the uniform law and values in [-1, 1]. (...) -> (..., G).
+    """What is bet on: functions of u with mean 0 under the uniform law and values in [-1, 1]. (...)
+    -> (..., G).
 
-    Legendre polynomials of degree 1 to 4 in 2u - 1, then how often u falls into the lower 5%, the upper 5% and the
-    outermost 0.5%: the coverage of the usual predictive intervals.
+    Legendre polynomials of degree 1 to 4 in 2u - 1, then how often u falls into the lower 5%, the
+    upper 5% and the outermost 0.5%: the coverage of the usual predictive intervals.
     """
     v = 2.0 * np.asarray(u, float) - 1.0
     squared = v * v
@@ -65,8 +75,9 @@ def _directions(dx: int) -> np.ndarray:
 class Bets:
     """The set of bets for contexts of `dx` columns and `n_actions` actions.
 
-    Wide contexts are projected on `MAX_COLUMNS` fixed random directions and many actions are grouped by their number
-    modulo `MAX_ACTION_GROUPS`: fewer bets, so weaker against a flaw confined to one column or one action.
+    Wide contexts are projected on `MAX_COLUMNS` fixed random directions and many actions are
+    grouped by their number modulo `MAX_ACTION_GROUPS`: fewer bets, so weaker against a flaw
+    confined to one column or one action.
     """
 
     dx: int
@@ -92,10 +103,17 @@ class Bets:
         return np.asarray(x, float) @ _directions(self.dx)
 
     def sizes(self) -> list[int]:
-        """Bets on u alone, with a column, with an action, with a column within one action, along a learned direction."""
+        """Bets on u alone, with a column, with an action, with a column within one action, along
+        a learned direction.
+        """
         both = 2 * len(AMOUNTS)
         on_action = both * self.groups if self.groups > 1 else 0
-        single = [len(SHAPES) * len(AMOUNTS), both * 2 * self.columns, on_action, len(AMOUNTS) * self.interactions]
+        single = [
+            len(SHAPES) * len(AMOUNTS),
+            both * 2 * self.columns,
+            on_action,
+            len(AMOUNTS) * self.interactions,
+        ]
         return [*single, len(WINDOWS) * len(STAKES)]
 
     def log_weights(self) -> np.ndarray:
@@ -105,28 +123,40 @@ class Bets:
         return np.concatenate([np.full(size, -np.log(kinds * size)) for size in sizes if size])
 
     def features(self, z: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Columns and their squares (..., 2C), and the action's group (..., A), all in [-1, 1]; z (..., C) standardised."""
+        """Columns and their squares (..., 2C), and the action's group (..., A), all in [-1, 1];
+        z (..., C) standardised.
+        """
         column = np.concatenate([z / 2.0, (z * z - 1.0) / 2.0], -1)
         column = np.where(np.isfinite(column), np.minimum(np.maximum(column, -1.0), 1.0), 0.0)
         group = np.asarray(action)[..., None] % self.groups == np.arange(self.groups)
         return column, group.astype(float)
 
-    def payoffs(self, u: np.ndarray, column: np.ndarray, group: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """eps g(u) s for every bet, (..., E). u (...), `features` of the round, `Trend.expected` before it (..., W)."""
+    def payoffs(
+        self, u: np.ndarray, column: np.ndarray, group: np.ndarray, expected: np.ndarray
+    ) -> np.ndarray:
+        """eps g(u) s for every bet, (..., E). u (...), `features` of the round, `Trend.expected`
+        before it (..., W).
+        """
         g = shapes(u)
         lead = g.shape[:-1]
         cells = [g, (column[..., :, None] * g[..., None, :2]).reshape(*lead, -1)]
         if self.groups > 1:
             cells.append((group[..., :, None] * g[..., None, :2]).reshape(*lead, -1))
             if self.interactions:
-                cells.append((group[..., :, None] * (column * g[..., :1])[..., None, :]).reshape(*lead, -1))
+                cells.append(
+                    (group[..., :, None] * (column * g[..., :1])[..., None, :]).reshape(*lead, -1)
+                )
         fixed = (np.concatenate(cells, -1)[..., None] * AMOUNTS).reshape(*lead, -1)
         # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
-        stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9).reshape(*lead, -1)
+        stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9).reshape(
+            *lead, -1
+        )
         return np.concatenate([fixed, stakes * g[..., :1]], -1)
 
     def describe(self, index: int) -> str:
-        """Bet number `index` in words: what about the outcomes differed from the predictions, and where."""
+        """Bet number `index` in words: what about the outcomes differed from the predictions,
+        and where.
+        """
         sizes = self.sizes()
         kind = int(np.searchsorted(np.cumsum(sizes), index, side="right"))
         cell, amount = divmod(index - sum(sizes[:kind]), len(AMOUNTS))
@@ -143,11 +173,17 @@ class Bets:
         return f"{what} {self._where(cell)}" if kind == 1 else f"{what}{self._on_action(cell)}"
 
     def _where(self, cell: int) -> str:
-        name = "a projection of the context" if self.dx > MAX_COLUMNS else f"x[{cell % self.columns}]"
+        name = (
+            "a projection of the context" if self.dx > MAX_COLUMNS else f"x[{cell % self.columns}]"
+        )
         return f"where {name} is " + ("large" if cell < self.columns else "far from its mean")
 
     def _on_action(self, group: int) -> str:
-        return f" on action {group}" if self.n_actions <= MAX_ACTION_GROUPS else f" on actions {group} mod {self.groups}"
+        return (
+            f" on action {group}"
+            if self.n_actions <= MAX_ACTION_GROUPS
+            else f" on actions {group} mod {self.groups}"
+        )
 
 
 _LOCATION = ("outcomes are larger than predicted", "outcomes are smaller than predicted")
@@ -155,17 +191,31 @@ _SPREAD = ("outcomes vary more than predicted", "outcomes vary less than predict
 _MARGINAL = (
     _LOCATION,
     _SPREAD,
-    ("outcomes are more skewed to the right than predicted", "outcomes are more skewed to the left than predicted"),
-    ("outcomes lie more in the middle and the tails than predicted", "outcomes lie more in the shoulders than predicted"),
-    ("more outcomes than predicted lie in the lower tail", "fewer outcomes than predicted lie in the lower tail"),
-    ("more outcomes than predicted lie in the upper tail", "fewer outcomes than predicted lie in the upper tail"),
+    (
+        "outcomes are more skewed to the right than predicted",
+        "outcomes are more skewed to the left than predicted",
+    ),
+    (
+        "outcomes lie more in the middle and the tails than predicted",
+        "outcomes lie more in the shoulders than predicted",
+    ),
+    (
+        "more outcomes than predicted lie in the lower tail",
+        "fewer outcomes than predicted lie in the lower tail",
+    ),
+    (
+        "more outcomes than predicted lie in the upper tail",
+        "fewer outcomes than predicted lie in the upper tail",
+    ),
     ("more extreme outcomes than predicted", "fewer extreme outcomes than predicted"),
 )
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Running mean and squared deviations of context columns (Welford). n contexts seen; mean, m2 (..., C)."""
+    """Running mean and squared deviations of context columns (Welford). n contexts seen; mean,
+    m2 (..., C).
+    """
 
     n: int
     mean: np.ndarray
@@ -181,7 +231,9 @@ class Moments:
         return Moments(self.n + 1, mean, self.m2 + gap * (x - mean))
 
     def standardised(self, x: np.ndarray) -> np.ndarray:
-        """(x - mean) / sd; NaN (no bet) while too few contexts were seen, and in a column that never varied."""
+        """(x - mean) / sd; NaN (no bet) while too few contexts were seen, and in a column that
+        never varied.
+        """
         if self.n < MIN_CONTEXTS:
             return np.full(np.shape(x), np.nan)
         sd = np.sqrt(self.m2 / (self.n - 1))
@@ -190,10 +242,11 @@ class Moments:
 
 @dataclass(frozen=True)
 class Trend:
-    """In which direction 2u - 1 has lately been off zero: one regression a feature, over windows of W lengths.
+    """In which direction 2u - 1 has lately been off zero: one regression a feature, over windows of
+    W lengths.
 
-    Features are 1, the columns and their squares, each within an action group: F = A (1 + 2C). A flaw spread thinly over
-    many of them is invisible to each single bet but adds up here.
+    Features are 1, the columns and their squares, each within an action group: F = A (1 + 2C). A
+    flaw spread thinly over many of them is invisible to each single bet but adds up here.
     """
 
     products: np.ndarray  # (..., W, F) discounted sums of (2u - 1) f
@@ -229,16 +282,18 @@ def log_total(log_wealth: np.ndarray) -> np.ndarray:
 
 
 def shared(wealth: np.ndarray, weights: np.ndarray, rate: float) -> np.ndarray:
-    """Every bet gives up a fraction `rate` of its wealth, and the pot is dealt out anew. wealth (..., E) and weights sum to 1.
+    """Every bet gives up a fraction `rate` of its wealth, and the pot is dealt out anew. wealth
+    (..., E) and weights sum to 1.
 
-    The total stays the same, so it is still a martingale; but a bet that begins to pay only after a change starts from
-    the wealth of today and not from what it lost before. This is the mixture over all times at which a bet may begin
-    (fixed share; Herbster and Warmuth, "Tracking the best expert", 1998).
+    The total stays the same, so it is still a martingale; but a bet that begins to pay only after a
+    change starts from the wealth of today and not from what it lost before. This is the mixture
+    over all times at which a bet may begin (fixed share; Herbster and Warmuth, "Tracking the best
+    expert", 1998).
     """
     return (1.0 - rate) * wealth + rate * weights
 
 
-# what all monitors check ----------------------------------------------------------------------------------------------
+# what all monitors check --------------------------------------------------------------------------
 
 
 def crossed(log_peak: np.ndarray, delta: float) -> Any:
@@ -247,9 +302,9 @@ def crossed(log_peak: np.ndarray, delta: float) -> Any:
     return bool(alarmed) if alarmed.ndim == 0 else alarmed
 
 
-# ======================================================================================================================
+# ==================================================================================================
 # Contexts far outside of what was seen.
-# ======================================================================================================================
+# ==================================================================================================
 
 MOST_DEPENDENT = 1e6  # trace of the inverse of the columns' correlations
 
@@ -260,9 +315,10 @@ class OutlierCheck:
 
     n / (n + 1) (x - m)' S^{-1} (x - m)  against  p (n - 1) / (n - p) F_{p, n-p; 1-level},
 
-    with p the rank of S; a component along which no context ever varied counts as far outside. For Gaussian contexts
-    `level` is the share flagged; skewed or heavy-tailed contexts are flagged more often. A flagged context is taken in
-    pulled back to the threshold, so that one wild value does not hide the next, and a lasting shift is still learned.
+    with p the rank of S; a component along which no context ever varied counts as far outside. For
+    Gaussian contexts `level` is the share flagged; skewed or heavy-tailed contexts are flagged more
+    often. A flagged context is taken in pulled back to the threshold, so that one wild value does
+    not hide the next, and a lasting shift is still learned.
 
     >>> rng = np.random.default_rng(0)
     >>> check = OutlierCheck.create(dx=2)
@@ -281,7 +337,9 @@ class OutlierCheck:
     @classmethod
     def create(cls, *, dx: int, level: float = 1e-4) -> OutlierCheck:
         if dx < 0 or not 0 < level < 1:
-            raise SettingError(f"an outlier check needs dx >= 0 and 0 < level < 1, got dx={dx}, level={level}")
+            raise SettingError(
+                f"an outlier check needs dx >= 0 and 0 < level < 1, got dx={dx}, level={level}"
+            )
         return cls(dx, level, 0, np.zeros(dx), np.zeros((dx, dx)))
 
     def include(self, x: Any) -> OutlierCheck:
@@ -289,13 +347,19 @@ class OutlierCheck:
         context = np.asarray(x, float)
         check_row(context, 0, self.dx, 1)
         ratio, _ = self._ratio(context)
-        gap = (context - self.mean) / np.sqrt(max(ratio, 1.0)) if np.isfinite(ratio) else context - self.mean
+        gap = (
+            (context - self.mean) / np.sqrt(max(ratio, 1.0))
+            if np.isfinite(ratio)
+            else context - self.mean
+        )
         mean = self.mean + gap / (self.n + 1)
         scatter = self.scatter + np.outer(gap, gap) * (self.n / (self.n + 1))
         return evolved(self, n=self.n + 1, mean=mean, scatter=scatter)
 
     def flag(self, x: Any) -> str:
-        """A sentence for the certificate, or "" if the context is ordinary or too few were seen to tell."""
+        """A sentence for the certificate, or "" if the context is ordinary or too few were seen
+        to tell.
+        """
         context = np.asarray(x, float)
         check_row(context, 0, self.dx, 1)
         ratio, column = self._ratio(context)
@@ -303,16 +367,21 @@ class OutlierCheck:
             return ""
         if np.isinf(ratio):
             return (
-                f"the context is far outside of what was seen: x[{column}] = {context[column]:g} departs from what held in "
+                f"the context is far outside of what was seen: x[{column}] = {context[column]:g} "
+                "departs from what held in "
                 f"all of the {self.n} contexts before. Bounds here are extrapolation"
             )
         return (
-            f"the context is far outside of what was seen: its squared distance is {ratio:.1f} times the largest that is "
-            f"ordinary after {self.n} contexts, most in x[{column}] = {context[column]:g}. Bounds here are extrapolation"
+            f"the context is far outside of what was seen: its squared distance is {ratio:.1f} "
+            "times the largest that is "
+            f"ordinary after {self.n} contexts, most in x[{column}] = {context[column]:g}. Bounds "
+            "here are extrapolation"
         )
 
     def _ratio(self, context: np.ndarray) -> tuple[float, int]:
-        """Squared distance over its threshold (0: cannot tell; inf: off the span of all seen), and the column most off."""
+        """Squared distance over its threshold (0: cannot tell; inf: off the span of all seen),
+        and the column most off.
+        """
         if self.dx == 0 or self.n < 2 * self.dx + 10:
             return 0.0, 0
         unit, moved, inverse = self._seen
@@ -330,11 +399,13 @@ class OutlierCheck:
 
     @cached_property
     def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Units (dx,), which columns varied (dx,), and the inverse of their correlations; None where they depend on each other.
+        """Units (dx,), which columns varied (dx,), and the inverse of their correlations; None
+        where they depend on each other.
 
-        1 / trace(inverse) is at most the smallest eigenvalue and the number of columns at least the largest, so that the trace
-        proves that no direction counts as one that never varied; else `_ratio_along_axes` has to look. Computed once: a context
-        is flagged when it is asked about and then taken in.
+        1 / trace(inverse) is at most the smallest eigenvalue and the number of columns at least the
+        largest, so that the trace proves that no direction counts as one that never varied; else
+        `_ratio_along_axes` has to look. Computed once: a context is flagged when it is asked about
+        and then taken in.
         """
         scale = np.sqrt(self.scatter.diagonal() / (self.n - 1))
         moved = scale > 0
@@ -344,9 +415,15 @@ class OutlierCheck:
             inverse = np.linalg.inv(correlations)
         except np.linalg.LinAlgError:
             return unit, moved, None
-        return unit, moved, inverse if len(inverse) and 0 < inverse.trace() < MOST_DEPENDENT else None
+        return (
+            unit,
+            moved,
+            inverse if len(inverse) and 0 < inverse.trace() < MOST_DEPENDENT else None,
+        )
 
-    def _ratio_along_axes(self, gap: np.ndarray, column: int, tolerance: float) -> tuple[float, int]:
+    def _ratio_along_axes(
+        self, gap: np.ndarray, column: int, tolerance: float
+    ) -> tuple[float, int]:
         """`_ratio` from the standardised gap (dx,), direction by direction."""
         unit = self._seen[0]
         values, vectors = np.linalg.eigh(self.scatter / np.outer(unit, unit) / (self.n - 1))
@@ -357,10 +434,17 @@ class OutlierCheck:
         rank = int(varied.sum())
         if rank == 0:
             return 0.0, column
-        return self._over_threshold(float(np.sum(along[varied] ** 2 / values[varied])), rank), column
+        return self._over_threshold(
+            float(np.sum(along[varied] ** 2 / values[varied])), rank
+        ), column
 
     def _over_threshold(self, distance: float, rank: int) -> float:
-        threshold = rank * (self.n - 1) / (self.n - rank) * float(fdtri(rank, self.n - rank, 1.0 - self.level))
+        threshold = (
+            rank
+            * (self.n - 1)
+            / (self.n - rank)
+            * float(fdtri(rank, self.n - rank, 1.0 - self.level))
+        )
         return self.n / (self.n + 1) * distance / threshold
 
 

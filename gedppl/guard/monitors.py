@@ -1,4 +1,5 @@
-"""The monitors: costs against their limits, outcomes against their delays, and a class against its best member.
+"""The monitors: costs against their limits, outcomes against their delays, and a class against its
+best member.
 
 Is the mean of a cost above its limit? Bets against it need no model, only a lower end of each cost.
 """
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
     from gedppl.guard import Now
 
 FRACTIONS = np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.8])
-STEADY = len(FRACTIONS)  # the first bets never change; those after them, and what is kept back, may begin at any time
+# the first bets never change; those after them, and what is kept back, may begin at any time
+STEADY = len(FRACTIONS)
 BET = np.concatenate([FRACTIONS, FRACTIONS, [0.0]])  # (B,) the last is kept back
 LATE_LOG_WEIGHTS = np.log(np.append(np.full(STEADY, 0.5 / STEADY), 0.5))
 FIRST_LOG_WEALTH = np.append(np.full(STEADY, -np.log(STEADY)), LATE_LOG_WEIGHTS) - np.log(2.0)
 NOISE_SDS = 6.0
-NORMAL_EXCESS = float(np.exp(-0.5 * NOISE_SDS**2) / np.sqrt(2 * np.pi) - NOISE_SDS * ndtr(-NOISE_SDS))
+NORMAL_EXCESS = float(
+    np.exp(-0.5 * NOISE_SDS**2) / np.sqrt(2 * np.pi) - NOISE_SDS * ndtr(-NOISE_SDS)
+)
 SCARF_EXCESS = 0.5 * (math.sqrt(1.0 + NOISE_SDS**2) - NOISE_SDS)
 ROUNDING = 1e-9  # share of the numbers compared
 
@@ -90,8 +94,9 @@ def _counted(monitor: Monitor) -> dict[str, np.ndarray]:
 class Floor(NamedTuple):
     """A lower end at which one cost may be cut, and how much cutting it there can add to its mean.
 
-    A cost without a lower end is cut `NOISE_SDS` standard deviations under its smallest mean, where a cut adds next to nothing;
-    that little is counted (`excess`), so that the bets stay fair exactly.
+    A cost without a lower end is cut `NOISE_SDS` standard deviations under its smallest mean, where
+    a cut adds next to nothing; that little is counted (`excess`), so that the bets stay fair
+    exactly.
     """
 
     low: float
@@ -99,12 +104,16 @@ class Floor(NamedTuple):
 
     @classmethod
     def under(cls, mean: float, sd: float, *, normal: bool) -> Floor:
-        """For a cost of at least this mean with this standard deviation: E(low - Z)+, exact for a Normal, else Scarf's bound."""
+        """For a cost of at least this mean with this standard deviation: E(low - Z)+, exact for
+        a Normal, else Scarf's bound.
+        """
         return cls(mean - NOISE_SDS * sd, (NORMAL_EXCESS if normal else SCARF_EXCESS) * sd)
 
 
 class Cost(NamedTuple):
-    """One realised cost, the limit of its own round and its floor; the monitor's own where there are none."""
+    """One realised cost, the limit of its own round and its floor; the monitor's own where there
+    are none.
+    """
 
     value: float
     limit: float | None = None
@@ -112,10 +121,14 @@ class Cost(NamedTuple):
 
 
 def _dealt_anew(log_wealth: np.ndarray, n: int) -> np.ndarray:
-    """The late bets' wealth (..., B) after n rounds with a share of 1 / (n + 1) dealt out anew; the steady ones keep theirs."""
+    """The late bets' wealth (..., B) after n rounds with a share of 1 / (n + 1) dealt out anew;
+    the steady ones keep theirs.
+    """
     late = log_wealth[..., STEADY:]
     pot = log_total(late)[..., None] + LATE_LOG_WEIGHTS - np.log(n + 1.0)
-    return np.concatenate([log_wealth[..., :STEADY], np.logaddexp(late + np.log(n / (n + 1.0)), pot)], -1)
+    return np.concatenate(
+        [log_wealth[..., :STEADY], np.logaddexp(late + np.log(n / (n + 1.0)), pot)], -1
+    )
 
 
 @dataclass(frozen=True)
@@ -124,19 +137,23 @@ class LimitMonitor:
 
     E_t = sum_k w_k prod_{i<=t} (1 + lambda_ki (max(z_i, low_i) - limit_i - excess_i)),
 
-    lambda_ki = c_k / (limit_i + excess_i - low_i), 0 <= c_k < 1, is a nonnegative supermartingale if E[z_i | past, x_i] <=
-    limit_i in every round, so P(ever E_t >= 1/delta) <= delta, with no model (Waudby-Smith and Ramdas, "Estimating means of
-    bounded random variables by betting", 2024). The lower end may be another in each round, if it depends on the past and on
-    x_i alone: one end for all actions, as the limit is on the policy's average, and a bet that knew the action would be unfair.
+    lambda_ki = c_k / (limit_i + excess_i - low_i), 0 <= c_k < 1, is a nonnegative supermartingale
+    if E[z_i | past, x_i] <= limit_i in every round, so P(ever E_t >= 1/delta) <= delta, with no
+    model (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
+    2024). The lower end may be another in each round, if it depends on the past and on x_i alone:
+    one end for all actions, as the limit is on the policy's average, and a bet that knew the action
+    would be unfair.
 
-    Costs far under their limit eat a bet's wealth up, so that it could not see a later change. Hence half of the wealth is a
-    mixture over all rounds at which a bet may begin: its bets give up 1 / (n + 1) of what they have after n rounds, which is
-    dealt out anew, half of it kept back (fixed share, see `bets.shared`). The sum stays what it was, and a supermartingale.
+    Costs far under their limit eat a bet's wealth up, so that it could not see a later change.
+    Hence half of the wealth is a mixture over all rounds at which a bet may begin: its bets give up
+    1 / (n + 1) of what they have after n rounds, which is dealt out anew, half of it kept back
+    (fixed share, see `bets.shared`). The sum stays what it was, and a supermartingale.
 
     Parameters
     ----------
     limit, low, high
-        The constraint's `at_most` and the range of the cost; `low` and `limit` where a round has none of its own.
+        The constraint's `at_most` and the range of the cost; `low` and `limit` where a round has
+        none of its own.
     delta
         Probability of a false alarm over the whole run.
 
@@ -160,11 +177,18 @@ class LimitMonitor:
     def create(cls, *, limit: float, low: float, high: float, delta: float) -> LimitMonitor:
         check_delta(delta)
         if not (np.isfinite(low) and np.isfinite(high) and low < limit < high):
-            raise SettingError(f"a limit needs low < limit < high, all finite, got low={low}, limit={limit}, high={high}")
+            raise SettingError(
+                f"a limit needs low < limit < high, all finite, got low={low}, "
+                f"limit={limit}, high={high}"
+            )
         return cls(limit, low, high, delta, 0, FIRST_LOG_WEALTH, np.zeros(()), np.zeros(()))
 
-    def update(self, cost: Any, limit: float | None = None, floor: Floor | None = None) -> LimitMonitor:
-        """Take in one realised cost (or (R,): one for each of R parallel runs), with the limit and the floor of its round."""
+    def update(
+        self, cost: Any, limit: float | None = None, floor: Floor | None = None
+    ) -> LimitMonitor:
+        """Take in one realised cost (or (R,): one for each of R parallel runs), with the limit
+        and the floor of its round.
+        """
         if limit is not None and limit != self.limit:
             return evolved(self, limit=limit).update(cost, None, floor)
         z = np.asarray(cost, float)
@@ -172,8 +196,13 @@ class LimitMonitor:
             raise NotFiniteError(f"a cost must be finite, got {cost}")
         low, excess = Floor(self.low) if floor is None else floor
         slack = ROUNDING * max(abs(self.low), abs(self.limit))
-        if (floor is None and z.min() < self.low - slack) or z.max() > self.high + ROUNDING * abs(self.high):
-            raise DataError(f"the cost {cost} lies outside its range [{self.low}, {self.high}]: correct it or the range")
+        if (floor is None and z.min() < self.low - slack) or z.max() > self.high + ROUNDING * abs(
+            self.high
+        ):
+            raise DataError(
+                f"the cost {cost} lies outside its range [{self.low}, {self.high}]: "
+                "correct it or the range"
+            )
         room = self.limit + excess - low
         payoff = np.clip((z - self.limit - excess) / room, -1.0, None)
         wealth = _dealt_anew(self.log_wealth + np.log1p(payoff[..., None] * BET), self.n + 1)
@@ -203,41 +232,50 @@ class LimitMonitor:
 
     def sentence(self, name: str) -> str:
         return (
-            f"the mean cost of {name!r} exceeds its limit {self.limit:g}: the average over {self.n} rounds is "
-            f"{float(self.mean):.3g}. The constraint's model is wrong or the costs changed; fall back to the safe action "
+            f"the mean cost of {name!r} exceeds its limit {self.limit:g}: the average over "
+            f"{self.n} rounds is "
+            f"{float(self.mean):.3g}. The constraint's model is wrong or the costs changed; fall "
+            "back to the safe action "
             "and look at the data"
         )
 
 
 @dataclass(frozen=True)
 class SafeValueMonitor(LimitMonitor):
-    """Does the safe action cost more than was declared? The same bets, on outcomes of the safe action alone."""
+    """Does the safe action cost more than was declared? The same bets, on outcomes of the safe
+    action alone.
+    """
 
     def sentence(self, name: str) -> str:
         return (
-            f"safe_value of {name!r} is refuted by what the safe action brought: over {self.n} of its rounds the average that it "
-            f"implies to be at most {self.limit:.4g} is {float(self.mean):.4g}. Declare a value that is not exceeded, or name "
+            f"safe_value of {name!r} is refuted by what the safe action brought: over {self.n} of "
+            "its rounds the average that it "
+            f"implies to be at most {self.limit:.4g} is {float(self.mean):.4g}. Declare a value "
+            "that is not exceeded, or name "
             "another safe action"
         )
 
 
 @dataclass(frozen=True)
 class CertifiedMonitor(LimitMonitor):
-    """Do an action's outcomes exceed what its certified value allows? The same bets, each on one action and its own value.
+    """Do an action's outcomes exceed what its certified value allows? The same bets, each on one
+    action and its own value.
 
-    Fair while every certified value holds, so that an alarm refutes the class (or is one of the delta). A bet may know the action
-    here: what is tested is not the policy's average.
+    Fair while every certified value holds, so that an alarm refutes the class (or is one of the
+    delta). A bet may know the action here: what is tested is not the policy's average.
     """
 
     def sentence(self, name: str) -> str:
         return (
-            f"outcomes of {name!r} exceed what their certified values allow: over {self.n} rounds the average that they imply to "
-            f"be at most {self.limit:.4g} (in the last round) is {float(self.mean):.4g}. The constraint's model is wrong or the "
+            f"outcomes of {name!r} exceed what their certified values allow: over {self.n} rounds "
+            "the average that they imply to "
+            f"be at most {self.limit:.4g} (in the last round) is {float(self.mean):.4g}. The "
+            "constraint's model is wrong or the "
             "costs changed; fall back to the safe action and look at the data"
         )
 
 
-# delays that go with outcomes -----------------------------------------------------------------------------------------
+# delays that go with outcomes ---------------------------------------------------------------------
 
 
 AMOUNTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
@@ -247,11 +285,13 @@ AMOUNTS = np.array([-0.9, -0.5, -0.2, 0.2, 0.5, 0.9])
 class DelayMonitor:
     """Do late outcomes differ from prompt ones?
 
-    E_t = sum_k w_k prod_{i<=t} (1 + eps_k (2 u_i - 1) s_i),    u_i = F_i(y_i),  s_i in [-1, 1] how late i is beside the others,
+    E_t = sum_k w_k prod_{i<=t} (1 + eps_k (2 u_i - 1) s_i),
+        u_i = F_i(y_i),  s_i in [-1, 1] how late i is beside the others,
 
-    is a martingale if, given the past, the context and the action, u_i is uniform however late it is told: if the predictive is
-    right and lateness says nothing of the outcome. Then P(ever E_t >= 1/delta) <= delta. While all are equally late, s_i = 0 and
-    nothing is bet. As with calibration, a predictive that is off may set it off where delays depend on the context.
+    is a martingale if, given the past, the context and the action, u_i is uniform however late it
+    is told: if the predictive is right and lateness says nothing of the outcome. Then P(ever E_t >=
+    1/delta) <= delta. While all are equally late, s_i = 0 and nothing is bet. As with calibration,
+    a predictive that is off may set it off where delays depend on the context.
 
     >>> monitor, rng = DelayMonitor.create(delta=0.05, burn_in=0), np.random.default_rng(0)
     >>> for _ in range(100):
@@ -275,7 +315,9 @@ class DelayMonitor:
         return cls(delta, burn_in, 0, Moments.empty(1), weights, np.zeros(()))
 
     def update(self, u: Any, late: Any) -> DelayMonitor:
-        """Take in one outcome's u, told `late` rounds after it could have been (or (R,), (R,): R parallel runs)."""
+        """Take in one outcome's u, told `late` rounds after it could have been (or (R,), (R,): R
+        parallel runs).
+        """
         pit, rounds = np.asarray(u, float), np.asarray(late, float)
         if not (pit.min() >= 0 and pit.max() <= 1):  # NaN fails both
             raise DataError(f"a probability integral transform lies in [0, 1], got {u}")
@@ -307,12 +349,22 @@ class DelayMonitor:
         return type(self).create(delta=self.delta, burn_in=self.burn_in)
 
     def arrays(self) -> Arrays:
-        late = {"late_n": np.array(self.moments.n), "late_mean": self.moments.mean, "late_m2": self.moments.m2}
+        late = {
+            "late_n": np.array(self.moments.n),
+            "late_mean": self.moments.mean,
+            "late_m2": self.moments.m2,
+        }
         return _counted(self) | {"log_wealth": self.log_wealth} | late
 
     def with_arrays(self, state: Arrays) -> DelayMonitor:
         late = Moments(int(state["late_n"]), state["late_mean"], state["late_m2"])
-        return evolved(self, n=int(state["n"]), log_wealth=state["log_wealth"], log_peak=state["log_peak"], moments=late)
+        return evolved(
+            self,
+            n=int(state["n"]),
+            log_wealth=state["log_wealth"],
+            log_peak=state["log_peak"],
+            moments=late,
+        )
 
     @property
     def finding(self) -> str:
@@ -321,28 +373,34 @@ class DelayMonitor:
 
     def sentence(self, name: str) -> str:
         return (
-            f"the delay of {name!r} goes with its outcome: {self.finding}. What has arrived is then no fair sample, and no limit "
-            "is certified by it; set Problem(outcome_age=m) so that every outcome enters m rounds after its decision, with m "
+            f"the delay of {name!r} goes with its outcome: {self.finding}. What has arrived is "
+            "then no fair sample, and no limit "
+            "is certified by it; set Problem(outcome_age=m) so that every outcome enters m rounds "
+            "after its decision, with m "
             "the longest delay"
         )
 
 
-# classes that the data refute -----------------------------------------------------------------------------------------
-# Is every parameter of a class refuted? The alarm about a model that may stop a run, because no prior can set it off.
+# classes that the data refute ---------------------------------------------------------------------
+# Is every parameter of a class refuted? The alarm about a model that may stop a run, because no
+# prior can set it off.
 #
-# Bets on u_i = F_i(y_i) against a predictive with density p_i amount to another predictive density q_i(y) = p_i(y) w_i(F_i(y)):
-# w_i is the bets' payoff, its mean under the uniform law is 1, and E_t = w_1 ... w_t is the gambler's wealth. Whichever
-# parameter theta is true, a product of predictive densities fixed in advance over the true ones is a nonnegative martingale,
+# Bets on u_i = F_i(y_i) against a predictive with density p_i amount to another predictive density
+# q_i(y) = p_i(y) w_i(F_i(y)): w_i is the bets' payoff, its mean under the uniform law is 1, and E_t
+# = w_1 ... w_t is the gambler's wealth. Whichever parameter theta is true, a product of predictive
+# densities fixed in advance over the true ones is a nonnegative martingale,
 #
-#     M_t(theta) = prod_i q_i(y_i) / p(y_i | x_i, a_i, theta) = E_t exp(R_t - l_t(theta)),     R_t = sum_i log p_i(y_i),
+#     M_t(theta) = prod_i q_i(y_i) / p(y_i | x_i, a_i, theta) = E_t exp(R_t - l_t(theta)),
+#         R_t = sum_i log p_i(y_i),
 #
-# so that inf_theta M_t(theta) = E_t exp(R_t - max_theta l_t(theta)) ever reaches 1/delta with probability at most delta
-# (Ville; Wasserman, Ramdas, Balakrishnan, "Universal inference", 2020). Nothing is asked of p_i but that it was fixed before
-# y_i: the prior may be off, the fit stale, the data adaptive. A predictive that is wide only because of its prior lets the
-# bets win, but it loses as much against the best parameter in hindsight, and that is what the wealth has to pay here.
+# so that inf_theta M_t(theta) = E_t exp(R_t - max_theta l_t(theta)) ever reaches 1/delta with
+# probability at most delta (Ville; Wasserman, Ramdas, Balakrishnan, "Universal inference", 2020).
+# Nothing is asked of p_i but that it was fixed before y_i: the prior may be off, the fit stale, the
+# data adaptive. A predictive that is wide only because of its prior lets the bets win, but it loses
+# as much against the best parameter in hindsight, and that is what the wealth has to pay here.
 #
-# The price is about (D/2) log(t/s) for D parameters if the ratio starts after s outcomes; any fixed start is valid, so several
-# are mixed. Axis letters: S starts.
+# The price is about (D/2) log(t/s) for D parameters if the ratio starts after s outcomes; any fixed
+# start is valid, so several are mixed. Axis letters: S starts.
 
 
 SPACING = 4  # each start after this many times the outcomes before the last one
@@ -352,13 +410,18 @@ SPACING = 4  # each start after this many times the outcomes before the last one
 class ClassMonitor:
     """log inf_theta M_t(theta), mixed over starts, as a value.
 
-    `update` for every outcome, `pay` for what the predictive said of the outcomes, then, when the model has learned them,
-    `begin` (if `due`) and `weigh`. A `mark` is whatever the caller needs to find the best log-likelihood since a start.
+    `update` for every outcome, `pay` for what the predictive said of the outcomes, then, when the
+    model has learned them, `begin` (if `due`) and `weigh`. A `mark` is whatever the caller needs to
+    find the best log-likelihood since a start.
 
     >>> monitor = ClassMonitor.create(delta=0.05, first=1).update(0.0).begin(np.zeros(1))
     >>> for _ in range(3):
     ...     monitor = monitor.update(2.0).pay(-1.0)
-    >>> monitor.contested, monitor.weigh(np.array([-2.0])).alarmed, monitor.weigh(np.array([0.0])).alarmed
+    >>> (
+    ...     monitor.contested,
+    ...     monitor.weigh(np.array([-2.0])).alarmed,
+    ...     monitor.weigh(np.array([0.0])).alarmed,
+    ... )
     (True, True, False)
     """
 
@@ -375,7 +438,10 @@ class ClassMonitor:
     @classmethod
     def create(cls, *, delta: float, first: int = 50) -> ClassMonitor:
         if not 0 < delta < 1 or first < 0:
-            raise SettingError(f"delta must lie strictly between 0 and 1 and first be at least 0, got {delta} and {first}")
+            raise SettingError(
+                "delta must lie strictly between 0 and 1 and first be at least 0, "
+                f"got {delta} and {first}"
+            )
         none = np.zeros(0)
         return cls(delta, 0, first, 0, none, none, none, np.zeros((0, 0)), np.zeros(()))
 
@@ -384,10 +450,19 @@ class ClassMonitor:
         return evolved(self, n=self.n + 1, log_wealth=self.log_wealth + growth)
 
     def pay(self, log_predictive: float) -> ClassMonitor:
-        """The log predictive density of outcomes shown. Where it is no number, every start so far is void."""
+        """The log predictive density of outcomes shown. Where it is no number, every start so
+        far is void.
+        """
         if not np.isfinite(log_predictive):
             none = np.zeros(0)
-            return evolved(self, log_shares=none, log_wealth=none, evidence=none, marks=np.zeros((0, 0)), due=self.n)
+            return evolved(
+                self,
+                log_shares=none,
+                log_wealth=none,
+                evidence=none,
+                marks=np.zeros((0, 0)),
+                due=self.n,
+            )
         return evolved(self, evidence=self.evidence + log_predictive)
 
     def begin(self, mark: np.ndarray) -> ClassMonitor:
@@ -420,13 +495,22 @@ class ClassMonitor:
         return _counted(self) | {"log_wealth": self.log_wealth} | counts | starts
 
     def with_arrays(self, state: Arrays) -> ClassMonitor:
-        kept = {name: state[name] for name in ("log_wealth", "log_peak", "log_shares", "evidence", "marks")}
-        return evolved(self, n=int(state["n"]), due=int(state["due"]), started=int(state["started"]), **kept)
+        kept = {
+            name: state[name]
+            for name in ("log_wealth", "log_peak", "log_shares", "evidence", "marks")
+        }
+        return evolved(
+            self, n=int(state["n"]), due=int(state["due"]), started=int(state["started"]), **kept
+        )
 
     @property
     def contested(self) -> bool:
-        """Whether the bets alone have won enough for the best log-likelihood to be worth computing."""
-        return not self.alarmed and bool(self.log_wealth.max(initial=-np.inf) >= -np.log(self.delta))
+        """Whether the bets alone have won enough for the best log-likelihood to be worth
+        computing.
+        """
+        return not self.alarmed and bool(
+            self.log_wealth.max(initial=-np.inf) >= -np.log(self.delta)
+        )
 
     def weigh(self, tops: np.ndarray) -> ClassMonitor:
         """With the largest log-likelihood of any parameter since each start (S,)."""
@@ -439,6 +523,7 @@ class ClassMonitor:
 
     def sentence(self, name: str, finding: str) -> str:
         return (
-            f"no parameter of the model of {name!r} explains the outcomes: {finding}. Its bounds cannot be trusted; fall back "
+            f"no parameter of the model of {name!r} explains the outcomes: {finding}. Its bounds "
+            "cannot be trusted; fall back "
             "to the safe action and revise the model"
         )

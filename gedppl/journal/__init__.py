@@ -1,17 +1,22 @@
 """Durable decisions and outcomes: an append-only, hash-chained journal in SQLite.
 
-A journal is two files, which belong together: the database `path` (with SQLite's own `path-wal` while in use) and the
-head `path.head`. What `append` returned for is safe: the record was committed and synced to the database, then its
-number and hash were synced to the head. On opening, the two must agree:
+A journal is two files, which belong together: the database `path` (with SQLite's own `path-wal`
+while in use) and the head `path.head`. What `append` returned for is safe: the record was committed
+and synced to the database, then its number and hash were synced to the head. On opening, the two
+must agree:
 
-    database shorter than the head, or other hashes   an acknowledged record was lost or altered: refused
-    database one transaction ahead of the head        the process died between the two syncs: those records were never
-                                                      acknowledged; they are whole and chained, so they are kept
+    database shorter than the head, or other hashes
+        an acknowledged record was lost or altered: refused
+    database one transaction ahead of the head
+        the process died between the two syncs: those records were never
+                                                      acknowledged; they are whole and chained, so
+                                                      they are kept
     database further ahead                            the head is older than the database: refused
 
-The chain and the head are needed: SQLite alone drops a committed row without a word when the last frame of its
-write-ahead log is damaged. They find accidents. They do not stop somebody who may write both files and recomputes the
-hashes; note `state_hash` elsewhere (e.g. in print) against that. A refused journal is left byte for byte as it was.
+The chain and the head are needed: SQLite alone drops a committed row without a word when the last
+frame of its write-ahead log is damaged. They find accidents. They do not stop somebody who may
+write both files and recomputes the hashes; note `state_hash` elsewhere (e.g. in print) against
+that. A refused journal is left byte for byte as it was.
 """
 
 from __future__ import annotations
@@ -75,23 +80,35 @@ class Snapshot:
 
 
 class Journal:
-    """An open journal. Make one with `Journal.create` or `Journal.open`, not by hand. Safe to share between threads.
+    """An open journal. Make one with `Journal.create` or `Journal.open`, not by hand. Safe to share
+    between threads.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "trial.db"
     >>> with Journal.create(path, {"problem": "demo", "delta": 0.05, "seed": 0}) as journal:
-    ...     journal.append("decision", {"id": 0, "action": 2, "policy": np.array([0.0, 0.25, 0.75])})
+    ...     journal.append(
+    ...         "decision", {"id": 0, "action": 2, "policy": np.array([0.0, 0.25, 0.75])}
+    ...     )
     1
     >>> with Journal.open(path) as journal:
-    ...     [(r.sequence, r.kind, r.payload["policy"].tolist()) for r in journal.records("decision")]
+    ...     [
+    ...         (r.sequence, r.kind, r.payload["policy"].tolist())
+    ...         for r in journal.records("decision")
+    ...     ]
     [(1, 'decision', [0.0, 0.25, 0.75])]
     """
 
-    # called with a label between the steps of an append; a crash test replaces it to die at a chosen step
+    # called with a label between the steps of an append; a crash test replaces it to die at a
+    # chosen step
     _reached: Callable[[str], None] = staticmethod(lambda label: None)
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, head_file: files.HeadFile | None, head: Head, first: RawRecord
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        head_file: files.HeadFile | None,
+        head: Head,
+        first: RawRecord,
     ) -> None:
         self.path = path
         self._connection = connection
@@ -105,27 +122,34 @@ class Journal:
         self._writing: Head | None = None  # an append is under way: the head that it will end with
         self._clock: Callable[[], int] = time.time_ns
 
-    # opening and closing ----------------------------------------------------------------------------------------------
+    # opening and closing --------------------------------------------------------------------------
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], protocol: Mapping[str, Any]) -> Journal:
-        """A new journal whose record 0 is the frozen protocol: problem fingerprint, delta, seed, versions, ..."""
+        """A new journal whose record 0 is the frozen protocol: problem fingerprint, delta, seed,
+        versions, ...
+        """
         path = files.resolved(path)
         payload = {
             "format": FORMAT,
             "protocol": protocol,
             "fingerprint": fingerprint(protocol),
-            "blinding_key": secrets.token_hex(32),  # lets a blinded export use the same codes every time
+            # lets a blinded export use the same codes every time
+            "blinding_key": secrets.token_hex(32),
         }
         text, blob = encode(payload)
         if os.path.isdir(path):
             raise JournalExistsError(f"{path} is a folder: name a file in it")
         if os.path.exists(path):
-            raise JournalExistsError(f"{path} exists already: open it with Journal.open, or choose another path")
+            raise JournalExistsError(
+                f"{path} exists already: open it with Journal.open, or choose another path"
+            )
         try:
             head_file = files.locked(files.head_path(path), path, create=True)
         except OSError as error:
-            raise JournalFullError(f"{files.head_path(path)} could not be created: {error}") from error
+            raise JournalFullError(
+                f"{files.head_path(path)} could not be created: {error}"
+            ) from error
         try:
             with contextlib.suppress(JournalCorruptError):
                 found, _ = read_head(files.head_path(path).read_bytes()[:HEAD_BYTES])
@@ -135,10 +159,22 @@ class Journal:
                         "restore it from a backup, or remove the head file to begin anew"
                     )
             now = time.time_ns()
-            row = RawRecord(0, 0, now, b"protocol", text, blob, chain(GENESIS, 0, 0, now, b"protocol", text, blob))
-            # The database appears under its own name last and complete: a creation that was interrupted can be repeated.
+            row = RawRecord(
+                0,
+                0,
+                now,
+                b"protocol",
+                text,
+                blob,
+                chain(GENESIS, 0, 0, now, b"protocol", text, blob),
+            )
+            # The database appears under its own name last and complete: a creation that was
+            # interrupted can be repeated.
             building = path.with_name(path.name + ".new")
-            for leftover in (building, *(Path(f"{building}{end}") for end in ("-wal", "-shm", "-journal"))):
+            for leftover in (
+                building,
+                *(Path(f"{building}{end}") for end in ("-wal", "-shm", "-journal")),
+            ):
                 leftover.unlink(missing_ok=True)
             files.build(building, row)
             head = Head(1, 1, row.hash)
@@ -158,20 +194,33 @@ class Journal:
             raise
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, protocol: Mapping[str, Any] | None = None, read_only: bool = False) -> Journal:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        protocol: Mapping[str, Any] | None = None,
+        read_only: bool = False,
+    ) -> Journal:
         """An existing journal, after every record was checked against the hash chain and the head.
 
-        One process (and one `Journal` in it) may write; `read_only=True` reads beside a writer. With `protocol` the
-        journal's own must be the same, `versions` apart (see `require_protocol`).
+        One process (and one `Journal` in it) may write; `read_only=True` reads beside a writer.
+        With `protocol` the journal's own must be the same, `versions` apart (see
+        `require_protocol`).
         """
         path = files.resolved(path)
         head_path = files.head_path(path)
         if not os.path.exists(path):
             if not os.path.exists(head_path) or head_path.stat().st_size < HEAD_BYTES:
-                raise JournalNotFoundError(f"there is no journal at {path}: begin one with Journal.create")
-            raise JournalCorruptError(f"{path} is missing although its head file is there: restore it from a backup")
+                raise JournalNotFoundError(
+                    f"there is no journal at {path}: begin one with Journal.create"
+                )
+            raise JournalCorruptError(
+                f"{path} is missing although its head file is there: restore it from a backup"
+            )
         if not os.path.isfile(path) or not os.path.isfile(head_path):
-            raise JournalCorruptError(f"{path} is not a journal, or its head file {head_path.name} was lost")
+            raise JournalCorruptError(
+                f"{path} is not a journal, or its head file {head_path.name} was lost"
+            )
         head_file = None if read_only else files.locked(head_path, path, create=False)
         journal = None
         try:
@@ -208,7 +257,7 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # the protocol -----------------------------------------------------------------------------------------------------
+    # the protocol ---------------------------------------------------------------------------------
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -218,23 +267,34 @@ class Journal:
     def require_protocol(
         self, protocol: Mapping[str, Any], may_differ: Sequence[str] = ("versions",)
     ) -> dict[str, tuple[str, str]]:
-        """Refuse another protocol, naming what differs; return the differences under the paths in `may_differ`.
+        """Refuse another protocol, naming what differs; return the differences under the paths in
+        `may_differ`.
 
-        Other versions of the numerical packages do not make it another trial, but then policies agree to rounding
-        only, not bit for bit: whoever resumes should say so when the returned dict is not empty.
+        Other versions of the numerical packages do not make it another trial, but then policies
+        agree to rounding only, not bit for bit: whoever resumes should say so when the returned
+        dict is not empty.
         """
         differences = protocol_differences(self.protocol, protocol)
-        allowed = {p: d for p, d in differences.items() if any(p == m or p.startswith(m + ".") for m in may_differ)}
-        wrong = [f"{p} was {old}, is now {new}" for p, (old, new) in differences.items() if p not in allowed]
+        allowed = {
+            p: d
+            for p, d in differences.items()
+            if any(p == m or p.startswith(m + ".") for m in may_differ)
+        }
+        wrong = [
+            f"{p} was {old}, is now {new}"
+            for p, (old, new) in differences.items()
+            if p not in allowed
+        ]
         if wrong:
             raise JournalMismatchError(
                 f"{self.path} belongs to another protocol: {'; '.join(w[:300] for w in wrong[:8])}"
-                f"{f'; and {len(wrong) - 8} more' if len(wrong) > 8 else ''}. Use the problem and settings it began with, "
+                f"{f'; and {len(wrong) - 8} more' if len(wrong) > 8 else ''}. Use the problem and "
+                "settings it began with, "
                 "or begin a new journal; a change on purpose is a 'change' record"
             )
         return allowed
 
-    # reading ----------------------------------------------------------------------------------------------------------
+    # reading --------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """The number of records, the protocol included."""
@@ -246,7 +306,9 @@ class Journal:
         return self._head.hash.hex()
 
     def records(self, kind: str | None = None, start: int = 0) -> Iterator[Record]:
-        """The records from sequence number `start` on, in order, each checked against the chain before it is decoded."""
+        """The records from sequence number `start` on, in order, each checked against the chain
+        before it is decoded.
+        """
         wanted = None if kind is None else kind.encode()
         stop = len(self)
         previous = GENESIS if start <= 0 else self._raw(start - 1).hash if start <= stop else b""
@@ -260,39 +322,67 @@ class Journal:
             raise JournalCorruptError(f"record {sequence} is missing")
         return RawRecord(*rows[0])
 
-    # writing ----------------------------------------------------------------------------------------------------------
+    # writing --------------------------------------------------------------------------------------
 
     def append(self, kind: str, payload: Mapping[str, Any]) -> int:
         """Store one record; it is durable when this returns its sequence number."""
         return self.append_many([(kind, payload)])[0]
 
     def append_many(self, entries: Iterable[tuple[str, Mapping[str, Any]]]) -> list[int]:
-        """Store several records together: all or none. Durable when this returns their sequence numbers."""
+        """Store several records together: all or none. Durable when this returns their sequence
+        numbers.
+        """
         encoded = []
         for kind, payload in entries:
             if kind not in KINDS or kind == "snapshot":
-                raise RecordError(f"the kind must be one of {KINDS[:-1]}, got {kind!r} (snapshots: save_snapshot)")
+                raise RecordError(
+                    f"the kind must be one of {KINDS[:-1]}, got {kind!r} (snapshots: save_snapshot)"
+                )
             encoded.append((kind.encode(), *encode(payload)))
         return self._store(encoded) if encoded else []
 
-    def save_snapshot(self, sequence: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> int:
-        """Store the state reached after record `sequence`, so that resuming replays only what follows it.
+    def save_snapshot(
+        self, sequence: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]
+    ) -> int:
+        """Store the state reached after record `sequence`, so that resuming replays only what
+        follows it.
 
         The newest two snapshots are kept. Their hashes stay in the chain for good.
         """
-        if isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 <= sequence < len(self):
-            raise RecordError(f"a snapshot's sequence must be that of a record, 0 to {len(self) - 1}, got {sequence!r}")
+        if (
+            isinstance(sequence, bool)
+            or not isinstance(sequence, int)
+            or not 0 <= sequence < len(self)
+        ):
+            raise RecordError(
+                "a snapshot's sequence must be that of a record, 0 to "
+                f"{len(self) - 1}, got {sequence!r}"
+            )
         data = pack(arrays)
-        payload = {"sequence": sequence, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "meta": meta}
+        payload = {
+            "sequence": sequence,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "bytes": len(data),
+            "meta": meta,
+        }
         return self._store([(b"snapshot", *encode(payload))], data)[0]
 
     def latest_snapshot(self) -> Snapshot | None:
-        """The newest snapshot that is whole, or None: then replay from the start. Damaged ones are skipped, with a warning."""
+        """The newest snapshot that is whole, or None: then replay from the start. Damaged ones
+        are skipped, with a warning.
+        """
         try:
             with self._lock:
-                stored = [int(row[0]) for row in self._connection.execute("SELECT sequence FROM snapshots").fetchall()]
+                stored = [
+                    int(row[0])
+                    for row in self._connection.execute("SELECT sequence FROM snapshots").fetchall()
+                ]
         except (sqlite3.Error, TypeError, ValueError) as error:
-            warnings.warn(f"the snapshots of {self.path} cannot be read ({error}); replay", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"the snapshots of {self.path} cannot be read ({error}); replay",
+                RuntimeWarning,
+                stacklevel=2,
+            )
             return None
         for sequence in sorted((s for s in stored if 0 < s < len(self)), reverse=True):
             try:
@@ -310,7 +400,9 @@ class Journal:
         data = row[0] if row and isinstance(row[0], bytes) else b""
         payload = record.payload
         if record.kind != "snapshot" or hashlib.sha256(data).hexdigest() != payload.get("sha256"):
-            raise JournalCorruptError(f"its {len(data)} bytes do not match the hash in record {sequence}")
+            raise JournalCorruptError(
+                f"its {len(data)} bytes do not match the hash in record {sequence}"
+            )
         if type(payload.get("sequence")) is not int or not 0 <= payload["sequence"] < sequence:
             raise JournalCorruptError(f"it says it follows record {payload.get('sequence')!r}")
         if not isinstance(payload.get("meta"), dict):
@@ -318,7 +410,9 @@ class Journal:
         return Snapshot(payload["sequence"], unpack(data), payload["meta"])
 
     def settle(self) -> None:
-        """After an interrupt: an append that the head knows counts; any other never was acknowledged, and is undone."""
+        """After an interrupt: an append that the head knows counts; any other never was
+        acknowledged, and is undone.
+        """
         with self._lock:
             head, file, db = self._writing, self._head_file, self._connection
             if head is None or file is None or self._unusable or os.getpid() != self._process:
@@ -335,20 +429,36 @@ class Journal:
                         db.execute(f"DELETE FROM {table} WHERE sequence >= ?", (len(self),))
                     db.execute("COMMIT")
             except sqlite3.Error as error:
-                raise files.named(error, f"{self.path}: an interrupted append could not be undone") from error
+                raise files.named(
+                    error, f"{self.path}: an interrupted append could not be undone"
+                ) from error
             except OSError as error:
-                raise JournalFullError(f"{self.path}: the head file could not be read or written ({error})") from error
+                raise JournalFullError(
+                    f"{self.path}: the head file could not be read or written ({error})"
+                ) from error
             self._writing = None
 
-    def _store(self, encoded: list[tuple[bytes, bytes, bytes]], snapshot: bytes | None = None) -> list[int]:
+    def _store(
+        self, encoded: list[tuple[bytes, bytes, bytes]], snapshot: bytes | None = None
+    ) -> list[int]:
         with self._lock:
             self.settle()
             if self._head_file is None or self._unusable or os.getpid() != self._process:
-                why = self._unusable or ("it was opened read-only" if self._head_file is None else "this is a fork")
-                raise JournalError(f"cannot write to {self.path}: {why}; open it again with Journal.open")
-            if (files.identity(self.path), files.identity(files.head_path(self.path))) != self._files:
+                why = self._unusable or (
+                    "it was opened read-only" if self._head_file is None else "this is a fork"
+                )
+                raise JournalError(
+                    f"cannot write to {self.path}: {why}; open it again with Journal.open"
+                )
+            if (
+                files.identity(self.path),
+                files.identity(files.head_path(self.path)),
+            ) != self._files:
                 # what is written to a file without a name is gone when the process ends
-                raise JournalError(f"{self.path} or its head file was removed or replaced while in use; put it back")
+                raise JournalError(
+                    f"{self.path} or its head file was removed or replaced while in "
+                    "use; put it back"
+                )
             now, batch, previous = self._clock(), self._head.count, self._head.hash
             rows = []
             for sequence, (kind, text, blob) in enumerate(encoded, batch):
@@ -360,7 +470,9 @@ class Journal:
                 files.write_head(self._head_file, head)
             except OSError as error:
                 self._unusable = "the head file could not be written"
-                raise JournalFullError(f"{self.path}: {self._unusable} ({error}); nothing was acknowledged") from error
+                raise JournalFullError(
+                    f"{self.path}: {self._unusable} ({error}); nothing was acknowledged"
+                ) from error
             self._reached("synced")
             self._head = head
             self._writing = None
@@ -369,14 +481,18 @@ class Journal:
     def _commit(self, rows: list[tuple[Any, ...]], snapshot: bytes | None) -> None:
         db = self._connection
         try:
-            with files.length_limit(db, 2 * MAX_SNAPSHOT_BYTES if snapshot is not None else MAX_RECORD_BYTES):
+            with files.length_limit(
+                db, 2 * MAX_SNAPSHOT_BYTES if snapshot is not None else MAX_RECORD_BYTES
+            ):
                 db.execute("BEGIN IMMEDIATE")
                 self._reached("begun")
                 db.executemany(files.INSERT, rows)
                 if snapshot is not None:
                     db.execute("INSERT INTO snapshots VALUES (?, ?)", (rows[0][0], snapshot))
                     keep = "(SELECT sequence FROM snapshots ORDER BY sequence DESC LIMIT ?)"
-                    db.execute(f"DELETE FROM snapshots WHERE sequence NOT IN {keep}", (_KEPT_SNAPSHOTS,))
+                    db.execute(
+                        f"DELETE FROM snapshots WHERE sequence NOT IN {keep}", (_KEPT_SNAPSHOTS,)
+                    )
                 self._reached("inserted")
                 db.execute("COMMIT")
                 self._reached("committed")
@@ -388,14 +504,18 @@ class Journal:
                     db.execute("ROLLBACK")
                 # usable again only if it is certain that the database is where the head says
                 fsync_failed = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_FSYNC
-                if not fsync_failed and db.execute("SELECT max(sequence) FROM records").fetchone() == (len(self) - 1,):
+                if not fsync_failed and db.execute(
+                    "SELECT max(sequence) FROM records"
+                ).fetchone() == (len(self) - 1,):
                     self._unusable, self._writing = "", None
             raise named from error
 
-    # for people -------------------------------------------------------------------------------------------------------
+    # for people -----------------------------------------------------------------------------------
 
     def export_csv(self, path: str | os.PathLike[str], blinding: Blinding | None = None) -> int:
-        """Write every record as one row of a CSV file; the number of rows. See `gedppl.journal.export`."""
+        """Write every record as one row of a CSV file; the number of rows. See
+        `gedppl.journal.export`.
+        """
         return journal_export.to_csv(self._table(blinding), self._target(path))
 
     def export_parquet(self, path: str | os.PathLike[str], blinding: Blinding | None = None) -> int:
@@ -403,7 +523,9 @@ class Journal:
         return journal_export.to_parquet(self._table(blinding), self._target(path))
 
     def to_open_bandit(self) -> dict[str, Any]:
-        """The decisions that were told their utility, as the Open Bandit Pipeline's bandit feedback (see `export`)."""
+        """The decisions that were told their utility, as the Open Bandit Pipeline's bandit
+        feedback (see `export`).
+        """
         return journal_export.to_open_bandit(self.records())
 
     def _table(self, blinding: Blinding | None) -> journal_export.Table:
@@ -413,5 +535,7 @@ class Journal:
     def _target(self, path: str | os.PathLike[str]) -> Path:
         target = Path(path).resolve()
         if target.name.startswith(self.path.name) and target.parent == self.path.parent:
-            raise RecordError(f"{target} could overwrite the journal itself: export to another name")
+            raise RecordError(
+                f"{target} could overwrite the journal itself: export to another name"
+            )
         return target

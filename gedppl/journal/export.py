@@ -1,7 +1,9 @@
-"""A journal as a table that people and other programs can read: CSV, Parquet, and a blinded form for trials.
+"""A journal as a table that people and other programs can read: CSV, Parquet, and a blinded form
+for trials.
 
-One row a record: sequence, time (UTC), kind, then the payload, one column for every scalar, nested dicts as dotted names,
-lists and arrays as JSON. Columns are the union over all records, in order of first appearance.
+One row a record: sequence, time (UTC), kind, then the payload, one column for every scalar, nested
+dicts as dotted names, lists and arrays as JSON. Columns are the union over all records, in order of
+first appearance.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ _FIRST = ("sequence", "time", "kind")
 
 @dataclass(frozen=True)
 class Blinding:
-    """What somebody who must not know the arms may see. Everything that is not named here is left out.
+    """What somebody who must not know the arms may see. Everything that is not named here is left
+    out.
 
-    Policies, propensities, bounds, certificates, alarms and changes would all give the arms away, so this is a list of
-    what is shown, never of what is hidden.
+    Policies, propensities, bounds, certificates, alarms and changes would all give the arms away,
+    so this is a list of what is shown, never of what is hidden.
 
     Parameters
     ----------
@@ -51,7 +54,9 @@ class Blinding:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of an export: `records()` gives the records from the start, `key` fixes a blinded journal's codes."""
+    """Rows of an export: `records()` gives the records from the start, `key` fixes a blinded
+    journal's codes.
+    """
 
     records: Callable[[], Iterator[Record]]
     blinding: Blinding | None
@@ -67,7 +72,11 @@ class Table:
                 continue
             else:
                 shown = {k: v for k, v in record.payload.items() if k in blinding.keep}
-                arms = {k: coded(v, self.key) for k, v in record.payload.items() if k in blinding.actions}
+                arms = {
+                    k: coded(v, self.key)
+                    for k, v in record.payload.items()
+                    if k in blinding.actions
+                }
                 payload = shown | arms
             row = {"sequence": record.sequence, "time": record.time, "kind": record.kind}
             for path, value in _flat(payload, ""):
@@ -99,7 +108,9 @@ def coded(action: Any, key: bytes) -> Any:
 
 
 def to_csv(table: Table, path: Path) -> int:
-    """Write the table as CSV (UTF-8); the number of rows. The file appears complete or not at all."""
+    """Write the table as CSV (UTF-8); the number of rows. The file appears complete or not at
+    all.
+    """
     columns, count = table.columns(), 0
     with _replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
@@ -116,19 +127,24 @@ def to_parquet(table: Table, path: Path) -> int:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise BackendNotFoundError("exporting Parquet needs pyarrow: pip install pyarrow, or export CSV") from None
+        raise BackendNotFoundError(
+            "exporting Parquet needs pyarrow: pip install pyarrow, or export CSV"
+        ) from None
     columns, rows = table.columns(), list(table.rows())
     arrays = [_column([row.get(name) for row in rows]) for name in columns]
     with _replacing(path) as temporary:
-        pyarrow.parquet.write_table(pyarrow.table(dict(zip(columns, map(pyarrow.array, arrays)))), temporary)
+        pyarrow.parquet.write_table(
+            pyarrow.table(dict(zip(columns, map(pyarrow.array, arrays)))), temporary
+        )
     return len(rows)
 
 
 def to_open_bandit(records: Iterable[Record]) -> dict[str, Any]:
-    """Decisions and their rewards as the bandit feedback that the Open Bandit Pipeline's estimators take.
+    """Decisions and their rewards as the bandit feedback that the Open Bandit Pipeline's estimators
+    take.
 
-    Rounds whose utility was never told are left out; amended outcomes count as amended. ``position`` is None: one action
-    a round. The rewards are utilities only; no limit is in them.
+    Rounds whose utility was never told are left out; amended outcomes count as amended.
+    ``position`` is None: one action a round. The rewards are utilities only; no limit is in them.
     """
     decisions: dict[int, Mapping[str, Any]] = {}
     rewards: dict[int, float] = {}
@@ -138,12 +154,21 @@ def to_open_bandit(records: Iterable[Record]) -> dict[str, Any]:
             decisions[payload["id"]] = payload
         elif record.kind in ("outcome", "amend") and payload["y"] is not None:
             told = np.asarray(payload["y"], float)
-            if told.ndim > 1 or (told.ndim == 1 and len(told) != len(decisions[payload["id"]]["policy"])):
-                raise DataError(f"decision {payload['id']} has a utility of shape {told.shape}; a reward is a single number")
-            rewards[payload["id"]] = float(told if told.ndim == 0 else told[decisions[payload["id"]]["action"]])
+            if told.ndim > 1 or (
+                told.ndim == 1 and len(told) != len(decisions[payload["id"]]["policy"])
+            ):
+                raise DataError(
+                    f"decision {payload['id']} has a utility of shape {told.shape}; a "
+                    "reward is a single number"
+                )
+            rewards[payload["id"]] = float(
+                told if told.ndim == 0 else told[decisions[payload["id"]]["action"]]
+            )
     told_ids = [i for i in decisions if i in rewards and not math.isnan(rewards[i])]
     if not told_ids:
-        raise DataError("no decision in this journal was told its utility: there is no feedback to export")
+        raise DataError(
+            "no decision in this journal was told its utility: there is no feedback to export"
+        )
     chosen = [decisions[i] for i in told_ids]
     return {
         "n_rounds": len(chosen),
@@ -182,7 +207,9 @@ def _plain(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula gets a quote in front; floats keep every digit."""
+    """Text that a spreadsheet would run as a formula gets a quote in front; floats keep every
+    digit.
+    """
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return "'" + value
     if isinstance(value, float):

@@ -1,7 +1,7 @@
 """A journal's files: opening, locking, syncing, and checking that the database and its head agree.
 
-Everything is checked on a read-only connection before anything is opened for writing, so that a journal that is refused
-stays byte for byte as it was found.
+Everything is checked on a read-only connection before anything is opened for writing, so that a
+journal that is refused stays byte for byte as it was found.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from gedppl.journal.format import (
 )
 
 _SCHEMA = {
-    b"records": b"CREATE TABLE records (sequence INTEGER PRIMARY KEY, batch INTEGER, time_ns INTEGER, kind TEXT, "
+    b"records": b"CREATE TABLE records (sequence INTEGER PRIMARY KEY, batch INTEGER, time_ns "
+    b"INTEGER, kind TEXT, "
     b"payload TEXT, arrays BLOB, hash BLOB)",
     b"snapshots": b"CREATE TABLE snapshots (sequence INTEGER PRIMARY KEY, data BLOB)",
 }
@@ -49,23 +50,30 @@ _SELECT = (
     "WHERE sequence >= ? AND sequence < ? ORDER BY sequence LIMIT ?"
 )
 _ROW_OVERHEAD = 65536
-_CHUNK, _CHUNK_BYTES = 256, 16 * 2**20  # rows fetched at once: this many, or the first that together have so many bytes
+# rows fetched at once: this many, or the first that together have so many bytes
+_CHUNK, _CHUNK_BYTES = 256, 16 * 2**20
 _FOREVER = 2**62
 
 
-# files ----------------------------------------------------------------------------------------------------------------
+# files --------------------------------------------------------------------------------------------
 
 
 def resolved(path: Any) -> Path:
-    """An absolute path, links followed: it stays the same if the process changes its folder later."""
+    """An absolute path, links followed: it stays the same if the process changes its folder
+    later.
+    """
     try:
         return Path(os.fsdecode(path)).resolve()
     except (TypeError, ValueError, OSError, RuntimeError) as error:
-        raise JournalError(f"a journal's path must be a text or a path, got {path!r}: {error}") from None
+        raise JournalError(
+            f"a journal's path must be a text or a path, got {path!r}: {error}"
+        ) from None
 
 
 class HeadFile(io.FileIO):
-    """The head file, open. Whoever drops it releases its lock: no interrupt leaves a lock that nobody holds."""
+    """The head file, open. Whoever drops it releases its lock: no interrupt leaves a lock that
+    nobody holds.
+    """
 
     def __init__(self, path: Path, *, create: bool) -> None:
         flags = os.O_RDWR | (os.O_CREAT if create else 0) | getattr(os, "O_BINARY", 0)
@@ -98,12 +106,21 @@ def head_path(path: Path) -> Path:
 def connect(path: Path, *, writable: bool, create: bool = False) -> sqlite3.Connection:
     mode = "rwc" if create else "rw" if writable else "ro"
     wal = Path(f"{path}-wal")
-    if not writable and not os.access(path.parent, os.W_OK) and not (wal.exists() and wal.stat().st_size):
-        mode = "ro&immutable=1"  # an archive that nobody writes to: SQLite need not, and cannot, leave its own files there
+    if (
+        not writable
+        and not os.access(path.parent, os.W_OK)
+        and not (wal.exists() and wal.stat().st_size)
+    ):
+        # an archive that nobody writes to: SQLite need not, and cannot, leave its own files there
+        mode = "ro&immutable=1"
     db = sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=5.0,
+        f"file:{quote(str(path))}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=5.0,
         factory=Connection,
-    )  # fmt: skip
+    )
     try:
         db.text_factory = bytes
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES + _ROW_OVERHEAD)
@@ -111,7 +128,12 @@ def connect(path: Path, *, writable: bool, create: bool = False) -> sqlite3.Conn
             db.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
         pragmas = ["trusted_schema=OFF", "cell_size_check=ON"]
         if writable:
-            pragmas += ["journal_mode=WAL", "synchronous=FULL", "fullfsync=ON", "journal_size_limit=67108864"]
+            pragmas += [
+                "journal_mode=WAL",
+                "synchronous=FULL",
+                "fullfsync=ON",
+                "journal_size_limit=67108864",
+            ]
         for pragma in pragmas:
             db.execute(f"PRAGMA {pragma}").fetchall()
     except BaseException:
@@ -141,7 +163,9 @@ def build(path: Path, first: RawRecord) -> None:
 
 
 def locked(head_path: Path, path: Path, *, create: bool) -> HeadFile:
-    """The head file, open and locked for this process; the system drops the lock when the process ends, however it ends."""
+    """The head file, open and locked for this process; the system drops the lock when the
+    process ends, however it ends.
+    """
     try:
         file = HeadFile(head_path, create=create)
     except OSError as error:
@@ -162,7 +186,8 @@ def locked(head_path: Path, path: Path, *, create: bool) -> HeadFile:
     except OSError:
         file.close()
         raise JournalLockedError(
-            f"{path} is being written by another process or another agent: close that one, or open with read_only=True"
+            f"{path} is being written by another process or another agent: close that one, or open "
+            "with read_only=True"
         ) from None
     return file
 
@@ -200,18 +225,27 @@ def written_head(file: HeadFile) -> Head:
 
 
 def named(error: sqlite3.Error, doing: str, *, reading: bool = False) -> JournalError:
-    """SQLite's error as one of ours. Only what cannot be blamed on the disk or on another program is called corruption."""
+    """SQLite's error as one of ours. Only what cannot be blamed on the disk or on another
+    program is called corruption.
+    """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) and not reading:
-        return JournalFullError(f"{doing}: {error}. Nothing was acknowledged; make room on the disk")
+        return JournalFullError(
+            f"{doing}: {error}. Nothing was acknowledged; make room on the disk"
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return JournalLockedError(f"{doing}: another program holds the database ({error})")
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH):
+    if code in (
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_AUTH,
+    ):
         return JournalError(f"{doing}: {error}. Check the permissions of the file and its folder")
     return JournalCorruptError(f"{doing}: {error}")
 
 
-# checking -------------------------------------------------------------------------------------------------------------
+# checking -----------------------------------------------------------------------------------------
 
 
 def verify(path: Path, *, writer: bool) -> tuple[Head, RawRecord, bool]:
@@ -221,11 +255,15 @@ def verify(path: Path, *, writer: bool) -> tuple[Head, RawRecord, bool]:
     """
     stray = Path(f"{path}-journal")
     if stray.exists():
-        raise JournalCorruptError(f"{stray.name} lies beside {path}: SQLite would play it back, and no journal writes one")
+        raise JournalCorruptError(
+            f"{stray.name} lies beside {path}: SQLite would play it back, and no journal writes one"
+        )
     try:
         data = head_path(path).read_bytes()[:HEAD_BYTES]
     except OSError as error:
-        raise JournalError(f"{path} could not be read: {error}; check the permissions of its files") from error
+        raise JournalError(
+            f"{path} could not be read: {error}; check the permissions of its files"
+        ) from error
     head, damaged_slot = read_head(data)
     try:
         with contextlib.closing(connect(path, writable=False)) as db:
@@ -238,7 +276,8 @@ def verify(path: Path, *, writer: bool) -> tuple[Head, RawRecord, bool]:
                     at_head = raw
     except sqlite3.Error as error:
         raise named(error, f"{path} could not be read", reading=True) from error
-    except UnicodeError as error:  # sqlite3 quotes a damaged schema in its message, and fails to decode that
+    except UnicodeError as error:
+        # sqlite3 quotes a damaged schema in its message, and fails to decode that
         raise JournalCorruptError(f"{path} could not be read: {error}") from error
     count = 0 if last is None else last.sequence + 1
     if first is None or last is None or first.kind != b"protocol":
@@ -246,31 +285,42 @@ def verify(path: Path, *, writer: bool) -> tuple[Head, RawRecord, bool]:
     _check_first(path, decode(first.payload, first.arrays))
     if at_head is None:
         raise JournalCorruptError(
-            f"{path} lost records: {head.count} were acknowledged, {count} are left. Restore both files from a backup"
+            f"{path} lost records: {head.count} were acknowledged, {count} are left. Restore both "
+            "files from a backup"
         )
     if at_head.hash != head.hash:
-        raise JournalCorruptError(f"record {head.count - 1} of {path} is not the one whose hash the head file holds")
+        raise JournalCorruptError(
+            f"record {head.count - 1} of {path} is not the one whose hash the head file holds"
+        )
     ahead = count - head.count
     if damaged_slot and not ahead:
         raise JournalCorruptError(
-            f"a slot of {path.name}.head is damaged although no write was under way, so the last records may be lost"
+            f"a slot of {path.name}.head is damaged although no write was under way, so the last "
+            "records may be lost"
         )
     if writer and ahead and last.batch != head.count:
         raise JournalCorruptError(
-            f"{path} has {ahead} records that its head file does not know, in more than one transaction: "
+            f"{path} has {ahead} records that its head file does not know, in more than one "
+            "transaction: "
             "the head file is older than the database"
         )
     return (Head(head.generation + 1, count, last.hash) if ahead else head), first, ahead > 0
 
 
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Before any table is read: it must be our tables, word for word, and nothing else (no views, no triggers)."""
+    """Before any table is read: it must be our tables, word for word, and nothing else (no
+    views, no triggers).
+    """
     application = db.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID:
-        raise JournalCorruptError(f"{path} is a database but not a gedppl journal (application id {application:#x})")
+        raise JournalCorruptError(
+            f"{path} is a database but not a gedppl journal (application id {application:#x})"
+        )
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version != FORMAT:
-        raise JournalVersionError(f"{path} has format {version}, this version of gedppl knows {FORMAT}: upgrade gedppl")
+        raise JournalVersionError(
+            f"{path} has format {version}, this version of gedppl knows {FORMAT}: upgrade gedppl"
+        )
     found = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
     expected = {(b"table", name, name, sql) for name, sql in _SCHEMA.items()}
     for row in set(found) ^ expected:
@@ -281,7 +331,9 @@ def _check_schema(db: sqlite3.Connection, path: Path) -> None:
 def _check_first(path: Path, payload: dict[str, Any]) -> None:
     protocol, key = payload.get("protocol"), payload.get("blinding_key")
     if payload.get("format") != FORMAT:
-        raise JournalVersionError(f"{path} says format {payload.get('format')!r}, this version of gedppl knows {FORMAT}")
+        raise JournalVersionError(
+            f"{path} says format {payload.get('format')!r}, this version of gedppl knows {FORMAT}"
+        )
     if not isinstance(protocol, dict) or fingerprint(protocol) != payload.get("fingerprint"):
         raise JournalCorruptError(f"the protocol of {path} does not match its fingerprint")
     if not isinstance(key, str) or len(key) != 64 or not set(key) <= set("0123456789abcdef"):
@@ -302,10 +354,14 @@ def fetch(db: sqlite3.Connection, start: int, stop: int, lock: Any) -> list[tupl
     except sqlite3.ProgrammingError:
         raise JournalError("the journal was closed; open it again with Journal.open") from None
     except sqlite3.Error as error:
-        raise named(error, f"the records from {start} on could not be read", reading=True) from error
+        raise named(
+            error, f"the records from {start} on could not be read", reading=True
+        ) from error
 
 
-def scan(db: sqlite3.Connection, start: int, stop: int, previous: bytes, lock: Any) -> Iterator[RawRecord]:
+def scan(
+    db: sqlite3.Connection, start: int, stop: int, previous: bytes, lock: Any
+) -> Iterator[RawRecord]:
     """Rows start, start + 1, ... below stop, each checked to follow the one before."""
     while start < stop and (rows := fetch(db, start, stop, lock)):
         for row in rows:
@@ -317,4 +373,9 @@ def scan(db: sqlite3.Connection, start: int, stop: int, previous: bytes, lock: A
 
 
 def decoded(raw: RawRecord) -> Record:
-    return Record(raw.sequence, raw.time_ns, raw.kind.decode("ascii", "replace"), decode(raw.payload, raw.arrays))
+    return Record(
+        raw.sequence,
+        raw.time_ns,
+        raw.kind.decode("ascii", "replace"),
+        decode(raw.payload, raw.arrays),
+    )

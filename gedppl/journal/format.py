@@ -1,12 +1,17 @@
-"""What a journal's bytes mean: records, the hash chain over them, the head file's slots, the frozen protocol.
+"""What a journal's bytes mean: records, the hash chain over them, the head file's slots, the frozen
+protocol.
 
 Pure functions only; nothing here touches a file. A record is one row of the database:
 
     sequence  0, 1, 2, ... without gaps; record 0 is the frozen protocol
     batch     the sequence number of the first record of the same transaction
-    time_ns   wall clock, nanoseconds since 1970 (for readers; the order is the sequence, so a clock may jump)
+    time_ns
+        wall clock, nanoseconds since 1970 (for readers; the order is the sequence, so a clock may
+        jump)
     kind      one of `KINDS`
-    payload   JSON; an array is {"$array": [dtype, shape, offset]} and its bytes lie at that offset of `arrays`
+    payload
+        JSON; an array is {"$array": [dtype, shape, offset]} and its bytes lie at that offset of
+        `arrays`
     arrays    raw little-endian bytes, so that float64 values come back bit for bit
     hash      SHA-256(hash of the record before, all of the above), 32 bytes
 
@@ -37,13 +42,14 @@ from gedppl.errors import JournalCorruptError, RecordError, UnsafeFileError
 
 MAX_JSON_DEPTH = 64  # of JSON; ours has less than ten levels
 MAX_MEMBERS = 10_000
-OBJECT_BYTES = 64  # what a value of JSON costs in memory beside its text: an empty list or dict, or a short string
+# what a value of JSON costs in memory beside its text: an empty list or dict, or a short string
+OBJECT_BYTES = 64
 _CHUNK = 2**16
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 NAME = re.compile(r"[A-Za-z0-9_]+(?:[.\-/:][A-Za-z0-9_]+)*")
 
 
-# bytes ----------------------------------------------------------------------------------------------------------------
+# bytes --------------------------------------------------------------------------------------------
 
 
 def contents(path: Path, limit: int) -> bytes:
@@ -71,7 +77,9 @@ def sha256(path: Path) -> str:
 
 
 def lines(path: Path, limit: int, max_line: int) -> Iterator[bytes]:
-    """The lines of a gzipped file, inflated piece by piece; at most `limit` bytes in all, and `max_line` in one."""
+    """The lines of a gzipped file, inflated piece by piece; at most `limit` bytes in all, and
+    `max_line` in one.
+    """
     inflater, rest, total = zlib.decompressobj(wbits=31), b"", 0
     try:
         with open(path, "rb") as file:
@@ -96,12 +104,16 @@ def lines(path: Path, limit: int, max_line: int) -> Iterator[bytes]:
         yield rest
 
 
-# JSON -----------------------------------------------------------------------------------------------------------------
+# JSON ---------------------------------------------------------------------------------------------
 
 
 def json_bytes(text: bytes) -> int:
-    """An upper bound on the memory that this JSON needs once it is parsed: every value but the first follows one of ``[{,:``."""
-    return len(text) + OBJECT_BYTES * (1 + sum(text.count(mark) for mark in (b"[", b"{", b",", b":")))
+    """An upper bound on the memory that this JSON needs once it is parsed: every value but the
+    first follows one of ``[{,:``.
+    """
+    return len(text) + OBJECT_BYTES * (
+        1 + sum(text.count(mark) for mark in (b"[", b"{", b",", b":"))
+    )
 
 
 def json_depth(text: bytes) -> int:
@@ -127,14 +139,16 @@ def parsed(text: bytes, what: str, limit: int) -> Any:
     if needed > limit:
         raise UnsafeFileError(f"{what} would need {needed:,} bytes, the limit is {limit:,}")
     if too_deep(text, MAX_JSON_DEPTH):
-        raise UnsafeFileError(f"{what} is nested {json_depth(text):,} levels deep, the limit is {MAX_JSON_DEPTH}")
+        raise UnsafeFileError(
+            f"{what} is nested {json_depth(text):,} levels deep, the limit is {MAX_JSON_DEPTH}"
+        )
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnsafeFileError(f"{what} is no JSON: {error}") from error
 
 
-# npz ------------------------------------------------------------------------------------------------------------------
+# npz ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -151,13 +165,16 @@ class Member:
 
 
 class Npz:
-    """An npz file whose members were looked at and not read; `kinds` are the dtype kinds that it may hold.
+    """An npz file whose members were looked at and not read; `kinds` are the dtype kinds that it
+    may hold.
 
-    An npz file is a zip archive of .npy files. The header of each must claim exactly the bytes that the archive says it has;
-    names are keys and are never used as paths; nothing is unpickled.
+    An npz file is a zip archive of .npy files. The header of each must claim exactly the bytes that
+    the archive says it has; names are keys and are never used as paths; nothing is unpickled.
     """
 
-    def __init__(self, file: Path | IO[bytes], what: str, kinds: str, methods: tuple[int, ...]) -> None:
+    def __init__(
+        self, file: Path | IO[bytes], what: str, kinds: str, methods: tuple[int, ...]
+    ) -> None:
         self.what = what
         try:
             self._archive = zipfile.ZipFile(file)
@@ -166,7 +183,9 @@ class Npz:
         try:
             infos = self._archive.infolist()
             if len(infos) > MAX_MEMBERS:
-                raise UnsafeFileError(f"{what} has {len(infos):,} members, the limit is {MAX_MEMBERS:,}")
+                raise UnsafeFileError(
+                    f"{what} has {len(infos):,} members, the limit is {MAX_MEMBERS:,}"
+                )
             found = [self._header(info, kinds, methods) for info in infos]
         except BaseException:
             self._archive.close()
@@ -196,14 +215,21 @@ class Npz:
         try:
             with self._archive.open(member.info) as stream:
                 stream.read(member.start)
-                while piece := stream.read(_CHUNK):  # to the end: only behind the last byte is the checksum looked at
+                # to the end: only behind the last byte is the checksum looked at
+                while piece := stream.read(_CHUNK):
                     values[filled : filled + len(piece)] = piece
                     filled += len(piece)
         except Exception as error:
-            raise UnsafeFileError(f"{self._shown(member.info)} cannot be read: {type(error).__name__}: {error}") from error
+            raise UnsafeFileError(
+                f"{self._shown(member.info)} cannot be read: {type(error).__name__}: {error}"
+            ) from error
         if filled != member.nbytes:
-            raise UnsafeFileError(f"{self._shown(member.info)} has {filled:,} bytes and claims {member.nbytes:,}")
-        return np.frombuffer(values, member.dtype).reshape(member.shape, order="F" if member.fortran else "C")
+            raise UnsafeFileError(
+                f"{self._shown(member.info)} has {filled:,} bytes and claims {member.nbytes:,}"
+            )
+        return np.frombuffer(values, member.dtype).reshape(
+            member.shape, order="F" if member.fortran else "C"
+        )
 
     def _header(self, info: zipfile.ZipInfo, kinds: str, methods: tuple[int, ...]) -> Member:
         shown, name = self._shown(info), info.filename.removesuffix(".npy")
@@ -211,23 +237,31 @@ class Npz:
             raise UnsafeFileError(f"{self.what} has the member name {info.filename[:80]!r}")
         stored = info.compress_type == zipfile.ZIP_STORED
         if info.compress_type not in methods or (stored and info.file_size != info.compress_size):
-            raise UnsafeFileError(f"{shown} is compressed or claims {info.file_size:,} bytes where {info.compress_size:,} are")
+            raise UnsafeFileError(
+                f"{shown} is compressed or claims {info.file_size:,} bytes where "
+                f"{info.compress_size:,} are"
+            )
         try:
             with self._archive.open(info) as stream:
                 version = np.lib.format.read_magic(stream)
                 if version != (1, 0):  # then a header has at most 64 kB, whatever it claims
                     raise UnsafeFileError(f"{shown} has npy version {version}")
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)  # a literal, parsed without evaluation
+                # a literal, parsed without evaluation
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
                 start = stream.tell()
         except UnsafeFileError:
             raise
         except Exception as error:  # of zipfile, zlib, NumPy and Python's tokenizer
-            raise UnsafeFileError(f"{shown} is no array: {type(error).__name__}: {error}") from error
+            raise UnsafeFileError(
+                f"{shown} is no array: {type(error).__name__}: {error}"
+            ) from error
         if dtype.hasobject or dtype.kind not in kinds or dtype.names is not None:
             raise UnsafeFileError(f"{shown} holds {dtype}, not plain numbers")
         nbytes = math.prod(shape) * dtype.itemsize
         if any(n < 0 for n in shape) or len(shape) > 32 or start + nbytes != info.file_size:
-            raise UnsafeFileError(f"{shown} claims shape {shape} of {dtype} in {info.file_size - start:,} bytes")
+            raise UnsafeFileError(
+                f"{shown} claims shape {shape} of {dtype} in {info.file_size - start:,} bytes"
+            )
         return Member(name, info, shape, dtype, fortran, start, nbytes)
 
     def _shown(self, info: zipfile.ZipInfo) -> str:
@@ -239,13 +273,15 @@ APPLICATION_ID = 0x67656470  # "gedp", stored in the database's header
 KINDS = ("decision", "outcome", "amend", "observe", "change", "alarm", "snapshot")
 MAX_RECORD_BYTES = 16 * 2**20
 MAX_DECODED_BYTES = 128 * 2**20  # an upper bound on what a payload needs in memory
-# ======================================================================================================================
-# Reading files that somebody else may have prepared: how much they hold is known before anything is read or inflated.
+# ==================================================================================================
+# Reading files that somebody else may have prepared: how much they hold is known before anything is
+# read or inflated.
 #
-# A compressed file of a megabyte may claim a terabyte; three characters of JSON may become an object of 64 bytes, nested a
-# million deep; an npz may hold pickled code. Here every claim is read from a header and counted against a limit first. All
-# functions raise `UnsafeFileError`, and only that, on whatever bytes they are given.
-# ======================================================================================================================
+# A compressed file of a megabyte may claim a terabyte; three characters of JSON may become an
+# object of 64 bytes, nested a million deep; an npz may hold pickled code. Here every claim is read
+# from a header and counted against a limit first. All functions raise `UnsafeFileError`, and only
+# that, on whatever bytes they are given.
+# ==================================================================================================
 
 MAX_DEPTH = 32
 GENESIS = hashlib.sha256(b"gedppl journal").digest()
@@ -282,16 +318,18 @@ class RawRecord(NamedTuple):
     hash: bytes
 
 
-# payloads -------------------------------------------------------------------------------------------------------------
+# payloads -----------------------------------------------------------------------------------------
 
 
 def encode(payload: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """A payload as (JSON, array bytes), lossless for finite floats, NaN, infinities and integer and boolean arrays.
+    """A payload as (JSON, array bytes), lossless for finite floats, NaN, infinities and integer and
+    boolean arrays.
 
     >>> encode({"x": np.array([0.5, 2.0])})[0]
     b'{"x":{"$array":["<f8",[2],0]}}'
 
-    Tuples come back as lists and NumPy scalars as Python numbers; anything else that JSON lacks is refused.
+    Tuples come back as lists and NumPy scalars as Python numbers; anything else that JSON lacks is
+    refused.
     """
     chunks: list[bytes] = []
     offset = 0
@@ -300,7 +338,9 @@ def encode(payload: Mapping[str, Any]) -> tuple[bytes, bytes]:
         nonlocal offset
         little = value.dtype.newbyteorder("<")
         if little.str not in _DTYPES:
-            raise RecordError(f"{where} is an array of {value.dtype}: store float, integer or boolean arrays")
+            raise RecordError(
+                f"{where} is an array of {value.dtype}: store float, integer or boolean arrays"
+            )
         data = np.ascontiguousarray(value, little).tobytes()
         data += bytes(-len(data) % 8)  # so that every array starts aligned
         start, offset = offset, offset + len(data)
@@ -314,10 +354,15 @@ def encode(payload: Mapping[str, Any]) -> tuple[bytes, bytes]:
             return plain(value.item(), where, depth)
         if isinstance(value, int):
             if value.bit_length() > _MAX_INT_BITS:
-                raise RecordError(f"{where} is an integer of {value.bit_length()} bits: the limit is {_MAX_INT_BITS}")
+                raise RecordError(
+                    f"{where} is an integer of {value.bit_length()} bits: the limit "
+                    f"is {_MAX_INT_BITS}"
+                )
             return value
         if depth >= MAX_DEPTH:
-            raise RecordError(f"{where} is nested deeper than {MAX_DEPTH} levels: flatten the payload")
+            raise RecordError(
+                f"{where} is nested deeper than {MAX_DEPTH} levels: flatten the payload"
+            )
         if isinstance(value, np.ndarray):
             return array(value, where)
         if isinstance(value, list | tuple):
@@ -326,11 +371,14 @@ def encode(payload: Mapping[str, Any]) -> tuple[bytes, bytes]:
             out = {}
             for key, v in value.items():
                 if not isinstance(key, str) or key == _ARRAY:
-                    raise RecordError(f"{where} has the key {key!r}: keys must be strings other than {_ARRAY!r}")
+                    raise RecordError(
+                        f"{where} has the key {key!r}: keys must be strings other than {_ARRAY!r}"
+                    )
                 out[key] = plain(v, f"{where}.{key}", depth + 1)
             return out
         raise RecordError(
-            f"{where} is a {type(value).__name__}, which cannot be stored: use numbers, strings, lists, dicts and NumPy arrays"
+            f"{where} is a {type(value).__name__}, which cannot be stored: use numbers, strings, "
+            "lists, dicts and NumPy arrays"
         )
 
     if not isinstance(payload, Mapping):
@@ -338,7 +386,10 @@ def encode(payload: Mapping[str, Any]) -> tuple[bytes, bytes]:
     text = json.dumps(plain(payload, "payload", 0), separators=(",", ":")).encode("ascii")
     blob = b"".join(chunks)
     if json_bytes(text) > MAX_DECODED_BYTES:
-        raise RecordError(f"the record would need {json_bytes(text):,} bytes when read: store long lists of numbers as arrays")
+        raise RecordError(
+            f"the record would need {json_bytes(text):,} bytes when read: store long "
+            "lists of numbers as arrays"
+        )
     if len(text) + len(blob) > MAX_RECORD_BYTES:
         raise RecordError(
             f"the record has {len(text) + len(blob):,} bytes, the limit is {MAX_RECORD_BYTES:,}: "
@@ -355,7 +406,13 @@ def decode(text: bytes, blob: bytes) -> dict[str, Any]:
             return node
         name, shape, start = node[_ARRAY]
         dtype = _DTYPES.get(name)
-        if len(node) != 1 or dtype is None or type(shape) is not list or type(start) is not int or len(shape) > MAX_DEPTH:
+        if (
+            len(node) != 1
+            or dtype is None
+            or type(shape) is not list
+            or type(start) is not int
+            or len(shape) > MAX_DEPTH
+        ):
             raise ValueError(f"bad array {node[_ARRAY]!r}")
         count = 1
         for n in shape:
@@ -367,8 +424,11 @@ def decode(text: bytes, blob: bytes) -> dict[str, Any]:
         flat = np.frombuffer(blob, dtype, count, start) if count else np.empty(0, dtype)
         return flat if shape == [count] else flat.reshape(shape)
 
-    if json_bytes(text) > MAX_DECODED_BYTES or too_deep(text, MAX_DEPTH + 2):  # an array is two levels
-        raise JournalCorruptError(f"a payload of {len(text):,} bytes is nested too deeply or holds too many values")
+    # an array is two levels
+    if json_bytes(text) > MAX_DECODED_BYTES or too_deep(text, MAX_DEPTH + 2):
+        raise JournalCorruptError(
+            f"a payload of {len(text):,} bytes is nested too deeply or holds too many values"
+        )
     try:
         payload = json.loads(text, object_hook=revive)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -378,8 +438,12 @@ def decode(text: bytes, blob: bytes) -> dict[str, Any]:
     return payload
 
 
-def chain(previous: bytes, sequence: int, batch: int, time_ns: int, kind: bytes, text: bytes, blob: bytes) -> bytes:
-    """SHA-256 over the hash before and this record; lengths are hashed too, so no byte can move between fields."""
+def chain(
+    previous: bytes, sequence: int, batch: int, time_ns: int, kind: bytes, text: bytes, blob: bytes
+) -> bytes:
+    """SHA-256 over the hash before and this record; lengths are hashed too, so no byte can move
+    between fields.
+    """
     lengths = struct.pack("<QQqQQQ", sequence, batch, time_ns, len(kind), len(text), len(blob))
     return hashlib.sha256(b"".join((previous, lengths, kind, text, blob))).digest()
 
@@ -391,18 +455,22 @@ def checked(row: tuple[Any, ...], sequence: int, previous: bytes) -> RawRecord:
         raise JournalCorruptError(f"record {sequence} has columns of the wrong types")
     raw = RawRecord(*row)
     if raw.sequence != sequence:
-        raise JournalCorruptError(f"record {sequence} is missing: the next one found is {raw.sequence}")
+        raise JournalCorruptError(
+            f"record {sequence} is missing: the next one found is {raw.sequence}"
+        )
     if not 0 <= raw.batch <= raw.sequence:
         raise JournalCorruptError(f"record {sequence} says its transaction began at {raw.batch}")
     if chain(previous, *raw[:6]) != raw.hash:
-        raise JournalCorruptError(f"record {sequence} does not match its hash: it, or its order, was altered")
+        raise JournalCorruptError(
+            f"record {sequence} does not match its hash: it, or its order, was altered"
+        )
     return raw
 
 
-# the head file --------------------------------------------------------------------------------------------------------
+# the head file ------------------------------------------------------------------------------------
 #
-# Two slots, each in a disk block of its own, written in turn: generation g goes to slot g % 2, so that a write torn by
-# a power failure leaves the slot before it whole.
+# Two slots, each in a disk block of its own, written in turn: generation g goes to slot g % 2, so
+# that a write torn by a power failure leaves the slot before it whole.
 
 SLOT_BYTES = 4096
 HEAD_BYTES = 2 * SLOT_BYTES
@@ -412,7 +480,9 @@ _SLOT = struct.Struct("<8sQQ32s")
 
 @dataclass(frozen=True)
 class Head:
-    """How many records were acknowledged and the hash of the last, as synced apart from the database."""
+    """How many records were acknowledged and the hash of the last, as synced apart from the
+    database.
+    """
 
     generation: int
     count: int
@@ -435,8 +505,9 @@ def _read_slot(data: bytes, index: int) -> Head | None:
 def read_head(data: bytes) -> tuple[Head, bool]:
     """The newest head in the file's bytes, and whether its other slot is damaged.
 
-    A slot is damaged by a write torn by a power failure, or later. The two can be told apart with the database: a slot
-    is only ever written after its records were committed, so after a torn write the database is ahead of the head.
+    A slot is damaged by a write torn by a power failure, or later. The two can be told apart with
+    the database: a slot is only ever written after its records were committed, so after a torn
+    write the database is ahead of the head.
     """
     slots = [_read_slot(data, 0), _read_slot(data, 1)]
     valid = [s for s in slots if s is not None]
@@ -444,12 +515,15 @@ def read_head(data: bytes) -> tuple[Head, bool]:
         raise JournalCorruptError(f"the head file ({len(data)} bytes) has no readable slot")
     head = max(valid, key=lambda s: s.generation)
     if len(valid) == 2 and abs(valid[0].generation - valid[1].generation) != 1:
-        raise JournalCorruptError(f"the head file's slots are {valid[0].generation} and {valid[1].generation}, not neighbours")
+        raise JournalCorruptError(
+            f"the head file's slots are {valid[0].generation} and "
+            f"{valid[1].generation}, not neighbours"
+        )
     never_written = head.generation == 1 and data[:SLOT_BYTES] == bytes(SLOT_BYTES)
     return head, len(valid) == 1 and not never_written
 
 
-# the frozen protocol --------------------------------------------------------------------------------------------------
+# the frozen protocol ------------------------------------------------------------------------------
 
 
 def fingerprint(value: Mapping[str, Any]) -> str:
@@ -462,7 +536,9 @@ def fingerprint(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(leaves.encode("ascii")).hexdigest()
 
 
-def protocol_differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def protocol_differences(
+    recorded: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, tuple[str, str]]:
     """Where two protocols differ: dotted path -> (recorded, given), each as JSON or "absent".
 
     >>> protocol_differences({"delta": 0.05, "problem": "a"}, {"delta": 0.1, "problem": "a"})
@@ -488,7 +564,9 @@ _STACK = ("gedppl", "numpy", "scipy", "jax", "jaxlib", "numpyro", "pyro-ppl", "t
 
 
 def running_versions() -> dict[str, str]:
-    """Versions of Python, the processor kind and the numerical packages installed (none is imported)."""
+    """Versions of Python, the processor kind and the numerical packages installed (none is
+    imported).
+    """
     versions = {"python": platform.python_version(), "machine": platform.machine()}
     for name in _STACK:
         try:

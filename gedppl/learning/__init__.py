@@ -57,10 +57,16 @@ class Where:
         form = cls.location_scale
         if form is not None:
             scales = np.eye(form.n_groups)
-            return dependence(lambda x, a: np.hstack([form.features(x, a), scales[form.group(x, a)]]), self.n_actions, self.x)
+            return dependence(
+                lambda x, a: np.hstack([form.features(x, a), scales[form.group(x, a)]]),
+                self.n_actions,
+                self.x,
+            )
         edges = cls.ordered
         if edges is not None:
-            return dependence(lambda x, a: np.any(edges.features(x, a) != 0, axis=1), self.n_actions, self.x)
+            return dependence(
+                lambda x, a: np.any(edges.features(x, a) != 0, axis=1), self.n_actions, self.x
+            )
         return program_dependence(cls, self.n_actions, self.x)
 
 
@@ -77,32 +83,45 @@ def learner_for(
     first: tuple[np.ndarray, int] | None = None,
     keep_past: bool = True,
 ) -> Any:
-    """The learner that serves a class: a member list, the linear-Gaussian closed form, or ascent on the program.
+    """The learner that serves a class: a member list, the linear-Gaussian closed form, or ascent on
+    the program.
 
     Parameters
     ----------
     cls
         From `density_class` (traced) or `finite_class`.
     confidence
-        A rule from `gedppl.learning.radius` or `credible`; the default is the likelihood-ratio e-process in its exact form for
-        the class.
+        A rule from `gedppl.learning.radius` or `credible`; the default is the likelihood-ratio
+        e-process in its exact form for the class.
     oracle, prior, seed
-        For programs: how fits are found, the working prior of parameters without one, and the seed of the particles.
+        For programs: how fits are found, the working prior of parameters without one, and the seed
+        of the particles.
     known_direction
-        For the linear-Gaussian closed form, see `LinearGaussianLearner.start`; other learners do not use it.
+        For the linear-Gaussian closed form, see `LinearGaussianLearner.start`; other learners do
+        not use it.
     where
-        Contexts and actions to read off which action depends on which parameters: groups of actions then get sets of their own.
+        Contexts and actions to read off which action depends on which parameters: groups of actions
+        then get sets of their own.
     first
-        Without `where`: a context (1, dx) and the number of actions, from which parameters without a prior have their units.
+        Without `where`: a context (1, dx) and the number of actions, from which parameters without
+        a prior have their units.
     keep_past
-        Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that saves memory.
+        Whether `trail` will be asked for; otherwise only the newest snapshot is kept, where that
+        saves memory.
     """
     check_delta(delta)
     if isinstance(confidence, CredibleSet | SampledSet):
         base = learner_for(
-            cls, delta=delta, oracle=oracle, prior=prior, seed=seed, known_direction=known_direction, where=where,
-            first=first, keep_past=keep_past,
-        )  # fmt: skip
+            cls,
+            delta=delta,
+            oracle=oracle,
+            prior=prior,
+            seed=seed,
+            known_direction=known_direction,
+            where=where,
+            first=first,
+            keep_past=keep_past,
+        )
         return DrawnLearner.start(base, cls, delta=delta, rule=confidence, oracle=oracle, seed=seed)
     own = cls.own_learner(delta)
     if own is not None:
@@ -114,7 +133,9 @@ def learner_for(
     def parametric(cls: DensityClass) -> Learner:
         known = served(cls)
         fitted = known.oracle(oracle) if isinstance(known, SeenClass) else oracle
-        return _parametric(known, delta, confidence, fitted, prior, seed, known_direction, where, first, keep_past)
+        return _parametric(
+            known, delta, confidence, fitted, prior, seed, known_direction, where, first, keep_past
+        )
 
     return cls.visit(finite, parametric)
 
@@ -133,9 +154,16 @@ def _parametric(
 ) -> Learner:
     ratio = LikelihoodRatio() if confidence is None else confidence
     closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
-    closed &= not isinstance(ratio, LikelihoodRatio) or ratio.predictive == "laplace"  # else its draws are asked for
+    # else its draws are asked for
+    closed &= not isinstance(ratio, LikelihoodRatio) or ratio.predictive == "laplace"
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
-    if closed and prior is None and gaussian_outcome and cls.predictor is not None and isinstance(ratio, LikelihoodRatio):
+    if (
+        closed
+        and prior is None
+        and gaussian_outcome
+        and cls.predictor is not None
+        and isinstance(ratio, LikelihoodRatio)
+    ):
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
 
         mean, precision = gaussian_prior(cls, seed)
@@ -153,19 +181,34 @@ def _parametric(
             keep_past=keep_past,
         )
     groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
-    if closed and prior is None and cls.location_scale is not None and isinstance(ratio, LikelihoodRatio):
-        return LocationScaleLearner.start(cls, delta=delta, confidence=ratio, seed=seed, groups=groups, keep_past=keep_past)
+    if (
+        closed
+        and prior is None
+        and cls.location_scale is not None
+        and isinstance(ratio, LikelihoodRatio)
+    ):
+        return LocationScaleLearner.start(
+            cls, delta=delta, confidence=ratio, seed=seed, groups=groups, keep_past=keep_past
+        )
     return ProgramLearner.start(
-        cls, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed, groups=groups,
+        cls,
+        delta=delta,
+        confidence=confidence,
+        oracle=oracle,
+        prior=prior,
+        seed=seed,
+        groups=groups,
         first=first if where is None else (where.x, where.n_actions),
-    )  # fmt: skip
+    )
 
 
 def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Mean (D,) and precision (D, D) of the class's own prior, or of a Gaussian in its place; no precision if it has none.
+    """Mean (D,) and precision (D, D) of the class's own prior, or of a Gaussian in its place; no
+    precision if it has none.
 
-    A prior that is not Gaussian is replaced by one with its median and the spread of its middle half. If a parameter has no prior
-    there is none to bet on. Coverage does not depend on it: it sets the fit before data, and what is bet on.
+    A prior that is not Gaussian is replaced by one with its median and the spread of its middle
+    half. If a parameter has no prior there is none to bet on. Coverage does not depend on it: it
+    sets the fit before data, and what is bet on.
     """
     origin = np.asarray(cls.initial, float)
     if np.all(cls.prior_free):
@@ -181,7 +224,9 @@ def gaussian_prior(cls: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _parabola(cls: Any, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Mean and precision of a prior whose logarithm, at draws from it, is the parabola that its slope and curvature say."""
+    """Mean and precision of a prior whose logarithm, at draws from it, is the parabola that its
+    slope and curvature say.
+    """
     grad, hessian = cls.log_prior_grad_hessian(origin)
     scale = np.sqrt(np.abs(np.diag(hessian)))  # of each coordinate, in its own units
     if not (np.isfinite(hessian).all() and np.all(scale > 0)):
@@ -197,19 +242,25 @@ def _parabola(cls: Any, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
 
 
 def norm_bounds(cls: DensityClass) -> list[tuple[np.ndarray, float]] | None:
-    """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its farthest corner, if it has one."""
+    """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its
+    farthest corner, if it has one.
+    """
     found = []
     for site in cls.sites:
         if site.name in cls.bounds:
             limit = cls.bounds[site.name]
             if isinstance(limit, tuple):
-                limit = float(np.linalg.norm(np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))))
+                limit = float(
+                    np.linalg.norm(
+                        np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))
+                    )
+                )
             if np.isfinite(limit):
                 found.append((np.arange(site.start, site.stop), float(limit)))
     return found or None
 
 
-# a set from data ---------------------------------------------------------------------------------------------------------
+# a set from data ----------------------------------------------------------------------------------
 
 
 @renamed(radius="confidence")
@@ -227,24 +278,40 @@ def confidence_set(
     growth: float = GROWTH,
     n_actions: int | None = None,
 ) -> ConfidenceSet:
-    """The parameters that rows x (n, dx), a (n,), y (n,) leave plausible, in the order in which they were collected.
+    """The parameters that rows x (n, dx), a (n,), y (n,) leave plausible, in the order in which
+    they were collected.
 
-    The rows are taken in one after another, with a refit whenever they have grown by `growth`, because each outcome has to be
-    predicted from the rows before it. Data collected adaptively are welcome.
+    The rows are taken in one after another, with a refit whenever they have grown by `growth`,
+    because each outcome has to be predicted from the rows before it. Data collected adaptively are
+    welcome.
 
-    `n_actions`, which must have been known before any outcome was seen, lets groups of actions with parameters of their own have
-    sets of their own, as an agent's have: an action is then not charged for the parameters of others. How often actions occur in
-    the rows cannot stand in for it, since that may depend on outcomes.
+    `n_actions`, which must have been known before any outcome was seen, lets groups of actions with
+    parameters of their own have sets of their own, as an agent's have: an action is then not
+    charged for the parameters of others. How often actions occur in the rows cannot stand in for
+    it, since that may depend on outcomes.
     """
     x, a, y = _rows(x, a, y)
-    learner = _started(cls, x, a, n_actions, delta=delta, confidence=confidence, oracle=oracle, prior=prior, seed=seed)
+    learner = _started(
+        cls,
+        x,
+        a,
+        n_actions,
+        delta=delta,
+        confidence=confidence,
+        oracle=oracle,
+        prior=prior,
+        seed=seed,
+    )
     return ConfidenceSet(cls, feed(learner, x, a, y, growth=growth))
 
 
 def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, a, y = np.asarray(x, float), np.asarray(a), np.asarray(y, float)
     if x.ndim != 2 or a.shape != (len(x),) or y.shape[:1] != (len(x),):
-        raise ShapeError(f"x must be (n, dx), a (n,) and y (n,) with one n, got {x.shape}, {a.shape} and {y.shape}")
+        raise ShapeError(
+            f"x must be (n, dx), a (n,) and y (n,) with one n, got {x.shape}, "
+            f"{a.shape} and {y.shape}"
+        )
     if not len(x):
         raise ShapeError("a confidence set needs at least one row, got none")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
@@ -257,18 +324,31 @@ def _started(cls: Any, x: Any, a: Any, n_actions: int | None, **options: Any) ->
     cls.trace(rows[:1], actions[:1])
     if n_actions is None:
         return learner_for(cls, first=(rows[:1], int(actions[:1].max(initial=0)) + 1), **options)
-    if isinstance(n_actions, bool) or not isinstance(n_actions, int | np.integer) or n_actions <= actions.max(initial=0):
+    if (
+        isinstance(n_actions, bool)
+        or not isinstance(n_actions, int | np.integer)
+        or n_actions <= actions.max(initial=0)
+    ):
         raise SettingError(
-            f"n_actions must be a whole number above every action in the rows, got {n_actions!r} with action "
+            f"n_actions must be a whole number above every action in the rows, got {n_actions!r} "
+            "with action "
             f"{actions.max(initial=0)}; count the actions that could have been played"
         )
-    return learner_for(cls, **options, where=Where(rows[:1], int(n_actions), tuple(range(int(n_actions)))))
+    return learner_for(
+        cls, **options, where=Where(rows[:1], int(n_actions), tuple(range(int(n_actions))))
+    )
 
 
-def feed(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray, *, growth: float = GROWTH) -> Any:
-    """A learner that has taken in these rows in order, refitted whenever they had grown by `growth`, and at the end."""
+def feed(
+    learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray, *, growth: float = GROWTH
+) -> Any:
+    """A learner that has taken in these rows in order, refitted whenever they had grown by
+    `growth`, and at the end.
+    """
     if not growth > 1:
-        raise SettingError(f"growth must be above 1, got {growth}; 1.1 refits after every tenth part more")
+        raise SettingError(
+            f"growth must be above 1, got {growth}; 1.1 refits after every tenth part more"
+        )
     done, base = 0, learner.n
     while done < len(a):
         total = base + done
@@ -281,7 +361,9 @@ def feed(learner: Any, x: np.ndarray, a: np.ndarray, y: np.ndarray, *, growth: f
 
 @dataclass(frozen=True)
 class SetBounds:
-    """A functional's smallest and largest value over a confidence set, with the parameters where it is largest."""
+    """A functional's smallest and largest value over a confidence set, with the parameters where
+    it is largest.
+    """
 
     estimate: np.ndarray  # (n, K)
     lower: np.ndarray  # (n, K)
@@ -290,26 +372,33 @@ class SetBounds:
     guaranteed: bool
     rule: str
     note: str
-    witness: list[list[Any]]  # [n][K] named parameters; members of a finite class by number; None where there is none
+    # [n][K] named parameters; members of a finite class by number; None where there is none
+    witness: list[list[Any]]
 
 
 @dataclass(frozen=True, repr=False)
 class ConfidenceSet(Shown):
     """The parameters that the data leave plausible. Made by `confidence_set`.
 
-    ``contains`` decides membership by the definition of the set; ``bounds`` gives the extremes of a functional; ``members`` draws
-    parameters to look at (an inner approximation). With a rule over draws (`credible_set`, `sampled_set`) only the bounds are
-    theirs; membership is that of the likelihood-ratio set.
+    ``contains`` decides membership by the definition of the set; ``bounds`` gives the extremes of a
+    functional; ``members`` draws parameters to look at (an inner approximation). With a rule over
+    draws (`credible_set`, `sampled_set`) only the bounds are theirs; membership is that of the
+    likelihood-ratio set.
     """
 
     cls: Any
     learner: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cls", served(self.cls))  # parameters come and go as what the learner has of them
+        # parameters come and go as what the learner has of them
+        object.__setattr__(self, "cls", served(self.cls))
 
     def _shown(self) -> Facts:
-        facts = {"class": repr(self.cls), "rows": f"{self.learner.n:g}", "radius": f"{self.radius:.4g} nats"}
+        facts = {
+            "class": repr(self.cls),
+            "rows": f"{self.learner.n:g}",
+            "radius": f"{self.radius:.4g} nats",
+        }
         facts |= {"rule": self.rule, "fit": self.status, "bounds": self.cls.exactness}
         return f"ConfidenceSet from {self.learner.n:g} rows", facts
 
@@ -323,11 +412,17 @@ class ConfidenceSet(Shown):
         """The radius rule in one sentence."""
         if isinstance(self.learner, ProgramLearner | LocationScaleLearner):
             return self.learner.sentence
-        return self.learner.rule if isinstance(self.learner.rule, str) else self.learner.rule.describe(self.learner.delta)
+        return (
+            self.learner.rule
+            if isinstance(self.learner.rule, str)
+            else self.learner.rule.describe(self.learner.delta)
+        )
 
     @property
     def radius(self) -> float:
-        """How far below its largest value the log-likelihood of a plausible parameter may lie, in nats."""
+        """How far below its largest value the log-likelihood of a plausible parameter may lie,
+        in nats.
+        """
         return float(self._set.kappa)
 
     @property
@@ -346,12 +441,17 @@ class ConfidenceSet(Shown):
         """Whether these named parameters (or this member of a finite class) are plausible."""
         if isinstance(self._set, FiniteLearner):
             if not isinstance(params, (int, np.integer)):
-                raise SettingError(f"a finite class's members are numbers 0, ..., {self.cls.size - 1}, got {params!r}")
+                raise SettingError(
+                    "a finite class's members are numbers 0, ..., "
+                    f"{self.cls.size - 1}, got {params!r}"
+                )
             return bool(self._set.contains(np.array([params]))[0])
         return bool(self._set.contains(self.cls.flatten(params)[None])[0])
 
     def members(self, n: int, seed: int = 0, source: str = "set") -> list[Any]:
-        """At most n members: named parameters (or member numbers). An inner approximation of the set; see `sampled_sets`."""
+        """At most n members: named parameters (or member numbers). An inner approximation of the
+        set; see `sampled_sets`.
+        """
         if isinstance(self._set, FiniteLearner):
             return [int(m) for m in np.flatnonzero(self._set.plausible)[:n]]
         return [self.cls.unflatten(theta) for theta in self._drawn(n, seed, source).theta]
@@ -360,21 +460,42 @@ class ConfidenceSet(Shown):
         if isinstance(self._set, ProgramLearner):
             return members(self._set, n, seed, source)
         if source != "set":
-            raise SettingError(f"this set is known exactly and draws from source='set' only, got {source!r}")
+            raise SettingError(
+                f"this set is known exactly and draws from source='set' only, got {source!r}"
+            )
         return Members(np.asarray(self._set.draw_members(n, seed)), "the set", n)
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> SetBounds:
-        """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole set."""
-        return self._named(self.learner.bounds(functional, np.atleast_2d(np.asarray(x, float)), n_actions))
+        """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole
+        set.
+        """
+        return self._named(
+            self.learner.bounds(functional, np.atleast_2d(np.asarray(x, float)), n_actions)
+        )
 
     def sampled_bounds(
-        self, functional: Functional, x: np.ndarray, n_actions: int, *, n: int = 256, seed: int = 0, source: str = "laplace"
+        self,
+        functional: Functional,
+        x: np.ndarray,
+        n_actions: int,
+        *,
+        n: int = 256,
+        seed: int = 0,
+        source: str = "laplace",
     ) -> SetBounds:
-        """The same over drawn members only, for display: an inner approximation, smaller than the truth."""
+        """The same over drawn members only, for display: an inner approximation, smaller than
+        the truth.
+        """
         if not isinstance(self._set, ProgramLearner):
-            raise SettingError(f"this set has exact bounds: use bounds(...); a sample would only be an {INNER}")
+            raise SettingError(
+                f"this set has exact bounds: use bounds(...); a sample would only be an {INNER}"
+            )
         found = members(self._set, n, seed, source)
-        return self._named(sampled_bounds(self._set, functional, np.atleast_2d(np.asarray(x, float)), n_actions, found))
+        return self._named(
+            sampled_bounds(
+                self._set, functional, np.atleast_2d(np.asarray(x, float)), n_actions, found
+            )
+        )
 
     def _named(self, found: Bounds) -> SetBounds:
         n, K = found.upper.shape
@@ -387,21 +508,31 @@ class ConfidenceSet(Shown):
 
         witness = [[name(i, k) for k in range(K)] for i in range(n)]
         return SetBounds(
-            found.estimate, found.lower, found.upper, found.method, found.guaranteed, found.rule, found.note, witness
+            found.estimate,
+            found.lower,
+            found.upper,
+            found.method,
+            found.guaranteed,
+            found.rule,
+            found.note,
+            witness,
         )
 
 
-# shrinkage ---------------------------------------------------------------------------------------------------------------
+# shrinkage ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ShrinkageRow:
-    """The set's width at one sample size, and which of its two factors kept it from shrinking like 1/sqrt(n)."""
+    """The set's width at one sample size, and which of its two factors kept it from shrinking
+    like 1/sqrt(n).
+    """
 
     n: int
     width: float  # mean of upper - lower over contexts and actions
     radius: float  # kappa, the log-likelihood drop allowed
-    curvature: float  # 8 kappa / width^2: the information about the functional that the width corresponds to
+    # 8 kappa / width^2: the information about the functional that the width corresponds to
+    curvature: float
     limited_by: str  # "radius" or "curvature"
 
 
@@ -413,7 +544,10 @@ class Shrinkage(Spoken):
 
     def __str__(self) -> str:
         lines = [f"{'n':>8} {'width':>10} {'radius':>10} {'curvature':>12}  limited by"]
-        lines += [f"{r.n:>8} {r.width:>10.4g} {r.radius:>10.4g} {r.curvature:>12.4g}  {r.limited_by}" for r in self.rows]
+        lines += [
+            f"{r.n:>8} {r.width:>10.4g} {r.radius:>10.4g} {r.curvature:>12.4g}  {r.limited_by}"
+            for r in self.rows
+        ]
         return "\n".join(lines)
 
 
@@ -434,9 +568,10 @@ def shrinkage(
 ) -> Shrinkage:
     """The set's width for `functional` at contexts `at` (n, dx) after each of `sizes` rows.
 
-    width = 2 sqrt(2 kappa / curvature). Between two sizes an ideal set has constant kappa and curvature growing like n. The
-    row says which of the two fell further behind: the radius grew ("radius"), or the rows brought little information about
-    the functional ("curvature"; also when nothing bounds it yet).
+    width = 2 sqrt(2 kappa / curvature). Between two sizes an ideal set has constant kappa and
+    curvature growing like n. The row says which of the two fell further behind: the radius grew
+    ("radius"), or the rows brought little information about the functional ("curvature"; also when
+    nothing bounds it yet).
     """
     x, a, y = _rows(x, a, y)
     if sizes is None:
@@ -454,13 +589,26 @@ def shrinkage(
         done = size
         found = learner.bounds(functional, at, K)
         width, kappa = float(np.mean(found.upper - found.lower)), float(learner.kappa)
-        curvature = 8 * kappa / width**2 if width > 0 and np.isfinite(kappa) else np.inf if width == 0 else 0.0
-        rows.append(ShrinkageRow(size, width, kappa, curvature, _limit(rows, size, width, kappa, curvature)))
+        curvature = (
+            8 * kappa / width**2
+            if width > 0 and np.isfinite(kappa)
+            else np.inf
+            if width == 0
+            else 0.0
+        )
+        rows.append(
+            ShrinkageRow(size, width, kappa, curvature, _limit(rows, size, width, kappa, curvature))
+        )
     return Shrinkage(tuple(rows))
 
 
 def _limit(before: list[ShrinkageRow], n: int, width: float, kappa: float, curvature: float) -> str:
-    if not before or curvature == 0.0 or before[-1].curvature in (0.0, np.inf) or not np.isfinite(curvature):
+    if (
+        not before
+        or curvature == 0.0
+        or before[-1].curvature in (0.0, np.inf)
+        or not np.isfinite(curvature)
+    ):
         return "curvature" if curvature == 0.0 or not before else "radius"
     last = before[-1]
     radius_behind = np.log(kappa / last.radius)

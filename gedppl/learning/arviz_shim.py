@@ -1,4 +1,5 @@
-"""ArviZ, whichever is installed: `InferenceData` in 0.x (Python 3.11), an xarray `DataTree` in 1.x (Python 3.12 and later).
+"""ArviZ, whichever is installed: `InferenceData` in 0.x (Python 3.11), an xarray `DataTree` in 1.x
+(Python 3.12 and later).
 
 The one place that knows the difference. ArviZ is imported when it is first needed.
 """
@@ -17,12 +18,15 @@ import numpy as np
 if TYPE_CHECKING:
     import xarray
 
-ENGINE = "h5netcdf"  # writes through h5py; both are declared dependencies, since no version of ArviZ brings both
+# writes through h5py; both are declared dependencies, since no version of ArviZ brings both
+ENGINE = "h5netcdf"
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """ArviZ 0.23 announces its successor with a FutureWarning at import; that is no concern of our caller."""
+    """ArviZ 0.23 announces its successor with a FutureWarning at import; that is no concern of
+    our caller.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -57,13 +61,16 @@ def group_names(data: Any) -> list[str]:
 
 
 def write_netcdf(data: Any, path: Path) -> None:
-    """The groups as one netCDF file, which `arviz.from_netcdf` opens; a file that is there is replaced, whatever it held."""
+    """The groups as one netCDF file, which `arviz.from_netcdf` opens; a file that is there is
+    replaced, whatever it held.
+    """
     with quiet():
         data.to_netcdf(str(path), engine=ENGINE)
 
 
 def loo(log_likelihood: np.ndarray) -> tuple[float, float, float]:
-    """Leave-one-out estimate of the summed log score from log-likelihoods (S, n) at draws: value, standard error, largest k-hat.
+    """Leave-one-out estimate of the summed log score from log-likelihoods (S, n) at draws: value,
+    standard error, largest k-hat.
 
     NaN where a draw excludes an outcome, or ArviZ finds no estimate.
     """
@@ -74,9 +81,13 @@ def loo(log_likelihood: np.ndarray) -> tuple[float, float, float]:
     module = arviz()
     logs = xarray.Dataset({"y": (("chain", "draw", "row"), log_likelihood[None])})
     # ArviZ asks the posterior for the number of draws only
-    posterior = xarray.Dataset({"draw_number": (("chain", "draw"), np.arange(len(log_likelihood))[None])})
+    posterior = xarray.Dataset(
+        {"draw_number": (("chain", "draw"), np.arange(len(log_likelihood))[None])}
+    )
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a large k-hat, which is handed on instead
-        found = module.loo(from_groups({"posterior": posterior, "log_likelihood": logs}), pointwise=True, reff=1.0)
+        found = module.loo(
+            from_groups({"posterior": posterior, "log_likelihood": logs}), pointwise=True, reff=1.0
+        )
     value = found.elpd_loo if major(module) < 1 else found.elpd
     return float(value), float(found.se), float(np.max(np.asarray(found.pareto_k)))

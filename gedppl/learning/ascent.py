@@ -1,9 +1,9 @@
 """The largest and smallest value of a functional over a confidence set.
 
-A `Region` is a set {theta : slack(theta) >= 0} around a centre where the slack is kappa, with a metric in which it looks
-roughly like the ball of squared radius 2 kappa. `extremes` is exact for a linear objective over a concave slack (one
-convex problem a direction); `ascend` climbs any smooth objective to the true boundary and is exact only where the problem
-has one local maximum.
+A `Region` is a set {theta : slack(theta) >= 0} around a centre where the slack is kappa, with a
+metric in which it looks roughly like the ball of squared radius 2 kappa. `extremes` is exact for a
+linear objective over a concave slack (one convex problem a direction); `ascend` climbs any smooth
+objective to the true boundary and is exact only where the problem has one local maximum.
 
 Axis letters: M problems solved together, D flat parameters.
 """
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
 
 
-# any smooth objective ---------------------------------------------------------------------------------------------------
+# any smooth objective -----------------------------------------------------------------------------
 
-Objective = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # (M, D) -> values (M,), gradients (M, D); to maximise
+# (M, D) -> values (M,), gradients (M, D); to maximise
+Objective = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,17 @@ class Ascent:
     values: int  # evaluations of the log-likelihood alone
 
 
-def project(region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6, near: float = 1e-3) -> tuple[np.ndarray, int]:
-    """Scale every z (M, D) towards the centre (or up to `grow` times away from it) until it lies in the set, near the boundary.
+def project(
+    region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6, near: float = 1e-3
+) -> tuple[np.ndarray, int]:
+    """Scale every z (M, D) towards the centre (or up to `grow` times away from it) until it lies in
+    the set, near the boundary.
 
     `near` says how near: a slack of this share of kappa is good enough.
 
-    Along a ray the drop kappa - slack is close to a multiple of s^2, so s <- s sqrt(kappa / drop), kept inside a bracket.
-    Returns points whose slack is nonnegative (the centre itself if nothing else is), and the evaluations spent.
+    Along a ray the drop kappa - slack is close to a multiple of s^2, so s <- s sqrt(kappa / drop),
+    kept inside a bracket. Returns points whose slack is nonnegative (the centre itself if nothing
+    else is), and the evaluations spent.
     """
     M = len(z)
     low, high = np.zeros(M), np.full(M, np.inf)
@@ -69,16 +74,21 @@ def project(region: Region, z: np.ndarray, *, grow: float = 1.0, rounds: int = 6
     return low[:, None] * z, calls
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # far out values overflow: such steps are not kept
-def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: int = 12, tol: float = 5e-4) -> Ascent:
+# far out values overflow: such steps are not kept
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
+def ascend(
+    region: Region, objective: Objective, start: np.ndarray, *, steps: int = 12, tol: float = 5e-4
+) -> Ascent:
     r"""Climb `objective` inside the region from every start (M, D), all problems in step.
 
-    Sequential quadratic programming in the region's own metric. At a point with slack f, slack gradient g and objective
-    gradient h the step is the maximiser of the linearised objective over the quadratic model of the slack,
-    ``d = B^-1 g + t B^-1 h``, ``t^2 = (2f + g'B^-1 g) / h'B^-1 h``, with B^-1 a damped BFGS estimate of the inverse of the
-    Lagrangian's negative Hessian over the multiplier. A step is kept if it raises objective - rho * violation; otherwise it is
-    shortened. At the end every point is moved radially to the true boundary. The result is a member of the set, so its
-    value never exceeds the supremum; that it reaches it is not guaranteed unless the problem is concave.
+    Sequential quadratic programming in the region's own metric. At a point with slack f, slack
+    gradient g and objective gradient h the step is the maximiser of the linearised objective over
+    the quadratic model of the slack, ``d = B^-1 g + t B^-1 h``, ``t^2 = (2f + g'B^-1 g) / h'B^-1
+    h``, with B^-1 a damped BFGS estimate of the inverse of the Lagrangian's negative Hessian over
+    the multiplier. A step is kept if it raises objective - rho * violation; otherwise it is
+    shortened. At the end every point is moved radially to the true boundary. The result is a member
+    of the set, so its value never exceeds the supremum; that it reaches it is not guaranteed unless
+    the problem is concave.
     """
     M, D = start.shape
     z, calls = project(region, region.z(start), grow=8.0, rounds=4, near=0.1)
@@ -99,7 +109,8 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
     reach = np.sqrt(2 * region.kappa)
     for _ in range(steps):
         u, v = (inverse @ g[:, :, None])[:, :, 0], (inverse @ h[:, :, None])[:, :, 0]
-        hv = np.maximum(np.sum(h * v, axis=1), 1e-200)  # a constant objective: any step will do, but no overflow
+        # a constant objective: any step will do, but no overflow
+        hv = np.maximum(np.sum(h * v, axis=1), 1e-200)
         t = np.sqrt(np.maximum(2 * f + np.sum(g * u, axis=1), 0) / hv)
         mu = 1 / np.maximum(t, 1e-12 / np.sqrt(hv))
         d = u + t[:, None] * v
@@ -107,7 +118,12 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
         share = shrink * np.minimum(1.0, longest / np.maximum(np.linalg.norm(d, axis=1), 1e-300))
         d *= share[:, None]
         f1, g1, value1, h1 = look(z + d)
-        ok = np.isfinite(f1) & np.isfinite(value1) & np.isfinite(g1).all(axis=1) & np.isfinite(h1).all(axis=1)
+        ok = (
+            np.isfinite(f1)
+            & np.isfinite(value1)
+            & np.isfinite(g1).all(axis=1)
+            & np.isfinite(h1).all(axis=1)
+        )
         rho = 1.5 * mu
         merit, merit1 = value + rho * np.minimum(f, 0), value1 + rho * np.minimum(f1, 0)
         better = ok & (f1 > -region.kappa) & (merit1 > merit - 1e-12 * np.abs(merit))
@@ -132,10 +148,14 @@ def ascend(region: Region, objective: Objective, start: np.ndarray, *, steps: in
 
 
 def _inverse_bfgs(inverse: np.ndarray, s: np.ndarray, Bs: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Powell's damped update of every inverse (M, D, D): stays positive definite whatever the curvature."""
+    """Powell's damped update of every inverse (M, D, D): stays positive definite whatever the
+    curvature.
+    """
     sBs, sy = np.sum(s * Bs, axis=1), np.sum(s * y, axis=1)
     usable = np.isfinite(sy) & (sBs > 1e-20)
-    mix = np.where(sy >= 0.1 * sBs, 1.0, 0.9 * sBs / np.where(usable, np.maximum(sBs - sy, 1e-300), 1.0))
+    mix = np.where(
+        sy >= 0.1 * sBs, 1.0, 0.9 * sBs / np.where(usable, np.maximum(sBs - sy, 1e-300), 1.0)
+    )
     r = mix[:, None] * y + (1 - mix)[:, None] * Bs
     with np.errstate(all="ignore"):
         rho = 1 / np.sum(r * s, axis=1)
@@ -147,23 +167,29 @@ def _inverse_bfgs(inverse: np.ndarray, s: np.ndarray, Bs: np.ndarray, y: np.ndar
     return np.where((usable & healthy)[:, None, None], new, inverse)
 
 
-# ======================================================================================================================
-# A functional of any program over its plausible sets, by local ascent: for each row over the set that promises most.
+# ==================================================================================================
+# A functional of any program over its plausible sets, by local ascent: for each row over the set
+# that promises most.
 #
 # Axis letters: m rows, D flat parameters, S sets.
-# ======================================================================================================================
+# ==================================================================================================
 
 NOT_A_CERTIFICATE = "approximation: local ascent, not a certificate"
 STEPS = 24  # of a climb; as many again for climbs that end apart
-BEST, ANYWHERE = 2, 2  # starts of each kind: known members and outposts by value, and random directions
-AGREE = 0.01  # of the functional's range: climbs that end farther apart than this have not found the top
-STRAY = 0.3  # of the way climbed: so far apart, climbs ended on different tops, however wide the range
+# starts of each kind: known members and outposts by value, and random directions
+BEST, ANYWHERE = 2, 2
+# of the functional's range: climbs that end farther apart than this have not found the top
+AGREE = 0.01
+# of the way climbed: so far apart, climbs ended on different tops, however wide the range
+STRAY = 0.3
 FLAT = 1e-9  # share of the functional's range
 
 
 @dataclass(frozen=True)
 class Found:
-    """The ends of a functional over everything plausible, before its declared range cuts them, at m rows."""
+    """The ends of a functional over everything plausible, before its declared range cuts them,
+    at m rows.
+    """
 
     lower: np.ndarray  # (m,) -inf where nothing is known
     upper: np.ndarray  # (m,)
@@ -186,10 +212,14 @@ class Promise:
         return Promise(self.value[rows], self.half[rows], self.grad[rows])
 
 
-def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found:
-    """U = max(delta, ascent), L = min(delta, ascent), for each row over the set whose delta bound is narrowest there.
+def by_ascent(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+) -> Found:
+    """U = max(delta, ascent), L = min(delta, ascent), for each row over the set whose delta bound
+    is narrowest there.
 
-    A group's set is asked about the group's own actions only: of others its rows say nothing that those of all rows do not.
+    A group's set is asked about the group's own actions only: of others its rows say nothing that
+    those of all rows do not.
     """
     m = len(a)
     sets = [(s, np.ones(m, bool)) for s in learner.sets]
@@ -208,11 +238,16 @@ def by_ascent(learner: ProgramLearner, functional: Functional, x: np.ndarray, a:
     return Found(lower, upper, witness, note)
 
 
-def _promise(learner: ProgramLearner, s: Plausible, functional: Functional, x: np.ndarray, a: np.ndarray) -> Promise:
-    value, grad = learner.cls.values_grad(functional, np.broadcast_to(s.region.centre, (len(a), learner.cls.dim)), x, a)
+def _promise(
+    learner: ProgramLearner, s: Plausible, functional: Functional, x: np.ndarray, a: np.ndarray
+) -> Promise:
+    value, grad = learner.cls.values_grad(
+        functional, np.broadcast_to(s.region.centre, (len(a), learner.cls.dim)), x, a
+    )
     grad = np.where(np.isfinite(grad), grad, 0.0)
     half = s.region.half_width(grad)
-    open_ended = np.any(grad[:, s.unseen.untouched] != 0, axis=1)  # no row depends on these parameters: no end, in any unit
+    # no row depends on these parameters: no end, in any unit
+    open_ended = np.any(grad[:, s.unseen.untouched] != 0, axis=1)
     return Promise(np.asarray(value, float), np.where(open_ended, np.inf, half), grad)
 
 
@@ -220,7 +255,8 @@ def _promise(learner: ProgramLearner, s: Plausible, functional: Functional, x: n
 class Search:
     """2 m problems over one set: a functional at m rows upwards, then downwards.
 
-    A point in `region` and the value of a problem there, times its sign, are all that is asked; NaN is no value.
+    A point in `region` and the value of a problem there, times its sign, are all that is asked; NaN
+    is no value.
     """
 
     learner: ProgramLearner
@@ -248,13 +284,19 @@ class Search:
         return np.abs(self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2))
 
     def clip(self, promised: np.ndarray) -> np.ndarray:
-        """Signed values (..., 2m) cut to the declared range: beyond it nothing is to be told apart."""
+        """Signed values (..., 2m) cut to the declared range: beyond it nothing is to be told
+        apart.
+        """
         return self.sign * np.clip(self.sign * promised, self.functional.low, self.functional.high)
 
     def paired(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Signed values (S 2m,) and gradients (S 2m, D) of S points for each problem, problem by problem within each of S."""
+        """Signed values (S 2m,) and gradients (S 2m, D) of S points for each problem, problem by
+        problem within each of S.
+        """
         times = len(theta) // len(self.a)
-        value, grad = self.learner.cls.values_grad(self.functional, theta, np.tile(self.x, (times, 1)), np.tile(self.a, times))
+        value, grad = self.learner.cls.values_grad(
+            self.functional, theta, np.tile(self.x, (times, 1)), np.tile(self.a, times)
+        )
         sign = np.tile(self.sign, times // 2)
         return sign * np.asarray(value, float), sign[:, None] * np.asarray(grad, float)
 
@@ -266,9 +308,15 @@ class Search:
         return np.hstack([value, -value])
 
     def moves(self, far: np.ndarray, half: np.ndarray) -> np.ndarray:
-        """Whether signed values still rise from half the distance to the far end of an open ray; no number counts as rising."""
+        """Whether signed values still rise from half the distance to the far end of an open ray;
+        no number counts as rising.
+        """
         far, half = self.clip(far), self.clip(half)
-        unit = self.one_percent if np.isfinite(self.one_percent) else AGREE * np.abs(far - self.sign * np.tile(self.centre, 2))
+        unit = (
+            self.one_percent
+            if np.isfinite(self.one_percent)
+            else AGREE * np.abs(far - self.sign * np.tile(self.centre, 2))
+        )
         with np.errstate(invalid="ignore"):
             return ~(far - half <= unit)
 
@@ -281,11 +329,13 @@ def _over(
     x: np.ndarray,
     a: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """Lower and upper (m,) over one set, where the upper is, (m, D), and what was spent: gradients and values.
+    """Lower and upper (m,) over one set, where the upper is, (m, D), and what was spent: gradients
+    and values.
 
-    Climbs from the delta method's point, the best known members, the best outposts and anywhere. Their ends and what lies
-    farther along the rays through them are members, so the largest value met is reached. The declared range's end (infinite
-    here) is the answer where the climbs end apart (see `_climb`), or where an open ray still moves the functional.
+    Climbs from the delta method's point, the best known members, the best outposts and anywhere.
+    Their ends and what lies farther along the rays through them are members, so the largest value
+    met is reached. The declared range's end (infinite here) is the answer where the climbs end
+    apart (see `_climb`), or where an open ray still moves the functional.
     """
     m, region = len(a), chosen.region
     search = Search(learner, functional, region, x, a, promise.value)
@@ -306,12 +356,22 @@ def _over(
     rays = walk(region, np.zeros((len(ways) * 2 * m, learner.cls.dim)), np.concatenate(ways))
     value = search.paired(region.theta(rays.z))[0].reshape(-1, 2 * m)
     blind = apart | np.any(
-        rays.open.reshape(-1, 2 * m) & search.moves(value, search.paired(region.theta(rays.half))[0].reshape(-1, 2 * m)), axis=0
+        rays.open.reshape(-1, 2 * m)
+        & search.moves(value, search.paired(region.theta(rays.half))[0].reshape(-1, 2 * m)),
+        axis=0,
     )
     if posts.open.any():
-        blind |= np.any(search.moves(seen[1][posts.open], search.everywhere(region.theta(posts.half[posts.open]))), axis=0)
-    reached = np.vstack([climbed.value.reshape(-1, 2 * m), value])  # of points that are each problem's own
-    points = np.concatenate([climbed.theta, region.theta(rays.z)]).reshape(-1, 2 * m, learner.cls.dim)
+        blind |= np.any(
+            search.moves(
+                seen[1][posts.open], search.everywhere(region.theta(posts.half[posts.open]))
+            ),
+            axis=0,
+        )
+    # of points that are each problem's own
+    reached = np.vstack([climbed.value.reshape(-1, 2 * m), value])
+    points = np.concatenate([climbed.theta, region.theta(rays.z)]).reshape(
+        -1, 2 * m, learner.cls.dim
+    )
     reached = np.where(np.isnan(reached), -np.inf, reached)
     winner = np.argmax(reached[:, :m], axis=0)
     known = np.vstack([reached, *seen])
@@ -319,14 +379,23 @@ def _over(
     upper = np.maximum(promise.value + promise.half, ends[:m])
     lower = np.minimum(promise.value - promise.half, -ends[m:])
     span = functional.high - functional.low
-    flat = _flat_and_unseen(learner, chosen, promise.half <= FLAT * (span if np.isfinite(span) else 1.0), x, a)
+    flat = _flat_and_unseen(
+        learner, chosen, promise.half <= FLAT * (span if np.isfinite(span) else 1.0), x, a
+    )
     upper = np.where(np.isnan(upper) | flat | blind[:m], np.inf, upper)
     lower = np.where(np.isnan(lower) | flat | blind[m:], -np.inf, lower)
-    return lower, upper, points[winner, np.arange(m)], (climbed.gradients, climbed.values + rays.values)
+    return (
+        lower,
+        upper,
+        points[winner, np.arange(m)],
+        (climbed.gradients, climbed.values + rays.values),
+    )
 
 
 def _anywhere(region: Region, problems: int) -> list[np.ndarray]:
-    """Starts (problems, D) in directions of no meaning, the same at every call: what has one top is climbed from anywhere."""
+    """Starts (problems, D) in directions of no meaning, the same at every call: what has one top
+    is climbed from anywhere.
+    """
     ways = np.random.default_rng(0).standard_normal((ANYWHERE, problems, len(region.centre)))
     ways *= np.sqrt(2 * region.kappa) / np.linalg.norm(ways, axis=2)[:, :, None]
     return [region.theta(way) for way in ways]
@@ -335,8 +404,9 @@ def _anywhere(region: Region, problems: int) -> list[np.ndarray]:
 def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
     """All starts (S 2m, D) of all problems in step, and whether a problem's climbs end apart (2m,).
 
-    Climbs that end apart may only have been slow: they get a second go before that counts. Then it shows that there is more
-    than one top, of which the highest may not be among those found: more than 1% of the range apart, or 30% of the way up.
+    Climbs that end apart may only have been slow: they get a second go before that counts. Then it
+    shows that there is more than one top, of which the highest may not be among those found: more
+    than 1% of the range apart, or 30% of the way up.
     """
     first = ascend(search.region, search.paired, start, steps=STEPS)
     if not np.any(_apart(search, first, np.minimum(search.one_percent, AGREE * search.way(first)))):
@@ -359,13 +429,18 @@ def _apart(search: Search, climbed: Ascent, allowed: np.ndarray | float) -> np.n
         return ~((best - worst <= allowed) | (best == worst))
 
 
-def _flat_and_unseen(learner: ProgramLearner, chosen: Plausible, flat: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """Where the functional is flat at the fit, (m,), although the outcome depends on directions that no row has seen.
+def _flat_and_unseen(
+    learner: ProgramLearner, chosen: Plausible, flat: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
+    """Where the functional is flat at the fit, (m,), although the outcome depends on directions
+    that no row has seen.
 
-    The chance of a band far from the fit has no slope there to climb by, yet an action that was never played may hit it.
+    The chance of a band far from the fit has no slope there to climb by, yet an action that was
+    never played may hit it.
     """
     if not (chosen.unseen.any and flat.any()):
         return np.zeros(len(a), bool)
     centre = np.broadcast_to(chosen.region.centre, (len(a), learner.cls.dim))
     grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
-    return flat & (chosen.unseen.meets(grad) | np.isnan(grad).any(axis=1))  # a family without a mean counts as moved
+    # a family without a mean counts as moved
+    return flat & (chosen.unseen.meets(grad) | np.isnan(grad).any(axis=1))

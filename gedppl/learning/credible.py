@@ -1,16 +1,19 @@
-"""Limits from sampled parameters: credible ones, which trust model and prior, and sampled sets, which only look.
+"""Limits from sampled parameters: credible ones, which trust model and prior, and sampled sets,
+which only look.
 
 Credible. Of draws theta_1..theta_M from a posterior each action gets
 
-    U_a = the r-th smallest of T(x, a; theta_m),     r = binom.ppf(1 - delta_MC / K, M, 1 - eps) + 1,
+    U_a = the r-th smallest of T(x, a; theta_m),
+        r = binom.ppf(1 - delta_MC / K, M, 1 - eps) + 1,
 
-so that P(T(x, a; theta) <= U_a | data) >= 1 - eps but for Monte Carlo error of probability delta_MC; if r exceeds M, the end of
-the range. Weighted or autocorrelated draws count by their effective size. A policy that mixes actions is judged by the same
-quantile of its own cost sum_a pi_a T(x, a; theta_m): quantiles of single actions do not bound that of a mixture.
-This holds for one decision, if model and prior are right. It is no guarantee.
+so that P(T(x, a; theta) <= U_a | data) >= 1 - eps but for Monte Carlo error of probability
+delta_MC; if r exceeds M, the end of the range. Weighted or autocorrelated draws count by their
+effective size. A policy that mixes actions is judged by the same quantile of its own cost sum_a
+pi_a T(x, a; theta_m): quantiles of single actions do not bound that of a mixture. This holds for
+one decision, if model and prior are right. It is no guarantee.
 
-Sampled. The draws that lie in the likelihood-ratio set, l(theta_m) >= R - log(1/delta), and the largest value among them: an
-inner approximation, to show and to explore with.
+Sampled. The draws that lie in the likelihood-ratio set, l(theta_m) >= R - log(1/delta), and the
+largest value among them: an inner approximation, to show and to explore with.
 
 Axis letters: S draws, n contexts, K actions, D flat parameters.
 """
@@ -53,7 +56,8 @@ class CredibleSet:
     def describe(self, delta: float) -> str:
         error = f"{MONTE_CARLO:g} allowed for" if self.margin else "not allowed for"
         return (
-            f"posterior quantile at level {self.level:g} from {self.draws} draws (source {self.source}), Monte Carlo error "
+            f"posterior quantile at level {self.level:g} from {self.draws} draws (source "
+            f"{self.source}), Monte Carlo error "
             f"{error}: for this decision, not for all rounds at once"
         )
 
@@ -61,20 +65,30 @@ class CredibleSet:
         """Raise where the class has no posterior to draw from."""
         check_source(cls, self.source, "credible_set", oracle)
 
-    def bounds(self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+    def bounds(
+        self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int
+    ) -> Bounds:
         """Quantiles of the functional at x (n, dx) for actions 0..K-1."""
         found, n = learner.draws, len(x)
         values = learner.values(functional, x, n_actions).reshape(found.size, -1)
         level = (
-            quantile_level(found.ess, 1 - self.level, n_actions, exact=found.enumerated or not self.margin)
+            quantile_level(
+                found.ess, 1 - self.level, n_actions, exact=found.enumerated or not self.margin
+            )
             if learner.usable
             else math.inf
         )
         drawn = DrawnValues(values.reshape(-1, n, n_actions), found.weights, level)
         estimate, witness, remark = found.weights @ values, None, learner.remark
         if level > 1:
-            upper, lower = np.full(values.shape[1], functional.high), np.full(values.shape[1], functional.low)
-            remark = f"{remark}; too few draws for this level ({found.ess:.0f} effective), so that the range's end stands in"
+            upper, lower = (
+                np.full(values.shape[1], functional.high),
+                np.full(values.shape[1], functional.low),
+            )
+            remark = (
+                f"{remark}; too few draws for this level ({found.ess:.0f} effective), so "
+                "that the range's end stands in"
+            )
         else:
             at = quantile_index(values, found.weights, level)
             upper, lower = np.take_along_axis(values, at[None], axis=0)[0], -drawn.quantile(-values)
@@ -104,23 +118,36 @@ class SampledSet:
     guaranteed: bool = False
 
     def describe(self, delta: float) -> str:
-        return f"draws (source {self.source}) inside the likelihood-ratio set at {1 - delta:g}, the largest value among them"
+        return (
+            f"draws (source {self.source}) inside the likelihood-ratio set at {1 - delta:g}, "
+            "the largest value among them"
+        )
 
     def check(self, cls: Any, oracle: Any = None) -> None:
         """Raise where there is nothing to draw from."""
         check_source(cls, self.source, "sampled_set", oracle)
 
-    def bounds(self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        """Largest and smallest value at x (n, dx) over the draws in the set; the range where there are none."""
+    def bounds(
+        self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int
+    ) -> Bounds:
+        """Largest and smallest value at x (n, dx) over the draws in the set; the range where
+        there are none.
+        """
         found, shape = learner.draws, (len(x), n_actions)
         values = learner.values(functional, x, n_actions).reshape(found.size, -1)
         kept = learner.plausible
         note = f"{INNER} ({int(kept.sum())} of {found.size} draws lie in the set); {learner.remark}"
-        lower, upper, witness = np.full(shape, functional.low), np.full(shape, functional.high), None
+        lower, upper, witness = (
+            np.full(shape, functional.low),
+            np.full(shape, functional.high),
+            None,
+        )
         if kept.any():
             inside = values[kept]
             lower, upper = inside.min(axis=0).reshape(shape), inside.max(axis=0).reshape(shape)
-            witness = found.theta[kept][inside.argmax(axis=0)].reshape(*shape, *found.theta.shape[1:])
+            witness = found.theta[kept][inside.argmax(axis=0)].reshape(
+                *shape, *found.theta.shape[1:]
+            )
         return Bounds(
             estimate=functional.clip(found.weights @ values).reshape(shape),
             lower=lower,
@@ -134,29 +161,37 @@ class SampledSet:
         )
 
 
-def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000, *, margin: bool = True) -> CredibleSet:
-    """Limits that hold with posterior probability `level` at each decision, if model and prior are right. Never a guarantee.
+def credible_set(
+    level: float = 0.95, source: str = "laplace", draws: int = 1000, *, margin: bool = True
+) -> CredibleSet:
+    """Limits that hold with posterior probability `level` at each decision, if model and prior are
+    right. Never a guarantee.
 
     Parameters
     ----------
     level
-        1 - eps. The policy that is played meets the quantile of its cost at this level over the draws.
+        1 - eps. The policy that is played meets the quantile of its cost at this level over the
+        draws.
     source
-        ``"laplace"`` (around the fit, by our own Hessian), ``"svi"`` (the guide of an SVI oracle), ``"nuts"``, ``"smc"``
-        (the prior's draws, weighted row by row, and moved by Metropolis steps before the weights wear out: no fit, any shape,
-        cheap where rows come one by one), or ``"prior"`` (the prior's draws, weighted and never moved). Before data each is
-        the prior. Draws of Laplace and SVI are weighted to the posterior; where the weights show that they do not stand for it,
-        moved draws or chains take their place, and the certificate's ``draws`` says which, with k-hat and effective size.
+        ``"laplace"`` (around the fit, by our own Hessian), ``"svi"`` (the guide of an SVI oracle),
+        ``"nuts"``, ``"smc"`` (the prior's draws, weighted row by row, and moved by Metropolis steps
+        before the weights wear out: no fit, any shape, cheap where rows come one by one), or
+        ``"prior"`` (the prior's draws, weighted and never moved). Before data each is the prior.
+        Draws of Laplace and SVI are weighted to the posterior; where the weights show that they do
+        not stand for it, moved draws or chains take their place, and the certificate's ``draws``
+        says which, with k-hat and effective size.
     draws
         At least 60 or so for a level of .95: with fewer the end of the range stands in.
     margin
-        True: the order statistic read off the draws is above the quantile but for a chance of 5% over the draws. False: the plain
-        quantile, as designs for trials are usually computed; too low as often as too high.
+        True: the order statistic read off the draws is above the quantile but for a chance of 5%
+        over the draws. False: the plain quantile, as designs for trials are usually computed; too
+        low as often as too high.
 
     Notes
     -----
-    It borrows strength: an untried action is bounded by its prior and by pooling, so it learns faster than a guarantee, and is
-    wrong where the prior is. Parameters need priors: `numpyro.sample` or `pyro.sample` sites.
+    It borrows strength: an untried action is bounded by its prior and by pooling, so it learns
+    faster than a guarantee, and is wrong where the prior is. Parameters need priors:
+    `numpyro.sample` or `pyro.sample` sites.
 
     >>> credible_set(0.9).describe(0.05)[:33]
     'posterior quantile at level 0.9 f'
@@ -170,7 +205,8 @@ def credible_set(level: float = 0.95, source: str = "laplace", draws: int = 1000
 
 
 def sampled_set(source: str = "laplace", draws: int = 1000) -> SampledSet:
-    """Draws that lie in the likelihood-ratio set, and the largest value among them: an inner approximation, never certified.
+    """Draws that lie in the likelihood-ratio set, and the largest value among them: an inner
+    approximation, never certified.
 
     `source`, `draws`: see `credible_set`.
     """
@@ -178,11 +214,12 @@ def sampled_set(source: str = "laplace", draws: int = 1000) -> SampledSet:
     return SampledSet(source, int(draws))
 
 
-# quantiles over draws -----------------------------------------------------------------------------------------------------
+# quantiles over draws -----------------------------------------------------------------------------
 
 
 def quantile_level(size: float, eps: float, n_actions: int, *, exact: bool = False) -> float:
-    """r / M of the order statistic that is above the (1 - eps) quantile of all K actions but for `MONTE_CARLO`; inf above M.
+    """r / M of the order statistic that is above the (1 - eps) quantile of all K actions but for
+    `MONTE_CARLO`; inf above M.
 
     `exact`: the weights are the posterior itself, and there is no Monte Carlo error.
 
@@ -198,14 +235,17 @@ def quantile_level(size: float, eps: float, n_actions: int, *, exact: bool = Fal
     return rank / M if rank <= M else math.inf
 
 
-# checks -------------------------------------------------------------------------------------------------------------------
+# checks -------------------------------------------------------------------------------------------
 
 
 def check_draws(source: object, draws: object) -> None:
     if source not in SOURCES:
         raise SettingError(f"source must be one of {SOURCES}, got {source!r}")
     if not _is_number(draws) or int(draws) != draws or not 20 <= draws <= MOST_DRAWS:  # type: ignore[call-overload,operator]
-        raise SettingError(f"draws must be a whole number from 20 to {MOST_DRAWS}, got {draws!r}; 1000 is customary")
+        raise SettingError(
+            f"draws must be a whole number from 20 to {MOST_DRAWS}, got {draws!r}; "
+            "1000 is customary"
+        )
 
 
 def check_source(cls: Any, source: str, what: str, oracle: Any = None) -> None:
@@ -215,13 +255,16 @@ def check_source(cls: Any, source: str, what: str, oracle: Any = None) -> None:
     free = [site.name for site in cls.sites if not site.prior]
     if free:
         raise SettingError(
-            f"{what}() draws from a posterior, but the parameters {free} have no prior: write them as sample sites "
-            "(numpyro.sample or pyro.sample) with a proper prior, or give this outcome another rule, confidence={'...': "
+            f"{what}() draws from a posterior, but the parameters {free} have no prior: write them "
+            "as sample sites "
+            "(numpyro.sample or pyro.sample) with a proper prior, or give this outcome another "
+            "rule, confidence={'...': "
             "likelihood_ratio()}"
         )
     if source == "nuts" and cls.backend not in CHAINS:
         raise SettingError(
-            f"{what}(source='nuts') runs chains of a NumPyro or Pyro program, and this class is neither ({cls.backend!r}); use "
+            f"{what}(source='nuts') runs chains of a NumPyro or Pyro program, and this class is "
+            f"neither ({cls.backend!r}); use "
             "source='laplace'"
         )
     if source == "svi":

@@ -1,9 +1,11 @@
-"""A learner whose bounds are read off sampled parameters; everything else is asked of the learner around which it stands.
+"""A learner whose bounds are read off sampled parameters; everything else is asked of the learner
+around which it stands.
 
-Draws are made anew at refits, and corrected until they stand for the posterior (`trusted`). In between they are weighted by the
-likelihood of the rows that came, and drawn again at once where the weights no longer will do (Pareto's k-hat, effective size).
-Markov chains are dear and are run again only when less than half of their effective size is left. Draws from the prior are only
-ever weighted; those of sequential Monte Carlo are moved when half of them is used up.
+Draws are made anew at refits, and corrected until they stand for the posterior (`trusted`). In
+between they are weighted by the likelihood of the rows that came, and drawn again at once where the
+weights no longer will do (Pareto's k-hat, effective size). Markov chains are dear and are run again
+only when less than half of their effective size is left. Draws from the prior are only ever
+weighted; those of sequential Monte Carlo are moved when half of them is used up.
 
 Axis letters: S draws, n contexts, K actions, D flat parameters.
 """
@@ -27,7 +29,8 @@ from gedppl.rows import Rows
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
-ENOUGH = 0.5  # share of a chain's effective size, above which weighting does instead of another chain
+# share of a chain's effective size, above which weighting does instead of another chain
+ENOUGH = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,21 @@ class DrawnLearner:
 
     @classmethod
     def start(
-        cls, base: Learner, density: Any, *, delta: float, rule: CredibleSet | SampledSet, oracle: Any, seed: int
+        cls,
+        base: Learner,
+        density: Any,
+        *,
+        delta: float,
+        rule: CredibleSet | SampledSet,
+        oracle: Any,
+        seed: int,
     ) -> DrawnLearner:
         """Before any row: draws from the prior."""
         rule.check(density, oracle)
         first = sampling.sample(density, None, rule.source, rule.draws, seed, oracle=oracle)
         return cls(base, density, float(delta), rule, oracle, int(seed), None, first, first.ess)
 
-    # draws ----------------------------------------------------------------------------------------------------------------
+    # draws ----------------------------------------------------------------------------------------
 
     @property
     def usable(self) -> bool:
@@ -66,21 +76,31 @@ class DrawnLearner:
         said = self.draws.status
         if self.draws.log_weights is not None and not self.draws.enumerated:
             said += f"; weighted: worth {self.draws.ess:.0f}, k-hat {self.draws.khat:.2f}"
-        return said if self.draws.exact or self.draws.enumerated else f"{said}; draws approximate the posterior"
+        return (
+            said
+            if self.draws.exact or self.draws.enumerated
+            else f"{said}; draws approximate the posterior"
+        )
 
     @property
     def used(self) -> UsedDraws:
         """Which source the draws really are from, and what they are worth."""
         found = self.draws
         return UsedDraws(
-            self.rule.source, found.source, found.size, found.ess, float(found.khat) if np.isfinite(found.khat) else None
+            self.rule.source,
+            found.source,
+            found.size,
+            found.ess,
+            float(found.khat) if np.isfinite(found.khat) else None,
         )
 
     @property
     def plausible(self) -> np.ndarray:
         """Which draws (S,) lie in the set, whatever coordinates that is kept in."""
         known = served(self.cls)
-        return self.base.contains(known.seen_of(self.draws.theta) if isinstance(known, SeenClass) else self.draws.theta)
+        return self.base.contains(
+            known.seen_of(self.draws.theta) if isinstance(known, SeenClass) else self.draws.theta
+        )
 
     @property
     def status(self) -> str:
@@ -94,17 +114,28 @@ class DrawnLearner:
         clipped = functional.clip(np.where(np.isnan(found), functional.high, found))
         return np.asarray(clipped).reshape(-1, len(x), n_actions)
 
-    def one_draw(self, functional: Functional, x: np.ndarray, n_actions: int, uniforms: np.ndarray) -> np.ndarray:
-        """(n, K): the functional at a draw of its own for each context x (n, dx), chosen by uniforms (n,)."""
+    def one_draw(
+        self, functional: Functional, x: np.ndarray, n_actions: int, uniforms: np.ndarray
+    ) -> np.ndarray:
+        """(n, K): the functional at a draw of its own for each context x (n, dx), chosen by
+        uniforms (n,).
+        """
         edges = np.cumsum(self.draws.weights)
-        chosen = np.minimum(np.searchsorted(edges / edges[-1], uniforms, side="right"), self.draws.size - 1)
+        chosen = np.minimum(
+            np.searchsorted(edges / edges[-1], uniforms, side="right"), self.draws.size - 1
+        )
         return self.values(functional, x, n_actions)[chosen, np.arange(len(x))]
 
     def _redrawn(self) -> DrawnLearner:
         """New draws given all rows; the old ones stay if that fails and they will still do."""
-        fit = self.base.fit if served(self.cls) is self.cls else None  # one of what the data see has other coordinates
-        raw = sampling.sample(self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle)
-        found = trusted(self.cls, self.rows, raw, self.seed, self.draws if self.usable else None, self.fresh)
+        # one of what the data see has other coordinates
+        fit = self.base.fit if served(self.cls) is self.cls else None
+        raw = sampling.sample(
+            self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle
+        )
+        found = trusted(
+            self.cls, self.rows, raw, self.seed, self.draws if self.usable else None, self.fresh
+        )
         if found is self.draws or (not found.ok and self.usable):
             return self
         return replace(self, draws=found, fresh=found.ess)
@@ -124,7 +155,7 @@ class DrawnLearner:
     def _weighted_only(self) -> bool:
         return self.rule.source in ("prior", "smc") or self.draws.enumerated or self.rows is None
 
-    # learning -------------------------------------------------------------------------------------------------------------
+    # learning -------------------------------------------------------------------------------------
 
     @property
     def n(self) -> int:
@@ -141,7 +172,9 @@ class DrawnLearner:
         if not len(a):
             return replace(self, base=base)
         gained = sampling.log_likelihood(self.cls, self.draws, x, a, y).sum(axis=1)
-        rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(x, a, y)
+        rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(
+            x, a, y
+        )
         new = replace(self, base=base, rows=rows, draws=self.draws.reweighted(gained))
         if self.rule.source == "smc" and not self.draws.enumerated:
             return new._renewed() if sampling.worn(new.draws, self.fresh) else new
@@ -150,12 +183,16 @@ class DrawnLearner:
     def refit(self) -> DrawnLearner:
         """Fit, and draw again."""
         new = replace(self, base=self.base.refit())
-        still_good = self.rule.source == "nuts" and self.usable and self.draws.ess >= ENOUGH * self.fresh
+        still_good = (
+            self.rule.source == "nuts" and self.usable and self.draws.ess >= ENOUGH * self.fresh
+        )
         never_drawn = self.draws.source != self.rule.source
         return new if self._weighted_only or (still_good and not never_drawn) else new._redrawn()
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        """By the rule, from the draws; declarations are held against the set around which the draws lie, if anybody looks."""
+        """By the rule, from the draws; declarations are held against the set around which the
+        draws lie, if anybody looks.
+        """
         found = self.rule.bounds(self, functional, x, n_actions)
         if not self.base.refutable:
             return found
@@ -180,12 +217,14 @@ class DrawnLearner:
     def contains(self, theta: np.ndarray) -> np.ndarray:
         return self.base.contains(theta)
 
-    # monitors -------------------------------------------------------------------------------------------------------------
+    # monitors -------------------------------------------------------------------------------------
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return self.base.has_predictive(x)
 
-    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predictive_cdf(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         return self.base.predictive_cdf(x, a, y)
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
@@ -201,11 +240,15 @@ class DrawnLearner:
     def top(self, since: np.ndarray) -> float:
         return self.base.top(since)
 
-    # storing --------------------------------------------------------------------------------------------------------------
+    # storing --------------------------------------------------------------------------------------
 
     def stored(self, out: Writer) -> Tree:
         return {"base": self.base.stored(out)} | out.fields(self, ("rows", "draws", "fresh"))
 
     def restored(self, read: Reader, tree: Tree) -> DrawnLearner:
         kept = {name: tree[name] for name in tree if name != "base"}
-        return replace(self, base=self.base.restored(read, tree["base"]), **read.fields(kept, ("rows", "draws", "fresh")))
+        return replace(
+            self,
+            base=self.base.restored(read, tree["base"]),
+            **read.fields(kept, ("rows", "draws", "fresh")),
+        )

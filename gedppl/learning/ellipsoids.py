@@ -1,31 +1,37 @@
-"""Linear-Gaussian confidence sets in closed form: e-processes that are quadratics, and ellipsoids around their mixture.
+"""Linear-Gaussian confidence sets in closed form: e-processes that are quadratics, and ellipsoids
+around their mixture.
 
-Rows are scaled to unit noise, r = phi'theta + N(0, 1), and collected in A = sum phi phi', b = sum phi r. With
-score(theta) = b - A theta, mixing the likelihood ratio p(data | theta + u) / p(data | theta) over u ~ N(0, C) gives
+Rows are scaled to unit noise, r = phi'theta + N(0, 1), and collected in A = sum phi phi', b = sum
+phi r. With score(theta) = b - A theta, mixing the likelihood ratio p(data | theta + u) / p(data |
+theta) over u ~ N(0, C) gives
 
     M(theta) = det(I + A C)^(-1/2) exp(1/2 score' (A + C^-1)^-1 score),
 
-which under the truth theta is a nonnegative martingale that starts at 1, on adaptively collected data too. It may start
-at any time s with a C known by then, on the rows after s, and it may leave out rows by any rule that does not look at their
-outcomes (those of other actions, say). So may the prior-posterior ratio, evidence / likelihood: a bet on the prior. A
-weighted average of them (weights summing to 1) is one again, hence by Ville's inequality
+which under the truth theta is a nonnegative martingale that starts at 1, on adaptively collected
+data too. It may start at any time s with a C known by then, on the rows after s, and it may leave
+out rows by any rule that does not look at their outcomes (those of other actions, say). So may the
+prior-posterior ratio, evidence / likelihood: a bet on the prior. A weighted average of them
+(weights summing to 1) is one again, hence by Ville's inequality
 
     {theta : sum_k w_k M_k(theta) <= 1 / delta}
 
-holds the truth at all times with probability at least 1 - delta. Every log M_k is a convex quadratic, so for any lambda on
-the simplex (Jensen)  sum_k lambda_k (log M_k(theta) + log(w_k / lambda_k)) <= log(1 / delta)  is an ellipsoid around that set.
+holds the truth at all times with probability at least 1 - delta. Every log M_k is a convex
+quadratic, so for any lambda on
+the simplex (Jensen)  sum_k lambda_k (log M_k(theta) + log(w_k / lambda_k)) <= log(1 / delta)  is an
+ellipsoid around that set.
 Lambda is chosen for a point on the set's edge, where the loss is small.
 
-Nothing here has a unit. The directions that the rows see are found on the information scaled to a unit diagonal; along them
-coordinates z are used in which the information is the identity. Along all others the set is open, and says so.
+Nothing here has a unit. The directions that the rows see are found on the information scaled to a
+unit diagonal; along them coordinates z are used in which the information is the identity. Along all
+others the set is open, and says so.
 
 Axis letters: k e-processes, q parameters, c columns that some row has touched, r directions seen.
 
 References
 ----------
-de la Pena, Lai, Shao, "Self-normalized processes" (2009); Abbasi-Yadkori, Pal, Szepesvari, "Improved algorithms for linear
-stochastic bandits" (2011); Waudby-Smith and Ramdas, "Confidence sequences ... without replacement" (2020, the
-prior-posterior ratio).
+de la Pena, Lai, Shao, "Self-normalized processes" (2009); Abbasi-Yadkori, Pal, Szepesvari,
+"Improved algorithms for linear stochastic bandits" (2011); Waudby-Smith and Ramdas, "Confidence
+sequences ... without replacement" (2020, the prior-posterior ratio).
 """
 
 from __future__ import annotations
@@ -38,9 +44,12 @@ import numpy as np
 
 from gedppl.learning.storing import storable
 
-RANK = 1e-11  # share of the largest eigenvalue of a unit-diagonal matrix, below which it may be rounding
+# share of the largest eigenvalue of a unit-diagonal matrix, below which it may be rounding
+RANK = 1e-11
 STRAY = 1e-10  # share of a feature vector that may be rounding
-THIN = 1e-3  # share of the information that late starts must have seen along every direction, or an early one is asked too
+# share of the information that late starts must have seen along every direction, or an early one is
+# asked too
+THIN = 1e-3
 MOST_TURNS = 30
 BALL_WEIGHTS = (0.05, 0.5, 5.0)  # multipliers of a declared ball, in units of the set's room
 
@@ -49,7 +58,9 @@ ROUNDING = 1e-9  # share of the numbers compared
 
 @dataclass(frozen=True)
 class Seen:
-    """The directions u = lift z that rows have information about, scaled so that the information is z'z."""
+    """The directions u = lift z that rows have information about, scaled so that the information
+    is z'z.
+    """
 
     columns: np.ndarray  # (c,) indices of parameters that some row has touched
     unit: np.ndarray  # (c,) root of their information
@@ -59,7 +70,9 @@ class Seen:
 
 
 def unit_diagonal(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The columns with a positive diagonal, their roots, and that part of the matrix scaled to a unit diagonal."""
+    """The columns with a positive diagonal, their roots, and that part of the matrix scaled to a
+    unit diagonal.
+    """
     size = np.sqrt(np.maximum(matrix.diagonal(), 0.0))
     columns = np.flatnonzero(size > 0)
     if len(columns) < len(size):
@@ -73,7 +86,9 @@ def seen_directions(information: np.ndarray) -> Seen:
     value, axes = np.linalg.eigh(scaled)
     known = value > RANK * value.max(initial=0.0)
     root, along = np.sqrt(value[known]), axes[:, known]
-    return Seen(columns, unit, along / root / unit[:, None], (along * root).T * unit, axes[:, ~known].T)
+    return Seen(
+        columns, unit, along / root / unit[:, None], (along * root).T * unit, axes[:, ~known].T
+    )
 
 
 def part_of(seen: Seen, rows: np.ndarray) -> np.ndarray:
@@ -96,7 +111,11 @@ class Quadratics:
 
 
 def log_processes(
-    seen: Seen, moment: np.ndarray, information_at: np.ndarray, moment_at: np.ndarray, covariance: np.ndarray
+    seen: Seen,
+    moment: np.ndarray,
+    information_at: np.ndarray,
+    moment_at: np.ndarray,
+    covariance: np.ndarray,
 ) -> Quadratics:
     """log M_k around the least squares estimate, one for each start.
 
@@ -113,7 +132,8 @@ def log_processes(
     estimate = lift.T @ moment[seen.columns]
     before = lift.T @ information_at[:, at[0], at[1]] @ lift
     value, axes = np.linalg.eigh(np.eye(len(estimate)) - before)
-    after = (axes * np.maximum(value, 0.0)[:, None]) @ np.swapaxes(axes, 1, 2)  # what was seen since the start
+    # what was seen since the start
+    after = (axes * np.maximum(value, 0.0)[:, None]) @ np.swapaxes(axes, 1, 2)
     score = np.einsum("kij,j->ki", before, estimate) - moment_at[:, seen.columns] @ lift
     spread, turn = np.linalg.eigh(seen.down @ covariance[:, at[0], at[1]] @ seen.down.T)
     root = turn * np.sqrt(np.maximum(spread, 0.0))[:, None]
@@ -125,9 +145,14 @@ def log_processes(
 
 
 def log_bet(seen: Seen, moment: np.ndarray, covariance: np.ndarray) -> Quadratics:
-    """log evidence / likelihood under the prior N(0, covariance), around the least squares estimate."""
+    """log evidence / likelihood under the prior N(0, covariance), around the least squares
+    estimate.
+    """
     estimate = seen.lift.T @ moment[seen.columns]
-    total = np.eye(len(estimate)) + seen.down @ covariance[np.ix_(seen.columns, seen.columns)] @ seen.down.T
+    total = (
+        np.eye(len(estimate))
+        + seen.down @ covariance[np.ix_(seen.columns, seen.columns)] @ seen.down.T
+    )
     level = -0.5 * np.linalg.slogdet(total)[1] - 0.5 * estimate @ np.linalg.solve(total, estimate)
     return Quadratics(np.eye(len(estimate))[None], np.zeros((1, len(estimate))), np.array([level]))
 
@@ -140,13 +165,15 @@ def together(first: Quadratics, second: Quadratics) -> Quadratics:
     )
 
 
-# ellipsoids -----------------------------------------------------------------------------------------------------------
+# ellipsoids ---------------------------------------------------------------------------------------
 
 
 @storable
 @dataclass(frozen=True)
 class Ellipsoid:
-    """{middle + factor'v, |v| <= 1} in the given columns, open along `unseen` and in every other column."""
+    """{middle + factor'v, |v| <= 1} in the given columns, open along `unseen` and in every other
+    column.
+    """
 
     columns: np.ndarray  # (c,)
     middle: np.ndarray  # (c,)
@@ -155,7 +182,9 @@ class Ellipsoid:
     unit: np.ndarray  # (c,)
 
     def attained(self, phi: np.ndarray, near: np.ndarray, side: float) -> np.ndarray:
-        """(m, q) where phi'theta, phi (m, q), is largest (side 1) or smallest (-1); other columns as in `near` (q,)."""
+        """(m, q) where phi'theta, phi (m, q), is largest (side 1) or smallest (-1); other
+        columns as in `near` (q,).
+        """
         along = phi[:, self.columns] @ self.factor.T
         size = np.maximum(np.linalg.norm(along, axis=1, keepdims=True), np.finfo(float).tiny)
         theta = np.tile(near, (len(phi), 1))
@@ -164,7 +193,9 @@ class Ellipsoid:
 
 
 def spread_at(seen: Seen, phi: np.ndarray) -> np.ndarray:
-    """(m,) root of phi' A^-1 phi for phi (m, q), A as in `seen_directions`; infinite where phi leaves what A speaks about."""
+    """(m,) root of phi' A^-1 phi for phi (m, q), A as in `seen_directions`; infinite where phi
+    leaves what A speaks about.
+    """
     part = part_of(seen, phi)
     along = part @ seen.lift
     out = np.sqrt((along * along).sum(axis=1))
@@ -180,13 +211,17 @@ def spread_at(seen: Seen, phi: np.ndarray) -> np.ndarray:
 
 
 class EllipsoidRegion:
-    """Ellipsoids of several sets, in order, stacked so that all of them are asked at once. S sets, E ellipsoids, R half axes."""
+    """Ellipsoids of several sets, in order, stacked so that all of them are asked at once. S
+    sets, E ellipsoids, R half axes.
+    """
 
     def __init__(self, sets: Sequence[Sequence[Ellipsoid]], q: int) -> None:
         every = [e for own in sets for e in own]
-        self.first = np.cumsum([0, *(len(own) for own in sets)])  # (S + 1,) where each set's ellipsoids begin
+        # (S + 1,) where each set's ellipsoids begin
+        self.first = np.cumsum([0, *(len(own) for own in sets)])
         self._middle = np.zeros((len(every), q))
-        self._factor = np.zeros((sum(max(len(e.factor), 1) for e in every), q))  # at least one row each, for reduceat
+        # at least one row each, for reduceat
+        self._factor = np.zeros((sum(max(len(e.factor), 1) for e in every), q))
         self._row = np.cumsum([0, *(max(len(e.factor), 1) for e in every)])[:-1]
         self._blind = np.ones((len(every), q))
         self._ruler = np.zeros((len(every), q))
@@ -205,9 +240,13 @@ class EllipsoidRegion:
         self._partly = bool(self._blind.any())
 
     def reach(self, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Middle and half-width (m, E) of phi'theta for phi (m, q); infinite where phi leaves what an ellipsoid has seen."""
+        """Middle and half-width (m, E) of phi'theta for phi (m, q); infinite where phi leaves
+        what an ellipsoid has seen.
+        """
         along = phi @ self._factor.T
-        extent = np.sqrt(np.add.reduceat(along * along, self._row, axis=1)) if len(self._row) else along
+        extent = (
+            np.sqrt(np.add.reduceat(along * along, self._row, axis=1)) if len(self._row) else along
+        )
         if self._partly:
             extent = np.where((phi != 0) @ self._blind.T > 0, np.inf, extent)
         if len(self._owner):
@@ -219,7 +258,9 @@ class EllipsoidRegion:
 
 @dataclass(frozen=True)
 class NormBall:
-    """A declared fact: 1/2 u'curvature u - slope'u + level <= 0, u = theta - least squares estimate."""
+    """A declared fact: 1/2 u'curvature u - slope'u + level <= 0, u = theta - least squares
+    estimate.
+    """
 
     curvature: np.ndarray  # (q, q)
     slope: np.ndarray  # (q,)
@@ -236,9 +277,11 @@ def enclose(
     *,
     own_columns: bool = False,
 ) -> tuple[tuple[Ellipsoid, ...], bool]:
-    """Ellipsoids that each hold {sum_k share_k M_k <= 1 / delta} (and the ball, if one is declared), and whether it is empty.
+    """Ellipsoids that each hold {sum_k share_k M_k <= 1 / delta} (and the ball, if one is
+    declared), and whether it is empty.
 
-    `own_columns`: columns that no row has touched are somebody else's, and need not be closed by the ball.
+    `own_columns`: columns that no row has touched are somebody else's, and need not be closed by
+    the ball.
     """
     limit, base = math.log(1 / delta), np.log(share) + processes.level
     lam = _turned(processes, base, limit)
@@ -246,7 +289,9 @@ def enclose(
     options = [lam]
     if len(estimate) and np.linalg.eigvalsh(np.tensordot(lam, processes.curvature, 1))[0] < THIN:
         fullest = np.einsum("kii->k", processes.curvature)
-        options.append(np.eye(len(lam))[np.argmax(np.where(fullest >= 0.5 * fullest.max(), base, -np.inf))])
+        options.append(
+            np.eye(len(lam))[np.argmax(np.where(fullest >= 0.5 * fullest.max(), base, -np.inf))]
+        )
     found, empty = [], False
     for weights in options:
         room = 2 * (limit - _average(weights, base))
@@ -262,7 +307,9 @@ def enclose(
     return tuple(found), empty
 
 
-def _inside(e: Ellipsoid, moment: np.ndarray, seen: Seen, ball: NormBall, own_columns: bool) -> bool:
+def _inside(
+    e: Ellipsoid, moment: np.ndarray, seen: Seen, ball: NormBall, own_columns: bool
+) -> bool:
     """Whether the ellipsoid lies in the ball, so that the ball cuts nothing off."""
     if (len(e.columns) < len(moment) and not own_columns) or len(e.unseen):
         return False
@@ -277,13 +324,17 @@ def _inside(e: Ellipsoid, moment: np.ndarray, seen: Seen, ball: NormBall, own_co
 def of_ball(ball: NormBall) -> Ellipsoid:
     """The declared ball alone, around theta = 0."""
     none = np.zeros(0)
-    nothing = Seen(none.astype(np.int64), none, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0)))
+    nothing = Seen(
+        none.astype(np.int64), none, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0))
+    )
     return _cut_ellipsoid(nothing, np.zeros((0, 0)), none, 0.0, none, ball, 1.0)[0]
 
 
 def _turned(processes: Quadratics, base: np.ndarray, limit: float) -> np.ndarray:
-    """Lambda on the simplex. Where the middle of its ellipsoid is itself excluded the processes disagree: it is turned towards
-    those that exclude it; if no parameter is left at all, some lambda shows it."""
+    """Lambda on the simplex. Where the middle of its ellipsoid is itself excluded the processes
+    disagree: it is turned towards those that exclude it; if no parameter is left at all, some
+    lambda shows it.
+    """
     growth = np.einsum("kii->k", processes.curvature) / max(processes.curvature.shape[1], 1)
     lam = jensen_weights(base, growth, limit)
     for _ in range(MOST_TURNS):
@@ -301,8 +352,9 @@ def _turned(processes: Quadratics, base: np.ndarray, limit: float) -> np.ndarray
 def jensen_weights(base: np.ndarray, growth: np.ndarray, limit: float) -> np.ndarray:
     """Lambda on the simplex: each process's share of the mixture where it reaches the limit.
 
-    Along an average direction log(w_k M_k) = base_k + growth_k Q / 2. Newton's method from above solves
-    log sum_k exp(...) = limit for Q; the function is convex and increasing, so every iterate stays above the root.
+    Along an average direction log(w_k M_k) = base_k + growth_k Q / 2. Newton's method from above
+    solves log sum_k exp(...) = limit for Q; the function is convex and increasing, so every iterate
+    stays above the root.
     """
     moving = growth > RANK
     reach = np.min(2 * (limit - base[moving]) / growth[moving], initial=np.inf)
@@ -327,10 +379,14 @@ def _average(lam: np.ndarray, base: np.ndarray) -> float:
     return float(lam[used] @ (base[used] - np.log(lam[used])))
 
 
-def _solve(B: np.ndarray, h: np.ndarray, room: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """{z : z'Bz - 2h'z <= room}: middle (r,), half axes (r', r) and open axes (r - r', r) as rows, squared radius.
+def _solve(
+    B: np.ndarray, h: np.ndarray, room: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """{z : z'Bz - 2h'z <= room}: middle (r,), half axes (r', r) and open axes (r - r', r) as rows,
+    squared radius.
 
-    A direction without curvature keeps its share h^2 / curvature of the radius: leaving it out would narrow the others.
+    A direction without curvature keeps its share h^2 / curvature of the radius: leaving it out
+    would narrow the others.
     """
     value, axes = np.linalg.eigh(B)
     floor = RANK * value.max(initial=0.0)
@@ -343,17 +399,29 @@ def _solve(B: np.ndarray, h: np.ndarray, room: float) -> tuple[np.ndarray, np.nd
     return middle, half[:, None] * axes[:, closed].T, axes[:, ~closed].T, square
 
 
-def _ellipsoid(seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray) -> tuple[Ellipsoid, float]:
+def _ellipsoid(
+    seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray
+) -> tuple[Ellipsoid, float]:
     middle, half, loose, square = _solve(B, h, room)
     unseen = np.vstack([seen.unseen, _unit_rows((loose @ seen.lift.T) * seen.unit)])
-    made = Ellipsoid(seen.columns, seen.lift @ (estimate + middle), half @ seen.lift.T, unseen, seen.unit)
+    made = Ellipsoid(
+        seen.columns, seen.lift @ (estimate + middle), half @ seen.lift.T, unseen, seen.unit
+    )
     return made, square
 
 
 def _cut_ellipsoid(
-    seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray, ball: NormBall, weight: float
+    seen: Seen,
+    B: np.ndarray,
+    h: np.ndarray,
+    room: float,
+    estimate: np.ndarray,
+    ball: NormBall,
+    weight: float,
 ) -> tuple[Ellipsoid, float]:
-    """The set's quadratic plus a multiple of the ball's: an outer ellipsoid that closes directions no row has seen."""
+    """The set's quadratic plus a multiple of the ball's: an outer ellipsoid that closes
+    directions no row has seen.
+    """
     size = np.sqrt(np.maximum(np.diag(ball.curvature), 0.0))
     unit = size.copy()
     unit[seen.columns] = seen.unit
@@ -386,8 +454,12 @@ def embedded(seen: Seen, moment: np.ndarray) -> np.ndarray:
     return out
 
 
-def ends(middle: np.ndarray, extent: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ends (m,) of what lies in every ellipsoid, (m, E), and which one sets the upper (side 1) or lower end, -1 if none does."""
+def ends(
+    middle: np.ndarray, extent: np.ndarray, side: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ends (m,) of what lies in every ellipsoid, (m, E), and which one sets the upper (side 1)
+    or lower end, -1 if none does.
+    """
     if not middle.shape[1]:
         nothing = np.full(len(middle), np.inf)
         return -nothing, nothing, np.full(len(middle), -1)

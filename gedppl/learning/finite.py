@@ -1,22 +1,26 @@
-"""A learner for a finite class: every member's likelihood is kept, so sets, bounds and snapshots are exact.
+"""A learner for a finite class: every member's likelihood is kept, so sets, bounds and snapshots
+are exact.
 
-With a uniform prior over the |F| members the mixture predictive gives R_t = log mean_m exp(l_t(m)), and
+With a uniform prior over the |F| members the mixture predictive gives R_t = log mean_m exp(l_t(m)),
+and
 
     C_t = {m : l_t(m) >= R_t - log(1/delta)}
 
-covers the true member at all times with probability 1 - delta. The divergence balls {m : sum_i D^2(m_hat, m)_i <= Est} are
-offered too.
+covers the true member at all times with probability 1 - delta. The divergence balls {m : sum_i
+D^2(m_hat, m)_i <= Est} are offered too.
 
-Sets are not intersected over time, though that would be valid on the same event. Where the truth is missed, which may happen
-with probability delta, it comes back by itself when more data are seen; an intersection would make the miss a lasting one.
-Over 400 runs of 600 rounds at delta = .05 (16 members, `tests/test_finite_sets.py`) intersecting cost 1745 infeasible rounds
-against 21, and more regret, not less. What the intersection is good for is kept: if every member was outside the set at one
-time or another, the class does not hold the truth, and the set is reported as empty.
+Sets are not intersected over time, though that would be valid on the same event. Where the truth is
+missed, which may happen with probability delta, it comes back by itself when more data are seen; an
+intersection would make the miss a lasting one. Over 400 runs of 600 rounds at delta = .05 (16
+members, `tests/test_finite_sets.py`) intersecting cost 1745 infeasible rounds against 21, and more
+regret, not less. What the intersection is good for is kept: if every member was outside the set at
+one time or another, the class does not hold the truth, and the set is reported as empty.
 
-All rows make one process. A finite class is seldom a product over actions, so a row of one action excludes members for every
-other, and processes of single actions (half of delta, beside all rows with the other half) would pay log 2 and log 2K for
-nothing: they left as many members or more at every size tried (`benchmarks/finite_groups.py`, six seeds of 64 members, five
-actions played alike: 11.5 members against 12.8 after 50 rows, 1.33 against 1.67 after 150).
+All rows make one process. A finite class is seldom a product over actions, so a row of one action
+excludes members for every other, and processes of single actions (half of delta, beside all rows
+with the other half) would pay log 2 and log 2K for nothing: they left as many members or more at
+every size tried (`benchmarks/finite_groups.py`, six seeds of 64 members, five actions played alike:
+11.5 members against 12.8 after 50 rows, 1.33 against 1.67 after 150).
 
 Axis letters: n contexts, K actions, B snapshots, M members.
 """
@@ -48,7 +52,9 @@ SAMPLE = 1024  # rows looked at by `squared_deviation`
 
 @dataclass(frozen=True)
 class FiniteLearner:
-    """M members' cumulated log-likelihoods, the members still plausible, and snapshots of both. Immutable."""
+    """M members' cumulated log-likelihoods, the members still plausible, and snapshots of both.
+    Immutable.
+    """
 
     cls: MemberList
     delta: float
@@ -63,10 +69,13 @@ class FiniteLearner:
     best: np.ndarray  # (B,) maximum-likelihood member at each snapshot
     kept: np.ndarray  # (B, M) members in the set at each snapshot
     status: str
-    sums: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict, repr=False)  # member -> (rows, sum D^2 (M,))
+    # member -> (rows, sum D^2 (M,))
+    sums: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def start(cls, members: MemberList, *, delta: float, confidence: Rule | None = None) -> FiniteLearner:
+    def start(
+        cls, members: MemberList, *, delta: float, confidence: Rule | None = None
+    ) -> FiniteLearner:
         check_delta(delta)
         rule = LikelihoodRatio(restarts=False) if confidence is None else confidence
         M = int(members.size)
@@ -92,7 +101,9 @@ class FiniteLearner:
 
     @property
     def sampled(self) -> bool:
-        """Whether the members are draws: then the class does not hold the truth, whatever the data."""
+        """Whether the members are draws: then the class does not hold the truth, whatever the
+        data.
+        """
         return self.cls.sampled
 
     @property
@@ -102,27 +113,43 @@ class FiniteLearner:
     @property
     def evidence(self) -> float:
         """R_t = log mean_m exp(l_t(m))."""
-        return float(np.logaddexp.reduce(self.totals) - np.log(len(self.totals))) if np.isfinite(self.totals).any() else -np.inf
+        return (
+            float(np.logaddexp.reduce(self.totals) - np.log(len(self.totals)))
+            if np.isfinite(self.totals).any()
+            else -np.inf
+        )
 
     @property
     def kappa(self) -> float:
-        """How far below the best member's log-likelihood a plausible member may lie, counted from the first start."""
+        """How far below the best member's log-likelihood a plausible member may lie, counted
+        from the first start.
+        """
         if not isinstance(self.rule, LikelihoodRatio) or not self.starts:
             return float("nan")
-        return float(self.totals.max() - thresholds(self.starts[:1], self.evidence, self.rule, self.delta)[0])
+        return float(
+            self.totals.max() - thresholds(self.starts[:1], self.evidence, self.rule, self.delta)[0]
+        )
 
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> FiniteLearner:
-        """Take in m rows told together; the posterior mixture before them is their joint predictive."""
+        """Take in m rows told together; the posterior mixture before them is their joint
+        predictive.
+        """
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
         if not len(a):
             return self
         table = np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float)
         added = table.sum(axis=1)
         totals = self.totals + np.where(np.isnan(added) | (added == np.inf), -np.inf, added)
-        rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(x, a, y)
+        rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(
+            x, a, y
+        )
         new = evolved(self, rows=rows, totals=totals)
         evidence = new.evidence
-        starts = next_starts(self.starts, rows.n, evidence, self.rule) if evidence > -np.inf else self.starts
+        starts = (
+            next_starts(self.starts, rows.n, evidence, self.rule)
+            if evidence > -np.inf
+            else self.starts
+        )
         if len(starts) > len(self.starts):
             new = evolved(new, starts=starts, totals_at=np.vstack([self.totals_at, totals]))
         if isinstance(self.rule, LikelihoodRatio):
@@ -145,18 +172,26 @@ class FiniteLearner:
         """The maximum-likelihood member, by enumeration, and a snapshot."""
         if not np.isfinite(self.totals).any():
             status = f"no member gives the {self.n} rows a positive density; {EMPTY}"
-            return evolved(self._snapshot(int(self.best[-1]), np.zeros_like(self.alive), self.sums), status=status)
+            return evolved(
+                self._snapshot(int(self.best[-1]), np.zeros_like(self.alive), self.sums),
+                status=status,
+            )
         best = int(np.argmax(self.totals))
         plausible, sums = self.plausible, self.sums
         if not isinstance(self.rule, LikelihoodRatio) and self.n:
             sums = self._summed(best)
             view = View(n=self.n, delta=self.delta, size=len(self.totals))
             plausible = sums[best][1] <= self.rule.radius(view)
-        status = f"member {best} of {len(self.totals)} by enumeration of {self.n} rows, {int(plausible.sum())} members plausible"
+        status = (
+            f"member {best} of {len(self.totals)} by enumeration of {self.n} rows, "
+            f"{int(plausible.sum())} members plausible"
+        )
         fitted = self._snapshot(best, plausible, sums)
         return evolved(fitted, status=status if fitted.alive.any() else f"{status}; {EMPTY}")
 
-    def _snapshot(self, best: int, plausible: np.ndarray, sums: dict[int, tuple[int, np.ndarray]]) -> FiniteLearner:
+    def _snapshot(
+        self, best: int, plausible: np.ndarray, sums: dict[int, tuple[int, np.ndarray]]
+    ) -> FiniteLearner:
         return evolved(
             self,
             plausible=plausible,
@@ -168,16 +203,23 @@ class FiniteLearner:
         )
 
     def _summed(self, best: int) -> dict[int, tuple[int, np.ndarray]]:
-        """sum_i D^2(best, m)_i for every m: only the rows since this member was last best are computed."""
+        """sum_i D^2(best, m)_i for every m: only the rows since this member was last best are
+        computed.
+        """
         assert self.rows is not None
         assert not isinstance(self.rule, LikelihoodRatio)
         if self.rule.divergence not in ("neg_log_affinity", "hellinger2", "total_variation2", "l2"):
-            raise SettingError(f"{type(self.rule).__name__} is for parametric classes; use likelihood_ratio() or a ball here")
+            raise SettingError(
+                f"{type(self.rule).__name__} is for parametric classes; use "
+                "likelihood_ratio() or a ball here"
+            )
         done, total = self.sums.get(best, (0, np.zeros(len(self.totals))))
         x, a = self.rows.x[done:], self.rows.a[done:]
         p = self.cls.density(best, x, a)
-        gaps = [row_divergence(self.rule.divergence, p, self.cls.density(m, x, a)).sum()
-                for m in range(len(self.totals))]  # fmt: skip
+        gaps = [
+            row_divergence(self.rule.divergence, p, self.cls.density(m, x, a)).sum()
+            for m in range(len(self.totals))
+        ]
         return {**self.sums, best: (self.n, total + np.array(gaps))}
 
     @property
@@ -199,8 +241,13 @@ class FiniteLearner:
         if not kept.any():
             low, high = np.full(shape, functional.low), np.full(shape, functional.high)
             return Bounds(lower=low, upper=high, guaranteed=False, note=EMPTY, empty=True, **common)
-        remarks = [f"{int(kept.sum())} of {len(kept)} members plausible", *[SAMPLED] * self.sampled, *[EMPTY] * empty]
-        open_ended = np.isnan(free[kept]).any(axis=0)  # a member without a value here refutes nothing
+        remarks = [
+            f"{int(kept.sum())} of {len(kept)} members plausible",
+            *[SAMPLED] * self.sampled,
+            *[EMPTY] * empty,
+        ]
+        # a member without a value here refutes nothing
+        open_ended = np.isnan(free[kept]).any(axis=0)
         lower, upper = values[kept].min(axis=0), values[kept].max(axis=0)
         return Bounds(
             lower=np.clip(lower, functional.low, functional.high),
@@ -227,7 +274,8 @@ class FiniteLearner:
         lower, upper = np.empty((len(self.best), n * K)), np.empty((len(self.best), n * K))
         shown: np.ndarray | None = None
         for b, kept in enumerate(self.kept):
-            if shown is not None and np.array_equal(kept, shown):  # most snapshots exclude nobody new
+            # most snapshots exclude nobody new
+            if shown is not None and np.array_equal(kept, shown):
                 lower[b], upper[b] = lower[b - 1], upper[b - 1]
             elif kept.any():
                 lower[b], upper[b] = flat[kept].min(axis=0), flat[kept].max(axis=0)
@@ -253,17 +301,21 @@ class FiniteLearner:
         )
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
-        """max over plausible m of sum_i (T_m - T_best)^2 over the rows; beyond `n_rows` (1024) evenly spaced rows, scaled."""
+        """max over plausible m of sum_i (T_m - T_best)^2 over the rows; beyond `n_rows` (1024)
+        evenly spaced rows, scaled.
+        """
         if self.rows is None:
             return 0.0
         take = np.unique(np.linspace(0, self.n - 1, min(self.n, n_rows or SAMPLE)).astype(np.int64))
         alive = self.kept[-1] if self.kept[-1].any() else np.ones_like(self.alive)
-        values = np.asarray(self.cls.values(functional, self.cls.every, self.rows.x[take], self.rows.a[take]), float)
+        values = np.asarray(
+            self.cls.values(functional, self.cls.every, self.rows.x[take], self.rows.a[take]), float
+        )
         values = np.clip(values, functional.low, functional.high)
         gaps = np.sum((values[alive] - values[self.best[-1]]) ** 2, axis=1)
         return float(gaps.max()) * self.n / len(take)
 
-    # what monitors ask --------------------------------------------------------------------------------------------------
+    # what monitors ask ----------------------------------------------------------------------------
 
     @property
     def _log_weights(self) -> np.ndarray:
@@ -271,13 +323,19 @@ class FiniteLearner:
         logs = self.totals if np.isfinite(self.totals).any() else np.zeros(len(self.totals))
         return logs - np.logaddexp.reduce(logs)
 
-    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predictive_cdf(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The members' mixture by posterior probability."""
         weights = np.exp(self._log_weights)
-        return mixed_cdf([(weights[members], density) for members, density in self.cls.parts(x, a)], y)
+        return mixed_cdf(
+            [(weights[members], density) for members, density in self.cls.parts(x, a)], y
+        )
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
-        return mixed_log_density(self._log_weights, np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float))
+        return mixed_log_density(
+            self._log_weights, np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float)
+        )
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return have_cdfs([density for _, density in self.cls.parts(x, np.zeros(len(x), np.int64))])
@@ -293,7 +351,7 @@ class FiniteLearner:
         possible = np.isfinite(self.totals)
         return float(np.max(self.totals[possible] - since[possible], initial=-np.inf))
 
-    # storing ------------------------------------------------------------------------------------------------------------
+    # storing --------------------------------------------------------------------------------------
 
     def stored(self, out: Writer) -> Tree:
         return out.fields(self, stored_fields(self, LIVE))

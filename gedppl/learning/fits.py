@@ -1,8 +1,8 @@
 """A fit, the weak prior it may lean on, and the checks it must pass before anybody believes it.
 
-No solver's word is taken. `assess` recomputes the log-likelihood, its gradient and its curvature at the parameters that
-came back, and asks a few plain questions (`CHECKS`). A fit that fails one says so in a sentence; `keep_good` then goes
-on with the last one that passed.
+No solver's word is taken. `assess` recomputes the log-likelihood, its gradient and its curvature at
+the parameters that came back, and asks a few plain questions (`CHECKS`). A fit that fails one says
+so in a sentence; `keep_good` then goes on with the last one that passed.
 
 Axis letters: n rows, D flat parameters, S draws.
 """
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from gedppl.rows import Rows
 
 
-WORKING_SCALE = 5.0  # of the working prior, in unconstrained units: a logit of 5 is a probability of 0.993
+# of the working prior, in unconstrained units: a logit of 5 is a probability of 0.993
+WORKING_SCALE = 5.0
 TOLERANCE = 1e-4  # nats of log-likelihood a believed fit may still lack
-RANK_TOLERANCE = 1e-10  # an eigenvalue of the information below this fraction of the largest counts as unseen
+# an eigenvalue of the information below this fraction of the largest counts as unseen
+RANK_TOLERANCE = 1e-10
 NOISE = 1e-14  # an eigenvalue below this fraction of the largest is rounding
 
 
@@ -33,13 +35,14 @@ NOISE = 1e-14  # an eigenvalue below this fraction of the largest is rounding
 class Fit:
     """Parameters, how well they explain the rows, and how sharply the rows determine them.
 
-    ``information`` is minus the Hessian of the weighted log-likelihood at ``theta`` (the observed information, free of
-    any prior); ``precision`` adds the curvature of the priors and is made positive definite, for Laplace draws.
-    ``log_likelihood`` is that of the rows used, without prior.
+    ``information`` is minus the Hessian of the weighted log-likelihood at ``theta`` (the observed
+    information, free of any prior); ``precision`` adds the curvature of the priors and is made
+    positive definite, for Laplace draws. ``log_likelihood`` is that of the rows used, without
+    prior.
 
-    ``eps_opt`` is how far the log-likelihood may lie below its maximum. It is a bound when ``eps_opt_proved`` (least
-    squares, score equations, enumeration); otherwise it is the Newton decrement, an estimate which knows nothing of
-    other local maxima.
+    ``eps_opt`` is how far the log-likelihood may lie below its maximum. It is a bound when
+    ``eps_opt_proved`` (least squares, score equations, enumeration); otherwise it is the Newton
+    decrement, an estimate which knows nothing of other local maxima.
     """
 
     theta: np.ndarray  # (D,)
@@ -53,10 +56,12 @@ class Fit:
     rank: int = 0  # of the information: directions the rows say anything about
     eps_opt: float = np.inf
     eps_opt_proved: bool = False
-    at_bounds: bool = False  # the maximum lies outside the declared bounds; theta is on their boundary
+    # the maximum lies outside the declared bounds; theta is on their boundary
+    at_bounds: bool = False
     kept: bool = False  # a later fit failed and this one, of fewer rows, stayed
     draws: np.ndarray | None = None  # (S, D) from a guide, where one was fitted
-    guide: Mapping[str, Any] | None = field(default=None, repr=False)  # the guide's own state, for a warm start
+    # the guide's own state, for a warm start
+    guide: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,9 @@ class WorkingPrior:
 
     log density(theta) = -1/2 sum_j precision_j (theta_j - mean_j)^2, up to a constant.
 
-    It keeps a fit finite before every action was tried (a separable logistic regression has no maximum likelihood
-    estimate). It enters fits and predictives only; a confidence set never sees it.
+    It keeps a fit finite before every action was tried (a separable logistic regression has no
+    maximum likelihood estimate). It enters fits and predictives only; a confidence set never sees
+    it.
 
     >>> WorkingPrior(np.zeros(2), np.array([0.04, 0.0])).log_density(np.array([5.0, 9.0]))
     -0.5
@@ -79,25 +85,35 @@ class WorkingPrior:
         mean, precision = np.asarray(self.mean, float), np.asarray(self.precision, float)
         if mean.ndim != 1 or mean.shape != precision.shape:
             raise SettingError(
-                f"a working prior needs mean and precision of one shape (D,), got {mean.shape} and {precision.shape}"
+                f"a working prior needs mean and precision of one shape (D,), got {mean.shape} and "
+                f"{precision.shape}"
             )
-        if not (np.isfinite(mean).all() and np.isfinite(precision).all() and (precision >= 0).all()):
+        if not (
+            np.isfinite(mean).all() and np.isfinite(precision).all() and (precision >= 0).all()
+        ):
             raise SettingError(
-                f"a working prior needs finite means and precisions >= 0, got mean {mean} and precision {precision}"
+                f"a working prior needs finite means and precisions >= 0, got mean {mean} and "
+                f"precision {precision}"
             )
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "precision", precision)
 
     @classmethod
-    def weak(cls, density: DensityClass, scale: float = WORKING_SCALE, unit: np.ndarray | float = 1.0) -> WorkingPrior:
+    def weak(
+        cls, density: DensityClass, scale: float = WORKING_SCALE, unit: np.ndarray | float = 1.0
+    ) -> WorkingPrior:
         """N(initial, (scale unit)^2) on every `param` coordinate, in the unconstrained space.
 
-        Agents and confidence sets find each coordinate's unit (D,) from the contexts (`learning.units`). By itself the scale is
-        in the model's own units: a coefficient of the order of thousands wants a larger one, or a `sample` site with a prior.
+        Agents and confidence sets find each coordinate's unit (D,) from the contexts
+        (`learning.units`). By itself the scale is in the model's own units: a coefficient of the
+        order of thousands wants a larger one, or a `sample` site with a prior.
         """
         if not (np.isfinite(scale) and scale > 0):
             raise SettingError(f"the working prior's scale must be a positive number, got {scale}")
-        return cls(np.asarray(density.initial, float), np.where(density.prior_free, (scale * np.asarray(unit)) ** -2.0, 0.0))
+        return cls(
+            np.asarray(density.initial, float),
+            np.where(density.prior_free, (scale * np.asarray(unit)) ** -2.0, 0.0),
+        )
 
     def log_density(self, theta: np.ndarray) -> float:
         """Up to a constant."""
@@ -105,7 +121,8 @@ class WorkingPrior:
 
 
 class Objective:
-    """What a fit maximises: weighted log-likelihood, plus, when a working prior is given, it and the class's own prior.
+    """What a fit maximises: weighted log-likelihood, plus, when a working prior is given, it and
+    the class's own prior.
 
     Without one (``prior=None``) this is plain maximum likelihood.
     """
@@ -113,14 +130,20 @@ class Objective:
     tolerance = TOLERANCE  # nats that a believed fit may still lack
 
     def __init__(
-        self, cls: DensityClass, rows: Rows, weights: np.ndarray | None = None, prior: WorkingPrior | None = None
+        self,
+        cls: DensityClass,
+        rows: Rows,
+        weights: np.ndarray | None = None,
+        prior: WorkingPrior | None = None,
     ) -> None:
         self.cls, self.rows, self.prior, self.dim = cls, rows, prior, cls.dim
         self.weights = check_weights(weights, rows.n)
         self.n = rows.n if self.weights is None else int(np.count_nonzero(self.weights))
         self.own_prior = prior is not None and not bool(np.all(cls.prior_free))
         if prior is not None and prior.mean.shape != (cls.dim,):
-            raise SettingError(f"the working prior has {len(prior.mean)} coordinates, the class has {cls.dim}")
+            raise SettingError(
+                f"the working prior has {len(prior.mean)} coordinates, the class has {cls.dim}"
+            )
 
     def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Value and gradient (D,)."""
@@ -142,7 +165,10 @@ class Objective:
         """Value, up to a constant, and gradient (D,)."""
         if self.prior is None:
             return 0.0, np.zeros(self.dim)
-        value, grad = self.prior.log_density(theta), -self.prior.precision * (theta - self.prior.mean)
+        value, grad = (
+            self.prior.log_density(theta),
+            -self.prior.precision * (theta - self.prior.mean),
+        )
         if self.own_prior:
             value += float(self.cls.log_prior(theta))
             grad = grad + self.cls.log_prior_grad_hessian(theta)[0]
@@ -164,8 +190,12 @@ class Objective:
     def precision(self, theta: np.ndarray) -> np.ndarray:
         return self.information(theta) + self.prior_precision(theta)
 
-    def deficit(self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray) -> tuple[float, bool]:
-        """How far the log-likelihood lies below its maximum, and whether that is proved. Here: the Newton decrement."""
+    def deficit(
+        self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray
+    ) -> tuple[float, bool]:
+        """How far the log-likelihood lies below its maximum, and whether that is proved. Here:
+        the Newton decrement.
+        """
         return decrement(grad, information), False
 
 
@@ -174,9 +204,13 @@ def check_weights(weights: np.ndarray | None, n: int) -> np.ndarray | None:
         return None
     weights = np.asarray(weights, float)
     if weights.shape != (n,):
-        raise SettingError(f"weights must have one number for each of the {n} rows, got shape {weights.shape}")
+        raise SettingError(
+            f"weights must have one number for each of the {n} rows, got shape {weights.shape}"
+        )
     if not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise SettingError(f"weights must be finite and >= 0, got {weights[~(weights >= 0)][:3]} among them")
+        raise SettingError(
+            f"weights must be finite and >= 0, got {weights[~(weights >= 0)][:3]} among them"
+        )
     return weights
 
 
@@ -185,19 +219,23 @@ def symmetric(matrix: np.ndarray) -> np.ndarray:
 
 
 def units(matrix: np.ndarray) -> np.ndarray:
-    """Square roots of the diagonal (D,): what one standard error of each coordinate is the inverse of; 1 where it is 0.
+    """Square roots of the diagonal (D,): what one standard error of each coordinate is the inverse
+    of; 1 where it is 0.
 
-    Divided by them on both sides, a matrix of curvatures is free of the coordinates' units, and its eigenvalues tell which
-    directions the rows do not see; without that, a column in large numbers would hide one in small numbers.
+    Divided by them on both sides, a matrix of curvatures is free of the coordinates' units, and its
+    eigenvalues tell which directions the rows do not see; without that, a column in large numbers
+    would hide one in small numbers.
     """
     size = np.sqrt(np.abs(np.diag(matrix)))
     return np.where((size > 0) & np.isfinite(size), size, 1.0)
 
 
 def decrement(grad: np.ndarray, precision: np.ndarray) -> float:
-    """Half the squared Newton decrement 1/2 g' P^-1 g: the gain in nats that a quadratic model still promises.
+    """Half the squared Newton decrement 1/2 g' P^-1 g: the gain in nats that a quadratic model
+    still promises.
 
-    A direction with no curvature counts only if the gradient has a part in it; then nothing bounds the gain.
+    A direction with no curvature counts only if the gradient has a part in it; then nothing bounds
+    the gain.
     """
     if not (np.isfinite(grad).all() and np.isfinite(precision).all()):
         return np.inf
@@ -209,7 +247,8 @@ def decrement(grad: np.ndarray, precision: np.ndarray) -> float:
 
 
 def curved(grad: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The gradient in the eigenbasis (D,), the absolute eigenvalues (D,), the basis (D, D); rounding set to zero.
+    """The gradient in the eigenbasis (D,), the absolute eigenvalues (D,), the basis (D, D);
+    rounding set to zero.
 
     An unseen direction has a curvature and a gradient of rounding size, whose ratio means nothing.
     """
@@ -221,7 +260,9 @@ def curved(grad: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def positive_definite(matrix: np.ndarray, floor: float = RANK_TOLERANCE) -> np.ndarray:
-    """The matrix with eigenvalues below ``floor`` times the largest raised to it, in the coordinates' own units."""
+    """The matrix with eigenvalues below ``floor`` times the largest raised to it, in the
+    coordinates' own units.
+    """
     unit = units(matrix)
     values, vectors = np.linalg.eigh(matrix / np.outer(unit, unit))
     low = floor * max(values.max(initial=0.0), np.sqrt(np.finfo(float).tiny))
@@ -236,7 +277,7 @@ def rank(information: np.ndarray) -> int:
     return int(np.sum(values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)))
 
 
-# the checks -----------------------------------------------------------------------------------------------------------
+# the checks ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -253,20 +294,30 @@ class Evidence:
 
 
 def _finite(e: Evidence) -> str | None:
-    if np.isfinite(e.theta).all() and np.isfinite(e.value) and np.isfinite(e.grad).all() and np.isfinite(e.precision).all():
+    if (
+        np.isfinite(e.theta).all()
+        and np.isfinite(e.value)
+        and np.isfinite(e.grad).all()
+        and np.isfinite(e.precision).all()
+    ):
         return None
     return f"the parameters or the log-likelihood ({e.value}) are not finite"
 
 
 def _bounds(e: Evidence) -> str | None:
-    return None if bool(np.all(e.objective.cls.inside(e.theta))) else "the parameters lie outside the declared bounds"
+    return (
+        None
+        if bool(np.all(e.objective.cls.inside(e.theta)))
+        else "the parameters lie outside the declared bounds"
+    )
 
 
 def funnel_in(e: Evidence) -> str | None:
-    """A hierarchy written centred: its density grows without end as a scale goes to 0, whatever the rows say.
+    """A hierarchy written centred: its density grows without end as a scale goes to 0, whatever the
+    rows say.
 
-    Known by a climb that did not arrive, and that the prior alone drew: its log-density rose by more than one nat a parameter
-    and by more than the likelihood's did.
+    Known by a climb that did not arrive, and that the prior alone drew: its log-density rose by
+    more than one nat a parameter and by more than the likelihood's did.
     """
     if not e.objective.own_prior or e.at_bounds:
         return None
@@ -279,15 +330,22 @@ def funnel_in(e: Evidence) -> str | None:
         return None
     before, after = e.objective.cls.unflatten(start), e.objective.cls.unflatten(e.theta)
     scales = [name for name in after if np.min(before[name]) > 0 and np.min(after[name]) > 0]
-    shrunk = [f"{name} = {np.min(after[name]):.2g}" for name in scales if np.any(after[name] < 0.1 * before[name])]
+    shrunk = [
+        f"{name} = {np.min(after[name]):.2g}"
+        for name in scales
+        if np.any(after[name] < 0.1 * before[name])
+    ]
     return (
-        f"a funnel: the prior's density grows without bound as a scale goes to 0 ({', '.join(shrunk) or 'none is named'}), so "
-        "that there is no most probable point; write the hierarchy non-centred (w = mu + tau * z with z ~ Normal(0, 1))"
+        "a funnel: the prior's density grows without bound as a scale goes to 0 "
+        f"({', '.join(shrunk) or 'none is named'}), so "
+        "that there is no most probable point; write the hierarchy non-centred (w = mu + tau * z "
+        "with z ~ Normal(0, 1))"
     )
 
 
 def _no_runaway(e: Evidence) -> str | None:
-    """Separable data: the curvature has died out along a direction which the rows do speak about elsewhere.
+    """Separable data: the curvature has died out along a direction which the rows do speak about
+    elsewhere.
 
     A direction that is flat at the starting parameters too is merely unseen, and no fault.
     """
@@ -306,8 +364,13 @@ def _no_runaway(e: Evidence) -> str | None:
     if not gone.any():
         return None
     size = float(np.linalg.norm(e.theta))
-    counts = bool(np.all(e.objective.rows.y == np.floor(e.objective.rows.y)))  # only such outcomes can be separable
-    what = "the data are separable: the log-likelihood" if counts else "the log-likelihood has no maximum: it"
+    # only such outcomes can be separable
+    counts = bool(np.all(e.objective.rows.y == np.floor(e.objective.rows.y)))
+    what = (
+        "the data are separable: the log-likelihood"
+        if counts
+        else "the log-likelihood has no maximum: it"
+    )
     return (
         f"{what} rises without end along {int(gone.sum())} of {e.objective.dim} "
         f"directions (|theta| = {size:.3g} and growing); more rows or a prior will fix it"
@@ -317,7 +380,11 @@ def _no_runaway(e: Evidence) -> str | None:
 def _curvature(e: Evidence) -> str | None:
     unit = units(e.precision)
     values = np.linalg.eigvalsh(e.precision / np.outer(unit, unit))
-    if e.at_bounds or values.size == 0 or values.min() >= -1e-6 * max(values.max(), np.finfo(float).tiny):
+    if (
+        e.at_bounds
+        or values.size == 0
+        or values.min() >= -1e-6 * max(values.max(), np.finfo(float).tiny)
+    ):
         return None
     return f"the curvature is not that of a maximum (smallest eigenvalue {values.min():.3g})"
 
@@ -328,7 +395,9 @@ def _gradient(e: Evidence) -> str | None:
     gain = decrement(e.grad, e.precision)
     if gain <= e.tolerance:
         return None
-    return f"not converged: gradient norm {np.linalg.norm(e.grad):.2g}, {gain:.2g} nats still to gain"
+    return (
+        f"not converged: gradient norm {np.linalg.norm(e.grad):.2g}, {gain:.2g} nats still to gain"
+    )
 
 
 Check = Callable[[Evidence], "str | None"]
@@ -342,7 +411,14 @@ CHECKS: dict[str, Check] = {  # in this order: the later ones assume that the ea
 }
 
 
-def assess(objective: Objective, theta: np.ndarray, how: str, *, tolerance: float = TOLERANCE, at_bounds: bool = False) -> Fit:
+def assess(
+    objective: Objective,
+    theta: np.ndarray,
+    how: str,
+    *,
+    tolerance: float = TOLERANCE,
+    at_bounds: bool = False,
+) -> Fit:
     """The `Fit` at theta (D,), every number recomputed here; ``ok`` only if all of `CHECKS` pass.
 
     ``how`` opens the status sentence, e.g. ``"converged in 7 Newton steps"``.
@@ -350,14 +426,21 @@ def assess(objective: Objective, theta: np.ndarray, how: str, *, tolerance: floa
     theta = np.array(theta, float)
     finite = bool(np.isfinite(theta).all())
     nothing = np.full((objective.dim, objective.dim), np.nan)
-    log_likelihood, grad_likelihood = objective.log_likelihood(theta) if finite else (np.nan, nothing[0])
+    log_likelihood, grad_likelihood = (
+        objective.log_likelihood(theta) if finite else (np.nan, nothing[0])
+    )
     log_prior, grad_prior = objective.log_prior(theta) if finite else (np.nan, nothing[0])
     information = objective.information(theta) if finite else nothing
     raw = information + (objective.prior_precision(theta) if finite else nothing)
     grad = grad_likelihood + grad_prior
-    evidence = Evidence(objective, theta, log_likelihood + log_prior, grad, raw, tolerance, at_bounds)
-    complaint = next((text for check in CHECKS.values() if (text := check(evidence)) is not None), None)
-    funnel = None if complaint is None else funnel_in(evidence)  # why it failed, where that is known
+    evidence = Evidence(
+        objective, theta, log_likelihood + log_prior, grad, raw, tolerance, at_bounds
+    )
+    complaint = next(
+        (text for check in CHECKS.values() if (text := check(evidence)) is not None), None
+    )
+    # why it failed, where that is known
+    funnel = None if complaint is None else funnel_in(evidence)
     usable = bool(np.isfinite(raw).all())
     seen = rank(information) if usable else 0
     parts = [how, f"gradient norm {np.linalg.norm(grad):.2g}"]
@@ -365,7 +448,9 @@ def assess(objective: Objective, theta: np.ndarray, how: str, *, tolerance: floa
         parts.append(f"the rows determine {seen} of {objective.dim} directions")
     if at_bounds:
         parts.append("the maximum lies outside the declared bounds and the fit on their boundary")
-    eps_opt, proved = objective.deficit(theta, grad_likelihood, information) if usable else (np.inf, False)
+    eps_opt, proved = (
+        objective.deficit(theta, grad_likelihood, information) if usable else (np.inf, False)
+    )
     return Fit(
         theta=theta,
         log_likelihood=float(log_likelihood),
@@ -391,7 +476,8 @@ def believe(
     prior: WorkingPrior | None = None,
     tolerance: float = TOLERANCE,
 ) -> Fit:
-    """The fit with everything but ``theta`` recomputed from the rows, and ``ok`` decided by our own `CHECKS`.
+    """The fit with everything but ``theta`` recomputed from the rows, and ``ok`` decided by our own
+    `CHECKS`.
 
     Parameters
     ----------
@@ -400,26 +486,32 @@ def believe(
     tolerance
         Nats that the quadratic model at theta may still promise.
     """
-    checked = assess(Objective(cls, rows, weights, prior), fit.theta, "checked", tolerance=tolerance, at_bounds=fit.at_bounds)
+    checked = assess(
+        Objective(cls, rows, weights, prior),
+        fit.theta,
+        "checked",
+        tolerance=tolerance,
+        at_bounds=fit.at_bounds,
+    )
     return replace(checked, draws=fit.draws, guide=fit.guide)
 
 
 def keep_good(new: Fit, old: Fit | None) -> Fit:
     """The new fit if it is believed, else the old one with a status that says so.
 
-    The kept fit is unchanged (its log-likelihood is that of its own, fewer rows): a confidence set built on it was valid
-    then and still is.
+    The kept fit is unchanged (its log-likelihood is that of its own, fewer rows): a confidence set
+    built on it was valid then and still is.
     """
     if new.ok or old is None or not old.ok:
         return new
     return replace(old, kept=True, status=f"{new.status}; kept the last good fit, of {old.n} rows")
 
 
-# ======================================================================================================================
+# ==================================================================================================
 # Two ways up a smooth hill: damped Newton where the Hessian is cheap, L-BFGS where it is not.
 #
 # Axis letter: D flat parameters.
-# ======================================================================================================================
+# ==================================================================================================
 
 GAIN = 1e-12  # nats: below this promised gain Newton stops
 
@@ -427,15 +519,17 @@ GAIN = 1e-12  # nats: below this promised gain Newton stops
 def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tuple[np.ndarray, str]:
     """Maximise from start (D,): the last point and, in words, how it ended.
 
-    Each step solves (|P| + damping I) step = gradient, with P minus the Hessian and |P| its absolute eigenvalues, so that
-    it is a Newton step on a concave objective and still an ascent direction elsewhere. A step must deliver 1e-4 of the
-    gain it promised; otherwise the damping grows (Levenberg).
+    Each step solves (|P| + damping I) step = gradient, with P minus the Hessian and |P| its
+    absolute eigenvalues, so that it is a Newton step on a concave objective and still an ascent
+    direction elsewhere. A step must deliver 1e-4 of the gain it promised; otherwise the damping
+    grows (Levenberg).
     """
     theta, damping = np.array(start, float), 0.0
     value, grad = objective.value_grad(theta)
     first = objective.precision(theta)
     unit = units(first)  # steps are taken in standard errors, so that no coordinate's unit matters
-    ruler = np.where(np.diag(first) == 0, 0.0, unit)  # what nothing depends on has no unit, and is not moved
+    # what nothing depends on has no unit, and is not moved
+    ruler = np.where(np.diag(first) == 0, 0.0, unit)
     for done in range(max_steps):
         precision = objective.precision(theta)
         if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
@@ -454,7 +548,8 @@ def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tup
             promised = float(grad @ move) * 0.5
             trial = theta + move
             trial_value, trial_grad = objective.value_grad(trial)
-            # close to the top the gain drowns in the rounding of the sum, so a tie counts as delivered
+            # close to the top the gain drowns in the rounding of the sum, so a tie counts as
+            # delivered
             rounding = 1e-13 * (1.0 + abs(value)) if promised < 1e-6 else 0.0
             if np.isfinite(trial_grad).all() and trial_value >= value + 1e-4 * promised - rounding:
                 break
@@ -475,13 +570,23 @@ def lbfgs(objective: Objective, start: np.ndarray, max_steps: int = 1000) -> tup
             return 1e100, np.zeros_like(theta)  # the line search then backs off
         return -value, -grad
 
-    options = {"maxiter": max_steps, "maxfun": 4 * max_steps, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 20}
+    options = {
+        "maxiter": max_steps,
+        "maxfun": 4 * max_steps,
+        "ftol": 1e-15,
+        "gtol": 1e-9,
+        "maxcor": 20,
+    }
     result = minimize(loss, np.array(start, float), jac=True, method="L-BFGS-B", options=options)
     return np.asarray(result.x, float), f"ended after {result.nit} L-BFGS steps"
 
 
-def segment_to_boundary(inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """For points (M, D), the farthest point still inside on each segment from ``anchor`` (D,), by bisection."""
+def segment_to_boundary(
+    inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, points: np.ndarray
+) -> np.ndarray:
+    """For points (M, D), the farthest point still inside on each segment from ``anchor`` (D,),
+    by bisection.
+    """
     low, high = np.zeros(len(points)), np.ones(len(points))
     low[np.asarray(inside(points), bool)] = 1.0
     for _ in range(60):
@@ -492,21 +597,29 @@ def segment_to_boundary(inside: Callable[[np.ndarray], np.ndarray], anchor: np.n
 
 
 def climb_boundary(
-    objective: Objective, inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, theta: np.ndarray
+    objective: Objective,
+    inside: Callable[[np.ndarray], np.ndarray],
+    anchor: np.ndarray,
+    theta: np.ndarray,
 ) -> np.ndarray:
-    """The best point found on the boundary of a region that is star-shaped around ``anchor``, near theta (D,).
+    """The best point found on the boundary of a region that is star-shaped around ``anchor``, near
+    theta (D,).
 
-    Tangent Newton steps, each pulled back to the region along the ray from the anchor. Only a membership test is needed:
-    the outward normal comes from how the boundary point of a ray turns when the ray does.
+    Tangent Newton steps, each pulled back to the region along the ray from the anchor. Only a
+    membership test is needed: the outward normal comes from how the boundary point of a ray turns
+    when the ray does.
     """
     theta = segment_to_boundary(inside, anchor, theta[None])[0]
     value, grad = objective.value_grad(theta)
     for _ in range(60):
         precision = objective.precision(theta)
-        unit = units(precision)  # everything in standard errors, so that no coordinate's unit matters
+        # everything in standard errors, so that no coordinate's unit matters
+        unit = units(precision)
         normal = _normal(inside, anchor, theta, unit)
         values, vectors = np.linalg.eigh(precision / np.outer(unit, unit))
-        size = np.maximum(np.abs(values), 1e-8 * max(np.abs(values).max(initial=0.0), np.finfo(float).tiny))
+        size = np.maximum(
+            np.abs(values), 1e-8 * max(np.abs(values).max(initial=0.0), np.finfo(float).tiny)
+        )
         towards, outward = (vectors @ ((vectors.T @ part) / size) for part in (grad / unit, normal))
         excess = float(normal @ towards) / max(float(normal @ outward), np.finfo(float).tiny)
         move = (towards - max(excess, 0.0) * outward) / unit  # an inward step needs no correction
@@ -523,14 +636,24 @@ def climb_boundary(
     return theta
 
 
-def _normal(inside: Callable[[np.ndarray], np.ndarray], anchor: np.ndarray, theta: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """Gradient at theta of the region's gauge around the anchor, by central differences: (D,), of coordinates times `unit`."""
+def _normal(
+    inside: Callable[[np.ndarray], np.ndarray],
+    anchor: np.ndarray,
+    theta: np.ndarray,
+    unit: np.ndarray,
+) -> np.ndarray:
+    """Gradient at theta of the region's gauge around the anchor, by central differences: (D,),
+    of coordinates times `unit`.
+    """
     nudge = 1e-4 * float(np.linalg.norm(unit * (theta - anchor)))
     if nudge == 0.0:
         return np.zeros(len(theta))  # the anchor itself is the best point
     steps = nudge * np.diag(1 / unit)
     around = np.concatenate([theta + steps, theta - steps])
-    rays = anchor + 2.0 * (around - anchor)  # well outside, so that the segment crosses the boundary
+    # well outside, so that the segment crosses the boundary
+    rays = anchor + 2.0 * (around - anchor)
     reach = np.linalg.norm(unit * (segment_to_boundary(inside, anchor, rays) - anchor), axis=1)
-    gauge = np.linalg.norm(unit * (around - anchor), axis=1) / np.maximum(reach, np.finfo(float).tiny)
+    gauge = np.linalg.norm(unit * (around - anchor), axis=1) / np.maximum(
+        reach, np.finfo(float).tiny
+    )
     return (gauge[: len(theta)] - gauge[len(theta) :]) / (2 * nudge)

@@ -1,8 +1,10 @@
-"""What the algorithm asks of a learned model: take in rows, keep snapshots, bound a functional at today's contexts.
+"""What the algorithm asks of a learned model: take in rows, keep snapshots, bound a functional at
+today's contexts.
 
-Three learners answer this protocol: `linear_gaussian` (exact, closed form), `finite` (exact, member list) and `programs`
-(any differentiable program, by ascent); a fourth, `drawn`, stands around one of them and reads its bounds off draws. All are
-immutable: `absorb` and `refit` return a new learner and leave the old one valid, so that the algorithm around them stays pure.
+Three learners answer this protocol: `linear_gaussian` (exact, closed form), `finite` (exact, member
+list) and `programs` (any differentiable program, by ascent); a fourth, `drawn`, stands around one
+of them and reads its bounds off draws. All are immutable: `absorb` and `refit` return a new learner
+and leave the old one valid, so that the algorithm around them stays pure.
 
 Axis letters: n contexts, K actions, B snapshots, D flat parameters.
 """
@@ -34,15 +36,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrawnValues:
-    """A functional at weighted draws of the parameters: what a claim about a whole policy is read off."""
+    """A functional at weighted draws of the parameters: what a claim about a whole policy is
+    read off.
+    """
 
     values: np.ndarray  # (S, n, K)
     weights: np.ndarray  # (S,), which sum to one
-    level: float  # of the quantile that is claimed, Monte Carlo error allowed for; above 1 there are too few draws to claim one
+    # of the quantile that is claimed, Monte Carlo error allowed for; above 1 there are too few
+    # draws to claim one
+    level: float
 
     def quantile(self, values: np.ndarray) -> np.ndarray:
         """Of values (S, m) at these draws: (m,)."""
-        return np.take_along_axis(values, quantile_index(values, self.weights, self.level)[None], axis=0)[0]
+        return np.take_along_axis(
+            values, quantile_index(values, self.weights, self.level)[None], axis=0
+        )[0]
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,8 @@ class UsedDraws:
     """Where the draws behind a claim are really from, and what they are worth."""
 
     asked: str  # the source that was asked for
-    source: str  # the one that was used: another where draws of that one cannot stand for the posterior
+    # the one that was used: another where draws of that one cannot stand for the posterior
+    source: str
     size: int
     ess: float
     khat: float | None  # Pareto's shape of their weights; None without weights
@@ -58,33 +67,51 @@ class UsedDraws:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A functional's plausible range at n contexts for all K actions, over everything the data still allow."""
+    """A functional's plausible range at n contexts for all K actions, over everything the data
+    still allow.
+    """
 
     estimate: np.ndarray  # (n, K) at the current fit, clipped to the functional's range
     lower: np.ndarray  # (n, K)
     upper: np.ndarray  # (n, K)
     method: str  # "exact", "outer" (certified, a little wide), "profiled", "ascent" or "sampled"
-    guaranteed: bool  # whether the radius rule AND the way the bound was computed are proved to cover
+    # whether the radius rule AND the way the bound was computed are proved to cover
+    guaranteed: bool
     rule: str  # the radius rule in one sentence, with its delta
     note: str = ""  # anything a reader of the certificate should know, "" if nothing
-    find_witness: Callable[[], np.ndarray | None] = lambda: None  # see `witness`; asked when that is first read
+    # see `witness`; asked when that is first read
+    find_witness: Callable[[], np.ndarray | None] = lambda: None
     empty: bool = False  # no parameter is left: the class, or what was declared of it, is refuted
-    free_lower: np.ndarray | None = None  # (n, K) before the functional's declared range cuts it; -inf where open
+    # (n, K) before the functional's declared range cuts it; -inf where open
+    free_lower: np.ndarray | None = None
     free_upper: np.ndarray | None = None  # (n, K) inf where open
-    credible: float | None = None  # the posterior probability with which each upper value holds, if that is the claim
-    drawn: DrawnValues | None = None  # what a policy's own cost is read off, if the claim is about the policy as a whole
+    # the posterior probability with which each upper value holds, if that is the claim
+    credible: float | None = None
+    # what a policy's own cost is read off, if the claim is about the policy as a whole
+    drawn: DrawnValues | None = None
     used: UsedDraws | None = None  # what those draws are
-    find_watched: Callable[[], Bounds] | None = None  # those that declarations are held against, if not these; see `watched`
+    # those that declarations are held against, if not these; see `watched`
+    find_watched: Callable[[], Bounds] | None = None
 
     def only(self, i: int) -> Bounds:
         """Range and draws at one of the contexts; what else there is stays as it is."""
         one = slice(i, i + 1)
-        drawn = None if self.drawn is None else replace(self.drawn, values=self.drawn.values[:, one])
-        return replace(self, estimate=self.estimate[one], lower=self.lower[one], upper=self.upper[one], drawn=drawn)
+        drawn = (
+            None if self.drawn is None else replace(self.drawn, values=self.drawn.values[:, one])
+        )
+        return replace(
+            self,
+            estimate=self.estimate[one],
+            lower=self.lower[one],
+            upper=self.upper[one],
+            drawn=drawn,
+        )
 
     @cached_property
     def witness(self) -> np.ndarray | None:
-        """(n, K, D) flat parameters at the upper value (finite class: (n, K) member indices); None where there are none."""
+        """(n, K, D) flat parameters at the upper value (finite class: (n, K) member indices);
+        None where there are none.
+        """
         return self.find_witness()
 
     @cached_property
@@ -95,12 +122,16 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Trail:
-    """The same functional under every snapshot in turn: what each past round would have seen at today's contexts."""
+    """The same functional under every snapshot in turn: what each past round would have seen at
+    today's contexts.
+    """
 
     estimate: np.ndarray  # (n, B, K)
-    lower: np.ndarray  # (n, B, K), already the running intersection over snapshots 0..b where the set is exact
+    # (n, B, K), already the running intersection over snapshots 0..b where the set is exact
+    lower: np.ndarray
     upper: np.ndarray  # (n, B, K)
-    approximate: bool = False  # the bounds only steer exploration: those of today must come from `Learner.bounds`
+    # the bounds only steer exploration: those of today must come from `Learner.bounds`
+    approximate: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,63 +171,89 @@ class Learner(Protocol):
         ...
 
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Learner:
-        """Take in m rows told together. Predictives are fixed before the batch: R += sum log q(y_i), then the rows join.
+        """Take in m rows told together. Predictives are fixed before the batch: R += sum log
+        q(y_i), then the rows join.
 
-        Rows come in the order of decision ids, whatever the order in which they were told: a learner may use it.
+        Rows come in the order of decision ids, whatever the order in which they were told: a
+        learner may use it.
         """
         ...
 
     def refit(self) -> Learner:
-        """Fit to all rows absorbed and append a snapshot. A failed fit keeps the last good one and says so in `status`."""
+        """Fit to all rows absorbed and append a snapshot. A failed fit keeps the last good one
+        and says so in `status`.
+        """
         ...
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        """Today's bounds at contexts x (n, dx) for actions 0..K-1, under the newest snapshot (intersected with older)."""
+        """Today's bounds at contexts x (n, dx) for actions 0..K-1, under the newest snapshot
+        (intersected with older).
+        """
         ...
 
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
-        """Estimate and range at x, from the set where that is cheap, else a few posterior standard deviations."""
+        """Estimate and range at x, from the set where that is cheap, else a few posterior
+        standard deviations.
+        """
         ...
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
-        """Every snapshot's estimate and bounds at x; cheap enough to be called at every decision."""
+        """Every snapshot's estimate and bounds at x; cheap enough to be called at every
+        decision.
+        """
         ...
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
-        """sup over the confidence set of sum_i (T(theta)_i - T(theta_hat)_i)^2 over the rows absorbed (for the bonus weight)."""
+        """sup over the confidence set of sum_i (T(theta)_i - T(theta_hat)_i)^2 over the rows
+        absorbed (for the bonus weight).
+        """
         ...
 
-    # what monitors ask: no decision rests on it ---------------------------------------------------------------------------
+    # what monitors ask: no decision rests on it ---------------------------------------------------
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        """Whether outcomes at contexts x (n, dx) are single numbers whose predictive has a distribution function."""
+        """Whether outcomes at contexts x (n, dx) are single numbers whose predictive has a
+        distribution function.
+        """
         ...
 
-    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predictive_cdf(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """P(Y < y) and P(Y <= y) before y is learned: x (n, dx), a (n,), y (n,) -> (n,), (n,)."""
         ...
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
-        """log of the densities of those distributions, summed over the n rows. Asked only if `refutable`."""
+        """log of the densities of those distributions, summed over the n rows. Asked only if
+        `refutable`.
+        """
         ...
 
     @property
     def refutable(self) -> bool:
-        """Whether the largest log-likelihood over the class is known: in closed form, by enumeration, or as it is concave."""
+        """Whether the largest log-likelihood over the class is known: in closed form, by
+        enumeration, or as it is concave.
+        """
         ...
 
     def mark(self) -> np.ndarray:
-        """Where the log-likelihood of every parameter stands, as one flat array: `top` counts from there."""
+        """Where the log-likelihood of every parameter stands, as one flat array: `top` counts
+        from there.
+        """
         ...
 
     def top(self, since: np.ndarray) -> float:
-        """The largest log-likelihood of any parameter for the rows after a mark; inf where it is not known for certain."""
+        """The largest log-likelihood of any parameter for the rows after a mark; inf where it is
+        not known for certain.
+        """
         ...
 
-    # storing --------------------------------------------------------------------------------------------------------------
+    # storing --------------------------------------------------------------------------------------
 
     def stored(self, out: Writer) -> Tree:
-        """Everything that the data made of the learner, for a snapshot; see `gedppl.learning.storing`."""
+        """Everything that the data made of the learner, for a snapshot; see
+        `gedppl.learning.storing`.
+        """
         ...
 
     def restored(self, read: Reader, tree: Tree) -> Learner:
@@ -204,20 +261,23 @@ class Learner(Protocol):
         ...
 
 
-# ======================================================================================================================
-# The predictive density that a likelihood-ratio set is measured against, as a weighted set of parameters.
+# ==================================================================================================
+# The predictive density that a likelihood-ratio set is measured against, as a weighted set of
+# parameters.
 #
-# Particles theta_m with weights w_m, fixed before a batch of outcomes arrives, predict it jointly with
+# Particles theta_m with weights w_m, fixed before a batch of outcomes arrives, predict it jointly
+# with
 #
 #     q(y_1, ..., y_k) = sum_m w_m prod_i p(y_i | x_i, a_i, theta_m),
 #
-# then w_m is multiplied by the batch's likelihood. q is symmetric in the rows of a batch and integrates to one, so the
-# product over batches divided by the truth's likelihood is a nonnegative martingale whatever the particles are: a poor set
-# costs width, never coverage. (The rows of a batch may also have been collected one after another, each on what the
-# earlier ones showed: every term of the sum is a martingale of its own.)
+# then w_m is multiplied by the batch's likelihood. q is symmetric in the rows of a batch and
+# integrates to one, so the product over batches divided by the truth's likelihood is a nonnegative
+# martingale whatever the particles are: a poor set costs width, never coverage. (The rows of a
+# batch may also have been collected one after another, each on what the earlier ones showed: every
+# term of the sum is a martingale of its own.)
 #
 # Axis letters: M particles, n rows, D flat parameters.
-# ======================================================================================================================
+# ==================================================================================================
 
 PARTICLES = 128
 FROM_PRIOR = 16
@@ -233,11 +293,12 @@ class Particles:
     log_weights: np.ndarray
 
     def predict(self, rows: np.ndarray) -> tuple[float, Particles]:
-        """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the particles reweighted by it.
+        """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the
+        particles reweighted by it.
 
-        A particle whose log-likelihood is not a finite number counts as density zero. That makes q integrate to less than
-        one, which keeps the set valid; renormalising after the outcome was seen would not. If no particle is left, log q
-        is -inf and the weights stay.
+        A particle whose log-likelihood is not a finite number counts as density zero. That makes q
+        integrate to less than one, which keeps the set valid; renormalising after the outcome was
+        seen would not. If no particle is left, log q is -inf and the weights stay.
         """
         sums = rows.sum(axis=1)
         joint = self.log_weights + np.where(np.isfinite(sums), sums, -np.inf)
@@ -248,7 +309,9 @@ class Particles:
 
 
 def prior_draws(cls: DensityClass, n: int, seed: int, unit: np.ndarray | float = 1.0) -> np.ndarray:
-    """(n, D) from the class's prior; coordinates without one are spread over several scales around `initial`, in units (D,)."""
+    """(n, D) from the class's prior; coordinates without one are spread over several scales
+    around `initial`, in units (D,).
+    """
     draws = np.array(cls.draw_prior(n, seed), float)
     spread = np.resize(PRIOR_SCALES, n)[:, None] * unit
     return np.where(cls.prior_free, cls.initial + spread * (draws - cls.initial), draws)
@@ -260,8 +323,16 @@ def at_start(cls: DensityClass, seed: int, unit: np.ndarray | float = 1.0) -> Pa
     return Particles(theta, np.full(PARTICLES, -np.log(PARTICLES)))
 
 
-def laplace(cls: DensityClass, theta: np.ndarray, precision: np.ndarray, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
-    """After a fit: theta, draws from N(theta, precision^-1) in opposite pairs, and a few from the prior."""
+def laplace(
+    cls: DensityClass,
+    theta: np.ndarray,
+    precision: np.ndarray,
+    seed: int,
+    unit: np.ndarray | float = 1.0,
+) -> Particles:
+    """After a fit: theta, draws from N(theta, precision^-1) in opposite pairs, and a few from
+    the prior.
+    """
     pairs = (PARTICLES - FROM_PRIOR - 1) // 2 + 1
     base = np.random.default_rng(seed).standard_normal((pairs, cls.dim))  # the same at every refit
     chol = np.linalg.cholesky(positive_definite(precision))
@@ -271,10 +342,22 @@ def laplace(cls: DensityClass, theta: np.ndarray, precision: np.ndarray, seed: i
     return Particles(draws, np.full(PARTICLES, -np.log(PARTICLES)))
 
 
-def drawn(cls: DensityClass, theta: np.ndarray, sampled: np.ndarray, seed: int, unit: np.ndarray | float = 1.0) -> Particles:
+def drawn(
+    cls: DensityClass,
+    theta: np.ndarray,
+    sampled: np.ndarray,
+    seed: int,
+    unit: np.ndarray | float = 1.0,
+) -> Particles:
     """After a fit: theta, draws (M', D) from any source, and a few from the prior."""
     room = PARTICLES - FROM_PRIOR - 1
-    every = np.vstack([theta[None], np.resize(sampled, (room, cls.dim)), prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
+    every = np.vstack(
+        [
+            theta[None],
+            np.resize(sampled, (room, cls.dim)),
+            prior_draws(cls, FROM_PRIOR, seed + 1, unit),
+        ]
+    )
     return Particles(every, np.full(PARTICLES, -np.log(PARTICLES)))
 
 
@@ -285,11 +368,15 @@ def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.nda
     return theta + solve_triangular(chol, base.T, lower=True, trans=1).T
 
 
-# mixtures -------------------------------------------------------------------------------------------------------------
+# mixtures -----------------------------------------------------------------------------------------
 
 
-def mixed_cdf(parts: Sequence[tuple[np.ndarray, Density]], y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P(Y < y) and P(Y <= y) of a mixture: weights (M,) and densities of batch (M, n), part by part; y (n,)."""
+def mixed_cdf(
+    parts: Sequence[tuple[np.ndarray, Density]], y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """P(Y < y) and P(Y <= y) of a mixture: weights (M,) and densities of batch (M, n), part by
+    part; y (n,).
+    """
     return _mixed(parts, np.nextafter(y, -np.inf)), _mixed(parts, y)
 
 
@@ -303,9 +390,17 @@ def _mixed(parts: Sequence[tuple[np.ndarray, Density]], y: np.ndarray) -> np.nda
 
 
 def mixed_log_density(log_weights: np.ndarray, rows: np.ndarray) -> float:
-    """sum_i log sum_m w_m p_m(y_i), from log weights (M,) and log densities (M, n); no number counts as density zero."""
+    """sum_i log sum_m w_m p_m(y_i), from log weights (M,) and log densities (M, n); no number
+    counts as density zero.
+    """
     with np.errstate(divide="ignore"):
-        return float(np.sum(np.logaddexp.reduce(log_weights[:, None] + np.where(np.isnan(rows), -np.inf, rows), axis=0)))
+        return float(
+            np.sum(
+                np.logaddexp.reduce(
+                    log_weights[:, None] + np.where(np.isnan(rows), -np.inf, rows), axis=0
+                )
+            )
+        )
 
 
 def have_cdfs(densities: Sequence[Density]) -> bool:
@@ -318,16 +413,18 @@ def have_cdfs(densities: Sequence[Density]) -> bool:
         return False
 
 
-# ======================================================================================================================
-# Which rows speak about an action: groups of actions that own parameters, and the share of delta that each group's set gets.
+# ==================================================================================================
+# Which rows speak about an action: groups of actions that own parameters, and the share of delta
+# that each group's set gets.
 #
-# An e-process may leave out rows by any rule that does not look at their outcomes, for instance all rows of other actions. Its
-# evidence is paid per parameter: K actions with d parameters of their own cost (K d / 2) log n in one common process, and
-# (d / 2) log n + log K in one for each. What an action depends on is known before any data; were it read wrongly, sets would be
-# wider, never wrong: every group's set is valid by itself.
+# An e-process may leave out rows by any rule that does not look at their outcomes, for instance all
+# rows of other actions. Its evidence is paid per parameter: K actions with d parameters of their
+# own cost (K d / 2) log n in one common process, and (d / 2) log n + log K in one for each. What an
+# action depends on is known before any data; were it read wrongly, sets would be wider, never
+# wrong: every group's set is valid by itself.
 #
 # Axis letters: K actions, D flat parameters.
-# ======================================================================================================================
+# ==================================================================================================
 
 PROBES = 24
 PROGRAM_PROBES = 4  # settings and outcomes of a program
@@ -360,8 +457,8 @@ class Group:
 def named(groups: Sequence[Group]) -> str:
     """The groups in words; of many, the first few.
 
-    >>> named([Group(None, 0.1, 6), *(Group((a,), 0.3, 2) for a in range(3))])
-    'all rows (6 parameters), action 0 (2 parameters), action 1 (2 parameters), action 2 (2 parameters)'
+    >>> named([Group(None, 0.1, 6), *(Group((a,), 0.3, 2) for a in range(2))])
+    'all rows (6 parameters), action 0 (2 parameters), action 1 (2 parameters)'
     """
     rest = len(groups) - SHOWN
     return ", ".join([*map(str, groups[:SHOWN]), *[f"and {rest} more"] * (rest > 0)])
@@ -372,11 +469,13 @@ def one_group(dim: int) -> tuple[Group, ...]:
 
 
 def action_groups(depends: np.ndarray, wanted: Sequence[int] | None = None) -> tuple[Group, ...]:
-    """Groups for actions that depend on parameters as `depends` (K, D) says; `wanted`: those whose bounds will be asked for.
+    """Groups for actions that depend on parameters as `depends` (K, D) says; `wanted`: those whose
+    bounds will be asked for.
 
-    Components of the graph of actions and parameters, if there are several: one group each, and a tenth of delta for all rows
-    (for actions that come later, for those not wanted, and for what a wrong reading would miss). One component in which at
-    least two actions own parameters: half of delta for all rows, half for the actions. Otherwise all rows alone.
+    Components of the graph of actions and parameters, if there are several: one group each, and a
+    tenth of delta for all rows (for actions that come later, for those not wanted, and for what a
+    wrong reading would miss). One component in which at least two actions own parameters: half of
+    delta for all rows, half for the actions. Otherwise all rows alone.
 
     >>> [str(g) for g in action_groups(np.kron(np.eye(2, dtype=bool), np.ones((1, 3), bool)))]
     ['all rows (6 parameters)', 'action 0 (3 parameters)', 'action 1 (3 parameters)']
@@ -385,7 +484,8 @@ def action_groups(depends: np.ndarray, wanted: Sequence[int] | None = None) -> t
     actions = range(K) if wanted is None else wanted
     if D == 0 or K < 2:
         return one_group(D)
-    every = _components(depends, [a for a in range(K) if depends[a].any()])  # what has no parameters needs no set
+    # what has no parameters needs no set
+    every = _components(depends, [a for a in range(K) if depends[a].any()])
     parts = [part for part in every if set(part) & set(actions)]
     if len(every) > 1 and parts:
         share = (1 - WHOLE) / len(parts)
@@ -415,27 +515,39 @@ def _components(depends: np.ndarray, actions: Sequence[int]) -> list[tuple[int, 
 
 
 def program_dependence(cls: DensityClass, n_actions: int, x: np.ndarray) -> np.ndarray:
-    """The same for a program without a known predictor: where the log-density has a slope, at draws from the prior.
+    """The same for a program without a known predictor: where the log-density has a slope, at draws
+    from the prior.
 
-    Tried at x (1, dx) alone, since a program may refuse contexts made up for it, on outcomes drawn where fits start. A parameter
-    that is idle there (its column is 0) is overlooked, which costs width and nothing else. Where a slope is no number, or no
-    outcome can be drawn, every action is taken to depend on everything.
+    Tried at x (1, dx) alone, since a program may refuse contexts made up for it, on outcomes drawn
+    where fits start. A parameter that is idle there (its column is 0) is overlooked, which costs
+    width and nothing else. Where a slope is no number, or no outcome can be drawn, every action is
+    taken to depend on everything.
     """
     theta = np.vstack([cls.initial, np.asarray(cls.draw_prior(PROGRAM_PROBES - 1, 0), float)])
     actions = np.arange(n_actions)
     try:
-        drawn = cls.density_at(theta[0], np.repeat(x, n_actions, axis=0), actions).sample(0, len(theta))  # (probes, K, ...)
+        # (probes, K, ...)
+        drawn = cls.density_at(theta[0], np.repeat(x, n_actions, axis=0), actions).sample(
+            0, len(theta)
+        )
         same = np.repeat(x, len(theta), axis=0)
         rows = [Rows.of(same, np.full(len(theta), action), drawn[:, action]) for action in actions]
         slopes = np.array([cls.total_grad(theta, part)[1] for part in rows])  # (K, probes, D)
     except GedError:
         return np.ones((n_actions, cls.dim), bool)
     usable = np.isfinite(slopes).all(axis=(0, 2))  # at a draw far out a log-density may overflow
-    return np.any(slopes[:, usable] != 0, axis=1) if usable.any() else np.ones((n_actions, cls.dim), bool)
+    return (
+        np.any(slopes[:, usable] != 0, axis=1)
+        if usable.any()
+        else np.ones((n_actions, cls.dim), bool)
+    )
 
 
-def dependence(gradients: Callable[[np.ndarray, np.ndarray], np.ndarray], n_actions: int, x: np.ndarray) -> np.ndarray:
-    """Which parameters each action's outcome depends on, (K, D) bool, by trying contexts around x (1, dx).
+def dependence(
+    gradients: Callable[[np.ndarray, np.ndarray], np.ndarray], n_actions: int, x: np.ndarray
+) -> np.ndarray:
+    """Which parameters each action's outcome depends on, (K, D) bool, by trying contexts around x
+    (1, dx).
 
     `gradients(x, a)` gives (n, D); an entry that is not a number counts as a dependence.
     """
@@ -444,5 +556,8 @@ def dependence(gradients: Callable[[np.ndarray, np.ndarray], np.ndarray], n_acti
     tried = np.vstack([x, near, np.arange(4.0)[:, None] * np.ones((1, x.shape[1]))])
     actions = np.arange(n_actions)
     # one context at a time: rows as many as a decision asks for, so that nothing is compiled twice
-    found = [np.asarray(gradients(np.repeat(row[None], n_actions, axis=0), actions), float) != 0 for row in tried]
+    found = [
+        np.asarray(gradients(np.repeat(row[None], n_actions, axis=0), actions), float) != 0
+        for row in tried
+    ]
     return np.any(found, axis=0)  # NaN differs from 0

@@ -1,8 +1,8 @@
 """The log-likelihood of a growing history, for many parameters at once.
 
-Three forms with one face: `PredictorData` keeps the features of a class with a linear predictor, `OrderedData` the edges of
-ordered outcomes, and both need NumPy alone; `ProgramData` asks the program. All are immutable: `append` returns a new history
-and leaves the old one valid.
+Three forms with one face: `PredictorData` keeps the features of a class with a linear predictor,
+`OrderedData` the edges of ordered outcomes, and both need NumPy alone; `ProgramData` asks the
+program. All are immutable: `append` returns a new history and leaves the old one valid.
 
 Axis letters: M parameter settings, n rows, D flat parameters.
 """
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
     from gedppl.programs.contract import DensityClass, OrderedPredictor
 
 
-TOP = 1e-4  # nats still to gain at which a climb ends; on separable data a smaller number would run far off
+# nats still to gain at which a climb ends; on separable data a smaller number would run far off
+TOP = 1e-4
 
 
 class Data(Protocol):
     """Rows and their log-likelihood."""
 
     n: int
-    concave: bool  # whether the log-likelihood is known to be concave in theta, so that its sets are convex
+    # whether the log-likelihood is known to be concave in theta, so that its sets are convex
+    concave: bool
 
     @property
     def smooth(self) -> bool:
@@ -68,7 +70,9 @@ class Data(Protocol):
         ...
 
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """What one outcome at rows x (n, dx), a (n,) tells of each coordinate near theta (D,), about: (D,). None is needed."""
+        """What one outcome at rows x (n, dx), a (n,) tells of each coordinate near theta (D,),
+        about: (D,). None is needed.
+        """
         ...
 
 
@@ -84,13 +88,16 @@ class ProgramData:
         return ProgramData(self.cls, Rows.empty(self.rows.x.shape[1], self.rows.y.shape[1:]))
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramData:
-        return ProgramData(self.cls, self.rows.append(x, a, y) if self.n else Rows.of(x, a, y))  # the first set the width
+        # the first set the width
+        return ProgramData(self.cls, self.rows.append(x, a, y) if self.n else Rows.of(x, a, y))
 
     def between(self, start: int, stop: int) -> ProgramData:
         if start == 0 and stop == self.n:
             return self
         rows = self.rows
-        return ProgramData(self.cls, Rows.of(rows.x[start:stop], rows.a[start:stop], rows.y[start:stop]))
+        return ProgramData(
+            self.cls, Rows.of(rows.x[start:stop], rows.a[start:stop], rows.y[start:stop])
+        )
 
     def row_values(self, theta: np.ndarray) -> np.ndarray:
         rows = self.rows
@@ -120,15 +127,19 @@ class ProgramData:
 
 
 class PredictorData:
-    """From eta = features @ theta + offset; log-concave in theta for every family of `one_predictor`.
+    """From eta = features @ theta + offset; log-concave in theta for every family of
+    `one_predictor`.
 
-    The features, the offset and the family's fixed arguments are the columns of one growing `Rows`. Where a link has a domain,
-    sums over rows go by its concave continuation, which makes a set larger; `row_values`, which predictives rest on, do not.
+    The features, the offset and the family's fixed arguments are the columns of one growing `Rows`.
+    Where a link has a domain, sums over rows go by its concave continuation, which makes a set
+    larger; `row_values`, which predictives rest on, do not.
     """
 
     concave = True
 
-    def __init__(self, predictor: LinearPredictor, dim: int, table: Rows | None, names: tuple[str, ...]) -> None:
+    def __init__(
+        self, predictor: LinearPredictor, dim: int, table: Rows | None, names: tuple[str, ...]
+    ) -> None:
         self.predictor, self.dim, self.table, self.names = predictor, dim, table, names
         self.n = 0 if table is None else table.n
         self.family = FAMILIES[predictor.family, predictor.link]
@@ -148,13 +159,16 @@ class PredictorData:
     def columns(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         """features | offset | fixed arguments: (n, D + 1 + ...) and the fixed arguments' names."""
         n = len(a)
-        take = np.zeros(1 if n == 1 else bucket(n), np.int64)  # padded, so that a backend compiles a handful of shapes
+        # padded, so that a backend compiles a handful of shapes
+        take = np.zeros(1 if n == 1 else bucket(n), np.int64)
         take[:n] = np.arange(n)
         x, a = x[take], a[take]
         fixed = self.predictor.fixed(x, a)
         parts = [self.predictor.offset(x, a), *fixed.values()]
         flat = [np.broadcast_to(np.asarray(part, float), len(a))[:, None] for part in parts]
-        return np.hstack([np.asarray(self.predictor.features(x, a), float), *flat])[:n], tuple(fixed)
+        return np.hstack([np.asarray(self.predictor.features(x, a), float), *flat])[:n], tuple(
+            fixed
+        )
 
     def fixed_names(self, x: np.ndarray, a: np.ndarray) -> tuple[str, ...]:
         """Names of the family's other arguments, in the order of the columns."""
@@ -186,7 +200,9 @@ class PredictorData:
         """The outcomes' densities (M, n) at theta (M, D) and rows x (n, dx), a (n,)."""
         columns, names = self.columns(np.asarray(x, float), np.asarray(a))
         eta, D = theta @ columns[:, : self.dim].T + columns[:, self.dim], self.dim
-        fixed = {name: np.broadcast_to(columns[:, D + 1 + j], eta.shape) for j, name in enumerate(names)}
+        fixed = {
+            name: np.broadcast_to(columns[:, D + 1 + j], eta.shape) for j, name in enumerate(names)
+        }
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             return self.density(eta, fixed)
 
@@ -216,7 +232,9 @@ class PredictorData:
         return value.sum(axis=-1), score @ self.features
 
     def _bernoulli_value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same sums in one pass, block by block so that they stay in the cache: about five times as fast."""
+        """The same sums in one pass, block by block so that they stay in the cache: about five
+        times as fast.
+        """
         assert self.table is not None
         table, y, D = self.table.x, self.table.y, self.dim
         value = theta @ (y @ table[:, :D]) + y @ table[:, D]
@@ -250,7 +268,9 @@ class PredictorData:
         return tail / np.square(1.0 + tail)
 
     def informations(self, theta: np.ndarray) -> np.ndarray:
-        """`information` at every theta (M, D): (M, D, D), block by block so that it stays in the cache."""
+        """`information` at every theta (M, D): (M, D, D), block by block so that it stays in the
+        cache.
+        """
         M, D = theta.shape
         total = np.zeros((M, D * D))
         size = max(64, 40_000 // max(M, D * D))
@@ -262,7 +282,9 @@ class PredictorData:
         return total.reshape(M, D, D)
 
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """As if one outcome told the predictor up to one, or up to the noise's scale where there is one."""
+        """As if one outcome told the predictor up to one, or up to the noise's scale where there
+        is one.
+        """
         columns, names = self.columns(x, a)
         noise = columns[:, [self.dim + 1 + names.index("scale")]] if "scale" in names else 1.0
         return np.mean((columns[:, : self.dim] / noise) ** 2, axis=0)
@@ -271,8 +293,9 @@ class PredictorData:
 class OrderedData:
     """From the edges of ordered outcomes: see `gedppl.learning.ordered`.
 
-    The terms' features and offsets are the columns of one growing `Rows`, with the row a term belongs to as its action and the
-    term's kind as its outcome. Gaps are few and often equal (all rows of an action share theirs), so equal ones are counted.
+    The terms' features and offsets are the columns of one growing `Rows`, with the row a term
+    belongs to as its action and the term's kind as its outcome. Gaps are few and often equal (all
+    rows of an action share theirs), so equal ones are counted.
     """
 
     concave, smooth = True, True
@@ -289,13 +312,17 @@ class OrderedData:
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> OrderedData:
         columns, row, kind = terms_of(self.ordered, np.asarray(x, float), np.asarray(a), y)
-        return OrderedData(self.ordered, self.dim, self.n + len(y), self.table.append(columns, self.n + row, kind))
+        return OrderedData(
+            self.ordered, self.dim, self.n + len(y), self.table.append(columns, self.n + row, kind)
+        )
 
     def between(self, start: int, stop: int) -> OrderedData:
         if start == 0 and stop == self.n:
             return self
         first, last = np.searchsorted(self.table.a, (start, stop))
-        table = Rows.of(self.table.x[first:last], self.table.a[first:last] - start, self.table.y[first:last])
+        table = Rows.of(
+            self.table.x[first:last], self.table.a[first:last] - start, self.table.y[first:last]
+        )
         return OrderedData(self.ordered, self.dim, stop - start, table)
 
     @cached_property
@@ -315,7 +342,8 @@ class OrderedData:
         argument = theta @ self.table.x[:, : self.dim].T + self.table.x[:, self.dim]
         kind = self.table.y
         logs = np.where(kind == GAP, gap_terms(argument)[0], edge_terms(argument, kind))
-        starts = np.searchsorted(self.table.a, np.arange(self.n))  # every row has a term, so no segment is empty
+        # every row has a term, so no segment is empty
+        starts = np.searchsorted(self.table.a, np.arange(self.n))
         return np.add.reduceat(logs, starts, axis=1) if self.n else np.zeros((len(theta), 0))
 
     def _gap_terms(self, theta: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -347,31 +375,45 @@ class OrderedData:
         gaps, counts = self.gaps
         features = gaps[:, : self.dim]
         curvature = self._gap_terms(theta)[2] * counts
-        return self.edges.informations(theta) + np.einsum("mg,gi,gj->mij", curvature, features, features, optimize=True)
+        return self.edges.informations(theta) + np.einsum(
+            "mg,gi,gj->mij", curvature, features, features, optimize=True
+        )
 
 
 def climb(
-    data: Data, theta: np.ndarray, precision: np.ndarray | None = None, steps: int = 25, enough: float = TOP, far: float = np.inf
+    data: Data,
+    theta: np.ndarray,
+    precision: np.ndarray | None = None,
+    steps: int = 25,
+    enough: float = TOP,
+    far: float = np.inf,
 ) -> np.ndarray:
-    """The top of the log-likelihood near theta (D,), by damped Newton steps; where it has no top, a point high up.
+    """The top of the log-likelihood near theta (D,), by damped Newton steps; where it has no top, a
+    point high up.
 
-    Directions without curvature are left alone. A step that promises less than `enough` nats is not taken, and none is
-    longer than `far` (1 + |theta|), both in standard errors of one row at the start. Nothing rests on this being a maximum: a
-    confidence set is defined by log-likelihood and threshold, this is only where the search inside it starts.
+    Directions without curvature are left alone. A step that promises less than `enough` nats is not
+    taken, and none is longer than `far` (1 + |theta|), both in standard errors of one row at the
+    start. Nothing rests on this being a maximum: a confidence set is defined by log-likelihood and
+    threshold, this is only where the search inside it starts.
     """
     value, grad = (part[0] for part in data.value_grad(theta[None]))
     before = theta
     ruler = None
     for _ in range(steps):
         information = data.information(theta) if precision is None else precision
-        if not np.isfinite(information).all():  # too high up: a likelihood without a top ran out of numbers
+        # too high up: a likelihood without a top ran out of numbers
+        if not np.isfinite(information).all():
             return before
         unit = units(information)
         values, vectors = np.linalg.eigh(information / np.outer(unit, unit))
         floor = 1e-9 * max(float(np.abs(values).max(initial=0.0)), 1e-300)
         along = vectors.T @ (grad / unit)
         curved = np.abs(values) > floor
-        step = vectors @ np.divide(along, np.abs(values), out=np.zeros_like(along), where=curved) / unit
+        step = (
+            vectors
+            @ np.divide(along, np.abs(values), out=np.zeros_like(along), where=curved)
+            / unit
+        )
         gain = float(grad @ step)
         if not np.isfinite(gain) or gain < enough:
             return theta

@@ -1,8 +1,10 @@
-"""The exact learner for y ~ Normal(features(x, a) @ theta + offset(x, a), scale(x, a)) with known scale.
+"""The exact learner for y ~ Normal(features(x, a) @ theta + offset(x, a), scale(x, a)) with known
+scale.
 
-Everything is closed form: the posterior mean as the fit, anytime confidence ellipsoids (`ellipsoids`) for all rows and for
-each group of actions with parameters of its own (`groups`), and the range of a functional over them. A row costs a rank-one
-update, a refit a few small factorisations. Immutable: `absorb` and `refit` return a new learner.
+Everything is closed form: the posterior mean as the fit, anytime confidence ellipsoids
+(`ellipsoids`) for all rows and for each group of actions with parameters of its own (`groups`), and
+the range of a functional over them. A row costs a rank-one update, a refit a few small
+factorisations. Immutable: `absorb` and `refit` return a new learner.
 
 Axis letters: n contexts, K actions, B snapshots, G groups, D flat parameters, q free parameters.
 """
@@ -49,7 +51,14 @@ from gedppl.learning.linear_parts import (
     stage_weights,
 )
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
-from gedppl.learning.value_ranges import SEARCHED, direction, is_searched, slope, value_at, value_range
+from gedppl.learning.value_ranges import (
+    SEARCHED,
+    direction,
+    is_searched,
+    slope,
+    value_at,
+    value_range,
+)
 from gedppl.numerics.arrays import check_delta, evolved
 
 if TYPE_CHECKING:
@@ -58,23 +67,33 @@ if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.programs.contract import LinearPredictor
 
-EMPTY = "every parameter is excluded by the data: the model is misspecified (noise scale, features or bounds)"
+EMPTY = (
+    "every parameter is excluded by the data: the model is misspecified (noise scale, "
+    "features or bounds)"
+)
 LIVE = ("features_at", "predictor", "region_of")  # come from the problem, or are memos
 LOG_2PI = math.log(2 * math.pi)
 ROUNDING = 1e-9  # share of the numbers compared
 FLUSH = 1e-14  # share of the terms of a sum, below which it is their rounding
-WIDER_PRIOR = 1e-4  # share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
+# share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
+WIDER_PRIOR = 1e-4
 
 
 @dataclass(frozen=True)
 class LinearGaussianLearner:
-    """Data, fit, confidence set and snapshots of a linear-Gaussian class. Made by `LinearGaussianLearner.start`.
+    """Data, fit, confidence set and snapshots of a linear-Gaussian class. Made by
+    `LinearGaussianLearner.start`.
 
     >>> import numpy as np
     >>> from gedppl.programs.contract import LinearPredictor
     >>> from gedppl.functionals import mean
-    >>> line = LinearPredictor("Normal", "identity", features=lambda x, a: np.column_stack([np.ones(len(x)), x[:, 0] * a]),
-    ...                        offset=lambda x, a: np.zeros(len(x)), fixed=lambda x, a: {"scale": np.full(len(x), 0.1)})
+    >>> line = LinearPredictor(
+    ...     "Normal",
+    ...     "identity",
+    ...     features=lambda x, a: np.column_stack([np.ones(len(x)), x[:, 0] * a]),
+    ...     offset=lambda x, a: np.zeros(len(x)),
+    ...     fixed=lambda x, a: {"scale": np.full(len(x), 0.1)},
+    ... )
     >>> rng = np.random.default_rng(0)
     >>> x, a = rng.random((200, 1)), rng.integers(0, 2, 200)
     >>> y = 0.2 + 0.5 * x[:, 0] * a + 0.1 * rng.normal(size=200)
@@ -128,32 +147,39 @@ class LinearGaussianLearner:
         Parameters
         ----------
         predictor
-            Family ``"Normal"``, link ``"identity"``; ``fixed(x, a)["scale"]`` is the known noise scale, (n,).
+            Family ``"Normal"``, link ``"identity"``; ``fixed(x, a)["scale"]`` is the known noise
+            scale, (n,).
         dim
             D.
         delta
             The set misses the truth, at any time, with at most this probability.
         prior_mean, prior_precision
-            (D,), and a number, (D,) or (D, D). It sets the fit before data, it is bet on, and it scales the set's mixing
-            distribution; coverage never depends on it. Without one the mixing distribution is taken from the first rows.
+            (D,), and a number, (D,) or (D, D). It sets the fit before data, it is bet on, and it
+            scales the set's mixing distribution; coverage never depends on it. Without one the
+            mixing distribution is taken from the first rows.
         norm_bound
-            Declared Euclidean norm of theta, or [(indices, norm), ...] for parts of it. It is believed: the set is cut.
+            Declared Euclidean norm of theta, or [(indices, norm), ...] for parts of it. It is
+            believed: the set is cut.
         known_direction
-            (features, value), (D,) and a number or (m, D) and (m,): features @ theta = value, known before any data (the
-            safe action's cost where its features do not change). It is believed.
+            (features, value), (D,) and a number or (m, D) and (m,): features @ theta = value, known
+            before any data (the safe action's cost where its features do not change). It is
+            believed.
         groups
             From `action_groups`; all rows as one group by default.
         restarts
-            Begin further e-processes later: after max(16, 4 d) rows of a group with d parameters, then after 64 times as many.
+            Begin further e-processes later: after max(16, 4 d) rows of a group with d parameters,
+            then after 64 times as many.
         intersect
-            Intersect each snapshot's set with all earlier ones. Valid on the same event and a few percent narrower, but where
-            the unlucky delta happens a passing miss becomes a lasting one, so it is off by default.
+            Intersect each snapshot's set with all earlier ones. Valid on the same event and a few
+            percent narrower, but where the unlucky delta happens a passing miss becomes a lasting
+            one, so it is off by default.
         keep_past
             Keep every snapshot, for `trail`; otherwise only the newest.
         """
         if predictor.family != "Normal" or predictor.link != "identity":
             raise FamilyError(
-                f"the linear-Gaussian learner needs a Normal with identity link, got {predictor.family} with "
+                "the linear-Gaussian learner needs a Normal with identity link, got "
+                f"{predictor.family} with "
                 f"{predictor.link!r}; use the general learner of programs.py"
             )
         check_delta(delta)
@@ -187,7 +213,7 @@ class LinearGaussianLearner:
         )
         return learner._begun().refit()
 
-    # data -------------------------------------------------------------------------------------------------------------
+    # data -----------------------------------------------------------------------------------------
 
     @property
     def n(self) -> int:
@@ -198,11 +224,15 @@ class LinearGaussianLearner:
         """Take in m rows told together: x (m, dx), a (m,), y (m,)."""
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
         if x.ndim != 2 or a.shape != (len(x),) or y.shape != (len(x),):
-            raise ShapeError(f"rows need x (m, dx), a (m,) and y (m,), got {x.shape}, {a.shape} and {y.shape}")
+            raise ShapeError(
+                f"rows need x (m, dx), a (m,) and y (m,), got {x.shape}, {a.shape} and {y.shape}"
+            )
         if not len(y):
             return self
         if not np.isfinite(y).all():
-            raise NotFiniteError(f"outcomes must be finite, got {y[~np.isfinite(y)][0]}; leave the row out instead")
+            raise NotFiniteError(
+                f"outcomes must be finite, got {y[~np.isfinite(y)][0]}; leave the row out instead"
+            )
         phi, offset, scale = self.features_at.rows(x, a)
         white = phi / scale[:, None]
         residual = (y - offset) / scale - white @ self.space.origin
@@ -214,7 +244,9 @@ class LinearGaussianLearner:
         return learner
 
     def _until_due(self, mine: np.ndarray) -> Iterator[slice]:
-        """A batch in parts, each up to the row after which processes begin: they may look at earlier rows of it, not at later."""
+        """A batch in parts, each up to the row after which processes begin: they may look at
+        earlier rows of it, not at later.
+        """
         done, counts, due = 0, self.counts, self.due
         if mine.shape[1] == 1:
             yield slice(1)
@@ -224,7 +256,9 @@ class LinearGaussianLearner:
             reached = np.any(running[:, done:] >= due[:, None], axis=0)
             stop = done + int(np.argmax(reached)) + 1 if reached.any() else mine.shape[1]
             yield slice(done, stop)
-            due = np.where(running[:, stop - 1] >= due, self._next_due(due, running[:, stop - 1]), due)
+            due = np.where(
+                running[:, stop - 1] >= due, self._next_due(due, running[:, stop - 1]), due
+            )
             done = stop
 
     def _next_due(self, due: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -232,7 +266,9 @@ class LinearGaussianLearner:
         second = np.array([max(16, 4 * g.size) for g in self.groups])
         return np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
 
-    def _added(self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray, scale: np.ndarray) -> LinearGaussianLearner:
+    def _added(
+        self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray, scale: np.ndarray
+    ) -> LinearGaussianLearner:
         information, moment = self.information.copy(), self.moment.copy()
         counts, squares = self.counts.copy(), self.outcome_squares.copy()
         for g in np.flatnonzero(mine.any(axis=1)):
@@ -263,22 +299,32 @@ class LinearGaussianLearner:
             stage = int(stages[g])
             if stage == 0 or self.restarts:
                 weights = stage_weights(stage, alone=not self.restarts)
-                starts = starts.push(g, self.information[g], self.moment[g], self._mixing(g, stage), weights)
+                starts = starts.push(
+                    g, self.information[g], self.moment[g], self._mixing(g, stage), weights
+                )
             stages[g] = stage + 1
         due = np.where(self.counts >= self.due, self._next_due(self.due, self.counts), self.due)
         return evolved(self, starts=starts, stages=stages, due=due)
 
     def _mixing(self, g: int, stage: int) -> np.ndarray:
-        """(q, q) covariance of the mixing distribution: what the prior and the rows so far leave open."""
+        """(q, q) covariance of the mixing distribution: what the prior and the rows so far leave
+        open.
+        """
         space, information = self.space, self.information[g]
         if stage == 0:
             n = int(self.counts[g])
-            return guessed_covariance(space, information, self.outcome_squares[g] / n, n) if n else space.covariance
+            return (
+                guessed_covariance(space, information, self.outcome_squares[g] / n, n)
+                if n
+                else space.covariance
+            )
         return inverse(flattening(space, information, self.moment[g]) * space.prior + information)
 
     @property
     def log_evidence(self) -> float:
-        """log p(y_1..y_n) under the prior = sum_i log q_i(y_i), q_i the exact predictive before row i."""
+        """log p(y_1..y_n) under the prior = sum_i log q_i(y_i), q_i the exact predictive before
+        row i.
+        """
         information, moment = self.information[0], self.moment[0]
         fitted = moment @ solve(self.space.prior + information, moment)
         root = np.linalg.cholesky(self.space.covariance)
@@ -286,7 +332,7 @@ class LinearGaussianLearner:
         spent = self.n * LOG_2PI + 2 * self.log_scales + log_det + self.outcome_squares[0]
         return -0.5 * (spent - float(fitted))
 
-    # fit and set ------------------------------------------------------------------------------------------------------
+    # fit and set ----------------------------------------------------------------------------------
 
     def refit(self) -> LinearGaussianLearner:
         """Posterior mean and confidence set of all rows absorbed, appended as a snapshot."""
@@ -298,10 +344,14 @@ class LinearGaussianLearner:
         kappa = math.inf if empty or not found else self._drop(found[0], eta)
         past = self.snapshots if self.keep_past else ()
         snapshots = (*past, LinearSnapshot(self.n, theta, found, empty))
-        return evolved(self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat))
+        return evolved(
+            self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat)
+        )
 
     def _drop(self, e: Ellipsoid, eta: np.ndarray) -> float:
-        """How far below the fit's the log-likelihood of a point of the ellipsoid may lie; inf where it is open."""
+        """How far below the fit's the log-likelihood of a point of the ellipsoid may lie; inf
+        where it is open.
+        """
         if len(e.unseen) or not self.n:
             return math.inf
         part = self.information[0][np.ix_(e.columns, e.columns)]
@@ -317,11 +367,15 @@ class LinearGaussianLearner:
         seen, q = np.linalg.matrix_rank(found[0].factor) if found else 0, len(self.moment[0])
         text = "all directions seen" if seen == q else f"{seen} of {q} directions seen"
         if flat < 1:
-            text += f"; the rows contradict the prior, whose precision was divided by {1 / flat:.0e}"
+            text += (
+                f"; the rows contradict the prior, whose precision was divided by {1 / flat:.0e}"
+            )
         return f"exact posterior mean of {self.n} rows, {text}"
 
     def _enclosed(self) -> tuple[tuple[Ellipsoid, ...], bool]:
-        """Ellipsoids around the set of every group with rows, those of all rows first; and whether one of them is empty."""
+        """Ellipsoids around the set of every group with rows, those of all rows first; and
+        whether one of them is empty.
+        """
         found: list[Ellipsoid] = []
         empty = False
         for g, group in enumerate(self.groups):
@@ -329,13 +383,26 @@ class LinearGaussianLearner:
                 continue
             seen = seen_directions(self.information[g])
             processes, share = self._processes(g, seen)
-            if not len(share):  # the first processes have not begun, or nothing was seen: only a declared ball holds
+            # the first processes have not begun, or nothing was seen: only a declared ball holds
+            if not len(share):
                 if self.space.ball is not None and not g:
-                    found.append(ellipsoids.of_ball(self._ball_around(np.zeros(len(self.moment[0])))))
+                    found.append(
+                        ellipsoids.of_ball(self._ball_around(np.zeros(len(self.moment[0]))))
+                    )
                 continue
-            ball = self._ball_around(embedded(seen, self.moment[g])) if self.space.ball is not None else None
+            ball = (
+                self._ball_around(embedded(seen, self.moment[g]))
+                if self.space.ball is not None
+                else None
+            )
             made, none_left = ellipsoids.enclose(
-                seen, self.moment[g], processes, share, self.delta * group.share, ball, own_columns=g > 0
+                seen,
+                self.moment[g],
+                processes,
+                share,
+                self.delta * group.share,
+                ball,
+                own_columns=g > 0,
             )
             found.extend(made)
             empty |= none_left
@@ -344,14 +411,18 @@ class LinearGaussianLearner:
     def _processes(self, g: int, seen: Seen) -> tuple[Quadratics, np.ndarray]:
         """log M_k of a group around its least squares estimate, and their weights."""
         begun = self.starts.of(g)
-        processes = ellipsoids.log_processes(seen, self.moment[g], begun.information, begun.moment, begun.covariance)
+        processes = ellipsoids.log_processes(
+            seen, self.moment[g], begun.information, begun.moment, begun.covariance
+        )
         if not (self.space.declared and self.space.proper):
             return processes, begun.weight
         bet = ellipsoids.log_bet(seen, self.moment[g], self.space.covariance)
         return ellipsoids.together(bet, processes), np.append(BET, (1 - BET) * begun.weight)
 
     def _ball_around(self, eta: np.ndarray) -> NormBall:
-        """The declared ball as a quadratic in u: (theta' G theta - 1) / 2 at theta = origin + basis (eta + u)."""
+        """The declared ball as a quadratic in u: (theta' G theta - 1) / 2 at theta = origin +
+        basis (eta + u).
+        """
         G, basis = self.space.ball, self.space.basis
         assert G is not None
         theta = self.space.origin + basis @ eta
@@ -364,7 +435,9 @@ class LinearGaussianLearner:
 
     @property
     def radius(self) -> float:
-        """How far below its top the log-likelihood of a plausible parameter may lie (`kappa`); inf before it is known."""
+        """How far below its top the log-likelihood of a plausible parameter may lie (`kappa`);
+        inf before it is known.
+        """
         return self.kappa
 
     @property
@@ -376,7 +449,9 @@ class LinearGaussianLearner:
         """No oracle is asked."""
 
     def contains(self, theta: np.ndarray) -> np.ndarray:
-        """Whether theta (D,) or (M, D) is in the set of all rows absorbed (before its ellipsoids, and without intersection)."""
+        """Whether theta (D,) or (M, D) is in the set of all rows absorbed (before its
+        ellipsoids, and without intersection).
+        """
         theta = np.asarray(theta, float)
         rows = np.atleast_2d(theta)
         apart = rows - self.space.origin
@@ -393,13 +468,19 @@ class LinearGaussianLearner:
             if len(share):
                 z = eta[:, seen.columns] @ seen.down.T - seen.lift.T @ self.moment[g][seen.columns]
                 logs = processes(z) + np.log(share)
-                inside &= np.logaddexp.reduce(logs, axis=1) <= math.log(1 / (self.delta * group.share))
+                inside &= np.logaddexp.reduce(logs, axis=1) <= math.log(
+                    1 / (self.delta * group.share)
+                )
         return inside if theta.ndim == 2 else inside[0]
 
     def draw_members(self, n: int, seed: int) -> np.ndarray:
-        """Up to n members of the set (M, D), for display: an inner picture, never a bound. Unseen directions follow the prior."""
+        """Up to n members of the set (M, D), for display: an inner picture, never a bound.
+        Unseen directions follow the prior.
+        """
         rng, q = np.random.default_rng(seed), len(self.moment[0])
-        spread = np.linalg.cholesky(self.space.covariance) if self.space.proper else np.zeros((q, q))
+        spread = (
+            np.linalg.cholesky(self.space.covariance) if self.space.proper else np.zeros((q, q))
+        )
         own = self.snapshots[-1].ellipsoids
         kept: list[np.ndarray] = []
         for turn in range(20):
@@ -407,7 +488,11 @@ class LinearGaussianLearner:
             for e in reversed(own):  # those of all rows last
                 if len(e.factor):
                     v = rng.normal(size=(2 * n, len(e.factor)))
-                    v *= (rng.random(2 * n) ** (1 / len(e.factor)) * 0.9**turn / np.linalg.norm(v, axis=1))[:, None]
+                    v *= (
+                        rng.random(2 * n) ** (1 / len(e.factor))
+                        * 0.9**turn
+                        / np.linalg.norm(v, axis=1)
+                    )[:, None]
                     eta[:, e.columns] = e.middle + v @ e.factor
             theta = self.space.origin + eta @ self.space.basis.T
             kept.append(theta[self.contains(theta)])
@@ -416,7 +501,9 @@ class LinearGaussianLearner:
         return np.concatenate(kept)[:n]
 
     def predict(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred times as wide; inf where unknown."""
+        """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred
+        times as wide; inf where unknown.
+        """
         phi, offset, scale = self.features_at.rows(x, a)
         seen, eta = self._predictive
         free = phi @ self.space.basis if self.space.known else phi
@@ -425,11 +512,15 @@ class LinearGaussianLearner:
 
     @cached_property
     def _predictive(self) -> tuple[Seen, np.ndarray]:
-        """Directions of the posterior's precision, and its mean in their columns (c,); asked for twice by the monitors."""
+        """Directions of the posterior's precision, and its mean in their columns (c,); asked for
+        twice by the monitors.
+        """
         seen = seen_directions(WIDER_PRIOR * self.space.prior + self.information[0])
         return seen, seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
 
-    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predictive_cdf(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Of Normal(phi'm, scale^2 + phi'S phi), the posterior under that wider prior."""
         location, sd = self.predict(x, a)
         u = ndtr((y - location) / sd)
@@ -458,7 +549,7 @@ class LinearGaussianLearner:
         fitted = largest_gain(gone[: q * q].reshape(q, q), gone[q * q : -3])
         return float(-0.5 * (n * LOG_2PI + max(squares - fitted, 0.0)) - log_scales)
 
-    # storing ----------------------------------------------------------------------------------------------------------
+    # storing --------------------------------------------------------------------------------------
 
     def stored(self, out: Writer) -> Tree:
         return out.fields(self, stored_fields(self, LIVE))
@@ -466,7 +557,7 @@ class LinearGaussianLearner:
     def restored(self, read: Reader, tree: Tree) -> LinearGaussianLearner:
         return evolved(self, **read.fields(tree, stored_fields(self, LIVE)))
 
-    # bounds -----------------------------------------------------------------------------------------------------------
+    # bounds ---------------------------------------------------------------------------------------
 
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
         """The exact range over the newest snapshot's set."""
@@ -479,8 +570,12 @@ class LinearGaussianLearner:
         )
         return Guess(*(functional.clip(part).reshape(len(x), n_actions) for part in parts))
 
-    def _range(self, phi: np.ndarray, offset: np.ndarray, side: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-        """Ends (m,) of phi'theta + offset, which ellipsoid sets the one on this side, and whether no parameter is left."""
+    def _range(
+        self, phi: np.ndarray, offset: np.ndarray, side: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+        """Ends (m,) of phi'theta + offset, which ellipsoid sets the one on this side, and
+        whether no parameter is left.
+        """
         free, base = self._projected(phi, offset)
         low, high, tightest = ends(*self.region_of.stacked(self._in_force()).reach(free), side)
         empty = any(s.empty for s in self._in_force()) or apart(low, high)
@@ -488,14 +583,17 @@ class LinearGaussianLearner:
             low[:], high[:] = -np.inf, np.inf
         known = ~free.any(axis=1)  # nothing unknown is left in it
         low[known] = high[known] = 0.0
-        return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty  # ends may cross by rounding
+        # ends may cross by rounding
+        return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty
 
     def _in_force(self) -> tuple[LinearSnapshot, ...]:
         """The newest snapshot, or with `intersect` all."""
         return self.snapshots if self.intersect else self.snapshots[-1:]
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        """Bounds at x (n, dx) for all K actions over the newest snapshot's set, and where the upper one is attained."""
+        """Bounds at x (n, dx) for all K actions over the newest snapshot's set, and where the
+        upper one is attained.
+        """
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
         side = -1.0 if direction(functional) < 0 else 1.0
@@ -525,7 +623,8 @@ class LinearGaussianLearner:
             return phi, base
         basis = self.space.basis
         free = phi @ basis
-        return np.where(np.abs(free) <= FLUSH * (np.abs(phi) @ np.abs(basis)), 0.0, free), base  # what is known leaves rounding
+        # what is known leaves rounding
+        return np.where(np.abs(free) <= FLUSH * (np.abs(phi) @ np.abs(basis)), 0.0, free), base
 
     def _witness(self, phi: np.ndarray, tightest: np.ndarray, side: float) -> np.ndarray:
         """(m, D) where the bound that counts is attained; the fit where nothing bounds it."""
@@ -538,7 +637,9 @@ class LinearGaussianLearner:
         return space.origin + eta @ space.basis.T
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
-        """Estimate and bounds under every snapshot (with `intersect`, each intersected with those before it)."""
+        """Estimate and bounds under every snapshot (with `intersect`, each intersected with
+        those before it).
+        """
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
         free, base = self._projected(phi, offset)
@@ -553,10 +654,14 @@ class LinearGaussianLearner:
                 low[b], high[b] = -np.inf, np.inf
         if self.intersect:
             low, high = np.maximum.accumulate(low, axis=0), np.minimum.accumulate(high, axis=0)
-            broken = np.logical_or.accumulate(np.array([s.empty for s in self.snapshots]) | (low > high).any(axis=1))
+            broken = np.logical_or.accumulate(
+                np.array([s.empty for s in self.snapshots]) | (low > high).any(axis=1)
+            )
             low[broken], high[broken] = -np.inf, np.inf
         low, high = np.minimum(low, high) + base, np.maximum(low, high) + base
-        estimate = value_at(functional, np.array([s.theta for s in self.snapshots]) @ phi.T + offset, scale, rows, a)
+        estimate = value_at(
+            functional, np.array([s.theta for s in self.snapshots]) @ phi.T + offset, scale, rows, a
+        )
         shape = len(self.snapshots), len(x), n_actions
         lower, upper = value_range(functional, low, high, scale, rows, a)
 
@@ -571,12 +676,16 @@ class LinearGaussianLearner:
         own = f", for {named(self.groups)}," if len(self.groups) > 1 else ""
         held = " and what was declared known is exact" if self.space.known else ""
         return (
-            f"mixture of self-normalised e-processes{again}{own} in closed form: covers the truth at all times and for adaptive "
-            f"data with probability at least {1 - self.delta:g} if the model holds and the noise scale is not understated{held}"
+            f"mixture of self-normalised e-processes{again}{own} in closed form: covers the truth "
+            "at all times and for adaptive "
+            f"data with probability at least {1 - self.delta:g} if the model holds and the noise "
+            f"scale is not understated{held}"
         )
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
-        """sup over the set of sum_i (T_i - T_hat_i)^2 <= slope^2 scale^2 2 kappa; at most rows times squared range."""
+        """sup over the set of sum_i (T_i - T_hat_i)^2 <= slope^2 scale^2 2 kappa; at most rows
+        times squared range.
+        """
         rows = self.n if n_rows is None else min(n_rows, self.n)
         most = rows * (functional.high - functional.low) ** 2
         if not self.n:

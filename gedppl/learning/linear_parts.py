@@ -1,4 +1,5 @@
-"""The parts of the linear-Gaussian learner that know no confidence set: free directions, priors, starts, features.
+"""The parts of the linear-Gaussian learner that know no confidence set: free directions, priors,
+starts, features.
 
 Axis letters: n contexts, K actions, D flat parameters, q free parameters, k e-processes.
 """
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
 
     from gedppl.programs.contract import LinearPredictor
 
-BET = 0.2  # weight of the prior-posterior ratio: any prior costs at most log(1 / 0.8), a right one narrows the set
-FIRST = ((4.0, 0.25), (64.0, 0.15))  # precision of the mixing distribution in units of what is known at its start, weight
+# weight of the prior-posterior ratio: any prior costs at most log(1 / 0.8), a right one narrows the
+# set
+BET = 0.2
+# precision of the mixing distribution in units of what is known at its start, weight
+FIRST = ((4.0, 0.25), (64.0, 0.15))
 SECOND = ((1.0, 0.12), (4.0, 0.12), (16.0, 0.13), (64.0, 0.13))
 LATER = ((4.0, 0.05), (64.0, 0.05))  # times 6 / (pi k)^2 for the k-th of them
 SPACING = 64  # each later start after this many times the rows before the last one
 FLOOR = 1e-12  # of a unit-diagonal precision, so that it can be inverted
-FLATTENED = 4.0  # log evidence by which a flatter prior must win before it takes the place of the declared one
+# log evidence by which a flatter prior must win before it takes the place of the declared one
+FLATTENED = 4.0
 
 
 @storable
@@ -35,8 +40,9 @@ FLATTENED = 4.0  # log evidence by which a flatter prior must win before it take
 class Space:
     """What is fixed before any row: the free directions, the prior, the ball.
 
-    theta = origin + basis @ eta. A known value of a linear function of theta takes a direction out; eta then has q < D
-    entries, with prior N(0, covariance). A parameter without a prior has precision 0 and covariance 0.
+    theta = origin + basis @ eta. A known value of a linear function of theta takes a direction out;
+    eta then has q < D entries, with prior N(0, covariance). A parameter without a prior has
+    precision 0 and covariance 0.
     """
 
     origin: np.ndarray  # (D,)
@@ -60,7 +66,9 @@ class Space:
 @storable
 @dataclass(frozen=True)
 class Starts:
-    """Where e-processes began: the group, its rows before, the covariance of the mixing distribution, the weight."""
+    """Where e-processes began: the group, its rows before, the covariance of the mixing
+    distribution, the weight.
+    """
 
     group: np.ndarray  # (k,)
     information: np.ndarray  # (k, q, q)
@@ -70,7 +78,13 @@ class Starts:
 
     @classmethod
     def none(cls, q: int) -> Starts:
-        return cls(np.zeros(0, np.int64), np.zeros((0, q, q)), np.zeros((0, q)), np.zeros((0, q, q)), np.zeros(0))
+        return cls(
+            np.zeros(0, np.int64),
+            np.zeros((0, q, q)),
+            np.zeros((0, q)),
+            np.zeros((0, q, q)),
+            np.zeros(0),
+        )
 
     def push(
         self,
@@ -92,11 +106,18 @@ class Starts:
 
     def of(self, group: int) -> Starts:
         mine = self.group == group
-        return Starts(self.group[mine], self.information[mine], self.moment[mine], self.covariance[mine], self.weight[mine])
+        return Starts(
+            self.group[mine],
+            self.information[mine],
+            self.moment[mine],
+            self.covariance[mine],
+            self.weight[mine],
+        )
 
 
 def stage_weights(stage: int, *, alone: bool = False) -> tuple[tuple[float, float], ...]:
-    """(precision, weight) of the processes that begin at the given stage: 0 first, 1 second, 2, 3, ... later.
+    """(precision, weight) of the processes that begin at the given stage: 0 first, 1 second, 2, 3,
+    ... later.
 
     `alone`: there will be no other stage, so that the first has all the weight.
 
@@ -111,10 +132,14 @@ def stage_weights(stage: int, *, alone: bool = False) -> tuple[tuple[float, floa
 
 
 def inverse(precision: np.ndarray) -> np.ndarray:
-    """A covariance for a precision whose scale may differ by column; 0 in columns that it does not speak about."""
+    """A covariance for a precision whose scale may differ by column; 0 in columns that it does
+    not speak about.
+    """
     columns, unit, scaled = unit_diagonal(precision)
     out = np.zeros_like(precision)
-    out[np.ix_(columns, columns)] = np.linalg.inv(scaled + FLOOR * np.eye(len(columns))) / np.outer(unit, unit)
+    out[np.ix_(columns, columns)] = np.linalg.inv(scaled + FLOOR * np.eye(len(columns))) / np.outer(
+        unit, unit
+    )
     return out
 
 
@@ -129,21 +154,28 @@ def solve(precision: np.ndarray, moment: np.ndarray) -> np.ndarray:
     return out
 
 
-def guessed_covariance(space: Space, information: np.ndarray, mean_square: float, n: int) -> np.ndarray:
-    """A mixing covariance in the data's own units: under it, features like those of n rows move by as much as outcomes did.
+def guessed_covariance(
+    space: Space, information: np.ndarray, mean_square: float, n: int
+) -> np.ndarray:
+    """A mixing covariance in the data's own units: under it, features like those of n rows move by
+    as much as outcomes did.
 
     mean_square: of the outcomes, in units of their noise. Columns with a prior keep theirs.
     """
     size = np.diag(information) / n
     touched = (size > 0) & (np.diag(space.prior) == 0)
-    own = np.where(touched, max(mean_square, 1.0) / np.where(size > 0, size, 1.0) / max(touched.sum(), 1), 0.0)
+    own = np.where(
+        touched, max(mean_square, 1.0) / np.where(size > 0, size, 1.0) / max(touched.sum(), 1), 0.0
+    )
     return space.covariance + np.diag(own)
 
 
 def flattening(space: Space, information: np.ndarray, moment: np.ndarray) -> float:
-    """The power of ten by which the prior precision must be multiplied for rows not to contradict it; 1 if they do not.
+    """The power of ten by which the prior precision must be multiplied for rows not to contradict
+    it; 1 if they do not.
 
-    By the evidence of the rows under N(0, covariance / g): -1/2 sum log(1 + v_i / g) + 1/2 sum c_i^2 / (v_i + g).
+    By the evidence of the rows under N(0, covariance / g): -1/2 sum log(1 + v_i / g) + 1/2 sum
+    c_i^2 / (v_i + g).
     """
     if not space.proper:
         return 1.0
@@ -157,7 +189,9 @@ def flattening(space: Space, information: np.ndarray, moment: np.ndarray) -> flo
 
 
 def largest_gain(information: np.ndarray, moment: np.ndarray) -> float:
-    """max 2 moment'u - u'information u, each coordinate in its own unit; inf where rounding leaves a direction unsolved."""
+    """max 2 moment'u - u'information u, each coordinate in its own unit; inf where rounding
+    leaves a direction unsolved.
+    """
     unit = np.sqrt(np.maximum(np.diag(information), 0.0))
     unit = np.where(unit > 0, unit, 1.0)
     values, vectors = np.linalg.eigh(information / np.outer(unit, unit))
@@ -180,38 +214,50 @@ class LinearSnapshot:
 
 
 class RegionMemo:
-    """The stacked ellipsoids of the snapshots last asked for; replaced in one assignment, so threads may share it."""
+    """The stacked ellipsoids of the snapshots last asked for; replaced in one assignment, so
+    threads may share it.
+    """
 
     __slots__ = ("_last", "_q")
 
     def __init__(self, q: int) -> None:
         self._q = q
-        self._last: tuple[tuple[LinearSnapshot, ...], EllipsoidRegion] = ((), EllipsoidRegion([], q))
+        self._last: tuple[tuple[LinearSnapshot, ...], EllipsoidRegion] = (
+            (),
+            EllipsoidRegion([], q),
+        )
 
     def stacked(self, snapshots: tuple[LinearSnapshot, ...]) -> EllipsoidRegion:
         known, region = self._last
-        if len(known) != len(snapshots) or any(one is not other for one, other in zip(known, snapshots)):
+        if len(known) != len(snapshots) or any(
+            one is not other for one, other in zip(known, snapshots)
+        ):
             region = EllipsoidRegion([s.ellipsoids for s in snapshots], self._q)
             self._last = (snapshots, region)
         return region
 
 
 class FeatureMemo:
-    """Features, offsets and scales of rows, checked; the last grid of contexts x actions is remembered.
+    """Features, offsets and scales of rows, checked; the last grid of contexts x actions is
+    remembered.
 
-    One decision asks for the same grid several times. The memo is replaced in one assignment, so threads may share it.
+    One decision asks for the same grid several times. The memo is replaced in one assignment, so
+    threads may share it.
     """
 
     __slots__ = ("_dim", "_last", "_predictor")
 
     def __init__(self, predictor: LinearPredictor, dim: int) -> None:
         self._predictor, self._dim = predictor, dim
-        self._last: tuple[tuple[bytes | None, tuple[int, ...] | None, int], tuple[np.ndarray, ...]] = ((None, None, 0), ())
+        self._last: tuple[
+            tuple[bytes | None, tuple[int, ...] | None, int], tuple[np.ndarray, ...]
+        ] = ((None, None, 0), ())
 
     def rows(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         m = len(a)
         (asked, shape, n_actions), last = self._last
-        if m == 1 and shape == x.shape and a[0] < n_actions and x.tobytes() == asked:  # told right after it was asked
+        # told right after it was asked
+        if m == 1 and shape == x.shape and a[0] < n_actions and x.tobytes() == asked:
             only = slice(a[0], a[0] + 1)
             return last[2][only], last[3][only], last[4][only]
         phi = np.asarray(self._predictor.features(x, a), float)
@@ -220,28 +266,42 @@ class FeatureMemo:
         offset = np.broadcast_to(np.asarray(self._predictor.offset(x, a), float), (m,))
         scale = np.broadcast_to(np.asarray(self._predictor.fixed(x, a)["scale"], float), (m,))
         if not (np.isfinite(phi).all() and np.isfinite(offset).all()):
-            raise NotFiniteError("features or offset are not finite at some row; check the model at that context")
+            raise NotFiniteError(
+                "features or offset are not finite at some row; check the model at that context"
+            )
         if not ((scale > 0) & np.isfinite(scale)).all():
-            raise DataError(f"noise scales must be positive and finite, got {scale[~((scale > 0) & np.isfinite(scale))][0]}")
+            raise DataError(
+                "noise scales must be positive and finite, got "
+                f"{scale[~((scale > 0) & np.isfinite(scale))][0]}"
+            )
         return phi, offset, scale
 
     def grid(self, x: np.ndarray, n_actions: int) -> tuple[np.ndarray, ...]:
-        """Rows x (nK, dx), a (nK,), features (nK, D), offset (nK,), scale (nK,), contexts slowest."""
+        """Rows x (nK, dx), a (nK,), features (nK, D), offset (nK,), scale (nK,), contexts
+        slowest.
+        """
         key = (x.tobytes(), x.shape, n_actions)
         last_key, last = self._last
         if key != last_key:
             rows, a = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
-            rows.flags.writeable = a.flags.writeable = False  # then predictors know them again without a look
+            # then predictors know them again without a look
+            rows.flags.writeable = a.flags.writeable = False
             last = (rows, a, *self.rows(rows, a))
             self._last = (key, last)
         return last
 
 
-def norm_ball(norm_bound: float | Sequence[tuple[ArrayLike, float]] | None, dim: int) -> np.ndarray | None:
-    """G of theta'G theta <= 1. Several parts: the mean of their ||theta_j||^2 / S_j^2 <= 1, which holds if each does."""
+def norm_ball(
+    norm_bound: float | Sequence[tuple[ArrayLike, float]] | None, dim: int
+) -> np.ndarray | None:
+    """G of theta'G theta <= 1. Several parts: the mean of their ||theta_j||^2 / S_j^2 <= 1,
+    which holds if each does.
+    """
     if norm_bound is None:
         return None
-    parts = [(np.arange(dim), norm_bound)] if isinstance(norm_bound, int | float) else list(norm_bound)
+    parts = (
+        [(np.arange(dim), norm_bound)] if isinstance(norm_bound, int | float) else list(norm_bound)
+    )
     G = np.zeros(dim)
     for indices, bound in parts:
         if not (np.isfinite(bound) and bound > 0):
@@ -257,7 +317,9 @@ def free_space(
     known: tuple[ArrayLike, ArrayLike] | None,
     ball: np.ndarray | None,
 ) -> Space:
-    """The space of eta. Without a prior a declared ball stands in for it, and where there is neither the precision is 0."""
+    """The space of eta. Without a prior a declared ball stands in for it, and where there is
+    neither the precision is 0.
+    """
     centre = np.zeros(dim) if mean is None else np.asarray(mean, float)
     if precision is None:
         precision = np.zeros(dim) if ball is None else dim * np.diag(ball)
@@ -267,10 +329,16 @@ def free_space(
     given = np.asarray(precision, float)
     full = given if given.ndim == 2 else np.diag(np.broadcast_to(given, (dim,)))
     if centre.shape != (dim,) or full.shape != (dim, dim):
-        raise ShapeError(f"the prior needs mean ({dim},) and precision a number, ({dim},) or ({dim}, {dim})")
+        raise ShapeError(
+            f"the prior needs mean ({dim},) and precision a number, ({dim},) or ({dim}, {dim})"
+        )
     columns, _, scaled = unit_diagonal(full)
-    if not np.isfinite(full).all() or (declared and (len(columns) < dim or np.linalg.eigvalsh(scaled)[0] <= 0)):
-        raise SettingError("prior_precision must be positive definite; a weak prior is a small number, not 0")
+    if not np.isfinite(full).all() or (
+        declared and (len(columns) < dim or np.linalg.eigvalsh(scaled)[0] <= 0)
+    ):
+        raise SettingError(
+            "prior_precision must be positive definite; a weak prior is a small number, not 0"
+        )
     basis, origin = np.eye(dim), centre
     if known is not None:
         basis, origin = _without(known, centre, full, dim)
@@ -281,14 +349,27 @@ def free_space(
 def _without(
     known: tuple[ArrayLike, ArrayLike], centre: np.ndarray, precision: np.ndarray, dim: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Basis (D, q) of the directions that known values leave free, and the prior's mean given these values."""
-    rows, values = np.atleast_2d(np.asarray(known[0], float)), np.atleast_1d(np.asarray(known[1], float))
-    if rows.shape != (len(values), dim) or not (np.isfinite(rows).all() and np.isfinite(values).all()):
-        raise ShapeError(f"known_direction needs finite features (m, {dim}) and values (m,), got {rows.shape} and {values.shape}")
+    """Basis (D, q) of the directions that known values leave free, and the prior's mean given
+    these values.
+    """
+    rows, values = (
+        np.atleast_2d(np.asarray(known[0], float)),
+        np.atleast_1d(np.asarray(known[1], float)),
+    )
+    if rows.shape != (len(values), dim) or not (
+        np.isfinite(rows).all() and np.isfinite(values).all()
+    ):
+        raise ShapeError(
+            f"known_direction needs finite features (m, {dim}) and values (m,), got "
+            f"{rows.shape} and {values.shape}"
+        )
     fixed = np.linalg.pinv(rows, rcond=1e-10) @ values
     if np.abs(rows @ fixed - values).max() > 1e-8 * np.abs(values).max():
-        raise SettingError(f"known_direction contradicts itself: no parameter gives {values} at these features")
-    touched = np.flatnonzero(np.any(rows != 0, axis=0))  # other columns stay as they are: groups of actions remain apart
+        raise SettingError(
+            f"known_direction contradicts itself: no parameter gives {values} at these features"
+        )
+    # other columns stay as they are: groups of actions remain apart
+    touched = np.flatnonzero(np.any(rows != 0, axis=0))
     _, size, axes = np.linalg.svd(rows[:, touched])
     rank = int((size > 1e-10 * size.max(initial=0.0)).sum())
     if rank == dim:

@@ -1,13 +1,16 @@
-r"""A learner for Normal and LogNormal outcomes whose scale is unknown: exact sets in (beta / sigma, 1 / sigma), in NumPy alone.
+r"""A learner for Normal and LogNormal outcomes whose scale is unknown: exact sets in (beta / sigma,
+1 / sigma), in NumPy alone.
 
     l(m, s) = sum_i log s - 1/2 (s y_i - phi_i'm)^2,    m = beta / sigma,  s = 1 / sigma
 
-is jointly concave, so that the likelihood-ratio sets of `programs`, written in these, are convex whatever the program's
-parameters and priors are; their bounds (`scale_reach`) are exact or outer, and cost no more with many rows than with few.
-Several scales (one an action, one a group) each have their own (m, s).
+is jointly concave, so that the likelihood-ratio sets of `programs`, written in these, are convex
+whatever the program's parameters and priors are; their bounds (`scale_reach`) are exact or outer,
+and cost no more with many rows than with few. Several scales (one an action, one a group) each have
+their own (m, s).
 
-The predictive is a mixture over particles (beta, log sigma): log sigma from its Laplace approximation, beta given sigma exactly,
-and draws from the prior. Which particles they are decides how narrow the set is, never whether it covers.
+The predictive is a mixture over particles (beta, log sigma): log sigma from its Laplace
+approximation, beta given sigma exactly, and draws from the prior. Which particles they are decides
+how narrow the set is, never whether it covers.
 
 Axis letters: n contexts, K actions, B snapshots, p coefficients, G scales, M particles.
 """
@@ -64,7 +67,9 @@ MOST_ROWS = 512  # looked at by `squared_deviation`
 @storable
 @dataclass(frozen=True)
 class Process:
-    """An e-process of some rows: those rows, its evidence, its starts and the sets they left at the last refit."""
+    """An e-process of some rows: those rows, its evidence, its starts and the sets they left at
+    the last refit.
+    """
 
     group: Group
     table: Rows | None
@@ -72,26 +77,46 @@ class Process:
     starts: tuple[Start, ...]
     kept: tuple[ScaleSet, ...]
 
-    def absorb(self, new: Rows, actions: np.ndarray, values: np.ndarray, before: Particles, rule: LikelihoodRatio) -> Process:
-        """Take in those of m new rows that belong; values (M, m) of the particles from before them."""
+    def absorb(
+        self,
+        new: Rows,
+        actions: np.ndarray,
+        values: np.ndarray,
+        before: Particles,
+        rule: LikelihoodRatio,
+    ) -> Process:
+        """Take in those of m new rows that belong; values (M, m) of the particles from before
+        them.
+        """
         mine = self.group.rows(actions)
         if not mine.any():
             return self
         log_q, _ = before.predict(values[:, mine])
-        table = (Rows.empty(new.x.shape[1]) if self.table is None else self.table).append(new.x[mine], new.a[mine], new.y[mine])
+        table = (Rows.empty(new.x.shape[1]) if self.table is None else self.table).append(
+            new.x[mine], new.a[mine], new.y[mine]
+        )
         starts = next_starts(self.starts, table.n, self.evidence + log_q, rule)
-        return replace(self, table=table, starts=starts, evidence=0.0 if log_q == -math.inf else self.evidence + log_q)
+        return replace(
+            self,
+            table=table,
+            starts=starts,
+            evidence=0.0 if log_q == -math.inf else self.evidence + log_q,
+        )
 
     def refit(self, rule: LikelihoodRatio, delta: float, n_groups: int) -> Process:
         """The sets of every start, from the rows after it."""
         if self.table is None:
             return self
         kept = []
-        for start, threshold in zip(self.starts, thresholds(self.starts, self.evidence, rule, delta * self.group.share)):
+        for start, threshold in zip(
+            self.starts, thresholds(self.starts, self.evidence, rule, delta * self.group.share)
+        ):
             n = self.table.n - start.n
             if n == 0:
                 continue
-            rows = Rows.of(self.table.x[start.n :], self.table.a[start.n :], self.table.y[start.n :])
+            rows = Rows.of(
+                self.table.x[start.n :], self.table.a[start.n :], self.table.y[start.n :]
+            )
             constants = 0.5 * n * LOG_2PI + float(rows.x[:, -1].sum())
             kept.append(ScaleSet(start.n, fits_of(rows, n_groups), float(threshold) + constants))
         return replace(self, kept=tuple(kept))
@@ -100,13 +125,17 @@ class Process:
     def fit(self) -> None:
         """No oracle is asked."""
 
-    def contains(self, coefficients: np.ndarray, log_scale: np.ndarray, rule: LikelihoodRatio, delta: float) -> np.ndarray:
+    def contains(
+        self, coefficients: np.ndarray, log_scale: np.ndarray, rule: LikelihoodRatio, delta: float
+    ) -> np.ndarray:
         """Whether each setting (M,) lies in the set of every start, by the definition."""
         inside = np.ones(len(coefficients), bool)
         if self.table is None:
             return inside
         values = row_values(self.table, coefficients, log_scale)
-        for start, threshold in zip(self.starts, thresholds(self.starts, self.evidence, rule, delta * self.group.share)):
+        for start, threshold in zip(
+            self.starts, thresholds(self.starts, self.evidence, rule, delta * self.group.share)
+        ):
             inside &= values[:, start.n :].sum(axis=1) >= threshold
         return inside
 
@@ -114,7 +143,9 @@ class Process:
 @storable
 @dataclass(frozen=True)
 class ScalePrior:
-    """The class's own prior of coefficients and log scales, summarised coordinate by coordinate; `bet`: whether to lean on it."""
+    """The class's own prior of coefficients and log scales, summarised coordinate by coordinate;
+    `bet`: whether to lean on it.
+    """
 
     middle: np.ndarray  # (p + G,)
     spread: np.ndarray  # (p + G,)
@@ -133,7 +164,9 @@ class ScaleSnapshots:
 
 @dataclass(frozen=True)
 class LocationScaleLearner:
-    """One class's rows, particles, sets and snapshots. Immutable; made by `LocationScaleLearner.start`."""
+    """One class's rows, particles, sets and snapshots. Immutable; made by
+    `LocationScaleLearner.start`.
+    """
 
     cls: DensityClass
     form: LocationScale
@@ -163,7 +196,10 @@ class LocationScaleLearner:
         """Before any row. The class must have been traced and have a `location_scale`."""
         form = density.location_scale
         if form is None:
-            raise SettingError("this class has no location and scale that were proved: use the general learner of programs.py")
+            raise SettingError(
+                "this class has no location and scale that were proved: use the "
+                "general learner of programs.py"
+            )
         check_delta(delta)
         prior = _summary(density, form, seed)
         split = one_group(len(prior.middle)) if groups is None else groups
@@ -193,7 +229,9 @@ class LocationScaleLearner:
 
     @property
     def kappa(self) -> float:
-        """How far below its top the log-likelihood of all rows may lie; inf before the first refit."""
+        """How far below its top the log-likelihood of all rows may lie; inf before the first
+        refit.
+        """
         newest = self.snapshots.sets[-1]
         return np.inf if newest is None else newest.kappa
 
@@ -205,11 +243,15 @@ class LocationScaleLearner:
 
     @cached_property
     def theta(self) -> np.ndarray:
-        """(D,) the program's own parameters at the estimate; fitted by the program where they do not follow from it."""
+        """(D,) the program's own parameters at the estimate; fitted by the program where they do
+        not follow from it.
+        """
         if self.form.to_theta is not None:
             coefficients, log_scale = self._parts(self.snapshots.estimate[-1:])
             return np.asarray(self.form.to_theta(coefficients, np.exp(log_scale)), float)[0]
-        return np.asarray(self.cls.initial if self.rows is None else auto()(self.cls, self.rows).theta, float)
+        return np.asarray(
+            self.cls.initial if self.rows is None else auto()(self.cls, self.rows).theta, float
+        )
 
     def _parts(self, settings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients (M, p) and log scales (M, G)."""
@@ -227,7 +269,9 @@ class LocationScaleLearner:
         values = row_values(new, *self._parts(self.particles.theta))
         _, particles = self.particles.predict(values)
         rows = (Rows.empty(x.shape[1]) if self.rows is None else self.rows).append(x, a, y)
-        processes = tuple(p.absorb(new, a, values, self.particles, self.rule) for p in self.processes)
+        processes = tuple(
+            p.absorb(new, a, values, self.particles, self.rule) for p in self.processes
+        )
         return replace(self, rows=rows, processes=processes, particles=particles)
 
     def refit(self) -> LocationScaleLearner:
@@ -240,23 +284,39 @@ class LocationScaleLearner:
         mode, particles = _posterior(fits, self.prior, self.seed)
         drawn = _from_prior(self.cls, self.form, self.seed + 1).theta[:FROM_PRIOR]
         theta = np.vstack([particles[: PARTICLES - FROM_PRIOR], drawn])
-        processes = tuple(p.refit(self.rule, self.delta, self.form.n_groups) for p in self.processes)
-        fitted = replace(self, processes=processes, particles=Particles(theta, np.full(len(theta), -np.log(len(theta)))))
+        processes = tuple(
+            p.refit(self.rule, self.delta, self.form.n_groups) for p in self.processes
+        )
+        fitted = replace(
+            self,
+            processes=processes,
+            particles=Particles(theta, np.full(len(theta), -np.log(len(theta)))),
+        )
         kept = processes[0].kept
         status = (
-            f"least squares of {whole.table.n} rows, scale {np.array2string(np.exp(mode[-self.form.n_groups :]), precision=3)}"
+            f"least squares of {whole.table.n} rows, scale "
+            f"{np.array2string(np.exp(mode[-self.form.n_groups :]), precision=3)}"
         )
         status += f"; {MISSPECIFIED}" if fitted.refuted else ""
-        return replace(fitted._pushed(whole.table.n, mode, kept[0] if kept else None), status=status)
+        return replace(
+            fitted._pushed(whole.table.n, mode, kept[0] if kept else None), status=status
+        )
 
     def _pushed(self, n: int, estimate: np.ndarray, kept: ScaleSet | None) -> LocationScaleLearner:
         old = self.snapshots
         sets = (*(old.sets if self.keep_past else (None,) * len(old.sets)), kept)
-        return replace(self, snapshots=ScaleSnapshots(np.append(old.sizes, n), np.vstack([old.estimate, estimate]), sets))
+        return replace(
+            self,
+            snapshots=ScaleSnapshots(
+                np.append(old.sizes, n), np.vstack([old.estimate, estimate]), sets
+            ),
+        )
 
     @property
     def refuted(self) -> bool:
-        """Whether some set has no member: its log-likelihood's top, known in closed form, lies below its threshold."""
+        """Whether some set has no member: its log-likelihood's top, known in closed form, lies
+        below its threshold.
+        """
         return any(s.kappa < 0 for process in self.processes for s in process.kept)
 
     @property
@@ -264,7 +324,9 @@ class LocationScaleLearner:
         """No oracle is asked."""
 
     def contains(self, theta: np.ndarray) -> np.ndarray:
-        """Whether each theta (M, D) is plausible: in the set of every start and group, and inside the declared bounds."""
+        """Whether each theta (M, D) is plausible: in the set of every start and group, and
+        inside the declared bounds.
+        """
         theta = np.asarray(theta, float)
         coefficients, scale = self.form.from_theta(theta)
         inside = np.broadcast_to(np.asarray(self.cls.inside(theta)), len(theta)).copy()
@@ -273,24 +335,34 @@ class LocationScaleLearner:
         return inside
 
     def draw_members(self, n: int, seed: int) -> np.ndarray:
-        """At most n plausible parameters (., D) around the fit, on ever smaller scales until enough lie inside."""
+        """At most n plausible parameters (., D) around the fit, on ever smaller scales until
+        enough lie inside.
+        """
         if self.form.to_theta is None:
-            raise SettingError("the program's parameters do not follow from what the data see of them: ask for bounds instead")
+            raise SettingError(
+                "the program's parameters do not follow from what the data see of "
+                "them: ask for bounds instead"
+            )
         rng, scale = np.random.default_rng(seed), np.sqrt(2 * min(max(self.kappa, 0.0), 1e6))
-        centre, around = self.particles.theta[0], np.std(self.particles.theta[: PARTICLES - FROM_PRIOR], axis=0)
+        centre, around = (
+            self.particles.theta[0],
+            np.std(self.particles.theta[: PARTICLES - FROM_PRIOR], axis=0),
+        )
         found = np.zeros((0, self.cls.dim))
         while len(found) < n and scale > 1e-3:
-            coefficients, log_scale = self._parts(centre + scale * around * rng.standard_normal((4 * n, len(centre))))
+            coefficients, log_scale = self._parts(
+                centre + scale * around * rng.standard_normal((4 * n, len(centre)))
+            )
             theta = np.asarray(self.form.to_theta(coefficients, np.exp(log_scale)), float)
             found = np.vstack([found, theta[self.contains(theta)]])
             scale *= 0.7
         return found[:n]
 
-    # bounds ---------------------------------------------------------------------------------------------------------------
+    # bounds ---------------------------------------------------------------------------------------
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        """Upper and lower value at contexts x (n, dx) for all K actions, over every set: each is valid, so the narrowest
-        counts.
+        """Upper and lower value at contexts x (n, dx) for all K actions, over every set: each is
+        valid, so the narrowest counts.
         """
         x = np.asarray(x, float)
         n, K, low, high = len(x), n_actions, functional.low, functional.high
@@ -306,19 +378,30 @@ class LocationScaleLearner:
         estimate = self._values(functional, self.snapshots.estimate[-1:], xs, actions)[0]
         shape, seen = (n, K), self.n > 0
         return Bounds(
-            estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
+            estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(
+                shape
+            ),
             lower=np.clip(lower, low, high).reshape(shape),
             upper=np.clip(upper, low, high).reshape(shape),
             method="ascent" if searched and seen and not empty else "exact",
             guaranteed=not empty and not (searched and seen),
             rule=self.sentence,
-            note=MISSPECIFIED if empty else _open(upper, lower, K) + (SEARCHED if searched and seen else ""),
+            note=MISSPECIFIED
+            if empty
+            else _open(upper, lower, K) + (SEARCHED if searched and seen else ""),
             empty=empty,
             free_lower=lower.reshape(shape),
             free_upper=upper.reshape(shape),
         )
 
-    def _narrow(self, functional: Functional, x: np.ndarray, a: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> None:
+    def _narrow(
+        self,
+        functional: Functional,
+        x: np.ndarray,
+        a: np.ndarray,
+        lower: np.ndarray,
+        upper: np.ndarray,
+    ) -> None:
         """Move lower and upper (m,) to the ends over every set, all sets asked at once."""
         phi = np.asarray(self.form.features(x, a), float)
         offset = np.broadcast_to(np.asarray(self.form.offset(x, a), float), len(a))
@@ -328,19 +411,27 @@ class LocationScaleLearner:
         if not asked:
             return
         rows = np.concatenate([rows for _, rows in asked])
-        reach = ScaleReach.joined([kept.reach(phi[rows], offset[rows], scale[rows]) for kept, rows in asked])
+        reach = ScaleReach.joined(
+            [kept.reach(phi[rows], offset[rows], scale[rows]) for kept, rows in asked]
+        )
         low, high = scale_bounds.ends(self.form.family, functional, reach, x[rows], a[rows])
         np.maximum.at(lower, rows, low)
         np.minimum.at(upper, rows, high)
 
     def density(self, settings: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
-        """The outcome's density at coefficients and log scales (M, p + G), of batch shape (M, n)."""
+        """The outcome's density at coefficients and log scales (M, p + G), of batch shape (M,
+        n).
+        """
         coefficients, log_scale = self._parts(settings)
-        location = coefficients @ np.asarray(self.form.features(x, a), float).T + self.form.offset(x, a)
+        location = coefficients @ np.asarray(self.form.features(x, a), float).T + self.form.offset(
+            x, a
+        )
         scale = np.exp(log_scale)[:, np.asarray(self.form.group(x, a), np.int64)]
         return Density(self.form.family, {"loc": location, "scale": scale})
 
-    def _values(self, functional: Functional, settings: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    def _values(
+        self, functional: Functional, settings: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> np.ndarray:
         """The functional at settings (M, p + G) and rows: (M, n)."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(functional(self.density(settings, x, a), x=x, a=a), float)
@@ -350,40 +441,65 @@ class LocationScaleLearner:
         n, K = len(x), n_actions
         xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
         drawn = self._values(functional, self.particles.theta, xs, actions)
-        drawn = np.clip(np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high)
+        drawn = np.clip(
+            np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high
+        )
         weights = np.exp(self.particles.log_weights)
         middle = weights @ drawn
         sd = np.sqrt(weights @ (drawn - middle) ** 2)
-        value = middle if self.n == 0 else self._values(functional, self.snapshots.estimate[-1:], xs, actions)[0]
+        value = (
+            middle
+            if self.n == 0
+            else self._values(functional, self.snapshots.estimate[-1:], xs, actions)[0]
+        )
         value = np.where(np.isnan(value), functional.high, value)
-        return Guess(*(functional.clip(value + side * GUESS_SDS * sd).reshape(n, K) for side in (0.0, -1.0, 1.0)))
+        return Guess(
+            *(
+                functional.clip(value + side * GUESS_SDS * sd).reshape(n, K)
+                for side in (0.0, -1.0, 1.0)
+            )
+        )
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
-        """Every snapshot's estimate and the bounds of its set of all rows. It steers exploration only."""
+        """Every snapshot's estimate and the bounds of its set of all rows. It steers exploration
+        only.
+        """
         x, B = np.asarray(x, float), len(self.snapshots.sizes)
         n, K = len(x), n_actions
         xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
         estimate = self._values(functional, self.snapshots.estimate, xs, actions)  # (B, nK)
         lower, upper = np.full((B, n * K), functional.low), np.full((B, n * K), functional.high)
-        phi, offset = np.asarray(self.form.features(xs, actions), float), self.form.offset(xs, actions)
+        phi, offset = (
+            np.asarray(self.form.features(xs, actions), float),
+            self.form.offset(xs, actions),
+        )
         scale = np.asarray(self.form.group(xs, actions), np.int64)
         for b, kept in enumerate(self.snapshots.sets):
             if kept is not None and kept.kappa >= 0:
                 reach = kept.reach(phi, offset, scale)
-                lower[b], upper[b] = scale_bounds.ends(self.form.family, functional, reach, xs, actions)
+                lower[b], upper[b] = scale_bounds.ends(
+                    self.form.family, functional, reach, xs, actions
+                )
 
         def shaped(values: np.ndarray) -> np.ndarray:
-            return np.clip(values, functional.low, functional.high).reshape(B, n, K).transpose(1, 0, 2)
+            return (
+                np.clip(values, functional.low, functional.high).reshape(B, n, K).transpose(1, 0, 2)
+            )
 
         return Trail(
-            shaped(np.where(np.isnan(estimate), functional.high, estimate)), shaped(lower), shaped(upper), approximate=True
+            shaped(np.where(np.isnan(estimate), functional.high, estimate)),
+            shaped(lower),
+            shaped(upper),
+            approximate=True,
         )
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """At most sum_i max(U_i - T_i, T_i - L_i)^2 over the rows, from at most n_rows of them."""
         if self.rows is None:
             return 0.0
-        take = np.linspace(0, self.n - 1, min(self.n, MOST_ROWS if n_rows is None else n_rows)).astype(np.int64)
+        take = np.linspace(
+            0, self.n - 1, min(self.n, MOST_ROWS if n_rows is None else n_rows)
+        ).astype(np.int64)
         x, a = self.rows.x[take], self.rows.a[take]
         estimate = self._values(functional, self.snapshots.estimate[-1:], x, a)[0]
         lower, upper = np.full(len(a), functional.low), np.full(len(a), functional.high)
@@ -391,14 +507,20 @@ class LocationScaleLearner:
         far = np.maximum(np.maximum(upper - estimate, estimate - lower), 0.0)
         return float(np.sum(far**2) * self.n / len(take))
 
-    # what monitors ask --------------------------------------------------------------------------------------------------
+    # what monitors ask ----------------------------------------------------------------------------
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        return have_cdfs([self.density(self.snapshots.estimate[-1:], x, np.zeros(len(x), np.int64))])
+        return have_cdfs(
+            [self.density(self.snapshots.estimate[-1:], x, np.zeros(len(x), np.int64))]
+        )
 
-    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predictive_cdf(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
-        return mixed_cdf([(np.exp(self.particles.log_weights), self.density(self.particles.theta, x, a))], y)
+        return mixed_cdf(
+            [(np.exp(self.particles.log_weights), self.density(self.particles.theta, x, a))], y
+        )
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
@@ -421,7 +543,7 @@ class LocationScaleLearner:
         constants = 0.5 * rows.n * LOG_2PI + float(rows.x[:, -1].sum())
         return float(sum(fit.top for fit in fits_of(rows, self.form.n_groups)) - constants)
 
-    # storing ------------------------------------------------------------------------------------------------------------
+    # storing --------------------------------------------------------------------------------------
 
     def stored(self, out: Writer) -> Tree:
         return out.fields(self, stored_fields(self, LIVE))
@@ -435,7 +557,7 @@ def _open(upper: np.ndarray, lower: np.ndarray, n_actions: int) -> str:
     return f"{most} of {n_actions} actions are not yet bounded by the data" if most else ""
 
 
-# what to bet on -----------------------------------------------------------------------------------------------------------------
+# what to bet on -----------------------------------------------------------------------------------
 
 
 def _settings(form: LocationScale, theta: np.ndarray) -> np.ndarray:
@@ -460,18 +582,32 @@ def _summary(cls: DensityClass, form: LocationScale, seed: int) -> ScalePrior:
     return ScalePrior(np.where(usable, middle, 0.0), np.where(usable, spread, 1.0), bet)
 
 
-def _posterior(fits: tuple[ScaleFit, ...], prior: ScalePrior, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _posterior(
+    fits: tuple[ScaleFit, ...], prior: ScalePrior, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The mode (p + G,) of the posterior, and particles (M, p + G).
 
-    log sigma_g climbs its posterior with the coefficients integrated out; then beta | sigma is Gaussian. Where the class has no
-    prior and the rows determine everything, none is used: the outcome's unit is then nobody's concern.
+    log sigma_g climbs its posterior with the coefficients integrated out; then beta | sigma is
+    Gaussian. Where the class has no prior and the rows determine everything, none is used: the
+    outcome's unit is then nobody's concern.
     """
     p, G = len(fits[0].width), len(fits)
-    grams, moments = np.array([f.gram for f in fits]), np.array([f.gram @ f.coefficients for f in fits])
-    determined = all(f.rss > 0 for f in fits) and np.linalg.matrix_rank(_unit_diagonal(grams.sum(axis=0))) == p
+    grams, moments = (
+        np.array([f.gram for f in fits]),
+        np.array([f.gram @ f.coefficients for f in fits]),
+    )
+    determined = (
+        all(f.rss > 0 for f in fits)
+        and np.linalg.matrix_rank(_unit_diagonal(grams.sum(axis=0))) == p
+    )
     trust = prior.bet or not determined
     precision = np.where(trust, prior.spread**-2.0, 0.0)
-    known = np.array([0.5 * np.log(f.rss / f.n) if f.rss > 0 else middle for f, middle in zip(fits, prior.middle[p:])])
+    known = np.array(
+        [
+            0.5 * np.log(f.rss / f.n) if f.rss > 0 else middle
+            for f, middle in zip(fits, prior.middle[p:])
+        ]
+    )
     log_scale, count = known, np.array([f.n for f in fits], float)
     for _ in range(25):
         mean, chol = _coefficients(grams, moments, precision[:p], prior.middle[:p], log_scale[None])
@@ -486,7 +622,8 @@ def _posterior(fits: tuple[ScaleFit, ...], prior: ScalePrior, seed: int) -> tupl
         log_scale = log_scale + np.clip(step, -1.0, 1.0)
         if np.max(np.abs(step)) < 1e-10:
             break
-    base = np.random.default_rng(seed).standard_normal((PARTICLES // 2, p + G))  # the same at every refit
+    # the same at every refit
+    base = np.random.default_rng(seed).standard_normal((PARTICLES // 2, p + G))
     base = np.vstack([np.zeros((1, p + G)), base, -base])
     sd = np.sqrt(np.divide(1.0, curvature, out=np.full(G, 1.0), where=curvature > 0))
     scales = log_scale + sd * base[:, p:]
@@ -496,9 +633,15 @@ def _posterior(fits: tuple[ScaleFit, ...], prior: ScalePrior, seed: int) -> tupl
 
 
 def _coefficients(
-    grams: np.ndarray, moments: np.ndarray, precision: np.ndarray, middle: np.ndarray, log_scale: np.ndarray
+    grams: np.ndarray,
+    moments: np.ndarray,
+    precision: np.ndarray,
+    middle: np.ndarray,
+    log_scale: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (M, p) and Cholesky factors (M, p, p) of the precision of beta given log scales (M, G)."""
+    """Mean (M, p) and Cholesky factors (M, p, p) of the precision of beta given log scales (M,
+    G).
+    """
     weight = np.exp(-2 * log_scale)
     information = np.einsum("mg,gij->mij", weight, grams) + np.diag(precision)
     try:

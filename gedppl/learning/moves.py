@@ -1,19 +1,23 @@
-"""Draws moved by Metropolis steps that leave the posterior as it is: weighted draws, resampled, become different ones again.
+"""Draws moved by Metropolis steps that leave the posterior as it is: weighted draws, resampled,
+become different ones again.
 
-    theta'_s ~ N(theta_s, c^2 Sigma),   c = 2.38 / sqrt(D),  taken with probability min(1, p(theta'_s | rows) / p(theta_s | rows))
+    theta'_s ~ N(theta_s, c^2 Sigma),
+        c = 2.38 / sqrt(D),  taken with probability min(1, p(theta'_s | rows) / p(theta_s | rows))
 
-Sigma is the covariance of the draws themselves, and c follows the share of steps taken, which is best near .23. Steps go on until
-a draw has forgotten where it began. What is left of that, the correlation r between the places before and after, is paid for in
-the effective size: of S draws that descend from m,
+Sigma is the covariance of the draws themselves, and c follows the share of steps taken, which is
+best near .23. Steps go on until a draw has forgotten where it began. What is left of that, the
+correlation r between the places before and after, is paid for in the effective size: of S draws
+that descend from m,
 
     ess = S / (1 + (S / m - 1) r^2).
 
-`tempered` brings draws of the prior to the posterior through p(theta) p(rows | theta)^t: t grows by as much as leaves half of the
-draws' effective size, then they are resampled and moved.
+`tempered` brings draws of the prior to the posterior through p(theta) p(rows | theta)^t: t grows by
+as much as leaves half of the draws' effective size, then they are resampled and moved.
 
-Nothing is fitted and nothing is assumed of the posterior's shape. That Sigma and c come from the draws makes it approximate, as
-all draws are. References: Chopin, "A sequential particle filter method for static models" (2002); Del Moral, Doucet and Jasra,
-"Sequential Monte Carlo samplers" (2006).
+Nothing is fitted and nothing is assumed of the posterior's shape. That Sigma and c come from the
+draws makes it approximate, as all draws are. References: Chopin, "A sequential particle filter
+method for static models" (2002); Del Moral, Doucet and Jasra, "Sequential Monte Carlo samplers"
+(2006).
 
 Axis letters: S draws, D flat parameters.
 """
@@ -59,11 +63,19 @@ class Moved:
         return S / (1 + (S / min(max(ancestors, 1.0), S) - 1) * self.kept**2)
 
 
-def moved(start: np.ndarray, height: Callable[[np.ndarray], np.ndarray], rng: np.random.Generator, most: int = MOST) -> Moved:
-    """Draws (S, D), moved under the log density `height`, (S, D) -> (S,) up to a constant; -inf or NaN where none may go.
+def moved(
+    start: np.ndarray,
+    height: Callable[[np.ndarray], np.ndarray],
+    rng: np.random.Generator,
+    most: int = MOST,
+) -> Moved:
+    """Draws (S, D), moved under the log density `height`, (S, D) -> (S,) up to a constant; -inf or
+    NaN where none may go.
 
     >>> rng = np.random.default_rng(0)
-    >>> found = moved(rng.choice([-1.0, 1.0], (4000, 1)), lambda theta: -0.5 * theta[:, 0] ** 2, rng)
+    >>> found = moved(
+    ...     rng.choice([-1.0, 1.0], (4000, 1)), lambda theta: -0.5 * theta[:, 0] ** 2, rng
+    ... )
     >>> bool(abs(found.theta.std() - 1) < 0.05), found.kept <= FORGOTTEN, found.settled
     (True, True, True)
     """
@@ -89,12 +101,18 @@ def tempered(
     likelihood: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
 ) -> Moved:
-    """Draws (S, D) of a prior, brought to its posterior; `prior` and `likelihood` are logs, (S, D) -> (S,), up to a constant.
+    """Draws (S, D) of a prior, brought to its posterior; `prior` and `likelihood` are logs, (S, D)
+    -> (S,), up to a constant.
 
     Draws of which none has a positive likelihood stay where they are, and are not settled.
 
     >>> rng = np.random.default_rng(0)
-    >>> found = tempered(rng.normal(size=(4000, 1)), lambda t: -0.5 * t[:, 0] ** 2, lambda t: -4.5 * (t[:, 0] - 2) ** 2, rng)
+    >>> found = tempered(
+    ...     rng.normal(size=(4000, 1)),
+    ...     lambda t: -0.5 * t[:, 0] ** 2,
+    ...     lambda t: -4.5 * (t[:, 0] - 2) ** 2,
+    ...     rng,
+    ... )
     >>> bool(abs(found.theta.mean() - 1.8) < 0.03), bool(abs(found.theta.std() - 0.1**0.5) < 0.03)
     (True, True)
     """
@@ -126,18 +144,24 @@ def systematic(weights: np.ndarray, n: int, uniform: float) -> np.ndarray:
     [0, 0, 1, 2]
     """
     edges = np.cumsum(weights)
-    return np.minimum(np.searchsorted(edges / edges[-1], (np.arange(n) + uniform) / n), len(weights) - 1)
+    return np.minimum(
+        np.searchsorted(edges / edges[-1], (np.arange(n) + uniform) / n), len(weights) - 1
+    )
 
 
 def _next_power(logs: np.ndarray, room: float) -> float:
-    """The largest step in the power, up to `room`, that leaves half of the draws that have a likelihood."""
+    """The largest step in the power, up to `room`, that leaves half of the draws that have a
+    likelihood.
+    """
     enough = HALF * np.isfinite(logs).sum()
     if pareto.effective_size(room * logs) >= enough:
         return room
     low, high = 0.0, room
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if pareto.effective_size(middle * logs) >= enough else (low, middle)
+        low, high = (
+            (middle, high) if pareto.effective_size(middle * logs) >= enough else (low, middle)
+        )
     return high  # always forward, if by little
 
 

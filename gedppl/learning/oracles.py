@@ -1,8 +1,9 @@
 """Data -> Fit: maximum likelihood, least squares, score equations, enumeration, SVI.
 
-An oracle is a callable ``oracle(cls, rows, weights=None, start=None, prior="weak") -> Fit``. It never raises for what the
-data do to it (separable, collinear, NaN, not converged): it returns a `Fit` whose ``ok`` is False and whose status says
-why. `keep_good` then goes on with the last good one.
+An oracle is a callable ``oracle(cls, rows, weights=None, start=None, prior="weak") -> Fit``. It
+never raises for what the data do to it (separable, collinear, NaN, not converged): it returns a
+`Fit` whose ``ok`` is False and whose status says why. `keep_good` then goes on with the last good
+one.
 
 Axis letters: M members of a finite class, n rows, D flat parameters.
 """
@@ -41,21 +42,24 @@ if TYPE_CHECKING:
     from gedppl.rows import Rows
 
 
-# ======================================================================================================================
+# ==================================================================================================
 # Fits of one-predictor families in NumPy alone: least squares and score equations.
 #
-# For an exponential family p(y) = h(y) exp(eta T(y) - A(eta)) the maximum likelihood estimate solves
+# For an exponential family p(y) = h(y) exp(eta T(y) - A(eta)) the maximum likelihood estimate
+# solves
 #
 #     sum_i J_i' (T(y_i) - A'(eta_i)) = 0,     J_i the Jacobian of eta_i in theta,
 #
-# and where eta = features @ theta + offset, J_i is the row of features, so that Newton's method is iteratively reweighted
-# least squares (Hu, Simchi-Levi, Azizan, section on the score equation method). The other families of `one_predictor`, whose
-# log-densities are concave in eta too, are fitted by the same Newton steps.
+# and where eta = features @ theta + offset, J_i is the row of features, so that Newton's method is
+# iteratively reweighted least squares (Hu, Simchi-Levi, Azizan, section on the score equation
+# method). The other families of `one_predictor`, whose log-densities are concave in eta too, are
+# fitted by the same Newton steps.
 #
 # Axis letters: n rows, D flat parameters.
-# ======================================================================================================================
+# ==================================================================================================
 
-BESIDE_KINKS = 0.05  # nats: what working weights promise of a step beside kinks is no measure of what it gives
+# nats: what working weights promise of a step beside kinks is no measure of what it gives
+BESIDE_KINKS = 0.05
 
 
 def has_score_equations(cls: DensityClass) -> bool:
@@ -67,21 +71,35 @@ def check_score_equations(cls: DensityClass) -> None:
     """Raise where they are not known."""
     if not has_score_equations(cls):
         predictor = cls.predictor
-        what = "no linear predictor" if predictor is None else f"family {predictor.family}, link {predictor.link}"
-        raise SettingError(f"score equations need one of {sorted(FAMILIES)}, got a class with {what}; use ged.mle()")
+        what = (
+            "no linear predictor"
+            if predictor is None
+            else f"family {predictor.family}, link {predictor.link}"
+        )
+        raise SettingError(
+            f"score equations need one of {sorted(FAMILIES)}, got a class with "
+            f"{what}; use ged.mle()"
+        )
 
 
 def check_least_squares(cls: DensityClass) -> None:
     """Raise where there is no closed form."""
     if cls.predictor is None or cls.predictor.family != "Normal":
-        raise SettingError("least squares needs a class with Normal outcomes and a mean linear in theta; use ged.mle()")
+        raise SettingError(
+            "least squares needs a class with Normal outcomes and a mean linear in "
+            "theta; use ged.mle()"
+        )
 
 
 class PredictorObjective(Objective):
     """The same objective as the program's, evaluated on its features without the program."""
 
     def __init__(
-        self, cls: DensityClass, rows: Rows, weights: np.ndarray | None = None, prior: WorkingPrior | None = None
+        self,
+        cls: DensityClass,
+        rows: Rows,
+        weights: np.ndarray | None = None,
+        prior: WorkingPrior | None = None,
     ) -> None:
         super().__init__(cls, rows, weights, prior)
         predictor = cls.predictor
@@ -93,24 +111,32 @@ class PredictorObjective(Objective):
         self._last: tuple[np.ndarray, Terms] | None = None
         if self.n == 0:
             return
-        n, (x, a, _, _) = rows.n, rows.padded()  # padded: a backend compiles its features once a bucket
+        # padded: a backend compiles its features once a bucket
+        n, (x, a, _, _) = rows.n, rows.padded()
         chosen = slice(0, n) if self.weights is None else np.flatnonzero(self.weights)
         self.features = np.asarray(predictor.features(x, a), float)[:n][chosen]
         self.offset = np.broadcast_to(np.asarray(predictor.offset(x, a), float), len(a))[:n][chosen]
         self.fixed = {
-            name: np.broadcast_to(np.asarray(value, float), len(a))[:n][chosen] for name, value in predictor.fixed(x, a).items()
+            name: np.broadcast_to(np.asarray(value, float), len(a))[:n][chosen]
+            for name, value in predictor.fixed(x, a).items()
         }
         self.y = rows.y[chosen]
         self.row_weights = None if self.weights is None else self.weights[chosen]
 
     def _rows(self, theta: np.ndarray) -> Terms:
-        """The rows' terms at theta; the last ones are kept, because value and curvature are asked one after the other."""
+        """The rows' terms at theta; the last ones are kept, because value and curvature are
+        asked one after the other.
+        """
         if self._last is not None and np.array_equal(self._last[0], theta):
             return self._last[1]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            log_p, score, curvature = self.family.terms(self.features @ theta + self.offset, self.y, self.fixed)
+            log_p, score, curvature = self.family.terms(
+                self.features @ theta + self.offset, self.y, self.fixed
+            )
         if self.row_weights is not None:
-            log_p, score, curvature = (term * self.row_weights for term in (log_p, score, curvature))
+            log_p, score, curvature = (
+                term * self.row_weights for term in (log_p, score, curvature)
+            )
         self._last = (np.array(theta), (log_p, score, curvature))
         return self._last[1]
 
@@ -126,14 +152,18 @@ class PredictorObjective(Objective):
         curvature = self._rows(theta)[2]
         return symmetric((self.features * curvature[:, None]).T @ self.features)
 
-    def deficit(self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray) -> tuple[float, bool]:
+    def deficit(
+        self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray
+    ) -> tuple[float, bool]:
         r"""A proved bound on the log-likelihood still to gain.
 
-        For a family with |third derivative| <= c second derivative in eta (c its `growth`): along a unit direction of the norm
-        that the information I defines, with ``rho = c max_i |phi_i|_{I^-1}`` and ``lam = |g|_{I^-1}``, integrating
-        ``h''(t) >= exp(-rho t)`` twice gives  gain <= (u + (1 - u) log(1 - u)) / rho^2  with u = lam rho < 1, which tends
-        to lam^2 / 2 as rho -> 0 (and c = 0 for the Normal). If u >= 1 nothing is proved and the answer is infinite; for a
-        family without a known c it is the Newton decrement, an estimate.
+        For a family with |third derivative| <= c second derivative in eta (c its `growth`): along a
+        unit direction of the norm that the information I defines, with ``rho = c max_i
+        |phi_i|_{I^-1}`` and ``lam = |g|_{I^-1}``, integrating
+        ``h''(t) >= exp(-rho t)`` twice gives  gain <= (u + (1 - u) log(1 - u)) / rho^2  with u =
+        lam rho < 1, which tends
+        to lam^2 / 2 as rho -> 0 (and c = 0 for the Normal). If u >= 1 nothing is proved and the
+        answer is infinite; for a family without a known c it is the Newton decrement, an estimate.
         """
         if self.n == 0:
             return 0.0, True
@@ -141,16 +171,20 @@ class PredictorObjective(Objective):
             return decrement(grad, information), False
         values, vectors = np.linalg.eigh(information)
         seen = values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)
-        # Features lie in the information's range in exact arithmetic, and so does g; a direction of collapsed curvature
-        # (separable data) is the exception, and there no bound holds.
-        if np.abs(self.features @ vectors[:, ~seen]).max(initial=0.0) > 1e-6 * np.abs(self.features).max(initial=0.0):
+        # Features lie in the information's range in exact arithmetic, and so does g; a direction of
+        # collapsed curvature (separable data) is the exception, and there no bound holds.
+        if np.abs(self.features @ vectors[:, ~seen]).max(initial=0.0) > 1e-6 * np.abs(
+            self.features
+        ).max(initial=0.0):
             return np.inf, False
         root = vectors[:, seen] / np.sqrt(values[seen])
         lam = float(np.linalg.norm(root.T @ grad))
         growth = self.family.growth(self.fixed)
         if growth == 0:
             return 0.5 * lam**2, True
-        rho = growth * float(np.sqrt(np.max(np.sum((self.features @ root) ** 2, axis=1), initial=0.0)))
+        rho = growth * float(
+            np.sqrt(np.max(np.sum((self.features @ root) ** 2, axis=1), initial=0.0))
+        )
         u = lam * rho
         if u >= 1.0:
             return np.inf, False
@@ -168,9 +202,10 @@ def fit_least_squares(
 ) -> Fit:
     """The exact maximiser for a linear-Gaussian class, in closed form.
 
-    theta = argmin sum_i w_i (y_i - offset_i - phi_i' theta)^2 / scale_i^2 (+ priors). Directions that no row has seen
-    are left where they start: the estimate is the minimiser nearest to ``start`` (or the class's initial parameters).
-    A `sample` site whose prior is not Gaussian makes this no closed form: use `maximum_likelihood` there.
+    theta = argmin sum_i w_i (y_i - offset_i - phi_i' theta)^2 / scale_i^2 (+ priors). Directions
+    that no row has seen are left where they start: the estimate is the minimiser nearest to
+    ``start`` (or the class's initial parameters). A `sample` site whose prior is not Gaussian makes
+    this no closed form: use `maximum_likelihood` there.
     """
     check_least_squares(cls)
     objective = PredictorObjective(cls, rows, weights, prior)
@@ -190,9 +225,10 @@ def _pinv_solve(precision: np.ndarray, grad: np.ndarray) -> np.ndarray:
 class RunningLeastSquares:
     """Weighted least squares that takes in one row at a time, at O(D^2) a row.
 
-    Holds ``gram = sum_i w_i phi_i phi_i'``, ``moment = sum_i w_i phi_i y_i``, ``sumsq = sum_i w_i y_i^2`` and, for a ridge
-    > 0, the inverse and log-determinant of ``gram + ridge I`` by rank-one updates (Sherman and Morrison), recomputed
-    every 256 rows so that rounding cannot build up. Immutable: `add` returns a new one.
+    Holds ``gram = sum_i w_i phi_i phi_i'``, ``moment = sum_i w_i phi_i y_i``, ``sumsq = sum_i w_i
+    y_i^2`` and, for a ridge > 0, the inverse and log-determinant of ``gram + ridge I`` by rank-one
+    updates (Sherman and Morrison), recomputed every 256 rows so that rounding cannot build up.
+    Immutable: `add` returns a new one.
 
     >>> fit = RunningLeastSquares.empty(2).add([1.0, 0.0], 3.0).add([1.0, 0.0], 5.0)
     >>> fit.theta().tolist(), fit.rank()
@@ -214,7 +250,15 @@ class RunningLeastSquares:
         if not (np.isfinite(ridge) and ridge >= 0):
             raise SettingError(f"ridge must be a number >= 0, got {ridge}")
         inverse = np.eye(dim) / ridge if ridge > 0 else None
-        return cls(np.zeros((dim, dim)), np.zeros(dim), 0.0, 0, float(ridge), inverse, 0.0 if ridge > 0 else np.nan)
+        return cls(
+            np.zeros((dim, dim)),
+            np.zeros(dim),
+            0.0,
+            0,
+            float(ridge),
+            inverse,
+            0.0 if ridge > 0 else np.nan,
+        )
 
     def add(self, phi: np.ndarray, y: float, weight: float = 1.0) -> RunningLeastSquares:
         """One more row: phi (D,), outcome y, weight (e.g. 1 / sigma^2) >= 0."""
@@ -222,7 +266,9 @@ class RunningLeastSquares:
         if phi.shape != self.moment.shape:
             raise SettingError(f"phi must have shape {self.moment.shape}, got {phi.shape}")
         if not (np.isfinite(phi).all() and np.isfinite(y) and np.isfinite(weight) and weight >= 0):
-            raise SettingError(f"a row must be finite and its weight >= 0, got phi {phi}, y {y}, weight {weight}")
+            raise SettingError(
+                f"a row must be finite and its weight >= 0, got phi {phi}, y {y}, weight {weight}"
+            )
         gram = self.gram + weight * np.outer(phi, phi)
         moment, sumsq, n = self.moment + (weight * y) * phi, self.sumsq + weight * y * y, self.n + 1
         if self.inverse is None:
@@ -240,12 +286,18 @@ class RunningLeastSquares:
 
     def theta(self) -> np.ndarray:
         """The ridge estimate (D,); without a ridge the least-squares estimate of smallest norm."""
-        return self.inverse @ self.moment if self.inverse is not None else _pinv_solve(self.gram, self.moment)
+        return (
+            self.inverse @ self.moment
+            if self.inverse is not None
+            else _pinv_solve(self.gram, self.moment)
+        )
 
     def rank(self) -> int:
         """Directions seen so far."""
         values = np.linalg.eigvalsh(self.gram)
-        return int(np.sum(values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)))
+        return int(
+            np.sum(values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny))
+        )
 
     def residual(self, theta: np.ndarray) -> float:
         """sum_i w_i (y_i - phi_i' theta)^2."""
@@ -270,7 +322,8 @@ __all__ = [
     "score_equations",
 ]
 
-ELSEWHERE = 64  # draws from the prior among which a start is looked for, where the usual ones have no density
+# draws from the prior among which a start is looked for, where the usual ones have no density
+ELSEWHERE = 64
 NEWTON_LIMIT = 60  # parameters: beyond, L-BFGS goes first
 POLISH_LIMIT = 400  # parameters: up to here a few Newton steps finish what L-BFGS began
 
@@ -286,11 +339,13 @@ def maximum_likelihood(
     seed: int = 0,
     max_steps: int = 100,
 ) -> Fit:
-    """Maximum likelihood (or, with a working prior, maximum a posteriori) for any differentiable program.
+    """Maximum likelihood (or, with a working prior, maximum a posteriori) for any differentiable
+    program.
 
     theta = argmax sum_i w_i log p(y_i | x_i, a_i, theta)  (+ log prior)
 
-    Damped Newton for D <= 60 parameters, else L-BFGS, on the padded, compiled objective, from where ``start`` ended.
+    Damped Newton for D <= 60 parameters, else L-BFGS, on the padded, compiled objective, from where
+    ``start`` ended.
 
     Parameters
     ----------
@@ -299,14 +354,21 @@ def maximum_likelihood(
     prior
         None: plain maximum likelihood. A `WorkingPrior`: it and the class's own prior are added.
     starts
-        Fits from this many points (``start`` or the initial parameters, then draws from the prior by ``seed``), of
-        which the best counts. More than one is for likelihoods that are not concave.
+        Fits from this many points (``start`` or the initial parameters, then draws from the prior
+        by ``seed``), of which the best counts. More than one is for likelihoods that are not
+        concave.
 
     Notes
     -----
     Not guaranteed: that a local maximum is the global one, unless the log-likelihood is concave.
     """
-    return _fit(Objective(cls, rows, weights, prior), start=start, starts=starts, seed=seed, max_steps=max_steps)
+    return _fit(
+        Objective(cls, rows, weights, prior),
+        start=start,
+        starts=starts,
+        seed=seed,
+        max_steps=max_steps,
+    )
 
 
 def fit_score_equations(
@@ -320,11 +382,18 @@ def fit_score_equations(
 ) -> Fit:
     """The same maximiser for a one-predictor exponential family, on its features in NumPy alone.
 
-    Solves sum_i w_i J_i' (T(y_i) - A'(eta_i)) = 0 by Newton's method, J_i the Jacobian of the natural parameter (or, for
-    a Gamma or Exponential, of the log rate): iteratively reweighted least squares. Its log-likelihood is concave, so what
-    is found is the maximum, and ``eps_opt`` is proved.
+    Solves sum_i w_i J_i' (T(y_i) - A'(eta_i)) = 0 by Newton's method, J_i the Jacobian of the
+    natural parameter (or, for a Gamma or Exponential, of the log rate): iteratively reweighted
+    least squares. Its log-likelihood is concave, so what is found is the maximum, and ``eps_opt``
+    is proved.
     """
-    return _fit(PredictorObjective(cls, rows, weights, prior), start=start, starts=1, seed=0, max_steps=max_steps)
+    return _fit(
+        PredictorObjective(cls, rows, weights, prior),
+        start=start,
+        starts=1,
+        seed=0,
+        max_steps=max_steps,
+    )
 
 
 def fit_ordered(
@@ -336,8 +405,16 @@ def fit_ordered(
     prior: WorkingPrior | None = None,
     max_steps: int = 100,
 ) -> Fit:
-    """The same maximiser for ordered outcomes between affine edges, in NumPy alone; their log-likelihood is concave too."""
-    return _fit(OrderedObjective(cls, rows, weights, prior), start=start, starts=1, seed=0, max_steps=max_steps)
+    """The same maximiser for ordered outcomes between affine edges, in NumPy alone; their
+    log-likelihood is concave too.
+    """
+    return _fit(
+        OrderedObjective(cls, rows, weights, prior),
+        start=start,
+        starts=1,
+        seed=0,
+        max_steps=max_steps,
+    )
 
 
 def _fit(objective: Objective, *, start: Fit | None, starts: int, seed: int, max_steps: int) -> Fit:
@@ -354,11 +431,18 @@ def _fit(objective: Objective, *, start: Fit | None, starts: int, seed: int, max
     if not any(fit.ok for fit in fits) and first is not initial:
         # an old fit may lie where the new objective is flat or not finite
         fits.append(_climb(objective, objective.admissible(initial), max_steps))
-    if not any(fit.ok or np.isfinite(fit.log_likelihood) for fit in fits):  # no way up from here: look where the prior goes
+    # no way up from here: look where the prior goes
+    if not any(fit.ok or np.isfinite(fit.log_likelihood) for fit in fits):
         draws = objective.cls.draw_prior(ELSEWHERE, seed)
         values = [objective.value_grad(draw)[0] for draw in draws]
         if np.isfinite(values).any():
-            fits.append(_climb(objective, draws[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))], max_steps))
+            fits.append(
+                _climb(
+                    objective,
+                    draws[int(np.argmax(np.where(np.isfinite(values), values, -np.inf)))],
+                    max_steps,
+                )
+            )
     if not any(fit.ok for fit in fits) and any(fit.funnel for fit in fits):
         return _beside_the_funnel(objective, next(fit for fit in fits if fit.funnel), max_steps)
     good = [fit for fit in fits if fit.ok]
@@ -368,7 +452,8 @@ def _fit(objective: Objective, *, start: Fit | None, starts: int, seed: int, max
 
 
 def _beside_the_funnel(objective: Objective, fallen: Fit, max_steps: int) -> Fit:
-    """A point to go on from where a prior has no top: the fit under independent Gaussians as wide as the prior's draws.
+    """A point to go on from where a prior has no top: the fit under independent Gaussians as wide
+    as the prior's draws.
 
     It is no fit of the model and says so; sets stay valid around any point.
     """
@@ -379,7 +464,12 @@ def _beside_the_funnel(objective: Objective, fallen: Fit, max_steps: int) -> Fit
     precision = np.divide(1.0, spread**2, out=np.zeros(len(spread)), where=spread > 0)
     plain.own_prior, plain.prior = False, WorkingPrior(middle, precision)
     found = _climb(plain, middle, max_steps)
-    return replace(found, ok=False, funnel=True, status=f"{fallen.status}; independent Gaussians as wide stand in for it")
+    return replace(
+        found,
+        ok=False,
+        funnel=True,
+        status=f"{fallen.status}; independent Gaussians as wide stand in for it",
+    )
 
 
 def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:
@@ -393,11 +483,13 @@ def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:
     inside, anchor = objective.cls.inside, np.asarray(objective.cls.initial, float)
     outside = np.isfinite(theta).all() and not bool(np.all(inside(theta)))
     if outside and bool(np.all(inside(anchor))):
-        return assess(objective, climb_boundary(objective, inside, anchor, theta), how, at_bounds=True)
+        return assess(
+            objective, climb_boundary(objective, inside, anchor, theta), how, at_bounds=True
+        )
     return assess(objective, theta, how, tolerance=objective.tolerance)
 
 
-# a finite class -------------------------------------------------------------------------------------------------------
+# a finite class -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -413,23 +505,32 @@ class FiniteFit:
     eps_opt: float = 0.0
 
 
-def finite_enumeration(cls: Any, rows: Rows, *, weights: np.ndarray | None = None, start: FiniteFit | None = None) -> FiniteFit:
-    """The most likely of M members, by looking at all of them: argmax_m sum_i w_i log p_m(y_i | x_i, a_i).
+def finite_enumeration(
+    cls: Any, rows: Rows, *, weights: np.ndarray | None = None, start: FiniteFit | None = None
+) -> FiniteFit:
+    """The most likely of M members, by looking at all of them: argmax_m sum_i w_i log p_m(y_i |
+    x_i, a_i).
 
     Parameters
     ----------
     cls
         A finite class.
     start
-        The fit of the first ``start.n`` of these rows (unweighted): only the rows after them are evaluated.
+        The fit of the first ``start.n`` of these rows (unweighted): only the rows after them are
+        evaluated.
     """
     weights = check_weights(weights, rows.n)
     if start is not None and (weights is not None or start.n > rows.n):
-        raise SettingError(f"`start` must be the fit of the first rows, without weights; it has {start.n} of {rows.n} rows")
+        raise SettingError(
+            "`start` must be the fit of the first rows, without weights; it has "
+            f"{start.n} of {rows.n} rows"
+        )
     done = 0 if start is None else start.n
     before = 0.0 if start is None else start.log_likelihoods
     if rows.n > done or start is None:
-        table = np.asarray(cls.log_likelihood(cls.every, rows.x[done:], rows.a[done:], rows.y[done:]), float)
+        table = np.asarray(
+            cls.log_likelihood(cls.every, rows.x[done:], rows.a[done:], rows.y[done:]), float
+        )
         if weights is not None:  # not table @ weights: 0 * -inf would spoil a row that was left out
             table = np.where(weights > 0, table * np.where(weights > 0, weights, 1.0), 0.0)
         sums = before + table.sum(axis=1)
@@ -444,16 +545,19 @@ def finite_enumeration(cls: Any, rows: Rows, *, weights: np.ndarray | None = Non
         status = f"no member gives the {n} rows a positive density"
     else:
         status = f"member {index} of {len(sums)} by enumeration of {n} rows"
-        status += f"; {broken} members have a log-likelihood of NaN and are left out" if broken else ""
+        status += (
+            f"; {broken} members have a log-likelihood of NaN and are left out" if broken else ""
+        )
     return FiniteFit(index, sums, float(ranked[index]), bool(usable.any()), status, n)
 
 
-# oracles, as the agent takes them -------------------------------------------------------------------------------------
+# oracles, as the agent takes them -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """A way of fitting with its options: ``oracle(cls, rows, weights=None, start=None, prior="weak") -> Fit``.
+    """A way of fitting with its options: ``oracle(cls, rows, weights=None, start=None,
+    prior="weak") -> Fit``.
 
     ``prior="weak"`` stands for `WorkingPrior.weak`; None asks for plain maximum likelihood.
     """
@@ -461,7 +565,8 @@ class Oracle:
     name: str
     solve: Callable[..., Fit]
     options: Mapping[str, Any]
-    fits: Callable[[DensityClass], None] | None = None  # raises where this oracle cannot serve a class
+    # raises where this oracle cannot serve a class
+    fits: Callable[[DensityClass], None] | None = None
 
     def check(self, cls: MemberList | DensityClass) -> None:
         """Raise where this oracle cannot serve a class; a finite one needs none."""
@@ -488,17 +593,25 @@ class Oracle:
 
 def failed(cls: DensityClass, rows: Rows, status: str) -> Fit:
     nothing = np.full((cls.dim, cls.dim), np.nan)
-    return Fit(np.full(cls.dim, np.nan), np.nan, nothing, nothing, ok=False, status=status, n=rows.n)
+    return Fit(
+        np.full(cls.dim, np.nan), np.nan, nothing, nothing, ok=False, status=status, n=rows.n
+    )
 
 
 def mle(*, starts: int = 1, seed: int = 0, max_steps: int = 100) -> Oracle:
     """Newton or L-BFGS on the program itself: see `maximum_likelihood`."""
-    return Oracle("maximum likelihood", maximum_likelihood, {"starts": starts, "seed": seed, "max_steps": max_steps})
+    return Oracle(
+        "maximum likelihood",
+        maximum_likelihood,
+        {"starts": starts, "seed": seed, "max_steps": max_steps},
+    )
 
 
 def score_equations(*, max_steps: int = 100) -> Oracle:
     """Score equations of a one-predictor family: see `fit_score_equations`."""
-    return Oracle("score equations", fit_score_equations, {"max_steps": max_steps}, check_score_equations)
+    return Oracle(
+        "score equations", fit_score_equations, {"max_steps": max_steps}, check_score_equations
+    )
 
 
 def least_squares() -> Oracle:
@@ -507,19 +620,31 @@ def least_squares() -> Oracle:
 
 
 def auto() -> Oracle:
-    """Least squares where the class is linear-Gaussian, score equations where a predictor is known, edges where outcomes are
-    ordered, else `mle`."""
+    """Least squares where the class is linear-Gaussian, score equations where a predictor is
+    known, edges where outcomes are ordered, else `mle`.
+    """
     return Oracle("auto", _fit_auto, {})
 
 
-def _fit_auto(cls: DensityClass, rows: Rows, *, weights: np.ndarray | None, start: Fit | None, prior: WorkingPrior | None) -> Fit:
+def _fit_auto(
+    cls: DensityClass,
+    rows: Rows,
+    *,
+    weights: np.ndarray | None,
+    start: Fit | None,
+    prior: WorkingPrior | None,
+) -> Fit:
     if cls.ordered is not None:
         return fit_ordered(cls, rows, weights=weights, start=start, prior=prior)
     if not has_score_equations(cls):
         return maximum_likelihood(cls, rows, weights=weights, start=start, prior=prior)
     assert cls.predictor is not None
     only_gaussian_priors = prior is None or bool(np.all(cls.prior_free))
-    if cls.predictor.family == "Normal" and only_gaussian_priors and bool(np.all(cls.inside(cls.initial))):
+    if (
+        cls.predictor.family == "Normal"
+        and only_gaussian_priors
+        and bool(np.all(cls.inside(cls.initial)))
+    ):
         fit = fit_least_squares(cls, rows, weights=weights, start=start, prior=prior)
         if fit.ok:
             return fit

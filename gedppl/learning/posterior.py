@@ -1,4 +1,5 @@
-"""A model's posterior as an object: named draws, predictions, log-likelihoods, and everything ArviZ asks for.
+"""A model's posterior as an object: named draws, predictions, log-likelihoods, and everything ArviZ
+asks for.
 
 Axis letters: S draws, n rows, M members, K actions.
 """
@@ -45,7 +46,10 @@ class Posterior(Shown):
     def _shown(self) -> Facts:
         n = 0 if self.rows is None else self.rows.n
         sites = ", ".join(f"{name}{list(value.shape[1:])}" for name, value in self.draws.items())
-        return f"Posterior of {self.size} draws given {n} rows", {"draws": sites, "source": self.status}
+        return f"Posterior of {self.size} draws given {n} rows", {
+            "draws": sites,
+            "source": self.status,
+        }
 
     @property
     def size(self) -> int:
@@ -59,12 +63,18 @@ class Posterior(Shown):
 
     @cached_property
     def draws(self) -> dict[str, np.ndarray]:
-        """Values by site, (S, *shape), in the model's own units; of a finite class the members' numbers (S,)."""
+        """Values by site, (S, *shape), in the model's own units; of a finite class the members'
+        numbers (S,).
+        """
         return _named(self.cls, self.found)
 
     def predictive(self, x: Any, a: Any) -> np.ndarray:
-        """An outcome from every draw at rows x (n, dx), a (n,): (S, n). From an agent, names of columns and actions will do."""
-        contexts, actions = (np.asarray(x, float), np.asarray(a)) if self.names is None else self.names.rows(x, a)
+        """An outcome from every draw at rows x (n, dx), a (n,): (S, n). From an agent, names of
+        columns and actions will do.
+        """
+        contexts, actions = (
+            (np.asarray(x, float), np.asarray(a)) if self.names is None else self.names.rows(x, a)
+        )
         return _outcomes(self.cls, self.found, contexts, actions, self.seed)
 
     @cached_property
@@ -75,15 +85,18 @@ class Posterior(Shown):
 
     def _learned(self) -> Rows:
         if self.rows is None:
-            raise DataError("no outcome has been learned yet, so that there is no likelihood: tell() or observe() some first")
+            raise DataError(
+                "no outcome has been learned yet, so that there is no likelihood: "
+                "tell() or observe() some first"
+            )
         return self.rows
 
     def to_arviz(self) -> Any:
-        """An `InferenceData` (ArviZ 0.x) or `DataTree` (1.x) with posterior, prior and, once there are rows,
-        posterior_predictive, log_likelihood, observed_data and constant_data.
+        """An `InferenceData` (ArviZ 0.x) or `DataTree` (1.x) with posterior, prior and, once there
+        are rows, posterior_predictive, log_likelihood, observed_data and constant_data.
 
-        An axis of a parameter along which each action has its own entry bears the actions' names, one as long as the context
-        those of its columns.
+        An axis of a parameter along which each action has its own entry bears the actions' names,
+        one as long as the context those of its columns.
         """
         axes = _Axes(self.cls, self.names, self.rows)
         prior = sample(self.cls, None, "prior", self.size, self.seed + 1)
@@ -96,8 +109,12 @@ class Posterior(Shown):
         }
         if self.rows is not None:
             outcome, x, a = axes.outcome, self.rows.x, self.rows.a
-            groups["posterior_predictive"] = axes.dataset({outcome: self.predictive(x, a)}, chains, rows=True)
-            groups["log_likelihood"] = axes.dataset({outcome: self.log_likelihood}, chains, rows=True)
+            groups["posterior_predictive"] = axes.dataset(
+                {outcome: self.predictive(x, a)}, chains, rows=True
+            )
+            groups["log_likelihood"] = axes.dataset(
+                {outcome: self.log_likelihood}, chains, rows=True
+            )
             groups["observed_data"] = axes.observed(self.rows)
             groups["constant_data"] = axes.given(self.rows)
         return from_groups(groups)
@@ -115,8 +132,9 @@ def posterior(
 ) -> Posterior:
     """The posterior of a class given rows.
 
-    Draws of an approximation are corrected until they stand for the posterior (see `trusted`), so that those of another source
-    may take their place: ``found.source`` and ``status`` say which. Draws that came with weights are drawn again by these.
+    Draws of an approximation are corrected until they stand for the posterior (see `trusted`), so
+    that those of another source may take their place: ``found.source`` and ``status`` say which.
+    Draws that came with weights are drawn again by these.
     """
     rows = None if rows is None or rows.n == 0 else rows
     found = trusted(cls, rows, sample(cls, rows, source, draws, seed, oracle=oracle), seed)
@@ -125,16 +143,25 @@ def posterior(
 
 
 def _named(cls: Any, found: ParameterDraws) -> dict[str, np.ndarray]:
-    return {MEMBER: found.theta} if found.enumerated else {k: np.asarray(v) for k, v in cls.unflatten(found.theta).items()}
+    return (
+        {MEMBER: found.theta}
+        if found.enumerated
+        else {k: np.asarray(v) for k, v in cls.unflatten(found.theta).items()}
+    )
 
 
-def _outcomes(cls: Any, found: ParameterDraws, x: np.ndarray, a: np.ndarray, seed: int) -> np.ndarray:
+def _outcomes(
+    cls: Any, found: ParameterDraws, x: np.ndarray, a: np.ndarray, seed: int
+) -> np.ndarray:
     """(S, n): one outcome for every draw and row."""
     if not found.enumerated:
         return np.asarray(cls.density_at(found.theta, x, a).sample(seed, 1)[0], float)
     members = np.unique(found.theta)
     drawn = {
-        m: np.asarray(cls.density(int(m), x, a).sample(seed + int(m), int(np.sum(found.theta == m))), float) for m in members
+        m: np.asarray(
+            cls.density(int(m), x, a).sample(seed + int(m), int(np.sum(found.theta == m))), float
+        )
+        for m in members
     }
     out = np.empty((found.size, *next(iter(drawn.values())).shape[1:]))
     for m in members:
@@ -153,7 +180,9 @@ class _Axes:
         self.labels = None if names is None else [str(label) for label in names.labels]
         self.depends = None if not self.sites or names is None else _depends(cls, len(names.labels))
 
-    def dataset(self, values: Mapping[str, np.ndarray], chains: int, rows: bool = False) -> xarray.Dataset:
+    def dataset(
+        self, values: Mapping[str, np.ndarray], chains: int, rows: bool = False
+    ) -> xarray.Dataset:
         """Values (S, ...) as (chain, draw, ...)."""
         import xarray
 
@@ -165,20 +194,28 @@ class _Axes:
                 coords[dim] = self._coordinate(dim, size)
             arrays[name] = (("chain", "draw", *dims), shaped)
         first = next(iter(arrays.values()))[1]
-        return xarray.Dataset(arrays, {"chain": np.arange(first.shape[0]), "draw": np.arange(first.shape[1]), **coords})
+        return xarray.Dataset(
+            arrays,
+            {"chain": np.arange(first.shape[0]), "draw": np.arange(first.shape[1]), **coords},
+        )
 
     def observed(self, rows: Rows) -> xarray.Dataset:
         import xarray
 
         dims = self._row_dims(rows.y[None])
-        return xarray.Dataset({self.outcome: (dims, rows.y)}, {dim: np.arange(k) for dim, k in zip(dims, rows.y.shape)})
+        return xarray.Dataset(
+            {self.outcome: (dims, rows.y)},
+            {dim: np.arange(k) for dim, k in zip(dims, rows.y.shape)},
+        )
 
     def given(self, rows: Rows) -> xarray.Dataset:
         import xarray
 
         actions = rows.a if self.labels is None else np.array(self.labels)[rows.a]
         coords = {"row": np.arange(rows.n), "column": self._coordinate("column", rows.x.shape[1])}
-        return xarray.Dataset({"x": (("row", "column"), rows.x), "action": (("row",), actions)}, coords)
+        return xarray.Dataset(
+            {"x": (("row", "column"), rows.x), "action": (("row",), actions)}, coords
+        )
 
     @staticmethod
     def _row_dims(value: np.ndarray) -> tuple[str, ...]:
@@ -198,7 +235,12 @@ class _Axes:
     def _by_action(self, name: str, axis: int, size: int) -> bool:
         """Whether action k depends on entry k of this axis and on no other."""
         site = self.sites.get(name)
-        if self.depends is None or site is None or size != len(self.depends) or site.free_shape != site.shape:
+        if (
+            self.depends is None
+            or site is None
+            or size != len(self.depends)
+            or site.free_shape != site.shape
+        ):
             return False
         used = self.depends[:, site.start : site.stop].reshape(size, *site.shape)
         entries = np.moveaxis(used, axis + 1, 1).reshape(size, size, -1).any(axis=2)
@@ -211,6 +253,8 @@ class _Axes:
 
 
 def _depends(cls: Any, n_actions: int) -> np.ndarray:
-    """(K, D) which parameters each action's outcome depends on, near the context that the model was first run on."""
+    """(K, D) which parameters each action's outcome depends on, near the context that the model
+    was first run on.
+    """
     x = np.asarray(cls.program.x, float)
     return program_dependence(cls, n_actions, x + 0.1 * (x == 0))

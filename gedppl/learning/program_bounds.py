@@ -15,26 +15,44 @@ from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess, Trail
 from gedppl.learning.likelihoods import OrderedData, PredictorData
 from gedppl.learning.reach import farthest
-from gedppl.learning.value_ranges import category_values, edge_bounds, edge_weights, is_plain, limits_at, remarks
+from gedppl.learning.value_ranges import (
+    category_values,
+    edge_bounds,
+    edge_weights,
+    is_plain,
+    limits_at,
+    remarks,
+)
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.programs import ProgramLearner
 
-MISSPECIFIED = "no parameter of the class explains the data as well as the predictions did: the model is misspecified"
-SEARCHED = "a function of the outcome may be anything between the points of the grid it was searched on: not a certificate"
-PROBES = (-1.0, 0.0, 1.0)  # of a predictor, in units of its noise: between open ends, to see which way a functional goes
+MISSPECIFIED = (
+    "no parameter of the class explains the data as well as the predictions did: the "
+    "model is misspecified"
+)
+SEARCHED = (
+    "a function of the outcome may be anything between the points of the grid it was "
+    "searched on: not a certificate"
+)
+# of a predictor, in units of its noise: between open ends, to see which way a functional goes
+PROBES = (-1.0, 0.0, 1.0)
 GRID, ZOOMS = 33, 7
 MOST_OUTCOMES = 10_000  # trials of a Binomial at which a user's function is looked at one by one
 STEP = 1e-6  # of a predictor, in posterior standard deviations, over which a slope is taken
 GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
 
 
-def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
+def bounds(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int
+) -> Bounds:
     """See `ProgramLearner.bounds`."""
     n, K, low, high = len(x), n_actions, functional.low, functional.high
     xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
-    estimate = _values(learner, functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
+    estimate = _values(
+        learner, functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions
+    )
     sets, shape = learner.every_set, (n, K)
     void = any(s.region.kappa <= 0 for s in sets)
     found = None if void else _find_exactly(learner, functional, xs, actions)
@@ -42,14 +60,21 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
     if found is None and not void and sets:
         found = by_ascent(learner, functional, xs, actions)
     if found is None:  # no row yet, or a set without members
-        found = Found(np.full(n * K, -np.inf), np.full(n * K, np.inf), None, MISSPECIFIED if void else "")
+        found = Found(
+            np.full(n * K, -np.inf), np.full(n * K, np.inf), None, MISSPECIFIED if void else ""
+        )
         exact = not void
     return Bounds(
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(found.lower, low, high).reshape(shape),
         upper=np.clip(found.upper, low, high).reshape(shape),
-        method=("outer" if found.outer else "exact") if void or not sets or (exact and not found.searched) else "ascent",
-        guaranteed=learner.rule.guaranteed and exact and not found.apart and not (sets and found.searched),
+        method=("outer" if found.outer else "exact")
+        if void or not sets or (exact and not found.searched)
+        else "ascent",
+        guaranteed=learner.rule.guaranteed
+        and exact
+        and not found.apart
+        and not (sets and found.searched),
         rule=learner.sentence,
         note=found.note,
         find_witness=lambda: None if found.witness is None else found.witness.reshape(*shape, -1),
@@ -59,12 +84,15 @@ def bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_act
     )
 
 
-def _unknown_shape(data: PredictorData, functional: Functional, columns: np.ndarray, x: np.ndarray, a: np.ndarray) -> bool:
-    """A functional of the user's own, or a function of the outcome that is not known to be monotone: between two points the
-    functional may do anything.
+def _unknown_shape(
+    data: PredictorData, functional: Functional, columns: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> bool:
+    """A functional of the user's own, or a function of the outcome that is not known to be
+    monotone: between two points the functional may do anything.
 
-    The families are stochastically ordered in the predictor, so that the expectation of a monotone function is monotone in it.
-    That a function is monotone is seen where the outcomes can be counted: two for a Bernoulli, the trials for a Binomial.
+    The families are stochastically ordered in the predictor, so that the expectation of a monotone
+    function is monotone in it. That a function is monotone is seen where the outcomes can be
+    counted: two for a Bernoulli, the trials for a Binomial.
     """
     if not is_plain(functional):
         return True
@@ -88,35 +116,57 @@ def _unknown_shape(data: PredictorData, functional: Functional, columns: np.ndar
     return not bool(np.all(np.all(steps >= 0, axis=0) | np.all(steps <= 0, axis=0)))
 
 
-def _values(learner: ProgramLearner, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+def _values(
+    learner: ProgramLearner, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
     """The functional at rows, row i at its own theta[i]."""
-    if isinstance(learner.data, PredictorData) and functional.fn is None and is_plain(functional):  # no need to ask the program
+    # no need to ask the program
+    if isinstance(learner.data, PredictorData) and functional.fn is None and is_plain(functional):
         columns, _ = learner.data.columns(x, a)
-        eta = np.einsum("md,md->m", theta, columns[:, : learner.data.dim]) + columns[:, learner.data.dim]
+        eta = (
+            np.einsum("md,md->m", theta, columns[:, : learner.data.dim])
+            + columns[:, learner.data.dim]
+        )
         return _at_predictor(learner, functional, eta[None], columns, x, a)[0]
     return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
 
 
 def _at_predictor(
-    learner: ProgramLearner, functional: Functional, eta: np.ndarray, columns: np.ndarray, x: np.ndarray, a: np.ndarray
+    learner: ProgramLearner,
+    functional: Functional,
+    eta: np.ndarray,
+    columns: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> np.ndarray:
-    """The functional at linear predictors eta (G, m), offset included; columns (m, ...) as `PredictorData.columns` gives them."""
+    """The functional at linear predictors eta (G, m), offset included; columns (m, ...) as
+    `PredictorData.columns` gives them.
+    """
     data = learner.data
     assert isinstance(data, PredictorData)
     D, (G, m) = data.dim, eta.shape
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        if functional.fn is not None:  # a user's function may be written for the program's own arrays: ask the program
+        # a user's function may be written for the program's own arrays: ask the program
+        if functional.fn is not None:
             phi, offset = columns[:, :D], columns[:, D]
             steps = (eta - offset) / np.maximum(np.sum(phi**2, axis=1), 1e-300)
             theta = steps[:, :, None] * phi  # any theta with this predictor gives the same density
-            return _values(learner, functional, theta.reshape(G * m, D), np.tile(x, (G, 1)), np.tile(a, G)).reshape(G, m)
+            return _values(
+                learner, functional, theta.reshape(G * m, D), np.tile(x, (G, 1)), np.tile(a, G)
+            ).reshape(G, m)
         fixed = {name: columns[:, D + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
-        density = data.density(eta, {name: np.broadcast_to(value, (G, m)) for name, value in fixed.items()})
+        density = data.density(
+            eta, {name: np.broadcast_to(value, (G, m)) for name, value in fixed.items()}
+        )
         return np.asarray(functional(density, x=x, a=a), float)
 
 
-def _find_exactly(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
-    """The ends where the functional is that of one affine form of theta and the set convex; else None."""
+def _find_exactly(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+) -> Found | None:
+    """The ends where the functional is that of one affine form of theta and the set convex; else
+    None.
+    """
     if not all(s.convex for s in learner.every_set):
         return None
     if isinstance(learner.data, PredictorData):
@@ -124,7 +174,7 @@ def _find_exactly(learner: ProgramLearner, functional: Functional, x: np.ndarray
     return edge_bounds(learner, functional, x, a) if isinstance(learner.data, OrderedData) else None
 
 
-# exact: one linear predictor ---------------------------------------------------------------------------------------------
+# exact: one linear predictor ----------------------------------------------------------------------
 
 
 def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found:
@@ -134,7 +184,8 @@ def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np
     phi, offset = columns[:, : data.dim], columns[:, data.dim]
     m = len(phi)
     value, theta, apart = farthest(learner, phi)
-    ends = offset[:, None] + np.stack([-value[m:], value[:m]], axis=1)  # (m, 2), infinite where open
+    # (m, 2), infinite where open
+    ends = offset[:, None] + np.stack([-value[m:], value[:m]], axis=1)
     open_end = ~np.isfinite(ends)
     ends = np.clip(ends, *data.family.domain)
     searched = _unknown_shape(data, functional, columns, x, a)
@@ -144,21 +195,40 @@ def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np
         lower, upper, at_low = _over_interval(learner, functional, columns, ends, x, a)
     notes = remarks(open_end, a, apart)
     notes += [SEARCHED] if searched else []
-    return Found(lower, upper, np.where(at_low[:, None], theta[m:], theta[:m]), "; ".join(notes), apart, searched=searched)
+    return Found(
+        lower,
+        upper,
+        np.where(at_low[:, None], theta[m:], theta[:m]),
+        "; ".join(notes),
+        apart,
+        searched=searched,
+    )
 
 
 @np.errstate(invalid="ignore")  # inf - inf between ends that are open
 def _over_interval(
-    learner: ProgramLearner, functional: Functional, columns: np.ndarray, ends: np.ndarray, x: np.ndarray, a: np.ndarray
+    learner: ProgramLearner,
+    functional: Functional,
+    columns: np.ndarray,
+    ends: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Smallest and largest value for eta between ends (m, 2), and whether the largest is at the lower half, each (m,).
+    """Smallest and largest value for eta between ends (m, 2), and whether the largest is at the
+    lower half, each (m,).
 
-    Every functional but a user's own is monotone in eta in these families, or turns once among `_turns`. So the ends and a
-    grid over the turns have the extremes, and the cells around the best point are searched again where it is inside. At an
-    end that is infinite the value is the limit there; where that is no number, it is infinite in the way the functional goes.
+    Every functional but a user's own is monotone in eta in these families, or turns once among
+    `_turns`. So the ends and a grid over the turns have the extremes, and the cells around the best
+    point are searched again where it is inside. At an end that is infinite the value is the limit
+    there; where that is no number, it is infinite in the way the functional goes.
     """
     low, high = ends[:, :1], ends[:, 1:]
-    inside = np.hstack([_turns(learner, functional, columns, np.linspace(0.0, 1.0, GRID), x, a), _probes(learner, columns, x, a)])
+    inside = np.hstack(
+        [
+            _turns(learner, functional, columns, np.linspace(0.0, 1.0, GRID), x, a),
+            _probes(learner, columns, x, a),
+        ]
+    )
     eta = np.hstack([low, np.sort(np.clip(inside, low, high), axis=1), high])
     values = _with_limits(eta, _at_predictor(learner, functional, eta.T, columns, x, a).T)
     peaks = [_zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0)]
@@ -171,24 +241,36 @@ def _over_interval(
 
 
 def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Values (m, G) with those that are no number at an infinite end set to where the functional was going."""
+    """Values (m, G) with those that are no number at an infinite end set to where the functional
+    was going.
+    """
     values = values.copy()
     for end, step in ((0, 1), (-1, -1)):
         lost = np.isnan(values[:, end]) & ~np.isfinite(eta[:, end])
         if not lost.any():
             continue
         inner = np.where(np.isfinite(eta), values, np.nan)[:, 1:-1][:, ::step]
-        change = inner[:, 0] - np.array([row[row != row[0]][0] if np.any(row != row[0]) else row[0] for row in inner])
+        change = inner[:, 0] - np.array(
+            [row[row != row[0]][0] if np.any(row != row[0]) else row[0] for row in inner]
+        )
         goes = np.where(change == 0, inner[:, 0], np.where(change > 0, np.inf, -np.inf))
         values[lost, end] = goes[lost]
     return values
 
 
 def _zoom(
-    learner: ProgramLearner, functional: Functional, sign: float, eta: np.ndarray, values: np.ndarray, columns: np.ndarray,
-    x: np.ndarray, a: np.ndarray,
-) -> np.ndarray:  # fmt: skip
-    """The largest of sign * functional (m,), the cells beside the best of eta (m, G) searched again; unknown is infinite."""
+    learner: ProgramLearner,
+    functional: Functional,
+    sign: float,
+    eta: np.ndarray,
+    values: np.ndarray,
+    columns: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
+) -> np.ndarray:
+    """The largest of sign * functional (m,), the cells beside the best of eta (m, G) searched
+    again; unknown is infinite.
+    """
     grid, found = eta, sign * values
     best = np.where(np.isnan(found), np.inf, found).max(axis=1)
     where = np.argmax(np.where(np.isnan(found), np.inf, found), axis=1)
@@ -201,7 +283,11 @@ def _zoom(
         right = np.take_along_axis(grid, np.minimum(where + 1, grid.shape[1] - 1)[:, None], 1)
         left, right = (np.where(np.isfinite(side), side, middle) for side in (left, right))
         steps = np.linspace(0.0, 1.0, GRID)[::4]
-        grid = np.where(np.isfinite(middle), left + np.where(np.isfinite(right - left), right - left, 0.0) * steps, middle)
+        grid = np.where(
+            np.isfinite(middle),
+            left + np.where(np.isfinite(right - left), right - left, 0.0) * steps,
+            middle,
+        )
         found = sign * _at_predictor(learner, functional, grid.T, columns, x, a).T
         found = np.where(np.isnan(found), -np.inf, found)
         where, best = np.argmax(found, axis=1), np.maximum(best, found.max(axis=1))
@@ -209,37 +295,59 @@ def _zoom(
 
 
 def _searched(
-    learner: ProgramLearner, functional: Functional, columns: np.ndarray, ends: np.ndarray, x: np.ndarray, a: np.ndarray
+    learner: ProgramLearner,
+    functional: Functional,
+    columns: np.ndarray,
+    ends: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same for a user's own functional, on a grid: where an end is open nothing is known of it."""
+    """The same for a user's own functional, on a grid: where an end is open nothing is known of
+    it.
+    """
     known = np.isfinite(ends).all(axis=1)
     low, high = (np.where(known, side, columns[:, learner.cls.dim])[:, None] for side in ends.T)
     eta = low + (high - low) * np.linspace(0.0, 1.0, GRID)
     eta[:, -1] = high[:, 0]
     values = _at_predictor(learner, functional, eta.T, columns, x, a).T
-    lower, upper = (sign * _zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0))
+    lower, upper = (
+        sign * _zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0)
+    )
     at_low = np.argmax(np.where(np.isnan(values), np.inf, values), axis=1) <= GRID // 2
     return np.where(known, lower, -np.inf), np.where(known, upper, np.inf), at_low
 
 
-def _probes(learner: ProgramLearner, columns: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+def _probes(
+    learner: ProgramLearner, columns: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
     """A few linear predictors (m, 3) around zero, which a Normal's noise gives a unit."""
     data = learner.data
     assert isinstance(data, PredictorData)
     names = data.fixed_names(x, a)
-    unit = columns[:, data.dim + 1 + names.index("scale")] if "scale" in names else np.ones(len(columns))
+    unit = (
+        columns[:, data.dim + 1 + names.index("scale")]
+        if "scale" in names
+        else np.ones(len(columns))
+    )
     return unit[:, None] * PROBES
 
 
 def _turns(
-    learner: ProgramLearner, functional: Functional, columns: np.ndarray, steps: np.ndarray, x: np.ndarray, a: np.ndarray
+    learner: ProgramLearner,
+    functional: Functional,
+    columns: np.ndarray,
+    steps: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> np.ndarray:
-    """Linear predictors (m, G) among which a functional that is not monotone in eta turns; G = 0 if it does not.
+    """Linear predictors (m, G) among which a functional that is not monotone in eta turns; G = 0 if
+    it does not.
 
-    E Y^2 is smallest at 0 on the real line, Var Y of a Bernoulli or Binomial largest at a chance of one half. The derivative of
-    P(Y in A) by a natural parameter is P(A) (E[Y | A] - E[Y]), so that P(above < Y < below) is largest where E[Y] lies between
-    the limits: a peak which a grid over a wide interval may miss. The same holds of a log-concave location family (where a
-    Weibull's and a LogNormal's logarithms belong), with its centre for E[Y].
+    E Y^2 is smallest at 0 on the real line, Var Y of a Bernoulli or Binomial largest at a chance of
+    one half. The derivative of P(Y in A) by a natural parameter is P(A) (E[Y | A] - E[Y]), so that
+    P(above < Y < below) is largest where E[Y] lies between the limits: a peak which a grid over a
+    wide interval may miss. The same holds of a log-concave location family (where a Weibull's and a
+    LogNormal's logarithms belong), with its centre for E[Y].
     """
     data = learner.data
     assert isinstance(data, PredictorData)
@@ -250,13 +358,16 @@ def _turns(
         return np.zeros((m, 0))
     fixed = {name: columns[:, data.dim + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
     with np.errstate(divide="ignore"):
-        ends = [np.broadcast_to(family.middle(limit, fixed), m) for limit in limits_at(functional, x, a)]
-    finite = [np.where(np.isfinite(end), end, other) for end, other in (ends, ends[::-1])]  # no mean is there: no turn either
+        ends = [
+            np.broadcast_to(family.middle(limit, fixed), m) for limit in limits_at(functional, x, a)
+        ]
+    # no mean is there: no turn either
+    finite = [np.where(np.isfinite(end), end, other) for end, other in (ends, ends[::-1])]
     low, high = (np.where(np.isfinite(end), end, 0.0) for end in finite)
     return low[:, None] + (high - low)[:, None] * steps
 
 
-# to steer by ---------------------------------------------------------------------------------------------------------------
+# to steer by --------------------------------------------------------------------------------------
 
 
 def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
@@ -264,25 +375,40 @@ def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
     n, K = len(x), n_actions
     xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
     if learner.fit is None:
-        density = learner.cls if functional.fn is not None else learner  # a user's function may be written for its own arrays
-        drawn = np.asarray(functional(density.density_at(learner.particles.theta, xs, actions), x=xs, a=actions), float)
-        drawn = np.clip(np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high)
+        # a user's function may be written for its own arrays
+        density = learner.cls if functional.fn is not None else learner
+        drawn = np.asarray(
+            functional(density.density_at(learner.particles.theta, xs, actions), x=xs, a=actions),
+            float,
+        )
+        drawn = np.clip(
+            np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high
+        )
         value, sd = drawn.mean(axis=0), drawn.std(axis=0)
     elif isinstance(learner.data, PredictorData) and functional.fn is None and is_plain(functional):
         value, sd = _by_predictor(learner, functional, learner.fit.precision, xs, actions)
     else:
-        value, grad = learner.cls.values_grad(functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions)
+        value, grad = learner.cls.values_grad(
+            functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions
+        )
         value, grad = np.asarray(value, float), np.where(np.isfinite(grad), grad, 0.0)
         step = np.linalg.solve(positive_definite(learner.fit.precision), grad.T)
         sd = np.sqrt(np.maximum(np.einsum("md,dm->m", grad, step), 0.0))
     value = np.where(np.isnan(value), functional.high, value)
-    return Guess(*(functional.clip(value + side * GUESS_SDS * sd).reshape(n, K) for side in (0.0, -1.0, 1.0)))
+    return Guess(
+        *(functional.clip(value + side * GUESS_SDS * sd).reshape(n, K) for side in (0.0, -1.0, 1.0))
+    )
 
 
 def _by_predictor(
-    learner: ProgramLearner, functional: Functional, precision: np.ndarray, x: np.ndarray, a: np.ndarray
+    learner: ProgramLearner,
+    functional: Functional,
+    precision: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The functional at the fit and its posterior standard deviation |dT/d eta| sd(eta), each (m,), without the program.
+    """The functional at the fit and its posterior standard deviation |dT/d eta| sd(eta), each (m,),
+    without the program.
 
     The slope is a difference over a millionth of sd(eta), so that it has no unit.
     """
@@ -291,21 +417,26 @@ def _by_predictor(
     columns, _ = data.columns(x, a)
     phi = columns[:, : data.dim]
     eta = phi @ learner.theta + columns[:, data.dim]
-    spread = np.sqrt(np.maximum(np.einsum("md,dm->m", phi, np.linalg.solve(positive_definite(precision), phi.T)), 0.0))
+    spread = np.sqrt(
+        np.maximum(
+            np.einsum("md,dm->m", phi, np.linalg.solve(positive_definite(precision), phi.T)), 0.0
+        )
+    )
     near = eta + STEP * np.array([[-1.0], [0.0], [1.0]]) * spread
     below, value, above = _at_predictor(learner, functional, near, columns, x, a)
     slope = np.abs(above - below) / (2 * STEP)
     return value, np.where(np.isfinite(slope), slope, 0.0)
 
 
-# past snapshots --------------------------------------------------------------------------------------------------------------
+# past snapshots -----------------------------------------------------------------------------------
 
 
 def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
     """See `ProgramLearner.trail`."""
     shots, n, K = learner.snapshots, len(x), n_actions
     B, D = shots.theta.shape
-    take = np.minimum(np.arange(_padded(B)), B - 1)  # padded, so that a growing run compiles a handful of shapes
+    # padded, so that a growing run compiles a handful of shapes
+    take = np.minimum(np.arange(_padded(B)), B - 1)
     P = len(take)
     xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
     theta, whitener, kappa = shots.theta[take], shots.whitener[take], shots.kappa[take]
@@ -318,19 +449,30 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
         size = np.linalg.norm(np.einsum("pij,mj->pmi", whitener, phi), axis=2)
         half = np.where(np.isfinite(reach), reach, 0.0)[:, None] * size  # unknown: replaced below
         eta = offset + np.stack([centre, centre - half, centre + half])  # (3, P, nK)
-        values = _at_predictor(learner, functional, eta.reshape(3 * P, n * K), columns, xs, actions).reshape(eta.shape)
+        values = _at_predictor(
+            learner, functional, eta.reshape(3 * P, n * K), columns, xs, actions
+        ).reshape(eta.shape)
         estimate = values[0]
         lower = np.where(np.isnan(values), low, values).min(axis=0)
         upper = np.where(np.isnan(values), high, values).max(axis=0)
-    elif isinstance(learner.data, OrderedData) and (known := _ordered_trail(learner, functional, xs, actions, take)) is not None:
+    elif (
+        isinstance(learner.data, OrderedData)
+        and (known := _ordered_trail(learner, functional, xs, actions, take)) is not None
+    ):
         estimate, lower, upper = known
     else:
         points = np.repeat(theta, n * K, axis=0)
-        value, grad = learner.cls.values_grad(functional, points, np.tile(xs, (P, 1)), np.tile(actions, P))
+        value, grad = learner.cls.values_grad(
+            functional, points, np.tile(xs, (P, 1)), np.tile(actions, P)
+        )
         estimate = np.asarray(value, float).reshape(P, n * K)
         grad = np.asarray(grad, float).reshape(P, n * K, D)
         size = np.linalg.norm(np.einsum("pij,pmj->pmi", whitener, grad), axis=2)
-        half = np.where(np.isfinite(reach)[:, None], np.where(np.isfinite(reach), reach, 0.0)[:, None] * size, np.inf)
+        half = np.where(
+            np.isfinite(reach)[:, None],
+            np.where(np.isfinite(reach), reach, 0.0)[:, None] * size,
+            np.inf,
+        )
         lower, upper = estimate - half, estimate + half
         lower, upper = np.where(np.isnan(lower), low, lower), np.where(np.isnan(upper), high, upper)
     unknown = ~np.isfinite(kappa)[:, None]
@@ -339,13 +481,20 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
     def shaped(values: np.ndarray) -> np.ndarray:
         return np.clip(values, low, high)[:B].reshape(B, n, K).transpose(1, 0, 2)
 
-    return Trail(shaped(np.where(np.isnan(estimate), high, estimate)), shaped(lower), shaped(upper), approximate=True)
+    return Trail(
+        shaped(np.where(np.isnan(estimate), high, estimate)),
+        shaped(lower),
+        shaped(upper),
+        approximate=True,
+    )
 
 
 def _ordered_trail(
     learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray, take: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Estimate, lower and upper under the snapshots `take`, each (P, m), edge by edge; None if the functional is not linear."""
+    """Estimate, lower and upper under the snapshots `take`, each (P, m), edge by edge; None if
+    the functional is not linear.
+    """
     assert isinstance(learner.data, OrderedData)
     shots, ordered = learner.snapshots, learner.data.ordered
     features, offset = ordered.features(x, a), ordered.offset(x, a)
@@ -356,9 +505,14 @@ def _ordered_trail(
     edge = np.einsum("pj,mcj->pmc", shots.theta[take], features) + offset
     size = np.linalg.norm(np.einsum("pij,mcj->pmci", shots.whitener[take], features), axis=3)
     reach = np.sqrt(2 * shots.kappa[take])
-    half = np.where(np.isfinite(reach), reach, 0.0)[:, None, None] * size  # unknown: replaced by the caller
+    # unknown: replaced by the caller
+    half = np.where(np.isfinite(reach), reach, 0.0)[:, None, None] * size
     ends = weight * expit(np.stack([edge - half, edge, edge + half]))
-    return constant + ends[1].sum(axis=2), constant + ends.min(axis=0).sum(axis=2), constant + ends.max(axis=0).sum(axis=2)
+    return (
+        constant + ends[1].sum(axis=2),
+        constant + ends.min(axis=0).sum(axis=2),
+        constant + ends.max(axis=0).sum(axis=2),
+    )
 
 
 def _padded(count: int) -> int:
@@ -378,7 +532,10 @@ def squared_deviation(learner: ProgramLearner, functional: Functional, n_rows: i
     used = min(learner.n, 512 if n_rows is None else n_rows)
     take = np.linspace(0, learner.n - 1, 512 if used == 512 else used).astype(np.int64)
     theta = np.broadcast_to(learner.theta, (len(take), learner.cls.dim))
-    grad = np.asarray(learner.cls.values_grad(functional, theta, learner.rows.x[take], learner.rows.a[take])[1], float)
+    grad = np.asarray(
+        learner.cls.values_grad(functional, theta, learner.rows.x[take], learner.rows.a[take])[1],
+        float,
+    )
     white = np.where(np.isfinite(grad), grad, 0.0) @ learner.snapshots.whitener[-1].T
     largest = float(np.linalg.eigvalsh(white.T @ white)[-1]) * learner.n / max(len(take), 1)
     return float(min(2 * kappa * largest, most))

@@ -1,4 +1,5 @@
-"""From evidence to sets: which starts of the e-process to use, and the region of parameters each leaves plausible.
+"""From evidence to sets: which starts of the e-process to use, and the region of parameters each
+leaves plausible.
 
 Axis letters: M parameter settings, n rows, D flat parameters.
 """
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
 
 MARGIN = 6.0  # of a residual, in units of the set's radius: see `extremes`
 HAIR = 1e-9  # of kappa: a point on the edge itself is in or out by how its rows are added up
-DOUBLINGS = 10  # of the distance at which `walk` looks, from half the radius that the metric gives a set
+# of the distance at which `walk` looks, from half the radius that the metric gives a set
+DOUBLINGS = 10
 
 
 @dataclass(frozen=True)
 class Region:
-    """{theta : slack(theta) >= 0}; slack(centre) = kappa; precision = chol chol' is minus the slack's Hessian there."""
+    """{theta : slack(theta) >= 0}; slack(centre) = kappa; precision = chol chol' is minus the
+    slack's Hessian there.
+    """
 
     centre: np.ndarray  # (D,)
     chol: np.ndarray  # (D, D) lower triangular
@@ -52,7 +56,8 @@ class Region:
         return np.einsum("md,kd->mk", grad, self._inverse)
 
     def theta(self, z: np.ndarray) -> np.ndarray:
-        # not by matrix product, whose last digit depends on how many rows there are: a point found must stay inside
+        # not by matrix product, whose last digit depends on how many rows there are: a point found
+        # must stay inside
         return self.centre + np.einsum("md,dk->mk", z, self._inverse)
 
     def whitened(self, information: np.ndarray) -> np.ndarray:
@@ -61,7 +66,9 @@ class Region:
 
     @cached_property
     def _inverse(self) -> np.ndarray:
-        """chol^-1. Thousands of small triangular solves would each wake the threads of a BLAS library."""
+        """chol^-1. Thousands of small triangular solves would each wake the threads of a BLAS
+        library.
+        """
         return solve_triangular(self.chol, np.eye(len(self.centre)), lower=True, check_finite=False)
 
     def z(self, theta: np.ndarray) -> np.ndarray:
@@ -69,9 +76,11 @@ class Region:
 
     @cached_property
     def outposts(self) -> Walk:
-        """How far the set goes from its centre, both ways along every coordinate and every axis of the metric (4 D walks).
+        """How far the set goes from its centre, both ways along every coordinate and every axis of
+        the metric (4 D walks).
 
-        The axes are those of the precision in the coordinates' own units: a combination that rows say little about is one.
+        The axes are those of the precision in the coordinates' own units: a combination that rows
+        say little about is one.
         """
         precision = self.chol @ self.chol.T
         unit = np.sqrt(np.diag(precision))
@@ -81,11 +90,13 @@ class Region:
         return walk(self, np.zeros(ways.shape), ways)
 
     def half_width(self, grad: np.ndarray) -> np.ndarray:
-        """sqrt(2 kappa h' precision^-1 h) for gradients h (M, D): the delta method's half-width (M,)."""
+        """sqrt(2 kappa h' precision^-1 h) for gradients h (M, D): the delta method's half-width
+        (M,).
+        """
         return np.sqrt(2 * max(self.kappa, 0.0)) * np.linalg.norm(self.whiten(grad), axis=1)
 
 
-# far along rays ---------------------------------------------------------------------------------------------------------
+# far along rays -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -98,13 +109,16 @@ class Walk:
     values: int  # evaluations spent
 
 
-@np.errstate(over="ignore", invalid="ignore")  # far out a likelihood overflows: such points are outside
+# far out a likelihood overflows: such points are outside
+@np.errstate(over="ignore", invalid="ignore")
 def walk(region: Region, origin: np.ndarray, ways: np.ndarray) -> Walk:
-    """Look for members at doubling distances from origins z (M, D) along ways (M, D), in units of the set's own radius.
+    """Look for members at doubling distances from origins z (M, D) along ways (M, D), in units of
+    the set's own radius.
 
-    Where the slack falls as fast as near the centre, it is gone within a step or two. A ray that is still inside at the last
-    distance (2^9 times the radius that the metric promises) lies in a direction in which the likelihood does not fall: the
-    set is open there, for all that can be seen. A member need not be joined to the origin by members.
+    Where the slack falls as fast as near the centre, it is gone within a step or two. A ray that is
+    still inside at the last distance (2^9 times the radius that the metric promises) lies in a
+    direction in which the likelihood does not fall: the set is open there, for all that can be
+    seen. A member need not be joined to the origin by members.
     """
     M, D = ways.shape
     length = np.linalg.norm(ways, axis=1)
@@ -113,17 +127,23 @@ def walk(region: Region, origin: np.ndarray, ways: np.ndarray) -> Walk:
     points = origin[:, None, :] + distance[None, :, None] * unit[:, None, :]
     inside = region.slack(region.theta(points.reshape(-1, D))).reshape(M, -1) >= 0
     inside &= (length > 0)[:, None]
-    last = np.where(inside.any(axis=1), inside.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1), -1)
+    last = np.where(
+        inside.any(axis=1), inside.shape[1] - 1 - np.argmax(inside[:, ::-1], axis=1), -1
+    )
     gone = np.where(last >= 0, distance[last], 0.0)[:, None]
-    return Walk(origin + gone * unit, origin + 0.5 * gone * unit, last == len(distance) - 1, inside.size)
+    return Walk(
+        origin + gone * unit, origin + 0.5 * gone * unit, last == len(distance) - 1, inside.size
+    )
 
 
-# linear objective, concave slack ---------------------------------------------------------------------------------------
+# linear objective, concave slack ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Extremes:
-    """Where each linear objective is largest, an upper bound on its value, and whether the search settled."""
+    """Where each linear objective is largest, an upper bound on its value, and whether the
+    search settled.
+    """
 
     theta: np.ndarray  # (M, D)
     value: np.ndarray  # (M,) upper bound on phi'theta over the set; inf where not settled
@@ -131,7 +151,8 @@ class Extremes:
     calls: int  # single-gradient evaluations
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a step that overflows is cut to nothing, and its direction stays unsettled
+# a step that overflows is cut to nothing, and its direction stays unsettled
+@np.errstate(over="ignore", invalid="ignore")
 def extremes(
     region: Region,
     phi: np.ndarray,
@@ -143,14 +164,16 @@ def extremes(
 ) -> Extremes:
     r"""max phi_m' theta subject to slack(theta) >= 0 for every row of phi (M, D); slack concave.
 
-    Each step maximises phi'theta over the quadratic model of the slack at the current point: with g its gradient and B
-    its negative Hessian, ``d = B^-1 g + t B^-1 phi``, ``t^2 = (2 slack + g'B^-1 g) / phi'B^-1 phi``; exact in one step if the
-    slack is quadratic. B is the Hessian at the centre while that converges fast, the point's own otherwise;
-    `informations` gives those of points (M, D) as (M, D, D).
+    Each step maximises phi'theta over the quadratic model of the slack at the current point: with g
+    its gradient and B its negative Hessian, ``d = B^-1 g + t B^-1 phi``, ``t^2 = (2 slack + g'B^-1
+    g) / phi'B^-1 phi``; exact in one step if the slack is quadratic. B is the Hessian at the centre
+    while that converges fast, the point's own otherwise; `informations` gives those of points (M,
+    D) as (M, D, D).
 
-    By concavity every member theta' has ``-g'(theta' - theta) <= slack(theta)``, so with ``phi = -mu g + r`` the returned
-    value ``phi'theta + mu slack + MARGIN sqrt(2 kappa) |r|`` is an upper bound once the set's radius in the metric is below
-    MARGIN/2 times its quadratic value; r is of the order of ``tol``.
+    By concavity every member theta' has ``-g'(theta' - theta) <= slack(theta)``, so with ``phi =
+    -mu g + r`` the returned value ``phi'theta + mu slack + MARGIN sqrt(2 kappa) |r|`` is an upper
+    bound once the set's radius in the metric is below MARGIN/2 times its quadratic value; r is of
+    the order of ``tol``.
     """
     M, D = phi.shape
     white = region.whiten(phi)  # (M, D), whitened objectives
@@ -186,7 +209,9 @@ def extremes(
             flat = ~(lift > 1e-30)  # no curvature left out here: the slack no longer falls
             running[todo[mine[flat]]] = False
             metric, lift, mine = metric[~flat], lift[~flat], mine[~flat]
-            both = np.linalg.solve(metric + lift[:, None, None] * np.eye(D), np.stack([g[mine], h[mine]], axis=2))
+            both = np.linalg.solve(
+                metric + lift[:, None, None] * np.eye(D), np.stack([g[mine], h[mine]], axis=2)
+            )
             u[mine], v[mine] = both[:, :, 0], both[:, :, 1]
         inside = 2 * slack + np.sum(g * u, axis=1)
         t = np.sqrt(np.maximum(inside, 0) / np.maximum(np.sum(h * v, axis=1), 1e-300))
@@ -202,7 +227,8 @@ def extremes(
         residual_before[todo] = relative
         move = u + t[:, None] * v
         length = np.linalg.norm(move, axis=1)
-        longest = np.maximum(np.linalg.norm(z[todo], axis=1), reach)  # at most double the distance in one step
+        # at most double the distance in one step
+        longest = np.maximum(np.linalg.norm(z[todo], axis=1), reach)
         move *= np.minimum(1.0, longest / np.maximum(length, 1e-300))[:, None]
         z[todo[~done]] += move[~done]
         far = np.linalg.norm(z, axis=1) > 1e6 * reach
@@ -216,7 +242,9 @@ FIRST_RESTART, SPACING = 16, 4
 @storable
 @dataclass(frozen=True)
 class Start:
-    """A time at which the likelihood ratio starts anew: its number k, the rows before it, and R then."""
+    """A time at which the likelihood ratio starts anew: its number k, the rows before it, and R
+    then.
+    """
 
     k: int
     n: int
@@ -253,15 +281,27 @@ class Plausible:
     region: Region
     unseen: Unseen
     convex: bool  # a concave slack: linear objectives can be bounded exactly
-    refuted: bool = False  # proved to have no member: the top of a concave log-likelihood lies below the threshold
-    threshold: float | None = None  # of the log-likelihood; None where the set is cut out by something else
+    # proved to have no member: the top of a concave log-likelihood lies below the threshold
+    refuted: bool = False
+    # of the log-likelihood; None where the set is cut out by something else
+    threshold: float | None = None
 
     def stored(self, out: Writer) -> Node:
         if self.threshold is None:
             return out.left_out("a divergence ball around a program")
-        region = [out.node(part) for part in (self.region.centre, self.region.chol, float(self.region.kappa))]
-        unseen = [out.array(part) for part in (self.unseen.basis, self.unseen.unit, self.unseen.untouched)]
-        kept = {"start": self.start, "n": self.data.n, "threshold": float(self.threshold), "refuted": self.refuted}
+        region = [
+            out.node(part)
+            for part in (self.region.centre, self.region.chol, float(self.region.kappa))
+        ]
+        unseen = [
+            out.array(part) for part in (self.unseen.basis, self.unseen.unit, self.unseen.untouched)
+        ]
+        kept = {
+            "start": self.start,
+            "n": self.data.n,
+            "threshold": float(self.threshold),
+            "refuted": self.refuted,
+        }
         return kept | {"region": region, "unseen": unseen}
 
     @classmethod
@@ -274,14 +314,20 @@ class Plausible:
         return replace(made, region=region, unseen=unseen, refuted=bool(tree["refuted"]))
 
 
-def next_starts(starts: tuple[Start, ...], n: int, evidence: float, rule: Rule) -> tuple[Start, ...]:
-    """The starts after n rows: a new one once n has reached 16, 64, 256, ... A time fixed by the rows seen, so valid.
+def next_starts(
+    starts: tuple[Start, ...], n: int, evidence: float, rule: Rule
+) -> tuple[Start, ...]:
+    """The starts after n rows: a new one once n has reached 16, 64, 256, ... A time fixed by the
+    rows seen, so valid.
 
-    If a batch was impossible under the predictive (R = -inf) every earlier start is void: its set is everything.
+    If a batch was impossible under the predictive (R = -inf) every earlier start is void: its set
+    is everything.
     """
     number = starts[-1].k + 1 if starts else 0
     if evidence == -math.inf:
-        return (Start(number, n, 0.0),) if isinstance(rule, LikelihoodRatio) and rule.restarts else ()
+        return (
+            (Start(number, n, 0.0),) if isinstance(rule, LikelihoodRatio) and rule.restarts else ()
+        )
     if not (isinstance(rule, LikelihoodRatio) and rule.restarts) or not starts:
         return starts
     due = FIRST_RESTART
@@ -290,15 +336,24 @@ def next_starts(starts: tuple[Start, ...], n: int, evidence: float, rule: Rule) 
     return (*starts, Start(number, n, evidence)) if n >= due else starts
 
 
-def thresholds(starts: Sequence[Start], evidence: float, rule: LikelihoodRatio, delta: float) -> np.ndarray:
+def thresholds(
+    starts: Sequence[Start], evidence: float, rule: LikelihoodRatio, delta: float
+) -> np.ndarray:
     """c_s = (R_t - R_s) - log(1/delta_s) for every start."""
     return np.array([evidence - s.evidence + math.log(rule.level(s.k, delta)) for s in starts])
 
 
 def within(
-    data: Data, starts: Sequence[Start], evidence: float, rule: LikelihoodRatio, delta: float, theta: np.ndarray
+    data: Data,
+    starts: Sequence[Start],
+    evidence: float,
+    rule: LikelihoodRatio,
+    delta: float,
+    theta: np.ndarray,
 ) -> np.ndarray:
-    """Whether each theta (M, D) lies in the likelihood-ratio set of every start, by the definition."""
+    """Whether each theta (M, D) lies in the likelihood-ratio set of every start, by the
+    definition.
+    """
     inside = np.ones(len(theta), bool)
     limits = thresholds(starts, evidence, rule, delta)
     edges = [*(s.n for s in starts), data.n]
@@ -310,12 +365,19 @@ def within(
 
 
 def likelihood_sets(
-    data: Data, starts: Sequence[Start], evidence: float, rule: LikelihoodRatio, delta: float, near: np.ndarray
+    data: Data,
+    starts: Sequence[Start],
+    evidence: float,
+    rule: LikelihoodRatio,
+    delta: float,
+    near: np.ndarray,
 ) -> tuple[Plausible, ...]:
-    """The set of the first start, and the one of the later start that looks narrowest, if it is narrower.
+    """The set of the first start, and the one of the later start that looks narrowest, if it is
+    narrower.
 
-    Later starts are compared by a Newton step from the top of the whole likelihood: the width is proportional to
-    kappa_s tr(I_s^-1 I_0). Leaving starts out is always valid; it keeps the cost of a bound at two sets at most.
+    Later starts are compared by a Newton step from the top of the whole likelihood: the width is
+    proportional to kappa_s tr(I_s^-1 I_0). Leaving starts out is always valid; it keeps the cost of
+    a bound at two sets at most.
     """
     if not starts or data.n == 0:
         return ()
@@ -341,17 +403,26 @@ def likelihood_sets(
         if kappa > 0:
             scores[i] = kappa * float(np.trace(inverse @ whole))
     best = min(scores, key=lambda i: scores[i], default=None)
-    if best is None or (first.region.kappa > 0 and not first.unseen.any and scores[best] >= first.region.kappa * D):
+    if best is None or (
+        first.region.kappa > 0 and not first.unseen.any and scores[best] >= first.region.kappa * D
+    ):
         return (first,)
-    later = plausible(data.between(starts[best].n, data.n), starts[best].n, centre, float(limits[best]))
+    later = plausible(
+        data.between(starts[best].n, data.n), starts[best].n, centre, float(limits[best])
+    )
     return (first, later)
 
 
-def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: float | None = None) -> Plausible:
-    """{theta : log-likelihood of data >= threshold}, centred at its top; with `drop`, threshold = top - drop."""
+def plausible(
+    data: Data, start: int, near: np.ndarray, threshold: float, drop: float | None = None
+) -> Plausible:
+    """{theta : log-likelihood of data >= threshold}, centred at its top; with `drop`, threshold
+    = top - drop.
+    """
     spare = float(data.value(near[None])[0]) - threshold
     if drop is None and spare > 0 and not data.concave:
-        # On separable data a likelihood has no top, and far out every functional is flat: an ascent from there sees nothing.
+        # On separable data a likelihood has no top, and far out every functional is flat: an ascent
+        # from there sees nothing.
         centre = climb(data, near, enough=max(TOP, 0.02 * spare), far=1.0)
     else:
         centre = climb(data, near)
@@ -369,17 +440,20 @@ def plausible(data: Data, start: int, near: np.ndarray, threshold: float, drop: 
     information = data.information(centre)
     chol, unseen = metric(information)
     region = Region(centre, chol, top - threshold, slack, slack_grad)
-    # A local climb proves nothing of the top. A concave one is within about twice its decrement once that is small.
+    # A local climb proves nothing of the top. A concave one is within about twice its decrement
+    # once that is small.
     lacking = decrement(data.value_grad(centre[None])[1][0], information)
     refuted = data.concave and data.smooth and lacking < 0.1 and region.kappa < -2 * lacking - TOP
     return Plausible(start, data, region, unseen, data.concave, refuted, threshold)
 
 
-def ball(data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]) -> Plausible:
+def ball(
+    data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]
+) -> Plausible:
     """{theta : divergence(theta) <= radius}; divergence sums D^2(centre, theta) over rows.
 
-    Near the centre sum H^2 = 1/8 d'Id, so that in the units of a log-likelihood drop the radius is 4 r. The gradient is that
-    of the quadratic; membership is decided by the divergence itself.
+    Near the centre sum H^2 = 1/8 d'Id, so that in the units of a log-likelihood drop the radius is
+    4 r. The gradient is that of the quadratic; membership is decided by the divergence itself.
     """
     scale = 4.0
     round_it = ellipsoid(data, centre, scale * radius)
@@ -390,11 +464,18 @@ def ball(data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np
     def slack_grad(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return slack(theta), round_it.region.slack_grad(theta)[1]
 
-    return replace(round_it, region=replace(round_it.region, slack=slack, slack_grad=slack_grad), convex=False, threshold=None)
+    return replace(
+        round_it,
+        region=replace(round_it.region, slack=slack, slack_grad=slack_grad),
+        convex=False,
+        threshold=None,
+    )
 
 
 def ellipsoid(data: Data, centre: np.ndarray, drop: float) -> Plausible:
-    """{theta : 1/2 (theta - centre)' I (theta - centre) <= drop}, I the information at the centre."""
+    """{theta : 1/2 (theta - centre)' I (theta - centre) <= drop}, I the information at the
+    centre.
+    """
     information = data.information(centre)
     chol, unseen = metric(information)
 
@@ -402,19 +483,29 @@ def ellipsoid(data: Data, centre: np.ndarray, drop: float) -> Plausible:
         pull = (theta - centre) @ information
         return _outside_if_nan(drop - 0.5 * np.sum(pull * (theta - centre), axis=1)), -pull
 
-    return Plausible(0, data, Region(centre, chol, drop, lambda theta: slack_grad(theta)[0], slack_grad), unseen, convex=True)
+    return Plausible(
+        0,
+        data,
+        Region(centre, chol, drop, lambda theta: slack_grad(theta)[0], slack_grad),
+        unseen,
+        convex=True,
+    )
 
 
 def metric(information: np.ndarray) -> tuple[np.ndarray, Unseen]:
-    """A Cholesky factor of the information made positive definite, and the directions it does not see.
+    """A Cholesky factor of the information made positive definite, and the directions it does not
+    see.
 
-    Both are found in the coordinates' own units (see `units`), so that a column in large numbers hides none in small ones.
+    Both are found in the coordinates' own units (see `units`), so that a column in large numbers
+    hides none in small ones.
     """
     unit = units(information)
     values, vectors = np.linalg.eigh(symmetric(information) / np.outer(unit, unit))
     top = float(np.abs(values).max(initial=0.0)) or 1.0  # nothing seen at all: any metric will do
     unseen = np.abs(values) <= RANK_TOLERANCE * top
-    lifted = np.where(unseen, RANK_TOLERANCE * top, np.maximum(np.abs(values), RANK_TOLERANCE * top))
+    lifted = np.where(
+        unseen, RANK_TOLERANCE * top, np.maximum(np.abs(values), RANK_TOLERANCE * top)
+    )
     chol = unit[:, None] * np.linalg.cholesky((vectors * lifted) @ vectors.T)
     return chol, Unseen(vectors[:, unseen], unit, np.diag(information) == 0)
 
@@ -423,16 +514,20 @@ def _outside_if_nan(slack: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(slack), -np.inf, slack)
 
 
-# what a rule may look at ------------------------------------------------------------------------------------------------
+# what a rule may look at --------------------------------------------------------------------------
 
 
-def summed_divergence(cls: DensityClass, rows: Rows, centre: np.ndarray, name: str) -> Callable[[np.ndarray], np.ndarray]:
+def summed_divergence(
+    cls: DensityClass, rows: Rows, centre: np.ndarray, name: str
+) -> Callable[[np.ndarray], np.ndarray]:
     """theta (M, D) -> sum_i D^2(centre, theta)_i (M,)."""
 
     def total(theta: np.ndarray) -> np.ndarray:
         p = cls.density_at(centre, rows.x, rows.a)
         most = max(1, 200_000 // max(rows.n, 1))
-        parts = [cls.density_at(theta[i : i + most], rows.x, rows.a) for i in range(0, len(theta), most)]
+        parts = [
+            cls.density_at(theta[i : i + most], rows.x, rows.a) for i in range(0, len(theta), most)
+        ]
         return np.concatenate([row_divergence(name, p, q).sum(axis=-1) for q in parts])
 
     return total
@@ -453,10 +548,16 @@ def row_divergence(name: str, p: Density, q: Density) -> np.ndarray:
         return -np.log1p(-np.minimum(squared, 1 - 1e-15))
 
 
-def view_of(cls: DensityClass, data: Data, rows: Rows, centre: np.ndarray, delta: float, seed: int) -> View:
+def view_of(
+    cls: DensityClass, data: Data, rows: Rows, centre: np.ndarray, delta: float, seed: int
+) -> View:
     """What a radius rule may look at, for a parametric class."""
     scale = None
-    if isinstance(data, PredictorData) and cls.predictor is not None and cls.predictor.family == "Normal":
+    if (
+        isinstance(data, PredictorData)
+        and cls.predictor is not None
+        and cls.predictor.family == "Normal"
+    ):
         scale = float(np.max(data.fixed()["scale"]))
     return View(
         n=rows.n,
@@ -465,7 +566,9 @@ def view_of(cls: DensityClass, data: Data, rows: Rows, centre: np.ndarray, delta
         information=data.information(centre),
         scale=scale,
         summed_divergence=lambda name, theta: summed_divergence(cls, rows, centre, name)(theta),
-        refits=(lambda n: bootstrap(data, centre, n, seed + 11)) if isinstance(data, PredictorData) else None,
+        refits=(lambda n: bootstrap(data, centre, n, seed + 11))
+        if isinstance(data, PredictorData)
+        else None,
     )
 
 
@@ -476,38 +579,49 @@ def bootstrap(data: PredictorData, centre: np.ndarray, n: int, seed: int) -> np.
     density = data.density(data.features @ centre + table.x[:, data.dim], data.fixed())
     out = []
     for y in density.sample(int(rng.integers(2**31)), n):
-        simulated = PredictorData(data.predictor, data.dim, type(table).of(table.x, table.a, y), data.names)
+        simulated = PredictorData(
+            data.predictor, data.dim, type(table).of(table.x, table.a, y), data.names
+        )
         out.append(climb(simulated, centre))
     return np.array(out)
 
 
 def concave_top(data: PredictorData, near: np.ndarray) -> float:
-    """The top of a concave log-likelihood, and what a last Newton step would still promise; inf if the climb did not settle."""
+    """The top of a concave log-likelihood, and what a last Newton step would still promise; inf
+    if the climb did not settle.
+    """
     if data.table is None or not data.n:
         return 0.0
-    unit = np.sqrt(np.mean(data.features**2, axis=0))  # a climb leaves directions of little curvature alone
+    # a climb leaves directions of little curvature alone
+    unit = np.sqrt(np.mean(data.features**2, axis=0))
     unit = np.where(unit > 0, unit, 1.0)
     table = data.table.x.copy()
     table[:, : data.dim] /= unit
-    scaled = PredictorData(data.predictor, data.dim, Rows.of(table, data.table.a, data.table.y), data.names)
+    scaled = PredictorData(
+        data.predictor, data.dim, Rows.of(table, data.table.a, data.table.y), data.names
+    )
     theta = climb(scaled, near * unit, steps=100, enough=1e-9)
     value, grad = (part[0] for part in scaled.value_grad(theta[None]))
     values, vectors = np.linalg.eigh(scaled.information(theta))
-    left = np.sum((vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300)))
+    left = np.sum(
+        (vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300))
+    )
     return float(value + left) if left < 1e-3 else np.inf
 
 
-# ======================================================================================================================
-# A group's own rows in the learner of a program: their likelihood, the evidence of their e-process, and the sets it leaves.
+# ==================================================================================================
+# A group's own rows in the learner of a program: their likelihood, the evidence of their e-process,
+# and the sets it leaves.
 #
-#     R^g_t = sum over batches of the log joint predictive of the batch's rows that belong to the group
-#     C^g_t = {theta : l^g_{s:t}(theta) >= (R^g_t - R^g_s) - log(1/delta^g_s)}
+#     R^g_t = sum over batches of the log joint predictive of the batch's rows that belong to the
+#     group C^g_t = {theta : l^g_{s:t}(theta) >= (R^g_t - R^g_s) - log(1/delta^g_s)}
 #
-# The predictive is the one of all rows, fixed before the batch: which rows belong to a group does not depend on their outcomes,
-# so each process is a martingale by itself and covers with its own share of delta.
+# The predictive is the one of all rows, fixed before the batch: which rows belong to a group does
+# not depend on their outcomes, so each process is a martingale by itself and covers with its own
+# share of delta.
 #
 # Axis letters: M particles or parameter settings, m rows told together, D flat parameters.
-# ======================================================================================================================
+# ==================================================================================================
 
 OWN = ("group", "evidence", "starts", "fitted")
 
@@ -528,22 +642,37 @@ class GroupRows:
         return cls(group, empty, 0.0, (Start(0, 0, 0.0),), (), 0)
 
     def absorb(
-        self, x: np.ndarray, a: np.ndarray, y: np.ndarray, values: np.ndarray, before: Particles, rule: LikelihoodRatio
+        self,
+        x: np.ndarray,
+        a: np.ndarray,
+        y: np.ndarray,
+        values: np.ndarray,
+        before: Particles,
+        rule: LikelihoodRatio,
     ) -> GroupRows:
-        """Take in those of m rows that belong; values (M, m), the log-likelihoods of the particles from before the batch."""
+        """Take in those of m rows that belong; values (M, m), the log-likelihoods of the
+        particles from before the batch.
+        """
         mine = self.group.rows(a)
         if not mine.any():
             return self
         log_q, _ = before.predict(values[:, mine])
         data = self.data.append(x[mine], a[mine], y[mine])
         starts = next_starts(self.starts, data.n, self.evidence + log_q, rule)
-        return evolved(self, data=data, starts=starts, evidence=0.0 if log_q == -np.inf else self.evidence + log_q)
+        return evolved(
+            self,
+            data=data,
+            starts=starts,
+            evidence=0.0 if log_q == -np.inf else self.evidence + log_q,
+        )
 
     def refit(self, rule: LikelihoodRatio, delta: float, near: np.ndarray) -> GroupRows:
         """The sets of all its rows; without new ones they stay."""
         if self.data.n == self.fitted:
             return self
-        sets = likelihood_sets(self.data, self.starts, self.evidence, rule, delta * self.group.share, near)
+        sets = likelihood_sets(
+            self.data, self.starts, self.evidence, rule, delta * self.group.share, near
+        )
         return evolved(self, sets=sets, fitted=self.data.n)
 
     def contains(self, theta: np.ndarray, rule: LikelihoodRatio, delta: float) -> np.ndarray:
@@ -560,5 +689,9 @@ class GroupRows:
         part = cls(data=empty, sets=(), **{name: read.node(tree[name]) for name in OWN})
         mine = np.zeros(0, bool) if rows is None else part.group.rows(rows.a)
         if rows is not None and mine.any():
-            part = evolved(part, data=empty.cleared().append(rows.x[mine], rows.a[mine], rows.y[mine]))
-        return evolved(part, sets=tuple(Plausible.restored(part.data, read, s) for s in tree["sets"]))
+            part = evolved(
+                part, data=empty.cleared().append(rows.x[mine], rows.a[mine], rows.y[mine])
+            )
+        return evolved(
+            part, sets=tuple(Plausible.restored(part.data, read, s) for s in tree["sets"])
+        )

@@ -1,12 +1,14 @@
-"""A learner for any differentiable program: likelihood-ratio sets, bounded exactly on a linear predictor, else by ascent.
+"""A learner for any differentiable program: likelihood-ratio sets, bounded exactly on a linear
+predictor, else by ascent.
 
     R_t    = sum of log predictive densities, each fixed before its outcome was seen
     C_t^s  = {theta : l_{s:t}(theta) >= (R_t - R_s) - log(1/delta_s)}
 
-covers the truth at all times and for all starts s with probability 1 - delta, for any model that holds the truth
-(Wasserman, Ramdas, Balakrishnan, "Universal inference"). The rows alone define the set; fits, working priors and
-particles only decide how narrow it is. Groups of actions with parameters of their own have such sets from their rows alone
-beside the one of all rows (`program_sets.GroupRows`), each with its share of delta.
+covers the truth at all times and for all starts s with probability 1 - delta, for any model that
+holds the truth (Wasserman, Ramdas, Balakrishnan, "Universal inference"). The rows alone define the
+set; fits, working priors and particles only decide how narrow it is. Groups of actions with
+parameters of their own have such sets from their rows alone beside the one of all rows
+(`program_sets.GroupRows`), each with its share of delta.
 
 Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter settings.
 """
@@ -103,7 +105,8 @@ class ProgramLearner:
     sets: tuple[Plausible, ...]  # of all rows, of the newest refit
     own: tuple[GroupRows, ...]  # of every other group: its rows and sets
     past: tuple[Plausible, ...]  # of refits before it, with the running intersection
-    candidates: np.ndarray  # (C, D) parameters known to lie in every set: further starts for the ascent
+    # (C, D) parameters known to lie in every set: further starts for the ascent
+    candidates: np.ndarray
     snapshots: Snapshots
     status: str
 
@@ -120,10 +123,12 @@ class ProgramLearner:
         groups: tuple[Group, ...] | None = None,
         first: tuple[np.ndarray, int] | None = None,
     ) -> ProgramLearner:
-        """Before any row. The class must have been traced (``density.trace(x, a)`` or a first call).
+        """Before any row. The class must have been traced (``density.trace(x, a)`` or a first
+        call).
 
-        `groups`, from `action_groups`, is for the likelihood ratio; under any other rule there is one set, of all rows. `first`,
-        a context (1, dx) and the number of actions, gives parameters without a prior their units before any row does.
+        `groups`, from `action_groups`, is for the likelihood ratio; under any other rule there is
+        one set, of all rows. `first`, a context (1, dx) and the number of actions, gives parameters
+        without a prior their units before any row does.
         """
         check_delta(delta)
         D = density.dim
@@ -181,7 +186,9 @@ class ProgramLearner:
 
     @property
     def kappa(self) -> float:
-        """How far below its top the log-likelihood of a plausible parameter may lie; inf before the first refit."""
+        """How far below its top the log-likelihood of a plausible parameter may lie; inf before
+        the first refit.
+        """
         return float(self.snapshots.kappa[-1])
 
     @property
@@ -206,19 +213,28 @@ class ProgramLearner:
         return f"{said}; for {named(self.groups)}" if len(self.groups) > 1 else said
 
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramLearner:
-        """Take in m rows told together: x (m, dx), a (m,), y (m,). R grows by the joint log predictive of the batch.
+        """Take in m rows told together: x (m, dx), a (m,), y (m,). R grows by the joint log
+        predictive of the batch.
 
-        That predictive is fixed before the batch and symmetric in its rows, so their order does not matter.
+        That predictive is fixed before the batch and symmetric in its rows, so their order does not
+        matter.
         """
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
         x, a, y = self.cls.check_outcomes(x, a, y)
         if not len(a):
             return self
         through_program = isinstance(self.data, ProgramData)
-        fresh = ProgramData(self.cls, Rows.of(x, a, y)) if through_program else self.data.cleared().append(x, a, y)
+        fresh = (
+            ProgramData(self.cls, Rows.of(x, a, y))
+            if through_program
+            else self.data.cleared().append(x, a, y)
+        )
         values = fresh.row_values(self.particles.theta)
-        if isinstance(self.data, OrderedData):  # no density there: what the single outcomes are given may exceed one in sum
-            values = np.where(crossed(self.data.ordered, self.particles.theta, x, a), -np.inf, values)
+        # no density there: what the single outcomes are given may exceed one in sum
+        if isinstance(self.data, OrderedData):
+            values = np.where(
+                crossed(self.data.ordered, self.particles.theta, x, a), -np.inf, values
+            )
         log_q, particles = self.particles.predict(values)
         rows = Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows
         rows = rows.append(x, a, y)
@@ -228,18 +244,32 @@ class ProgramLearner:
         own = self.own
         if isinstance(self.rule, LikelihoodRatio):
             own = tuple(part.absorb(x, a, y, values, self.particles, self.rule) for part in own)
-        return evolved(self, rows=rows, data=data, evidence=evidence, starts=starts, particles=particles, own=own)
+        return evolved(
+            self,
+            rows=rows,
+            data=data,
+            evidence=evidence,
+            starts=starts,
+            particles=particles,
+            own=own,
+        )
 
     def _measured(self, x: np.ndarray, a: np.ndarray) -> ProgramLearner:
-        """With units of parameters without a prior from contexts x (n, dx), and n_actions at least those of a (n,)."""
+        """With units of parameters without a prior from contexts x (n, dx), and n_actions at
+        least those of a (n,).
+        """
         n_actions = max(self.n_actions, int(a.max()) + 1)
         if self.prior is not None or not np.any(self.cls.prior_free):
             return evolved(self, n_actions=n_actions)
-        unit = parameter_units(self.data.cleared(), np.asarray(self.cls.initial, float), x, n_actions)
+        unit = parameter_units(
+            self.data.cleared(), np.asarray(self.cls.initial, float), x, n_actions
+        )
         return evolved(self, unit=unit, measured=len(x), n_actions=n_actions)
 
     def refit(self) -> ProgramLearner:
-        """Fit to all rows, rebuild the sets and append a snapshot. A failed fit keeps everything but says so."""
+        """Fit to all rows, rebuild the sets and append a snapshot. A failed fit keeps everything
+        but says so.
+        """
         if self.rows is None:
             return evolved(self, snapshots=self.snapshots.push(0, self.theta, None, np.inf))
         if self.n >= 2 * self.measured and self.measured < ENOUGH:
@@ -248,8 +278,11 @@ class ProgramLearner:
 
     def _refit(self) -> ProgramLearner:
         assert self.rows is not None
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a likelihood may be unbounded; fits are checked
-            fit = keep_good(self.oracle(self.cls, self.rows, start=self.fit, prior=self.working_prior), self.fit)
+        # a likelihood may be unbounded; fits are checked
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            fit = keep_good(
+                self.oracle(self.cls, self.rows, start=self.fit, prior=self.working_prior), self.fit
+            )
         if fit.kept or not (np.isfinite(fit.theta).all() and np.isfinite(fit.precision).all()):
             last = self.snapshots
             repeated = Snapshots(
@@ -259,15 +292,23 @@ class ProgramLearner:
                 np.append(last.kappa, last.kappa[-1]),
             )
             return evolved(self, snapshots=repeated, status=fit.status)
-        if not fit.ok and self.n > self.cls.dim:  # fewer rows than parameters are not expected to settle a fit
-            text = f"the fit to {self.n} rows did not converge and is used for want of a better: {fit.status}"
+        # fewer rows than parameters are not expected to settle a fit
+        if not fit.ok and self.n > self.cls.dim:
+            text = (
+                f"the fit to {self.n} rows did not converge and is used for want of a better: "
+                f"{fit.status}"
+            )
             warnings.warn(text, FitWarning, stacklevel=3)
         sets, own = self._sets(fit), self.own
         if isinstance(self.rule, LikelihoodRatio):
             own = tuple(part.refit(self.rule, self.delta, fit.theta) for part in own)
         every = (*sets, *(s for part in own for s in part.sets))
         particles = self._predicting(fit)
-        status, kappa, chol = fit.status if fit.ok else f"did not converge: {fit.status}", np.inf, None
+        status, kappa, chol = (
+            fit.status if fit.ok else f"did not converge: {fit.status}",
+            np.inf,
+            None,
+        )
         if any(s.region.kappa <= 0 for s in every):
             status += f"; {program_bounds.MISSPECIFIED}"
         elif sets:
@@ -289,41 +330,70 @@ class ProgramLearner:
         )
 
     def _predicting(self, fit: Fit) -> learners.Particles:
-        """The draws that predict the next outcomes; fixed before these are seen, so that the set covers whatever they are."""
+        """The draws that predict the next outcomes; fixed before these are seen, so that the set
+        covers whatever they are.
+        """
         source = self.rule.predictive if isinstance(self.rule, LikelihoodRatio) else "laplace"
         if source == "prior":
             return self.particles  # the prior's draws, weighted by the likelihood so far
         if source == "laplace":
             return learners.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
-        found = sample(self.cls, self.rows, source, learners.PARTICLES - learners.FROM_PRIOR - 1, self.seed, fit, self.oracle)
+        found = sample(
+            self.cls,
+            self.rows,
+            source,
+            learners.PARTICLES - learners.FROM_PRIOR - 1,
+            self.seed,
+            fit,
+            self.oracle,
+        )
         return learners.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit)
 
     def _past(self) -> tuple[Plausible, ...]:
-        """Sets of refits until now that go on counting: those of the first start, which share the history's memory."""
+        """Sets of refits until now that go on counting: those of the first start, which share
+        the history's memory.
+        """
         if not (isinstance(self.rule, LikelihoodRatio) and self.rule.intersect):
             return ()
-        return (*self.past, *(s for s in self.sets if s.convex and s.start == 0 and s.region.kappa > 0))[-PAST:]
+        return (
+            *self.past,
+            *(s for s in self.sets if s.convex and s.start == 0 and s.region.kappa > 0),
+        )[-PAST:]
 
     def _sets(self, fit: Fit) -> tuple[Plausible, ...]:
         assert self.rows is not None
         rule = self.rule
         if isinstance(rule, LikelihoodRatio):
-            return likelihood_sets(self.data, self.starts, self.evidence, rule, self.whole_delta, fit.theta)
-        linear_gaussian = isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
-        centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)  # one step, and exact
+            return likelihood_sets(
+                self.data, self.starts, self.evidence, rule, self.whole_delta, fit.theta
+            )
+        linear_gaussian = (
+            isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
+        )
+        # one step, and exact
+        centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)
         view = view_of(self.cls, self.data, self.rows, centre, self.delta, self.seed)
         radius = rule.radius(view)
         if rule.divergence == "log_likelihood":
             return (plausible(self.data, 0, centre, 0.0, drop=radius),)
         if isinstance(rule, Ball):
             centre = rule.est.centre(view, centre)
-        if rule.divergence == "neg_log_affinity" and linear_gaussian:  # -log affinity is an eighth of d'Id, exactly
+        # -log affinity is an eighth of d'Id, exactly
+        if rule.divergence == "neg_log_affinity" and linear_gaussian:
             return (ellipsoid(self.data, centre, 4 * radius),)
-        return (ball(self.data, centre, radius, summed_divergence(self.cls, self.rows, centre, rule.divergence)),)
+        return (
+            ball(
+                self.data,
+                centre,
+                radius,
+                summed_divergence(self.cls, self.rows, centre, rule.divergence),
+            ),
+        )
 
     def contains(self, theta: np.ndarray) -> np.ndarray:
-        """Whether each theta (M, D) is plausible: in the set of every start and group, from all rows absorbed, and inside
-        the bounds."""
+        """Whether each theta (M, D) is plausible: in the set of every start and group, from all
+        rows absorbed, and inside the bounds.
+        """
         theta = np.asarray(theta, float)
         inside = np.broadcast_to(np.asarray(self.cls.inside(theta)), len(theta)).copy()
         if self.rows is None:
@@ -338,26 +408,38 @@ class ProgramLearner:
         return inside
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        """Upper and lower value at contexts x (n, dx) for all K actions: exact on a linear predictor, else by ascent."""
+        """Upper and lower value at contexts x (n, dx) for all K actions: exact on a linear
+        predictor, else by ascent.
+        """
         return program_bounds.bounds(self, functional, np.asarray(x, float), n_actions)
 
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
-        """The fit and posterior standard deviations of the functional around it; before a fit, of the prior's draws."""
+        """The fit and posterior standard deviations of the functional around it; before a fit,
+        of the prior's draws.
+        """
         return program_bounds.guess(self, functional, x, n_actions)
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
-        """The delta bound under every snapshot. It steers exploration only; no decision's feasibility rests on it."""
+        """The delta bound under every snapshot. It steers exploration only; no decision's
+        feasibility rests on it.
+        """
         return program_bounds.trail(self, functional, np.asarray(x, float), n_actions)
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
-        """About 2 kappa lambda_max(I^-1 sum_i h_i h_i'), h_i the functional's gradient at row i; from at most n_rows rows."""
+        """About 2 kappa lambda_max(I^-1 sum_i h_i h_i'), h_i the functional's gradient at row i;
+        from at most n_rows rows.
+        """
         return program_bounds.squared_deviation(self, functional, n_rows)
 
-    # what monitors ask --------------------------------------------------------------------------------------------------
+    # what monitors ask ----------------------------------------------------------------------------
 
-    def predictive_cdf(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predictive_cdf(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
-        return learners.mixed_cdf([(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y)
+        return learners.mixed_cdf(
+            [(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y
+        )
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
@@ -365,11 +447,23 @@ class ProgramLearner:
         return learners.mixed_log_density(self.particles.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
-        return learners.have_cdfs([self.density_at(np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64))])
+        return learners.have_cdfs(
+            [
+                self.density_at(
+                    np.asarray(self.cls.initial, float)[None], x, np.zeros(len(x), np.int64)
+                )
+            ]
+        )
 
     def density_at(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
-        """Densities (M, n) at theta (M, D); where there is a linear predictor, without the program."""
-        return self.data.density_at(theta, x, a) if isinstance(self.data, PredictorData) else self.cls.density_at(theta, x, a)
+        """Densities (M, n) at theta (M, D); where there is a linear predictor, without the
+        program.
+        """
+        return (
+            self.data.density_at(theta, x, a)
+            if isinstance(self.data, PredictorData)
+            else self.cls.density_at(theta, x, a)
+        )
 
     @property
     def refutable(self) -> bool:
@@ -384,10 +478,14 @@ class ProgramLearner:
         assert isinstance(data, PredictorData)
         return concave_top(data, self.theta)
 
-    # storing ------------------------------------------------------------------------------------------------------------
+    # storing --------------------------------------------------------------------------------------
 
     def stored(self, out: Writer) -> Tree:
-        table = [out.node(self.data.table), out.node(self.data.names)] if isinstance(self.data, PredictorData) else None
+        table = (
+            [out.node(self.data.table), out.node(self.data.names)]
+            if isinstance(self.data, PredictorData)
+            else None
+        )
         return {
             **out.fields(self, stored_fields(self, LIVE + APART)),
             "data": table,  # of other kinds the rows are enough
@@ -396,18 +494,30 @@ class ProgramLearner:
         }
 
     def restored(self, read: Reader, tree: Tree) -> ProgramLearner:
-        plain = read.fields({name: n for name, n in tree.items() if name not in APART}, stored_fields(self, LIVE + APART))
+        plain = read.fields(
+            {name: n for name, n in tree.items() if name not in APART},
+            stored_fields(self, LIVE + APART),
+        )
         learner = evolved(self, **plain)
         data, rows = self.data, learner.rows
         if isinstance(data, PredictorData):
             table, fixed = (read.node(n) for n in tree["data"])
             data = PredictorData(data.predictor, data.dim, table, fixed)
         elif rows is not None:
-            data = ProgramData(self.cls, rows) if isinstance(data, ProgramData) else data.append(rows.x, rows.a, rows.y)
+            data = (
+                ProgramData(self.cls, rows)
+                if isinstance(data, ProgramData)
+                else data.append(rows.x, rows.a, rows.y)
+            )
         own = tuple(GroupRows.restored(self.data, rows, read, part) for part in tree["own"])
         if tuple(part.group for part in own) != learner.groups[1:]:
             raise ValueError("the groups of rows are not those of the learner")
-        return evolved(learner, data=data, own=own, sets=tuple(Plausible.restored(data, read, s) for s in tree["sets"]))
+        return evolved(
+            learner,
+            data=data,
+            own=own,
+            sets=tuple(Plausible.restored(data, read, s) for s in tree["sets"]),
+        )
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta (not divided by 2 t^3 again)."""

@@ -1,13 +1,16 @@
-"""Radius rules: how much worse than the best fit a parameter may explain the data and still count as plausible.
+"""Radius rules: how much worse than the best fit a parameter may explain the data and still count
+as plausible.
 
-Two kinds of set come out of a rule. A likelihood set keeps every theta with ``loglik(theta) >= c``; a divergence ball keeps
-every theta with ``sum_i D^2(theta_hat, theta)_i <= r``. Each rule is a small frozen object: ``guaranteed`` says whether the
-set covers the truth at all times, on adaptively collected data, with probability 1 - delta, and ``describe(delta)`` says it
-in a sentence.
+Two kinds of set come out of a rule. A likelihood set keeps every theta with ``loglik(theta) >= c``;
+a divergence ball keeps every theta with ``sum_i D^2(theta_hat, theta)_i <= r``. Each rule is a
+small frozen object: ``guaranteed`` says whether the set covers the truth at all times, on
+adaptively collected data, with probability 1 - delta, and ``describe(delta)`` says it in a
+sentence.
 
-References: Hu, Simchi-Levi, Azizan, "Constrained Contextual Online Decision Making: A Unified Framework" (Est);
-Wasserman, Ramdas, Balakrishnan, "Universal inference" (likelihood-ratio sets); Abbasi-Yadkori, Pal, Szepesvari, "Improved
-algorithms for linear stochastic bandits" (self-normalised bound).
+References: Hu, Simchi-Levi, Azizan, "Constrained Contextual Online Decision Making: A Unified
+Framework" (Est); Wasserman, Ramdas, Balakrishnan, "Universal inference" (likelihood-ratio sets);
+Abbasi-Yadkori, Pal, Szepesvari, "Improved algorithms for linear stochastic bandits"
+(self-normalised bound).
 """
 
 from __future__ import annotations
@@ -26,19 +29,23 @@ from gedppl.programs.contract import MemberList
 
 DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
 PREDICTIVES = ("laplace", "svi", "nuts", "prior")
-SMALLEST_COVERING_SCALE = 0.354  # the literal least-squares Est covers from about here up (8 sigma^2 >= 1)
+# the literal least-squares Est covers from about here up (8 sigma^2 >= 1)
+SMALLEST_COVERING_SCALE = 0.354
 
 
 NEEDS_FINITE = (
-    "est='finite' is log(|F|/delta) and needs a finite class; use bracketing(...) or the default likelihood_ratio() for a "
+    "est='finite' is log(|F|/delta) and needs a finite class; use bracketing(...) or the default "
+    "likelihood_ratio() for a "
     "parametric one"
 )
 NEEDS_SCALE = (
-    "est={kind!r} needs a linear-Gaussian class with known noise scale; use bracketing(...) or the default likelihood_ratio() "
+    "est={kind!r} needs a linear-Gaussian class with known noise scale; use bracketing(...) or the "
+    "default likelihood_ratio() "
     "for this class"
 )
 NEEDS_PREDICTOR = (
-    "parametric_bootstrap() needs a class with a linear predictor, from which outcomes can be simulated; use "
+    "parametric_bootstrap() needs a class with a linear predictor, from which outcomes can be "
+    "simulated; use "
     "likelihood_ratio() for this class"
 )
 
@@ -49,7 +56,9 @@ class CoverageWarning(UserWarning):
 
 @dataclass(frozen=True)
 class View:
-    """What a rule may look at. `summed_divergence` and `refits` are called only by the rules that need them."""
+    """What a rule may look at. `summed_divergence` and `refits` are called only by the rules
+    that need them.
+    """
 
     n: int
     delta: float
@@ -57,24 +66,29 @@ class View:
     size: int | None = None  # |F| of a finite class
     information: np.ndarray | None = None  # (D, D) observed information at the fit
     scale: float | None = None  # known noise scale of a linear-Gaussian class
-    summed_divergence: Callable[[str, np.ndarray], np.ndarray] | None = None  # (name, theta (M, D)) -> (M,)
-    refits: Callable[[int], np.ndarray] | None = None  # S -> fits (S, D) to outcomes simulated from the fit
+    # (name, theta (M, D)) -> (M,)
+    summed_divergence: Callable[[str, np.ndarray], np.ndarray] | None = None
+    # S -> fits (S, D) to outcomes simulated from the fit
+    refits: Callable[[int], np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
 class LikelihoodRatio:
-    """Likelihood-ratio e-process: C_t = {theta : l_{s:t}(theta) >= (R_t - R_s) - log(1/delta_s)} for every start s.
+    """Likelihood-ratio e-process: C_t = {theta : l_{s:t}(theta) >= (R_t - R_s) - log(1/delta_s)}
+    for every start s.
 
-    R_t sums the log of predictive densities, each fixed before its outcome is seen, so exp(R_t - l_t(truth)) is a
-    nonnegative martingale and Ville's inequality covers all t at once. With restarts the k-th start has
-    delta_s = delta (6/pi^2) / (k+1)^2; they sum to delta.
+    R_t sums the log of predictive densities, each fixed before its outcome is seen, so exp(R_t -
+    l_t(truth)) is a nonnegative martingale and Ville's inequality covers all t at once. With
+    restarts the k-th start has delta_s = delta (6/pi^2) / (k+1)^2; they sum to delta.
 
-    With ``intersect`` the sets of earlier refits go on counting (the running intersection: the truth is in all of them on the
-    same event). Bounds are a few percent narrower and slower, but where the unlucky delta happens a passing miss becomes a
-    lasting one, so it is off by default. Finite classes always do it; sets that are bounded by ascent never do.
+    With ``intersect`` the sets of earlier refits go on counting (the running intersection: the
+    truth is in all of them on the same event). Bounds are a few percent narrower and slower, but
+    where the unlucky delta happens a passing miss becomes a lasting one, so it is off by default.
+    Finite classes always do it; sets that are bounded by ascent never do.
 
-    ``predictive`` says where those densities come from: draws given the rows before, by ``"laplace"``, ``"svi"``, ``"nuts"`` or
-    ``"prior"``. Draws that are far off cost width, never coverage.
+    ``predictive`` says where those densities come from: draws given the rows before, by
+    ``"laplace"``, ``"svi"``, ``"nuts"`` or ``"prior"``. Draws that are far off cost width, never
+    coverage.
     """
 
     restarts: bool = True
@@ -95,20 +109,27 @@ class LikelihoodRatio:
         return delta * (6.0 / math.pi**2) / (k + 1) ** 2 if self.restarts else delta
 
     def describe(self, delta: float) -> str:
-        how = "restarted at growing times, delta split as 6/(pi k)^2" if self.restarts else "from the first row"
+        how = (
+            "restarted at growing times, delta split as 6/(pi k)^2"
+            if self.restarts
+            else "from the first row"
+        )
         how += ", intersected over refits" if self.intersect else ""
         how += f", predicted from {self.predictive} draws" if self.predictive != "laplace" else ""
         return (
-            f"likelihood-ratio e-process ({how}): covers the truth at all times and for adaptive data with probability "
+            f"likelihood-ratio e-process ({how}): covers the truth at all times and for adaptive "
+            "data with probability "
             f"at least {1 - delta:g} if the model holds"
         )
 
 
 @dataclass(frozen=True)
 class ChiSquare:
-    """Wilks: keep theta with l(theta_hat) - l(theta) <= chi2_{D, 1-delta'} / 2; delta' = delta, or delta / (2 t^3) with union.
+    """Wilks: keep theta with l(theta_hat) - l(theta) <= chi2_{D, 1-delta'} / 2; delta' = delta, or
+    delta / (2 t^3) with union.
 
-    A fixed-design, fixed-time, large-sample statement. It does not cover adaptive data and is here for comparison.
+    A fixed-design, fixed-time, large-sample statement. It does not cover adaptive data and is here
+    for comparison.
     """
 
     union: bool = False
@@ -124,15 +145,19 @@ class ChiSquare:
 
     def describe(self, delta: float) -> str:
         which = f"{delta:g}/(2t^3)" if self.union else f"{delta:g}"
-        return f"chi-square likelihood drop at level {which}: asymptotic, for a fixed design only; NOT valid for adaptive data"
+        return (
+            f"chi-square likelihood drop at level {which}: asymptotic, for a fixed design "
+            "only; NOT valid for adaptive data"
+        )
 
 
 @dataclass(frozen=True)
 class Est:
-    """An offline estimation bound: sum_i H^2(theta_hat, truth)_i <= Est with probability 1 - delta, H^2 = 1 - affinity.
+    """An offline estimation bound: sum_i H^2(theta_hat, truth)_i <= Est with probability 1 - delta,
+    H^2 = 1 - affinity.
 
-    theta_hat is the maximum-likelihood estimate, except for the self-normalised kinds: they bound the distance to the ridge
-    estimate, and say nothing about least squares (see `centre`).
+    theta_hat is the maximum-likelihood estimate, except for the self-normalised kinds: they bound
+    the distance to the ridge estimate, and say nothing about least squares (see `centre`).
     """
 
     kind: str
@@ -149,9 +174,9 @@ class Est:
     def centre(self, view: View, top: np.ndarray) -> np.ndarray:
         """theta_hat (D,), given the maximum-likelihood estimate `top`.
 
-        The ridge estimate (I + lambda/sigma^2)^-1 I top for the self-normalised kinds, I the information: with features so
-        small that lambda outweighs them, least squares is off by the noise alone, chi-square with D degrees of freedom,
-        while the bound tends to log(1/delta)/4.
+        The ridge estimate (I + lambda/sigma^2)^-1 I top for the self-normalised kinds, I the
+        information: with features so small that lambda outweighs them, least squares is off by the
+        noise alone, chi-square with D degrees of freedom, while the bound tends to log(1/delta)/4.
         """
         if not self.ridge:
             return top
@@ -167,7 +192,10 @@ class Est:
         if self.kind == "finite" and not finite:
             raise SettingError(NEEDS_FINITE)
         if self.kind in ("bracketing", "chi_square") and finite:
-            raise SettingError(f"est={self.kind!r} counts parameters, and a finite class has none; use mle_finite() for it")
+            raise SettingError(
+                f"est={self.kind!r} counts parameters, and a finite class has none; "
+                "use mle_finite() for it"
+            )
         if self.ridge and (finite or cls.predictor is None or cls.predictor.family != "Normal"):
             raise SettingError(NEEDS_SCALE.format(kind=self.kind))
 
@@ -180,7 +208,9 @@ class Est:
         if self.kind == "bracketing":
             assert self.diameter is not None
             assert self.log_lipschitz is not None
-            return view.dim * math.log1p(self.diameter * self.log_lipschitz * view.n) + log_inverse + 1
+            return (
+                view.dim * math.log1p(self.diameter * self.log_lipschitz * view.n) + log_inverse + 1
+            )
         if self.kind == "chi_square":
             return float(chi2.isf(view.delta, max(view.dim, 1))) / 8
         if view.information is None or view.scale is None:
@@ -188,7 +218,11 @@ class Est:
         assert self.prior_precision is not None
         assert self.norm_bound is not None
         # information = Phi'Phi / sigma^2, so Phi'Phi / lambda = information sigma^2 / lambda
-        logdet = float(np.linalg.slogdet(np.eye(view.dim) + view.information * (view.scale**2 / self.prior_precision))[1])
+        logdet = float(
+            np.linalg.slogdet(
+                np.eye(view.dim) + view.information * (view.scale**2 / self.prior_precision)
+            )[1]
+        )
         bias = self.prior_precision * self.norm_bound**2 / view.scale**2
         if self.kind == "self_normalised":
             return (math.sqrt(2 * log_inverse + logdet) + math.sqrt(bias)) ** 2 / 8
@@ -196,21 +230,27 @@ class Est:
 
 
 def mle_finite() -> Est:
-    """log(|F|/delta) for the maximum-likelihood member of a finite class; holds at all times, for adaptive data."""
+    """log(|F|/delta) for the maximum-likelihood member of a finite class; holds at all times,
+    for adaptive data.
+    """
     return Est("finite")
 
 
 def bracketing(diameter: float, log_lipschitz: float) -> Est:
-    """D log(1 + diameter * B * n) + log(1/delta) + 1, where |d log p / d theta| <= B on a parameter set of that diameter."""
+    """D log(1 + diameter * B * n) + log(1/delta) + 1, where |d log p / d theta| <= B on a
+    parameter set of that diameter.
+    """
     _positive(diameter=diameter, log_lipschitz=log_lipschitz)
     return Est("bracketing", diameter=float(diameter), log_lipschitz=float(log_lipschitz))
 
 
 def self_normalised(prior_precision: float, norm_bound: float, sharper: bool = True) -> Est:
-    """Linear-Gaussian, known sigma, |theta| <= S: (2L + logdet(I + Phi'Phi/lambda) + lambda S^2/sigma^2) / 8, L = log(1/delta).
+    """Linear-Gaussian, known sigma, |theta| <= S: (2L + logdet(I + Phi'Phi/lambda) + lambda
+    S^2/sigma^2) / 8, L = log(1/delta).
 
-    ``sharper=False`` gives (sqrt(2L + logdet(...)) + sqrt(lambda) S / sigma)^2 / 8, the older form. Both hold at all times, for
-    the ridge estimate with that lambda, which is then the centre of the ball.
+    ``sharper=False`` gives (sqrt(2L + logdet(...)) + sqrt(lambda) S / sigma)^2 / 8, the older form.
+    Both hold at all times, for the ridge estimate with that lambda, which is then the centre of the
+    ball.
     """
     _positive(prior_precision=prior_precision, norm_bound=norm_bound)
     kind = "prior_posterior" if sharper else "self_normalised"
@@ -219,7 +259,9 @@ def self_normalised(prior_precision: float, norm_bound: float, sharper: bool = T
 
 @dataclass(frozen=True)
 class Ball:
-    """{theta : sum_i D^2(theta_hat, theta)_i <= factor * Est}; ``factor`` carries Est from H^2 to another divergence."""
+    """{theta : sum_i D^2(theta_hat, theta)_i <= factor * Est}; ``factor`` carries Est from H^2
+    to another divergence.
+    """
 
     divergence: str
     est: Est
@@ -237,7 +279,8 @@ class Ball:
 
     def describe(self, delta: float) -> str:
         held = (
-            f"covers at all times with probability at least {1 - delta:g} if the model and the stated constants hold"
+            f"covers at all times with probability at least {1 - delta:g} if the model and the "
+            "stated constants hold"
             if self.guaranteed
             else "for a fixed design only; NOT valid for adaptive data"
         )
@@ -247,12 +290,13 @@ class Ball:
 
 @dataclass(frozen=True)
 class Paper:
-    """The paper's literal Est at delta/(2 t^3): finite class log(|F|/delta), least squares sigma^2 (d + 2 sqrt(dL) + 2L).
+    """The paper's literal Est at delta/(2 t^3): finite class log(|F|/delta), least squares sigma^2
+    (d + 2 sqrt(dL) + 2L).
 
-    The least-squares form carries a spurious sigma^2: the right one is (d + 2 sqrt(dL) + 2L)/8 without it, so below
-    sigma = 0.354 the literal set is too small (it covers about 9% at sigma = 0.1), and above it is too large. For other
-    parametric classes the paper prints no Est; log|F| is then replaced by the log covering number d log(2 + t) of its
-    corollary, with unit constants.
+    The least-squares form carries a spurious sigma^2: the right one is (d + 2 sqrt(dL) + 2L)/8
+    without it, so below sigma = 0.354 the literal set is too small (it covers about 9% at sigma =
+    0.1), and above it is too large. For other parametric classes the paper prints no Est; log|F| is
+    then replaced by the log covering number d log(2 + t) of its corollary, with unit constants.
     """
 
     divergence: str = "hellinger2"
@@ -283,15 +327,17 @@ class Paper:
 
     def describe(self, delta: float) -> str:
         return (
-            f"the paper's literal Est at {delta:g}/(2t^3): covers for finite classes; for least squares it is stated for a "
+            f"the paper's literal Est at {delta:g}/(2t^3): covers for finite classes; for least "
+            "squares it is stated for a "
             "fixed design and is too small when the noise scale is below 0.354"
         )
 
 
 @dataclass(frozen=True)
 class ParametricBootstrap:
-    """r = the ceil((S+1)(1-delta))-th smallest of sum_i D^2(theta_hat, theta_s)_i, theta_s fitted to outcomes simulated from
-    theta_hat at the same contexts and actions."""
+    """r = the ceil((S+1)(1-delta))-th smallest of sum_i D^2(theta_hat, theta_s)_i, theta_s
+    fitted to outcomes simulated from theta_hat at the same contexts and actions.
+    """
 
     replicates: int = 199
     divergence: str = "neg_log_affinity"
@@ -305,11 +351,14 @@ class ParametricBootstrap:
     def radius(self, view: View) -> float:
         if view.refits is None or view.summed_divergence is None:
             raise SettingError(NEEDS_PREDICTOR)
-        return _order_statistic(view.summed_divergence(self.divergence, view.refits(self.replicates)), view.delta)
+        return _order_statistic(
+            view.summed_divergence(self.divergence, view.refits(self.replicates)), view.delta
+        )
 
     def describe(self, delta: float) -> str:
         return (
-            f"parametric bootstrap quantile at {1 - delta:g} from {self.replicates} replicates: approximate, ignores that "
+            f"parametric bootstrap quantile at {1 - delta:g} from {self.replicates} replicates: "
+            "approximate, ignores that "
             "the data were collected adaptively"
         )
 
@@ -317,11 +366,14 @@ class ParametricBootstrap:
 Rule = LikelihoodRatio | ChiSquare | Ball | Paper | ParametricBootstrap
 
 
-def likelihood_ratio(restarts: bool = True, intersect: bool = False, predictive: str = "laplace") -> LikelihoodRatio:
+def likelihood_ratio(
+    restarts: bool = True, intersect: bool = False, predictive: str = "laplace"
+) -> LikelihoodRatio:
     """The default rule: anytime, adaptive, for any model.
 
-    ``intersect``: with the sets of earlier refits. ``predictive``: where the draws come from that predict each outcome before it
-    is seen, ``"laplace"``, ``"svi"`` (the oracle's guide), ``"nuts"`` or ``"prior"``; the set covers whatever they are.
+    ``intersect``: with the sets of earlier refits. ``predictive``: where the draws come from that
+    predict each outcome before it is seen, ``"laplace"``, ``"svi"`` (the oracle's guide),
+    ``"nuts"`` or ``"prior"``; the set covers whatever they are.
     """
     if predictive not in PREDICTIVES:
         raise SettingError(f"predictive must be one of {PREDICTIVES}, got {predictive!r}")
@@ -334,12 +386,16 @@ def chi_square(union: bool = False) -> ChiSquare:
 
 
 def hellinger_ball(est: Est | None = None) -> Ball:
-    """sum H^2 <= Est. H^2 saturates at 1, so this ball is unbounded in any direction seen fewer than Est times."""
+    """sum H^2 <= Est. H^2 saturates at 1, so this ball is unbounded in any direction seen fewer
+    than Est times.
+    """
     return Ball("hellinger2", est or mle_finite())
 
 
 def neg_log_affinity_ball(est: Est | None = None) -> Ball:
-    """sum -log(affinity) <= Est: for finite-class maximum likelihood the same Est holds for this larger quantity."""
+    """sum -log(affinity) <= Est: for finite-class maximum likelihood the same Est holds for this
+    larger quantity.
+    """
     return Ball("neg_log_affinity", est or mle_finite())
 
 
@@ -361,19 +417,26 @@ def paper_radius() -> Paper:
 
 def posterior_quantile(*_: object, **__: object) -> NoReturn:
     """Given up: a quantile of divergences bounded no action's cost."""
-    raise SettingError("posterior_quantile() is given up: use ged.credible_set(level=0.95, source='laplace', draws=1000)")
+    raise SettingError(
+        "posterior_quantile() is given up: use ged.credible_set(level=0.95, "
+        "source='laplace', draws=1000)"
+    )
 
 
 def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
     """Approximate: a quantile over refits to simulated outcomes."""
     if replicates < 20:
-        raise SettingError(f"replicates must be at least 20, got {replicates}; a .95 quantile needs that many")
+        raise SettingError(
+            f"replicates must be at least 20, got {replicates}; a .95 quantile needs that many"
+        )
     return ParametricBootstrap(int(replicates))
 
 
 def _check_parametric(cls: Any, what: str) -> None:
     if isinstance(cls, MemberList):
-        raise SettingError(f"{what}() is for parametric classes; use likelihood_ratio() or a ball for a finite one")
+        raise SettingError(
+            f"{what}() is for parametric classes; use likelihood_ratio() or a ball for a finite one"
+        )
 
 
 def _order_statistic(sums: np.ndarray, delta: float) -> float:

@@ -1,4 +1,5 @@
-"""How far a linear form phi'theta can go over everything that is still plausible: exact, for convex sets and declared bounds.
+"""How far a linear form phi'theta can go over everything that is still plausible: exact, for convex
+sets and declared bounds.
 
 Axis letters: m linear forms, D flat parameters, S sets.
 """
@@ -20,20 +21,23 @@ if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
 
 
-# ======================================================================================================================
-# The largest linear form over a convex likelihood set cut by walls: signs, boxes, and the domain of a link at the rows seen.
+# ==================================================================================================
+# The largest linear form over a convex likelihood set cut by walls: signs, boxes, and the domain of
+# a link at the rows seen.
 #
 #     max phi'v    subject to    slack(v) >= 0,    A v <= b
 #
-# by a primal-dual interior-point method (Boyd and Vandenberghe, Convex Optimization, 11.7). At any v inside, with any multipliers
-# mu, lambda >= 0, concavity gives for every member v'
+# by a primal-dual interior-point method (Boyd and Vandenberghe, Convex Optimization, 11.7). At any
+# v inside, with any multipliers mu, lambda >= 0, concavity gives for every member v'
 #
-#     phi'v' <= phi'v + mu slack(v) + lambda'(b - A v) + r'(v' - v),     r = phi + mu grad slack - A'lambda,
+#     phi'v' <= phi'v + mu slack(v) + lambda'(b - A v) + r'(v' - v),
+#         r = phi + mu grad slack - A'lambda,
 #
-# so that what is returned is an upper bound up to the residual r, which Newton's method brings to rounding.
+# so that what is returned is an upper bound up to the residual r, which Newton's method brings to
+# rounding.
 #
 # Axis letters: D parameters, w walls.
-# ======================================================================================================================
+# ==================================================================================================
 
 SHARPER = 10.0  # how much smaller a gap each step aims at
 GAP = 1e-9  # share of the way gone, and of the form's size for the residual: near enough
@@ -53,7 +57,10 @@ class Walls:
     def of(cls, low: np.ndarray, high: np.ndarray, data: PredictorData) -> Walls:
         """A box (D,), with open sides, and the domain of the link at the rows seen."""
         eye = np.eye(len(low))
-        normals, limits = [eye[np.isfinite(high)], -eye[np.isfinite(low)]], [high[np.isfinite(high)], -low[np.isfinite(low)]]
+        normals, limits = (
+            [eye[np.isfinite(high)], -eye[np.isfinite(low)]],
+            [high[np.isfinite(high)], -low[np.isfinite(low)]],
+        )
         least, most = data.family.domain
         if data.table is not None and (np.isfinite(least) or np.isfinite(most)):
             rows = np.unique(data.table.x[:, : data.dim + 1], axis=0)
@@ -67,11 +74,16 @@ class Walls:
 
     def broken(self, v: np.ndarray) -> np.ndarray:
         """Whether each v (M, D) lies beyond a wall, by more than rounding."""
-        room = 1e-9 * np.maximum(np.abs(self.limits), np.linalg.norm(self.normals, axis=1) * np.linalg.norm(v, axis=1)[:, None])
+        room = 1e-9 * np.maximum(
+            np.abs(self.limits),
+            np.linalg.norm(self.normals, axis=1) * np.linalg.norm(v, axis=1)[:, None],
+        )
         return np.any(v @ self.normals.T > self.limits + room, axis=1)
 
     def inner_point(self, near: np.ndarray, unit: np.ndarray) -> np.ndarray | None:
-        """A point well inside all walls, as near as may be in steps of `unit` (D,); None if there is none."""
+        """A point well inside all walls, as near as may be in steps of `unit` (D,); None if
+        there is none.
+        """
         D = len(near)
         size = np.linalg.norm(self.normals * unit, axis=1)
         found = linprog(
@@ -96,23 +108,31 @@ class _Inside:
 
     @classmethod
     def of(cls, chosen: Plausible, walls: Walls) -> _Inside:
-        return cls(chosen, walls, 1.0 / np.maximum(np.linalg.norm(chosen.region.chol, axis=1), 1e-300))
+        return cls(
+            chosen, walls, 1.0 / np.maximum(np.linalg.norm(chosen.region.chol, axis=1), 1e-300)
+        )
 
     def room(self, v: np.ndarray) -> np.ndarray:
         return self.walls.limits - self.walls.normals @ v
 
     def look(self, v: np.ndarray) -> Look | None:
-        """slack, its gradient and minus its Hessian, in these coordinates; None outside the walls or where it is no number."""
+        """slack, its gradient and minus its Hessian, in these coordinates; None outside the
+        walls or where it is no number.
+        """
         if self.room(v).min() <= 0:
             return None
         slack, grad = self.chosen.region.slack_grad(v[None])
         information = self.chosen.data.information(v)
-        if not (np.isfinite(slack[0]) and np.isfinite(grad).all() and np.isfinite(information).all()):
+        if not (
+            np.isfinite(slack[0]) and np.isfinite(grad).all() and np.isfinite(information).all()
+        ):
             return None
         return float(slack[0]), grad[0] * self.unit, information * np.outer(self.unit, self.unit)
 
     def raised(self, v: np.ndarray, weight: float) -> tuple[np.ndarray, bool]:
-        """Newton steps up weight * slack + sum log room; the point reached, and whether its slack is positive."""
+        """Newton steps up weight * slack + sum log room; the point reached, and whether its
+        slack is positive.
+        """
         seen = self.look(v)
         for _ in range(STEPS):
             if seen is None or seen[0] > 0:
@@ -129,7 +149,9 @@ class _Inside:
                 there = self.look(v + move)
                 if there is None:
                     continue
-                rise = weight * (there[0] - slack) + float(np.sum(np.log1p(-(self.walls.normals @ move) / self.room(v))))
+                rise = weight * (there[0] - slack) + float(
+                    np.sum(np.log1p(-(self.walls.normals @ move) / self.room(v)))
+                )
                 if rise >= 0.1 * share * gain:
                     v, seen = v + move, there
                     break
@@ -157,8 +179,11 @@ def member_inside(chosen: Plausible, walls: Walls) -> np.ndarray | None:
     return None
 
 
-def farthest_inside(chosen: Plausible, walls: Walls, phi: np.ndarray, start: np.ndarray) -> tuple[float, np.ndarray]:
-    """An upper bound of phi'v over the set inside the walls, and a member that almost attains it; inf if there is no end.
+def farthest_inside(
+    chosen: Plausible, walls: Walls, phi: np.ndarray, start: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """An upper bound of phi'v over the set inside the walls, and a member that almost attains it;
+    inf if there is no end.
 
     start: from `member_inside`.
     """
@@ -183,7 +208,9 @@ def farthest_inside(chosen: Plausible, walls: Walls, phi: np.ndarray, start: np.
         step = _solved(curve, goal + aim * (1 / free) @ slopes)
         change = -duals + (aim - duals * (slopes @ step)) / free
         shrinking = change < 0
-        share = 0.99 * min(1.0, float(np.min(-duals[shrinking] / change[shrinking], initial=1.0 / 0.99)))
+        share = 0.99 * min(
+            1.0, float(np.min(-duals[shrinking] / change[shrinking], initial=1.0 / 0.99))
+        )
         before = np.sqrt(np.sum(residual**2) + np.sum((duals * free - aim) ** 2))
         for _ in range(50):
             trial, trial_duals = v + share * inside.unit * step, duals + share * change
@@ -191,11 +218,15 @@ def farthest_inside(chosen: Plausible, walls: Walls, phi: np.ndarray, start: np.
             if there is not None and there[0] > 0:
                 trial_free = np.append(there[0], inside.room(trial))
                 left = goal + trial_duals @ np.vstack([there[1], -lean])
-                if np.sqrt(np.sum(left**2) + np.sum((trial_duals * trial_free - aim) ** 2)) <= (1 - 0.01 * share) * before:
+                if (
+                    np.sqrt(np.sum(left**2) + np.sum((trial_duals * trial_free - aim) ** 2))
+                    <= (1 - 0.01 * share) * before
+                ):
                     break
             share *= 0.5
         else:
-            near = gap <= 1e-6 * gone and np.linalg.norm(residual) <= 1e-6 * size  # no step helps any more: rounding
+            # no step helps any more: rounding
+            near = gap <= 1e-6 * gone and np.linalg.norm(residual) <= 1e-6 * size
             return (float(phi @ v) + gap if near else np.inf), v
         v, seen, duals, free = trial, there, trial_duals, trial_free
     return np.inf, v
@@ -205,11 +236,13 @@ MAX_CELLS = 4_000_000  # problems x rows held at once
 
 
 def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """max phi'theta, then max -phi'theta, for phi (m, D): (2m,), inf where open; where, (2m, D); and whether sets are apart.
+    """max phi'theta, then max -phi'theta, for phi (m, D): (2m,), inf where open; where, (2m, D);
+    and whether sets are apart.
 
-    For each form one of the newest sets, of all rows or of a group, is solved: the one whose delta half-width is smallest; and
-    one of the past sets, if any are kept, where the delta bound promises more. Where that point lies beyond a wall (a declared
-    box, a sign, the domain of a link at the rows) the form is solved again inside the walls. The ends of a form whose sets (or
+    For each form one of the newest sets, of all rows or of a group, is solved: the one whose delta
+    half-width is smallest; and one of the past sets, if any are kept, where the delta bound
+    promises more. Where that point lies beyond a wall (a declared box, a sign, the domain of a link
+    at the rows) the form is solved again inside the walls. The ends of a form whose sets (or
     declared bounds) do not meet are open: no parameter is left, so that nothing can be said.
     """
     m = len(phi)
@@ -221,16 +254,25 @@ def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.n
         widths = np.array([_seen_half_width(s, phi) for s in sets])
         newest = np.tile(np.argmin(widths, axis=0), 2)
         best = np.tile(np.min(widths, axis=0), 2)
-        promised = best + np.einsum("md,md->m", both, np.array([s.region.centre for s in sets])[newest])
+        promised = best + np.einsum(
+            "md,md->m", both, np.array([s.region.centre for s in sets])[newest]
+        )
         box = declared_box(learner.cls, phi.shape[1])
         solved = _solve(sets, np.where(np.isfinite(best), newest, -1), both, value, theta, box)
         _inside_walls(sets, newest, solved, both, value, theta, box)
         if learner.past:
-            ends = np.array([np.tile(_seen_half_width(s, phi), 2) + both @ s.region.centre for s in learner.past])
+            ends = np.array(
+                [
+                    np.tile(_seen_half_width(s, phi), 2) + both @ s.region.centre
+                    for s in learner.past
+                ]
+            )
             use = np.where(ends.min(axis=0) < promised, np.argmin(ends, axis=0), -1)
             _solve(learner.past, use, both, value, theta, box)
     gap = -value[m:] - value[:m]
-    apart = gap > 1e-6 * np.where(np.isfinite(gap), np.maximum(np.abs(value[:m]), np.abs(value[m:])), 0.0)
+    apart = gap > 1e-6 * np.where(
+        np.isfinite(gap), np.maximum(np.abs(value[:m]), np.abs(value[m:])), 0.0
+    )
     value[np.tile(apart, 2)] = np.inf
     return value, theta, bool(apart.any())
 
@@ -239,9 +281,15 @@ Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
 
 
 def _solve(
-    sets: tuple[Plausible, ...], use: np.ndarray, both: np.ndarray, value: np.ndarray, theta: np.ndarray, box: Box
+    sets: tuple[Plausible, ...],
+    use: np.ndarray,
+    both: np.ndarray,
+    value: np.ndarray,
+    theta: np.ndarray,
+    box: Box,
 ) -> np.ndarray:
-    """Lower `value` (2m,) to what the set with index use (2m,) allows (-1: none), and put `theta` where it is attained.
+    """Lower `value` (2m,) to what the set with index use (2m,) allows (-1: none), and put `theta`
+    where it is attained.
 
     Whether each form was solved, (2m,).
     """
@@ -258,7 +306,9 @@ def _solve(
         cheap = chosen.data.n * both.shape[1] ** 2 <= 20_000
         most = max(1, MAX_CELLS // max(chosen.data.n, 1))
         for part in np.array_split(mine, -(-len(mine) // most)):
-            found = extremes(chosen.region, both[part], chosen.data.informations, cheap_information=cheap)
+            found = extremes(
+                chosen.region, both[part], chosen.data.informations, cheap_information=cheap
+            )
             better = found.settled & (found.value < value[part])
             value[part] = np.where(better, found.value, value[part])
             theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
@@ -307,8 +357,11 @@ def declared_box(cls: DensityClass, dim: int) -> Box:
     return low, high
 
 
-def absolute_errors(chosen: Plausible, phi: np.ndarray, box: Box) -> tuple[float, np.ndarray] | None:
-    """max phi'v over {v in the box : sum_i |y_i - eta_i(v)| / scale_i <= R}, a Laplace's set, and where; None if open.
+def absolute_errors(
+    chosen: Plausible, phi: np.ndarray, box: Box
+) -> tuple[float, np.ndarray] | None:
+    """max phi'v over {v in the box : sum_i |y_i - eta_i(v)| / scale_i <= R}, a Laplace's set, and
+    where; None if open.
 
     A linear program: eta_i + up_i - down_i = y_i with up, down >= 0.
     """
@@ -319,8 +372,10 @@ def absolute_errors(chosen: Plausible, phi: np.ndarray, box: Box) -> tuple[float
     scale, target = data.fixed()["scale"], data.table.y - data.table.x[:, D]
     centre = chosen.region.centre
     left = np.sum(np.abs(target - data.features @ centre) / scale) + chosen.region.kappa
-    unit = float(np.median(scale))  # of the errors, so that the solver's tolerances are in units of the noise
-    width = np.maximum(np.abs(data.features).max(axis=0), np.finfo(float).tiny)  # of each column, for the same reason
+    # of the errors, so that the solver's tolerances are in units of the noise
+    unit = float(np.median(scale))
+    # of each column, for the same reason
+    width = np.maximum(np.abs(data.features).max(axis=0), np.finfo(float).tiny)
     errors = eye_array(n)
     found = linprog(
         np.concatenate([-phi / width, np.zeros(2 * n)]),
@@ -343,7 +398,8 @@ def _seen_half_width(chosen: Plausible, phi: np.ndarray) -> np.ndarray:
 
 
 def declared_reach(cls: DensityClass, phi: np.ndarray) -> np.ndarray:
-    """max phi'theta over the declared bounds alone, for phi (M, D): inf where a coordinate in use has none.
+    """max phi'theta over the declared bounds alone, for phi (M, D): inf where a coordinate in use
+    has none.
 
     |theta_site| <= S gives S |phi_site|, a box gives its best corner; sites add up.
     """
@@ -358,7 +414,10 @@ def declared_reach(cls: DensityClass, phi: np.ndarray) -> np.ndarray:
         if isinstance(limit, tuple):
             low, high = (np.broadcast_to(side, site.shape).ravel() for side in limit)
             best = np.where(part > 0, high, low)
-            reach += np.sum(np.multiply(part, best, out=np.zeros(part.shape), where=part != 0), axis=1)  # a side may be open
+            # a side may be open
+            reach += np.sum(
+                np.multiply(part, best, out=np.zeros(part.shape), where=part != 0), axis=1
+            )
         else:
             size = np.linalg.norm(part, axis=1)
             reach += np.multiply(size, float(limit), out=np.zeros(len(phi)), where=size != 0)

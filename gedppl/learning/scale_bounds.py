@@ -1,4 +1,5 @@
-"""A functional of a Normal or LogNormal over what rows leave plausible of location and scale together.
+"""A functional of a Normal or LogNormal over what rows leave plausible of location and scale
+together.
 
 Axis letters: m rows.
 """
@@ -28,7 +29,9 @@ def is_searched(functional: Functional) -> bool:
     return functional.fn is not None or not is_plain(functional)
 
 
-def ends(family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, a: np.ndarray) -> Ends:
+def ends(
+    family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, a: np.ndarray
+) -> Ends:
     """Lower and upper (m,) at rows x (m, dx), a (m,); infinite where the rows say nothing."""
     lower, upper = np.full(len(a), -np.inf), np.full(len(a), np.inf)
     if functional.name == "probability" and is_plain(functional):
@@ -43,7 +46,9 @@ def ends(family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, 
     return lower, upper
 
 
-def _inner(family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, a: np.ndarray) -> Ends:
+def _inner(
+    family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, a: np.ndarray
+) -> Ends:
     if is_searched(functional):
         return _searched(family, functional, reach, x, a)
     found = _chances(family, functional, reach, x, a) if functional.name == "probability" else None
@@ -87,9 +92,11 @@ def _tail_mean(level: float) -> float:
     return float(np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi) / (1 - level))
 
 
-def _chances(family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, a: np.ndarray) -> Ends:
-    """P(above < Y < below), of a LogNormal by its logarithm: a limit at or below 0 is no limit from above, and impossible
-    below.
+def _chances(
+    family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, a: np.ndarray
+) -> Ends:
+    """P(above < Y < below), of a LogNormal by its logarithm: a limit at or below 0 is no limit from
+    above, and impossible below.
     """
     limits: list[np.ndarray | None] = []
     for given, limit in zip((functional.above, functional.below), limits_at(functional, x, a)):
@@ -106,19 +113,28 @@ def _chances(family: str, functional: Functional, reach: ScaleReach, x: np.ndarr
         mine = np.flatnonzero(possible & (open_above == unlimited))
         if len(mine):
             first = None if above is None or unlimited else above[mine]
-            lower[mine], upper[mine] = ends_of.normal_chance(reach.at(mine), first, None if below is None else below[mine])
+            lower[mine], upper[mine] = ends_of.normal_chance(
+                reach.at(mine), first, None if below is None else below[mine]
+            )
     return lower, upper
 
 
-def _searched(family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, a: np.ndarray) -> Ends:
-    """A user's own functional on a grid of locations and scales; between its points it may be anything."""
+def _searched(
+    family: str, functional: Functional, reach: ScaleReach, x: np.ndarray, a: np.ndarray
+) -> Ends:
+    """A user's own functional on a grid of locations and scales; between its points it may be
+    anything.
+    """
     low, high = reach.ends
-    r = low + (high - low) * 0.5 * (1 - np.cos(np.pi * np.linspace(0, 1, GRID)))[:, None]  # (GRID, m)
+    # (GRID, m)
+    r = low + (high - low) * 0.5 * (1 - np.cos(np.pi * np.linspace(0, 1, GRID)))[:, None]
     e = reach.arc(r) * np.linspace(-1, 1, GRID)[:, None, None]  # (GRID, GRID, m)
     location = reach.location(e, r).reshape(-1, len(a))
     scale = np.broadcast_to(reach.scale(r), e.shape).reshape(-1, len(a))
     try:
-        values = np.asarray(functional(Density(family, {"loc": location, "scale": scale}), x=x, a=a), float)
+        values = np.asarray(
+            functional(Density(family, {"loc": location, "scale": scale}), x=x, a=a), float
+        )
     except (TypeError, ValueError, AttributeError):  # written for another package's arrays
         return np.full(len(a), np.nan), np.full(len(a), np.nan)
     return values.min(axis=0), values.max(axis=0)

@@ -1,23 +1,31 @@
-r"""How far functionals of a Normal or LogNormal can go while location and scale are both unknown: over convex sets, in closed
-form.
+r"""How far functionals of a Normal or LogNormal can go while location and scale are both unknown:
+over convex sets, in closed form.
 
-With m = beta / sigma and s = 1 / sigma the log-likelihood n log s - 1/2 sum (s y_i - phi_i'm)^2 is jointly concave in (m, s). Of
-its level set a functional at one row sees the location mu = phi'm / s and the scale 1 / s alone, and what they reach together is
+With m = beta / sigma and s = 1 / sigma the log-likelihood n log s - 1/2 sum (s y_i - phi_i'm)^2 is
+jointly concave in (m, s). Of its level set a functional at one row sees the location mu = phi'm / s
+and the scale 1 / s alone, and what they reach together is
 
-    {(e, r) : e^2 <= 2 h^2 kappa(r)},     kappa(r) = n/2 (K + log r^2 - r^2),     mu = centre + unit e / r,   sigma = unit / r,
+    {(e, r) : e^2 <= 2 h^2 kappa(r)},
+        kappa(r) = n/2 (K + log r^2 - r^2),     mu = centre + unit e / r,   sigma = unit / r,
 
-with h^2 = phi' A^-1 phi, A = sum phi phi', centre = phi' beta_hat, unit^2 = RSS / n and K = log(n / RSS) - 2 c / n, where c is
-the threshold without the constants of the density. kappa is concave, so the region is convex, and so are its level sets by
-functional:
+with h^2 = phi' A^-1 phi, A = sum phi phi', centre = phi' beta_hat, unit^2 = RSS / n and K = log(n /
+RSS) - 2 c / n, where c is the threshold without the constants of the density. kappa is concave, so
+the region is convex, and so are its level sets by functional:
 
-    mean, quantile, CVaR of a Normal      (e + k) / r <= v is linear for each v: one peak along r, both ends exact
+    mean, quantile, CVaR of a Normal
+        (e + k) / r <= v is linear for each v: one peak along r, both ends exact
     P(Y > c)                              linear in (e, r): exact
-    P(a < Y < b)                          log-concave in (e, r): upper end exact, lower end on an outer polygon
-    second moment of a Normal; mean, CVaR, second moment of a LogNormal: mu + g(sigma) with g convex or |(mu, sigma)|^2:
-                                          quasi-convex: lower end exact, upper end on an outer polygon
-    variance of a LogNormal               mu + convex + concave: each part bounded by its tangent in each cell of the polygon
+    P(a < Y < b)
+        log-concave in (e, r): upper end exact, lower end on an outer polygon
+    second moment of a Normal; mean, CVaR, second moment of a LogNormal: mu + g(sigma) with g convex
+    or |(mu, sigma)|^2:
+                                          quasi-convex: lower end exact, upper end on an outer
+                                          polygon
+    variance of a LogNormal
+        mu + convex + concave: each part bounded by its tangent in each cell of the polygon
 
-A polygon's cells are split where the bound is largest until nothing is gained: an outer bound at any time, exact to `TIGHT`.
+A polygon's cells are split where the bound is largest until nothing is gained: an outer bound at
+any time, exact to `TIGHT`.
 
 Axis letters: m rows, N nodes of a polygon.
 """
@@ -33,7 +41,8 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 HALVINGS = 36  # of r: the value at a peak is then off by the square of 1e-11
 NODES, SPLITS = 17, 40
-TIGHT = 1e-9  # of the functional's spread over the region: at which a polygon is not split any further
+# of the functional's spread over the region: at which a polygon is not split any further
+TIGHT = 1e-9
 OUTWARD = 1e-12  # share by which roots are moved outwards
 
 Shape = Callable[[np.ndarray], np.ndarray]  # of sigma
@@ -42,7 +51,9 @@ AtPoint = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (mu, sigma) -> value
 
 @dataclass(frozen=True)
 class ScaleReach:
-    """What rows leave plausible of (location, scale) at m rows, each array (m,). See the module's head for the symbols."""
+    """What rows leave plausible of (location, scale) at m rows, each array (m,). See the
+    module's head for the symbols.
+    """
 
     centre: np.ndarray
     size: np.ndarray  # h; inf where the row's features leave the span of the rows seen
@@ -56,7 +67,9 @@ class ScaleReach:
         return (self.count > 0) & (self.unit > 0) & (self.top >= 1) & np.isfinite(self.top)
 
     def at(self, rows: np.ndarray) -> ScaleReach:
-        return ScaleReach(self.centre[rows], self.size[rows], self.unit[rows], self.count[rows], self.top[rows])
+        return ScaleReach(
+            self.centre[rows], self.size[rows], self.unit[rows], self.count[rows], self.top[rows]
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[ScaleReach]) -> ScaleReach:
@@ -89,7 +102,8 @@ class ScaleReach:
 
 
 def roots(top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both u with u - log u = top >= 1: below and above 1, by Newton's method from where it is monotone.
+    """Both u with u - log u = top >= 1: below and above 1, by Newton's method from where it is
+    monotone.
 
     >>> [round(float(u), 6) for u in roots(np.array(2.0))]
     [0.158594, 3.146193]
@@ -99,19 +113,25 @@ def roots(top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     log_low, high = np.maximum(-top, -step), 1.0 + step
     for _ in range(50):
         fall, rise = np.expm1(log_low), 1.0 - 1.0 / high
-        up = np.divide(np.exp(log_low) - log_low - top, -fall, out=np.zeros_like(fall), where=fall < 0)
+        up = np.divide(
+            np.exp(log_low) - log_low - top, -fall, out=np.zeros_like(fall), where=fall < 0
+        )
         down = np.divide(high - np.log(high) - top, rise, out=np.zeros_like(rise), where=rise > 0)
         log_low, high = log_low + up, high - down
-        if np.all(np.abs(up) < 1e-15 * (1 + np.abs(log_low))) and np.all(np.abs(down) < 1e-15 * high):
+        if np.all(np.abs(up) < 1e-15 * (1 + np.abs(log_low))) and np.all(
+            np.abs(down) < 1e-15 * high
+        ):
             break
     return np.exp(np.minimum(log_low, 0.0)), np.maximum(high, 1.0)
 
 
-# one peak along r -----------------------------------------------------------------------------------------------------------
+# one peak along r ---------------------------------------------------------------------------------
 
 
 def _peak(reach: ScaleReach, rising: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The r at which a function with one peak has it: bisection on the sign of its slope, `rising(r)`."""
+    """The r at which a function with one peak has it: bisection on the sign of its slope,
+    `rising(r)`.
+    """
     low, high = reach.ends
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
@@ -144,7 +164,9 @@ def largest_score(reach: ScaleReach, limit: np.ndarray) -> np.ndarray:
 
 
 def _one_peak(reach: ScaleReach, value: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The largest of a function of r with one peak and perhaps flats: the best of a grid, then golden sections beside it."""
+    """The largest of a function of r with one peak and perhaps flats: the best of a grid, then
+    golden sections beside it.
+    """
     low, high = reach.ends
     grid = low + (high - low) * 0.5 * (1 - np.cos(np.pi * np.linspace(0, 1, 65)))[:, None]
     found = value(grid)
@@ -163,7 +185,7 @@ def _one_peak(reach: ScaleReach, value: Callable[[np.ndarray], np.ndarray]) -> n
     return np.maximum(best, np.maximum(at_inner, at_outer))
 
 
-# the outer polygon -----------------------------------------------------------------------------------------------------------
+# the outer polygon --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -179,14 +201,18 @@ def _nodes(reach: ScaleReach, r: np.ndarray, low: np.ndarray, high: np.ndarray) 
     r = np.clip(r, low, high)
     kappa = reach.kappa(r)
     with np.errstate(divide="ignore", invalid="ignore"):
-        slope = np.where(kappa > 0, reach.size * reach.count * (1 / r - r) / np.sqrt(2 * kappa), np.inf)
+        slope = np.where(
+            kappa > 0, reach.size * reach.count * (1 / r - r) / np.sqrt(2 * kappa), np.inf
+        )
     return _Nodes(r, reach.size * np.sqrt(2 * kappa), slope)
 
 
 def _corner(left: _Nodes, right: _Nodes) -> tuple[np.ndarray, np.ndarray]:
     """Where the tangents of neighbouring nodes meet, (e, r)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        r = (right.e - left.e + left.slope * left.r - right.slope * right.r) / (left.slope - right.slope)
+        r = (right.e - left.e + left.slope * left.r - right.slope * right.r) / (
+            left.slope - right.slope
+        )
         r = np.where(np.isinf(left.slope), left.r, np.where(np.isinf(right.slope), right.r, r))
         r = np.where(np.isfinite(r), np.clip(r, left.r, right.r), left.r)
         from_right = right.e + right.slope * (r - right.r)
@@ -195,12 +221,15 @@ def _corner(left: _Nodes, right: _Nodes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def polygon_largest(
-    reach: ScaleReach, value: AtPoint, in_cell: Callable[[np.ndarray, np.ndarray], AtPoint] | None = None
+    reach: ScaleReach,
+    value: AtPoint,
+    in_cell: Callable[[np.ndarray, np.ndarray], AtPoint] | None = None,
 ) -> np.ndarray:
-    """An upper bound of a quasi-convex value(mu, sigma) that grows with mu, over the region: the vertices of a polygon around it.
+    """An upper bound of a quasi-convex value(mu, sigma) that grows with mu, over the region: the
+    vertices of a polygon around it.
 
-    `in_cell(sigma_low, sigma_high)` gives a quasi-convex function that is nowhere smaller than the value for sigma between these,
-    where the value is not quasi-convex itself.
+    `in_cell(sigma_low, sigma_high)` gives a quasi-convex function that is nowhere smaller than the
+    value for sigma between these, where the value is not quasi-convex itself.
     """
     low, high = reach.ends
     steps = 0.5 * (1 - np.cos(np.pi * np.linspace(0, 1, NODES)))[:, None]
@@ -210,7 +239,8 @@ def polygon_largest(
         a, b = _nodes(reach, left, low, high), _nodes(reach, right, low, high)
         e, r = _corner(a, b)
         here = value if in_cell is None else in_cell(reach.scale(b.r), reach.scale(a.r))
-        # (e, r) is the corner's; the cell's part of the region lies in the triangle of its nodes and the corner
+        # (e, r) is the corner's; the cell's part of the region lies in the triangle of its nodes
+        # and the corner
         points = ((a.e, a.r), (e, r), (b.e, b.r))
         return np.maximum.reduce([here(reach.location(e, r), reach.scale(r)) for e, r in points])
 
@@ -242,19 +272,23 @@ def polygon_largest(
         return np.max(bounds, axis=0)
 
 
-# functionals of a Normal -------------------------------------------------------------------------------------------------------
+# functionals of a Normal --------------------------------------------------------------------------
 
 
 def normal_shifted(reach: ScaleReach, k: float) -> tuple[np.ndarray, np.ndarray]:
     """Ends of mu + k sigma."""
     upper = largest_shifted(reach, lambda sigma: k * sigma, lambda sigma: np.full_like(sigma, k))
-    lower = -largest_shifted(reach.mirrored(), lambda sigma: -k * sigma, lambda sigma: np.full_like(sigma, -k))
+    lower = -largest_shifted(
+        reach.mirrored(), lambda sigma: -k * sigma, lambda sigma: np.full_like(sigma, -k)
+    )
     return lower, upper
 
 
 def normal_mean(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
     """Ends of mu: RSS(beta) <= n exp(-1 - 2c/n), in units of RSS n (exp(K - 1) - 1) / n."""
-    half = reach.unit * reach.size * np.sqrt(reach.count * np.expm1(np.maximum(reach.top - 1.0, 0.0)))
+    half = (
+        reach.unit * reach.size * np.sqrt(reach.count * np.expm1(np.maximum(reach.top - 1.0, 0.0)))
+    )
     return reach.centre - half, reach.centre + half
 
 
@@ -263,7 +297,9 @@ def normal_variance(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
     return reach.scale(high) ** 2, reach.scale(low) ** 2
 
 
-def normal_chance(reach: ScaleReach, above: np.ndarray | None, below: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def normal_chance(
+    reach: ScaleReach, above: np.ndarray | None, below: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Ends of P(above < Y < below); an open side is None."""
     if above is None and below is None:
         return np.ones_like(reach.centre), np.ones_like(reach.centre)
@@ -271,11 +307,15 @@ def normal_chance(reach: ScaleReach, above: np.ndarray | None, below: np.ndarray
         sign, limit = (1.0, above) if below is None else (-1.0, below)
         assert limit is not None
         mine = reach if sign > 0 else reach.mirrored()
-        return ndtr(-largest_score(mine.mirrored(), -sign * limit)), ndtr(largest_score(mine, sign * limit))
+        return ndtr(-largest_score(mine.mirrored(), -sign * limit)), ndtr(
+            largest_score(mine, sign * limit)
+        )
     between = 0.5 * (above + below)
 
     def most(r: np.ndarray) -> np.ndarray:
-        """At the e that brings the location nearest to the middle: the peak over e for any scale."""
+        """At the e that brings the location nearest to the middle: the peak over e for any
+        scale.
+        """
         e = np.clip((between - reach.centre) * r / reach.unit, -reach.arc(r), reach.arc(r))
         return _chance(reach.location(e, r), reach.scale(r), above, below)
 
@@ -302,12 +342,14 @@ def normal_second_moment(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
     return -_one_peak(reach, least), polygon_largest(side, lambda mu, sigma: mu**2 + sigma**2)
 
 
-# functionals of a LogNormal -----------------------------------------------------------------------------------------------------
+# functionals of a LogNormal -----------------------------------------------------------------------
 
 
 def log_shifted(reach: ScaleReach, shape: Shape, slope: Shape) -> tuple[np.ndarray, np.ndarray]:
     """Ends of mu + shape(sigma) for a convex shape: the lower has one peak, the upper a polygon."""
-    lower = -largest_shifted(reach.mirrored(), lambda sigma: -shape(sigma), lambda sigma: -slope(sigma))
+    lower = -largest_shifted(
+        reach.mirrored(), lambda sigma: -shape(sigma), lambda sigma: -slope(sigma)
+    )
     return lower, polygon_largest(reach, lambda mu, sigma: mu + shape(sigma))
 
 
@@ -323,7 +365,9 @@ def log_second_moment(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
 
 
 def log_cvar(reach: ScaleReach, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of log CVaR = mu + sigma^2 / 2 + log Phi(sigma - z) - log(1 - level), convex as (log Phi)'' > -1."""
+    """Ends of log CVaR = mu + sigma^2 / 2 + log Phi(sigma - z) - log(1 - level), convex as (log
+    Phi)'' > -1.
+    """
     z = float(ndtri(level)) if level > 0 else -np.inf
     tail = float(np.log1p(-level))
 
@@ -336,7 +380,9 @@ def log_cvar(reach: ScaleReach, level: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def log_variance(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of log Var Y = 2 (mu + sigma^2 + 1/2 log(1 - exp(-sigma^2))): a convex part and a concave one."""
+    """Ends of log Var Y = 2 (mu + sigma^2 + 1/2 log(1 - exp(-sigma^2))): a convex part and a
+    concave one.
+    """
 
     def bent(sigma: np.ndarray) -> np.ndarray:
         return 0.5 * np.log(-np.expm1(-(sigma**2)))

@@ -1,7 +1,9 @@
-"""What rows leave plausible of coefficients and scales that are both unknown: sufficient sums, and sets of them.
+"""What rows leave plausible of coefficients and scales that are both unknown: sufficient sums, and
+sets of them.
 
-Rows of a scale's group g enter by n, least squares and the residual sum of squares alone. Groups with coefficients in common are
-treated as if each had its own, beta_g: the set is larger then, never smaller, and nothing is borrowed between groups.
+Rows of a scale's group g enter by n, least squares and the residual sum of squares alone. Groups
+with coefficients in common are treated as if each had its own, beta_g: the set is larger then,
+never smaller, and nothing is borrowed between groups.
 
 Axis letters: n rows, p coefficients, G scales, r directions seen, m rows asked about, M particles.
 """
@@ -20,20 +22,26 @@ from gedppl.programs.contract import LocationScale
 from gedppl.rows import Rows
 
 LOG_2PI = float(np.log(2 * np.pi))
-EXACT_FIT = 1e-24  # share of the outcomes' squares below which residuals are rounding: no scale is known then
+# share of the outcomes' squares below which residuals are rounding: no scale is known then
+EXACT_FIT = 1e-24
 BEYOND_ROUNDING = 1e-7  # share of a row's features outside the span of the rows seen
 
 
 def table_of(form: LocationScale, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Rows:
-    """features | log y or 0, scale's group and outcome less its offset (of a LogNormal, its logarithm less the offset)."""
+    """features | log y or 0, scale's group and outcome less its offset (of a LogNormal, its
+    logarithm less the offset).
+    """
     logged = form.family == "LogNormal"
     if logged and np.any(y <= 0):
         raise OutOfSupportError(
-            f"a LogNormal outcome must be above 0, got {float(np.min(y)):g}: drop the row or add what is missing"
+            f"a LogNormal outcome must be above 0, got {float(np.min(y)):g}: drop the row or add "
+            "what is missing"
         )
     told = np.log(y) if logged else y
     offset = np.broadcast_to(np.asarray(form.offset(x, a), float), len(a))
-    columns = np.hstack([np.asarray(form.features(x, a), float), (told if logged else np.zeros(len(a)))[:, None]])
+    columns = np.hstack(
+        [np.asarray(form.features(x, a), float), (told if logged else np.zeros(len(a)))[:, None]]
+    )
     return Rows.of(columns, np.asarray(form.group(x, a), np.int64), told - offset)
 
 
@@ -53,7 +61,8 @@ class ScaleFit:
     n: int
     coefficients: np.ndarray  # (p,) of smallest norm
     root: np.ndarray  # (p, r): |phi root|^2 = phi' A^+ phi
-    hidden: np.ndarray  # (p, p - r) orthonormal, of columns divided by their size: directions without rows
+    # (p, p - r) orthonormal, of columns divided by their size: directions without rows
+    hidden: np.ndarray
     width: np.ndarray  # (p,) the columns' sizes; 0 where no row has any
     rss: float  # 0 where the rows leave no residual
 
@@ -76,13 +85,17 @@ class ScaleFit:
         """h (m,) of features (m, p); infinite where they leave the span of the rows seen."""
         known = self.width > 0
         scaled = np.divide(phi, self.width, out=np.zeros_like(phi), where=known)
-        leaves = np.linalg.norm(scaled @ self.hidden, axis=1) > BEYOND_ROUNDING * np.linalg.norm(scaled, axis=1)
+        leaves = np.linalg.norm(scaled @ self.hidden, axis=1) > BEYOND_ROUNDING * np.linalg.norm(
+            scaled, axis=1
+        )
         leaves |= np.any(phi[:, ~known] != 0, axis=1)
         return np.where(leaves, np.inf, np.linalg.norm(phi @ self.root, axis=1))
 
 
 def fits_of(table: Rows, n_groups: int) -> tuple[ScaleFit, ...]:
-    """One `ScaleFit` a scale, by least squares on columns of unit size, residuals taken from the rows themselves."""
+    """One `ScaleFit` a scale, by least squares on columns of unit size, residuals taken from the
+    rows themselves.
+    """
     return tuple(_fit(table.x[table.a == g, :-1], table.y[table.a == g]) for g in range(n_groups))
 
 
@@ -106,7 +119,9 @@ def _fit(phi: np.ndarray, y: np.ndarray) -> ScaleFit:
 @storable
 @dataclass(frozen=True)
 class ScaleSet:
-    """{(m, s) : log-likelihood of the rows after a start >= threshold}, as its least-squares fits tell it."""
+    """{(m, s) : log-likelihood of the rows after a start >= threshold}, as its least-squares
+    fits tell it.
+    """
 
     start: int
     fits: tuple[ScaleFit, ...]
@@ -123,8 +138,13 @@ class ScaleSet:
         return np.array([self.threshold - np.sum(np.delete(tops, g)) for g in range(len(tops))])
 
     def reach(self, phi: np.ndarray, offset: np.ndarray, group: np.ndarray) -> ScaleReach:
-        """What is plausible of location and scale at rows with these features (m, p), offsets (m,) and scales (m,)."""
-        centre, size, unit, count, top = np.array(offset, float), *(np.zeros(len(phi)) for _ in range(4))
+        """What is plausible of location and scale at rows with these features (m, p), offsets
+        (m,) and scales (m,).
+        """
+        centre, size, unit, count, top = (
+            np.array(offset, float),
+            *(np.zeros(len(phi)) for _ in range(4)),
+        )
         levels = self.levels()
         for g in np.unique(group):
             mine, fit = group == g, self.fits[g]

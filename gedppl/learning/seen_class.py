@@ -1,10 +1,13 @@
-"""A program as a density class in what the data see of its parameters: v = h(theta), in which its predictor is affine.
+"""A program as a density class in what the data see of its parameters: v = h(theta), in which its
+predictor is affine.
 
-Fits, sets, groups and bounds are found in v, with NumPy alone; the program is asked for features, and for h where draws from
-its prior are mapped to v. A valid set of v holds h(theta*) whatever prior or parametrisation the program has, and v ranges over
-all its box: bounds over it are guarantees for theta too. A hierarchy's funnel is gone: its scales are no coordinates.
+Fits, sets, groups and bounds are found in v, with NumPy alone; the program is asked for features,
+and for h where draws from its prior are mapped to v. A valid set of v holds h(theta*) whatever
+prior or parametrisation the program has, and v ranges over all its box: bounds over it are
+guarantees for theta too. A hierarchy's funnel is gone: its scales are no coordinates.
 
-The prior of v is the image of the program's. For fits a Gaussian with its medians, spreads and correlations stands in for it.
+The prior of v is the image of the program's. For fits a Gaussian with its medians, spreads and
+correlations stands in for it.
 
 Axis letters: M parameter settings, n rows, p coordinates of v, C edges.
 """
@@ -40,7 +43,8 @@ MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
 FARTHEST = 3.0  # spreads from the median: beyond, a draw counts as this far in correlations
 SHRINK = 0.95  # of correlations: those of finitely many draws are never taken as perfect
 STEP = 1e-5  # of a predictor, for slopes that steer exploration
-IN_V = ("auto", "least squares", "score equations", "maximum likelihood")  # oracles that fit v itself
+# oracles that fit v itself
+IN_V = ("auto", "least squares", "score equations", "maximum likelihood")
 
 
 class SeenClass(Model):
@@ -64,11 +68,15 @@ class SeenClass(Model):
     def densities(self, x: Array, a: Array) -> list[Density]:
         return [self.density_at(self.initial, x, a)]
 
-    # parameters -----------------------------------------------------------------------------------------------------------
+    # parameters -----------------------------------------------------------------------------------
 
     def seen_of(self, theta: np.ndarray) -> np.ndarray:
-        """v (M, p) of theta (M, D); what is infinite there (the log-odds of a 0) is taken from the largest numbers."""
-        return np.nan_to_num(self.seen.from_theta(np.asarray(theta, float)), nan=0.0, posinf=1e3, neginf=-1e3)
+        """v (M, p) of theta (M, D); what is infinite there (the log-odds of a 0) is taken from
+        the largest numbers.
+        """
+        return np.nan_to_num(
+            self.seen.from_theta(np.asarray(theta, float)), nan=0.0, posinf=1e3, neginf=-1e3
+        )
 
     def flatten(self, params: Params) -> np.ndarray:
         """v of the program's parameters by site, or of v's own coordinates by name."""
@@ -84,7 +92,8 @@ class SeenClass(Model):
         found: dict[str, np.ndarray] = {}
         for site in self.whole.sites:
             entries = [
-                f"{site.name}{list(entry) if entry else ''}" for entry in (np.ndindex(*site.shape) if site.shape else [()])
+                f"{site.name}{list(entry) if entry else ''}"
+                for entry in (np.ndindex(*site.shape) if site.shape else [()])
             ]
             if all(entry in left for entry in entries):
                 stacked = np.stack([left.pop(entry) for entry in entries], axis=-1)
@@ -92,7 +101,9 @@ class SeenClass(Model):
         return found | left
 
     def _bounds(self) -> dict[str, Any]:
-        """The box of v: supports and declared bounds of sites that are seen entry by entry, where they are finite."""
+        """The box of v: supports and declared bounds of sites that are seen entry by entry,
+        where they are finite.
+        """
         low, high = self.seen.low.copy(), self.seen.high.copy()
         for site in self.whole.sites:
             limit = self.whole.bounds.get(site.name)
@@ -105,7 +116,11 @@ class SeenClass(Model):
                     j = self.seen.names.index(name)
                     low[j] = max(low[j], np.broadcast_to(sides[0], site.shape).ravel()[i])
                     high[j] = min(high[j], np.broadcast_to(sides[1], site.shape).ravel()[i])
-        return {name: (low[j], high[j]) for j, name in enumerate(self.seen.names) if np.isfinite(low[j]) or np.isfinite(high[j])}
+        return {
+            name: (low[j], high[j])
+            for j, name in enumerate(self.seen.names)
+            if np.isfinite(low[j]) or np.isfinite(high[j])
+        }
 
     @cached_property
     def _box(self) -> tuple[np.ndarray, np.ndarray]:
@@ -147,12 +162,16 @@ class SeenClass(Model):
         mean, precision = self._prior
         return -precision @ (np.asarray(theta, float) - mean), -precision
 
-    # rows -----------------------------------------------------------------------------------------------------------------
+    # rows -----------------------------------------------------------------------------------------
 
-    def check_outcomes(self, x: Array, a: Array, y: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def check_outcomes(
+        self, x: Array, a: Array, y: Array
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.whole.check_outcomes(x, a, y)
 
-    def check_shapes(self, x: Array, a: Array, y: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def check_shapes(
+        self, x: Array, a: Array, y: Array
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.whole.check_shapes(x, a, y)
 
     def supports(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -171,32 +190,42 @@ class SeenClass(Model):
     def score(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
         x, a, y = self.check_outcomes(x, a, y)
         rows = [self._data(x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(len(a))]
-        return np.array([one.value_grad(theta[None])[1][0] for one in rows]).reshape(len(a), self.dim)
+        return np.array([one.value_grad(theta[None])[1][0] for one in rows]).reshape(
+            len(a), self.dim
+        )
 
     def information(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
         return self._data(*self.check_outcomes(x, a, y)).information(theta)
 
     def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> np.ndarray:
         logs = self.log_likelihood(np.atleast_2d(theta), rows.x, rows.a, rows.y)
-        found = (logs if weights is None else np.where(weights == 0, 0.0, logs * weights)).sum(axis=1)
+        found = (logs if weights is None else np.where(weights == 0, 0.0, logs * weights)).sum(
+            axis=1
+        )
         return found[0] if np.ndim(theta) == 1 else found
 
-    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def total_grad(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         many, part = np.atleast_2d(theta), self._weighted(rows, weights)
         value, grad = zip(*(part.log_likelihood(one) for one in many)) if len(many) else ((), ())
         found = np.array(value), np.array(grad).reshape(many.shape)
         return (found[0][0], found[1][0]) if np.ndim(theta) == 1 else found
 
-    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> np.ndarray:
+    def total_hessian(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
+    ) -> np.ndarray:
         return -self._weighted(rows, weights).information(theta)
 
     def _weighted(self, rows: Rows, weights: np.ndarray | None) -> Objective:
         from gedppl.learning.oracles import PredictorObjective
         from gedppl.learning.ordered import OrderedObjective
 
-        return (PredictorObjective if self.predictor is not None else OrderedObjective)(self, rows, weights, None)
+        return (PredictorObjective if self.predictor is not None else OrderedObjective)(
+            self, rows, weights, None
+        )
 
-    # densities and functionals --------------------------------------------------------------------------------------------
+    # densities and functionals --------------------------------------------------------------------
 
     def density(self, params: Params, x: Array, a: Array) -> Density:
         return self.density_at(self.flatten(params), x, a)
@@ -208,33 +237,53 @@ class SeenClass(Model):
             eta = theta @ self.predictor.features(x, a).T + self.predictor.offset(x, a)
             return self._density(eta, self.predictor.fixed(x, a))
         assert self.ordered is not None
-        return self._density(np.einsum("...p,ncp->...nc", theta, self.ordered.features(x, a)) + self.ordered.offset(x, a), {})
+        return self._density(
+            np.einsum("...p,ncp->...nc", theta, self.ordered.features(x, a))
+            + self.ordered.offset(x, a),
+            {},
+        )
 
     def _density(self, eta: np.ndarray, fixed: Mapping[str, np.ndarray]) -> Density:
         """At predictors (..., n), or edges (..., n, C)."""
         if self.predictor is not None:
             wide = {name: np.broadcast_to(value, eta.shape) for name, value in fixed.items()}
-            return Density(self.predictor.family, FAMILIES[self.predictor.family, self.predictor.link].arguments(eta, wide))
+            return Density(
+                self.predictor.family,
+                FAMILIES[self.predictor.family, self.predictor.link].arguments(eta, wide),
+            )
         below = expit(np.maximum.accumulate(eta, axis=-1))
-        whole = np.concatenate([np.zeros((*eta.shape[:-1], 1)), below, np.ones((*eta.shape[:-1], 1))], axis=-1)
+        whole = np.concatenate(
+            [np.zeros((*eta.shape[:-1], 1)), below, np.ones((*eta.shape[:-1], 1))], axis=-1
+        )
         return Density("Categorical", {"probs": np.diff(whole, axis=-1)})
 
     def values(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> np.ndarray:
         return self._functional(functional, self.density_at(theta, x, a), x, a)
 
-    def _functional(self, functional: Functional, density: Density, x: Array, a: Array) -> np.ndarray:
+    def _functional(
+        self, functional: Functional, density: Density, x: Array, a: Array
+    ) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             if functional.fn is None:
                 found = functional(density, x=np.asarray(x, float), a=np.asarray(a, np.int64))
             else:  # a user's function may be written for the program's own arrays
-                found = self.whole.program.functional_at(functional, density, np.asarray(x, float), np.asarray(a, np.int64))
+                found = self.whole.program.functional_at(
+                    functional, density, np.asarray(x, float), np.asarray(a, np.int64)
+                )
         return np.broadcast_to(np.asarray(found, float), density.batch_shape)
 
-    def values_grad(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes by central differences in the predictor: they steer exploration and ascents, no exact bound rests on them."""
+    def values_grad(
+        self, functional: Functional, theta: np.ndarray, x: Array, a: Array
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes by central differences in the predictor: they steer exploration and ascents, no
+        exact bound rests on them.
+        """
         x, a = np.asarray(x, float), np.asarray(a, np.int64)
         if self.predictor is not None:
-            phi, fixed = np.asarray(self.predictor.features(x, a))[:, None], self.predictor.fixed(x, a)
+            phi, fixed = (
+                np.asarray(self.predictor.features(x, a))[:, None],
+                self.predictor.fixed(x, a),
+            )
             eta = (np.einsum("np,np->n", theta, phi[:, 0]) + self.predictor.offset(x, a))[:, None]
         else:
             assert self.ordered is not None
@@ -242,26 +291,42 @@ class SeenClass(Model):
             eta = np.einsum("np,ncp->nc", theta, phi) + self.ordered.offset(x, a)
         C = eta.shape[1]
         step = STEP * np.maximum(1.0, np.abs(eta))
-        moved = np.stack([eta, *(eta + sign * step * unit for unit in np.eye(C) for sign in (1.0, -1.0))])  # (1 + 2C, n, C)
+        # (1 + 2C, n, C)
+        moved = np.stack(
+            [eta, *(eta + sign * step * unit for unit in np.eye(C) for sign in (1.0, -1.0))]
+        )
         density = self._density(moved[..., 0] if self.predictor is not None else moved, fixed)
         values = self._functional(functional, density, x, a)
         slope = (values[1::2] - values[2::2]).T / (2 * step)
         return values[0], np.einsum("nc,ncp->np", slope, phi)
 
-    # fits -----------------------------------------------------------------------------------------------------------------
+    # fits -----------------------------------------------------------------------------------------
 
     def oracle(self, given: Any) -> Any:
-        """An oracle for v: the given one where it fits any class, else its fit of the program, mapped to v."""
+        """An oracle for v: the given one where it fits any class, else its fit of the program,
+        mapped to v.
+        """
         if given is None or getattr(given, "name", "") in IN_V:
             return given
 
         def mapped(
-            cls: SeenClass, rows: Rows, *, start: Fit | None = None, prior: WorkingPrior | None = None, **more: Any
+            cls: SeenClass,
+            rows: Rows,
+            *,
+            start: Fit | None = None,
+            prior: WorkingPrior | None = None,
+            **more: Any,
         ) -> Fit:
             fit = given(self.whole, rows, start=None, prior=WorkingPrior.weak(self.whole), **more)
             if not np.isfinite(fit.theta).all():
-                return replace(fit, theta=np.full(self.dim, np.nan), precision=np.full((self.dim, self.dim), np.nan))
-            found = assess(Objective(cls, rows, None, prior), self.seen_of(fit.theta[None])[0], fit.status)
+                return replace(
+                    fit,
+                    theta=np.full(self.dim, np.nan),
+                    precision=np.full((self.dim, self.dim), np.nan),
+                )
+            found = assess(
+                Objective(cls, rows, None, prior), self.seen_of(fit.theta[None])[0], fit.status
+            )
             draws = None if fit.draws is None else self.seen_of(fit.draws)
             return replace(found, ok=fit.ok, status=fit.status, draws=draws)
 
@@ -269,7 +334,9 @@ class SeenClass(Model):
 
 
 def served(cls: Any) -> Any:
-    """The class that a learner serves: in v where that is what makes its predictor affine, else the class itself."""
+    """The class that a learner serves: in v where that is what makes its predictor affine, else
+    the class itself.
+    """
     seen = getattr(cls, "seen", None)
     if seen is None or (seen.predictor is None and seen.ordered is None):
         return cls

@@ -1,8 +1,10 @@
-"""What a learner keeps, as arrays and JSON, and back: for snapshots, and for the hash that two equal memories share.
+"""What a learner keeps, as arrays and JSON, and back: for snapshots, and for the hash that two
+equal memories share.
 
-A learner says itself what it keeps (`Learner.stored`) and builds itself from that (`Learner.restored`). Only data are stored:
-models, predictors, rules and oracles are live objects, taken from a learner begun afresh. Reading builds arrays, numbers and
-dataclasses marked `storable`, by name; nothing in a file is executed, and anything unexpected is an error.
+A learner says itself what it keeps (`Learner.stored`) and builds itself from that
+(`Learner.restored`). Only data are stored: models, predictors, rules and oracles are live objects,
+taken from a learner begun afresh. Reading builds arrays, numbers and dataclasses marked `storable`,
+by name; nothing in a file is executed, and anything unexpected is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ STORABLE: dict[str, Any] = {}
 
 
 class NotStorableError(JournalError):
-    """The memory holds something that no snapshot can: resuming replays the journal from its start."""
+    """The memory holds something that no snapshot can: resuming replays the journal from its
+    start.
+    """
 
 
 def storable(cls: T) -> T:
@@ -40,7 +44,9 @@ storable(WorkingPrior)
 
 
 class Writer:
-    """Collects arrays; `strict` refuses what cannot be loaded again, otherwise such parts are left out."""
+    """Collects arrays; `strict` refuses what cannot be loaded again, otherwise such parts are
+    left out.
+    """
 
     def __init__(self, strict: bool) -> None:
         self.strict = strict
@@ -69,7 +75,9 @@ class Writer:
         if STORABLE.get(type(value).__name__) is type(value):
             return {
                 "of": type(value).__name__,
-                "fields": self.fields(value, [f.name for f in fields(STORABLE[type(value).__name__])]),
+                "fields": self.fields(
+                    value, [f.name for f in fields(STORABLE[type(value).__name__])]
+                ),
             }
         return self.left_out(f"a {type(value).__name__}")
 
@@ -117,5 +125,7 @@ class Reader:
 
 
 def stored_fields(learner: Any, live: Iterable[str]) -> list[str]:
-    """The fields of a learner that are data; `live` come from the problem and settings, or are memos."""
+    """The fields of a learner that are data; `live` come from the problem and settings, or are
+    memos.
+    """
     return [f.name for f in fields(learner) if f.name not in live]

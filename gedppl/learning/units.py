@@ -1,12 +1,15 @@
 """The unit of each parameter that has no prior: how far it must move for one outcome to notice.
 
-Working priors and particles need a width. In the parameters' own numbers it would depend on the units of contexts and outcomes:
-a coefficient of nanoseconds is a billion times one of seconds. So it is counted in standard errors of one outcome,
+Working priors and particles need a width. In the parameters' own numbers it would depend on the
+units of contexts and outcomes: a coefficient of nanoseconds is a billion times one of seconds. So
+it is counted in standard errors of one outcome,
 
-    unit_j = 1 / sqrt(I_j),     I_j = max_a mean_x (information of one outcome at x, a about theta_j at the initial parameters),
+    unit_j = 1 / sqrt(I_j),
+        I_j = max_a mean_x (information of one outcome at x, a about theta_j at the initial
+        parameters),
 
-or, for a linear predictor, in what moves it by one. Contexts alone enter, which are known before their outcomes: coverage never
-rests on it.
+or, for a linear predictor, in what moves it by one. Contexts alone enter, which are known before
+their outcomes: coverage never rests on it.
 
 Axis letters: n contexts, K actions, D flat parameters.
 """
@@ -27,6 +30,9 @@ ENOUGH = 64  # rows after which units stay as they are
 def parameter_units(empty: Data, initial: np.ndarray, x: np.ndarray, n_actions: int) -> np.ndarray:
     """(D,) from contexts x (n, dx); 1 for a coordinate that no outcome there depends on."""
     some = x[np.linspace(0, len(x) - 1, PROBES).astype(np.int64)]
-    told = [empty.expected_information(initial, some, np.full(PROBES, action, np.int64)) for action in range(n_actions)]
+    told = [
+        empty.expected_information(initial, some, np.full(PROBES, action, np.int64))
+        for action in range(n_actions)
+    ]
     most = np.max(np.where(np.isfinite(told), told, 0.0), axis=0)
     return np.where(most > 0, 1 / np.sqrt(np.where(most > 0, most, 1.0)), 1.0)

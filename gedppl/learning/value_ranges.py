@@ -1,4 +1,6 @@
-"""The range of a functional of Normal(loc, scale) while loc runs over an interval and the scale is known."""
+"""The range of a functional of Normal(loc, scale) while loc runs over an interval and the scale
+is known.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ if TYPE_CHECKING:
 
 
 SEARCHED = (
-    "the functional is not monotone in the Normal's loc: its range was searched on a grid of at least 16 points per "
+    "the functional is not monotone in the Normal's loc: its range was searched on a grid of at "
+    "least 16 points per "
     "noise scale, so the bound is an approximation"
 )
-GRID, WIDEST = 16, 64  # points per scale; intervals beyond this many scales get the functional's whole range
+# points per scale; intervals beyond this many scales get the functional's whole range
+GRID, WIDEST = 16, 64
 
 
 def is_plain(functional: Functional) -> bool:
@@ -52,7 +56,9 @@ def direction(functional: Functional) -> int:
 
 
 def slope(functional: Functional, scale: float) -> float:
-    """The largest absolute derivative in loc, for noise of at least this scale; inf where none is known."""
+    """The largest absolute derivative in loc, for noise of at least this scale; inf where none
+    is known.
+    """
     if not is_plain(functional):
         return np.inf
     if functional.name in ("mean", "quantile", "cvar"):
@@ -66,8 +72,12 @@ def slope(functional: Functional, scale: float) -> float:
     return np.inf
 
 
-def value_at(functional: Functional, loc: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The functional at loc (M, n) with scale (n,) and rows x (n, dx), a (n,), whatever its declared range."""
+def value_at(
+    functional: Functional, loc: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
+    """The functional at loc (M, n) with scale (n,) and rows x (n, dx), a (n,), whatever its
+    declared range.
+    """
     if is_mean(functional):
         return loc
     density = Density("Normal", {"loc": loc, "scale": np.broadcast_to(scale, loc.shape)})
@@ -76,9 +86,15 @@ def value_at(functional: Functional, loc: np.ndarray, scale: np.ndarray, x: np.n
 
 
 def value_range(
-    functional: Functional, low: np.ndarray, high: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray
+    functional: Functional,
+    low: np.ndarray,
+    high: np.ndarray,
+    scale: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Least and greatest value for loc in [low, high], each (M, n), not cut to the functional's range; ends may be infinite.
+    """Least and greatest value for loc in [low, high], each (M, n), not cut to the functional's
+    range; ends may be infinite.
 
     scale (n,), rows x (n, dx), a (n,). What is not a number may be anything: -inf and inf.
     """
@@ -90,35 +106,49 @@ def value_range(
         lower, upper = _search(functional, low, high, scale, x, a)
     else:
         turn = np.clip(_turning_point(functional, x, a), low, high)
-        places = [turn] if functional.name == "variance" else [turn, low, high]  # the same everywhere; infinite ends have none
+        # the same everywhere; infinite ends have none
+        places = [turn] if functional.name == "variance" else [turn, low, high]
         values = [value_at(functional, loc, scale, x, a) for loc in places]
         lower, upper = np.minimum.reduce(values), np.maximum.reduce(values)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
 
 
 def _turning_point(functional: Functional, x: np.ndarray, a: np.ndarray) -> np.ndarray | float:
-    """Where variance (nowhere), second moment (0) and P(above < Y < below) (its middle) turn; they have no other extremum."""
+    """Where variance (nowhere), second moment (0) and P(above < Y < below) (its middle) turn;
+    they have no other extremum.
+    """
     if functional.name != "probability":
         return 0.0
     above, below = limits_at(functional, x, a)
     return 0.5 * (above + below)
 
 
-def limits_at(functional: Functional, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def limits_at(
+    functional: Functional, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Both limits of P(above < Y < below) at rows x (n, dx), a (n,): numbers or (n,)."""
     limits = []
     for limit in (functional.above, functional.below):
         if callable(limit):
             limits.append(np.asarray(limit(x, a), float))
         else:
-            limits.append(np.asarray(limit, float)[a] if np.ndim(limit) else np.asarray(limit, float))
+            limits.append(
+                np.asarray(limit, float)[a] if np.ndim(limit) else np.asarray(limit, float)
+            )
     return limits[0], limits[1]
 
 
 def _search(
-    functional: Functional, low: np.ndarray, high: np.ndarray, scale: np.ndarray, x: np.ndarray, a: np.ndarray
+    functional: Functional,
+    low: np.ndarray,
+    high: np.ndarray,
+    scale: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Grid search: fn smoothed by noise of this scale has no bump narrower than it, so 16 points per scale see them all."""
+    """Grid search: fn smoothed by noise of this scale has no bump narrower than it, so 16 points
+    per scale see them all.
+    """
     width = (high - low) / scale
     low = np.where(width <= WIDEST, low, 0.0)  # those beyond are not looked at
     narrow = np.where(width <= WIDEST, width, 0.0)
@@ -132,23 +162,32 @@ def _search(
     return np.where(wide, -np.inf, lower), np.where(wide, np.inf, upper)
 
 
-# ======================================================================================================================
-# Functionals of ordered outcomes y in 0..C over a convex set of their edges, P(y <= k) = expit(edge k).
+# ==================================================================================================
+# Functionals of ordered outcomes y in 0..C over a convex set of their edges, P(y <= k) = expit(edge
+# k).
 #
-# What weighs one edge is exact. What weighs several is bounded edge by edge: each edge at its own extreme, which no single
-# parameter need reach, so that the bound is outer: never too small, a little wide. A quantile asks of each k alone whether P(y <=
+# What weighs one edge is exact. What weighs several is bounded edge by edge: each edge at its own
+# extreme, which no single parameter need reach, so that the bound is outer: never too small, a
+# little wide. A quantile asks of each k alone whether P(y <=
 # k) reaches the level, so its ends are exact again.
 #
 # Axis letters: m rows, C edges, D flat parameters.
-# ======================================================================================================================
+# ==================================================================================================
 
-APART = "no parameter is in every set and inside the declared bounds: the model, or a bound, does not hold"
+APART = (
+    "no parameter is in every set and inside the declared bounds: the model, or a bound, does "
+    "not hold"
+)
 EDGE_BY_EDGE = "each edge at its own extreme: an outer bound, a little wide"
 Ends = tuple[np.ndarray, np.ndarray]
 
 
-def category_values(functional: Functional, n_edges: int, x: np.ndarray, a: np.ndarray) -> np.ndarray | None:
-    """What a functional that is an expectation gives to each outcome, (C + 1, m); None if it is none, or cannot be asked."""
+def category_values(
+    functional: Functional, n_edges: int, x: np.ndarray, a: np.ndarray
+) -> np.ndarray | None:
+    """What a functional that is an expectation gives to each outcome, (C + 1, m); None if it is
+    none, or cannot be asked.
+    """
     if not is_plain(functional):
         return None
     outcomes = np.repeat(np.arange(n_edges + 1.0)[:, None], len(a), axis=1)
@@ -161,17 +200,24 @@ def category_values(functional: Functional, n_edges: int, x: np.ndarray, a: np.n
     sure = np.repeat(np.eye(n_edges + 1)[:, None], len(a), axis=1)  # (C + 1, m, C + 1)
     try:
         return np.asarray(functional(Density("Categorical", {"probs": sure}), x=x, a=a), float)
-    except (TypeError, ValueError, AttributeError):  # a user's function for another package's arrays
+    except (TypeError, ValueError, AttributeError):
+        # a user's function for another package's arrays
         return None
 
 
 def edge_weights(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """An expectation with these values (C + 1, m) as constant (m,) + sum_k weight (m, C) P(y <= k)."""
+    """An expectation with these values (C + 1, m) as constant (m,) + sum_k weight (m, C) P(y <=
+    k).
+    """
     return values[-1], -np.diff(values, axis=0).T
 
 
-def edge_bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found | None:
-    """The ends over every set, exact or outer; None if nothing is known of the functional's shape."""
+def edge_bounds(
+    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+) -> Found | None:
+    """The ends over every set, exact or outer; None if nothing is known of the functional's
+    shape.
+    """
     data = learner.data
     assert isinstance(data, OrderedData)
     n_edges = np.shape(data.ordered.offset(x[:1], a[:1]))[1]
@@ -196,7 +242,9 @@ def edge_bounds(learner: ProgramLearner, functional: Functional, x: np.ndarray, 
     return Found(lower, upper, None, note, apart, outer=outer)
 
 
-def _one_edge(learner: ProgramLearner, constant: np.ndarray, weight: np.ndarray, x: np.ndarray, a: np.ndarray) -> Found:
+def _one_edge(
+    learner: ProgramLearner, constant: np.ndarray, weight: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> Found:
     """P(y <= k) grows with one edge, which is affine in theta."""
     assert isinstance(learner.data, OrderedData)
     m, ordered = len(a), learner.data.ordered
@@ -207,11 +255,17 @@ def _one_edge(learner: ProgramLearner, constant: np.ndarray, weight: np.ndarray,
     rising = weight[here] > 0
     open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
     witness = np.where(rising[:, None], theta[:m], theta[m:])
-    return Found(ends.min(axis=0), ends.max(axis=0), witness, "; ".join(remarks(open_end, a, apart)), apart)
+    return Found(
+        ends.min(axis=0), ends.max(axis=0), witness, "; ".join(remarks(open_end, a, apart)), apart
+    )
 
 
-def _every_edge(learner: ProgramLearner, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Ends (m, C) of every P(y <= k), which rows (m, 2) have an open edge, and whether sets are apart."""
+def _every_edge(
+    learner: ProgramLearner, x: np.ndarray, a: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Ends (m, C) of every P(y <= k), which rows (m, 2) have an open edge, and whether sets are
+    apart.
+    """
     assert isinstance(learner.data, OrderedData)
     features, offset = learner.data.ordered.features(x, a), learner.data.ordered.offset(x, a)
     m, n_edges, D = features.shape
@@ -219,7 +273,10 @@ def _every_edge(learner: ProgramLearner, x: np.ndarray, a: np.ndarray) -> tuple[
     ends = np.stack([-value[m * n_edges :], value[: m * n_edges]]).reshape(2, m, n_edges)
     low, high = expit(offset + ends)
     # P(y <= k) grows with k, so that what is known of one edge bounds its neighbours
-    low, high = np.maximum.accumulate(low, axis=1), np.minimum.accumulate(high[:, ::-1], axis=1)[:, ::-1]
+    low, high = (
+        np.maximum.accumulate(low, axis=1),
+        np.minimum.accumulate(high[:, ::-1], axis=1)[:, ::-1],
+    )
     return low, high, np.any(~np.isfinite(ends), axis=2).T, apart
 
 
@@ -227,7 +284,9 @@ def _expectation(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> Ends:
     constant, weight = edge_weights(values)
     parts = np.stack([weight * low, weight * high])
     least, most = values.min(axis=0), values.max(axis=0)  # no expectation leaves its values
-    return np.maximum(constant + parts.min(axis=0).sum(axis=1), least), np.minimum(constant + parts.max(axis=0).sum(axis=1), most)
+    return np.maximum(constant + parts.min(axis=0).sum(axis=1), least), np.minimum(
+        constant + parts.max(axis=0).sum(axis=1), most
+    )
 
 
 def _first_reached(chance: np.ndarray, level: float) -> np.ndarray:
@@ -239,7 +298,10 @@ def _first_reached(chance: np.ndarray, level: float) -> np.ndarray:
 def _cvar(level: float, low: np.ndarray, high: np.ndarray) -> Ends:
     """CVaR = min over q of q + E(Y - q)+ / (1 - level), attained at an outcome."""
     outcomes = np.arange(low.shape[1] + 1.0)[:, None] * np.ones(len(low))
-    ends = [_expectation(q + np.maximum(outcomes - q, 0.0) / (1 - level), low, high) for q in np.arange(low.shape[1] + 1.0)]
+    ends = [
+        _expectation(q + np.maximum(outcomes - q, 0.0) / (1 - level), low, high)
+        for q in np.arange(low.shape[1] + 1.0)
+    ]
     return np.min([e[0] for e in ends], axis=0), np.min([e[1] for e in ends], axis=0)
 
 
@@ -248,7 +310,9 @@ def _variance(low: np.ndarray, high: np.ndarray) -> Ends:
     outcomes = np.arange(low.shape[1] + 1.0)[:, None] * np.ones(len(low))
     about = _expectation(outcomes, low, high)
     tried = [*np.arange(0.0, low.shape[1] + 0.5, 0.5), 0.5 * (about[0] + about[1])]
-    return np.zeros(len(low)), np.min([_expectation((outcomes - c) ** 2, low, high)[1] for c in tried], axis=0)
+    return np.zeros(len(low)), np.min(
+        [_expectation((outcomes - c) ** 2, low, high)[1] for c in tried], axis=0
+    )
 
 
 def remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
@@ -256,5 +320,6 @@ def remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
     if apart:
         return [APART]
     n_actions = int(a.max()) + 1
-    most = int(open_end.any(axis=1).reshape(-1, n_actions).sum(axis=1).max())  # of contexts asked together, the least known
+    # of contexts asked together, the least known
+    most = int(open_end.any(axis=1).reshape(-1, n_actions).sum(axis=1).max())
     return [f"{most} of {n_actions} actions are not yet bounded by the data"] if most else []

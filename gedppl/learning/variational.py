@@ -1,8 +1,8 @@
 """SVI as an oracle: a guide fitted by the model's own PPL, judged by our own checks.
 
-The guide gives the location and the draws. The information is minus the Hessian of our own log-likelihood there, never
-the guide's: a mean-field guide is too narrow, and a Laplace guide that is used again keeps the curvature of its first
-data.
+The guide gives the location and the draws. The information is minus the Hessian of our own
+log-likelihood there, never the guide's: a mean-field guide is too narrow, and a Laplace guide that
+is used again keeps the curvature of its first data.
 
 Axis letters: n rows, D flat parameters, S draws.
 """
@@ -31,7 +31,9 @@ GUIDES = ("delta", "normal", "multivariate_normal", "low_rank")
 
 @dataclass(frozen=True)
 class SVI:
-    """Fits a guide to the rows; the compiled loops belong to the class, one for each guide and its settings."""
+    """Fits a guide to the rows; the compiled loops belong to the class, one for each guide and
+    its settings.
+    """
 
     settings: GuideSettings
     steps: int
@@ -50,8 +52,10 @@ class SVI:
         wanted = {site.name: tuple(site.shape) for site in cls.sites if site.prior}
         if found is not None and found != wanted:
             raise SettingError(
-                f"the guide does not fit the model: it has the sites and shapes {found}, the model {wanted}. Write one sample "
-                "site of the same name and shape for each, use guide='normal', or give each outcome an oracle of its own, "
+                f"the guide does not fit the model: it has the sites and shapes {found}, the model "
+                f"{wanted}. Write one sample "
+                "site of the same name and shape for each, use guide='normal', or give each "
+                "outcome an oracle of its own, "
                 "oracle={'...': svi(...)}"
             )
 
@@ -64,27 +68,39 @@ class SVI:
         start: Fit | None = None,
         prior: WorkingPrior | None = None,
     ) -> Fit:
-        # The program's own priors are part of every ELBO, so the fit is judged with them even without a working prior.
+        # The program's own priors are part of every ELBO, so the fit is judged with them even
+        # without a working prior.
         prior = prior or WorkingPrior(np.asarray(cls.initial, float), np.zeros(cls.dim))
         objective = Objective(cls, rows, weights, prior)
         if objective.n == 0:
-            return assess(objective, np.asarray(cls.initial, float), "no rows yet: the initial parameters", tolerance=np.inf)
+            return assess(
+                objective,
+                np.asarray(cls.initial, float),
+                "no rows yet: the initial parameters",
+                tolerance=np.inf,
+            )
         state = None if start is None or not start.ok else start.guide
         fit = self._fit(objective, prior, state, self.steps if state is None else self.refit_steps)
-        if not fit.ok and state is not None:  # the posterior moved farther than a warm start can follow
+        # the posterior moved farther than a warm start can follow
+        if not fit.ok and state is not None:
             fit = self._fit(objective, prior, None, self.steps)
         return fit
 
-    def _fit(self, objective: Objective, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int) -> Fit:
+    def _fit(
+        self, objective: Objective, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int
+    ) -> Fit:
         cls, rows = objective.cls, objective.rows
         try:
             fitted = self.runner(cls).fit(rows, objective.weights, prior, state, steps)
         except InputError:
             raise
-        except ValueError as error:  # a PPL's own validation, when the data drive its arguments out of range
+        except ValueError as error:
+            # a PPL's own validation, when the data drive its arguments out of range
             return failed(cls, rows, f"the model broke off: {error}")
         if not np.isfinite(fitted.loss):
-            return failed(cls, rows, f"SVI lost its way: the ELBO is {-fitted.loss} after {steps} steps")
+            return failed(
+                cls, rows, f"SVI lost its way: the ELBO is {-fitted.loss} after {steps} steps"
+            )
         try:
             draws = None if fitted.draws is None else cls.flatten(fitted.draws)
             location = draws.mean(axis=0) if fitted.location is None and draws is not None else None
@@ -92,10 +108,12 @@ class SVI:
         except ParameterError as error:
             return failed(cls, rows, f"the guide left the parameters' constraints: {error}")
         assert theta is not None
-        # A guide's centre need not be our mode (even a point guide maximises without the Jacobian of the constraints):
-        # half a posterior standard deviation in every direction is let pass.
+        # A guide's centre need not be our mode (even a point guide maximises without the Jacobian
+        # of the constraints): half a posterior standard deviation in every direction is let pass.
         tolerance = cls.dim / 8
-        fit = assess(objective, theta, f"SVI, {steps} steps, ELBO {-fitted.loss:.6g}", tolerance=tolerance)
+        fit = assess(
+            objective, theta, f"SVI, {steps} steps, ELBO {-fitted.loss:.6g}", tolerance=tolerance
+        )
         return replace(fit, draws=draws, guide=fitted.state)
 
 
@@ -114,26 +132,37 @@ def svi(
     Parameters
     ----------
     guide
-        ``"delta"`` (a point: MAP in the constrained space), ``"normal"`` (independent Normals), ``"multivariate_normal"``,
-        ``"low_rank"``, an autoguide class of the model's PPL, or a guide function ``(x, a, y=None)`` of your own.
+        ``"delta"`` (a point: MAP in the constrained space), ``"normal"`` (independent Normals),
+        ``"multivariate_normal"``, ``"low_rank"``, an autoguide class of the model's PPL, or a guide
+        function ``(x, a, y=None)`` of your own.
     steps, refit_steps
-        Adam steps of a first fit and of a warm-started one (a fiftieth, if not given: the posterior has hardly moved).
+        Adam steps of a first fit and of a warm-started one (a fiftieth, if not given: the posterior
+        has hardly moved).
     learning_rate
         Decays to a hundredth of itself over the steps.
 
     Notes
     -----
-    `param` sites are fitted along with the guide. Not guaranteed: convergence; the checks see a fit that is far off, and
-    call a centre within about half a posterior standard deviation of the mode good.
+    `param` sites are fitted along with the guide. Not guaranteed: convergence; the checks see a fit
+    that is far off, and call a centre within about half a posterior standard deviation of the mode
+    good.
     """
     refit_steps = max(1, steps // 50) if refit_steps is None else refit_steps
-    for name, value in (("steps", steps), ("refit_steps", refit_steps), ("particles", particles), ("draws", draws)):
+    for name, value in (
+        ("steps", steps),
+        ("refit_steps", refit_steps),
+        ("particles", particles),
+        ("draws", draws),
+    ):
         if int(value) != value or value < 1:
             raise SettingError(f"{name} must be a whole number >= 1, got {value}")
     if not (np.isfinite(learning_rate) and learning_rate > 0):
         raise SettingError(f"learning_rate must be a positive number, got {learning_rate}")
     if isinstance(guide, str) and guide not in GUIDES:
-        raise SettingError(f"guide must be one of {GUIDES}, an autoguide class or a function (x, a, y), got {guide!r}")
+        raise SettingError(
+            f"guide must be one of {GUIDES}, an autoguide class or a function (x, "
+            f"a, y), got {guide!r}"
+        )
     settings = GuideSettings(guide, float(learning_rate), int(particles), int(draws), int(seed))
     solve = SVI(settings, int(steps), int(refit_steps))
     return Oracle("SVI", solve, {}, solve.check)

@@ -1,1 +1,3 @@
-"""Arithmetic that runs on NumPy, JAX and torch alike: array namespaces, special functions, integrals, quantiles."""
+"""Arithmetic that runs on NumPy, JAX and torch alike: array namespaces, special functions,
+integrals, quantiles.
+"""

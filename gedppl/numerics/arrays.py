@@ -1,18 +1,21 @@
 """One namespace for NumPy, JAX and torch arrays.
 
-Formulas in `families`, `functionals` and `divergences` are written once, against the namespace of their inputs:
+Formulas in `families`, `functionals` and `divergences` are written once, against the namespace of
+their inputs:
 
 >>> import numpy as np
 >>> xp = namespace(np.ones(2))
 >>> round(float(xp.gammaln(np.float64(5.0))), 9)
 3.17805383
 
-NumPy is the default and the only one imported here; JAX and torch are touched only once an array of theirs arrives.
-Every namespace offers the same names (see `NAMES`), with NumPy's argument conventions (``axis=``, not ``dim=``), and
-some that NumPy lacks: ``asfloat`` (to float64), ``stop_gradient``, ``to_numpy`` and ``repeat(n, step, state)``, a loop of
-fixed length that JAX compiles once.
+NumPy is the default and the only one imported here; JAX and torch are touched only once an array of
+theirs arrives. Every namespace offers the same names (see `NAMES`), with NumPy's argument
+conventions (``axis=``, not ``dim=``), and some that NumPy lacks: ``asfloat`` (to float64),
+``stop_gradient``, ``to_numpy`` and ``repeat(n, step, state)``, a loop of fixed length that JAX
+compiles once.
 
-JAX works in float64 only inside ``jax.enable_x64(True)``; the callers that own a JAX computation open that context.
+JAX works in float64 only inside ``jax.enable_x64(True)``; the callers that own a JAX computation
+open that context.
 """
 
 from __future__ import annotations
@@ -30,26 +33,41 @@ from gedppl.errors import DataError, InputError, NotFiniteError, SettingError, S
 from gedppl.numerics import special
 
 _ELEMENTWISE = (
-    "exp log log1p expm1 sqrt abs floor ceil round sign sin cos tan arctan arctan2 arcsinh sinh cosh tanh power "
+    "exp log log1p expm1 sqrt abs floor ceil round sign sin cos tan arctan arctan2 arcsinh sinh "
+    "cosh tanh power "
     "maximum minimum logaddexp isfinite isnan"
 )
 _SPECIAL = (
-    "gammaln digamma betaln erf erfc erfinv ndtr ndtri log_ndtr i0e i1e xlogy xlog1py expit logit gammainc gammaincc "
+    "gammaln digamma betaln erf erfc erfinv ndtr ndtri log_ndtr i0e i1e xlogy xlog1py expit logit "
+    "gammainc gammaincc "
     "betainc gammaincinv gammainccinv betaincinv stdtrit"
 )
 _SHAPE = (
-    "where clip sum prod mean max min argmax any all cumsum sort argsort logsumexp stack concatenate take_along_axis "
-    "broadcast_to broadcast_arrays reshape expand_dims squeeze swapaxes moveaxis asarray zeros ones full zeros_like "
-    "ones_like full_like arange linspace eye matmul einsum diagonal cholesky solve solve_triangular det slogdet inv"
+    "where clip sum prod mean max min argmax any all cumsum sort argsort logsumexp stack "
+    "concatenate take_along_axis "
+    "broadcast_to broadcast_arrays reshape expand_dims squeeze swapaxes moveaxis asarray zeros "
+    "ones full zeros_like "
+    "ones_like full_like arange linspace eye matmul einsum diagonal cholesky solve "
+    "solve_triangular det slogdet inv"
 )
 NAMES: tuple[str, ...] = (
-    *_ELEMENTWISE.split(), *_SPECIAL.split(), *_SHAPE.split(),
-    "asfloat", "stop_gradient", "to_numpy", "repeat", "inf", "nan", "pi",
-)  # fmt: skip
+    *_ELEMENTWISE.split(),
+    *_SPECIAL.split(),
+    *_SHAPE.split(),
+    "asfloat",
+    "stop_gradient",
+    "to_numpy",
+    "repeat",
+    "inf",
+    "nan",
+    "pi",
+)
 
 
 class ArrayOf(Protocol):
-    """What a formula may ask of an array, be it NumPy's, JAX's or torch's; what comes out is of the same library."""
+    """What a formula may ask of an array, be it NumPy's, JAX's or torch's; what comes out is of
+    the same library.
+    """
 
     @property
     def shape(self) -> Any: ...
@@ -80,7 +98,9 @@ Array: TypeAlias = ArrayOf | float  # a number broadcasts like an array
 
 
 class Namespace:
-    """The functions in `NAMES` for one array library; ``xp.name`` is ``"numpy"``, ``"jax"`` or ``"torch"``."""
+    """The functions in `NAMES` for one array library; ``xp.name`` is ``"numpy"``, ``"jax"`` or
+    ``"torch"``.
+    """
 
     def __init__(self, name: str, functions: dict[str, Any]) -> None:
         missing = [key for key in NAMES if key not in functions]
@@ -90,16 +110,21 @@ class Namespace:
         self.__dict__.update(functions)
 
     def __getattr__(self, key: str) -> Any:  # only reached by a miss
-        raise AttributeError(f"no {key!r} in the array namespaces; add it for all three libraries in gedppl/numerics/arrays.py")
+        raise AttributeError(
+            f"no {key!r} in the array namespaces; add it for all three libraries "
+            "in gedppl/numerics/arrays.py"
+        )
 
     def __repr__(self) -> str:
         return f"Namespace({self.name})"
 
 
 def library(array: Any) -> str | None:
-    """``"jax"``, ``"torch"`` or ``"numpy"`` by the module that defines the array's type; None for plain Python values.
+    """``"jax"``, ``"torch"`` or ``"numpy"`` by the module that defines the array's type; None for
+    plain Python values.
 
-    Tracers of JAX and the wrapped tensors of ``torch.func`` are of their library's types and so are recognised.
+    Tracers of JAX and the wrapped tensors of ``torch.func`` are of their library's types and so are
+    recognised.
     """
     for base in type(array).__mro__:
         root = base.__module__.partition(".")[0]
@@ -111,14 +136,18 @@ def library(array: Any) -> str | None:
 
 
 def namespace(*arrays: Any) -> Namespace:
-    """The namespace that these arrays share; NumPy arrays and Python numbers go along with either of the others.
+    """The namespace that these arrays share; NumPy arrays and Python numbers go along with either
+    of the others.
 
     >>> namespace(1.0, [2.0]).name
     'numpy'
     """
     found = {library(array) for array in arrays} - {None, "numpy"}
     if len(found) > 1:
-        raise InputError(f"arrays of {' and '.join(sorted(map(str, found)))} were mixed; convert them to one library")
+        raise InputError(
+            f"arrays of {' and '.join(sorted(map(str, found)))} were mixed; convert "
+            "them to one library"
+        )
     if not found:
         return _numpy()
     return _jax() if found == {"jax"} else _torch()
@@ -130,7 +159,9 @@ def to_numpy(array: Any) -> np.ndarray:
 
 
 def concrete(array: Any) -> np.ndarray | None:
-    """The array's numbers, or None while JAX or ``torch.func`` is tracing it and it has none yet."""
+    """The array's numbers, or None while JAX or ``torch.func`` is tracing it and it has none
+    yet.
+    """
     kind = library(array)
     if kind == "jax":
         import jax
@@ -139,11 +170,15 @@ def concrete(array: Any) -> np.ndarray | None:
     if kind == "torch":
         import torch
 
-        return None if torch._C._functorch.is_functorch_wrapped_tensor(array) else array.detach().numpy()
+        return (
+            None
+            if torch._C._functorch.is_functorch_wrapped_tensor(array)
+            else array.detach().numpy()
+        )
     return np.asarray(array)
 
 
-# NumPy and JAX share names; what follows lists the few that live elsewhere --------------------------------------------
+# NumPy and JAX share names; what follows lists the few that live elsewhere ------------------------
 
 
 def _collect(*modules: Any) -> dict[str, Any]:
@@ -170,7 +205,8 @@ def _numpy() -> Namespace:
         "to_numpy": np.asarray,
         "repeat": repeat,
         "solve_triangular": np.linalg.solve,
-        # NumPy's diagonal works on the first two axes by default; formulas here keep matrices in the last two
+        # NumPy's diagonal works on the first two axes by default; formulas here keep matrices in
+        # the last two
         "diagonal": lambda x: np.diagonal(x, axis1=-2, axis2=-1),
     }
     return Namespace("numpy", functions)
@@ -192,14 +228,18 @@ def _jax() -> Namespace:
     def solve_triangular(lower: Any, b: Any) -> Any:
         batch = jnp.broadcast_shapes(lower.shape[:-2], b.shape[:-2])
         lower = jnp.broadcast_to(lower, (*batch, *lower.shape[-2:]))
-        return jsp.linalg.solve_triangular(lower, jnp.broadcast_to(b, (*batch, *b.shape[-2:])), lower=True)
+        return jsp.linalg.solve_triangular(
+            lower, jnp.broadcast_to(b, (*batch, *b.shape[-2:])), lower=True
+        )
 
     functions = _collect(jnp, jsp.special, jnp.linalg)
     functions |= {
         "asfloat": asfloat,
         "stop_gradient": jax.lax.stop_gradient,
         "to_numpy": np.asarray,
-        "repeat": lambda n, step, state: jax.lax.fori_loop(0, n, lambda i, s: step(i.astype(float), s), state),
+        "repeat": lambda n, step, state: jax.lax.fori_loop(
+            0, n, lambda i, s: step(i.astype(float), s), state
+        ),
         "solve_triangular": solve_triangular,
         "diagonal": lambda x: jnp.diagonal(x, axis1=-2, axis2=-1),
         # jax's betaln errs by 1e-6, and its betainc has no derivative in the shapes
@@ -273,7 +313,9 @@ def _torch() -> Namespace:
 
     def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
         x = lift(x)
-        return torch.logsumexp(x, dim=tuple(range(x.ndim)) if axis is None else axis, keepdim=keepdims)
+        return torch.logsumexp(
+            x, dim=tuple(range(x.ndim)) if axis is None else axis, keepdim=keepdims
+        )
 
     def like(function: Any) -> Any:
         return lambda x, *value: function(keep(x), *value, dtype=torch.float64)
@@ -292,9 +334,15 @@ def _torch() -> Namespace:
         **special.torch_functions(),
         "where": where,
         "clip": clip,
-        "sum": reduction(torch.sum), "mean": reduction(torch.mean), "prod": prod, "max": reduction(torch.amax),
-        "min": reduction(torch.amin), "argmax": reduction(torch.argmax), "any": reduction(torch.any),
-        "all": reduction(torch.all), "cumsum": along(torch.cumsum),
+        "sum": reduction(torch.sum),
+        "mean": reduction(torch.mean),
+        "prod": prod,
+        "max": reduction(torch.amax),
+        "min": reduction(torch.amin),
+        "argmax": reduction(torch.argmax),
+        "any": reduction(torch.any),
+        "all": reduction(torch.all),
+        "cumsum": along(torch.cumsum),
         "sort": lambda x, axis=-1: torch.sort(keep(x), dim=axis).values,
         "argsort": along(torch.argsort),
         "logsumexp": logsumexp,
@@ -303,35 +351,46 @@ def _torch() -> Namespace:
         "take_along_axis": lambda x, index, axis=-1: torch.take_along_dim(x, keep(index), dim=axis),
         "broadcast_to": lambda x, shape: torch.broadcast_to(keep(x), tuple(shape)),
         "broadcast_arrays": lambda *xs: torch.broadcast_tensors(*(keep(x) for x in xs)),
-        "reshape": lambda x, shape: torch.reshape(keep(x), shape if isinstance(shape, tuple) else (shape,)),
+        "reshape": lambda x, shape: torch.reshape(
+            keep(x), shape if isinstance(shape, tuple) else (shape,)
+        ),
         "expand_dims": lambda x, axis: torch.unsqueeze(keep(x), axis),
         "squeeze": lambda x, axis: torch.squeeze(keep(x), axis),
         "swapaxes": lambda x, i, j: torch.swapaxes(keep(x), i, j),
         "moveaxis": lambda x, i, j: torch.moveaxis(keep(x), i, j),
         "asarray": keep,
-        "zeros": lambda shape: torch.zeros(shape, **made), "ones": lambda shape: torch.ones(shape, **made),
+        "zeros": lambda shape: torch.zeros(shape, **made),
+        "ones": lambda shape: torch.ones(shape, **made),
         "full": lambda shape, value: torch.full(shape, value, **made),
-        "zeros_like": like(torch.zeros_like), "ones_like": like(torch.ones_like), "full_like": like(torch.full_like),
-        "arange": lambda *args: torch.arange(*args), "linspace": lambda a, b, n: torch.linspace(a, b, n, **made),
+        "zeros_like": like(torch.zeros_like),
+        "ones_like": like(torch.ones_like),
+        "full_like": like(torch.full_like),
+        "arange": lambda *args: torch.arange(*args),
+        "linspace": lambda a, b, n: torch.linspace(a, b, n, **made),
         "eye": lambda n: torch.eye(n, **made),
         "matmul": lifted(torch.matmul),
         "einsum": lambda spec, *xs: torch.einsum(spec, *(lift(x) for x in xs)),
         "diagonal": lambda x: torch.diagonal(keep(x), dim1=-2, dim2=-1),
-        "cholesky": lifted(torch.linalg.cholesky), "solve": lifted(torch.linalg.solve), "det": lifted(torch.linalg.det),
-        "slogdet": lifted(torch.linalg.slogdet), "inv": lifted(torch.linalg.inv),
+        "cholesky": lifted(torch.linalg.cholesky),
+        "solve": lifted(torch.linalg.solve),
+        "det": lifted(torch.linalg.det),
+        "slogdet": lifted(torch.linalg.slogdet),
+        "inv": lifted(torch.linalg.inv),
         "solve_triangular": solve_triangular,
         "asfloat": lift,
         "stop_gradient": lambda x: keep(x).detach(),
         "to_numpy": lambda x: keep(x).detach().cpu().numpy(),
         "repeat": repeat,
-        "inf": np.inf, "nan": np.nan, "pi": np.pi,
-    }  # fmt: skip
+        "inf": np.inf,
+        "nan": np.nan,
+        "pi": np.pi,
+    }
     return Namespace("torch", functions)
 
 
-# ======================================================================================================================
+# ==================================================================================================
 # Numbers from a caller: real, finite, of a sane size, and copied. Anything else is a named error.
-# ======================================================================================================================
+# ==================================================================================================
 
 MOST = 10**8  # numbers in one argument
 _NO_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)  # though each can be converted to one
@@ -339,12 +398,15 @@ LARGEST = 1e60  # beyond this squares of squares overflow, and no solver could l
 
 
 def is_whole(value: Any) -> bool:
-    """Whether this is a whole number: a Python or NumPy integer, but no truth value and no duration."""
+    """Whether this is a whole number: a Python or NumPy integer, but no truth value and no
+    duration.
+    """
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
 
 
 def check_whole(least: int, **named: Any) -> None:
-    """Each named value is a whole number of at least so much, or a `SettingError` says which is not.
+    """Each named value is a whole number of at least so much, or a `SettingError` says which is
+    not.
 
     >>> check_whole(1, runs=3, rounds=10)
     """
@@ -358,13 +420,19 @@ def scalar(value: Any) -> Any:
     try:
         if hasattr(value, "as_py"):
             return value.as_py()
-        return value.item() if hasattr(value, "item") and value.shape == () and not np.ma.is_masked(value) else value
+        return (
+            value.item()
+            if hasattr(value, "item") and value.shape == () and not np.ma.is_masked(value)
+            else value
+        )
     except Exception:  # whoever wants a number or a text will say that this is none
         return value
 
 
 def whole(value: Any) -> int | None:
-    """The whole number that a scalar of any kind is, 2 and 2.0 alike; None for anything else, truth values too."""
+    """The whole number that a scalar of any kind is, 2 and 2.0 alike; None for anything else,
+    truth values too.
+    """
     value = value if is_whole(value) else scalar(value)
     if is_whole(value):
         return int(value)
@@ -375,23 +443,33 @@ def shape_of(value: Any, what: str) -> tuple[int, ...]:
     """The shape, before anything is copied; what is absurdly large is refused here."""
     claimed = _claimed_shape(value)
     if math.prod(claimed) > MOST:
-        raise ShapeError(f"{what} of shape {claimed} is too large; at most {MOST:,} numbers at once")
+        raise ShapeError(
+            f"{what} of shape {claimed} is too large; at most {MOST:,} numbers at once"
+        )
     try:
         return tuple(np.shape(value))
     except Exception as error:
-        raise ShapeError(f"{what} must be a rectangular array of numbers, got a {type(value).__name__}: {error}") from None
+        raise ShapeError(
+            f"{what} must be a rectangular array of numbers, got a {type(value).__name__}: {error}"
+        ) from None
 
 
 def _claimed_shape(value: Any) -> tuple[int, ...]:
-    """What the value says of itself: an array its shape, a list its length and what its first item says."""
+    """What the value says of itself: an array its shape, a list its length and what its first
+    item says.
+    """
     if isinstance(value, list | tuple):
         return (len(value), *(_claimed_shape(value[0]) if value else ()))
     shape = getattr(value, "shape", ())
     return shape if isinstance(shape, tuple) and all(isinstance(n, int) for n in shape) else ()
 
 
-def read_numbers(value: Any, what: str, fix: str, error: type[InputError] = DataError, *, missing: bool = False) -> np.ndarray:
-    """The value as a float array of its own; `missing` lets NaN pass. Truth values count as 0 and 1; text is refused."""
+def read_numbers(
+    value: Any, what: str, fix: str, error: type[InputError] = DataError, *, missing: bool = False
+) -> np.ndarray:
+    """The value as a float array of its own; `missing` lets NaN pass. Truth values count as 0
+    and 1; text is refused.
+    """
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise NotFiniteError(f"{what} is masked; {fix}")
     if hasattr(value, "detach"):  # a torch tensor that a gradient may be asked for
@@ -408,13 +486,23 @@ def read_numbers(value: Any, what: str, fix: str, error: type[InputError] = Data
     bad = ~(np.abs(array) <= LARGEST) & ~(np.isnan(array) & missing)
     if bad.any():
         found = array[bad][0]
-        said = "is NaN" if np.isnan(found) else "is infinite" if np.isinf(found) else f"exceeds {LARGEST:g}"
+        said = (
+            "is NaN"
+            if np.isnan(found)
+            else "is infinite"
+            if np.isinf(found)
+            else f"exceeds {LARGEST:g}"
+        )
         raise NotFiniteError(f"{what} must be finite, got {found}: it {said}; {fix}")
     return array
 
 
 def _wanted(value: Any, what: str) -> str:
-    return f"{what} must hold numbers" if isinstance(value, list | tuple | np.ndarray) else f"{what} must be a number"
+    return (
+        f"{what} must hold numbers"
+        if isinstance(value, list | tuple | np.ndarray)
+        else f"{what} must be a number"
+    )
 
 
 def _shown(value: Any) -> str:
@@ -427,21 +515,29 @@ def _shown(value: Any) -> str:
 
 def check_delta(delta: float) -> None:
     """A probability of error: strictly between 0 and 1."""
-    if isinstance(delta, bool) or not isinstance(delta, int | float | np.integer | np.floating) or not 0 < delta < 1:
-        raise SettingError(f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary")
+    if (
+        isinstance(delta, bool)
+        or not isinstance(delta, int | float | np.integer | np.floating)
+        or not 0 < delta < 1
+    ):
+        raise SettingError(
+            f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary"
+        )
 
 
-# ======================================================================================================================
+# ==================================================================================================
 # The next state of an immutable record.
-# ======================================================================================================================
+# ==================================================================================================
 
 Record = TypeVar("Record")
 
 
 def evolved(record: Record, **changes: Any) -> Record:
-    """`dataclasses.replace` for a frozen dataclass that checks nothing when it is made, at a fraction of the cost.
+    """`dataclasses.replace` for a frozen dataclass that checks nothing when it is made, at a
+    fraction of the cost.
 
-    A decision evolves some twenty records. Cached properties are left behind: they belong to the old values.
+    A decision evolves some twenty records. Cached properties are left behind: they belong to the
+    old values.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -456,7 +552,9 @@ def evolved(record: Record, **changes: Any) -> Record:
     values = {name: before[name] for name in fields}
     values.update(changes)
     if len(values) > len(fields):
-        raise TypeError(f"{type(record).__name__} has no field {', '.join(sorted(set(values) - set(fields)))}")
+        raise TypeError(
+            f"{type(record).__name__} has no field {', '.join(sorted(set(values) - set(fields)))}"
+        )
     after = object.__new__(type(record))
     after.__dict__.update(values)
     return after

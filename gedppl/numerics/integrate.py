@@ -28,15 +28,16 @@ def panels(points: Any, order: int = 16, xp: Any = None) -> tuple[Any, Any]:
     Parameters
     ----------
     points
-        (P, ...) ascending along the first axis, or a list of P arrays that broadcast, in any order. Equal neighbours make
-        an empty panel, with weight 0.
+        (P, ...) ascending along the first axis, or a list of P arrays that broadcast, in any order.
+        Equal neighbours make an empty panel, with weight 0.
     order
         Nodes a panel.
 
     Returns
     -------
     nodes, weights
-        (order (P - 1), ...), such that ``sum(weights * f(nodes), axis=0)`` approximates the integral.
+        (order (P - 1), ...), such that ``sum(weights * f(nodes), axis=0)`` approximates the
+        integral.
 
     >>> nodes, weights = panels([0.0, 0.5, 2.0], order=4)
     >>> round(float((weights * nodes**3).sum()), 12)
@@ -44,28 +45,36 @@ def panels(points: Any, order: int = 16, xp: Any = None) -> tuple[Any, Any]:
     """
     if isinstance(points, list | tuple):
         xp = xp or namespace(*points)
-        points = xp.sort(xp.stack(xp.broadcast_arrays(*(xp.asfloat(point) for point in points)), axis=0), axis=0)
+        points = xp.sort(
+            xp.stack(xp.broadcast_arrays(*(xp.asfloat(point) for point in points)), axis=0), axis=0
+        )
     xp = xp or namespace(points)
-    x, w = (xp.reshape(xp.asfloat(part), (1, order) + (1,) * (points.ndim - 1)) for part in gauss_legendre(order))
+    x, w = (
+        xp.reshape(xp.asfloat(part), (1, order) + (1,) * (points.ndim - 1))
+        for part in gauss_legendre(order)
+    )
     start = xp.expand_dims(points[:-1], 1)
     length = xp.expand_dims(points[1:] - points[:-1], 1)
     shape = ((points.shape[0] - 1) * order, *points.shape[1:])
     return xp.reshape(start + length * x, shape), xp.reshape(length * w, shape)
 
 
-# the panels and the integers that carry a density's mass --------------------------------------------------------------
+# the panels and the integers that carry a density's mass ------------------------------------------
 
 TAIL = 1e-14  # mass that sums may leave out
-FAR_TAIL = 1e-24  # and integrals, which reach further at no cost: heavy tails carry much of a moment
-TERMS = 1024  # integers summed while tracing, when the arguments' values cannot tell how many are needed
+# and integrals, which reach further at no cost: heavy tails carry much of a moment
+FAR_TAIL = 1e-24
+# integers summed while tracing, when the arguments' values cannot tell how many are needed
+TERMS = 1024
 MOST_TERMS = 1_000_000
 
 
 def nodes(density: Any, points: Sequence[Any] = (), order: int = 16) -> tuple[Any, Any]:
-    """Nodes y and weights w (Q, *batch) with ``sum(w * g(y) * p(y), axis=0)`` close to the integral of g p dy.
+    """Nodes y and weights w (Q, *batch) with ``sum(w * g(y) * p(y), axis=0)`` close to the integral
+    of g p dy.
 
-    The panels lie between the ends of the density's bulk, evenly in the family's own coordinate and closer round its core,
-    and break at its kinks and at ``points``.
+    The panels lie between the ends of the density's bulk, evenly in the family's own coordinate and
+    closer round its core, and break at its kinks and at ``points``.
     """
     xp, family, args = density.xp, density.spec, density.arrays
     low, high = density.bulk(FAR_TAIL)
@@ -75,7 +84,8 @@ def nodes(density: Any, points: Sequence[Any] = (), order: int = 16) -> tuple[An
     if family.chart == "sinh":
         centre, width = 0.0 * centre, 0.5 + 0.0 * width
     kinks, inner = (
-        [to_t(xp.clip(xp.asfloat(point) + 0.0 * low, low, high)) for point in some] for some in (density.breakpoints, points)
+        [to_t(xp.clip(xp.asfloat(point) + 0.0 * low, low, high)) for point in some]
+        for some in (density.breakpoints, points)
     )
     if len(kinks) > 4:  # so many are panels already
         edges = xp.stack([t_low, *kinks, t_high])
@@ -89,7 +99,9 @@ def nodes(density: Any, points: Sequence[Any] = (), order: int = 16) -> tuple[An
 
 
 def _ladder(ends: tuple[Any, ...], steps: tuple[int, ...], xp: Any) -> Any:
-    """Points from the first end to the last, ascending, with so many equal steps between neighbouring ends."""
+    """Points from the first end to the last, ascending, with so many equal steps between
+    neighbouring ends.
+    """
     pieces = []
     for start, stop, count in zip(ends[:-1], ends[1:], steps, strict=True):
         fraction = xp.reshape(xp.asfloat(np.arange(count) / count), (count,) + (1,) * start.ndim)
@@ -98,14 +110,18 @@ def _ladder(ends: tuple[Any, ...], steps: tuple[int, ...], xp: Any) -> Any:
 
 
 def _inserted(edges: Any, points: list[Any], xp: Any) -> Any:
-    """The ascending edges with the points put in their places: clipping one between each pair of neighbours does it."""
+    """The ascending edges with the points put in their places: clipping one between each pair of
+    neighbours does it.
+    """
     for point in points:
         middle = xp.maximum(edges[:-1], xp.minimum(edges[1:], xp.expand_dims(point, 0)))
         edges = xp.concatenate([edges[:1], middle, edges[-1:]], axis=0)
     return edges
 
 
-def _chart(name: str, centre: Any, width: Any, xp: Any) -> tuple[Callable[[Any], Any], Callable[[Any], tuple[Any, Any]]]:
+def _chart(
+    name: str, centre: Any, width: Any, xp: Any
+) -> tuple[Callable[[Any], Any], Callable[[Any], tuple[Any, Any]]]:
     """The map from outcomes to the coordinate t, and the map back with its slope."""
     if name == "sinh":
         return (
@@ -120,11 +136,12 @@ def _chart(name: str, centre: Any, width: Any, xp: Any) -> tuple[Callable[[Any],
 
 
 def lattice(density: Any) -> tuple[Any, Any]:
-    """Integers k (T, *batch) that carry the mass of a discrete density, and their probabilities (T, *batch).
+    """Integers k (T, *batch) that carry the mass of a discrete density, and their probabilities (T,
+    *batch).
 
-    All but `TAIL` of the mass is there. While JAX or ``torch.func`` traces, T must not depend on the arguments' values:
-    it is the size of the support where shapes tell it and `TERMS` otherwise, and where that is too few the probabilities
-    are NaN rather than wrong.
+    All but `TAIL` of the mass is there. While JAX or ``torch.func`` traces, T must not depend on
+    the arguments' values: it is the size of the support where shapes tell it and `TERMS` otherwise,
+    and where that is too few the probabilities are NaN rather than wrong.
     """
     xp, family = density.xp, density.spec
     low, high = density.bulk(TAIL)
@@ -135,7 +152,8 @@ def lattice(density: Any) -> tuple[Any, Any]:
         count = TERMS if first is None or last is None else int(np.max(last - first, initial=0)) + 1
         if count > MOST_TERMS:
             raise FunctionalError(
-                f"{density.family} spreads over {count} integers, more than the {MOST_TERMS} that are summed; rescale the "
+                f"{density.family} spreads over {count} integers, more than the {MOST_TERMS} that "
+                "are summed; rescale the "
                 "outcome, or use a continuous family"
             )
     k = xp.reshape(xp.asfloat(np.arange(count)), (count,) + (1,) * len(density.batch_shape)) + low

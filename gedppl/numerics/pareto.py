@@ -1,10 +1,12 @@
 """Importance weights judged and smoothed by their tail.
 
-The largest of S importance ratios are fitted by a generalised Pareto distribution and replaced by its quantiles; its shape
-k-hat says how far the weights can be believed: below 0.7 estimates converge at a useful rate, above they need not.
+The largest of S importance ratios are fitted by a generalised Pareto distribution and replaced by
+its quantiles; its shape k-hat says how far the weights can be believed: below 0.7 estimates
+converge at a useful rate, above they need not.
 
-Reference: Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto smoothed importance sampling"; the fit is that of Zhang and Stephens,
-"A new and efficient estimation method for the generalized Pareto distribution".
+Reference: Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto smoothed importance sampling"; the fit is
+that of Zhang and Stephens, "A new and efficient estimation method for the generalized Pareto
+distribution".
 
 Axis letters: S draws.
 """
@@ -31,7 +33,9 @@ def effective_size(log_weights: np.ndarray) -> float:
 
 
 def fit_tail(values: np.ndarray) -> tuple[float, float]:
-    """Shape k and scale sigma of a generalised Pareto distribution fitted to values (n,) > 0, sorted upwards."""
+    """Shape k and scale sigma of a generalised Pareto distribution fitted to values (n,) > 0,
+    sorted upwards.
+    """
     n = len(values)
     grid = 30 + int(math.sqrt(n))
     quartile = values[int(n / 4 + 0.5) - 1]
@@ -47,7 +51,8 @@ def fit_tail(values: np.ndarray) -> tuple[float, float]:
 def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Normalised log weights (S,) with their tail smoothed, and k-hat.
 
-    k-hat is -inf where all weights are equal, and inf where fewer than five values stand out to judge by.
+    k-hat is -inf where all weights are equal, and inf where fewer than five values stand out to
+    judge by.
     """
     logs = np.where(np.isnan(log_weights), -np.inf, np.asarray(log_weights, float))
     logs = logs - logs.max()
@@ -58,8 +63,13 @@ def smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     S = len(logs)
     length = math.ceil(min(0.2 * S, 3 * math.sqrt(S)))
     order = np.argsort(logs, kind="stable")
-    cutoff = max(float(logs[order[-length - 1]]), math.log(np.finfo(float).tiny)) if length < S else -np.inf
-    tail = order[np.exp(logs[order]) > math.exp(cutoff)]  # by what rounding leaves of the difference
+    cutoff = (
+        max(float(logs[order[-length - 1]]), math.log(np.finfo(float).tiny))
+        if length < S
+        else -np.inf
+    )
+    # by what rounding leaves of the difference
+    tail = order[np.exp(logs[order]) > math.exp(cutoff)]
     if len(tail) < SMALLEST_TAIL:
         return logs - logsumexp(logs), np.inf
     k, sigma = fit_tail(np.exp(logs[tail]) - math.exp(cutoff))

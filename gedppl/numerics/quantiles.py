@@ -1,4 +1,6 @@
-"""Quantiles of a density by its inverse distribution function or by bisection, and draws of an unknown distribution."""
+"""Quantiles of a density by its inverse distribution function or by bisection, and draws of an
+unknown distribution.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,15 @@ _SLACK = 1e-12  # rounding in a distribution function that steps
 
 
 def quantile(density: Any, p: Array) -> Array:
-    """The smallest y with P(Y <= y) >= p. Its derivative is -dF/f, and 0 where the outcome is an integer or an atom."""
+    """The smallest y with P(Y <= y) >= p. Its derivative is -dF/f, and 0 where the outcome is an
+    integer or an atom.
+    """
     xp = density.xp
     p = xp.asfloat(p)
     if density.kind in ("vector", "external"):
         raise FunctionalError(
-            f"{density.family} has no quantile here: its distribution function is not known; use expected(fn, low, high)"
+            f"{density.family} has no quantile here: its distribution function is not known; use "
+            "expected(fn, low, high)"
         )
     if density.spec.icdf is not None:
         return density.spec.icdf(density.arrays, p, xp)
@@ -48,7 +53,9 @@ def quantile(density: Any, p: Array) -> Array:
 
 
 def check_own(distribution: Any, *attributes: str) -> None:
-    """Raise if a class brings a log_prob of its own but has all of these attributes from a base class, for another density."""
+    """Raise if a class brings a log_prob of its own but has all of these attributes from a base
+    class, for another density.
+    """
     mro = type(distribution).__mro__
     own = next((i for i, base in enumerate(mro) if "log_prob" in vars(base)), 0)
     if mro[own].__module__.partition(".")[0] in ("numpyro", "pyro", "torch"):
@@ -56,7 +63,8 @@ def check_own(distribution: Any, *attributes: str) -> None:
     if not any(name in vars(base) for base in mro[: own + 1] for name in attributes):
         kind, name = type(distribution).__name__, attributes[0]
         raise FamilyError(
-            f"the distribution {kind} has a log_prob of its own and the {name} of a base class, which belongs to another "
+            f"the distribution {kind} has a log_prob of its own and the {name} of a base class, "
+            "which belongs to another "
             f"density: define {kind}.{name}"
         )
 

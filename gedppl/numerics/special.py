@@ -1,9 +1,10 @@
 """Special functions that JAX and torch lack, or lack the derivatives of.
 
-* For JAX the derivatives of `betainc` in its shapes, and the inverses of both incomplete functions, by bisection
-  (values only).
-* `torch_functions` for torch, which has no `betainc`, no inverses and no derivative of `gammainc` in the shape: values
-  from scipy, first derivatives from scipy values too, wrapped so that ``torch.func`` can batch and differentiate them.
+* For JAX the derivatives of `betainc` in its shapes, and the inverses of both incomplete functions,
+  by bisection (values only).
+* `torch_functions` for torch, which has no `betainc`, no inverses and no derivative of `gammainc`
+  in the shape: values from scipy, first derivatives from scipy values too, wrapped so that
+  ``torch.func`` can batch and differentiate them.
 
 NumPy never comes here: scipy's own functions serve it.
 """
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 import scipy.special as sp
 
-# Seven-point central differences, with a step small beside the scale on which an incomplete function bends in its shape
-# (its sqrt). For gammainc at shapes about 10 they agree with JAX's own derivative to 3e-14.
+# Seven-point central differences, with a step small beside the scale on which an incomplete
+# function bends in its shape (its sqrt). For gammainc at shapes about 10 they agree with JAX's own
+# derivative to 3e-14.
 _OFFSETS = (-3, -2, -1, 1, 2, 3)
 _WEIGHTS = (-1 / 60, 9 / 60, -45 / 60, 45 / 60, -9 / 60, 1 / 60)
 
@@ -36,11 +38,15 @@ def _shape_slope(function: Callable[..., Any], args: tuple[Any, ...], which: int
 def _beta_pdf(a: Any, b: Any, x: Any, xp: Any, betaln: Any) -> Any:
     inside = (x > 0) & (x < 1)
     z = xp.where(inside, x, 0.5)
-    return xp.where(inside, xp.exp((a - 1) * xp.log(z) + (b - 1) * xp.log1p(-z) - betaln(a, b)), 0.0)
+    return xp.where(
+        inside, xp.exp((a - 1) * xp.log(z) + (b - 1) * xp.log1p(-z) - betaln(a, b)), 0.0
+    )
 
 
 def jax_betainc(jax: Any, betaln: Any) -> Callable[[Any, Any, Any], Any]:
-    """JAX's own incomplete beta, with derivatives in all three arguments (first derivatives only)."""
+    """JAX's own incomplete beta, with derivatives in all three arguments (first derivatives
+    only).
+    """
     jnp, native = jax.numpy, jax.scipy.special.betainc
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
@@ -51,24 +57,32 @@ def jax_betainc(jax: Any, betaln: Any) -> Callable[[Any, Any, Any], Any]:
     def tangent(primals: Any, tangents: Any) -> Any:
         a, b, x = primals
         slopes = (
-            _shape_slope(native, primals, 0, jnp), _shape_slope(native, primals, 1, jnp), _beta_pdf(a, b, x, jnp, betaln),
-        )  # fmt: skip
-        return native(a, b, x), sum(slope * move for slope, move in zip(slopes, tangents, strict=True))
+            _shape_slope(native, primals, 0, jnp),
+            _shape_slope(native, primals, 1, jnp),
+            _beta_pdf(a, b, x, jnp, betaln),
+        )
+        return native(a, b, x), sum(
+            slope * move for slope, move in zip(slopes, tangents, strict=True)
+        )
 
     def call(a: Any, b: Any, x: Any) -> Any:
-        a, b, x = jnp.broadcast_arrays(*(jnp.asarray(arg, jnp.result_type(float)) for arg in (a, b, x)))
+        a, b, x = jnp.broadcast_arrays(
+            *(jnp.asarray(arg, jnp.result_type(float)) for arg in (a, b, x))
+        )
         return betainc(a, b, jnp.clip(x, 0.0, 1.0))
 
     return call
 
 
-# inverses for JAX, values only: callers attach the derivative ---------------------------------------------------------
+# inverses for JAX, values only: callers attach the derivative -------------------------------------
 
 _HALVINGS = 64  # of an interval of length 1,400 on the log or logit scale: 1e-16 relative
 
 
 def jax_inverses(xp: Any, native: Any) -> dict[str, Any]:
-    """`gammaincinv`, `gammainccinv`, `betaincinv` and `stdtrit`; ``native`` is jax.scipy.special."""
+    """`gammaincinv`, `gammainccinv`, `betaincinv` and `stdtrit`; ``native`` is
+    jax.scipy.special.
+    """
 
     def bisect(is_below: Callable[[Any], Any], low: Any, high: Any) -> Any:
         def step(i: Any, ends: Any) -> Any:
@@ -100,18 +114,22 @@ def jax_inverses(xp: Any, native: Any) -> dict[str, Any]:
         df, p, _, _ = ends(df, p)
         near = xp.abs(p - 0.5) < 0.25
         tail = 2 * xp.minimum(p, 1 - p)
-        # t^2 = df (1 - x) / x with x the beta's quantile; near the centre 1 - x is found instead, to keep its digits
+        # t^2 = df (1 - x) / x with x the beta's quantile; near the centre 1 - x is found instead,
+        # to keep its digits
         x = betaincinv(0.5 * df, 0.5, xp.where(near, 0.5, tail))
         y = betaincinv(0.5, 0.5 * df, xp.where(near, 1 - tail, 0.5))
         size = xp.where(near, xp.sqrt(df * y / (1 - y)), xp.sqrt(df * (1 - x) / x))
         return xp.sign(p - 0.5) * size
 
     return {
-        "gammaincinv": gammaincinv, "gammainccinv": gammainccinv, "betaincinv": betaincinv, "stdtrit": stdtrit,
-    }  # fmt: skip
+        "gammaincinv": gammaincinv,
+        "gammainccinv": gammainccinv,
+        "betaincinv": betaincinv,
+        "stdtrit": stdtrit,
+    }
 
 
-# torch: values and first derivatives by scipy -------------------------------------------------------------------------
+# torch: values and first derivatives by scipy -----------------------------------------------------
 
 
 def _gamma_pdf(a: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -141,15 +159,22 @@ def _value_only(function: Callable[..., np.ndarray]) -> Callable[..., tuple[np.n
 
 @cache
 def torch_functions() -> dict[str, Any]:
-    """Incomplete functions with first derivatives, and their inverses without, on float64 CPU tensors."""
+    """Incomplete functions with first derivatives, and their inverses without, on float64 CPU
+    tensors.
+    """
     import torch
 
     class FromScipy(torch.autograd.Function):
-        """Elementwise; the arguments have one shape. Returns the value and the partial derivatives."""
+        """Elementwise; the arguments have one shape. Returns the value and the partial
+        derivatives.
+        """
 
         @staticmethod
         def forward(kernel: Any, *args: Any) -> Any:
-            return tuple(torch.from_numpy(np.asarray(out)) for out in kernel(*(x.detach().numpy() for x in args)))
+            return tuple(
+                torch.from_numpy(np.asarray(out))
+                for out in kernel(*(x.detach().numpy() for x in args))
+            )
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -164,14 +189,17 @@ def torch_functions() -> dict[str, Any]:
         def vmap(info: Any, in_dims: Any, kernel: Any, *args: Any) -> Any:
             size = info.batch_size
             front = [
-                x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip(args, in_dims[1:], strict=True)
+                x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+                for x, dim in zip(args, in_dims[1:], strict=True)
             ]
             return FromScipy.apply(kernel, *front), (0,) * (len(args) + 1)
 
     def lifted(kernel: Any) -> Any:
         def call(*args: Any) -> Any:
             tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x) for x in args]
-            return FromScipy.apply(kernel, *torch.broadcast_tensors(*(x.to(torch.float64) for x in tensors)))[0]
+            return FromScipy.apply(
+                kernel, *torch.broadcast_tensors(*(x.to(torch.float64) for x in tensors))
+            )[0]
 
         return call
 

@@ -11,7 +11,8 @@ ROUNDING = 1e-12  # share of the level: sums of weights are known to this
 
 
 def quantile_index(values: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
-    """Which of values (S, m) is the smallest v with P(value <= v) >= level, under weights (S,): (m,).
+    """Which of values (S, m) is the smallest v with P(value <= v) >= level, under weights (S,):
+    (m,).
 
     >>> quantile_index(np.array([[3.0], [1.0], [2.0], [4.0]]), np.full(4, 0.25), 0.75)
     array([0])

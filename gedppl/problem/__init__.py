@@ -1,4 +1,5 @@
-"""The declaration: what is worth having, what must stay under a limit, and what is known to be safe.
+"""The declaration: what is worth having, what must stay under a limit, and what is known to be
+safe.
 
 Axis letters: n contexts, K actions, J constraints.
 """
@@ -36,7 +37,8 @@ class Utility:
     model
         A class from `density_class` or `finite_class`.
     functional
-        What of the outcome matters, e.g. ``mean(0, 1)``; its ``low`` and ``high`` bound the utility.
+        What of the outcome matters, e.g. ``mean(0, 1)``; its ``low`` and ``high`` bound the
+        utility.
     """
 
     model: Any
@@ -46,39 +48,46 @@ class Utility:
         _check_functional(self.functional, "utility")
         if not (math.isfinite(self.functional.low) and math.isfinite(self.functional.high)):
             raise ProblemError(
-                f"the utility's functional must have a finite range, got [{self.functional.low}, {self.functional.high}]; "
+                f"the utility's functional must have a finite range, got [{self.functional.low}, "
+                f"{self.functional.high}]; "
                 "give low and high, e.g. mean(0, 1)"
             )
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A functional of a learned density that must stay at or under `at_most`, in expectation over the policy, each round.
+    """A functional of a learned density that must stay at or under `at_most`, in expectation over
+    the policy, each round.
 
-    The limit holds for the policy's average, sum_a pi_a T(g_{x,a}) <= at_most, for the context at hand. A single action
-    above the limit may still be drawn, with a probability small enough that the average stays under it; unless `every_draw`.
+    The limit holds for the policy's average, sum_a pi_a T(g_{x,a}) <= at_most, for the context at
+    hand. A single action above the limit may still be drawn, with a probability small enough that
+    the average stays under it; unless `every_draw`.
 
     Parameters
     ----------
     model, functional
-        As in `Utility`. ``functional.high`` is the worst case of an action about which nothing is known.
+        As in `Utility`. ``functional.high`` is the worst case of an action about which nothing is
+        known.
     at_most
         The limit, in the functional's units.
     safe_value
-        The functional's value at the safe action: a number, or a function of contexts (n, dx) -> (n,). An upper bound
-        that is itself under the limit is as good.
+        The functional's value at the safe action: a number, or a function of contexts (n, dx) ->
+        (n,). An upper bound that is itself under the limit is as good.
     safe_value_exact
-        True says that `safe_value` is the value itself and no mere upper bound, and that the model describes the safe action.
-        It is believed: where the functional is the mean of a linear-Gaussian class, the parameters are held to it, which
-        makes the confidence set narrower by a direction. If it is wrong, the limits are no longer guaranteed.
+        True says that `safe_value` is the value itself and no mere upper bound, and that the model
+        describes the safe action. It is believed: where the functional is the mean of a
+        linear-Gaussian class, the parameters are held to it, which makes the confidence set
+        narrower by a direction. If it is wrong, the limits are no longer guaranteed.
     name
         Under which outcomes are told and certificates speak.
     outcome
-        ``"utility"``, or the name of another constraint, to share that outcome and its fit: one density, two functionals.
+        ``"utility"``, or the name of another constraint, to share that outcome and its fit: one
+        density, two functionals.
     every_draw
-        True: the limit holds for every action that may be drawn, T(g_{x,a}) <= at_most wherever pi_a > 0, and not for the average
-        only. This is what a clinician means by a limit. Only actions whose worst case is under it are played, so an untried one
-        is reached through shared parameters, a prior or bounds alone; the regret theorems do not apply.
+        True: the limit holds for every action that may be drawn, T(g_{x,a}) <= at_most wherever
+        pi_a > 0, and not for the average only. This is what a clinician means by a limit. Only
+        actions whose worst case is under it are played, so an untried one is reached through shared
+        parameters, a prior or bounds alone; the regret theorems do not apply.
     """
 
     model: Any
@@ -97,7 +106,8 @@ class Constraint:
         low, high = self.functional.low, self.functional.high
         if not low <= self.at_most <= high:
             raise ProblemError(
-                f"at_most of constraint {self.name!r} must lie in the functional's range [{low:g}, {high:g}], got {self.at_most}"
+                f"at_most of constraint {self.name!r} must lie in the functional's range [{low:g}, "
+                f"{high:g}], got {self.at_most}"
             )
 
     @property
@@ -111,7 +121,10 @@ class Constraint:
         value = f"{self.functional!r}" + (f" of {self.outcome!r}" if self.outcome else "")
         known = "known by context" if callable(self.safe_value) else f"{self.safe_value}"
         exact = " (exact)" if self.safe_value_exact else ""
-        return f"{value} at most {self.at_most:g}{' for every draw' * self.every_draw}, safe value {known}{exact}"
+        return (
+            f"{value} at most {self.at_most:g}{' for every draw' * self.every_draw}, safe "
+            f"value {known}{exact}"
+        )
 
 
 @dataclass(frozen=True)
@@ -133,8 +146,11 @@ class KnownCost:
         return f"a known cost at most {self.at_most:g}{' for every draw' * self.every_draw}"
 
 
-def known_cost(fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost", every_draw: bool = False) -> KnownCost:
-    """A constraint on a cost that is not learned: ``fn(x)`` gives the cost of all K actions at one context x (dx,).
+def known_cost(
+    fn: Callable[[np.ndarray], Any], *, at_most: float, name: str = "cost", every_draw: bool = False
+) -> KnownCost:
+    """A constraint on a cost that is not learned: ``fn(x)`` gives the cost of all K actions at one
+    context x (dx,).
 
     `every_draw`: see `Constraint`.
 
@@ -157,30 +173,36 @@ class Problem(Shown):
     constraints
         `Constraint` and `known_cost` objects; may be empty (then nothing is limited).
     safe_action
-        An action whose constrained values are known and under every limit. Needed when there is a learned constraint.
+        An action whose constrained values are known and under every limit. Needed when there is a
+        learned constraint.
     safe_utility
-        A lower bound on the safe action's utility, a number or a function of contexts; the utility's low if not given.
-        It only sharpens exploration and never touches feasibility.
+        A lower bound on the safe action's utility, a number or a function of contexts; the
+        utility's low if not given. It only sharpens exploration and never touches feasibility.
     learn_safe
-        Whether rows of the safe action enter the fits. False where its outcome is trivial (cost exactly 0, say).
+        Whether rows of the safe action enter the fits. False where its outcome is trivial (cost
+        exactly 0, say).
     reveals
-        Boolean (K, K): playing a reveals the outcome of b too. The identity (bandit feedback) if not given; all ones is
-        full information. Of outcomes told together as (K,) one is learned, that of the action played (or, where it is not
-        revealed or not learned, the first that is), unless they are declared `independent`. One shared outcome is told as a
-        single number; a model of the whole outcome vector is joint, and learns all of it.
+        Boolean (K, K): playing a reveals the outcome of b too. The identity (bandit feedback) if
+        not given; all ones is full information. Of outcomes told together as (K,) one is learned,
+        that of the action played (or, where it is not revealed or not learned, the first that is),
+        unless they are declared `independent`. One shared outcome is told as a single number; a
+        model of the whole outcome vector is joint, and learns all of it.
     independent
-        True says that outcomes revealed together are independent given the context: then each is a row of its own. It is
-        believed: dependent ones taken for independent count the same evidence several times, and no set covers.
+        True says that outcomes revealed together are independent given the context: then each is a
+        row of its own. It is believed: dependent ones taken for independent count the same evidence
+        several times, and no set covers.
     outcome_age
-        An outcome enters the fits when its decision is this many rounds old, whatever it is and however early it was told; one
-        that is told later enters when it is told. 1, as soon as possible, is right only where the delay says nothing of the
-        outcome. Where bad outcomes are told at once and good ones after a while, give the longest delay.
+        An outcome enters the fits when its decision is this many rounds old, whatever it is and
+        however early it was told; one that is told later enters when it is told. 1, as soon as
+        possible, is right only where the delay says nothing of the outcome. Where bad outcomes are
+        told at once and good ones after a while, give the longest delay.
     actions
-        Names, e.g. ``("placebo", "A", "B")``: action k has the k-th. Wherever an action is given, its name will do.
+        Names, e.g. ``("placebo", "A", "B")``: action k has the k-th. Wherever an action is given,
+        its name will do.
     columns
-        Names of a context's columns, in the order in which the models see them, e.g. ``("age", "dose")``. Data frames, mappings
-        and records are then read by name. ``{"sex": ("f", "m"), "age": float}`` declares levels, too: the models see the codes
-        0, 1, ... of a level.
+        Names of a context's columns, in the order in which the models see them, e.g. ``("age",
+        "dose")``. Data frames, mappings and records are then read by name. ``{"sex": ("f", "m"),
+        "age": float}`` declares levels, too: the models see the codes 0, 1, ... of a level.
     """
 
     n_actions: int = None  # type: ignore[assignment]  # set from `actions` where it is left out
@@ -207,7 +229,8 @@ class Problem(Shown):
             reveals = np.asarray(self.reveals)
             if reveals.shape != (self.n_actions, self.n_actions) or reveals.dtype != bool:
                 raise ProblemError(
-                    f"reveals must be a boolean ({self.n_actions}, {self.n_actions}) array, got {reveals.dtype} "
+                    f"reveals must be a boolean ({self.n_actions}, {self.n_actions}) array, got "
+                    f"{reveals.dtype} "
                     f"{reveals.shape}; numpy.eye({self.n_actions}, dtype=bool) is bandit feedback"
                 )
             reveals = reveals.copy()
@@ -218,28 +241,39 @@ class Problem(Shown):
     def _check_feedback(self) -> None:
         if not isinstance(self.independent, bool) or (self.independent and self.reveals is None):
             raise ProblemError(
-                f"independent={self.independent!r}: True says that outcomes revealed together are independent given x; without "
+                f"independent={self.independent!r}: True says that outcomes revealed together are "
+                "independent given x; without "
                 "reveals= there is one a round, leave it out"
             )
         age = self.outcome_age
         if isinstance(age, bool) or not isinstance(age, (int, np.integer)) or age < 1:
             raise ProblemError(
-                f"outcome_age must be a whole number of rounds, at least 1, got {age!r}; 1 learns every outcome at the next "
+                f"outcome_age must be a whole number of rounds, at least 1, got {age!r}; 1 learns "
+                "every outcome at the next "
                 "decision after it was told"
             )
 
     def learned_of(self, action: int) -> int | None:
-        """Whose outcome is learned when several are revealed by playing `action`: known before any of them is."""
+        """Whose outcome is learned when several are revealed by playing `action`: known before
+        any of them is.
+        """
         if self.reveals is None:
             return action
-        learned = [int(b) for b in np.flatnonzero(self.reveals[action]) if self.learn_safe or b != self.safe_action]
+        learned = [
+            int(b)
+            for b in np.flatnonzero(self.reveals[action])
+            if self.learn_safe or b != self.safe_action
+        ]
         return action if action in learned else next(iter(learned), None)
 
     @property
     def feedback(self) -> str:
         """How outcomes are learned, and what that takes for granted, in one sentence."""
         if self.outcome_age > 1:
-            said = f"outcomes are learned {self.outcome_age} rounds after their decision (later if they are told later)"
+            said = (
+                f"outcomes are learned {self.outcome_age} rounds after their decision (later "
+                "if they are told later)"
+            )
         else:
             said = "outcomes are learned when they are told: their delay must say nothing of them"
         if self.reveals is None:
@@ -248,7 +282,9 @@ class Problem(Shown):
         return f"{said}; of those revealed together, {together}"
 
     def _shown(self) -> Facts:
-        """What is maximised, every limit with its safe value, and how each outcome will be bounded."""
+        """What is maximised, every limit with its safe value, and how each outcome will be
+        bounded.
+        """
         labels = self.names.labels
         facts = {"actions": ", ".join(labels), "utility": f"{self.utility.functional!r}"}
         facts |= {"context": ", ".join(self.names.columns)} if self.names.columns else {}
@@ -265,37 +301,54 @@ class Problem(Shown):
         columns = declared_columns(self.columns)
         names = Names(n_actions, actions, columns)
         given = self.columns
-        kept = dict(given) if isinstance(given, Mapping) else None if columns is None else tuple(columns)
+        kept = (
+            dict(given)
+            if isinstance(given, Mapping)
+            else None
+            if columns is None
+            else tuple(columns)
+        )
         safe = self.safe_action
         try:
             safe = None if safe is None else names.action(safe)
         except ActionRangeError as error:
             raise ProblemError(f"safe_action={safe!r}: {error}") from None
-        for field_name, value in (("actions", actions), ("n_actions", n_actions), ("columns", kept), ("safe_action", safe)):
+        for field_name, value in (
+            ("actions", actions),
+            ("n_actions", n_actions),
+            ("columns", kept),
+            ("safe_action", safe),
+        ):
             object.__setattr__(self, field_name, value)
         return names
 
     def _check_actions(self) -> None:
         if not isinstance(self.utility, Utility):
-            raise ProblemError(f"a problem needs utility=Utility(model, functional), what to maximise; got {self.utility!r}")
+            raise ProblemError(
+                "a problem needs utility=Utility(model, functional), what to "
+                f"maximise; got {self.utility!r}"
+            )
         safe = self.safe_action
         learned = [c for _, c in self.learned]
         if not learned:
             return
         if safe is None:
             raise ProblemError(
-                f"constraint {learned[0].name!r} is learned, so a safe_action is needed to act before anything is known; "
+                f"constraint {learned[0].name!r} is learned, so a safe_action is needed to act "
+                "before anything is known; "
                 "name one, with its safe_value"
             )
         for c in learned:
             if c.safe_value_exact and not self.learn_safe:
                 raise ProblemError(
-                    f"constraint {c.name!r} declares its safe_value exact for the model too, but learn_safe=False leaves the "
+                    f"constraint {c.name!r} declares its safe_value exact for the model too, but "
+                    "learn_safe=False leaves the "
                     "safe action out of the model; drop one of the two"
                 )
             if c.safe_value is None:
                 raise ProblemError(
-                    f"constraint {c.name!r} needs safe_value, its value at the safe action {self.names.label(safe)}: a number "
+                    f"constraint {c.name!r} needs safe_value, its value at the safe action "
+                    f"{self.names.label(safe)}: a number "
                     "or a function of x"
                 )
             if not callable(c.safe_value):
@@ -303,7 +356,9 @@ class Problem(Shown):
 
     @property
     def learned(self) -> tuple[tuple[int, Constraint], ...]:
-        """The limits whose cost is learned, each with its place among the constraints; a known cost is none of them."""
+        """The limits whose cost is learned, each with its place among the constraints; a known
+        cost is none of them.
+        """
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, Constraint))
 
     def _collect_streams(self) -> dict[str, Any]:
@@ -313,7 +368,8 @@ class Problem(Shown):
         for name in names:
             if name == UTILITY or names.count(name) > 1:
                 raise ProblemError(
-                    f"every constraint needs a name of its own, other than {UTILITY!r}; {name!r} is taken: set name="
+                    f"every constraint needs a name of its own, other than {UTILITY!r}; {name!r} "
+                    "is taken: set name="
                 )
         learned = [c for _, c in self.learned]
         for c in learned:
@@ -322,16 +378,19 @@ class Problem(Shown):
         for c in learned:
             if c.stream not in streams:
                 raise ProblemError(
-                    f"constraint {c.name!r} shares the outcome {c.outcome!r}, which does not exist; choose from {list(streams)}"
+                    f"constraint {c.name!r} shares the outcome {c.outcome!r}, which does not "
+                    f"exist; choose from {list(streams)}"
                 )
             if streams[c.stream] is not c.model:
                 raise ProblemError(
-                    f"constraint {c.name!r} shares the outcome and fit of {c.outcome!r}, so it must use the very same model; "
-                    "pass that model object, or leave outcome= out to learn from an outcome of its own"
+                    f"constraint {c.name!r} shares the outcome and fit of {c.outcome!r}, so it "
+                    "must use the very same model; "
+                    "pass that model object, or leave outcome= out to learn from an outcome of its "
+                    "own"
                 )
         return streams
 
-    # values at contexts x (n, dx) ------------------------------------------------------------------------------------
+    # values at contexts x (n, dx) -----------------------------------------------------------------
 
     @cached_property
     def limits(self) -> np.ndarray:
@@ -342,7 +401,9 @@ class Problem(Shown):
 
     @property
     def every_draw(self) -> np.ndarray:
-        """Which limits hold for every action that may be drawn, and not for the average only: (J,) bool."""
+        """Which limits hold for every action that may be drawn, and not for the average only:
+        (J,) bool.
+        """
         return np.array([c.every_draw for c in self.constraints], bool)
 
     @property
@@ -350,11 +411,15 @@ class Problem(Shown):
         return [c.name for c in self.constraints]
 
     def safe_values(self, x: np.ndarray) -> np.ndarray:
-        """Each constraint's known value at the safe action: (n, J). NaN where there is no safe action."""
+        """Each constraint's known value at the safe action: (n, J). NaN where there is no safe
+        action.
+        """
         if self._same_everywhere is not None:
             return np.repeat(self._same_everywhere, len(x), axis=0)
         before, values = self._latest[0]
-        if x is not before:  # one decision asks several times; contexts that can be written to are never taken for the same
+        # one decision asks several times; contexts that can be written to are never taken for the
+        # same
+        if x is not before:
             values = self._safe_values(x)
             values.setflags(write=False)
             self._latest[0] = (None if x.flags.writeable else x, values)
@@ -367,7 +432,9 @@ class Problem(Shown):
     @cached_property
     def _same_everywhere(self) -> np.ndarray | None:
         """(1, J) the safe values, if none of them depends on the context."""
-        numbers = all(isinstance(c, Constraint) and not callable(c.safe_value) for c in self.constraints)
+        numbers = all(
+            isinstance(c, Constraint) and not callable(c.safe_value) for c in self.constraints
+        )
         return self._safe_values(np.zeros((1, 1))) if numbers else None
 
     def _safe_values(self, x: np.ndarray) -> np.ndarray:
@@ -377,7 +444,9 @@ class Problem(Shown):
                 if self.safe_action is not None:
                     out[:, j] = self.known_costs(j, x)[:, self.safe_action]
             else:
-                out[:, j] = _check_safe_value(evaluate(c.safe_value, x, f"safe_value of {c.name!r}"), c)
+                out[:, j] = _check_safe_value(
+                    evaluate(c.safe_value, x, f"safe_value of {c.name!r}"), c
+                )
         return out
 
     def safe_utilities(self, x: np.ndarray) -> np.ndarray:
@@ -388,7 +457,8 @@ class Problem(Shown):
         value = evaluate(self.safe_utility, x, "safe_utility")
         if np.any(value < low) or np.any(value > high):
             raise ProblemError(
-                f"safe_utility must lie in the utility's range [{low}, {high}], got {value.min()} to {value.max()}"
+                f"safe_utility must lie in the utility's range [{low}, {high}], got {value.min()} "
+                f"to {value.max()}"
             )
         return value
 
@@ -399,10 +469,13 @@ class Problem(Shown):
         out = np.array([np.asarray(c.fn(row), float) for row in x]).reshape(len(x), -1)
         if out.shape != (len(x), self.n_actions):
             raise ShapeError(
-                f"known_cost {c.name!r} must return one cost for each of {self.n_actions} actions, got {out.shape[1]}"
+                f"known_cost {c.name!r} must return one cost for each of {self.n_actions} actions, "
+                f"got {out.shape[1]}"
             )
         if np.isnan(out).any():
-            raise ProblemError(f"known_cost {c.name!r} returned NaN; return a number for every action")
+            raise ProblemError(
+                f"known_cost {c.name!r} returned NaN; return a number for every action"
+            )
         return out
 
     def with_actions(self, n_actions: int, names: Sequence[str] | None = None) -> Problem:
@@ -411,7 +484,11 @@ class Problem(Shown):
         `names` are those of all actions, if they have names.
         """
         if (names is None) != (self.actions is None):
-            known = "actions have no names here" if self.actions is None else f"the others are {listed(self.actions)}"
+            known = (
+                "actions have no names here"
+                if self.actions is None
+                else f"the others are {listed(self.actions)}"
+            )
             raise ProblemError(f"either all actions have names or none has: {known}, got {names!r}")
         reveals = self.reveals
         if reveals is not None:
@@ -423,20 +500,29 @@ class Problem(Shown):
     def with_limit(self, name: str, at_most: float) -> Problem:
         """The same problem with another limit on one constraint."""
         if name not in self.constraint_names:
-            raise ProblemError(f"there is no constraint {name!r}; the constraints are {self.constraint_names}")
-        constraints = [replace(c, at_most=float(at_most)) if c.name == name else c for c in self.constraints]
+            raise ProblemError(
+                f"there is no constraint {name!r}; the constraints are {self.constraint_names}"
+            )
+        constraints = [
+            replace(c, at_most=float(at_most)) if c.name == name else c for c in self.constraints
+        ]
         return replace(self, constraints=constraints)
 
     def trace(self, x: np.ndarray) -> None:
-        """Let every model see the first of contexts x (n, dx), so that its parameters are known; once is enough."""
+        """Let every model see the first of contexts x (n, dx), so that its parameters are known;
+        once is enough.
+        """
         for model in self.streams.values():
             model.trace(x[:1], np.zeros(1, np.int64))
 
     def fingerprint(self) -> str:
-        """A hash of the declaration and of the models' source, to tell one problem's journal from another's."""
+        """A hash of the declaration and of the models' source, to tell one problem's journal
+        from another's.
+        """
         parts = [f"K={self.n_actions}", f"safe={self.safe_action}", f"learn_safe={self.learn_safe}"]
         parts += [f"reveals={None if self.reveals is None else self.reveals.tolist()}"]
-        parts += [f"independent={self.independent}"] * self.independent  # journals from before this could be declared agree
+        # journals from before this could be declared agree
+        parts += [f"independent={self.independent}"] * self.independent
         parts += [f"outcome_age={self.outcome_age}"] * (self.outcome_age != 1)
         parts += [f"actions={self.actions!r}"] * (self.actions is not None)
         parts += [f"columns={self.names.columns!r}"] * (self.columns is not None)
@@ -444,11 +530,15 @@ class Problem(Shown):
         parts += [f"utility={_describe(self.utility.model)}|{_describe(self.utility.functional)}"]
         for c in self.constraints:
             if isinstance(c, KnownCost):
-                parts.append(f"known={c.name}|{c.at_most!r}|{_describe(c.fn)}" + "|every draw" * c.every_draw)
+                parts.append(
+                    f"known={c.name}|{c.at_most!r}|{_describe(c.fn)}" + "|every draw" * c.every_draw
+                )
             else:
                 parts.append(
                     f"constraint={c.name}|{c.at_most!r}|{c.stream}|{_describe(c.safe_value)}|{_describe(c.model)}|"
-                    f"{_describe(c.functional)}" + "|exact" * c.safe_value_exact + "|every draw" * c.every_draw
+                    f"{_describe(c.functional)}"
+                    + "|exact" * c.safe_value_exact
+                    + "|every draw" * c.every_draw
                 )
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -459,7 +549,9 @@ def evaluate(value: NumberOrFunction | None, x: np.ndarray, what: str) -> np.nda
     try:
         out = np.broadcast_to(out.reshape(-1) if out.ndim else out, (len(x),))
     except ValueError:
-        raise ShapeError(f"{what} must give one number for each of {len(x)} contexts, got shape {out.shape}") from None
+        raise ShapeError(
+            f"{what} must give one number for each of {len(x)} contexts, got shape {out.shape}"
+        ) from None
     if not np.isfinite(out).all():
         raise ProblemError(f"{what} must be finite, got {out[~np.isfinite(out)][0]}")
     return out
@@ -467,7 +559,10 @@ def evaluate(value: NumberOrFunction | None, x: np.ndarray, what: str) -> np.nda
 
 def _check_functional(functional: Any, what: str) -> None:
     if not (callable(functional) and hasattr(functional, "low") and hasattr(functional, "high")):
-        raise ProblemError(f"the functional of the {what} must be one of mean(...), cvar(...), ..., got {functional!r}")
+        raise ProblemError(
+            f"the functional of the {what} must be one of mean(...), cvar(...), "
+            f"..., got {functional!r}"
+        )
 
 
 def _check_limit(at_most: Any, name: str) -> None:
@@ -476,13 +571,16 @@ def _check_limit(at_most: Any, name: str) -> None:
     except TypeError:
         ok = False
     if not ok:
-        raise ProblemError(f"at_most of constraint {name!r} must be a finite number, got {at_most!r}")
+        raise ProblemError(
+            f"at_most of constraint {name!r} must be a finite number, got {at_most!r}"
+        )
 
 
 def _check_flag(every_draw: Any, name: str) -> None:
     if not isinstance(every_draw, bool):
         raise ProblemError(
-            f"every_draw of constraint {name!r} must be True (the limit holds for every action that may be drawn) or False (for "
+            f"every_draw of constraint {name!r} must be True (the limit holds for every action "
+            "that may be drawn) or False (for "
             f"the policy's average), got {every_draw!r}"
         )
 
@@ -490,26 +588,39 @@ def _check_flag(every_draw: Any, name: str) -> None:
 def _check_safe_value(value: np.ndarray, c: Constraint) -> np.ndarray:
     low = c.functional.low
     if not np.isfinite(value).all() or np.any(value < low):
-        raise ProblemError(f"safe_value of constraint {c.name!r} must be finite and at least {low}, got {np.min(value)}")
+        raise ProblemError(
+            f"safe_value of constraint {c.name!r} must be finite and at least "
+            f"{low}, got {np.min(value)}"
+        )
     if np.any(value > c.at_most):
         raise ProblemError(
-            f"safe_value of constraint {c.name!r} must not exceed its limit at_most={c.at_most}, got {np.max(value)}: "
+            f"safe_value of constraint {c.name!r} must not exceed its limit at_most={c.at_most}, "
+            f"got {np.max(value)}: "
             "an action above the limit is not safe"
         )
     return value
 
 
 def _check_room(safe_value: float, c: Constraint) -> None:
-    """With the limit at the safe value no other action can be mixed in, and an average is all that this limit is on."""
-    if c.at_most - safe_value <= ROUNDING * max(abs(c.at_most), abs(safe_value)) and not c.every_draw:
+    """With the limit at the safe value no other action can be mixed in, and an average is all
+    that this limit is on.
+    """
+    if (
+        c.at_most - safe_value <= ROUNDING * max(abs(c.at_most), abs(safe_value))
+        and not c.every_draw
+    ):
         raise ProblemError(
-            f"safe_value of constraint {c.name!r} equals its limit at_most={c.at_most:g}, so that no other action could ever be "
-            "mixed in: raise at_most, declare a smaller safe_value, or every_draw=True, which certifies each action by itself"
+            f"safe_value of constraint {c.name!r} equals its limit at_most={c.at_most:g}, so that "
+            "no other action could ever be "
+            "mixed in: raise at_most, declare a smaller safe_value, or every_draw=True, which "
+            "certifies each action by itself"
         )
 
 
 def _describe(thing: Any) -> str:
-    """Text that changes when the thing does: source for functions, repr without addresses for the rest."""
+    """Text that changes when the thing does: source for functions, repr without addresses for
+    the rest.
+    """
     program = getattr(thing, "model", thing)
     describe = getattr(thing, "describe", None)
     if callable(describe):

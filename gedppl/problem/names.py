@@ -1,7 +1,9 @@
-"""Names of actions and of the columns of a context: read where a caller's value comes in, and nowhere else.
+"""Names of actions and of the columns of a context: read where a caller's value comes in, and
+nowhere else.
 
-Inside, an action is its number and a context a row of floats. Whatever has names of its own (a data frame or one of its
-rows, a mapping, a record, a list of these) is read by them, in any order; a plain array is read by position.
+Inside, an action is its number and a context a row of floats. Whatever has names of its own (a data
+frame or one of its rows, a mapping, a record, a list of these) is read by them, in any order; a
+plain array is read by position.
 
 Axis letters: n contexts, K actions.
 """
@@ -27,18 +29,25 @@ Columns = Mapping[str, Levels | None]  # name -> its levels, or None where it ho
 Table = dict[str, Any]  # column -> a value for every row
 
 
-# declaring ------------------------------------------------------------------------------------------------------------
+# declaring ----------------------------------------------------------------------------------------
 
 
-def declared_actions(actions: Iterable[str] | None, n_actions: int | None) -> tuple[tuple[str, ...] | None, int]:
+def declared_actions(
+    actions: Iterable[str] | None, n_actions: int | None
+) -> tuple[tuple[str, ...] | None, int]:
     """The names of the actions, if they have any, and K."""
     if actions is None:
         if n_actions is None:
-            raise ProblemError('a problem needs its actions: n_actions=3, or names, actions=("placebo", "A", "B")')
+            raise ProblemError(
+                'a problem needs its actions: n_actions=3, or names, actions=("placebo", "A", "B")'
+            )
         return None, n_actions
     names = _distinct(actions, "actions")
     if n_actions is not None and n_actions != len(names):
-        raise ProblemError(f"n_actions={n_actions!r} and {len(names)} names of actions: leave n_actions out, the names count")
+        raise ProblemError(
+            f"n_actions={n_actions!r} and {len(names)} names of actions: leave "
+            "n_actions out, the names count"
+        )
     return names, len(names)
 
 
@@ -62,21 +71,32 @@ def _declared_levels(name: str, kind: Any) -> Levels | None:
     if kind in (float, int):
         return None
     levels = tuple(kind) if isinstance(kind, Sequence) and not isinstance(kind, str) else ()
-    if not levels or len(set(levels)) != len(levels) or not all(isinstance(v, str | int | float) for v in levels):
+    if (
+        not levels
+        or len(set(levels)) != len(levels)
+        or not all(isinstance(v, str | int | float) for v in levels)
+    ):
         raise ProblemError(
-            f"column {name!r} holds numbers (float) or has distinct levels, texts or numbers, such as ('f', 'm'); got {kind!r}"
+            f"column {name!r} holds numbers (float) or has distinct levels, texts or numbers, such "
+            f"as ('f', 'm'); got {kind!r}"
         )
     return levels
 
 
 def _distinct(names: Any, what: str) -> tuple[str, ...]:
     found = () if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
-    if not found or not all(isinstance(name, str) and name.strip() for name in found) or len(set(found)) != len(found):
-        raise ProblemError(f'{what} are named by distinct texts, such as {what}=("A", "B"); got {names!r}')
+    if (
+        not found
+        or not all(isinstance(name, str) and name.strip() for name in found)
+        or len(set(found)) != len(found)
+    ):
+        raise ProblemError(
+            f'{what} are named by distinct texts, such as {what}=("A", "B"); got {names!r}'
+        )
     return tuple(str(name) for name in found)
 
 
-# reading --------------------------------------------------------------------------------------------------------------
+# reading ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,7 +117,8 @@ class Names:
         return str(action) if self.actions is None else self.actions[action]
 
     def action(self, value: Any) -> int:
-        """One action, by its name or its number; a float or an array scalar that is a whole number is one.
+        """One action, by its name or its number; a float or an array scalar that is a whole number
+        is one.
 
         >>> Names(3, ("placebo", "A", "B")).action("A"), Names(3).action(np.float64(2.0))
         (1, 2)
@@ -106,24 +127,31 @@ class Names:
         if self.actions is not None and isinstance(value, str):
             if value not in self.actions:
                 raise ActionRangeError(
-                    f"there is no action {value!r}; the actions are {listed(self.actions)}{hint(value, self.actions)}"
+                    f"there is no action {value!r}; the actions are "
+                    f"{listed(self.actions)}{hint(value, self.actions)}"
                 )
             return self.actions.index(value)
         number = whole(value)
         if number is None or not 0 <= number < self.n_actions:
             named = f" ({listed(self.actions)})" if self.actions else ""
-            raise ActionRangeError(f"action must be one of 0, ..., {self.n_actions - 1}{named}, got {value!r}")
+            raise ActionRangeError(
+                f"action must be one of 0, ..., {self.n_actions - 1}{named}, got {value!r}"
+            )
         return number
 
     def mask(self, allowed: Any, n: int) -> np.ndarray:
-        """Actions allowed at n contexts, (n, K): booleans (K,) or (n, K), or names: one list, or one list for each context."""
+        """Actions allowed at n contexts, (n, K): booleans (K,) or (n, K), or names: one list, or
+        one list for each context.
+        """
         if self.actions is not None and (lists := _name_lists(allowed, n)) is not None:
             mask = np.zeros((n, self.n_actions), bool)
             for i, names in enumerate(lists):
                 mask[i, [self.action(name) for name in names]] = True
             return mask
         K, shape = self.n_actions, shape_of(allowed, "allowed")
-        wanted = f"allowed must be boolean ({K},) or ({n}, {K})" + (", or a list of action names" if self.actions else "")
+        wanted = f"allowed must be boolean ({K},) or ({n}, {K})" + (
+            ", or a list of action names" if self.actions else ""
+        )
         if shape not in ((K,), (n, K)):
             raise ShapeError(f"{wanted}, got shape {shape}")
         mask = np.array(allowed)
@@ -132,16 +160,24 @@ class Names:
         return np.broadcast_to(mask, (n, K))
 
     def contexts(self, x: Any, width: int | None = None) -> tuple[np.ndarray, bool]:
-        """Contexts as (n, dx) floats, read-only, and whether there was only one. `width`: dx, where it is known."""
+        """Contexts as (n, dx) floats, read-only, and whether there was only one. `width`: dx,
+        where it is known.
+        """
         table = as_table(x)
         if table is not None:
             return self.by_name(*table)
         columns = self.columns
         array, single = read_contexts(x, width if columns is None else len(columns))
         for i, (name, levels) in enumerate((columns or {}).items()):
-            strange = array[:0, i] if levels is None else array[~np.isin(array[:, i], np.arange(len(levels))), i]
+            strange = (
+                array[:0, i]
+                if levels is None
+                else array[~np.isin(array[:, i], np.arange(len(levels))), i]
+            )
             if len(strange):
-                codes = f"{listed(levels or ())}, in an array the codes 0 to {len(levels or ()) - 1}"
+                codes = (
+                    f"{listed(levels or ())}, in an array the codes 0 to {len(levels or ()) - 1}"
+                )
                 raise ColumnError(f"column {name!r} has the levels {codes}; got {strange[0]:g}")
         return array, single
 
@@ -150,35 +186,52 @@ class Names:
         contexts, _ = self.contexts(x)
         shape = shape_of(a, "a")
         if shape not in ((), (len(contexts),)):
-            raise ShapeError(f"a must have one action for each of {len(contexts)} rows, got shape {shape}")
+            raise ShapeError(
+                f"a must have one action for each of {len(contexts)} rows, got shape {shape}"
+            )
         played = [a] * len(contexts) if not shape else list(a)
         return contexts, np.array([self.action(one) for one in played], np.int64)
 
     def by_name(self, table: Table, single: bool, *, more: bool = False) -> tuple[np.ndarray, bool]:
-        """The declared columns of a table, in their declared order. `more`: others may be there and are passed over."""
+        """The declared columns of a table, in their declared order. `more`: others may be there
+        and are passed over.
+        """
         if self.columns is None:
             raise ColumnError(
-                f"x has named columns, {listed(table)}, and the problem declares none: declare Problem(columns=...) to have them "
+                f"x has named columns, {listed(table)}, and the problem declares none: declare "
+                "Problem(columns=...) to have them "
                 "read by name, or pass an array of numbers to have them read by position"
             )
         missing = [name for name in self.columns if name not in table]
         extra = [name for name in table if name not in self.columns and not more]
         if missing or extra:
-            said = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(extra)}, not declared"] * bool(extra)
+            said = [f"lacks {listed(missing)}"] * bool(missing) + [
+                f"has {listed(extra)}, not declared"
+            ] * bool(extra)
             meant = hint(missing[0], list(table)) if missing else ""
-            raise ColumnError(f"x {' and '.join(said)}; the columns are {listed(self.columns)}{meant}")
+            raise ColumnError(
+                f"x {' and '.join(said)}; the columns are {listed(self.columns)}{meant}"
+            )
         wanted = () if single else (_rows(table, self.columns),)
-        array = np.stack([_numbers(name, levels, table[name], wanted) for name, levels in self.columns.items()], axis=-1)
+        array = np.stack(
+            [_numbers(name, levels, table[name], wanted) for name, levels in self.columns.items()],
+            axis=-1,
+        )
         return read_contexts(array, len(self.columns))
 
 
 def read_contexts(x: Any, width: int | None) -> tuple[np.ndarray, bool]:
-    """Contexts by position: (n, dx) floats, read-only, and whether there was only one, given as (dx,)."""
+    """Contexts by position: (n, dx) floats, read-only, and whether there was only one, given as
+    (dx,).
+    """
     shape = shape_of(x, "x")
     if len(shape) not in (1, 2) or 0 in shape:
         raise ShapeError(f"x must be one context (dx,) or a batch (n, dx), got shape {shape}")
     if shape[-1] > MAX_WIDTH or (len(shape) == 2 and shape[0] > MAX_CONTEXTS):
-        raise ShapeError(f"x of shape {shape} is too large; at most {MAX_CONTEXTS} contexts of {MAX_WIDTH} numbers")
+        raise ShapeError(
+            f"x of shape {shape} is too large; at most {MAX_CONTEXTS} contexts of "
+            f"{MAX_WIDTH} numbers"
+        )
     if width is not None and shape[-1] != width:
         raise ContextWidthError(f"contexts have {width} columns in this run, got {shape[-1]}")
     array = read_numbers(x, "x", "impute missing values first", ShapeError)
@@ -187,10 +240,11 @@ def read_contexts(x: Any, width: int | None) -> tuple[np.ndarray, bool]:
 
 
 def as_table(x: Any) -> tuple[Table, bool] | None:
-    """Columns by name and whether x is a single row; None where x has no names and is read by position.
+    """Columns by name and whether x is a single row; None where x has no names and is read by
+    position.
 
-    The one place that knows what a data frame is: anything with text `columns` (pandas, Polars) or `column_names` (Arrow) that
-    gives a column for its name. None of these packages is imported.
+    The one place that knows what a data frame is: anything with text `columns` (pandas, Polars) or
+    `column_names` (Arrow) that gives a column for its name. None of these packages is imported.
 
     >>> as_table({"age": [50, 61]}), as_table([{"age": 50}, {"age": 61}]), as_table([50, 61])
     (({'age': [50, 61]}, False), ({'age': [50, 61]}, False), None)
@@ -201,7 +255,9 @@ def as_table(x: Any) -> tuple[Table, bool] | None:
         return _rows_as_table(x)
     row = _as_row(x)
     if row is not None:
-        return row, all(shape_of(value, f"column {name!r} of x") == () for name, value in row.items())
+        return row, all(
+            shape_of(value, f"column {name!r} of x") == () for name, value in row.items()
+        )
     structured = getattr(getattr(x, "dtype", None), "names", None)
     if structured:
         return {name: x[name] for name in structured}, np.ndim(x) == 0
@@ -226,7 +282,12 @@ def _as_row(x: Any) -> Table | None:
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
         return {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}
     index = getattr(x, "index", None)
-    if index is None or callable(index) or not callable(getattr(x, "items", None)) or hasattr(x, "columns"):
+    if (
+        index is None
+        or callable(index)
+        or not callable(getattr(x, "items", None))
+        or hasattr(x, "columns")
+    ):
         return None
     named = list(index)
     return dict(x.items()) if named and all(isinstance(name, str) for name in named) else None
@@ -252,7 +313,9 @@ def _rows(table: Table, columns: Iterable[str]) -> int:
     name = next(iter(columns))
     shape = shape_of(table[name], f"column {name!r} of x")
     if len(shape) != 1:
-        raise ShapeError(f"column {name!r} of x must have one value for each row, got shape {shape}")
+        raise ShapeError(
+            f"column {name!r} of x must have one value for each row, got shape {shape}"
+        )
     return shape[0]
 
 
@@ -261,7 +324,9 @@ def _numbers(name: str, levels: Levels | None, values: Any, wanted: tuple[int, .
     what = f"column {name!r} of x"
     shape = shape_of(values, what)
     if shape != wanted:
-        raise ShapeError(f"{what} has shape {shape} where the first has {wanted}; all columns are of one length")
+        raise ShapeError(
+            f"{what} has shape {shape} where the first has {wanted}; all columns are of one length"
+        )
     if levels is None:
         return read_numbers(values, what, "impute missing values first", ShapeError)
     found = [values] if not shape else list(values)
@@ -270,13 +335,17 @@ def _numbers(name: str, levels: Levels | None, values: Any, wanted: tuple[int, .
         return np.array([codes[scalar(value)] for value in found]).reshape(shape)
     except (KeyError, TypeError):
         wrong = next(value for value in found if scalar(value) not in levels)
-        raise ColumnError(f"{what} has no level {wrong!r}; its levels are {listed(levels)}{hint(wrong, levels)}") from None
+        raise ColumnError(
+            f"{what} has no level {wrong!r}; its levels are {listed(levels)}{hint(wrong, levels)}"
+        ) from None
 
 
 def listed(names: Iterable[Any]) -> str:
     """Names for a sentence; of many, the first."""
     found = [repr(name) for name in names]
-    return ", ".join(found if len(found) <= SHOWN else [*found[:SHOWN], f"... ({len(found)} in all)"])
+    return ", ".join(
+        found if len(found) <= SHOWN else [*found[:SHOWN], f"... ({len(found)} in all)"]
+    )
 
 
 def hint(value: Any, names: Iterable[Any]) -> str:
@@ -297,5 +366,11 @@ def _name_lists(allowed: Any, n: int) -> list[list[str]] | None:
     items = list(allowed) if isinstance(allowed, list | tuple | set | frozenset) else []
     if items and all(isinstance(item, str) for item in items):
         return [items] * n
-    lists = len(items) == n and all(isinstance(item, list | tuple | set | frozenset) and item for item in items)
-    return [list(item) for item in items] if lists and all(isinstance(name, str) for item in items for name in item) else None
+    lists = len(items) == n and all(
+        isinstance(item, list | tuple | set | frozenset) and item for item in items
+    )
+    return (
+        [list(item) for item in items]
+        if lists and all(isinstance(name, str) for item in items for name in item)
+        else None
+    )

@@ -1,9 +1,10 @@
-"""Proof by data flow that a program's predictor is affine in theta, or the exponential of something affine.
+"""Proof by data flow that a program's predictor is affine in theta, or the exponential of something
+affine.
 
-A backend lists the operations of a function of theta. Every value is FREE of theta, AFFINE in theta, EXP (the exponential
-of an affine value, times something free of theta) or OTHER. An operation without a rule gives OTHER, so nothing is ever
-claimed that was not seen: comparisons, rounding and stopped gradients, whose derivative alone would look constant, have
-no rule.
+A backend lists the operations of a function of theta. Every value is FREE of theta, AFFINE in
+theta, EXP (the exponential of an affine value, times something free of theta) or OTHER. An
+operation without a rule gives OTHER, so nothing is ever claimed that was not seen: comparisons,
+rounding and stopped gradients, whose derivative alone would look constant, have no rule.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class Level(IntEnum):
 def combine(rule: str | None, operands: Sequence[Level]) -> Level:
     """The level of an operation's result.
 
-    >>> combine("sum", [Level.FREE, Level.AFFINE]).name, combine("multiply", [Level.AFFINE, Level.AFFINE]).name
+    >>> (
+    ...     combine("sum", [Level.FREE, Level.AFFINE]).name,
+    ...     combine("multiply", [Level.AFFINE, Level.AFFINE]).name,
+    ... )
     ('AFFINE', 'OTHER')
     """
     highest = max(operands)
@@ -40,9 +44,15 @@ def combine(rule: str | None, operands: Sequence[Level]) -> Level:
         case "sum":
             return Level.AFFINE if highest is Level.AFFINE else Level.OTHER
         case "index":  # the first operand's elements, at positions that the others give
-            return operands[0] if max(operands[1:], default=Level.FREE) is Level.FREE else Level.OTHER
+            return (
+                operands[0] if max(operands[1:], default=Level.FREE) is Level.FREE else Level.OTHER
+            )
         case "select":  # the first operand chooses among the others
-            return Level.AFFINE if operands[0] is Level.FREE and highest is Level.AFFINE else Level.OTHER
+            return (
+                Level.AFFINE
+                if operands[0] is Level.FREE and highest is Level.AFFINE
+                else Level.OTHER
+            )
         case "multiply" | "contract":
             low, high = sorted(operands)
             if low is Level.FREE and high is Level.AFFINE:
@@ -62,7 +72,8 @@ def combine(rule: str | None, operands: Sequence[Level]) -> Level:
     return Level.OTHER
 
 
-# the one-predictor families: class name -> (family, link, the argument that carries the predictor, the other arguments)
+# the one-predictor families: class name -> (family, link, the argument that carries the predictor,
+# the other arguments)
 FAMILIES = {
     "Normal": ("Normal", "identity", "loc", ("scale",)),
     "BernoulliLogits": ("Bernoulli", "logit", "logits", ()),
@@ -74,10 +85,12 @@ FAMILIES = {
 
 
 def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:
-    """Whether features, offset and other arguments are affine in the context, from the levels with the context as the variable.
+    """Whether features, offset and other arguments are affine in the context, from the levels with
+    the context as the variable.
 
-    found: of the argument that carries the predictor, at any theta, and of the others. If eta(theta, x) is affine in x whatever
-    theta is, then so are the offset, eta(0, x), and each feature, eta(e_j, x) - eta(0, x).
+    found: of the argument that carries the predictor, at any theta, and of the others. If
+    eta(theta, x) is affine in x whatever theta is, then so are the offset, eta(0, x), and each
+    feature, eta(e_j, x) - eta(0, x).
     """
     return found[0] in (Level.FREE, needed) and max(found[1:], default=Level.FREE) <= Level.AFFINE
 
@@ -100,18 +113,24 @@ def predictor_from(family: str, link: str, others: Sequence[str], parts: Parts) 
 
 
 def ordered_from(parts: Parts) -> OrderedPredictor:
-    """An `OrderedPredictor` over one function parts(x, a) -> [features (n, C, D), offset (n, C)]."""
+    """An `OrderedPredictor` over one function parts(x, a) -> [features (n, C, D), offset (n,
+    C)].
+    """
     remembered = _remembered(parts)
-    return OrderedPredictor(features=lambda x, a: remembered(x, a)[0], offset=lambda x, a: remembered(x, a)[1])
+    return OrderedPredictor(
+        features=lambda x, a: remembered(x, a)[0], offset=lambda x, a: remembered(x, a)[1]
+    )
 
 
 def _remembered(parts: Parts) -> Parts:
-    """Features, offset and other arguments are asked for one after the other at the same rows, so the last answer is kept.
+    """Features, offset and other arguments are asked for one after the other at the same rows, so
+    the last answer is kept.
 
     The memo is replaced in one assignment and may be shared by threads.
     """
     last: list[tuple[Any, list[np.ndarray]]] = [(None, [])]
-    same: list[tuple[Any, Any, list[np.ndarray]]] = [(None, None, [])]  # arrays that nobody can have changed since
+    # arrays that nobody can have changed since
+    same: list[tuple[Any, Any, list[np.ndarray]]] = [(None, None, [])]
 
     def remembered(x: Any, a: Any) -> list[np.ndarray]:
         before_x, before_a, answer = same[0]
@@ -133,19 +152,23 @@ def _remembered(parts: Parts) -> Parts:
     return remembered
 
 
-# ======================================================================================================================
-# Predictors that are affine in the context too, as tables: NumPy then takes the place of the program.
+# ==================================================================================================
+# Predictors that are affine in the context too, as tables: NumPy then takes the place of the
+# program.
 #
-# A one-predictor class has features, an offset and other arguments at every row. Where the proof above, with
-# the context as the variable, shows all of them affine in the context whatever the action, they are
+# A one-predictor class has features, an offset and other arguments at every row. Where the proof
+# above, with the context as the variable, shows all of them affine in the context whatever the
+# action, they are
 #
 #     part_f(x, a) = base[a, f] + sum_k weight[a, f, k] x[index[a, f, k]]
 #
-# and a few numbers for each action say everything that the program would. Tables are read when an action is first asked about,
-# compared with the program at some contexts, and left alone for good if they differ.
+# and a few numbers for each action say everything that the program would. Tables are read when an
+# action is first asked about, compared with the program at some contexts, and left alone for good
+# if they differ.
 #
-# Axis letters: n rows, A actions of a table, F parts (D features, the offset, the others), k columns of the context in one part.
-# ======================================================================================================================
+# Axis letters: n rows, A actions of a table, F parts (D features, the offset, the others), k
+# columns of the context in one part.
+# ==================================================================================================
 
 AGREEMENT = 1e-12  # share of the terms by which table and program may differ
 MOST_CELLS = 20_000_000  # numbers behind the slopes of one table
@@ -153,7 +176,9 @@ AT_ONCE = 1_000_000  # columns of contexts looked up at once
 ROWS = 8  # asked of the program at once: the size it is compiled for in any case
 
 Slopes = Callable[[int, int], tuple[np.ndarray, np.ndarray] | None]
-"""(A, dx) -> parts (A, F) at x = 0 and their slopes (A, F, dx), for actions 0..A-1; None if that is more than `MOST_CELLS`."""
+"""(A, dx) -> parts (A, F) at x = 0 and their slopes (A, F, dx), for actions 0..A-1; None if that is
+more than `MOST_CELLS`.
+"""
 
 
 @dataclass(frozen=True)
@@ -168,16 +193,27 @@ class FeatureTable:
     def of(cls, base: np.ndarray, slope: np.ndarray) -> FeatureTable:
         """From slopes (A, F, dx), keeping those that are not 0.
 
-        >>> table = FeatureTable.of(np.zeros((1, 2)), np.array([[[0.0, 3.0, 0.0], [2.0, 0.0, 0.0]]]))
-        >>> table.index.tolist(), table.weight.tolist(), table(np.array([[5.0, 7.0, 9.0]]), np.array([0])).tolist()
+        >>> table = FeatureTable.of(
+        ...     np.zeros((1, 2)), np.array([[[0.0, 3.0, 0.0], [2.0, 0.0, 0.0]]])
+        ... )
+        >>> (
+        ...     table.index.tolist(),
+        ...     table.weight.tolist(),
+        ...     table(np.array([[5.0, 7.0, 9.0]]), np.array([0])).tolist(),
+        ... )
         ([[[1], [0]]], [[[3.0], [2.0]]], [[21.0, 10.0]])
         """
         count = np.count_nonzero(slope, axis=2)
         action, part, column = np.nonzero(slope)
-        place = np.arange(len(column)) - np.repeat(np.cumsum(count.ravel()) - count.ravel(), count.ravel())
+        place = np.arange(len(column)) - np.repeat(
+            np.cumsum(count.ravel()) - count.ravel(), count.ravel()
+        )
         index = np.zeros((*count.shape, count.max(initial=0)), np.int64)
         weight = np.zeros(index.shape)
-        index[action, part, place], weight[action, part, place] = column, slope[action, part, column]
+        index[action, part, place], weight[action, part, place] = (
+            column,
+            slope[action, part, column],
+        )
         return cls(base, index, weight)
 
     def __call__(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -202,7 +238,9 @@ def unit_slopes(parts: Parts) -> Slopes:
         if n_actions * (dx + 1) * dx > MOST_CELLS:
             return None
         x = np.tile(np.vstack([np.zeros(dx), np.eye(dx)]), (n_actions, 1))
-        values = _stacked(parts, x, np.repeat(np.arange(n_actions), dx + 1)).reshape(n_actions, dx + 1, -1)
+        values = _stacked(parts, x, np.repeat(np.arange(n_actions), dx + 1)).reshape(
+            n_actions, dx + 1, -1
+        )
         return values[:, 0], np.swapaxes(values[:, 1:] - values[:, :1], 1, 2)
 
     return slopes
@@ -215,11 +253,15 @@ def _stacked(parts: Parts, x: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 
 def tabulated(parts: Parts, slopes: Slopes, dim: int) -> Parts:
-    """`parts` by table where that can be done, by the program where not. D = dim features come first.
+    """`parts` by table where that can be done, by the program where not. D = dim features come
+    first.
 
-    The table grows with the actions asked about and is replaced in one assignment, so that threads may share it.
+    The table grows with the actions asked about and is replaced in one assignment, so that threads
+    may share it.
     """
-    held: list[FeatureTable | None] = [FeatureTable(np.zeros((0, 0)), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0)))]
+    held: list[FeatureTable | None] = [
+        FeatureTable(np.zeros((0, 0)), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0)))
+    ]
 
     def by_table(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
         if held[0] is not None and len(a) and a.max() >= len(held[0].base):
@@ -233,14 +275,19 @@ def tabulated(parts: Parts, slopes: Slopes, dim: int) -> Parts:
 
 
 def _read(parts: Parts, slopes: Slopes, n_actions: int, dx: int) -> FeatureTable | None:
-    """The table of so many actions; None where it would be too large or does not agree with the program."""
+    """The table of so many actions; None where it would be too large or does not agree with the
+    program.
+    """
     A = n_actions
     found = slopes(A, dx)
     if found is None or not all(np.isfinite(part).all() for part in found):
         return None
     table = FeatureTable.of(*found)
     rng, a = np.random.default_rng(0), np.tile(np.arange(A), 3)
-    x = rng.normal(size=(3, dx))[np.repeat(np.arange(3), A)] * np.array([1e-3, 1.0, 1e3])[np.repeat(np.arange(3), A), None]
+    x = (
+        rng.normal(size=(3, dx))[np.repeat(np.arange(3), A)]
+        * np.array([1e-3, 1.0, 1e3])[np.repeat(np.arange(3), A), None]
+    )
     theirs = _stacked(parts, x, a)
     agree = np.abs(table(x, a) - theirs) <= AGREEMENT * table.size(x, a)
     return table if agree.all() else None

@@ -18,6 +18,15 @@ class Chains:
 
 
 def summarised(theta: np.ndarray, divergent: int, ess: np.ndarray, rhat: np.ndarray) -> Chains:
-    """Effective sizes and R-hat (D,) as the worst of them; a chain that never moved is worth one draw."""
-    worst = np.min(np.where(np.isfinite(ess), ess, 1.0), initial=float(theta.shape[0] * theta.shape[1]))
-    return Chains(theta, divergent, float(max(worst, 1.0)), float(np.max(np.where(np.isfinite(rhat), rhat, np.inf), initial=1.0)))
+    """Effective sizes and R-hat (D,) as the worst of them; a chain that never moved is worth one
+    draw.
+    """
+    worst = np.min(
+        np.where(np.isfinite(ess), ess, 1.0), initial=float(theta.shape[0] * theta.shape[1])
+    )
+    return Chains(
+        theta,
+        divergent,
+        float(max(worst, 1.0)),
+        float(np.max(np.where(np.isfinite(rhat), rhat, np.inf), initial=1.0)),
+    )

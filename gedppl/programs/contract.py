@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 
 class Drawn(np.ndarray):
-    """Flat parameters that were drawn at random; `unflatten` hands the mark on, so that `finite_class` knows draws as draws."""
+    """Flat parameters that were drawn at random; `unflatten` hands the mark on, so that
+    `finite_class` knows draws as draws.
+    """
 
 
 class DrawnParams(dict[str, Any]):
@@ -43,18 +45,23 @@ class DrawnParams(dict[str, Any]):
     @staticmethod
     def include(params: Params) -> bool:
         """Whether these are draws, or were put together from some."""
-        return isinstance(params, DrawnParams) or any(isinstance(value, Drawn) for value in params.values())
+        return isinstance(params, DrawnParams) or any(
+            isinstance(value, Drawn) for value in params.values()
+        )
 
 
 @dataclass(frozen=True)
 class LinearPredictor:
-    """The class is a one-predictor family: eta(theta) = features(x, a) @ theta + offset(x, a), proved affine in theta.
+    """The class is a one-predictor family: eta(theta) = features(x, a) @ theta + offset(x, a),
+    proved affine in theta.
 
-    ``link`` says what eta is: ``"identity"`` (the loc of a Normal, LogNormal, Logistic or Laplace; a Bernoulli's chance; a
-    Poisson's rate), ``"logit"``, ``"probit"``, ``"cloglog"`` or ``"log"`` of a chance (Bernoulli or Binomial), ``"log"`` (of the
-    rate of a Poisson, an Exponential, a Gamma; of the scale of a Weibull; of the mean of a NegativeBinomial, whose ``"logit"`` is
-    that of its `probs`). The names known are those of `gedppl.families.one_predictor.FAMILIES`.
-    ``fixed(x, a)`` returns the family's other arguments as `Density` names them, free of theta, e.g. ``{"scale": (n,)}``.
+    ``link`` says what eta is: ``"identity"`` (the loc of a Normal, LogNormal, Logistic or Laplace;
+    a Bernoulli's chance; a Poisson's rate), ``"logit"``, ``"probit"``, ``"cloglog"`` or ``"log"``
+    of a chance (Bernoulli or Binomial), ``"log"`` (of the rate of a Poisson, an Exponential, a
+    Gamma; of the scale of a Weibull; of the mean of a NegativeBinomial, whose ``"logit"`` is that
+    of its `probs`). The names known are those of `gedppl.families.one_predictor.FAMILIES`.
+    ``fixed(x, a)`` returns the family's other arguments as `Density` names them, free of theta,
+    e.g. ``{"scale": (n,)}``.
     """
 
     family: str
@@ -66,7 +73,9 @@ class LinearPredictor:
 
 @dataclass(frozen=True)
 class OrderedPredictor:
-    """Ordered outcomes y in 0..C with P(y <= k) = expit(features(x, a)[:, k] @ theta + offset(x, a)[:, k]), proved affine."""
+    """Ordered outcomes y in 0..C with P(y <= k) = expit(features(x, a)[:, k] @ theta + offset(x,
+    a)[:, k]), proved affine.
+    """
 
     features: Any  # (x (n, dx), a (n,)) -> (n, C, D) float64
     offset: Any  # (x, a) -> (n, C)
@@ -74,30 +83,38 @@ class OrderedPredictor:
 
 @dataclass(frozen=True)
 class LocationScale:
-    """Outcomes (or their logs) with a location affine in coefficients v and an unknown scale that theta alone sets.
+    """Outcomes (or their logs) with a location affine in coefficients v and an unknown scale that
+    theta alone sets.
 
-    location = features(x, a) @ v + offset(x, a), scale = scale_g with g = group(x, a); proved. The class's parameters give both:
-    ``from_theta`` maps theta (M, D) to v (M, p) and the scales (M, G), ``to_theta`` back where that can be done, else None.
+    location = features(x, a) @ v + offset(x, a), scale = scale_g with g = group(x, a); proved. The
+    class's parameters give both: ``from_theta`` maps theta (M, D) to v (M, p) and the scales (M,
+    G), ``to_theta`` back where that can be done, else None.
     """
 
     family: str  # "Normal" or "LogNormal"
-    features: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x (n, dx), a (n,)) -> (n, p) float64
+    # (x (n, dx), a (n,)) -> (n, p) float64
+    features: Callable[[np.ndarray, np.ndarray], np.ndarray]
     offset: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n,)
     group: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n,) whole numbers 0..G-1
     n_groups: int  # G: one scale for all, or one for each action or group
     from_theta: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # (M, D) -> (M, p), (M, G)
-    to_theta: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None  # (M, p), (M, G) -> (M, D)
+    # (M, p), (M, G) -> (M, D)
+    to_theta: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
 def away_from(theta: Any) -> Any:
-    """Another point (D,), different in every coordinate: what is constant at both is taken to be constant."""
+    """Another point (D,), different in every coordinate: what is constant at both is taken to be
+    constant.
+    """
     return theta + 1.0 + np.arange(theta.shape[0]) / max(theta.shape[0], 1)
 
 
 class Model:
-    """What every class answers; a class of one's own derives from this, or from one of the two below.
+    """What every class answers; a class of one's own derives from this, or from one of the two
+    below.
 
-    theta is flat parameters (D,) or (M, D), or, for a finite class, the number of a member or of several (M,).
+    theta is flat parameters (D,) or (M, D), or, for a finite class, the number of a member or of
+    several (M,).
     """
 
     event_shape: tuple[int, ...] = ()
@@ -106,7 +123,8 @@ class Model:
     location_scale: LocationScale | None = None
     moving_support: bool = False  # whether which outcomes are possible depends on the parameters
     traced: bool = True  # whether `dim` and the like are known
-    first_rows: np.ndarray = np.zeros((0, 0))  # contexts (n, dx) of the rows it was first run on, if it has to be run
+    # contexts (n, dx) of the rows it was first run on, if it has to be run
+    first_rows: np.ndarray = np.zeros((0, 0))
     bounds: Mapping[str, Any] = MappingProxyType({})
     sites: tuple[Site, ...] = ()
 
@@ -114,11 +132,15 @@ class Model:
         """See rows (x, a) before any outcome, so that shapes are known."""
         return self
 
-    def check_outcomes(self, x: Array, a: Array, y: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def check_outcomes(
+        self, x: Array, a: Array, y: Array
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
         return np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
 
-    def visit(self: Any, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+    def visit(
+        self: Any, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]
+    ) -> T:
         return parametric(self)
 
     def densities(self, x: Array, a: Array) -> list[Density]:
@@ -133,8 +155,8 @@ class Model:
 class MemberList(Model):
     """A finite class: M densities, whose parameters are their numbers 0, ..., M-1.
 
-    `gedppl.finite_class` makes one from programs. A class of one's own derives from this and defines `size`, `density`,
-    `log_likelihood` and `values`.
+    `gedppl.finite_class` makes one from programs. A class of one's own derives from this and
+    defines `size`, `density`, `log_likelihood` and `values`.
     """
 
     size: int  # M
@@ -145,7 +167,9 @@ class MemberList(Model):
         """All parameters, (M,)."""
         return np.arange(self.size)
 
-    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+    def visit(
+        self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]
+    ) -> T:
         return finite(self)
 
     def density(self, params: int, x: Array, a: Array) -> Density:
@@ -156,7 +180,9 @@ class MemberList(Model):
         return self.density(theta, x, a)
 
     def log_likelihood(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
-        """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member excludes the outcome."""
+        """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member
+        excludes the outcome.
+        """
         raise NotImplementedError
 
     def values(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> np.ndarray:
@@ -180,8 +206,14 @@ class MemberList(Model):
 
     def flatten(self, params: int) -> int:
         """A member's number, checked."""
-        if isinstance(params, bool) or not isinstance(params, (int, np.integer)) or not 0 <= params < self.size:
-            raise ParameterError(f"a finite class's members are numbers 0, ..., {self.size - 1}, got {params!r}")
+        if (
+            isinstance(params, bool)
+            or not isinstance(params, (int, np.integer))
+            or not 0 <= params < self.size
+        ):
+            raise ParameterError(
+                f"a finite class's members are numbers 0, ..., {self.size - 1}, got {params!r}"
+            )
         return int(params)
 
     def unflatten(self, theta: np.ndarray) -> int:
@@ -197,7 +229,8 @@ class Parametric(Model):
 
 
 class DensityClass(Protocol):
-    """A parametric class of conditional densities. NumPy float64 in and out; everything is deterministic.
+    """A parametric class of conditional densities. NumPy float64 in and out; everything is
+    deterministic.
 
     theta is the flat unconstrained parameter vector, (D,) or, with a leading axis, (M, D).
     """
@@ -244,7 +277,9 @@ class DensityClass(Protocol):
 
     @property
     def exactness(self) -> str:
-        """A sentence: which bounds will be exact and why, or what in the program stands in the way."""
+        """A sentence: which bounds will be exact and why, or what in the program stands in the
+        way.
+        """
         ...
 
     @property
@@ -277,15 +312,21 @@ class DensityClass(Protocol):
         """Which coordinates of theta belong to which site; empty if there are no sites."""
         ...
 
-    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+    def visit(
+        self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]
+    ) -> T:
         """`finite(self)` or `parametric(self)`: for the few who must tell the two apart."""
         ...
 
     def trace(self, x: Array, a: Array) -> object:
-        """See rows (x, a) before any outcome, so that shapes are known; a second call does nothing."""
+        """See rows (x, a) before any outcome, so that shapes are known; a second call does
+        nothing.
+        """
         ...
 
-    def check_outcomes(self, x: Array, a: Array, y: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def check_outcomes(
+        self, x: Array, a: Array, y: Array
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
         ...
 
@@ -311,11 +352,15 @@ class DensityClass(Protocol):
         ...
 
     def information(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
-        """Observed information at theta (D,), minus the Hessian of the summed log-likelihood: (D, D)."""
+        """Observed information at theta (D,), minus the Hessian of the summed log-likelihood:
+        (D, D).
+        """
         ...
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
-        """Log prior density in the unconstrained space (Jacobian included); `param` sites add 0. () or (M,)."""
+        """Log prior density in the unconstrained space (Jacobian included); `param` sites add 0.
+        () or (M,).
+        """
         ...
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -323,24 +368,33 @@ class DensityClass(Protocol):
         ...
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
-        """n draws (n, D) from the prior; `param` coordinates are 0 + standard normal around `initial`."""
+        """n draws (n, D) from the prior; `param` coordinates are 0 + standard normal around
+        `initial`.
+        """
         ...
 
     def inside(self, theta: np.ndarray) -> np.ndarray:
         """Whether theta meets the declared `bounds`: () or (M,) bool."""
         ...
 
-    # the compiled kernels: rows are padded to buckets and weighted, so a growing history compiles a handful of times ----
+    # the compiled kernels: rows are padded to buckets and weighted, so a growing history compiles a
+    # handful of times ----
 
     def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> np.ndarray:
-        """Weighted sum of the log-likelihood over rows: theta (M, D) -> (M,). weights (n,), 1 by default."""
+        """Weighted sum of the log-likelihood over rows: theta (M, D) -> (M,). weights (n,), 1 by
+        default.
+        """
         ...
 
-    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def total_grad(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The same with its gradient: (M,), (M, D)."""
         ...
 
-    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> np.ndarray:
+    def total_hessian(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
+    ) -> np.ndarray:
         """Hessian of the weighted sum at theta (D,): (D, D)."""
         ...
 
@@ -348,7 +402,9 @@ class DensityClass(Protocol):
         """The functional at theta (M, D) and rows: (M, n)."""
         ...
 
-    def values_grad(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> tuple[np.ndarray, np.ndarray]:
+    def values_grad(
+        self, functional: Functional, theta: np.ndarray, x: Array, a: Array
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Row i at its own theta[i] (n, D): the functional (n,) and its gradient (n, D)."""
         ...
 
@@ -360,27 +416,33 @@ def density_class(
     bounds: Mapping[str, Any] | None = None,
     example: tuple[Array, Array] | None = None,
 ) -> ProgramClass:
-    """The class of conditional densities {p(y | x, a, theta)} that a NumPyro or Pyro program describes.
+    """The class of conditional densities {p(y | x, a, theta)} that a NumPyro or Pyro program
+    describes.
 
     Parameters
     ----------
     model
-        A program ``model(x, a, y=None)`` with x (n, dx) floats, a (n,) action numbers, y (n,) outcomes (or (n, e)), rows
-        independent given the parameters, and exactly one observed site, ``obs=y``. Its `param` sites, its `sample` sites
-        that all rows share (they bring a prior) and its modules are the parameters. A discrete latent drawn once a row is
-        summed out; a continuous one is refused. Which PPL it is written in is found out by running it.
+        A program ``model(x, a, y=None)`` with x (n, dx) floats, a (n,) action numbers, y (n,)
+        outcomes (or (n, e)), rows independent given the parameters, and exactly one observed site,
+        ``obs=y``. Its `param` sites, its `sample` sites that all rows share (they bring a prior)
+        and its modules are the parameters. A discrete latent drawn once a row is summed out; a
+        continuous one is refused. Which PPL it is written in is found out by running it.
     init
-        Where fits start, by site, in the model's own units. Default: a `param` site's initial value, the prior's median.
+        Where fits start, by site, in the model's own units. Default: a `param` site's initial
+        value, the prior's median.
     bounds
-        By site: a number S for Euclidean norm <= S, or ``(low, high)`` for a box; in the model's own units.
+        By site: a number S for Euclidean norm <= S, or ``(low, high)`` for a box; in the model's
+        own units.
     example
-        Rows ``(x, a)`` to run the model on, one is enough. Without it the first rows that come by are used, and what
-        depends on the parameters (``dim``, ``initial``, ``flatten``) is not known before.
+        Rows ``(x, a)`` to run the model on, one is enough. Without it the first rows that come by
+        are used, and what depends on the parameters (``dim``, ``initial``, ``flatten``) is not
+        known before.
 
     Notes
     -----
-    All is float64. A Pyro program runs in a scope of the parameter store; its modules are not written to.
-    Rows are assumed independent given the parameters: a model that mixes rows (batch statistics) is not a density class.
+    All is float64. A Pyro program runs in a scope of the parameter store; its modules are not
+    written to. Rows are assumed independent given the parameters: a model that mixes rows (batch
+    statistics) is not a density class.
 
     >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
     >>> def linear(x, a, y=None):
@@ -407,12 +469,12 @@ def finite_class(
     example: tuple[Array, Array] | None = None,
     sampled: bool | None = None,
 ) -> FiniteClass:
-    """A class of M densities: M settings of one model, ``finite_class(model, [params, ...])``, or members of several
-    models, ``finite_class([(model, params), ...])``.
+    """A class of M densities: M settings of one model, ``finite_class(model, [params, ...])``, or
+    members of several models, ``finite_class([(model, params), ...])``.
 
-    Different models may use one site name for different things; each keeps its own parameters. ``sampled=True`` says that the
-    settings are draws: then the truth is none of them, and nothing is guaranteed on the class. Settings that come from
-    ``draw_prior`` say so by themselves.
+    Different models may use one site name for different things; each keeps its own parameters.
+    ``sampled=True`` says that the settings are draws: then the truth is none of them, and nothing
+    is guaranteed on the class. Settings that come from ``draw_prior`` say so by themselves.
 
     >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
     >>> def coin(x, a, y=None):
@@ -430,8 +492,8 @@ def finite_class(
 def check_site_names(classes: Sequence[ProgramClass]) -> None:
     """Raise `SiteClashError` if different models give one site name different shapes.
 
-    Classes keep their parameters apart, so models may reuse names freely; this is for whoever puts the parameters of
-    several models under one roof, by name.
+    Classes keep their parameters apart, so models may reuse names freely; this is for whoever puts
+    the parameters of several models under one roof, by name.
     """
     first: dict[str, tuple[Any, tuple[int, ...]]] = {}
     for cls in classes:
@@ -439,7 +501,8 @@ def check_site_names(classes: Sequence[ProgramClass]) -> None:
             model, shape = first.setdefault(site.name, (cls.model, site.shape))
             if model is not cls.model and shape != site.shape:
                 raise SiteClashError(
-                    f"site {site.name!r} has shape {shape} in one model and {site.shape} in another: rename it in one of them"
+                    f"site {site.name!r} has shape {shape} in one model and {site.shape} in "
+                    "another: rename it in one of them"
                 )
 
 
@@ -450,14 +513,16 @@ def as_density(distribution: Any) -> Density:
     >>> as_density(dist.Gamma(2.0, 3.0))
     Gamma(concentration (), rate ()) with batch shape ()
 
-    A distribution that is none of the families known here becomes family ``"External"``, which goes through the PPL.
+    A distribution that is none of the families known here becomes family ``"External"``, which goes
+    through the PPL.
     """
     if isinstance(distribution, Density):
         return distribution
     roots = {base.__module__.partition(".")[0] for base in type(distribution).__mro__}
     if not roots & {"numpyro", "pyro", "torch"} or not hasattr(distribution, "log_prob"):
         raise FamilyError(
-            f"a density is a gedppl Density or a NumPyro, Pyro or torch distribution, got {type(distribution).__name__}"
+            "a density is a gedppl Density or a NumPyro, Pyro or torch distribution, got "
+            f"{type(distribution).__name__}"
         )
     from gedppl.programs.lowering import lower_as_given
 

@@ -35,7 +35,8 @@ class FiniteClass(MemberList):
         drawn = any(DrawnParams.include(params) for _, params in pairs)
         if drawn and sampled is False:
             raise ModelError(
-                "sampled=False, but these settings were drawn by draw_prior: the truth is none of them; leave sampled= out, or "
+                "sampled=False, but these settings were drawn by draw_prior: the truth is none of "
+                "them; leave sampled= out, or "
                 "list settings that were chosen"
             )
         self.sampled = drawn or bool(sampled)
@@ -47,7 +48,9 @@ class FiniteClass(MemberList):
         for m, (program, _) in enumerate(pairs):
             if id(program) not in known:
                 known[id(program)] = len(self._programs)
-                self._programs.append(program if isinstance(program, ProgramClass) else ProgramClass(program))
+                self._programs.append(
+                    program if isinstance(program, ProgramClass) else ProgramClass(program)
+                )
             self._owner[m] = known[id(program)]
         self._thetas: list[np.ndarray] = []  # per program, (its members, D)
         if example is not None:
@@ -58,17 +61,25 @@ class FiniteClass(MemberList):
         """Which bounds will be exact and why."""
         if self.sampled:
             return f"exact over {self.size} draws, and no certificate: the truth is none of them."
-        return f"exact: every bound is the largest or smallest value over those of the {self.size} members that remain plausible."
+        return (
+            "exact: every bound is the largest or smallest value over those of the "
+            f"{self.size} members that remain plausible."
+        )
 
     def __repr__(self) -> str:
         kind = "draws" if self.sampled else "members"
-        return f"finite_class({self.size} {kind} of {len(self._programs)} model{'s' if len(self._programs) > 1 else ''})"
+        return (
+            f"finite_class({self.size} {kind} of {len(self._programs)} "
+            f"model{'s' if len(self._programs) > 1 else ''})"
+        )
 
     def _repr_html_(self) -> str:
         return as_html(repr(self), {"bounds": self.exactness})
 
     def trace(self, x: Any, a: Any) -> FiniteClass:
-        """Run the models on these rows to learn their parameters and check every member; a second call does nothing."""
+        """Run the models on these rows to learn their parameters and check every member; a
+        second call does nothing.
+        """
         if not self._thetas:
             thetas = []
             for p, program in enumerate(self._programs):
@@ -76,7 +87,10 @@ class FiniteClass(MemberList):
                 thetas.append(np.stack([self._flatten(program, m) for m in self._of(p)]))
             shapes = {program.event_shape for program in self._programs}
             if len(shapes) > 1:
-                raise ShapeError(f"the models of one class share an outcome, but theirs have shapes {sorted(shapes)}")
+                raise ShapeError(
+                    "the models of one class share an outcome, but theirs have "
+                    f"shapes {sorted(shapes)}"
+                )
             self._thetas = thetas
         return self
 
@@ -86,14 +100,18 @@ class FiniteClass(MemberList):
         except ParameterError as error:
             raise ParameterError(f"member {m}: {error}") from error
         if theta.ndim != 1:
-            raise ParameterError(f"member {m} holds {len(theta)} settings at once: list them one by one")
+            raise ParameterError(
+                f"member {m} holds {len(theta)} settings at once: list them one by one"
+            )
         return theta
 
     def _of(self, p: int) -> np.ndarray:
         return np.flatnonzero(self._owner == p)
 
     def log_likelihood(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
-        """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member's model excludes the outcome."""
+        """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member's
+        model excludes the outcome.
+        """
         x, a, y = self.check_outcomes(x, a, y)
         out = np.full((self.size, len(a)), -np.inf)
         for p, program in enumerate(self._programs):
@@ -113,7 +131,8 @@ class FiniteClass(MemberList):
             row = int(np.argmin(ok))
             families = sorted({program.program.family for program in self._programs})
             raise OutOfSupportError(
-                f"outcome {y[row]} in row {row} is outside the support of {' and of '.join(families)}: no member gives it a "
+                f"outcome {y[row]} in row {row} is outside the support of "
+                f"{' and of '.join(families)}: no member gives it a "
                 "positive density"
             )
         return x, a, y
@@ -133,31 +152,47 @@ class FiniteClass(MemberList):
             raise ParameterError(f"the class has members 0, ..., {self.size - 1}, got {params}")
         self.trace(x, a)
         p = int(self._owner[m])
-        return self._programs[p].density_at(self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a)
+        return self._programs[p].density_at(
+            self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a
+        )
 
     def parts(self, x: Any, a: Any) -> list[tuple[np.ndarray, Density]]:
-        """Members (m,) and their densities, batch (m, n): one pair for each program that the class is made of."""
+        """Members (m,) and their densities, batch (m, n): one pair for each program that the
+        class is made of.
+        """
         self.trace(x, a)
-        return [(self._of(p), program.density_at(self._thetas[p], x, a)) for p, program in enumerate(self._programs)]
+        return [
+            (self._of(p), program.density_at(self._thetas[p], x, a))
+            for p, program in enumerate(self._programs)
+        ]
 
 
 def _pairs(model: Any, settings: Sequence[Params] | None) -> list[tuple[Any, Params]]:
     if settings is not None:
         if isinstance(model, list | tuple):
-            raise ModelError("pass one model with its settings, or a list of (model, params) and nothing else")
+            raise ModelError(
+                "pass one model with its settings, or a list of (model, params) and nothing else"
+            )
         pairs = [(model, params) for params in settings]
-    elif isinstance(model, list | tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in model):
+    elif isinstance(model, list | tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in model
+    ):
         pairs = list(model)
     else:
         raise ModelError(
-            "a finite class is finite_class(model, [params, ...]) or finite_class([(model, params), ...]), got "
+            "a finite class is finite_class(model, [params, ...]) or finite_class([(model, "
+            "params), ...]), got "
             f"{type(model).__name__} and no settings"
         )
     if not pairs:
         raise ModelError("a finite class needs at least one member, got none")
     for m, (program, params) in enumerate(pairs):
         if not callable(program) and not isinstance(program, ProgramClass):
-            raise ModelError(f"member {m}: a model is a function (x, a, y=None), got {type(program).__name__}")
+            raise ModelError(
+                f"member {m}: a model is a function (x, a, y=None), got {type(program).__name__}"
+            )
         if not isinstance(params, dict) and not hasattr(params, "keys"):
-            raise ParameterError(f"member {m}: params must be a dict by site name, got {type(params).__name__}")
+            raise ParameterError(
+                f"member {m}: params must be a dict by site name, got {type(params).__name__}"
+            )
     return pairs

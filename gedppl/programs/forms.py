@@ -1,19 +1,24 @@
-"""What the data see of the parameters: a program read operation by operation, as affine forms of values made of theta alone.
+"""What the data see of the parameters: a program read operation by operation, as affine forms of
+values made of theta alone.
 
 One row of the program is listed by a backend as plain steps. Reading it, every value is one of
 
     Known     free of theta
-    Form      offset + sum_k J_k . k, affine; a *still* form depends on theta and the action alone, not on the context
+    Form
+        offset + sum_k J_k . k, affine; a *still* form depends on theta and the action alone, not on
+        the context
     Exp       the exponential of a form
     Tail      elementwise operations on one form and constants: an inverse link, if a table knows it
     Whole     whole numbers or truth values made of theta alone
     Unknown   anything else, with the place where it came up
 
-Still values that are not affine in earlier ones become *atoms*. Where a still form first meets the context it is *cut*: what
-comes after is affine in cuts, so that a predictor is features(x, a) . cuts(theta, a) + offset(x, a). No derivative is taken and
-nothing is tried out: where the reading succeeds it is the proof. An operation without a rule gives Unknown.
+Still values that are not affine in earlier ones become *atoms*. Where a still form first meets the
+context it is *cut*: what comes after is affine in cuts, so that a predictor is features(x, a) .
+cuts(theta, a) + offset(x, a). No derivative is taken and nothing is tried out: where the reading
+succeeds it is the proof. An operation without a rule gives Unknown.
 
-Products that stay affine, with t, f, g still and t one number: (sum_k J_k k + o) t = sum_k J_k (t k) + o t; (c f) g = c (f g).
+Products that stay affine, with t, f, g still and t one number: (sum_k J_k k + o) t = sum_k J_k (t
+k) + o t; (c f) g = c (f g).
 """
 
 from __future__ import annotations
@@ -51,7 +56,9 @@ class Arithmetic(Protocol):
     def log(self, value: Array) -> Array: ...
     def logit(self, value: Array) -> Array: ...
     def total(self, terms: Array, weights: Array) -> Array:
-        """sum_i weights[i] terms[i], for terms (size, *shape) and weights of any shape with that size."""
+        """sum_i weights[i] terms[i], for terms (size, *shape) and weights of any shape with that
+        size.
+        """
         ...
 
 
@@ -64,8 +71,10 @@ class Step:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     real: tuple[bool, ...]  # whether each output is floating point
-    rule: str = ""  # "move" (rearranges), "linear", "multiply", "contract", "divide", "exp", "log", "power" or none
-    needs: tuple[int, ...] = ()  # inputs of a move or linear step that say where, not what: they must be free of theta
+    # "move" (rearranges), "linear", "multiply", "contract", "divide", "exp", "log", "power" or none
+    rule: str = ""
+    # inputs of a move or linear step that say where, not what: they must be free of theta
+    needs: tuple[int, ...] = ()
     elementwise: bool = False
     power: float = 1.0
     line: str = ""  # of the user's program, where known
@@ -158,7 +167,9 @@ class Reading:
     cuts: list[Form] = field(default_factory=list)
     _cut_of: dict[int, int] = field(default_factory=dict)
 
-    def site(self, name: str, shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf) -> Form:
+    def site(
+        self, name: str, shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf
+    ) -> Form:
         self.atoms.append(Atom(name, shape, low, high, False))
         return self._atom_form()
 
@@ -166,7 +177,16 @@ class Reading:
         atom = self.atoms[-1]
         jacobian = self.arithmetic.identity(atom.shape)
         terms = {len(self.atoms) - 1: jacobian}
-        return Form(terms, self.arithmetic.zeros(jacobian[0]), True, atom.by_action, atom.low, atom.high, True, line=atom.name)
+        return Form(
+            terms,
+            self.arithmetic.zeros(jacobian[0]),
+            True,
+            atom.by_action,
+            atom.low,
+            atom.high,
+            True,
+            line=atom.name,
+        )
 
     def read(self, listing: Listing, inputs: Sequence[Value]) -> list[Value]:
         values: dict[int, Value] = {key: Known(value) for key, value in listing.constants.items()}
@@ -183,30 +203,44 @@ class Reading:
         known = [one for one in operands if isinstance(one, Known)]
         if len(known) == len(operands):
             return self._known(step, known)
-        by_row = any(isinstance(one, Exp | Tail) or (isinstance(one, Known) and one.by_row) for one in operands)
+        by_row = any(
+            isinstance(one, Exp | Tail) or (isinstance(one, Known) and one.by_row)
+            for one in operands
+        )
         by_row |= any(isinstance(one, Form) and not one.still for one in operands)
         if not by_row:
             return self._still(step, operands)
         if any(isinstance(one, Whole) for one in operands):
-            return self._lost(step, "a whole number or truth value made of parameters meets the data")
+            return self._lost(
+                step, "a whole number or truth value made of parameters meets the data"
+            )
         return self._moving(step, operands)
 
     def _known(self, step: Step, operands: list[Known]) -> list[Value]:
-        by_row, by_action = (any(getattr(one, name) for one in operands) for name in ("by_row", "by_action"))
+        by_row, by_action = (
+            any(getattr(one, name) for one in operands) for name in ("by_row", "by_action")
+        )
         values = [one.value for one in operands]
-        found = step.run(*values) if by_row or by_action else self.arithmetic.constant(step.run, *values)
+        found = (
+            step.run(*values)
+            if by_row or by_action
+            else self.arithmetic.constant(step.run, *values)
+        )
         return [Known(value, by_row, by_action) for value in found]
 
     @staticmethod
     def _lost(step: Step, why: str) -> list[Value]:
         return [Unknown(why, step.line)] * len(step.outputs)
 
-    # theta alone --------------------------------------------------------------------------------------------------------
+    # theta alone ----------------------------------------------------------------------------------
 
     def _still(self, step: Step, operands: Sequence[Value]) -> list[Value]:
         if self._is_linear(step, operands) and all(step.real):
             low, high = _range(step, operands)
-            return [replace(form, low=low, high=high) for form in self._linear(step, operands, still=True)]
+            return [
+                replace(form, low=low, high=high)
+                for form in self._linear(step, operands, still=True)
+            ]
         return self._opaque(step, operands)
 
     def _opaque(self, step: Step, operands: Sequence[Value]) -> list[Value]:
@@ -218,8 +252,14 @@ class Reading:
         found: list[Value] = []
         sample = step.run(*[self._stand_in(one) for one in used])
         for i, (value, real) in enumerate(zip(sample, step.real)):
-            name = f"{step.name.partition('[')[0]} at {step.line}" if step.line else step.name.partition("[")[0]
-            self.atoms.append(Atom(name, tuple(value.shape), low, high, by_action, step.run, used, i))
+            name = (
+                f"{step.name.partition('[')[0]} at {step.line}"
+                if step.line
+                else step.name.partition("[")[0]
+            )
+            self.atoms.append(
+                Atom(name, tuple(value.shape), low, high, by_action, step.run, used, i)
+            )
             found.append(self._atom_form() if real else Whole(len(self.atoms) - 1, by_action))
         return found
 
@@ -257,7 +297,7 @@ class Reading:
             out = out + self.arithmetic.total(jacobian, values[k])
         return out
 
-    # affine steps -------------------------------------------------------------------------------------------------------
+    # affine steps ---------------------------------------------------------------------------------
 
     @staticmethod
     def _is_linear(step: Step, operands: Sequence[Value]) -> bool:
@@ -271,17 +311,28 @@ class Reading:
         return step.rule == "divide" and forms == [0]
 
     def _linear(self, step: Step, operands: Sequence[Value], still: bool) -> list[Form]:
-        """An affine step on forms of one kind: the offset goes through it, each Jacobian through its linear part."""
-        keep = range(len(operands)) if step.rule in ("multiply", "contract", "divide") else step.needs
-        plain = [one.offset if isinstance(one, Form) else one.value for one in operands if isinstance(one, Form | Known)]
+        """An affine step on forms of one kind: the offset goes through it, each Jacobian through
+        its linear part.
+        """
+        keep = (
+            range(len(operands)) if step.rule in ("multiply", "contract", "divide") else step.needs
+        )
+        plain = [
+            one.offset if isinstance(one, Form) else one.value
+            for one in operands
+            if isinstance(one, Form | Known)
+        ]
         offsets = step.run(*plain)
         terms: list[Terms] = [{} for _ in offsets]
         for k in dict.fromkeys(k for one in operands if isinstance(one, Form) for k in one.terms):
-            mapped = [i for i, one in enumerate(operands) if isinstance(one, Form) and k in one.terms]
+            mapped = [
+                i for i, one in enumerate(operands) if isinstance(one, Form) and k in one.terms
+            ]
 
             def part(*columns: Array, mapped: list[int] = mapped) -> Sequence[Array]:
                 values = [
-                    v if i in keep and isinstance(operands[i], Known) else self.arithmetic.zeros(v) for i, v in enumerate(plain)
+                    v if i in keep and isinstance(operands[i], Known) else self.arithmetic.zeros(v)
+                    for i, v in enumerate(plain)
                 ]
                 for i, column in zip(mapped, columns):
                     values[i] = column
@@ -293,9 +344,12 @@ class Reading:
         adds = any(isinstance(one, Known) and i not in keep for i, one in enumerate(operands))
         centred = not adds and all(one.centred for one in operands if isinstance(one, Form))
         by_action = any(one.by_action for one in operands if isinstance(one, Known | Form))
-        return [Form(t, offset, still, still and by_action, centred=centred, line=step.line) for t, offset in zip(terms, offsets)]
+        return [
+            Form(t, offset, still, still and by_action, centred=centred, line=step.line)
+            for t, offset in zip(terms, offsets)
+        ]
 
-    # where theta meets the data -----------------------------------------------------------------------------------------
+    # where theta meets the data -------------------------------------------------------------------
 
     def cut(self, form: Form) -> Form:
         """The still form as a variable of its own."""
@@ -305,7 +359,12 @@ class Reading:
         if index is None:
             index = self._cut_of[id(form)] = len(self.cuts)
             self.cuts.append(form)
-        return Form({index: self.arithmetic.identity(form.shape)}, self.arithmetic.zeros(form.offset), False, centred=True)
+        return Form(
+            {index: self.arithmetic.identity(form.shape)},
+            self.arithmetic.zeros(form.offset),
+            False,
+            centred=True,
+        )
 
     def _moving(self, step: Step, operands: list[Value]) -> list[Value]:
         forms = [one for one in operands if isinstance(one, Form)]
@@ -317,7 +376,9 @@ class Reading:
                 product = replace(step, name="multiply", rule="multiply", run=lambda u, v: (u * v,))
                 return self._moving(product, [operands[0], inverse])
         if self._is_linear(step, operands) and all(step.real):
-            found: list[Value] = list(self._linear(step, [self._cut_any(one) for one in operands], still=False))
+            found: list[Value] = list(
+                self._linear(step, [self._cut_any(one) for one in operands], still=False)
+            )
             return self._with_factor(step, operands, found)
         if step.rule == "multiply" and len(forms) == 2 and len(operands) == 2:
             product_form = self._product(step, *forms)
@@ -354,14 +415,20 @@ class Reading:
             together = replace(together, low=0.0 if min(inner.low, still.low) >= 0 else -np.inf)
             product = replace(step, run=lambda u, v: (u * v,))
             (found,) = self._moving(product, [known, together])
-            return found if isinstance(found, Form) and found.shape == _shape(left.shape, right.shape) else None
+            return (
+                found
+                if isinstance(found, Form) and found.shape == _shape(left.shape, right.shape)
+                else None
+            )
         if still.size != 1:
             return None
         shape = _shape(left.shape, right.shape)
         lead = len(shape) - len(moving.shape)
         terms: Terms = {}
         for k, jacobian in moving.terms.items():
-            scaled = self.apply(lambda t, f: t.reshape(()) * f, "multiply", still, self.cuts[k], line=step.line)
+            scaled = self.apply(
+                lambda t, f: t.reshape(()) * f, "multiply", still, self.cuts[k], line=step.line
+            )
             (new,) = self.cut(scaled).terms
             wide = jacobian.reshape((jacobian.shape[0], *(1,) * lead, *moving.shape))
             terms[new] = self.arithmetic.broadcast(wide, (jacobian.shape[0], *shape))
@@ -371,7 +438,7 @@ class Reading:
             terms[alone] = offset.reshape((1, *shape))
         return Form(terms, self.arithmetic.zeros(offset), False, centred=True, line=step.line)
 
-    # links --------------------------------------------------------------------------------------------------------------
+    # links ----------------------------------------------------------------------------------------
 
     def _link(self, step: Step, operands: list[Value]) -> Value:
         first = operands[0]
@@ -379,7 +446,11 @@ class Reading:
             return Exp(first)
         if step.rule == "log" and isinstance(first, Exp):
             return first.log
-        if step.rule == "move" and len(operands) == 1 + len(step.needs) and isinstance(first, Exp | Tail):
+        if (
+            step.rule == "move"
+            and len(operands) == 1 + len(step.needs)
+            and isinstance(first, Exp | Tail)
+        ):
             root = first.log if isinstance(first, Exp) else first.root
             if all(isinstance(one, Known) for one in operands[1:]):
                 (moved,) = self._linear(step, [root, *operands[1:]], still=False)
@@ -388,15 +459,31 @@ class Reading:
             logs = [self.log_of(one) for one in operands]
             if None not in logs:
                 sign = 1.0 if step.rule == "multiply" else -1.0
-                adding = Step("add", lambda u, v: (u + sign * v,), (), (-1,), (True,), "linear", line=step.line)
-                return Exp(self._linear(adding, [self._cut_any(one) for one in logs if one is not None], still=False)[0])
+                adding = Step(
+                    "add",
+                    lambda u, v: (u + sign * v,),
+                    (),
+                    (-1,),
+                    (True,),
+                    "linear",
+                    line=step.line,
+                )
+                return Exp(
+                    self._linear(
+                        adding, [self._cut_any(one) for one in logs if one is not None], still=False
+                    )[0]
+                )
         if step.rule == "power" and isinstance(first, Exp):
-            scaling = Step("scale", lambda u: (u * step.power,), (), (-1,), (True,), "linear", line=step.line)
+            scaling = Step(
+                "scale", lambda u: (u * step.power,), (), (-1,), (True,), "linear", line=step.line
+            )
             return Exp(self._linear(scaling, [first.log], still=False)[0])
         return self._tail(step, operands)
 
     def log_of(self, one: Value) -> Value | None:
-        """The log of a value that is positive by construction, as something affine; None if that is not known."""
+        """The log of a value that is positive by construction, as something affine; None if that
+        is not known.
+        """
         if isinstance(one, Exp):
             return one.log
         if isinstance(one, Known):
@@ -409,12 +496,16 @@ class Reading:
             known, still = one.factor
             log = self.cut(self.apply(self.arithmetic.log, "log", still, line=one.line))
             adding = Step("add", lambda u, v: (u + v,), (), (-1,), (True,), "linear", line=one.line)
-            (found,) = self._linear(adding, [replace(known, value=self.arithmetic.log(known.value)), log], still=False)
+            (found,) = self._linear(
+                adding, [replace(known, value=self.arithmetic.log(known.value)), log], still=False
+            )
             return found if found.shape == one.shape else None
         return None
 
     def _tail(self, step: Step, operands: list[Value]) -> Value:
-        lost = Unknown(f"{step.name.partition('[')[0]} of a value that mixes data and parameters", step.line)
+        lost = Unknown(
+            f"{step.name.partition('[')[0]} of a value that mixes data and parameters", step.line
+        )
         if not step.elementwise:
             return lost
         roots: list[Form] = []
@@ -458,15 +549,24 @@ def _range(step: Step, operands: Sequence[Value]) -> tuple[float, float]:
     if name in NONNEGATIVE:
         return 0.0, np.inf
     forms = [one for one in operands if isinstance(one, Form)]
-    known = [np.asarray(one.value) for i, one in enumerate(operands) if isinstance(one, Known) and i not in step.needs
-             and not (one.by_row or one.by_action)]  # fmt: skip
+    known = [
+        np.asarray(one.value)
+        for i, one in enumerate(operands)
+        if isinstance(one, Known) and i not in step.needs and not (one.by_row or one.by_action)
+    ]
     if len(forms) + len(known) + len(step.needs) != len(operands) or not forms:
         return -np.inf, np.inf
     low = min(one.low for one in forms)
     positive = low >= 0 and all(np.all(value >= 0) for value in known)
     if step.rule == "move":
-        inside = all(np.all((value >= low) & (value <= max(one.high for one in forms))) for value in known)
-        return (low, max(one.high for one in forms)) if inside else (0.0 if positive else -np.inf, np.inf)
+        inside = all(
+            np.all((value >= low) & (value <= max(one.high for one in forms))) for value in known
+        )
+        return (
+            (low, max(one.high for one in forms))
+            if inside
+            else (0.0 if positive else -np.inf, np.inf)
+        )
     if positive and (name in ADDING or step.rule in ("multiply", "contract", "divide", "power")):
         return 0.0, np.inf
     return -np.inf, np.inf

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class GuideSettings:
     """What a backend needs to fit a guide."""
 
-    guide: Any  # a name in `gedppl.learning.variational.GUIDES`, an autoguide class or a function (x, a, y)
+    # a name in `gedppl.learning.variational.GUIDES`, an autoguide class or a function (x, a, y)
+    guide: Any
     learning_rate: float
     particles: int
     draws: int
@@ -29,10 +30,13 @@ class GuideSettings:
 
 @dataclass(frozen=True)
 class GuideFit:
-    """What a backend returns: constrained values by site, and the guide's own parameters for the next warm start."""
+    """What a backend returns: constrained values by site, and the guide's own parameters for the
+    next warm start.
+    """
 
     location: Mapping[str, Any] | None  # of every parameter site; None: take the mean of the draws
-    draws: Mapping[str, Any] | None  # of every parameter site, with a leading axis S; None for a point guide
+    # of every parameter site, with a leading axis S; None for a point guide
+    draws: Mapping[str, Any] | None
     state: Mapping[str, Any]
     loss: float  # the negative ELBO, averaged over the last tenth of the steps
 
@@ -42,18 +46,28 @@ class GuideDraws:
     """Draws from a fitted guide: constrained values by site, and the guide's log density there."""
 
     values: Mapping[str, Any]  # of every parameter site, with a leading axis S
-    log_density: np.ndarray | None  # (S,) of the constrained values; None: a part of them is a point, without a density
+    # (S,) of the constrained values; None: a part of them is a point, without a density
+    log_density: np.ndarray | None
 
 
 class GuideRunner(Protocol):
-    """A backend's fitting loop for one class and one guide; compiled once a bucket, reused between refits."""
+    """A backend's fitting loop for one class and one guide; compiled once a bucket, reused
+    between refits.
+    """
 
     def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws: ...
 
     def own_sites(self) -> dict[str, tuple[int, ...]] | None:
-        """Latent sites and their shapes of a guide that the user wrote; None for one that is made from the model."""
+        """Latent sites and their shapes of a guide that the user wrote; None for one that is
+        made from the model.
+        """
         ...
 
     def fit(
-        self, rows: Rows, weights: np.ndarray | None, prior: WorkingPrior, state: Mapping[str, Any] | None, steps: int
+        self,
+        rows: Rows,
+        weights: np.ndarray | None,
+        prior: WorkingPrior,
+        state: Mapping[str, Any] | None,
+        steps: int,
     ) -> GuideFit: ...

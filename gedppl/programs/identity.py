@@ -1,8 +1,10 @@
-"""Whether a distribution is the family it was lowered to: its own log-density beside the family's, at drawn outcomes.
+"""Whether a distribution is the family it was lowered to: its own log-density beside the family's,
+at drawn outcomes.
 
-A name proves nothing. A user's class may be called `Poisson` and truncate at zero, or derive from a Normal and move its `loc`.
-What the packages bring is compared once a process for each combination of their classes; an object with a class of the
-user's in it is compared in every program, at several parameters, because what it holds besides its arguments is not known.
+A name proves nothing. A user's class may be called `Poisson` and truncate at zero, or derive from a
+Normal and move its `loc`. What the packages bring is compared once a process for each combination
+of their classes; an object with a class of the user's in it is compared in every program, at
+several parameters, because what it holds besides its arguments is not known.
 
 Axis letters: n rows, D flat parameters.
 """
@@ -22,10 +24,14 @@ from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.lowering import crossing, from_package, is_external, lower, strip
 
 DRAWS = 24  # outcomes compared at each row
-TOLERANCE = 1e-5  # of a log-density: above the packages' rounding (1e-6 in a BetaBinomial), below what a certificate notices
-_HOLDS: dict[frozenset[type], bool] = {}  # combinations of the packages' own classes, compared before
+# of a log-density: above the packages' rounding (1e-6 in a BetaBinomial), below what a certificate
+# notices
+TOLERANCE = 1e-5
+# combinations of the packages' own classes, compared before
+_HOLDS: dict[frozenset[type], bool] = {}
 
-Observed = Callable[[np.ndarray], Any]  # theta (D,) -> the outcome's distribution, with concrete arguments
+# theta (D,) -> the outcome's distribution, with concrete arguments
+Observed = Callable[[np.ndarray], Any]
 LogProb = Callable[[Any, np.ndarray], np.ndarray]  # (distribution, y) -> log-densities
 
 
@@ -62,10 +68,21 @@ def identify(outline: Any, observed: Observed, log_prob: LogProb, dim: int, n: i
 
 
 def predictor_holds(
-    predictor: LinearPredictor, observed: Observed, log_prob: LogProb, x: np.ndarray, a: np.ndarray, dim: int
+    predictor: LinearPredictor,
+    observed: Observed,
+    log_prob: LogProb,
+    x: np.ndarray,
+    a: np.ndarray,
+    dim: int,
 ) -> bool:
-    """Whether the log-density by the predictor alone is the object's, at outcomes that the family draws."""
-    features, offset, fixed = predictor.features(x, a), predictor.offset(x, a), predictor.fixed(x, a)
+    """Whether the log-density by the predictor alone is the object's, at outcomes that the
+    family draws.
+    """
+    features, offset, fixed = (
+        predictor.features(x, a),
+        predictor.offset(x, a),
+        predictor.fixed(x, a),
+    )
     for theta in settings(dim):
         thing = strip(observed(theta))
         density = lower(thing, (len(a),))
@@ -90,9 +107,12 @@ def looks_alike(ours: np.ndarray, theirs: np.ndarray) -> bool | None:
 
 
 def _same(distribution: Any, log_prob: LogProb, n: int) -> bool | None:
-    """Whether the family's log-density is the object's at outcomes drawn from the family; None if that cannot be asked."""
+    """Whether the family's log-density is the object's at outcomes drawn from the family; None
+    if that cannot be asked.
+    """
     wrong = crossing(distribution)
-    if wrong is not None and bool(wrong.any()):  # cutpoints out of order: there is no density to compare
+    # cutpoints out of order: there is no density to compare
+    if wrong is not None and bool(wrong.any()):
         return None
     density = lower(distribution, (n,))
     if is_external(density):
@@ -102,7 +122,8 @@ def _same(distribution: Any, log_prob: LogProb, n: int) -> bool | None:
         with np.errstate(all="ignore"):
             y = density.sample(0, DRAWS)
             ours = np.asarray(density.log_prob(y), float)
-    except (InputError, ValueError):  # arguments out of range at these parameters, or a family that cannot draw
+    except (InputError, ValueError):
+        # arguments out of range at these parameters, or a family that cannot draw
         return None
     if not np.isfinite(y).all():
         return None
@@ -119,6 +140,14 @@ def _types(thing: Any) -> Iterator[type]:
 
 
 def _patched(thing: Any) -> bool:
-    """Whether the object itself, or one it is made of, carries a log_prob that its class does not know of."""
-    parts = [part for value in vars(thing).values() for part in (value if isinstance(value, list | tuple) else (value,))]
-    return "log_prob" in vars(thing) or any(_patched(part) for part in parts if hasattr(part, "log_prob"))
+    """Whether the object itself, or one it is made of, carries a log_prob that its class does
+    not know of.
+    """
+    parts = [
+        part
+        for value in vars(thing).values()
+        for part in (value if isinstance(value, list | tuple) else (value,))
+    ]
+    return "log_prob" in vars(thing) or any(
+        _patched(part) for part in parts if hasattr(part, "log_prob")
+    )

@@ -1,4 +1,6 @@
-"""The proof of `gedppl.programs.affine` for JAX: the function's jaxpr is read operation by operation."""
+"""The proof of `gedppl.programs.affine` for JAX: the function's jaxpr is read operation by
+operation.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +30,43 @@ from gedppl.programs.lowering import package_class, strip
 
 # JAX primitive -> the name of its rule in `gedppl.programs.affine`
 _RULES = {
-    **dict.fromkeys(("reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev", "copy", "copy_p"), "move"),
-    **dict.fromkeys(("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "stack", "pad", "cumsum"), "sum"),
+    **dict.fromkeys(
+        ("reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev", "copy", "copy_p"),
+        "move",
+    ),
+    **dict.fromkeys(
+        ("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "stack", "pad", "cumsum"),
+        "sum",
+    ),
     **dict.fromkeys(("gather", "dynamic_slice"), "index"),
-    **{"select_n": "select", "mul": "multiply", "dot_general": "contract", "div": "divide", "exp": "exp", "log": "log"},
+    **{
+        "select_n": "select",
+        "mul": "multiply",
+        "dot_general": "contract",
+        "div": "divide",
+        "exp": "exp",
+        "log": "log",
+    },
 }
 FEW_ROWS = 2000  # rows that the program answers sooner than another function of it is compiled
 _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat")
 
 
 def levels(function: Callable[..., Any], theta: Any, *rows: Any) -> list[Level]:
-    """How each array that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold."""
+    """How each array that `function(theta, *rows)` returns depends on theta (D,), whatever the
+    rows hold.
+    """
     closed = jax.make_jaxpr(function)(theta, *rows)
     return _walk(closed.jaxpr, [Level.AFFINE] + [Level.FREE] * len(rows))
 
 
 def what_matters(function: Callable[..., Any], *args: Any) -> tuple[list[bool], str]:
-    """Which arguments `function(*args)` makes use of, and the text of the operations that its results come from."""
+    """Which arguments `function(*args)` makes use of, and the text of the operations that its
+    results come from.
+    """
     needed, used = dce_jaxpr(
-        jax.make_jaxpr(function)(*args).jaxpr, [True] * len(jax.tree.leaves(jax.eval_shape(function, *args)))
+        jax.make_jaxpr(function)(*args).jaxpr,
+        [True] * len(jax.tree.leaves(jax.eval_shape(function, *args))),
     )
     return list(used), str(needed)
 
@@ -82,7 +102,9 @@ def _step(equation: Any, operands: list[Level]) -> list[Level]:
 
 
 def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:
-    """(x, a) -> the function and its Jacobian in x. Backwards: a context has more columns than a predictor has parts."""
+    """(x, a) -> the function and its Jacobian in x. Backwards: a context has more columns than a
+    predictor has parts.
+    """
 
     def both(x: Any, a: Any) -> Any:
         return function(x, a), jax.jacrev(function)(x, a)
@@ -92,16 +114,26 @@ def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def linear_predictor(program: Any) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
+    if (
+        len(program.assignments) > 1
+        or program.event_shape
+        or program.dim == 0
+        or not program.known_family
+    ):
         return None
-    known = FAMILIES.get(program.abstractly(lambda *args: package_class(strip(program.run(*args).observed))))
+    known = FAMILIES.get(
+        program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
+    )
     if known is None:
         return None
     family, link, argument, others = known
 
     def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
         observed = strip(program.run(theta, x, a).observed)
-        return [jnp.broadcast_to(getattr(observed, name), a.shape).astype(float) for name in (argument, *others)]
+        return [
+            jnp.broadcast_to(getattr(observed, name), a.shape).astype(float)
+            for name in (argument, *others)
+        ]
 
     needed = Level.EXP if link == "log" else Level.AFFINE
     found = levels(arguments, np.zeros(program.dim), program.x, program.a)
@@ -130,20 +162,36 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
             return unit_slopes(parts)(n_actions, dx)
         if n_actions * (program.dim + 2) * dx > MOST_CELLS:
             return None
-        found = [program.call("feature_table", _with_jacobian(row), np.zeros(dx), np.array(a)) for a in range(n_actions)]
+        found = [
+            program.call("feature_table", _with_jacobian(row), np.zeros(dx), np.array(a))
+            for a in range(n_actions)
+        ]
         return np.array([base for base, _ in found]), np.array([slope for _, slope in found])
 
-    by_context = levels(lambda x, theta, a: arguments(theta, x, a), program.x, np.zeros(program.dim), program.a)
-    fast = tabulated(parts, slopes, program.dim) if is_affine_by_context(by_context, needed) else parts
+    by_context = levels(
+        lambda x, theta, a: arguments(theta, x, a), program.x, np.zeros(program.dim), program.a
+    )
+    fast = (
+        tabulated(parts, slopes, program.dim) if is_affine_by_context(by_context, needed) else parts
+    )
     predictor = predictor_from(family, link, others, fast)
     return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
 def ordered_predictor(program: Any) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
+    if (
+        len(program.assignments) > 1
+        or program.event_shape
+        or program.dim == 0
+        or not program.known_family
+    ):
         return None
-    if program.abstractly(lambda *args: package_class(strip(program.run(*args).observed))) != ORDERED or not program.packaged:
+    if (
+        program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
+        != ORDERED
+        or not program.packaged
+    ):
         return None
 
     def edges(theta: Any, x: Any, a: Any) -> Any:

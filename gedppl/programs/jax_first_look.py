@@ -1,7 +1,7 @@
 """All that is asked of a program once, before anything else, in one compiled function.
 
-Where fits start, whether the log-density is a number there, whether rows stand apart, and the shape of a Gaussian prior: each
-is one small question, but each would be a compilation of its own.
+Where fits start, whether the log-density is a number there, whether rows stand apart, and the shape
+of a Gaussian prior: each is one small question, but each would be a compilation of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ SMALL = 64  # parameters up to which the prior's Hessian is looked at here
 
 
 class FirstLook(NamedTuple):
-    """initial (D,); log-likelihoods (2, 3) of three rows together and each alone, at two settings; the log-prior ().
+    """initial (D,); log-likelihoods (2, 3) of three rows together and each alone, at two settings;
+    the log-prior ().
 
-    For a linear-Gaussian program also the log-prior's gradients (2, D) and Hessians (2, D, D) at `initial` and away from it.
+    For a linear-Gaussian program also the log-prior's gradients (2, D) and Hessians (2, D, D) at
+    `initial` and away from it.
     """
 
     initial: np.ndarray
@@ -32,14 +34,26 @@ class FirstLook(NamedTuple):
     hessian: np.ndarray
 
 
-def first_look(program: Any, x: np.ndarray, a: np.ndarray, initial: np.ndarray | None = None) -> FirstLook:
-    """Look at rows x (3, dx), a (3,). Without `initial`: `param` sites at their own start, the others at a prior median."""
-    small = program.dim <= SMALL and program.predictor is not None and program.predictor.family == "Normal"
+def first_look(
+    program: Any, x: np.ndarray, a: np.ndarray, initial: np.ndarray | None = None
+) -> FirstLook:
+    """Look at rows x (3, dx), a (3,). Without `initial`: `param` sites at their own start, the
+    others at a prior median.
+    """
+    small = (
+        program.dim <= SMALL
+        and program.predictor is not None
+        and program.predictor.family == "Normal"
+    )
 
     def start(words: Any, x: Any, a: Any) -> Any:
         free = program.run(None, x, a, given="start").free
         theta = jnp.concatenate(
-            [jnp.zeros(s.stop - s.start) if s.prior else jnp.ravel(free[s.name]) for s in program.sites] or [jnp.zeros(0)]
+            [
+                jnp.zeros(s.stop - s.start) if s.prior else jnp.ravel(free[s.name])
+                for s in program.sites
+            ]
+            or [jnp.zeros(0)]
         )
         if not any(site.prior for site in program.sites):
             return theta
@@ -49,7 +63,9 @@ def first_look(program: Any, x: np.ndarray, a: np.ndarray, initial: np.ndarray |
             return jnp.concatenate([jnp.ravel(free[site.name]) for site in program.sites])
 
         middle = jnp.median(jax.vmap(draw)(words), axis=0)
-        return jnp.concatenate([(middle if s.prior else theta)[s.start : s.stop] for s in program.sites])
+        return jnp.concatenate(
+            [(middle if s.prior else theta)[s.start : s.stop] for s in program.sites]
+        )
 
     def function(words: Any, given: Any, use: Any, x: Any, a: Any) -> Any:
         initial = jnp.where(use, given, start(words, x[:1], a[:1]))
@@ -63,7 +79,9 @@ def first_look(program: Any, x: np.ndarray, a: np.ndarray, initial: np.ndarray |
         def prior(one: Any) -> Any:
             return program.run(one, x[:1], a[:1]).log_prior
 
-        alone = jnp.concatenate([logs(x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)], axis=1)
+        alone = jnp.concatenate(
+            [logs(x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)], axis=1
+        )
         places = jnp.stack([initial, away_from(initial)])[: 2 if small else 0]
         slopes, bends = jax.vmap(jax.grad(prior))(places), jax.vmap(jax.hessian(prior))(places)
         return FirstLook(initial, logs(x, a, y), alone, prior(initial), slopes, bends)

@@ -1,8 +1,9 @@
 """A traced program's compiled functions: one per kind of question and shape bucket.
 
-Histories are padded to the buckets of `gedppl.rows` and weighted; smaller questions (a few actions at many settings) are
-padded to 8, 64, 512 or 4096 rows, larger ones cut into such pieces. Padding repeats a real row, because a NaN or an
-out-of-support value gives NaN gradients even under weight 0. Axis letters: M parameter settings, n rows, D parameters.
+Histories are padded to the buckets of `gedppl.rows` and weighted; smaller questions (a few actions
+at many settings) are padded to 8, 64, 512 or 4096 rows, larger ones cut into such pieces. Padding
+repeats a real row, because a NaN or an out-of-support value gives NaN gradients even under weight
+0. Axis letters: M parameter settings, n rows, D parameters.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ from gedppl.rows import PIECES, Answers, Histories, Rows, pad, pieces, settings_
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
-RARE = ("draw_prior", "first_look", "feature_table")  # asked so seldom that compiling them well would cost more than it saves
+# asked so seldom that compiling them well would cost more than it saves
+RARE = ("draw_prior", "first_look", "feature_table")
 KEEP_COMPILED = 512
-COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}  # families whose outcomes are whole numbers from 0 to this, at any parameter
+# families whose outcomes are whole numbers from 0 to this, at any parameter
+COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}
 AT_ONCE = 64  # settings whose sums over a history are asked for in one call
 
 
 class JaxKernels:
-    """Compiled functions over `run`, `row_log_likelihood` and `row_density`, which the traced program provides."""
+    """Compiled functions over `run`, `row_log_likelihood` and `row_density`, which the traced
+    program provides.
+    """
 
     run: Callable[..., Any]
     row_log_likelihood: Callable[..., Any]
@@ -50,7 +55,8 @@ class JaxKernels:
     event_shape: tuple[int, ...]
     unconstrained: bool  # every parameter is its own free value: nothing is transformed
     packaged: bool  # nothing in the outcome is of a class that the packages do not bring
-    predictor_parts: Callable[..., Any]  # set when a predictor is found: (x, a) -> (index error, [features, offset, others])
+    # set when a predictor is found: (x, a) -> (index error, [features, offset, others])
+    predictor_parts: Callable[..., Any]
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[Any, Any] = OrderedDict()
@@ -85,17 +91,22 @@ class JaxKernels:
                 self._facts[name] = find()
         return self._facts[name]
 
-    # what kind of program it is ---------------------------------------------------------------------------------------
+    # what kind of program it is -------------------------------------------------------------------
 
     @property
     def moving_support(self) -> bool:
-        """Whether the support depends on the parameters; its edges are then part of the log-likelihood."""
+        """Whether the support depends on the parameters; its edges are then part of the
+        log-likelihood.
+        """
 
         def find() -> bool:
             def edges(theta: Any, x: Any, a: Any) -> list[Any]:
                 return jax.tree.leaves(self.run(theta, x, a).observed.support)
 
-            return any(level is not Level.FREE for level in levels(edges, np.zeros(self.dim), self.x, self.a))
+            return any(
+                level is not Level.FREE
+                for level in levels(edges, np.zeros(self.dim), self.x, self.a)
+            )
 
         return self._fact("moving_support", find)
 
@@ -124,7 +135,9 @@ class JaxKernels:
 
     @property
     def proved_normal(self) -> bool:
-        """Whether every member is a Normal with a predictor affine in theta: any finite outcome has a positive density."""
+        """Whether every member is a Normal with a predictor affine in theta: any finite outcome
+        has a positive density.
+        """
         return self.predictor is not None and self.predictor.family == "Normal"
 
     @property
@@ -140,21 +153,31 @@ class JaxKernels:
         """What data see of the parameters, where the predictor is not affine in theta itself."""
         return self._fact("seen", lambda: seen_by_data(self))
 
-    # parameters -------------------------------------------------------------------------------------------------------
+    # parameters -----------------------------------------------------------------------------------
 
     def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Named constrained values, each with the leading axis M."""
         if self.unconstrained:
-            return {site.name: theta[:, site.start : site.stop].reshape(-1, *site.shape) for site in self.sites}
+            return {
+                site.name: theta[:, site.start : site.stop].reshape(-1, *site.shape)
+                for site in self.sites
+            }
 
         def function(theta: Any, x: Any, a: Any) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).values)(theta)
 
-        out = self.call("constrain", function, pad(theta, settings_size(len(theta))), self.x, self.a)
-        return {site.name: np.array(out[site.name])[: len(theta)].reshape(-1, *site.shape) for site in self.sites}
+        out = self.call(
+            "constrain", function, pad(theta, settings_size(len(theta))), self.x, self.a
+        )
+        return {
+            site.name: np.array(out[site.name])[: len(theta)].reshape(-1, *site.shape)
+            for site in self.sites
+        }
 
     def unconstrain(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The flat vectors (M, D) of named constrained values; not finite where a value is outside its constraint."""
+        """The flat vectors (M, D) of named constrained values; not finite where a value is
+        outside its constraint.
+        """
         if not values:
             return np.zeros((1, 0))
         m = len(next(iter(values.values())))
@@ -165,11 +188,15 @@ class JaxKernels:
                 free = self.run(None, x, a, given=given).free
                 theta = jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
                 back = self.run(theta, x, a).values
-                # a transform's inverse may return a number even for a value outside: then it does not come back
+                # a transform's inverse may return a number even for a value outside: then it does
+                # not come back
                 return jnp.concatenate(
                     [
                         jnp.where(
-                            jnp.all(jnp.abs(back[site.name] - given[site.name]) <= 1e-8 * (1 + jnp.abs(given[site.name]))),
+                            jnp.all(
+                                jnp.abs(back[site.name] - given[site.name])
+                                <= 1e-8 * (1 + jnp.abs(given[site.name]))
+                            ),
                             jnp.ravel(free[site.name]),
                             jnp.nan,
                         )
@@ -189,17 +216,25 @@ class JaxKernels:
         def function(theta: Any, x: Any, a: Any) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).log_prior)(theta)
 
-        return np.array(self.call("log_prior", function, pad(theta, settings_size(len(theta))), self.x, self.a))[: len(theta)]
+        return np.array(
+            self.call("log_prior", function, pad(theta, settings_size(len(theta))), self.x, self.a)
+        )[: len(theta)]
 
     def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
-        """(M,) log volume of the transforms from free to constrained values, over `sample` sites."""
+        """(M,) log volume of the transforms from free to constrained values, over `sample`
+        sites.
+        """
         if self.unconstrained or not any(site.prior for site in self.sites):
             return np.zeros(len(theta))
 
         def function(theta: Any, x: Any, a: Any) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).log_jacobian)(theta)
 
-        return np.array(self.call("log_jacobian", function, pad(theta, settings_size(len(theta))), self.x, self.a))[: len(theta)]
+        return np.array(
+            self.call(
+                "log_jacobian", function, pad(theta, settings_size(len(theta))), self.x, self.a
+            )
+        )[: len(theta)]
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not any(site.prior for site in self.sites):
@@ -219,18 +254,24 @@ class JaxKernels:
         return np.array(grad), np.array(hessian)
 
     def default_initial(self) -> np.ndarray:
-        """Where fits start: `param` sites at their own initial value, sample sites at the median of 99 prior draws."""
+        """Where fits start: `param` sites at their own initial value, sample sites at the median
+        of 99 prior draws.
+        """
         self._look = first_look(self, *trial_rows(self.x, self.a))
         return self._look.initial
 
     def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the log-prior at `initial`."""
+        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the
+        log-prior at `initial`.
+        """
         if self._look is None or not np.array_equal(self._look.initial, initial):
             self._look = first_look(self, *trial_rows(self.x, self.a), initial)
         return self._look.together, self._look.alone, self._look.log_prior
 
     def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
-        """n draws (n, D): sample sites from their priors, `param` coordinates standard normal around `initial`."""
+        """n draws (n, D): sample sites from their priors, `param` coordinates standard normal
+        around `initial`.
+        """
         noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
         if not any(site.prior for site in self.sites):
             return initial + noise
@@ -244,52 +285,95 @@ class JaxKernels:
 
         words = np.random.default_rng([seed, 2]).integers(0, 2**32, (n, 2), dtype=np.uint32)
         out = np.empty((n, self.dim))
-        for first in range(0, n, DRAWS):  # always the same shape: random number generators are slow to compile
+        # always the same shape: random number generators are slow to compile
+        for first in range(0, n, DRAWS):
             cut = slice(first, min(first + DRAWS, n))
             args = pad((initial + noise)[cut], DRAWS), pad(words[cut], DRAWS)
-            out[cut] = np.asarray(self.call("draw_prior", function, *args, self.x, self.a))[: cut.stop - first]
+            out[cut] = np.asarray(self.call("draw_prior", function, *args, self.x, self.a))[
+                : cut.stop - first
+            ]
         return out
 
-    # questions about a batch of rows ----------------------------------------------------------------------------------
+    # questions about a batch of rows --------------------------------------------------------------
 
     def _over_pieces(
-        self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any = None
+        self,
+        name: str,
+        function: Any,
+        theta: np.ndarray,
+        rows: tuple[np.ndarray, ...],
+        static: Any = None,
     ) -> np.ndarray:
         """function(theta (M, D), rows) -> (M, n), asked in padded pieces."""
-        found = self._answers.get((name, static), (theta, *rows), lambda: [self._in_pieces(name, function, theta, rows, static)])
+        found = self._answers.get(
+            (name, static),
+            (theta, *rows),
+            lambda: [self._in_pieces(name, function, theta, rows, static)],
+        )
         return found[0]
 
-    def _in_pieces(self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any) -> np.ndarray:
+    def _in_pieces(
+        self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any
+    ) -> np.ndarray:
         out = np.empty((len(theta), len(rows[0])))
         for cut, size in pieces(len(rows[0])):
             part = [pad(array[cut], size) for array in rows]
             step = settings_size(MAX_CELLS // size)
             for first in range(0, len(theta), step):
                 some = theta[first : first + step]
-                answer = self.call(name, function, pad(some, settings_size(len(some))), *part, static=static)
-                out[first : first + step, cut] = np.asarray(answer)[: len(some), : cut.stop - cut.start]
+                answer = self.call(
+                    name, function, pad(some, settings_size(len(some))), *part, static=static
+                )
+                out[first : first + step, cut] = np.asarray(answer)[
+                    : len(some), : cut.stop - cut.start
+                ]
         return out
 
-    def by_row(self, name: str, function: Any, rows: tuple[np.ndarray, ...], *, first: tuple[Any, ...] = (),
-               static: Any = None, axis: int = 0) -> list[np.ndarray]:  # fmt: skip
-        """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces; its error, if any, is left aside."""
+    def by_row(
+        self,
+        name: str,
+        function: Any,
+        rows: tuple[np.ndarray, ...],
+        *,
+        first: tuple[Any, ...] = (),
+        static: Any = None,
+        axis: int = 0,
+    ) -> list[np.ndarray]:
+        """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces; its
+        error, if any, is left aside.
+        """
         return self._answers.get(
-            (name, static, axis), (*first, *rows), lambda: self._by_row(name, function, rows, first, static, axis)
+            (name, static, axis),
+            (*first, *rows),
+            lambda: self._by_row(name, function, rows, first, static, axis),
         )
 
     def _by_row(
-        self, name: str, function: Any, rows: tuple[np.ndarray, ...], first: tuple[Any, ...], static: Any, axis: int
+        self,
+        name: str,
+        function: Any,
+        rows: tuple[np.ndarray, ...],
+        first: tuple[Any, ...],
+        static: Any,
+        axis: int,
     ) -> list[np.ndarray]:
         parts = []
         for cut, size in pieces(len(rows[0])) if len(rows[0]) else [(slice(0, 0), PIECES[0])]:
-            some = [pad(array[cut], size) if len(array) else np.zeros((size, *array.shape[1:]), array.dtype) for array in rows]
+            some = [
+                pad(array[cut], size)
+                if len(array)
+                else np.zeros((size, *array.shape[1:]), array.dtype)
+                for array in rows
+            ]
             answer = self.call(name, function, *first, *some, static=static)
             take = (slice(None),) * axis + (slice(cut.stop - cut.start),)
             leaves = answer[1] if isinstance(answer[0], checkify.Error) else answer
             parts.append([np.asarray(leaf)[take] for leaf in leaves])
         return [np.concatenate(column, axis=axis) for column in zip(*parts)]
 
-    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def log_likelihood(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
         def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
             return jax.vmap(lambda one: self.row_log_likelihood(one, x, a, y))(theta)
 
@@ -304,8 +388,11 @@ class JaxKernels:
 
         return self.by_row("score", function, (x, a, y), first=(theta,))[0]
 
-    def in_support(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(n,) bool: inside a support that no parameter moves, and of finite log-density at one of three settings.
+    def in_support(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
+        """(n,) bool: inside a support that no parameter moves, and of finite log-density at one of
+        three settings.
 
         The second part catches the edges of closed supports (a Beta outcome of exactly 0).
         """
@@ -318,23 +405,37 @@ class JaxKernels:
             return [jnp.broadcast_to(self.run(theta, x, a).observed.support(y), (x.shape[0],))]
 
         inside = self.by_row("in_support", function, (x, a, y), first=(theta,))[0]
-        if self._fact("may_cross", lambda: self.abstractly(lambda *args: crossing(self.run(*args).observed) is not None)):
-            return inside  # no edges to fall off, and at these settings the cutpoints may be out of order
+        if self._fact(
+            "may_cross",
+            lambda: self.abstractly(lambda *args: crossing(self.run(*args).observed) is not None),
+        ):
+            # no edges to fall off, and at these settings the cutpoints may be out of order
+            return inside
         near = theta + np.array([[0.0], [0.1], [-0.1]]) * np.cos(np.arange(self.dim))
         logs = self.log_likelihood(near, x, a, y)
         return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
 
     def action_problem(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
-        """What an index past the end of an array says at one row, or None; plain JAX clamps such an index silently."""
+        """What an index past the end of an array says at one row, or None; plain JAX clamps such
+        an index silently.
+        """
 
         def visit(theta: Any, x: Any, a: Any) -> None:
             self.run(theta, x, a)
 
         def complaint(x: np.ndarray, a: np.ndarray) -> str | None:
             if self.predictor is not None:  # its features are checked on the way
-                error, _ = self.call("predictor", self.predictor_parts, pad(x, PIECES[0]), pad(a, PIECES[0]))
+                error, _ = self.call(
+                    "predictor", self.predictor_parts, pad(x, PIECES[0]), pad(a, PIECES[0])
+                )
             else:
-                error, _ = self.call("index_check", checkify.checkify(visit, errors=checkify.index_checks), theta, x, a)
+                error, _ = self.call(
+                    "index_check",
+                    checkify.checkify(visit, errors=checkify.index_checks),
+                    theta,
+                    x,
+                    a,
+                )
             return error.get()
 
         # some transforms index past the end on purpose; then the check says nothing about actions
@@ -342,21 +443,33 @@ class JaxKernels:
         message = None if useless else complaint(x, a)
         return message and message.strip().splitlines()[0]
 
-    def values(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    def values(
+        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> np.ndarray:
         def function(theta: Any, x: Any, a: Any) -> Any:
             def one(one: Any) -> Any:
-                return jnp.broadcast_to(functional(self.row_density(one, x, a), x=x, a=a), (x.shape[0],))
+                return jnp.broadcast_to(
+                    functional(self.row_density(one, x, a), x=x, a=a), (x.shape[0],)
+                )
 
             return jax.vmap(one)(theta)
 
         return self._over_pieces("values", function, theta, (x, a), static=functional)
 
-    def functional_at(self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """A functional of the user's at a density with NumPy arguments, in arrays of this backend."""
+    def functional_at(
+        self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray
+    ) -> np.ndarray:
+        """A functional of the user's at a density with NumPy arguments, in arrays of this
+        backend.
+        """
         with jax.enable_x64(True):
-            return np.asarray(functional(density.map_args(jnp.asarray), x=jnp.asarray(x), a=jnp.asarray(a)))
+            return np.asarray(
+                functional(density.map_args(jnp.asarray), x=jnp.asarray(x), a=jnp.asarray(a))
+            )
 
-    def values_grad(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def values_grad(
+        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         def function(theta: Any, x: Any, a: Any) -> Any:
             def row(one: Any, x: Any, a: Any) -> Any:
                 x, a = x[None], a[None]
@@ -371,16 +484,21 @@ class JaxKernels:
         """The density with NumPy arguments, batch (M, n), or (n,) for a single setting."""
         if is_external(self.outline_density):
             with jax.enable_x64(True):
-                return external_density(lambda one: self.row_density(one, jnp.asarray(x), jnp.asarray(a)), theta, single)
+                return external_density(
+                    lambda one: self.row_density(one, jnp.asarray(x), jnp.asarray(a)), theta, single
+                )
 
         def function(theta: Any, x: Any, a: Any) -> Any:
             return jax.vmap(lambda one: self.row_density(one, x, a).leaves())(theta)
 
         padded = pad(theta, settings_size(len(theta)))
-        arrays = [array[: len(theta)] for array in self.by_row("density", function, (x, a), first=(padded,), axis=1)]
+        arrays = [
+            array[: len(theta)]
+            for array in self.by_row("density", function, (x, a), first=(padded,), axis=1)
+        ]
         return self.outline_density.rebuild([array[0] for array in arrays] if single else arrays)
 
-    # sums over a history ----------------------------------------------------------------------------------------------
+    # sums over a history --------------------------------------------------------------------------
 
     def knows(self, rows: Rows) -> bool:
         return rows in self.histories
@@ -391,7 +509,9 @@ class JaxKernels:
     def remember(self, rows: Rows) -> tuple[Any, ...]:
         """The padded history on the device: x, a, y and weights."""
         with jax.enable_x64(True):
-            return self.histories.get(rows, lambda: tuple(jax.device_put(array) for array in rows.padded()))
+            return self.histories.get(
+                rows, lambda: tuple(jax.device_put(array) for array in rows.padded())
+            )
 
     def _history(self, rows: Rows, weights: np.ndarray | None) -> tuple[Any, ...]:
         x, a, y, w = self.remember(rows)
@@ -404,16 +524,23 @@ class JaxKernels:
         logs = self.row_log_likelihood(theta, x, a, y)
         return jnp.sum(jnp.where(w == 0.0, 0.0, w * logs))
 
-    def _at_settings(self, name: str, one: Callable[..., Any], theta: np.ndarray, rows: Rows, weights: Any) -> list[np.ndarray]:
-        """one(theta_m, *history) at every setting of theta (M, D), one after another: on a CPU as fast as side by side, and
-        however many there are, a history's bucket is compiled once."""
+    def _at_settings(
+        self, name: str, one: Callable[..., Any], theta: np.ndarray, rows: Rows, weights: Any
+    ) -> list[np.ndarray]:
+        """one(theta_m, *history) at every setting of theta (M, D), one after another: on a CPU
+        as fast as side by side, and however many there are, a history's bucket is compiled once.
+        """
 
         def function(theta: Any, m: Any, *history: Any) -> Any:
             def step(i: Any, out: Any) -> Any:
-                return jax.tree.map(lambda all_, new: all_.at[i].set(new), out, one(theta[i], *history))
+                return jax.tree.map(
+                    lambda all_, new: all_.at[i].set(new), out, one(theta[i], *history)
+                )
 
             shapes = jax.eval_shape(one, theta[0], *history)
-            return jax.lax.fori_loop(0, m, step, jax.tree.map(lambda leaf: jnp.zeros((AT_ONCE, *leaf.shape)), shapes))
+            return jax.lax.fori_loop(
+                0, m, step, jax.tree.map(lambda leaf: jnp.zeros((AT_ONCE, *leaf.shape)), shapes)
+            )
 
         history, parts = self._history(rows, weights), []
         for first in range(0, len(theta), AT_ONCE):
@@ -425,11 +552,17 @@ class JaxKernels:
     def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
         return self._at_settings("total", self._sum, theta, rows, weights)[0]
 
-    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        value, grad = self._at_settings("total_grad", jax.value_and_grad(self._sum), theta, rows, weights)
+    def total_grad(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        value, grad = self._at_settings(
+            "total_grad", jax.value_and_grad(self._sum), theta, rows, weights
+        )
         return value, grad
 
-    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+    def total_hessian(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
+    ) -> np.ndarray:
         def function(theta: Any, *history: Any) -> Any:
             grad = jax.grad(self._sum)
 
@@ -438,7 +571,10 @@ class JaxKernels:
 
             if self.dim <= 64:
                 return jax.vmap(column)(jnp.eye(self.dim))
-            return jax.lax.map(column, jnp.eye(self.dim), batch_size=32)  # bounds the memory of a large network
+            # bounds the memory of a large network
+            return jax.lax.map(column, jnp.eye(self.dim), batch_size=32)
 
-        hessian = np.array(self.call("total_hessian", function, theta, *self._history(rows, weights)))
+        hessian = np.array(
+            self.call("total_hessian", function, theta, *self._history(rows, weights))
+        )
         return (hessian + hessian.T) / 2

@@ -16,7 +16,18 @@ from gedppl.programs.forms import Listing, Step
 
 LONGEST_SCAN = 64  # steps that are written out one after another
 
-_MOVES = ("reshape", "broadcast_in_dim", "squeeze", "transpose", "slice", "rev", "copy", "copy_p", "expand_dims", "split")
+_MOVES = (
+    "reshape",
+    "broadcast_in_dim",
+    "squeeze",
+    "transpose",
+    "slice",
+    "rev",
+    "copy",
+    "copy_p",
+    "expand_dims",
+    "split",
+)
 _LINEAR = ("add", "sub", "neg", "add_any", "reduce_sum", "concatenate", "stack", "pad", "cumsum")
 _RULES = {
     **dict.fromkeys((*_MOVES, "gather", "dynamic_slice", "select_n"), "move"),
@@ -27,12 +38,66 @@ _RULES = {
 _POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "square": 2.0}
 _ELEMENTWISE = frozenset(
     (
-        *("add", "sub", "neg", "mul", "div", "exp", "log", "log1p", "expm1", "logistic", "tanh", "sqrt", "rsqrt", "square"),
-        *("integer_pow", "pow", "abs", "max", "min", "erf", "erfc", "erf_inv", "sin", "cos", "sign", "lgamma", "digamma"),
-        *("select_n", "clamp", "gt", "lt", "ge", "le", "eq", "ne", "and", "or", "not", "cbrt", "exp2", "is_finite"),
+        *(
+            "add",
+            "sub",
+            "neg",
+            "mul",
+            "div",
+            "exp",
+            "log",
+            "log1p",
+            "expm1",
+            "logistic",
+            "tanh",
+            "sqrt",
+            "rsqrt",
+            "square",
+        ),
+        *(
+            "integer_pow",
+            "pow",
+            "abs",
+            "max",
+            "min",
+            "erf",
+            "erfc",
+            "erf_inv",
+            "sin",
+            "cos",
+            "sign",
+            "lgamma",
+            "digamma",
+        ),
+        *(
+            "select_n",
+            "clamp",
+            "gt",
+            "lt",
+            "ge",
+            "le",
+            "eq",
+            "ne",
+            "and",
+            "or",
+            "not",
+            "cbrt",
+            "exp2",
+            "is_finite",
+        ),
     )
 )
-_CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call")
+_CALLS = (
+    "pjit",
+    "jit",
+    "closed_call",
+    "core_call",
+    "remat",
+    "remat2",
+    "checkpoint",
+    "custom_jvp_call",
+    "custom_vjp_call",
+)
 _OURS = str(Path(__file__).resolve().parent)
 
 
@@ -67,7 +132,9 @@ class JaxArithmetic:
 
 
 def listing(function: Callable[..., Any], *args: Any) -> Listing:
-    """The steps of `function(*args)`, without those that its results do not need; its arguments are the listing's inputs."""
+    """The steps of `function(*args)`, without those that its results do not need; its arguments
+    are the listing's inputs.
+    """
     closed = jax.make_jaxpr(function)(*args)
     jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     assert all(used)
@@ -99,16 +166,24 @@ class _Writer:
         known.update(zip(jaxpr.invars, inputs))
 
         def key(atom: Any) -> int:
-            return self.constant(np.asarray(atom.val, atom.aval.dtype)) if hasattr(atom, "val") else known[atom]
+            return (
+                self.constant(np.asarray(atom.val, atom.aval.dtype))
+                if hasattr(atom, "val")
+                else known[atom]
+            )
 
         for equation in jaxpr.eqns:
-            known.update(zip(equation.outvars, self.write(equation, [key(atom) for atom in equation.invars])))
+            known.update(
+                zip(equation.outvars, self.write(equation, [key(atom) for atom in equation.invars]))
+            )
         return [key(atom) for atom in jaxpr.outvars]
 
     def write(self, equation: Any, inputs: list[int]) -> list[int]:
         name, params = equation.primitive.name, equation.params
         if name in _CALLS:
-            inner = next(params[field] for field in ("jaxpr", "call_jaxpr", "fun_jaxpr") if field in params)
+            inner = next(
+                params[field] for field in ("jaxpr", "call_jaxpr", "fun_jaxpr") if field in params
+            )
             return self.inline(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
         if name == "scan" and params["length"] <= LONGEST_SCAN:
             return self._scan(equation, inputs)
@@ -117,7 +192,12 @@ class _Writer:
         return self._plain(equation, inputs)
 
     def add(
-        self, name: str, run: Callable[..., Sequence[Any]], inputs: Sequence[int], real: Sequence[bool], **more: Any
+        self,
+        name: str,
+        run: Callable[..., Sequence[Any]],
+        inputs: Sequence[int],
+        real: Sequence[bool],
+        **more: Any,
     ) -> list[int]:
         outputs = [self.new() for _ in real]
         self.steps.append(Step(name, run, tuple(inputs), tuple(outputs), tuple(real), **more))
@@ -133,26 +213,53 @@ class _Writer:
         rule, needs = _RULES.get(name, ""), _needs(name, len(inputs))
         if name == "convert_element_type":
             before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
-            rule = "move" if before.kind == after.kind == "f" and after.itemsize >= before.itemsize else ""
+            rule = (
+                "move"
+                if before.kind == after.kind == "f" and after.itemsize >= before.itemsize
+                else ""
+            )
         real = [var.aval.dtype.kind == "f" for var in equation.outvars]
         full = f"{name}[{params['y']}]" if name == "integer_pow" else name
         power = float(params["y"]) if name == "integer_pow" else _POWERS.get(name, 1.0)
         return self.add(
-            full, run, inputs, real, rule=rule, needs=needs, elementwise=name in _ELEMENTWISE, power=power, line=_line(equation)
-        )  # fmt: skip
+            full,
+            run,
+            inputs,
+            real,
+            rule=rule,
+            needs=needs,
+            elementwise=name in _ELEMENTWISE,
+            power=power,
+            line=_line(equation),
+        )
 
     def _cond(self, equation: Any, inputs: list[int]) -> list[int]:
         """All branches, then a choice among their results."""
-        branches = [self.inline(branch.jaxpr, branch.consts, inputs[1:]) for branch in equation.params["branches"]]
+        branches = [
+            self.inline(branch.jaxpr, branch.consts, inputs[1:])
+            for branch in equation.params["branches"]
+        ]
         line, found = _line(equation), []
 
         def choose(index: Any, *cases: Any) -> Sequence[Any]:
             at = jnp.clip(jnp.asarray(index).astype(jnp.int32), 0, len(cases) - 1)
-            return (jnp.stack([jnp.where(at == i, case, jnp.zeros_like(case)) for i, case in enumerate(cases)]).sum(0),)
+            return (
+                jnp.stack(
+                    [jnp.where(at == i, case, jnp.zeros_like(case)) for i, case in enumerate(cases)]
+                ).sum(0),
+            )
 
         for var, cases in zip(equation.outvars, zip(*branches)):
             real = var.aval.dtype.kind == "f"
-            found += self.add("cond", choose, [inputs[0], *cases], [real], rule="linear" if real else "", needs=(0,), line=line)
+            found += self.add(
+                "cond",
+                choose,
+                [inputs[0], *cases],
+                [real],
+                rule="linear" if real else "",
+                needs=(0,),
+                line=line,
+            )
         return found
 
     def _scan(self, equation: Any, inputs: list[int]) -> list[int]:
@@ -165,7 +272,9 @@ class _Writer:
         kinds = [var.aval.dtype.kind == "f" for var in body.jaxpr.invars[last:]]
         for t in range(length)[:: -1 if params["reverse"] else 1]:
             now = [
-                self.add("slice", lambda value, t=t: (value[t],), [key], [real], rule="move", line=line)[0]
+                self.add(
+                    "slice", lambda value, t=t: (value[t],), [key], [real], rule="move", line=line
+                )[0]
                 for key, real in zip(slices, kinds)
             ]
             out = self.inline(body.jaxpr, body.consts, [*consts, *carry, *now])
@@ -174,7 +283,12 @@ class _Writer:
         for var, column in zip(equation.outvars[params["num_carry"] :], zip(*rows)):
             real = var.aval.dtype.kind == "f"
             stacked += self.add(
-                "stack", lambda *parts: (jnp.stack(parts),), column, [real], rule="linear" if real else "", line=line
+                "stack",
+                lambda *parts: (jnp.stack(parts),),
+                column,
+                [real],
+                rule="linear" if real else "",
+                line=line,
             )
         return [*carry, *stacked]
 
@@ -192,6 +306,8 @@ def _line(equation: Any) -> str:
     """The nearest line that belongs to no package."""
     trace = equation.source_info.traceback
     for frame in [] if trace is None else trace.frames:
-        if "site-packages" not in frame.file_name and not frame.file_name.startswith((_OURS, "<", os.path.dirname(os.__file__))):
+        if "site-packages" not in frame.file_name and not frame.file_name.startswith(
+            (_OURS, "<", os.path.dirname(os.__file__))
+        ):
             return f"line {frame.line_num} of {Path(frame.file_name).name}"
     return ""

@@ -1,4 +1,6 @@
-"""What data see of a NumPyro program: its rows read by `gedppl.programs.forms`, compiled once for each question."""
+"""What data see of a NumPyro program: its rows read by `gedppl.programs.forms`, compiled once
+for each question.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ from gedppl.programs.jax_affine import levels
 from gedppl.programs.jax_reader import JaxArithmetic, listing
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
 from gedppl.programs.lowering import package_class, strip
-from gedppl.programs.seen import AtomTable, Refusal, Seen, StillForm, Tables, Verdict, n_actions_of, narrowest, refused
+from gedppl.programs.seen import (
+    AtomTable,
+    Refusal,
+    Seen,
+    StillForm,
+    Tables,
+    Verdict,
+    n_actions_of,
+    narrowest,
+    refused,
+)
 from gedppl.rows import pad, settings_size
 
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
@@ -73,12 +85,17 @@ class JaxRowReader:
         given = dict(zip((site.name for site in self.program.sites), sites))
         found = self.outcome.arguments(self.program.bare(given, x, a))
         wide = self.outcome.family == "Ordered"
-        return [jnp.broadcast_to(jnp.asarray(v, float), (1, v.shape[-1]) if wide else (1,)) for v in found]
+        return [
+            jnp.broadcast_to(jnp.asarray(v, float), (1, v.shape[-1]) if wide else (1,))
+            for v in found
+        ]
 
     def _read(self, x: Any, a: Any) -> tuple[Reading, Conclusion | Unknown]:
         """One row x (1, dx), a (1,)."""
         reading = Reading(JaxArithmetic())
-        inputs: list[Value] = [reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites]
+        inputs: list[Value] = [
+            reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites
+        ]
         inputs += [Known(x, by_row=True), Known(a, by_row=self.n_actions is None, by_action=True)]
         values = reading.read(self.listing, inputs)
         return reading, conclude(reading, self.outcome, values, self._links)
@@ -93,7 +110,7 @@ class JaxRowReader:
         self._atoms = reading.atoms
         self._lines = [form.line for form in reading.cuts]
 
-    # what is asked ------------------------------------------------------------------------------------------------------
+    # what is asked --------------------------------------------------------------------------------
 
     def tables(self) -> Tables:
         x = self.program.x
@@ -107,11 +124,19 @@ class JaxRowReader:
 
         actions = np.arange(self.n_actions or 1)
         atoms, cuts, scale = jax.tree.map(
-            np.asarray, self.program.call("seen_tables", jax.vmap(at), actions, static=self.n_actions)
+            np.asarray,
+            self.program.call("seen_tables", jax.vmap(at), actions, static=self.n_actions),
         )
         return Tables(
             tuple(
-                AtomTable(one.name, one.shape, one.low, one.high, one.by_action, tuple(map(_operand, one.operands, arrays)))
+                AtomTable(
+                    one.name,
+                    one.shape,
+                    one.low,
+                    one.high,
+                    one.by_action,
+                    tuple(map(_operand, one.operands, arrays)),
+                )
                 for one, arrays in zip(self._atoms, atoms)
             ),
             tuple(_still(part, self._lines[k]) for k, part in zip(self._used, cuts)),
@@ -136,7 +161,10 @@ class JaxRowReader:
         x = self.program.x
 
         def at(sites: Any, a: Any) -> Any:
-            return [jnp.ravel(value).astype(float) for value in self._read(x, a[None])[0].evaluate(sites)]
+            return [
+                jnp.ravel(value).astype(float)
+                for value in self._read(x, a[None])[0].evaluate(sites)
+            ]
 
         def function(*sites: Any) -> Any:
             actions = jnp.arange(self.n_actions or 1)
@@ -157,7 +185,11 @@ def seen_by_data(program: Any) -> Seen | Refusal:
     """Coordinates and predictor of a NumPyro program, or why it has none."""
     kind = program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
     obstacle = refused(program, kind)
-    return narrowest(lambda n: JaxRowReader(program, OUTCOMES[kind], n), n_actions_of(program)) if obstacle is None else obstacle
+    return (
+        narrowest(lambda n: JaxRowReader(program, OUTCOMES[kind], n), n_actions_of(program))
+        if obstacle is None
+        else obstacle
+    )
 
 
 def _arrays(one: Known | Form | Whole) -> Any:
@@ -165,7 +197,9 @@ def _arrays(one: Known | Form | Whole) -> Any:
         return jnp.asarray(one.value)
     if isinstance(one, Whole):
         return None
-    return {k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()}, one.offset.reshape(-1)
+    return {
+        k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()
+    }, one.offset.reshape(-1)
 
 
 def _still(arrays: Any, line: str = "") -> StillForm:

@@ -1,7 +1,8 @@
 """Which family and link a program's outcome has, from how its arguments were read.
 
-Inverse links are recognised by their operations, never by a function's name: reference functions are read like the program, and
-an expression of one form counts as a link only if it is one of theirs, step by step.
+Inverse links are recognised by their operations, never by a function's name: reference functions
+are read like the program, and an expression of one form counts as a link only if it is one of
+theirs, step by step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any
 from gedppl.families.one_predictor import TERMS
 from gedppl.programs.forms import Exp, Form, Known, Reading, Tail, Unknown, Value
 
-CANONICAL = {"probs": "logit", "rate": "log", "mean": "log", "size": "log", "loc": "identity", "logits": "logit"}
+CANONICAL = {
+    "probs": "logit",
+    "rate": "log",
+    "mean": "log",
+    "size": "log",
+    "loc": "identity",
+    "logits": "logit",
+}
 LINKS = {  # what the carrying argument may be of the predictor
     "probs": ("logit", "probit", "cloglog", "log", "identity"),
     "rate": ("log",),
@@ -27,11 +35,14 @@ ORDERED = "OrderedLogistic"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A packages' class: the family, which kind of argument carries the predictor, how to get it, and what else there is."""
+    """A packages' class: the family, which kind of argument carries the predictor, how to get
+    it, and what else there is.
+    """
 
     family: str
     kind: str
-    arguments: Callable[[Any], Sequence[Any]]  # distribution -> the carrying argument, then the others
+    # distribution -> the carrying argument, then the others
+    arguments: Callable[[Any], Sequence[Any]]
     others: tuple[str, ...] = ()
 
 
@@ -40,7 +51,12 @@ def _of(family: str, kind: str, name: str, *others: str) -> Outcome:
 
 
 _NEGATIVE_BINOMIAL = "NegativeBinomial"
-_BY_MEAN = Outcome(_NEGATIVE_BINOMIAL, "mean", lambda d: [d.concentration / d.rate, d.concentration], ("total_count",))
+_BY_MEAN = Outcome(
+    _NEGATIVE_BINOMIAL,
+    "mean",
+    lambda d: [d.concentration / d.rate, d.concentration],
+    ("total_count",),
+)
 OUTCOMES = {
     "Normal": _of("Normal", "loc", "loc", "scale"),
     "LogNormal": _of("LogNormal", "loc", "loc", "scale"),
@@ -76,10 +92,13 @@ Table = Mapping[tuple[Any, ...], tuple[str, float, float]]
 
 
 def link_table(
-    read: Callable[[Any], Value], functions: Mapping[str, Sequence[Any]], numbers: Callable[[Callable[[], Any]], Any]
+    read: Callable[[Any], Value],
+    functions: Mapping[str, Sequence[Any]],
+    numbers: Callable[[Callable[[], Any]], Any],
 ) -> Table:
-    """From reference functions by link. `read` reads one of them at one predictor that is a cut of its own; `numbers` runs a
-    function that returns arrays."""
+    """From reference functions by link. `read` reads one of them at one predictor that is a cut
+    of its own; `numbers` runs a function that returns arrays.
+    """
     found: list[tuple[tuple[Any, ...], str]] = []
 
     def every() -> list[Any]:
@@ -89,10 +108,18 @@ def link_table(
             for tail in map(read, references):
                 if isinstance(tail, Tail):
                     found.append((tail.expression, link))
-                    roots.append([next(iter(tail.root.terms.values())).reshape(-1)[0], tail.root.offset.reshape(-1)[0]])
+                    roots.append(
+                        [
+                            next(iter(tail.root.terms.values())).reshape(-1)[0],
+                            tail.root.offset.reshape(-1)[0],
+                        ]
+                    )
         return roots
 
-    return {expression: (link, float(alpha), float(beta)) for (alpha, beta), (expression, link) in zip(numbers(every), found)}
+    return {
+        expression: (link, float(alpha), float(beta))
+        for (alpha, beta), (expression, link) in zip(numbers(every), found)
+    }
 
 
 def carried(reading: Reading, kind: str, value: Value, table: Table) -> Affine | Unknown:
@@ -105,12 +132,17 @@ def carried(reading: Reading, kind: str, value: Value, table: Table) -> Affine |
         return Affine(CANONICAL[kind], reading.cut(_canonical(reading, kind, value)))
     found = _linked(reading, kind, value, table)
     if found is None or found.link not in LINKS[kind]:
-        return Unknown(f"the predictor comes through none of its links ({', '.join(LINKS[kind])})", _root(value).line)
+        return Unknown(
+            f"the predictor comes through none of its links ({', '.join(LINKS[kind])})",
+            _root(value).line,
+        )
     return found
 
 
 def _canonical(reading: Reading, kind: str, value: Form) -> Form:
-    """A still argument has one value for each action, so that its canonical predictor is one more value made of theta alone."""
+    """A still argument has one value for each action, so that its canonical predictor is one
+    more value made of theta alone.
+    """
     if CANONICAL[kind] == "log":
         return reading.apply(reading.arithmetic.log, "log", value, line=value.line)
     if kind == "probs":
@@ -129,7 +161,9 @@ def _linked(reading: Reading, kind: str, value: Value, table: Table) -> Affine |
     if isinstance(value, Tail) and value.expression in table:
         link, alpha, beta = table[value.expression]
         terms = {k: jacobian / alpha for k, jacobian in value.root.terms.items()}
-        return Affine(link, Form(terms, (value.root.offset - beta) / alpha, False, line=value.root.line))
+        return Affine(
+            link, Form(terms, (value.root.offset - beta) / alpha, False, line=value.root.line)
+        )
     return None
 
 
@@ -153,7 +187,9 @@ class Conclusion:
     scale: Form | None  # still: unknown, and made of theta alone
 
 
-def conclude(reading: Reading, outcome: Outcome, values: Sequence[Value], table: Table) -> Conclusion | Unknown:
+def conclude(
+    reading: Reading, outcome: Outcome, values: Sequence[Value], table: Table
+) -> Conclusion | Unknown:
     """The family, its link and its predictor; or why there is none."""
     found = carried(reading, outcome.kind, values[0], table)
     if isinstance(found, Unknown):
@@ -162,13 +198,26 @@ def conclude(reading: Reading, outcome: Outcome, values: Sequence[Value], table:
     for name, value in zip(outcome.others, values[1:]):
         if isinstance(value, Known):
             others[name] = value
-        elif name == "scale" and outcome.family in SCALED and isinstance(value, Form) and value.still:
+        elif (
+            name == "scale" and outcome.family in SCALED and isinstance(value, Form) and value.still
+        ):
             scale = value
         else:
             place = (
-                value.line if isinstance(value, Form | Unknown) else _root(value).line if isinstance(value, Exp | Tail) else ""
+                value.line
+                if isinstance(value, Form | Unknown)
+                else _root(value).line
+                if isinstance(value, Exp | Tail)
+                else ""
             )
-            return Unknown(f"the {outcome.family}'s {name} depends on parameters; only a known one leaves a convex set", place)
+            return Unknown(
+                f"the {outcome.family}'s {name} depends on parameters; only a known one "
+                "leaves a convex set",
+                place,
+            )
     if scale is None and outcome.family != "Ordered" and (outcome.family, found.link) not in TERMS:
-        return Unknown(f"a {outcome.family} with {found.link} link is not known to leave a convex set", found.form.line)
+        return Unknown(
+            f"a {outcome.family} with {found.link} link is not known to leave a convex set",
+            found.form.line,
+        )
     return Conclusion(outcome.family, found.link, found.form, others, scale)

@@ -1,8 +1,9 @@
 """From a PPL's distribution object to a `Density`: a family name and argument arrays.
 
-NumPyro, Pyro and torch name their classes and attributes almost alike, so one table by class name serves all three. A
-subclass that brings its own `log_prob` is not the family it derives from; it, and whatever else the table does not know,
-becomes family ``"External"``, whose log-density still works through the PPL.
+NumPyro, Pyro and torch name their classes and attributes almost alike, so one table by class name
+serves all three. A subclass that brings its own `log_prob` is not the family it derives from; it,
+and whatever else the table does not know, becomes family ``"External"``, whose log-density still
+works through the PPL.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from gedppl.numerics.arrays import namespace
 
 Shape = tuple[int, ...]
 
-# class name -> (family, {argument: event dimensions of the argument}); the attribute has the argument's name
+# class name -> (family, {argument: event dimensions of the argument}); the attribute has the
+# argument's name
 _SAME_ATTRIBUTES: dict[str, tuple[str, dict[str, int]]] = {
     "Normal": ("Normal", {"loc": 0, "scale": 0}),
     "LogNormal": ("LogNormal", {"loc": 0, "scale": 0}),
@@ -60,9 +62,11 @@ _LOCATION_SCALE = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic")
 
 
 def crossing(distribution: Any) -> Any:
-    """Where the cutpoints of an ordered outcome are out of order, (n,) or (); None for any other distribution.
+    """Where the cutpoints of an ordered outcome are out of order, (n,) or (); None for any other
+    distribution.
 
-    No density is there: the packages' "probabilities" of the single outcomes then exceed one in sum.
+    No density is there: the packages' "probabilities" of the single outcomes then exceed one in
+    sum.
     """
     base = strip(distribution)
     if package_class(base) != "OrderedLogistic":
@@ -77,7 +81,9 @@ def from_package(kind: type) -> bool:
 
 
 def package_class(distribution: Any) -> str:
-    """The name of the packages' class that a distribution is, or derives from; "" if there is none."""
+    """The name of the packages' class that a distribution is, or derives from; "" if there is
+    none.
+    """
     return next((base.__name__ for base in type(distribution).__mro__ if from_package(base)), "")
 
 
@@ -85,7 +91,10 @@ def strip(distribution: Any) -> Any:
     """The distribution without the wrappers of plates and trivial masks."""
     while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
         if is_masked(distribution):
-            raise ModelError("a masked distribution is not a density: drop the mask, and drop rows that should not count")
+            raise ModelError(
+                "a masked distribution is not a density: drop the mask, and drop rows "
+                "that should not count"
+            )
         distribution = distribution.base_dist
     return distribution
 
@@ -102,7 +111,8 @@ def is_masked(distribution: Any) -> bool:
 
 def lower(distribution: Any, shape: Shape) -> Density:
     """The distribution as a Density whose arguments are broadcast to the batch `shape`."""
-    distribution = copy.copy(strip(distribution))  # its lazy attributes are then not stored in the caller's object
+    # its lazy attributes are then not stored in the caller's object
+    distribution = copy.copy(strip(distribution))
     for base in type(distribution).__mro__:
         if type(distribution).log_prob is not getattr(base, "log_prob", None):
             break
@@ -110,7 +120,10 @@ def lower(distribution: Any, shape: Shape) -> Density:
             continue
         if base.__name__ in _SAME_ATTRIBUTES:
             family, arguments = _SAME_ATTRIBUTES[base.__name__]
-            values = {key: _spread(getattr(distribution, key), shape, dims) for key, dims in arguments.items()}
+            values = {
+                key: _spread(getattr(distribution, key), shape, dims)
+                for key, dims in arguments.items()
+            }
             return Density(family, values)
         if base.__name__ in _SPECIAL:
             density = _SPECIAL[base.__name__](distribution, shape)
@@ -121,7 +134,9 @@ def lower(distribution: Any, shape: Shape) -> Density:
 
 
 def external(distribution: Any, shape: Shape) -> Density:
-    """The distribution as one that only its PPL knows, without the wrappers; its batch shape is its own."""
+    """The distribution as one that only its PPL knows, without the wrappers; its batch shape is
+    its own.
+    """
     return Density("External", {"distribution": copy.copy(strip(distribution))})
 
 
@@ -133,14 +148,20 @@ def _spread(value: Any, shape: Shape, event_dims: int = 0) -> Any:
 
 def _negative_binomial(d: Any, shape: Shape) -> Density:
     probs = d.probs if hasattr(d, "probs") else namespace(d.logits).expit(d.logits)
-    return Density("NegativeBinomial", {"total_count": _spread(d.total_count, shape), "probs": _spread(probs, shape)})
+    return Density(
+        "NegativeBinomial",
+        {"total_count": _spread(d.total_count, shape), "probs": _spread(probs, shape)},
+    )
 
 
 def _gamma_poisson(d: Any, shape: Shape) -> Density:
     """A Poisson with Gamma(concentration, rate) rate: mean concentration / rate."""
     xp = namespace(d.rate, d.concentration)
     probs = 1.0 / (1.0 + xp.asfloat(d.rate))
-    return Density("NegativeBinomial", {"total_count": _spread(d.concentration, shape), "probs": _spread(probs, shape)})
+    return Density(
+        "NegativeBinomial",
+        {"total_count": _spread(d.concentration, shape), "probs": _spread(probs, shape)},
+    )
 
 
 def _independent(d: Any, shape: Shape) -> Density:
@@ -155,19 +176,30 @@ def _independent(d: Any, shape: Shape) -> Density:
 def _mixture_same_family(d: Any, shape: Shape) -> Density:
     mixing = getattr(d, "mixing_distribution", None)
     component = getattr(d, "component_distribution", None)
-    if mixing is None:  # torch keeps them private-ish under the same public names; older releases differ
+    # torch keeps them private-ish under the same public names; older releases differ
+    if mixing is None:
         mixing, component = d._mixture_distribution, d._component_distribution
     probs = _spread(copy.copy(strip(mixing)).probs, shape, 1)
-    return Density("Mixture", {"probs": probs, "components": lower(component, (*shape, probs.shape[-1]))})
+    return Density(
+        "Mixture", {"probs": probs, "components": lower(component, (*shape, probs.shape[-1]))}
+    )
 
 
 def _mixture_general(d: Any, shape: Shape) -> Density:
     probs = _spread(copy.copy(strip(d.mixing_distribution)).probs, shape, 1)
-    return Density("Mixture", {"probs": probs, "components": tuple(lower(part, shape) for part in d.component_distributions)})
+    return Density(
+        "Mixture",
+        {
+            "probs": probs,
+            "components": tuple(lower(part, shape) for part in d.component_distributions),
+        },
+    )
 
 
 def _zero_inflated(d: Any, shape: Shape) -> Density:
-    return Density("ZeroInflated", {"gate": _spread(d.gate, shape), "base": lower(d.base_dist, shape)})
+    return Density(
+        "ZeroInflated", {"gate": _spread(d.gate, shape), "base": lower(d.base_dist, shape)}
+    )
 
 
 def _delta(d: Any, shape: Shape) -> Density | None:
@@ -175,7 +207,10 @@ def _delta(d: Any, shape: Shape) -> Density | None:
 
 
 def _low_rank(d: Any, shape: Shape) -> Density:
-    return Density("MultivariateNormal", {"loc": _spread(d.loc, shape, 1), "scale_tril": _spread(d.scale_tril, shape, 2)})
+    return Density(
+        "MultivariateNormal",
+        {"loc": _spread(d.loc, shape, 1), "scale_tril": _spread(d.scale_tril, shape, 2)},
+    )
 
 
 def _truncated(d: Any, shape: Shape) -> Density | None:
@@ -196,7 +231,9 @@ def _truncated(d: Any, shape: Shape) -> Density | None:
 
 
 def _transformed(d: Any, shape: Shape) -> Density | None:
-    """exp of a Normal, and shifted and scaled location-scale families; anything else is External."""
+    """exp of a Normal, and shifted and scaled location-scale families; anything else is
+    External.
+    """
     density = lower(d.base_dist, shape)
     for transform in d.transforms:
         kind = type(transform).__name__
@@ -205,7 +242,10 @@ def _transformed(d: Any, shape: Shape) -> Density | None:
         elif kind == "AffineTransform" and density.family in _LOCATION_SCALE:
             shift, factor = _spread(transform.loc, shape), _spread(transform.scale, shape)
             xp = namespace(density.args["loc"], factor)
-            moved = {"loc": shift + factor * density.args["loc"], "scale": xp.abs(factor) * density.args["scale"]}
+            moved = {
+                "loc": shift + factor * density.args["loc"],
+                "scale": xp.abs(factor) * density.args["scale"],
+            }
             density = Density(density.family, {**density.args, **moved})
         else:
             return None
@@ -257,25 +297,39 @@ def trials_of(density: Density) -> list[Any]:
 
 
 def external_density(row_density: Callable[[Any], Density], theta: Any, single: bool) -> Density:
-    """The density of a program whose outcome's distribution only the PPL knows: the object itself, one setting at a time."""
+    """The density of a program whose outcome's distribution only the PPL knows: the object
+    itself, one setting at a time.
+    """
     if not single:
         raise ModelError(
-            f"the outcome's distribution is known only to the PPL, so {len(theta)} settings cannot be one Density: ask for "
+            f"the outcome's distribution is known only to the PPL, so {len(theta)} settings cannot "
+            "be one Density: ask for "
             "one setting at a time, or use log_likelihood and values, which take many"
         )
     return row_density(theta[0])
 
 
 def lower_as_given(distribution: Any) -> Density:
-    """The distribution as a Density with the batch shape it has: NumPy float64, or its own arrays while they are traced."""
+    """The distribution as a Density with the batch shape it has: NumPy float64, or its own
+    arrays while they are traced.
+    """
     shape = tuple(distribution.batch_shape)
     if any(base.__module__.partition(".")[0] == "numpyro" for base in type(distribution).__mro__):
         import jax
 
-        with jax.enable_x64(True):  # what is derived from float32 arguments is at least derived in float64
+        # what is derived from float32 arguments is at least derived in float64
+        with jax.enable_x64(True):
             density = lower(distribution, shape)
             traced = any(isinstance(leaf, jax.core.Tracer) for leaf in density.leaves())
-            return density if traced or is_external(density) else density.map_args(namespace(*density.leaves()).to_numpy)
+            return (
+                density
+                if traced or is_external(density)
+                else density.map_args(namespace(*density.leaves()).to_numpy)
+            )
     density = lower(distribution, shape)
     traced = any(getattr(leaf, "requires_grad", False) for leaf in density.leaves())
-    return density if traced or is_external(density) else density.map_args(namespace(*density.leaves()).to_numpy)
+    return (
+        density
+        if traced or is_external(density)
+        else density.map_args(namespace(*density.leaves()).to_numpy)
+    )

@@ -1,4 +1,6 @@
-"""A NumPyro program, run with its parameters filled in: sites, priors, and the observed distribution as JAX functions."""
+"""A NumPyro program, run with its parameters filled in: sites, priors, and the observed
+distribution as JAX functions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from numpyro.primitives import Messenger
 from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
 from gedppl.programs import LOCK
-from gedppl.programs.checks import Record, analyse, assignments, is_discrete, name_sites, refuse_outcome_use
+from gedppl.programs.checks import (
+    Record,
+    analyse,
+    assignments,
+    is_discrete,
+    name_sites,
+    refuse_outcome_use,
+)
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.jax_affine import what_matters
@@ -38,34 +47,53 @@ class _Recorder(Messenger):
         kind, fn, value = msg["type"], msg.get("fn"), msg.get("value")
         if kind == "plate":
             size, subsample = msg["args"]
-            self.records.append(Record(msg["name"], "plate", subsampled=subsample not in (None, size)))
+            self.records.append(
+                Record(msg["name"], "plate", subsampled=subsample not in (None, size))
+            )
         elif kind == "control_flow":
             self.records.append(Record(str(msg.get("name", "scan")), "control_flow"))
-        elif kind == "param" and value is not None:  # flax_module first asks whether a value is there
+        elif kind == "param" and value is not None:
+            # flax_module first asks whether a value is there
             shapes = tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(value))
             constraint = msg["kwargs"].get("constraint", constraints.real)
             free = tuple(tuple(biject_to(constraint).inverse_shape(shape)) for shape in shapes)
             self.records.append(
                 Record(
-                    msg["name"], "param", value=value, shapes=shapes, free_shapes=free, constraint=str(constraint),
+                    msg["name"],
+                    "param",
+                    value=value,
+                    shapes=shapes,
+                    free_shapes=free,
+                    constraint=str(constraint),
                     range=support_range(constraint),
                     unconstrained=_is_identity(biject_to(constraint)),
                 )
-            )  # fmt: skip
+            )
         elif kind == "sample" and isinstance(fn, numpyro.distributions.Unit):
             self.records.append(Record(msg["name"], "factor"))
         elif kind == "sample":
             latent = not msg["is_observed"] and not is_discrete(fn)
-            free_shape = tuple(biject_to(fn.support).inverse_shape(jnp.shape(value))) if latent else ()
+            free_shape = (
+                tuple(biject_to(fn.support).inverse_shape(jnp.shape(value))) if latent else ()
+            )
             self.records.append(
                 Record(
-                    msg["name"], "sample", value=value, fn=fn, observed=bool(msg["is_observed"]),
-                    scaled=msg["scale"] not in (None, 1, 1.0), masked=is_masked(fn), discrete=is_discrete(fn),
-                    outcomes=None if msg["is_observed"] else _outcomes(fn), shapes=(jnp.shape(value),),
-                    free_shapes=(free_shape,), constraint=str(fn.support), range=support_range(fn.support),
+                    msg["name"],
+                    "sample",
+                    value=value,
+                    fn=fn,
+                    observed=bool(msg["is_observed"]),
+                    scaled=msg["scale"] not in (None, 1, 1.0),
+                    masked=is_masked(fn),
+                    discrete=is_discrete(fn),
+                    outcomes=None if msg["is_observed"] else _outcomes(fn),
+                    shapes=(jnp.shape(value),),
+                    free_shapes=(free_shape,),
+                    constraint=str(fn.support),
+                    range=support_range(fn.support),
                     unconstrained=latent and _is_identity(biject_to(fn.support)),
                 )
-            )  # fmt: skip
+            )
 
 
 def _is_identity(transform: Any) -> bool:
@@ -87,7 +115,9 @@ def _outcomes(fn: Any) -> np.ndarray | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """One thread at a time in the handlers, float64, and no validation: values are checked at the door, in NumPy."""
+    """One thread at a time in the handlers, float64, and no validation: values are checked at
+    the door, in NumPy.
+    """
     with LOCK, jax.enable_x64(True), numpyro.validation_enabled(False):
         yield
 
@@ -99,7 +129,9 @@ def untouched() -> Iterator[None]:
 
 
 def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
-    """The sites of one run, and what the program raised, if it did. Shapes only: no number is computed."""
+    """The sites of one run, and what the program raised, if it did. Shapes only: no number is
+    computed.
+    """
     recorder = _Recorder(model)
 
     def run(x: Any, a: Any, y: Any) -> None:
@@ -111,19 +143,23 @@ def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exce
     with _quiet():
         try:
             jax.eval_shape(run, x, a, np.zeros(len(a)))
-        except Exception as failure:  # whatever a user's program raises; the caller decides what it means
+        except Exception as failure:
+            # whatever a user's program raises; the caller decides what it means
             return recorder.records, failure
     return recorder.records, None
 
 
 class _Fill(Messenger):
-    """Fills parameters from a flat vector and discrete row latents from an assignment; keeps priors and the outcome.
+    """Fills parameters from a flat vector and discrete row latents from an assignment; keeps priors
+    and the outcome.
 
-    `given` says otherwise: constrained values by name, "draw" (sample sites from their priors) or "start" (the same, and
-    `param` sites at their initial values).
+    `given` says otherwise: constrained values by name, "draw" (sample sites from their priors) or
+    "start" (the same, and `param` sites at their initial values).
     """
 
-    def __init__(self, fn: Any, program: TracedProgram, theta: Any, assignment: Mapping[str, Any], given: Any) -> None:
+    def __init__(
+        self, fn: Any, program: TracedProgram, theta: Any, assignment: Mapping[str, Any], given: Any
+    ) -> None:
         super().__init__(fn)
         self.program, self.theta, self.assignment, self.given = program, theta, assignment, given
         self.values: dict[str, Any] = {}
@@ -162,7 +198,9 @@ class _Fill(Messenger):
                 self._place(site, transform, jnp.asarray(leaf, float))
 
     def _place(self, site: Site, transform: Any, value: Any = None) -> Any:
-        """One array's constrained value: the one passed, given by name, or from theta. Both its forms are kept."""
+        """One array's constrained value: the one passed, given by name, or from theta. Both its
+        forms are kept.
+        """
         if value is None and isinstance(self.given, Mapping):
             value = self.given[site.name]
         if value is None:
@@ -202,29 +240,51 @@ class TracedProgram(JaxKernels):
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
-        self.ranges = {site.name: record.range for record in outline.parameters for site in self.groups[record.name]}
+        self.ranges = {
+            site.name: record.range
+            for record in outline.parameters
+            for site in self.groups[record.name]
+        }
         self.unconstrained = all(record.unconstrained for record in outline.parameters)
         self._check_outcome_use()
         found = [self._identify(assignment) for assignment in self.assignments]
-        self.known_family, self.packaged = all(one.known for one in found), all(one.packaged for one in found)
+        self.known_family, self.packaged = (
+            all(one.known for one in found),
+            all(one.packaged for one in found),
+        )
 
-    # what is observed: by what it does, not by its name ---------------------------------------------------------------
+    # what is observed: by what it does, not by its name -------------------------------------------
 
     def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
         return self.run(jnp.asarray(theta), self.x, self.a, assignment=assignment).observed
 
     def _log_prob(self, distribution: Any, y: np.ndarray) -> np.ndarray:
-        return np.asarray(distribution.log_prob(jnp.asarray(y, jnp.int64 if self.discrete else float)))
+        return np.asarray(
+            distribution.log_prob(jnp.asarray(y, jnp.int64 if self.discrete else float))
+        )
 
     def _identify(self, assignment: Mapping[str, Any]) -> Identity:
         with _quiet():
-            outline = self.abstractly(lambda theta, x, a: self.run(theta, x, a, assignment=assignment).observed)
-            return identify(outline, lambda theta: self._observed_at(theta, assignment), self._log_prob, self.dim, len(self.a))
+            outline = self.abstractly(
+                lambda theta, x, a: self.run(theta, x, a, assignment=assignment).observed
+            )
+            return identify(
+                outline,
+                lambda theta: self._observed_at(theta, assignment),
+                self._log_prob,
+                self.dim,
+                len(self.a),
+            )
 
     def _check_outcome_use(self) -> None:
         """Refuse a program in which y does more than to be observed."""
         zeros = np.zeros((len(self.a), *self.event_shape))
-        rows = settings(self.dim)[1], self.x, self.a, zeros.astype(np.int64 if self.discrete else float)
+        rows = (
+            settings(self.dim)[1],
+            self.x,
+            self.a,
+            zeros.astype(np.int64 if self.discrete else float),
+        )
 
         def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
             one = self.run(theta, x, a, y=y)
@@ -235,22 +295,35 @@ class TracedProgram(JaxKernels):
             refuse_outcome_use(used[0], False, self.observed)
             try:
                 without = what_matters(lambda *rows: logs(None, *rows), *rows)[1]
-            except Exception:  # whatever a user's program raises without y: then it has nothing to say there
+            except Exception:
+                # whatever a user's program raises without y: then it has nothing to say there
                 return
             if text.split("let")[-1] == without.split("let")[-1]:
                 return
             arrays = [jnp.asarray(array) for array in (zeros, *rows)]
             pairs = zip(logs(*arrays), logs(None, *arrays[1:]))
-            refuse_outcome_use(False, any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs), self.observed)
+            refuse_outcome_use(
+                False,
+                any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs),
+                self.observed,
+            )
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
-        """Whether a predictor's log-density is the program's; asked where a class of the user's is involved."""
+        """Whether a predictor's log-density is the program's; asked where a class of the user's
+        is involved.
+        """
         with _quiet():
-            return predictor_holds(predictor, self._observed_at, self._log_prob, self.x, self.a, self.dim)
+            return predictor_holds(
+                predictor, self._observed_at, self._log_prob, self.x, self.a, self.dim
+            )
 
     @staticmethod
-    def _lay_out(parameters: list[Record]) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:
-        """Place every array of every parameter in the flat vector; a module is one site with a tree of arrays."""
+    def _lay_out(
+        parameters: list[Record],
+    ) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:
+        """Place every array of every parameter in the flat vector; a module is one site with a
+        tree of arrays.
+        """
         arrays, trees = [], {}
         for site in parameters:
             paths, trees[site.name] = jax.tree_util.tree_flatten_with_path(site.value)
@@ -259,10 +332,19 @@ class TracedProgram(JaxKernels):
                 arrays.append((site.name, suffix, site.kind == "sample", shape, free_shape))
         return (*name_sites(arrays), trees)
 
-    # one pass through the program -------------------------------------------------------------------------------------
+    # one pass through the program -----------------------------------------------------------------
 
-    def run(self, theta: Any, x: Any, a: Any, *, assignment: Mapping[str, Any] | None = None, given: Any = None,
-            key: Any = None, y: Any = "zeros") -> Pass:  # fmt: skip
+    def run(
+        self,
+        theta: Any,
+        x: Any,
+        a: Any,
+        *,
+        assignment: Mapping[str, Any] | None = None,
+        given: Any = None,
+        key: Any = None,
+        y: Any = "zeros",
+    ) -> Pass:
         """Run the program at a flat vector (or at `given` constrained values); traceable by JAX.
 
         What y is does not matter, which `_check_outcome_use` makes sure of.
@@ -270,15 +352,22 @@ class TracedProgram(JaxKernels):
         y = jnp.zeros((x.shape[0], *self.event_shape)) if isinstance(y, str) else y
         model = seed(self.model, jax.random.key(0) if key is None else key)
         with _quiet():
-            fill = _Fill(model, self, theta, self.assignments[0] if assignment is None else assignment, given)
+            fill = _Fill(
+                model, self, theta, self.assignments[0] if assignment is None else assignment, given
+            )
             fill(x, a, y)
         if fill.observed is None:
-            raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
+            raise ModelError(
+                f"the observed site {self.observed!r} was not reached: sites must not "
+                "depend on x, a or y"
+            )
         logs = jnp.asarray(fill.log_prior, float), jnp.asarray(fill.log_jacobian, float)
         return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
 
     def bare(self, given: Mapping[str, Any], x: Any, a: Any) -> Any:
-        """The outcome's distribution at constrained values by site, without the wrappers of plates."""
+        """The outcome's distribution at constrained values by site, without the wrappers of
+        plates.
+        """
         return strip(self.run(None, x, a, given=given).observed)
 
     def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:
@@ -299,13 +388,17 @@ class TracedProgram(JaxKernels):
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
-        parts = tuple((lower if self.known_family else external)(one.observed, shape) for one in passes)
+        parts = tuple(
+            (lower if self.known_family else external)(one.observed, shape) for one in passes
+        )
         if len(parts) == 1:
             return parts[0]
-        weights = jnp.stack([jnp.broadcast_to(jnp.exp(one.log_weight), shape) for one in passes], axis=-1)
+        weights = jnp.stack(
+            [jnp.broadcast_to(jnp.exp(one.log_weight), shape) for one in passes], axis=-1
+        )
         return Density("Mixture", {"probs": weights, "components": parts})
 
-    # names ------------------------------------------------------------------------------------------------------------
+    # names ----------------------------------------------------------------------------------------
 
     def named_leaves(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters by array name; a module's tree given under its site's name is taken apart."""
@@ -315,7 +408,10 @@ class TracedProgram(JaxKernels):
             if group is not None and [site.name for site in group] != [name]:
                 leaves, tree = jax.tree.flatten(value)
                 if tree != self.trees[name]:
-                    raise ParameterError(f"parameter {name!r} must be a tree like the model's, {self.trees[name]}, got {tree}")
+                    raise ParameterError(
+                        f"parameter {name!r} must be a tree like the model's, "
+                        f"{self.trees[name]}, got {tree}"
+                    )
                 named |= {site.name: leaf for site, leaf in zip(group, leaves)}
             else:
                 named[name] = value
@@ -323,4 +419,8 @@ class TracedProgram(JaxKernels):
 
     def constraint_of(self, name: str) -> str:
         """What the program says of a parameter's range."""
-        return next(self._constraints[owner] for owner, group in self.groups.items() if name in [s.name for s in group])
+        return next(
+            self._constraints[owner]
+            for owner, group in self.groups.items()
+            if name in [s.name for s in group]
+        )

@@ -1,7 +1,8 @@
 """Posterior draws of a NumPyro program's flat parameters by NUTS, compiled once a bucket of rows.
 
-The chains run in coordinates z with theta = centre + root @ z, in which the posterior is roughly standard: they then need
-little warm-up. All chains are one compiled function of the padded rows, so that growing data compile again in a new bucket only.
+The chains run in coordinates z with theta = centre + root @ z, in which the posterior is roughly
+standard: they then need little warm-up. All chains are one compiled function of the padded rows, so
+that growing data compile again in a new bucket only.
 
 Axis letters: C chains, S draws of a chain, D flat parameters.
 """
@@ -36,14 +37,27 @@ def run_chains(
 ) -> Chains:
     """C chains of `size` draws each of theta given rows, from starts (C, D) in the coordinates z.
 
-    Parameters without a prior get the weak working prior: without one their posterior might not exist.
+    Parameters without a prior get the weak working prior: without one their posterior might not
+    exist.
     """
     program = cls.program
 
-    def chains(z: Any, words: Any, centre: Any, root: Any, mean: Any, precision: Any, x1: Any, a1: Any, *history: Any) -> Any:
+    def chains(
+        z: Any,
+        words: Any,
+        centre: Any,
+        root: Any,
+        mean: Any,
+        precision: Any,
+        x1: Any,
+        a1: Any,
+        *history: Any,
+    ) -> Any:
         def potential(z: Any) -> Any:
             theta = centre + root @ z
-            prior = program.run(theta, x1, a1).log_prior - 0.5 * jnp.sum(precision * (theta - mean) ** 2)
+            prior = program.run(theta, x1, a1).log_prior - 0.5 * jnp.sum(
+                precision * (theta - mean) ** 2
+            )
             return -(program._sum(theta, *history) + prior)
 
         def one(z: Any, words: Any) -> Any:
@@ -61,6 +75,10 @@ def run_chains(
 
     words = np.random.default_rng([seed, 3]).integers(0, 2**32, (len(starts), 2), dtype=np.uint32)
     fixed = (centre, root, weak.mean, weak.precision, program.x, program.a)
-    theta, diverging = program.call("nuts", chains, starts, words, *fixed, *program.remember(rows), static=(size, warmup))
+    theta, diverging = program.call(
+        "nuts", chains, starts, words, *fixed, *program.remember(rows), static=(size, warmup)
+    )
     theta = np.array(theta, float)
-    return summarised(theta, int(np.sum(diverging)), effective_sample_size(theta), split_gelman_rubin(theta))
+    return summarised(
+        theta, int(np.sum(diverging)), effective_sample_size(theta), split_gelman_rubin(theta)
+    )

@@ -1,8 +1,9 @@
 """NumPyro's SVI as one compiled loop on padded rows.
 
-`SVI.run` once a refit would compile again and again (about a second and dozens of compilations each time). Here the guide
-is initialised once, outside `jit` (inside, it would keep tracers), and one loop over the steps, with the number of steps
-an argument, is compiled for each bucket of rows and used from then on.
+`SVI.run` once a refit would compile again and again (about a second and dozens of compilations each
+time). Here the guide is initialised once, outside `jit` (inside, it would keep tracers), and one
+loop over the steps, with the number of steps an argument, is compiled for each bucket of rows and
+used from then on.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Runner:
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
         program = cls.program
         if len(program.assignments) > 1:
-            raise SettingError("SVI cannot sum out the discrete row latents of this model; use ged.mle()")
+            raise SettingError(
+                "SVI cannot sum out the discrete row latents of this model; use ged.mle()"
+            )
         self.cls, self.program, self.settings = cls, program, settings
         self.latents = [site.name for site in program.sites if site.prior]
         self.params = [name for name, group in program.groups.items() if not group[0].prior]
@@ -89,7 +92,10 @@ class Runner:
         if isinstance(guide, type) and issubclass(guide, AutoGuide):
             return guide(self.model, init_loc_fn=start)
         if isinstance(guide, AutoGuide) or not callable(guide):
-            raise SettingError(f"pass an autoguide's class, not an instance, or a function (x, a, y); got {guide!r}")
+            raise SettingError(
+                "pass an autoguide's class, not an instance, or a function (x, a, "
+                f"y); got {guide!r}"
+            )
         return lambda x, a, y, weights: guide(x, a, y)
 
     def own_sites(self) -> dict[str, tuple[int, ...]] | None:
@@ -98,13 +104,23 @@ class Runner:
             return None
         with _alone():
             found = trace(seed(guide, 0)).get_trace(self.program.x, self.program.a, None)
-        latent = {name: site for name, site in found.items() if site["type"] == "sample" and not site["is_observed"]}
-        return {name: jnp.shape(s["value"]) for name, s in latent.items() if not s["infer"].get("is_auxiliary")}
+        latent = {
+            name: site
+            for name, site in found.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+        return {
+            name: jnp.shape(s["value"])
+            for name, s in latent.items()
+            if not s["infer"].get("is_auxiliary")
+        }
 
-    # the loop ---------------------------------------------------------------------------------------------------------
+    # the loop -------------------------------------------------------------------------------------
 
     def _initialise(self, data: tuple[Any, ...]) -> Any:
-        """Unconstrained starting values of the guide's and the model's `param` sites, found eagerly, once."""
+        """Unconstrained starting values of the guide's and the model's `param` sites, found
+        eagerly, once.
+        """
         if self._start is None:
             svi = SVI(self.model, self.guide, numpyro.optim.Adam(1.0), Trace_ELBO())
             state = svi.init(jax.random.key(self.settings.seed), *data)
@@ -112,7 +128,10 @@ class Runner:
             start = dict(svi.optim.get_params(state.optim_state))
             free = self.cls.initial
             for name in self.params:
-                leaves = [jnp.asarray(free[s.start : s.stop].reshape(s.free_shape)) for s in self.program.groups[name]]
+                leaves = [
+                    jnp.asarray(free[s.start : s.stop].reshape(s.free_shape))
+                    for s in self.program.groups[name]
+                ]
                 start[name] = jax.tree.unflatten(self.program.trees[name], leaves)
             self._start = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start)
         return self._start
@@ -126,7 +145,9 @@ class Runner:
         return total
 
     def _run(self, free: Any, key: Any, steps: Any, mean: Any, precision: Any, *data: Any) -> Any:
-        """Adam from `free`, its rate decaying to a hundredth: the last parameters, the loss averaged over the last tenth."""
+        """Adam from `free`, its rate decaying to a hundredth: the last parameters, the loss
+        averaged over the last tenth.
+        """
         self.compilations += 1  # a Python statement: runs when traced, not when run
         elbo = Trace_ELBO(num_particles=self.settings.particles)
 
@@ -136,7 +157,9 @@ class Runner:
 
         def step(i: Any, carry: Any) -> Any:
             state, tail = carry
-            (value, _), state = adam.eval_and_update(lambda free: (loss(free, jax.random.fold_in(key, i)), None), state)
+            (value, _), state = adam.eval_and_update(
+                lambda free: (loss(free, jax.random.fold_in(key, i)), None), state
+            )
             return state, tail + jnp.where(i >= steps - last, value, 0.0)
 
         adam = numpyro.optim.Adam(lambda i: self.settings.learning_rate * 0.01 ** (i / steps))
@@ -144,40 +167,65 @@ class Runner:
         state, tail = jax.lax.fori_loop(0, steps, step, (adam.init(free), jnp.zeros(())))
         return adam.get_params(state), tail / last
 
-    # what the guide says ----------------------------------------------------------------------------------------------
+    # what the guide says --------------------------------------------------------------------------
 
     def _sample_guide(self, free: Any, keys: Any, x: Any, a: Any, y: Any, weights: Any) -> Any:
         values = self._constrain(free)
 
         def one(key: Any) -> Any:
-            sites = trace(substitute(seed(self.guide, key), data=values)).get_trace(x, a, y, weights)
+            sites = trace(substitute(seed(self.guide, key), data=values)).get_trace(
+                x, a, y, weights
+            )
             drawn = [site for site in sites.values() if site["type"] == "sample"]
-            logs = sum((jnp.sum(site["fn"].log_prob(site["value"])) for site in drawn), jnp.zeros(()))
+            logs = sum(
+                (jnp.sum(site["fn"].log_prob(site["value"])) for site in drawn), jnp.zeros(())
+            )
             return logs, {name: sites[name]["value"] for name in self.latents}
 
         return jax.vmap(one)(keys)
 
     def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws:
         """Draws of every parameter from the guide, and their log density there."""
-        x, a = jnp.asarray(self.program.x), jnp.asarray(self.program.a)  # parameters do not depend on the rows
+        # parameters do not depend on the rows
+        x, a = jnp.asarray(self.program.x), jnp.asarray(self.program.a)
         with _alone():
             y = jnp.zeros((1, *self.program.event_shape), int if self.program.discrete else float)
             free = jax.tree.map(jnp.asarray, dict(state))
             values = self._constrain(free)
             own = {name: values[name] for name in self.params}
-            logs, drawn = self._draw(free, jax.random.split(jax.random.key(seed), size), x, a, y, jnp.ones(1))
-            spread = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), own)
-        return GuideDraws({**spread, **drawn}, None if own or self.settings.guide == "delta" else np.asarray(logs))
+            logs, drawn = self._draw(
+                free, jax.random.split(jax.random.key(seed), size), x, a, y, jnp.ones(1)
+            )
+            spread = jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), own
+            )
+        return GuideDraws(
+            {**spread, **drawn}, None if own or self.settings.guide == "delta" else np.asarray(logs)
+        )
 
-    def fit(self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int) -> GuideFit:
+    def fit(
+        self,
+        rows: Rows,
+        weights: np.ndarray | None,
+        prior: Any,
+        state: Mapping[str, Any] | None,
+        steps: int,
+    ) -> GuideFit:
         x, a, y, w = rows.padded(weights)
         with _alone():
-            data = (jnp.asarray(x), jnp.asarray(a), jnp.asarray(y, int if self.program.discrete else float), jnp.asarray(w))
+            data = (
+                jnp.asarray(x),
+                jnp.asarray(a),
+                jnp.asarray(y, int if self.program.discrete else float),
+                jnp.asarray(w),
+            )
             free = self._initialise(data)
             if state is not None and _shapes(state) == _shapes(free):
                 free = jax.tree.map(jnp.asarray, dict(state))
             key = jax.random.key(self.settings.seed)
-            free, loss = self._loop(free, key, steps, jnp.asarray(prior.mean), jnp.asarray(prior.precision), *data)
+            free, loss = self._loop(
+                free, key, steps, jnp.asarray(prior.mean), jnp.asarray(prior.precision), *data
+            )
             values = self._constrain(free)
             location = self._location(values, {name: values[name] for name in self.params})
         after, draws = jax.tree.map(np.asarray, free), None
@@ -190,7 +238,14 @@ class Runner:
             return dict(own)
         if not isinstance(self.guide, AutoGuide):
             return None
-        return {**own, **{name: value for name, value in self.guide.median(values).items() if name in self.latents}}
+        return {
+            **own,
+            **{
+                name: value
+                for name, value in self.guide.median(values).items()
+                if name in self.latents
+            },
+        }
 
 
 def _shapes(tree: Any) -> Any:

@@ -1,7 +1,8 @@
 """A user's program as a density class: the checks and shapes that both backends share.
 
-`ProgramClass` validates what comes in, speaks NumPy float64, and hands clean arrays to a backend's traced program, which
-does the arithmetic. Axis letters: M parameter settings, n rows, D flat parameters.
+`ProgramClass` validates what comes in, speaks NumPy float64, and hands clean arrays to a backend's
+traced program, which does the arithmetic. Axis letters: M parameter settings, n rows, D flat
+parameters.
 """
 
 from __future__ import annotations
@@ -48,11 +49,14 @@ if TYPE_CHECKING:
     from gedppl.learning.learner import Learner
     from gedppl.programs.guides import GuideRunner, GuideSettings
 
-ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()  # by token: many tasks bring the same class, it is compiled once
+# by token: many tasks bring the same class, it is compiled once
+ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()
 MOST_ARRIVED = 16
 
 
-def _arrived(token: str, model: Any, init: Params, bounds: Mapping[str, Any], rows: tuple[Any, Any] | None) -> ProgramClass:
+def _arrived(
+    token: str, model: Any, init: Params, bounds: Mapping[str, Any], rows: tuple[Any, Any] | None
+) -> ProgramClass:
     """A class that came from another process, or its copy that came before."""
     with LOCK:
         known = ARRIVED.pop(token, None)
@@ -68,7 +72,9 @@ def _arrived(token: str, model: Any, init: Params, bounds: Mapping[str, Any], ro
 
 
 class ProgramClass:
-    """The class of conditional densities that a NumPyro or Pyro program describes. See `gedppl.density_class`."""
+    """The class of conditional densities that a NumPyro or Pyro program describes. See
+    `gedppl.density_class`.
+    """
 
     def __init__(
         self,
@@ -85,20 +91,29 @@ class ProgramClass:
         self._known_actions: set[int] = set()
         self._token: str | None = None
         self._in_v: Any = None
-        self.guide_loops: dict[GuideSettings, GuideRunner] = {}  # of SVI: they hold what was compiled
+        # of SVI: they hold what was compiled
+        self.guide_loops: dict[GuideSettings, GuideRunner] = {}
         if example is not None:
             self.trace(*example)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For other processes: the model and its declaration travel, compiled functions stay behind."""
+        """For other processes: the model and its declaration travel, compiled functions stay
+        behind.
+        """
         self._token = self._token or uuid.uuid4().hex
-        rows = None if self._program is None else (np.asarray(self._program.x), np.asarray(self._program.a))
+        rows = (
+            None
+            if self._program is None
+            else (np.asarray(self._program.x), np.asarray(self._program.a))
+        )
         return _arrived, (self._token, self.model, self._init, self._declared_bounds, rows)
 
-    # tracing ----------------------------------------------------------------------------------------------------------
+    # tracing --------------------------------------------------------------------------------------
 
     def trace(self, x: Any, a: Any) -> ProgramClass:
-        """Find out the backend and the parameters by running the model on these rows; a second call does nothing."""
+        """Find out the backend and the parameters by running the model on these rows; a second
+        call does nothing.
+        """
         if self._program is None:
             x, a = self._check_rows(x, a)
             if len(a) == 0:
@@ -128,7 +143,8 @@ class ProgramClass:
         """The backend's traced program."""
         if self._program is None:
             raise ModelError(
-                "the model has not been run yet, so its parameters are unknown: pass example=(x, a) to density_class, "
+                "the model has not been run yet, so its parameters are unknown: pass example=(x, "
+                "a) to density_class, "
                 "or call .trace(x, a) first"
             )
         return self._program
@@ -163,7 +179,9 @@ class ProgramClass:
     def moving_support(self) -> bool:
         return bool(self.program.moving_support)
 
-    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+    def visit(
+        self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]
+    ) -> T:
         return parametric(self)
 
     def own_learner(self, delta: float) -> Learner | None:
@@ -186,12 +204,15 @@ class ProgramClass:
 
     @property
     def seen(self) -> Seen | None:
-        """What the data see of the parameters, v = h(theta), where the predictor is affine in v and not in theta itself.
+        """What the data see of the parameters, v = h(theta), where the predictor is affine in v and
+        not in theta itself.
 
-        Also where it is affine in theta, but in fewer parameters than there are: a centred hierarchy's scales are seen by no row,
-        and a fit without them has no funnel to fall into.
+        Also where it is affine in theta, but in fewer parameters than there are: a centred
+        hierarchy's scales are seen by no row, and a fit without them has no funnel to fall into.
         """
-        constrained = any(np.isfinite(side) for ends in self.program.ranges.values() for side in ends)
+        constrained = any(
+            np.isfinite(side) for ends in self.program.ranges.values() for side in ends
+        )
         found = self.program.seen if constrained or not self._is_affine else None
         if not isinstance(found, Seen) or (self._is_affine and found.dim >= self.dim):
             return None
@@ -199,7 +220,9 @@ class ProgramClass:
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why no predictor is proved affine, and at which line of the program; None where one is."""
+        """Why no predictor is proved affine, and at which line of the program; None where one
+        is.
+        """
         found = None if self._is_affine else self.program.seen
         return found if isinstance(found, Refusal) else None
 
@@ -231,13 +254,25 @@ class ProgramClass:
 
     def _repr_html_(self) -> str:
         known = self._program is not None
-        sites = {f"parameter {site.name!r}": f"shape {tuple(site.shape)}" for site in self.sites} if known else {}
-        return as_html(repr(self), sites | {"bounds": self.exactness if known else "known once rows were seen, or give example="})
+        sites = (
+            {f"parameter {site.name!r}": f"shape {tuple(site.shape)}" for site in self.sites}
+            if known
+            else {}
+        )
+        return as_html(
+            repr(self),
+            sites
+            | {
+                "bounds": self.exactness if known else "known once rows were seen, or give example="
+            },
+        )
 
-    # parameters -------------------------------------------------------------------------------------------------------
+    # parameters -----------------------------------------------------------------------------------
 
     def flatten(self, params: Params) -> np.ndarray:
-        """The flat unconstrained vector of named constrained values: (D,), or (M, D) if each has a leading axis M."""
+        """The flat unconstrained vector of named constrained values: (D,), or (M, D) if each has
+        a leading axis M.
+        """
         return self._flatten(self.program, self._named_leaves(self.program, params))
 
     @staticmethod
@@ -246,7 +281,9 @@ class ProgramClass:
         known = [site.name for site in program.sites]
         unknown = sorted(set(named) - set(known))
         if unknown:
-            raise ParameterError(f"the model has no parameter {unknown[0]!r}; its parameters are {known}")
+            raise ParameterError(
+                f"the model has no parameter {unknown[0]!r}; its parameters are {known}"
+            )
         return named
 
     @staticmethod
@@ -254,12 +291,16 @@ class ProgramClass:
         arrays, leading = {}, set()
         for site in program.sites:
             if site.name not in values:
-                raise ParameterError(f"parameter {site.name!r} is missing; the model needs {[s.name for s in program.sites]}")
+                raise ParameterError(
+                    f"parameter {site.name!r} is missing; the model needs "
+                    f"{[s.name for s in program.sites]}"
+                )
             array = np.asarray(values[site.name], float)
             extra = array.ndim - len(site.shape)
             if extra not in (0, 1) or array.shape[extra:] != site.shape:
                 raise ParameterError(
-                    f"parameter {site.name!r} has shape {array.shape}, but the model gives it shape {site.shape} "
+                    f"parameter {site.name!r} has shape {array.shape}, but the model gives it "
+                    f"shape {site.shape} "
                     f"(or (M, *{site.shape}) for M settings at once)"
                 )
             if not np.isfinite(array).all():
@@ -267,18 +308,24 @@ class ProgramClass:
             leading.add(array.shape[:extra])
             arrays[site.name] = array if extra else array[None]
         if len(leading) > 1:
-            raise ParameterError(f"either every parameter has a leading axis M or none has, with one M; got {sorted(leading)}")
+            raise ParameterError(
+                "either every parameter has a leading axis M or none has, with "
+                f"one M; got {sorted(leading)}"
+            )
         theta = program.unconstrain(arrays)
         for site in program.sites:
             if not np.isfinite(theta[:, site.start : site.stop]).all():
                 raise ParameterError(
-                    f"parameter {site.name!r} = {np.asarray(values[site.name])} lies outside its constraint "
+                    f"parameter {site.name!r} = {np.asarray(values[site.name])} lies outside its "
+                    "constraint "
                     f"{program.constraint_of(site.name)}, or on its edge: move it inside"
                 )
         return theta if any(leading) else theta[0]
 
     def unflatten(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Named constrained values of a flat vector (D,), or with a leading axis those of each row of (M, D)."""
+        """Named constrained values of a flat vector (D,), or with a leading axis those of each
+        row of (M, D).
+        """
         settings, single = self._settings(theta)
         values = self.program.constrain(settings)
         found = {name: value[0] for name, value in values.items()} if single else values
@@ -288,14 +335,17 @@ class ProgramClass:
         theta = np.asarray(theta, float)
         if theta.ndim not in (1, 2) or theta.shape[-1] != self.dim:
             raise ParameterError(
-                f"theta has shape {theta.shape}, but this class has D = {self.dim} flat parameters: pass (D,) or (M, D)"
+                f"theta has shape {theta.shape}, but this class has D = {self.dim} flat "
+                "parameters: pass (D,) or (M, D)"
             )
         return (theta[None], True) if theta.ndim == 1 else (theta, False)
 
     def _one(self, theta: Any) -> np.ndarray:
         settings, single = self._settings(theta)
         if not single:
-            raise ParameterError(f"one flat vector ({self.dim},) is needed here, got shape {settings.shape}")
+            raise ParameterError(
+                f"one flat vector ({self.dim},) is needed here, got shape {settings.shape}"
+            )
         return settings[0]
 
     def inside(self, theta: np.ndarray) -> np.ndarray:
@@ -315,7 +365,9 @@ class ProgramClass:
 
     def with_bounds(self, bounds: Mapping[str, Any]) -> ProgramClass:
         """The same model, declared within these bounds instead."""
-        return ProgramClass(self.model, init=self._init, bounds=bounds, example=(self.program.x, self.program.a))
+        return ProgramClass(
+            self.model, init=self._init, bounds=bounds, example=(self.program.x, self.program.a)
+        )
 
     @property
     def bounds(self) -> dict[str, Any]:
@@ -324,13 +376,17 @@ class ProgramClass:
         return dict(self._bounds)
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
-        """Log prior density in the unconstrained space (Jacobian included); `param` sites add 0. () or (M,)."""
+        """Log prior density in the unconstrained space (Jacobian included); `param` sites add 0.
+        () or (M,).
+        """
         settings, single = self._settings(theta)
         out = self.program.log_prior(settings)
         return out[0] if single else out
 
     def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
-        """Log volume of the transforms from theta (M, D) to constrained values, over `sample` sites: (M,)."""
+        """Log volume of the transforms from theta (M, D) to constrained values, over `sample`
+        sites: (M,).
+        """
         return self.program.log_jacobian(self._settings(theta)[0])
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -338,24 +394,33 @@ class ProgramClass:
         return self.program.log_prior_grad_hessian(self._one(theta))
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
-        """n draws (n, D) from the prior; `param` coordinates are standard normal around `initial`."""
+        """n draws (n, D) from the prior; `param` coordinates are standard normal around
+        `initial`.
+        """
         return self.program.draw_prior(int(n), int(seed), self.initial).view(Drawn)
 
-    # rows -------------------------------------------------------------------------------------------------------------
+    # rows -----------------------------------------------------------------------------------------
 
     def _check_rows(self, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
         x, raw = np.asarray(x, float), np.asarray(a)
         if x.ndim != 2 or raw.ndim != 1 or len(x) != len(raw):
-            raise ShapeError(f"x must be (n, dx) and a (n,) with one n, got {x.shape} and {raw.shape}")
+            raise ShapeError(
+                f"x must be (n, dx) and a (n,) with one n, got {x.shape} and {raw.shape}"
+            )
         if not np.isfinite(x).all():
             row = int(np.argmax(~np.isfinite(x).all(axis=1)))
-            raise NotFiniteError(f"x must be finite, got {x[row]} in row {row}: impute or drop the row before")
-        actions = raw.astype(np.int64) if raw.dtype.kind in "biuf" and np.isfinite(raw).all() else None
+            raise NotFiniteError(
+                f"x must be finite, got {x[row]} in row {row}: impute or drop the row before"
+            )
+        actions = (
+            raw.astype(np.int64) if raw.dtype.kind in "biuf" and np.isfinite(raw).all() else None
+        )
         if actions is None or (actions != raw).any() or (actions < 0).any():
             raise ActionRangeError(f"actions must be whole numbers 0, 1, ..., got {raw}")
         if self._program is not None and x.shape[1] != self._width:
             raise ContextWidthError(
-                f"contexts have {self._width} columns here (as in the rows the model was first run on), got {x.shape[1]}"
+                f"contexts have {self._width} columns here (as in the rows the model was first run "
+                f"on), got {x.shape[1]}"
             )
         return x, actions
 
@@ -373,7 +438,9 @@ class ProgramClass:
         return counts_trials(self.program.outline_density)
 
     def _check_trials(self, x: np.ndarray, a: np.ndarray) -> None:
-        """Numbers of trials come from the rows in some programs: log-densities take any number, outcomes do not."""
+        """Numbers of trials come from the rows in some programs: log-densities take any number,
+        outcomes do not.
+        """
         if not len(a) or not self._counts_trials:
             return
         for trials in trials_of(self.program.density(self._initial[None], x, a, True)):
@@ -381,12 +448,15 @@ class ProgramClass:
             if wrong.any():
                 row = int(np.argmax(wrong.reshape(len(a), -1).any(axis=1)))
                 raise TrialsError(
-                    f"row {row} has {trials[row]} trials, but a number of trials is a whole number 0, 1, 2, ...: "
+                    f"row {row} has {trials[row]} trials, but a number of trials is a whole number "
+                    "0, 1, 2, ...: "
                     "round total_count in the model, or mend the context it is read from"
                 )
 
     def _check_actions(self, x: np.ndarray, a: np.ndarray) -> None:
-        """Run each action number once in a mode that notices indices past the end: JAX would clamp them silently."""
+        """Run each action number once in a mode that notices indices past the end: JAX would
+        clamp them silently.
+        """
         new = set(np.unique(a).tolist()) - self._known_actions
         for action in sorted(new):
             row = int(np.argmax(a == action))
@@ -418,25 +488,33 @@ class ProgramClass:
             )
         if not np.isfinite(y).all():
             row = int(np.argmax(~np.isfinite(y.reshape(len(y), -1)).all(axis=1)))
-            raise NotFiniteError(f"y must be finite, got {y[row]} in row {row}: drop the row or wait for its outcome")
+            raise NotFiniteError(
+                f"y must be finite, got {y[row]} in row {row}: drop the row or wait for its outcome"
+            )
         return x, a, y
 
     def supports(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(n,) bool: whether some parameter may give each outcome a positive density; rows as `check_shapes` leaves them."""
+        """(n,) bool: whether some parameter may give each outcome a positive density; rows as
+        `check_shapes` leaves them.
+        """
         return self.program.in_support(self._initial, x, a, y) if len(a) else np.ones(0, bool)
 
     def _on_rows(self, rows: Rows) -> Rows:
-        """The rows, each checked once: a history only grows, so what was checked in a shorter one stays checked."""
+        """The rows, each checked once: a history only grows, so what was checked in a shorter
+        one stays checked.
+        """
         if rows.n and not (self.traced and self.program.knows(rows)):
             done = self.program.known_part(rows) if self.traced else 0
             self.check_outcomes(rows.x[done:], rows.a[done:], rows.y[done:])
             self.program.remember(rows)
         return rows
 
-    # the density ------------------------------------------------------------------------------------------------------
+    # the density ----------------------------------------------------------------------------------
 
     def density(self, params: Params, x: Any, a: Any) -> Density:
-        """The outcome's density at named parameters: a batch (n,), or (M, n) if every parameter has a leading axis M."""
+        """The outcome's density at named parameters: a batch (n,), or (M, n) if every parameter
+        has a leading axis M.
+        """
         x, a = self._ready(x, a)
         return self.density_at(self.flatten(params), x, a)
 
@@ -462,20 +540,26 @@ class ProgramClass:
         return self.program.score(self._one(theta), x, a, y)
 
     def information(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
-        """Observed information at theta (D,), minus the Hessian of the summed log-likelihood: (D, D)."""
+        """Observed information at theta (D,), minus the Hessian of the summed log-likelihood:
+        (D, D).
+        """
         x, a, y = self.check_outcomes(x, a, y)
         return -self.total_hessian(theta, Rows.of(x, a, y))
 
-    # the compiled kernels ---------------------------------------------------------------------------------------------
+    # the compiled kernels -------------------------------------------------------------------------
 
     def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> np.ndarray:
-        """Weighted sum of the log-likelihood over rows: theta (M, D) -> (M,). weights (n,), 1 by default."""
+        """Weighted sum of the log-likelihood over rows: theta (M, D) -> (M,). weights (n,), 1 by
+        default.
+        """
         rows = self._on_rows(rows)
         settings, single = self._settings(theta)
         out = self.program.total(settings, rows, weights) if rows.n else np.zeros(len(settings))
         return out[0] if single else out
 
-    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def total_grad(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The same with its gradient: (M,), (M, D)."""
         rows = self._on_rows(rows)
         settings, single = self._settings(theta)
@@ -485,11 +569,17 @@ class ProgramClass:
             value, grad = np.zeros(len(settings)), np.zeros(settings.shape)
         return (value[0], grad[0]) if single else (value, grad)
 
-    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None) -> np.ndarray:
+    def total_hessian(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
+    ) -> np.ndarray:
         """Hessian of the weighted sum at theta (D,): (D, D)."""
         rows = self._on_rows(rows)
         theta = self._one(theta)
-        return self.program.total_hessian(theta, rows, weights) if rows.n else np.zeros((self.dim, self.dim))
+        return (
+            self.program.total_hessian(theta, rows, weights)
+            if rows.n
+            else np.zeros((self.dim, self.dim))
+        )
 
     def values(self, functional: Any, theta: np.ndarray, x: Any, a: Any) -> np.ndarray:
         """The functional at theta (M, D) and rows: (M, n); at theta (D,): (n,)."""
@@ -498,10 +588,15 @@ class ProgramClass:
         out = self.program.values(functional, settings, x, a)
         return out[0] if single else out
 
-    def values_grad(self, functional: Any, theta: np.ndarray, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
+    def values_grad(
+        self, functional: Any, theta: np.ndarray, x: Any, a: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Row i at its own theta[i] (n, D): the functional (n,) and its gradient (n, D)."""
         x, a = self._ready(x, a)
         settings, single = self._settings(theta)
         if single or len(settings) != len(a):
-            raise ParameterError(f"values_grad needs one setting a row: theta ({len(a)}, {self.dim}), got {np.shape(theta)}")
+            raise ParameterError(
+                f"values_grad needs one setting a row: theta ({len(a)}, "
+                f"{self.dim}), got {np.shape(theta)}"
+            )
         return self.program.values_grad(functional, settings, x, a)

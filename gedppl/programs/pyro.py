@@ -1,8 +1,9 @@
-"""A Pyro program, run with its parameters filled in: sites, priors, and the observed distribution as torch functions.
+"""A Pyro program, run with its parameters filled in: sites, priors, and the observed distribution
+as torch functions.
 
-Nothing of Pyro's or torch's global state is changed for good: the parameter store is scoped, the default dtype and the
-random state are put back, and modules are never written to. A module's parameters are swapped for ours while its
-operations run, which also lifts it to float64.
+Nothing of Pyro's or torch's global state is changed for good: the parameter store is scoped, the
+default dtype and the random state are put back, and modules are never written to. A module's
+parameters are swapped for ours while its operations run, which also lifts it to float64.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from gedppl.density import Density
 from gedppl.errors import ModelError, SiteClashError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
-from gedppl.programs.checks import Record, analyse, assignments, is_discrete, name_sites, refuse_outcome_use
+from gedppl.programs.checks import (
+    Record,
+    analyse,
+    assignments,
+    is_discrete,
+    name_sites,
+    refuse_outcome_use,
+)
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
@@ -39,7 +47,9 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 class LowerCholeskyTransform(transforms.Transform):
-    """A vector as a lower triangular matrix with positive diagonal, in NumPyro's order; torch has no bijection for it."""
+    """A vector as a lower triangular matrix with positive diagonal, in NumPyro's order; torch
+    has no bijection for it.
+    """
 
     domain = constraints.real_vector
     codomain = constraints.lower_cholesky
@@ -50,12 +60,16 @@ class LowerCholeskyTransform(transforms.Transform):
         rows, columns = torch.tril_indices(d, d, -1)
         place = torch.zeros(x.shape[-1] - d, d, d, dtype=x.dtype)
         place[torch.arange(len(rows)), rows, columns] = 1.0
-        return torch.einsum("...k,kij->...ij", x[..., :-d], place) + torch.diag_embed(torch.exp(x[..., -d:]))
+        return torch.einsum("...k,kij->...ij", x[..., :-d], place) + torch.diag_embed(
+            torch.exp(x[..., -d:])
+        )
 
     def _inverse(self, y: torch.Tensor) -> torch.Tensor:
         d = y.shape[-1]
         rows, columns = torch.tril_indices(d, d, -1)
-        return torch.cat([y[..., rows, columns], torch.log(torch.diagonal(y, dim1=-2, dim2=-1))], dim=-1)
+        return torch.cat(
+            [y[..., rows, columns], torch.log(torch.diagonal(y, dim1=-2, dim2=-1))], dim=-1
+        )
 
     def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x[..., -y.shape[-1] :].sum(-1)
@@ -79,35 +93,51 @@ def biject_to(constraint: Any) -> Any:
         return torch_biject_to(constraint)
     except NotImplementedError:
         raise ModelError(
-            f"torch knows no bijection from the real numbers to the constraint {constraint}: write the parameter as a "
-            "function of one with a simpler constraint (real, positive, interval, simplex, lower_cholesky)"
+            f"torch knows no bijection from the real numbers to the constraint {constraint}: write "
+            "the parameter as a "
+            "function of one with a simpler constraint (real, positive, interval, simplex, "
+            "lower_cholesky)"
         ) from None
 
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
-_WRITES = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__idiv__")
+_WRITES = (
+    "__setitem__",
+    "__iadd__",
+    "__isub__",
+    "__imul__",
+    "__itruediv__",
+    "__ipow__",
+    "__idiv__",
+)
 
 
 class _Swap(TorchFunctionMode):
-    """Operations see our values in place of a module's own parameters, and float64 in place of narrower floats."""
+    """Operations see our values in place of a module's own parameters, and float64 in place of
+    narrower floats.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.values: dict[int, torch.Tensor] = {}
 
     def put(self, msg: Any, value: torch.Tensor) -> None:
-        """A module registers its parameters as initial values of `param` sites: from now on they mean our value."""
+        """A module registers its parameters as initial values of `param` sites: from now on they
+        mean our value.
+        """
         for part in msg["args"]:
             if isinstance(part, torch.nn.Parameter):
                 self.values[id(part)] = value
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name == "_is_all_true":  # a distribution made outside validates its values: ours are checked at the door
+        # a distribution made outside validates its values: ours are checked at the door
+        if name == "_is_all_true":
             return True
         if func == torch.Tensor.requires_grad.__get__:  # must see the tensor itself
             return func(*args, **(kwargs or {}))
-        widen = name != "__get__"  # an attribute of a tensor, such as its transpose, is widened when it is used
+        # an attribute of a tensor, such as its transpose, is widened when it is used
+        widen = name != "__get__"
         swapped = {key: self._swapped(value, widen) for key, value in (kwargs or {}).items()}
         writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
         target = args[:1] if writes else ()  # a widened copy would take the write, and be dropped
@@ -133,7 +163,9 @@ def _quiet() -> Iterator[_Swap]:
 
 @contextmanager
 def _plain() -> Iterator[None]:
-    """One thread at a time; new tensors are float64; no validation, because values are checked at the door, in NumPy."""
+    """One thread at a time; new tensors are float64; no validation, because values are checked
+    at the door, in NumPy.
+    """
     with LOCK, pyro.validation_enabled(False):
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
@@ -155,16 +187,22 @@ class _Recorder(Messenger):
     def _pyro_post_param(self, msg: Any) -> None:
         name = msg["name"]
         for part in msg["args"]:
-            if isinstance(part, torch.nn.Parameter) and self.registered.setdefault(id(part), name) != name:
+            if (
+                isinstance(part, torch.nn.Parameter)
+                and self.registered.setdefault(id(part), name) != name
+            ):
                 raise SiteClashError(
-                    f"one parameter of a module is registered twice, as {self.registered[id(part)]!r} and as {name!r}; "
+                    "one parameter of a module is registered twice, as "
+                    f"{self.registered[id(part)]!r} and as {name!r}; "
                     "a PyroModule registers its own: leave pyro.module(...) out"
                 )
         value = msg["value"].detach().double()
         self.swap.put(msg, value)
         msg["value"] = value
         constraint = pyro.get_param_store().get_state()["constraints"].get(name, constraints.real)
-        self.records.append(Record(name, "param", value=value, shapes=(tuple(value.shape),), constraint=constraint))
+        self.records.append(
+            Record(name, "param", value=value, shapes=(tuple(value.shape),), constraint=constraint)
+        )
 
     def _pyro_post_sample(self, msg: Any) -> None:
         name, fn, value = msg["name"], msg["fn"], msg["value"]
@@ -176,13 +214,19 @@ class _Recorder(Messenger):
         elif not msg["infer"].get("_deterministic"):
             self.records.append(
                 Record(
-                    name, "sample", value=value, fn=fn, observed=msg["is_observed"],
+                    name,
+                    "sample",
+                    value=value,
+                    fn=fn,
+                    observed=msg["is_observed"],
                     scaled=not (isinstance(msg["scale"], int | float) and msg["scale"] == 1),
                     masked=is_masked(fn) or not (msg["mask"] is None or msg["mask"] is True),
-                    discrete=is_discrete(fn), outcomes=None if msg["is_observed"] else _outcomes(fn),
-                    shapes=(tuple(value.shape),), constraint=fn.support,
+                    discrete=is_discrete(fn),
+                    outcomes=None if msg["is_observed"] else _outcomes(fn),
+                    shapes=(tuple(value.shape),),
+                    constraint=fn.support,
                 )
-            )  # fmt: skip
+            )
 
 
 def _outcomes(fn: Any) -> np.ndarray | None:
@@ -211,7 +255,8 @@ def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exce
         try:
             with recorder:
                 model(_tensor(x), _tensor(a), placeholder)
-        except Exception as failure:  # whatever a user's program raises; the caller decides what it means
+        except Exception as failure:
+            # whatever a user's program raises; the caller decides what it means
             return recorder.records, failure
         for site in recorder.records:
             site.sees_y = site.value is placeholder
@@ -219,9 +264,18 @@ def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exce
 
 
 class _Fill(Messenger):
-    """Fills parameters from a flat vector and discrete row latents from an assignment; keeps priors and the outcome."""
+    """Fills parameters from a flat vector and discrete row latents from an assignment; keeps
+    priors and the outcome.
+    """
 
-    def __init__(self, program: TracedProgram, swap: _Swap, theta: Any, assignment: Mapping[str, Any], given: Any) -> None:
+    def __init__(
+        self,
+        program: TracedProgram,
+        swap: _Swap,
+        theta: Any,
+        assignment: Mapping[str, Any],
+        given: Any,
+    ) -> None:
         super().__init__()
         self.program, self.swap, self.theta = program, swap, theta
         self.assignment, self.given = assignment, given
@@ -263,7 +317,9 @@ class _Fill(Messenger):
             msg["value"], msg["done"] = value.clone(), True
 
     def _leaf(self, site: Site, transform: Any, drawn: Any) -> tuple[Any, Any]:
-        """The constrained and unconstrained value of one array: from theta, given by name, or drawn."""
+        """The constrained and unconstrained value of one array: from theta, given by name, or
+        drawn.
+        """
         value = self.given[site.name] if isinstance(self.given, Mapping) else drawn
         if value is None:
             free = self.theta[site.start : site.stop].reshape(site.free_shape)
@@ -315,17 +371,28 @@ class TracedProgram(TorchKernels):
         self.support_name = str(outline.observed_fn.support)
         self._check_outcome_use()
         found = [self._identify(assignment) for assignment in self.assignments]
-        self.known_family, self.packaged = all(one.known for one in found), all(one.packaged for one in found)
+        self.known_family, self.packaged = (
+            all(one.known for one in found),
+            all(one.packaged for one in found),
+        )
 
-    # what is observed: by what it does, not by its name ---------------------------------------------------------------
+    # what is observed: by what it does, not by its name -------------------------------------------
 
     def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
-        return self.run(_tensor(theta), _tensor(self.x), _tensor(self.a), assignment=assignment).observed
+        return self.run(
+            _tensor(theta), _tensor(self.x), _tensor(self.a), assignment=assignment
+        ).observed
 
     def _identify(self, assignment: Mapping[str, Any]) -> Identity:
         with _plain(), torch.no_grad():
             outline = self._observed_at(np.zeros(self.dim), assignment)
-            return identify(outline, lambda theta: self._observed_at(theta, assignment), _log_prob, self.dim, len(self.a))
+            return identify(
+                outline,
+                lambda theta: self._observed_at(theta, assignment),
+                _log_prob,
+                self.dim,
+                len(self.a),
+            )
 
     def _check_outcome_use(self) -> None:
         """Refuse a program in which y does more than to be observed."""
@@ -340,53 +407,90 @@ class TracedProgram(TorchKernels):
         def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
             one = self.run(theta, x, a, y=y)
             with _plain():
-                return [one.observed.log_prob(value), one.log_prior, torch.as_tensor(one.log_weight)]
+                return [
+                    one.observed.log_prob(value),
+                    one.log_prior,
+                    torch.as_tensor(one.log_weight),
+                ]
 
         def differs(y: Any) -> bool:
             pairs = zip(logs(zeros, *rows), logs(y, *rows))
-            return any(looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs)
+            return any(
+                looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs
+            )
 
         try:
             depends = any(level is not Level.FREE for level in levels(logs, zeros, *rows))
-        except RuntimeError:  # the program looks at values while it runs, so it has no fixed graph: look at values too
+        except RuntimeError:
+            # the program looks at values while it runs, so it has no fixed graph: look at values
+            # too
             depends = differs(zeros + 1.0)
         refuse_outcome_use(depends, False, self.observed)
         try:
             other = differs(None)
-        except Exception:  # whatever a user's program raises without y: then it has nothing to say there
+        except Exception:
+            # whatever a user's program raises without y: then it has nothing to say there
             return
         refuse_outcome_use(False, other, self.observed)
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
-        """Whether a predictor's log-density is the program's; asked where a class of the user's is involved."""
+        """Whether a predictor's log-density is the program's; asked where a class of the user's
+        is involved.
+        """
         with _plain(), torch.no_grad():
-            return predictor_holds(predictor, self._observed_at, _log_prob, self.x, self.a, self.dim)
+            return predictor_holds(
+                predictor, self._observed_at, _log_prob, self.x, self.a, self.dim
+            )
 
-    # one pass through the program -------------------------------------------------------------------------------------
+    # one pass through the program -----------------------------------------------------------------
 
-    def run(self, theta: Any, x: Any, a: Any, *, assignment: Mapping[str, Any] | None = None, given: Any = None,
-            y: Any = "zeros") -> Pass:  # fmt: skip
-        """Run the program at a flat vector (or at `given` constrained values); works inside torch.func transforms.
+    def run(
+        self,
+        theta: Any,
+        x: Any,
+        a: Any,
+        *,
+        assignment: Mapping[str, Any] | None = None,
+        given: Any = None,
+        y: Any = "zeros",
+    ) -> Pass:
+        """Run the program at a flat vector (or at `given` constrained values); works inside
+        torch.func transforms.
 
         What y is does not matter, which `_check_outcome_use` makes sure of.
         """
-        y = torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64) if isinstance(y, str) else y
+        y = (
+            torch.zeros((x.shape[0], *self.event_shape), dtype=torch.float64)
+            if isinstance(y, str)
+            else y
+        )
         with _quiet() as swap:
-            fill = _Fill(self, swap, theta, self.assignments[0] if assignment is None else assignment, given)
+            fill = _Fill(
+                self, swap, theta, self.assignments[0] if assignment is None else assignment, given
+            )
             with fill:
                 self.model(x, a, y)
         if fill.observed is None:
-            raise ModelError(f"the observed site {self.observed!r} was not reached: sites must not depend on x, a or y")
+            raise ModelError(
+                f"the observed site {self.observed!r} was not reached: sites must not "
+                "depend on x, a or y"
+            )
         log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
-        return Pass(fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free)
+        return Pass(
+            fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free
+        )
 
     def bare(self, given: Mapping[str, Any] | None, x: Any, a: Any) -> Any:
-        """The outcome's distribution at constrained values by site (None: at theta = 0), without the wrappers of plates."""
+        """The outcome's distribution at constrained values by site (None: at theta = 0), without
+        the wrappers of plates.
+        """
         theta = torch.zeros(self.dim, dtype=torch.float64) if given is None else None
         return strip(self.run(theta, x, a, given=given).observed)
 
     def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any, given: Any = None) -> Any:
-        """log p(y_i | x_i, a_i, theta), (n,), or at `given` constrained values; discrete row latents summed out."""
+        """log p(y_i | x_i, a_i, theta), (n,), or at `given` constrained values; discrete row
+        latents summed out.
+        """
         terms = []
         for assignment in self.assignments:
             one = self.run(theta, x, a, assignment=assignment, given=given)
@@ -403,27 +507,36 @@ class TracedProgram(TorchKernels):
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
-        parts = tuple((lower if self.known_family else external)(one.observed, shape) for one in passes)
+        parts = tuple(
+            (lower if self.known_family else external)(one.observed, shape) for one in passes
+        )
         if len(parts) == 1:
             return parts[0]
         weights = torch.stack([torch.exp(one.log_weight).expand(shape) for one in passes], dim=-1)
         return Density("Mixture", {"probs": weights, "components": parts})
 
-    # what is asked once -----------------------------------------------------------------------------------------------
+    # what is asked once ---------------------------------------------------------------------------
 
     def named_leaves(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters by name; tensors become arrays."""
-        return {name: np.asarray(value.detach() if isinstance(value, torch.Tensor) else value) for name, value in params.items()}
+        return {
+            name: np.asarray(value.detach() if isinstance(value, torch.Tensor) else value)
+            for name, value in params.items()
+        }
 
     def constraint_of(self, name: str) -> Any:
         return self._constraints[name]
 
     def default_initial(self) -> np.ndarray:
-        """Where fits start: `param` sites at their own initial value, sample sites at the median of 99 prior draws."""
+        """Where fits start: `param` sites at their own initial value, sample sites at the median
+        of 99 prior draws.
+        """
         start = np.zeros(self.dim)
         for name, value in self._start.items():
             (site,) = self.groups[name]
-            start[site.start : site.stop] = biject_to(self._constraints[name]).inv(value).detach().numpy().ravel()
+            start[site.start : site.stop] = (
+                biject_to(self._constraints[name]).inv(value).detach().numpy().ravel()
+            )
         has_prior = [np.arange(site.start, site.stop) for site in self.sites if site.prior]
         if has_prior:
             index = np.concatenate(has_prior)
@@ -431,7 +544,9 @@ class TracedProgram(TorchKernels):
         return start
 
     def feasible(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """An outcome a row that the model itself draws at theta, to try its log-density on; NaN if it cannot."""
+        """An outcome a row that the model itself draws at theta, to try its log-density on; NaN
+        if it cannot.
+        """
         with _plain(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             observed = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed

@@ -1,7 +1,8 @@
 """Posterior draws of a Pyro program's flat parameters by Pyro's NUTS.
 
-As in `numpyro_nuts`, chains run in coordinates z with theta = centre + root @ z. The log posterior and its gradient are
-recorded once as a graph, which saves the way through the program at every step.
+As in `numpyro_nuts`, chains run in coordinates z with theta = centre + root @ z. The log posterior
+and its gradient are recorded once as a graph, which saves the way through the program at every
+step.
 
 Axis letters: C chains, S draws of a chain, D flat parameters.
 """
@@ -48,7 +49,9 @@ def run_chains(
     warmup: int,
     seed: int,
 ) -> Chains:
-    """C chains of `size` draws each of theta given rows, from starts (C, D) in the coordinates z."""
+    """C chains of `size` draws each of theta given rows, from starts (C, D) in the coordinates
+    z.
+    """
     evaluate = log_posterior(cls.program, rows, None, centre[None])
     middle, axes = torch.as_tensor(centre), torch.as_tensor(root)
 
@@ -65,13 +68,20 @@ def run_chains(
         for c, start in enumerate(starts):
             torch.manual_seed(seed * 1009 + c)
             chain = MCMC(
-                NUTS(potential_fn=potential), num_samples=size, warmup_steps=warmup, disable_progbar=True,
+                NUTS(potential_fn=potential),
+                num_samples=size,
+                warmup_steps=warmup,
+                disable_progbar=True,
                 initial_params={"z": torch.as_tensor(start)},
-            )  # fmt: skip
+            )
             chain.run()
             drawn.append((middle + chain.get_samples()["z"] @ axes.T).numpy())
-            divergent += sum(len(found) for found in chain.diagnostics().get("divergences", {}).values())
+            divergent += sum(
+                len(found) for found in chain.diagnostics().get("divergences", {}).values()
+            )
     theta = np.array(drawn, float)
     every = torch.as_tensor(theta)
-    ess, rhat = (number(every, 0, 1).numpy() for number in (effective_sample_size, split_gelman_rubin))
+    ess, rhat = (
+        number(every, 0, 1).numpy() for number in (effective_sample_size, split_gelman_rubin)
+    )
     return summarised(theta, divergent, ess, rhat)

@@ -1,13 +1,14 @@
 """Pyro's guides fitted by Adam, in one loop that leaves nothing behind in Pyro's global state.
 
-The ELBO of a guide whose draws can be differentiated, and its gradient, are recorded once for each bucket of rows as a graph of
-torch operations (`torch_graphs`): its random numbers are drawn anew at every step, and its parameters are tensors that the
-optimiser writes to. A warm refit then runs neither the program nor the guide. Where there is no such graph, Pyro's own
-`Trace_ELBO` is called at every step.
+The ELBO of a guide whose draws can be differentiated, and its gradient, are recorded once for each
+bucket of rows as a graph of torch operations (`torch_graphs`): its random numbers are drawn anew at
+every step, and its parameters are tensors that the optimiser writes to. A warm refit then runs
+neither the program nor the guide. Where there is no such graph, Pyro's own `Trace_ELBO` is called
+at every step.
 
-Each fit makes the guide afresh in a scoped parameter store and puts the values of the last fit into it. The model's own
-parameters never enter the store: they are filled in, as in every other pass through the program, so the model's modules are
-not written to.
+Each fit makes the guide afresh in a scoped parameter store and puts the values of the last fit into
+it. The model's own parameters never enter the store: they are filled in, as in every other pass
+through the program, so the model's modules are not written to.
 
 Axis letters: P particles, n rows, S draws, D flat parameters.
 """
@@ -75,7 +76,9 @@ class _Fit(Messenger):
 
 
 class _Hide(Messenger):
-    """Gives discrete row latents a value and hides them and the outcome; notes the latents that all rows share."""
+    """Gives discrete row latents a value and hides them and the outcome; notes the latents that
+    all rows share.
+    """
 
     def __init__(self, program: Any) -> None:
         super().__init__()
@@ -85,7 +88,10 @@ class _Hide(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         rows = self.program.assignments[0]
         if msg["name"] in rows:
-            msg["value"], msg["done"] = torch.full(tuple(msg["fn"].batch_shape), float(rows[msg["name"]])), True
+            msg["value"], msg["done"] = (
+                torch.full(tuple(msg["fn"].batch_shape), float(rows[msg["name"]])),
+                True,
+            )
         msg["stop"] = msg["name"] in rows or msg["name"] == self.program.observed
 
     def _pyro_post_sample(self, msg: Any) -> None:
@@ -93,7 +99,9 @@ class _Hide(Messenger):
 
 
 class _NewNoise(TorchFunctionMode):
-    """`torch.empty(...).normal_()`, by which torch's Normals draw, as an operation that makes a new tensor: vmap wants that."""
+    """`torch.empty(...).normal_()`, by which torch's Normals draw, as an operation that makes a
+    new tensor: vmap wants that.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.normal_ and len(args) == 1 and not kwargs:
@@ -108,7 +116,8 @@ class Session:
     model: Callable[..., Any]
     guide: Callable[..., Any]
     fill: _Fit
-    tensors: dict[str, torch.Tensor]  # what is fitted, unconstrained: the guide's and the model's own
+    # what is fitted, unconstrained: the guide's and the model's own
+    tensors: dict[str, torch.Tensor]
 
 
 class Runner:
@@ -116,12 +125,18 @@ class Runner:
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
         guide = settings.guide
-        if not isinstance(guide, str | type) and (isinstance(guide, AutoGuide) or not callable(guide)):
-            raise SettingError(f"pass an autoguide's class, not an instance, or a function (x, a, y); got {guide!r}")
+        if not isinstance(guide, str | type) and (
+            isinstance(guide, AutoGuide) or not callable(guide)
+        ):
+            raise SettingError(
+                "pass an autoguide's class, not an instance, or a function (x, a, "
+                f"y); got {guide!r}"
+            )
         self.cls, self.program, self.settings = cls, cls.program, settings
         self.latents = [site.name for site in self.program.sites if site.prior]
         self.particles = 1 if guide == "delta" or not self.latents else settings.particles
-        self._graphs: dict[int, tuple[Callable[..., Any], Session] | None] = {}  # by size; None: it cannot be recorded
+        # by size; None: it cannot be recorded
+        self._graphs: dict[int, tuple[Callable[..., Any], Session] | None] = {}
 
     @property
     def recorded(self) -> bool:
@@ -135,16 +150,26 @@ class Runner:
         x, a, _ = self._row()
         with _quiet(), torch.random.fork_rng(devices=[]):
             found = poutine.trace(guide).get_trace(x, a, None).nodes
-        latent = {name: site for name, site in found.items() if site["type"] == "sample" and not site["is_observed"]}
-        return {name: tuple(s["value"].shape) for name, s in latent.items() if not s["infer"].get("is_auxiliary")}
+        latent = {
+            name: site
+            for name, site in found.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+        return {
+            name: tuple(s["value"].shape)
+            for name, s in latent.items()
+            if not s["infer"].get("is_auxiliary")
+        }
 
-    # the guide --------------------------------------------------------------------------------------------------------
+    # the guide ------------------------------------------------------------------------------------
 
     @contextmanager
     def _session(self, state: Mapping[str, Any] | None) -> Iterator[Session]:
         initial = self.cls.initial
         free = {
-            site.name: _tensor(initial[site.start : site.stop].reshape(site.free_shape)).requires_grad_()
+            site.name: _tensor(
+                initial[site.start : site.stop].reshape(site.free_shape)
+            ).requires_grad_()
             for site in self.program.sites
             if not site.prior
         }
@@ -158,14 +183,20 @@ class Runner:
             guide(*row)  # an autoguide makes its parameters on the first call
             with poutine.trace(param_only=True) as capture:
                 guide(*row)
-            tensors = {name: site["value"].unconstrained() for name, site in capture.trace.nodes.items()} | free
+            tensors = {
+                name: site["value"].unconstrained() for name, site in capture.trace.nodes.items()
+            } | free
             session = Session(self._model(fill), guide, fill, tensors)
             self._put(session, state)
             yield session
 
     def _row(self) -> tuple[torch.Tensor, ...]:
         """One row to run a guide on: parameters do not depend on the rows."""
-        return _tensor(self.program.x), _tensor(self.program.a), torch.zeros((1, *self.program.event_shape), dtype=torch.float64)
+        return (
+            _tensor(self.program.x),
+            _tensor(self.program.a),
+            torch.zeros((1, *self.program.event_shape), dtype=torch.float64),
+        )
 
     def _put(self, session: Session, state: Mapping[str, Any] | None) -> None:
         shapes = {name: tuple(tensor.shape) for name, tensor in session.tensors.items()}
@@ -185,10 +216,14 @@ class Runner:
         return model
 
     def _summed(self, fill: _Fit, x: Any, a: Any, y: Any) -> None:
-        """The model with its discrete row latents summed out: what all rows share, and the rows' likelihood as a factor."""
+        """The model with its discrete row latents summed out: what all rows share, and the rows'
+        likelihood as a factor.
+        """
         with _Hide(self.program) as hidden:
             self.program.model(x, a, y)
-        values = {name: hidden.values[name] for name in self.latents} | {name: fill.value(name) for name in fill.free}
+        values = {name: hidden.values[name] for name in self.latents} | {
+            name: fill.value(name) for name in fill.free
+        }
         with poutine.block():
             logs = self.program.row_log_likelihood(None, x, a, y, given=values)
         pyro.factor(ROWS, (fill.weights * logs).sum())
@@ -196,15 +231,31 @@ class Runner:
     def _make_guide(self, model: Any) -> Callable[..., Any]:
         if not self.latents:
             return lambda x, a, y: None
-        guide = NAMED[self.settings.guide] if isinstance(self.settings.guide, str) else self.settings.guide
+        guide = (
+            NAMED[self.settings.guide]
+            if isinstance(self.settings.guide, str)
+            else self.settings.guide
+        )
         if not isinstance(guide, type):
             return guide
         values = self.cls.unflatten(self.cls.initial)
-        return guide(model, init_loc_fn=init_to_value(values={name: _tensor(values[name]) for name in self.latents}))
+        return guide(
+            model,
+            init_loc_fn=init_to_value(
+                values={name: _tensor(values[name]) for name in self.latents}
+            ),
+        )
 
-    # the loop ---------------------------------------------------------------------------------------------------------
+    # the loop -------------------------------------------------------------------------------------
 
-    def fit(self, rows: Rows, weights: np.ndarray | None, prior: Any, state: Mapping[str, Any] | None, steps: int) -> GuideFit:
+    def fit(
+        self,
+        rows: Rows,
+        weights: np.ndarray | None,
+        prior: Any,
+        state: Mapping[str, Any] | None,
+        steps: int,
+    ) -> GuideFit:
         size = _graph_size(rows.n)
         x, a, y, w = (_tensor(array[:size]) for array in rows.padded(weights))
         data = (x, a, y, w, _tensor(prior.mean), _tensor(prior.precision))
@@ -219,7 +270,13 @@ class Runner:
                 self._put(session, state)
                 if state is None:
                     with self._session(None) as fresh:
-                        self._put(session, {name: tensor.detach().numpy() for name, tensor in fresh.tensors.items()})
+                        self._put(
+                            session,
+                            {
+                                name: tensor.detach().numpy()
+                                for name, tensor in fresh.tensors.items()
+                            },
+                        )
                 loss = self._descend(lambda: graph(*data), session.tensors, steps)
             else:
                 with self._session(state) as session:
@@ -230,8 +287,12 @@ class Runner:
         location, draws = self._said(after)
         return GuideFit(location, draws, after, loss)
 
-    def _descend(self, gradients: Gradients, tensors: Mapping[str, torch.Tensor], steps: int) -> float:
-        """Adam with a rate that decays to a hundredth; the loss averaged over the last tenth of the steps."""
+    def _descend(
+        self, gradients: Gradients, tensors: Mapping[str, torch.Tensor], steps: int
+    ) -> float:
+        """Adam with a rate that decays to a hundredth; the loss averaged over the last tenth of
+        the steps.
+        """
         rate = self.settings.learning_rate
         optimiser = torch.optim.Adam(list(tensors.values()), lr=rate)
         tail, last = 0.0, max(steps // 10, 1)
@@ -245,8 +306,12 @@ class Runner:
             tail += float(loss) / last if i >= steps - last else 0.0
         return tail
 
-    def _record(self, session: Session, data: tuple[Any, ...]) -> tuple[Callable[..., Any], Session] | None:
-        """The graph of loss and gradients, if there is one and it says the same at other parameters."""
+    def _record(
+        self, session: Session, data: tuple[Any, ...]
+    ) -> tuple[Callable[..., Any], Session] | None:
+        """The graph of loss and gradients, if there is one and it says the same at other
+        parameters.
+        """
         x, a, y = data[:3]
         nodes = poutine.trace(session.guide).get_trace(x[:1], a[:1], y[:1]).nodes.values()
         if not all(site["fn"].has_rsample for site in nodes if site["type"] == "sample"):
@@ -255,7 +320,9 @@ class Runner:
         def function(*data: Any) -> tuple[Any, tuple[Any, ...]]:
             with torch.enable_grad():
                 loss = self._elbo_loss(session, data)
-                return loss, torch.autograd.grad(loss, list(session.tensors.values()), materialize_grads=True)
+                return loss, torch.autograd.grad(
+                    loss, list(session.tensors.values()), materialize_grads=True
+                )
 
         def seeded(compute: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
             torch.manual_seed(self.settings.seed)
@@ -265,11 +332,16 @@ class Runner:
         try:
             graph = operations(function, *data)
             for step in (0.3, -1.0):
-                self._put(session, {name: value + step * np.cos(1.0 + value) for name, value in before.items()})
+                self._put(
+                    session,
+                    {name: value + step * np.cos(1.0 + value) for name, value in before.items()},
+                )
                 with torch.no_grad():
                     ours, theirs = seeded(graph), seeded(function)
                 pairs = zip((ours[0], *ours[1]), (theirs[0], *theirs[1]))
-                if not all(torch.allclose(u, v, rtol=1e-9, atol=1e-12, equal_nan=True) for u, v in pairs):
+                if not all(
+                    torch.allclose(u, v, rtol=1e-9, atol=1e-12, equal_nan=True) for u, v in pairs
+                ):
                     return None
         except UNRECORDABLE:
             return None
@@ -278,7 +350,9 @@ class Runner:
         return graph, session
 
     def _elbo_loss(self, session: Session, data: tuple[Any, ...]) -> Any:
-        """Minus the ELBO, averaged over particles, and the working prior of parameters without one."""
+        """Minus the ELBO, averaged over particles, and the working prior of parameters without
+        one.
+        """
         x, a, y, w, mean, precision = data
         session.fill.weights = w
 
@@ -307,14 +381,20 @@ class Runner:
 
         def gradients() -> tuple[Any, tuple[Any, ...]]:
             with torch.enable_grad():
-                loss = elbo.differentiable_loss(session.model, session.guide, x, a, y) + self._penalty(session, mean, precision)
-                return loss.detach(), torch.autograd.grad(loss, list(session.tensors.values()), materialize_grads=True)
+                loss = elbo.differentiable_loss(
+                    session.model, session.guide, x, a, y
+                ) + self._penalty(session, mean, precision)
+                return loss.detach(), torch.autograd.grad(
+                    loss, list(session.tensors.values()), materialize_grads=True
+                )
 
         return gradients
 
-    # what the guide says ----------------------------------------------------------------------------------------------
+    # what the guide says --------------------------------------------------------------------------
 
-    def _said(self, state: Mapping[str, Any]) -> tuple[dict[str, Any] | None, Mapping[str, Any] | None]:
+    def _said(
+        self, state: Mapping[str, Any]
+    ) -> tuple[dict[str, Any] | None, Mapping[str, Any] | None]:
         """Location and draws by site."""
         with self._session(state) as session, torch.no_grad():
             own = {name: session.fill.value(name).numpy().copy() for name in session.fill.free}
@@ -334,11 +414,16 @@ class Runner:
             return self._drawn(session, size, seed)
 
     def _drawn(self, session: Session, size: int, seed: int) -> GuideDraws:
-        own, row = {name: session.fill.value(name).numpy().copy() for name in session.fill.free}, self._row()
+        own, row = (
+            {name: session.fill.value(name).numpy().copy() for name in session.fill.free},
+            self._row(),
+        )
 
         def one(_: Any) -> tuple[Any, ...]:
             trace = poutine.trace(session.guide).get_trace(*row)
-            return torch.as_tensor(trace.log_prob_sum()), *(trace.nodes[name]["value"] for name in self.latents)
+            return torch.as_tensor(trace.log_prob_sum()), *(
+                trace.nodes[name]["value"] for name in self.latents
+            )
 
         torch.manual_seed(seed)
         try:
@@ -347,11 +432,16 @@ class Runner:
             found = tuple(torch.stack(column) for column in zip(*(one(None) for _ in range(size))))
         logs, *drawn = (part.numpy().copy() for part in found)
         values = {name: np.broadcast_to(value, (size, *value.shape)) for name, value in own.items()}
-        return GuideDraws({**values, **dict(zip(self.latents, drawn))}, None if own or self.settings.guide == "delta" else logs)
+        return GuideDraws(
+            {**values, **dict(zip(self.latents, drawn))},
+            None if own or self.settings.guide == "delta" else logs,
+        )
 
 
 def _graph_size(n: int) -> int:
-    """To how many rows n are padded for a graph: powers of two, half of the way between buckets (recording is quick)."""
+    """To how many rows n are padded for a graph: powers of two, half of the way between buckets
+    (recording is quick).
+    """
     return min(bucket(n), max(BUCKETS[0], 1 << (n - 1).bit_length()))
 
 

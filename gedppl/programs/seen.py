@@ -1,13 +1,17 @@
-"""The values v = h(theta) through which data see a program's parameters, as coordinates with features, names and ranges.
+"""The values v = h(theta) through which data see a program's parameters, as coordinates with
+features, names and ranges.
 
-A backend reads one row of the program (`gedppl.programs.forms`) at every action. Equal cuts of different actions are one
-coordinate: coefficients are compared bit by bit, and atoms count as equal only if one operation has equal operands.
+A backend reads one row of the program (`gedppl.programs.forms`) at every action. Equal cuts of
+different actions are one coordinate: coefficients are compared bit by bit, and atoms count as equal
+only if one operation has equal operands.
 
     predictor(x, a) = features(x, a) @ v + offset(x, a),   v = h(theta)
 
-v ranges over its box (the supports of sites, where a coordinate is one): a set of v is an outer set for theta.
+v ranges over its box (the supports of sites, where a coordinate is one): a set of v is an outer set
+for theta.
 
-Axis letters: M parameter settings, n rows, A actions, S slots (entries of cuts), R distinct rows, p coordinates of v, q of atoms.
+Axis letters: M parameter settings, n rows, A actions, S slots (entries of cuts), R distinct rows, p
+coordinates of v, q of atoms.
 """
 
 from __future__ import annotations
@@ -29,7 +33,9 @@ MOST_ROWS = 600  # of which independence is tried
 
 @dataclass(frozen=True)
 class StillForm:
-    """A still form at A actions: coefficients by atom (A, size of the atom, size) and offset (A, size)."""
+    """A still form at A actions: coefficients by atom (A, size of the atom, size) and offset (A,
+    size).
+    """
 
     terms: dict[int, np.ndarray]
     offset: np.ndarray
@@ -90,7 +96,9 @@ class RowReader(Protocol):
 
 @dataclass(frozen=True)
 class Seen:
-    """What the data see: coordinates v and the predictor in them. One of predictor, ordered and location_scale is there."""
+    """What the data see: coordinates v and the predictor in them. One of predictor, ordered and
+    location_scale is there.
+    """
 
     names: tuple[str, ...]  # (p,)
     low: np.ndarray  # (p,)
@@ -120,7 +128,8 @@ class _Coordinates:
 
     reader: RowReader
     tables: Tables
-    blocks: list[tuple[int, int]] = field(default_factory=list)  # (atom, an action at which it is this one)
+    # (atom, an action at which it is this one)
+    blocks: list[tuple[int, int]] = field(default_factory=list)
     block_of: list[np.ndarray] = field(default_factory=list)  # by atom: (A,)
     start: list[int] = field(default_factory=list)
     q: int = 0
@@ -131,7 +140,9 @@ class _Coordinates:
             found: dict[Any, int] = {}
             mine = np.zeros(A, np.int64)
             for action in range(A if atom.by_action else 1):
-                key = tuple(self._key(one, action) for one in atom.operands) if atom.by_action else ()
+                key = (
+                    tuple(self._key(one, action) for one in atom.operands) if atom.by_action else ()
+                )
                 if key not in found:
                     found[key] = len(self.blocks)
                     self.blocks.append((j, action))
@@ -145,7 +156,9 @@ class _Coordinates:
             return int(self.block_of[one][action])
         if isinstance(one, StillForm):
             terms = [
-                (int(self.block_of[k][action]), part[action].tobytes()) for k, part in one.terms.items() if part[action].any()
+                (int(self.block_of[k][action]), part[action].tobytes())
+                for k, part in one.terms.items()
+                if part[action].any()
             ]
             return tuple(terms), one.offset[action].tobytes()
         return one[action].tobytes()
@@ -163,7 +176,9 @@ class _Coordinates:
         order = np.argsort(index)
         index, table = index[order], table[order]
         return [
-            (tuple(index[at].tolist()), tuple(table[at, i].tolist())) for i in range(size) for at in [np.flatnonzero(table[:, i])]
+            (tuple(index[at].tolist()), tuple(table[at, i].tolist()))
+            for i in range(size)
+            for at in [np.flatnonzero(table[:, i])]
         ]
 
     def values(self, theta: np.ndarray) -> np.ndarray:
@@ -174,7 +189,10 @@ class _Coordinates:
 
     def ranges(self) -> tuple[np.ndarray, np.ndarray]:
         sizes = [int(np.prod(self.tables.atoms[j].shape)) for j, _ in self.blocks]
-        low, high = ([getattr(self.tables.atoms[j], side) for j, _ in self.blocks] for side in ("low", "high"))
+        low, high = (
+            [getattr(self.tables.atoms[j], side) for j, _ in self.blocks]
+            for side in ("low", "high")
+        )
         return np.repeat(low, sizes).astype(float), np.repeat(high, sizes).astype(float)
 
     def names(self) -> list[str]:
@@ -211,25 +229,40 @@ class _Rows:
                     if row[0] and row not in found:
                         found[row] = len(found)
                         alone = len(row[0]) == 1 and row[1][0] == 1.0
-                        names.append(atoms[row[0][0]] if alone else f"{form.line or 'value'}[{i}] (action {action})")
+                        names.append(
+                            atoms[row[0][0]]
+                            if alone
+                            else f"{form.line or 'value'}[{i}] (action {action})"
+                        )
                     places.append(found[row] if row[0] else -1)
             index.append(places)
             constant.append(offsets)
         matrix = np.zeros((len(found), space.q))
         for (columns, values), r in found.items():
             matrix[r, list(columns)] = values
-        return cls(matrix, np.array(index, np.int64).reshape(A, -1), np.array(constant).reshape(A, -1), names)
+        return cls(
+            matrix,
+            np.array(index, np.int64).reshape(A, -1),
+            np.array(constant).reshape(A, -1),
+            names,
+        )
 
     @property
     def independent(self) -> bool:
-        """Whether no row is a combination of others: each has an atom of its own, or the singular values say so."""
+        """Whether no row is a combination of others: each has an atom of its own, or the
+        singular values say so.
+        """
         users = np.count_nonzero(self.matrix, axis=0)
         if np.all((self.matrix[:, users == 1] != 0).any(axis=1)):
             return True
         if not 0 < len(self.matrix) <= MOST_ROWS:
             return False
         unit = self.matrix / np.linalg.norm(self.matrix, axis=1, keepdims=True)
-        return bool(np.linalg.svd(unit, compute_uv=False)[-1] > APART) if unit.shape[0] <= unit.shape[1] else False
+        return (
+            bool(np.linalg.svd(unit, compute_uv=False)[-1] > APART)
+            if unit.shape[0] <= unit.shape[1]
+            else False
+        )
 
 
 def what_data_see(reader: RowReader) -> Seen:
@@ -238,7 +271,8 @@ def what_data_see(reader: RowReader) -> Seen:
     space = _Coordinates(reader, tables)
     rows = _Rows.of(space, tables.cuts)
     low, high = space.ranges()
-    if rows.independent:  # what meets the data is itself the coordinate: fewer of them than atoms, and arms stand apart
+    # what meets the data is itself the coordinate: fewer of them than atoms, and arms stand apart
+    if rows.independent:
         back = None
         names, (box_low, box_high) = tuple(rows.names), _image(rows.matrix, low, high)
         matrix = rows.matrix
@@ -255,26 +289,47 @@ def what_data_see(reader: RowReader) -> Seen:
     def parts(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
         slots, offset, *others = reader.rows(x, a)
         action = np.asarray(a, np.int64) if reader.n_actions else np.zeros(len(a), np.int64)
-        features, shift = _gathered(slots, rows.index[action], rows.constant[action], len(rows.matrix))
-        features = features if back is None else np.moveaxis(np.tensordot(features, back, axes=(1, 0)), -1, 1)
+        features, shift = _gathered(
+            slots, rows.index[action], rows.constant[action], len(rows.matrix)
+        )
+        features = (
+            features
+            if back is None
+            else np.moveaxis(np.tensordot(features, back, axes=(1, 0)), -1, 1)
+        )
         return [features, offset + shift, *others]
 
-    seen = Seen(names, box_low, box_high, from_theta, by_action=any(atom.by_action for atom in tables.atoms))
+    seen = Seen(
+        names, box_low, box_high, from_theta, by_action=any(atom.by_action for atom in tables.atoms)
+    )
     if verdict.family == "Ordered":
-        edges = ordered_from(lambda x, a: [np.swapaxes(part, 1, 2) if part.ndim == 3 else part for part in parts(x, a)[:2]])
+        edges = ordered_from(
+            lambda x, a: [
+                np.swapaxes(part, 1, 2) if part.ndim == 3 else part for part in parts(x, a)[:2]
+            ]
+        )
         return replace(seen, ordered=edges)
-    fast: Parts = tabulated(parts, unit_slopes(parts), len(names)) if reader.is_affine_by_context() else parts
+    fast: Parts = (
+        tabulated(parts, unit_slopes(parts), len(names)) if reader.is_affine_by_context() else parts
+    )
     predictor = predictor_from(verdict.family, verdict.link, verdict.others, fast)
     if tables.scale is None:
         return replace(seen, predictor=predictor)
-    return replace(seen, location_scale=_with_scale(space, tables.scale, verdict.family, predictor, from_theta))
+    return replace(
+        seen, location_scale=_with_scale(space, tables.scale, verdict.family, predictor, from_theta)
+    )
 
 
-def _gathered(slots: np.ndarray, index: np.ndarray, constant: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of slots (n, S, ...) as coefficients of rows (n, R, ...), and what their constants add (n, ...)."""
+def _gathered(
+    slots: np.ndarray, index: np.ndarray, constant: np.ndarray, n_rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of slots (n, S, ...) as coefficients of rows (n, R, ...), and what their
+    constants add (n, ...).
+    """
     n = len(slots)
     out = np.zeros((n, n_rows + 1, *slots.shape[2:]))
-    np.add.at(out, (np.arange(n)[:, None], index), slots)  # the last column takes what no parameter moves
+    # the last column takes what no parameter moves
+    np.add.at(out, (np.arange(n)[:, None], index), slots)
     wide = constant.reshape(*constant.shape, *(1,) * (slots.ndim - 2))
     return out[:, :n_rows], (slots * wide).sum(axis=1)
 
@@ -282,12 +337,19 @@ def _gathered(slots: np.ndarray, index: np.ndarray, constant: np.ndarray, n_rows
 def _image(matrix: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The range of each row over a box."""
     with np.errstate(invalid="ignore"):
-        ends = [np.where(matrix == 0, 0.0, matrix * np.where(matrix > 0, *sides)) for sides in ((low, high), (high, low))]
+        ends = [
+            np.where(matrix == 0, 0.0, matrix * np.where(matrix > 0, *sides))
+            for sides in ((low, high), (high, low))
+        ]
     return ends[0].sum(axis=1), ends[1].sum(axis=1)
 
 
 def _with_scale(
-    space: _Coordinates, form: StillForm, family: str, predictor: LinearPredictor, from_theta: Callable[[np.ndarray], np.ndarray]
+    space: _Coordinates,
+    form: StillForm,
+    family: str,
+    predictor: LinearPredictor,
+    from_theta: Callable[[np.ndarray], np.ndarray],
 ) -> LocationScale:
     """Location and scale: actions with the same scale form a group."""
     A = space.reader.n_actions or 1
@@ -298,28 +360,40 @@ def _with_scale(
     def both(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         atoms = space.values(theta)
         scale = np.stack(
-            [constant + atoms[:, list(columns)] @ np.array(values) for (columns, values), constant in groups], axis=1
+            [
+                constant + atoms[:, list(columns)] @ np.array(values)
+                for (columns, values), constant in groups
+            ],
+            axis=1,
         )
         return from_theta(theta), scale
 
     def group(x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        return number[np.asarray(a, np.int64)] if space.reader.n_actions else np.zeros(len(a), np.int64)
+        return (
+            number[np.asarray(a, np.int64)]
+            if space.reader.n_actions
+            else np.zeros(len(a), np.int64)
+        )
 
     return LocationScale(family, predictor.features, predictor.offset, group, len(groups), both)
 
 
 def narrowest(reader: Callable[[int | None], RowReader], n_actions: int | None) -> Seen | Refusal:
-    """What data see, read at every action and, where actions then have values of their own, with the action as data too.
+    """What data see, read at every action and, where actions then have values of their own, with
+    the action as data too.
 
-    The second way keeps coefficients together that actions share (t (table[a] @ w) is one w for all), the first takes apart what
-    they do not; either is a proof, and the fewer coordinates, the narrower the set.
+    The second way keeps coefficients together that actions share (t (table[a] @ w) is one w for
+    all), the first takes apart what they do not; either is a proof, and the fewer coordinates, the
+    narrower the set.
     """
     first = reader(n_actions)
     found = what_data_see(first) if first.verdict.family else None
     if n_actions is not None and (found is None or found.by_action):
         second = reader(None)
         other = what_data_see(second) if second.verdict.family else None
-        if other is not None and (found is None or (other.dim < found.dim and _same_kind(found, other))):
+        if other is not None and (
+            found is None or (other.dim < found.dim and _same_kind(found, other))
+        ):
             return other
     return Refusal(first.verdict.why, first.verdict.line) if found is None else found
 
@@ -329,7 +403,9 @@ def _same_kind(one: Seen, other: Seen) -> bool:
 
 
 def n_actions_of(program: Any) -> int | None:
-    """How many actions a program's arrays have places for; None if they set no limit, or a very high one."""
+    """How many actions a program's arrays have places for; None if they set no limit, or a very
+    high one.
+    """
 
     def fits(action: int) -> bool:
         theta = np.zeros(program.dim)
@@ -345,7 +421,9 @@ def n_actions_of(program: Any) -> int | None:
 
 
 def refused(program: Any, kind: str) -> Refusal | None:
-    """What rules out a proof before anything is read; `kind` is the packages' class of the outcome."""
+    """What rules out a proof before anything is read; `kind` is the packages' class of the
+    outcome.
+    """
     if program.dim == 0:
         return Refusal("the program has no parameters")
     if len(program.assignments) > 1:
@@ -353,7 +431,11 @@ def refused(program: Any, kind: str) -> Refusal | None:
     if program.event_shape:
         return Refusal("outcomes are vectors")
     if not program.known_family or not program.packaged:
-        return Refusal(f"the outcome's distribution is a class of its own, not a packages' {kind or 'family'}")
+        return Refusal(
+            f"the outcome's distribution is a class of its own, not a packages' {kind or 'family'}"
+        )
     if kind not in OUTCOMES:
-        return Refusal(f"{kind or 'the outcome'} is no family whose likelihood sets are known to be convex")
+        return Refusal(
+            f"{kind or 'the outcome'} is no family whose likelihood sets are known to be convex"
+        )
     return None

@@ -1,4 +1,6 @@
-"""The proof of `gedppl.programs.affine` for torch: the function's graph of basic operations is read one by one."""
+"""The proof of `gedppl.programs.affine` for torch: the function's graph of basic operations is
+read one by one.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,32 @@ from gedppl.programs.lowering import package_class, strip
 
 # aten operation -> the name of its rule in `gedppl.programs.affine`
 _RULES = {
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "permute", "t"), "move"),
-    **dict.fromkeys(("transpose", "slice", "select", "clone", "alias", "split", "unbind", "numpy_T"), "move"),
+    **dict.fromkeys(
+        ("view", "_unsafe_view", "reshape", "expand", "unsqueeze", "squeeze", "permute", "t"),
+        "move",
+    ),
+    **dict.fromkeys(
+        ("transpose", "slice", "select", "clone", "alias", "split", "unbind", "numpy_T"), "move"
+    ),
     **dict.fromkeys(("add", "sub", "rsub", "neg", "sum", "cat", "stack", "cumsum"), "sum"),
-    **dict.fromkeys(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter", "index_put"), "sum"),
+    **dict.fromkeys(
+        ("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter", "index_put"),
+        "sum",
+    ),
     **dict.fromkeys(("index", "index_select", "gather"), "index"),
     **dict.fromkeys(("mm", "mv", "bmm", "dot"), "contract"),
     **{"where": "select", "mul": "multiply", "div": "divide", "exp": "exp", "log": "log"},
 }
-_SHAPE_ONLY = ("zeros_like", "ones_like", "empty_like", "new_zeros", "new_ones", "new_empty")  # of their operand
+# of their operand
+_SHAPE_ONLY = ("zeros_like", "ones_like", "empty_like", "new_zeros", "new_ones", "new_empty")
 
 
 def levels(function: Callable[..., Any], theta: torch.Tensor, *rows: torch.Tensor) -> list[Level]:
-    """How each tensor that `function(theta, *rows)` returns depends on theta (D,), whatever the rows hold.
+    """How each tensor that `function(theta, *rows)` returns depends on theta (D,), whatever the
+    rows hold.
 
-    A write through a view changes a value that the graph has named already, so writes and views are first turned into
-    operations that return what they made.
+    A write through a view changes a value that the graph has named already, so writes and views are
+    first turned into operations that return what they made.
     """
     graph = make_fx(functionalize(function, remove="mutations_and_views"))(theta, *rows).graph
     known: dict[Any, Level] = {}
@@ -59,17 +71,28 @@ def levels(function: Callable[..., Any], theta: torch.Tensor, *rows: torch.Tenso
 
 
 def _step(node: Any, known: dict[Any, Level]) -> Level:
-    operands = [known[part] if isinstance(part, torch.fx.Node) else Level.FREE for part in _flat(node.args)]
-    operands += [known[part] for part in _flat(node.kwargs.values()) if isinstance(part, torch.fx.Node)]
-    name = getattr(node.target, "__name__", str(node.target)).partition(".")[0].removesuffix("_copy")
+    operands = [
+        known[part] if isinstance(part, torch.fx.Node) else Level.FREE for part in _flat(node.args)
+    ]
+    operands += [
+        known[part] for part in _flat(node.kwargs.values()) if isinstance(part, torch.fx.Node)
+    ]
+    name = (
+        getattr(node.target, "__name__", str(node.target)).partition(".")[0].removesuffix("_copy")
+    )
     if name == "getitem":
         return operands[0]
     if name in _SHAPE_ONLY:
         return Level.FREE
-    if name in ("copy", "fill"):  # what is written replaces what was there, in the type of what was there
+    # what is written replaces what was there, in the type of what was there
+    if name in ("copy", "fill"):
         return operands[1] if _holds(node.args[0], node.args[1]) else combine(None, operands)
     if name == "addmm":  # bias + left @ right
-        return combine("sum", [operands[0], combine("contract", operands[1:3])]) if len(operands) == 3 else Level.OTHER
+        return (
+            combine("sum", [operands[0], combine("contract", operands[1:3])])
+            if len(operands) == 3
+            else Level.OTHER
+        )
     if name == "reciprocal":
         return combine("divide", [Level.FREE, operands[0]])
     if name == "div" and node.kwargs.get("rounding_mode") is not None:
@@ -80,22 +103,34 @@ def _step(node: Any, known: dict[Any, Level]) -> Level:
 def _holds(target: Any, source: Any) -> bool:
     """Whether writing the source into the target's type rounds nothing."""
     kinds = [node.meta["val"].dtype for node in (target, source) if isinstance(node, torch.fx.Node)]
-    return kinds[0].is_floating_point and all(kind.itemsize <= kinds[0].itemsize for kind in kinds if kind.is_floating_point)
+    return kinds[0].is_floating_point and all(
+        kind.itemsize <= kinds[0].itemsize for kind in kinds if kind.is_floating_point
+    )
 
 
 def _flat(args: Any) -> list[Any]:
-    return [leaf for part in args for leaf in (_flat(part) if isinstance(part, list | tuple) else [part])]
+    return [
+        leaf
+        for part in args
+        for leaf in (_flat(part) if isinstance(part, list | tuple) else [part])
+    ]
 
 
 def linear_predictor(program: Any) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
+    if (
+        len(program.assignments) > 1
+        or program.event_shape
+        or program.dim == 0
+        or not program.known_family
+    ):
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
     observed = strip(program.run(zero, x0, a0).observed)
     name = package_class(observed)
-    if name in ("Bernoulli", "Binomial"):  # torch keeps what it was given in the instance and derives the other lazily
+    # torch keeps what it was given in the instance and derives the other lazily
+    if name in ("Bernoulli", "Binomial"):
         name += "Logits" if "logits" in vars(observed) else "Probs"
     known = FAMILIES.get(name)
     if known is None:
@@ -104,7 +139,10 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
 
     def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
         observed = strip(program.run(theta, x, a).observed)
-        return [torch.as_tensor(getattr(observed, name), dtype=torch.float64).expand(a.shape) for name in (argument, *others)]
+        return [
+            torch.as_tensor(getattr(observed, name), dtype=torch.float64).expand(a.shape)
+            for name in (argument, *others)
+        ]
 
     needed = Level.EXP if link == "log" else Level.AFFINE
     try:
@@ -122,18 +160,29 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return [jacrev(eta)(zero, x, a), eta(zero, x, a), *arguments(zero, x, a)[1:]]
 
     def parts(x: Any, a: Any) -> list[np.ndarray]:
-        found = everything(torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64)))
+        found = everything(
+            torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
+        )
         return [value.detach().numpy().copy() for value in found]
 
     by_context = levels(lambda x, theta, a: arguments(theta, x, a), x0, zero, a0)
-    fast = tabulated(parts, unit_slopes(parts), program.dim) if is_affine_by_context(by_context, needed) else parts
+    fast = (
+        tabulated(parts, unit_slopes(parts), program.dim)
+        if is_affine_by_context(by_context, needed)
+        else parts
+    )
     predictor = predictor_from(family, link, others, fast)
     return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
 def ordered_predictor(program: Any) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if len(program.assignments) > 1 or program.event_shape or program.dim == 0 or not program.known_family:
+    if (
+        len(program.assignments) > 1
+        or program.event_shape
+        or program.dim == 0
+        or not program.known_family
+    ):
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
@@ -154,6 +203,9 @@ def ordered_predictor(program: Any) -> OrderedPredictor | None:
 
     def parts(x: Any, a: Any) -> list[np.ndarray]:
         x, a = torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
-        return [jacrev(edges)(zero, x, a).detach().numpy(), edges(zero, x, a).detach().numpy().copy()]
+        return [
+            jacrev(edges)(zero, x, a).detach().numpy(),
+            edges(zero, x, a).detach().numpy().copy(),
+        ]
 
     return ordered_from(parts)

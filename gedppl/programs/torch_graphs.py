@@ -1,8 +1,8 @@
 """Functions of a Pyro program recorded as graphs of torch operations.
 
-`torch.fx` records the operations of a function once; the graph repeats them without Python's way through the program (about 20
-times as fast). A graph is used only if it says what the program says at other parameters too; a program that decides by its
-values is run itself.
+`torch.fx` records the operations of a function once; the graph repeats them without Python's way
+through the program (about 20 times as fast). A graph is used only if it says what the program says
+at other parameters too; a program that decides by its values is run itself.
 
 Axis letters: P settings, n rows, D flat parameters.
 """
@@ -21,13 +21,15 @@ from gedppl.programs import LOCK
 from gedppl.programs.torch_kernels import _agrees, _loop, _tensor, _two
 from gedppl.rows import Rows
 
-UNRECORDABLE = (RuntimeError, NotImplementedError, ValueError)  # what torch raises at a program that looks at its values
+# what torch raises at a program that looks at its values
+UNRECORDABLE = (RuntimeError, NotImplementedError, ValueError)
 
 
 def log_posterior(
     program: Any, rows: Rows, weights: np.ndarray | None, start: np.ndarray, jacobian: bool = True
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """theta (P, D) -> log-likelihood + log prior (P,) and its gradient (P, D), both NumPy; start (P, D) is to be recorded at.
+    """theta (P, D) -> log-likelihood + log prior (P,) and its gradient (P, D), both NumPy; start
+    (P, D) is to be recorded at.
 
     The prior is that of the free values, or without `jacobian` that of the constrained ones.
     """
@@ -62,7 +64,9 @@ def log_posterior(
 
 
 def operations(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
-    """The graph of a function at these arguments; tensors that it closes over stay what they are, and may be written to."""
+    """The graph of a function at these arguments; tensors that it closes over stay what they
+    are, and may be written to.
+    """
     graph = make_fx(function)(*example)
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -70,8 +74,13 @@ def operations(function: Callable[..., Any], *example: Any) -> Callable[..., Any
 
 
 def record(function: Callable[[Any], Any], example: Any) -> Callable[[Any], Any] | None:
-    """The operations of the function as a graph; None if it cannot be recorded or says something else elsewhere."""
-    elsewhere = [example + step * torch.cos(1.0 + torch.arange(example.shape[1], dtype=torch.float64)) for step in (0.3, -1.0)]
+    """The operations of the function as a graph; None if it cannot be recorded or says something
+    else elsewhere.
+    """
+    elsewhere = [
+        example + step * torch.cos(1.0 + torch.arange(example.shape[1], dtype=torch.float64))
+        for step in (0.3, -1.0)
+    ]
     try:
         graph = operations(function, example)
         with torch.no_grad():
@@ -79,6 +88,9 @@ def record(function: Callable[[Any], Any], example: Any) -> Callable[[Any], Any]
     except UNRECORDABLE:
         return None
     for theta, here in zip(elsewhere, found):
-        if not all(torch.allclose(u, v, rtol=1e-9, atol=1e-12, equal_nan=True) for u, v in zip(here, function(theta))):
+        if not all(
+            torch.allclose(u, v, rtol=1e-9, atol=1e-12, equal_nan=True)
+            for u, v in zip(here, function(theta))
+        ):
             return None
     return graph

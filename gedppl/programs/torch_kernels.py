@@ -1,8 +1,9 @@
-"""A traced Pyro program's functions over many settings and rows: `torch.func`, or a loop where the program forbids it.
+"""A traced Pyro program's functions over many settings and rows: `torch.func`, or a loop where the
+program forbids it.
 
-Some distributions write in place or branch on values, which `torch.func.vmap` refuses. Whether a question can be
-vectorised is found out the first time it is asked, by comparing both ways on two entries; `vectorised` holds the answers.
-Axis letters: M parameter settings, n rows, D parameters.
+Some distributions write in place or branch on values, which `torch.func.vmap` refuses. Whether a
+question can be vectorised is found out the first time it is asked, by comparing both ways on two
+entries; `vectorised` holds the answers. Axis letters: M parameter settings, n rows, D parameters.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().numpy().astype(float if tensor.dtype.is_floating_point else tensor.detach().numpy().dtype)
+    return (
+        tensor.detach()
+        .numpy()
+        .astype(float if tensor.dtype.is_floating_point else tensor.detach().numpy().dtype)
+    )
 
 
 class TorchKernels:
-    """Functions over `run`, `row_log_likelihood` and `row_density`, which the traced program provides."""
+    """Functions over `run`, `row_log_likelihood` and `row_density`, which the traced program
+    provides.
+    """
 
     run: Callable[..., Any]
     row_log_likelihood: Callable[..., Any]
@@ -54,7 +61,9 @@ class TorchKernels:
         self.histories = Histories()
         self._facts: dict[str, Any] = {}
 
-    def _map(self, kind: Any, function: Callable[..., Any], *batched: torch.Tensor, cells: int = 1) -> tuple[torch.Tensor, ...]:
+    def _map(
+        self, kind: Any, function: Callable[..., Any], *batched: torch.Tensor, cells: int = 1
+    ) -> tuple[torch.Tensor, ...]:
         """function (returning a tuple of tensors) over the leading axis of every argument."""
         with LOCK:  # every evaluation runs the user's program
             if kind not in self.vectorised:
@@ -70,11 +79,13 @@ class TorchKernels:
                 self._facts[name] = find()
         return self._facts[name]
 
-    # what kind of program it is ---------------------------------------------------------------------------------------
+    # what kind of program it is -------------------------------------------------------------------
 
     @property
     def moving_support(self) -> bool:
-        """Whether the support depends on the parameters; its edges are then part of the log-likelihood."""
+        """Whether the support depends on the parameters; its edges are then part of the
+        log-likelihood.
+        """
 
         def find() -> bool:
             theta = torch.zeros(self.dim, dtype=torch.float64, requires_grad=True)
@@ -86,7 +97,9 @@ class TorchKernels:
     def outline_density(self) -> Density:
         """The density at one row, for its structure."""
         zero = torch.zeros(self.dim, dtype=torch.float64)
-        return self._fact("outline", lambda: self.row_density(zero, _tensor(self.x), _tensor(self.a)))
+        return self._fact(
+            "outline", lambda: self.row_density(zero, _tensor(self.x), _tensor(self.a))
+        )
 
     @property
     def family(self) -> str:
@@ -105,11 +118,15 @@ class TorchKernels:
         """What data see of the parameters, where the predictor is not affine in theta itself."""
         return self._fact("seen", lambda: seen_by_data(self))
 
-    def functional_at(self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """A functional of the user's at a density with NumPy arguments, in arrays of this backend."""
+    def functional_at(
+        self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray
+    ) -> np.ndarray:
+        """A functional of the user's at a density with NumPy arguments, in arrays of this
+        backend.
+        """
         return _numpy(functional(density.map_args(_tensor), x=_tensor(x), a=_tensor(a)))
 
-    # parameters -------------------------------------------------------------------------------------------------------
+    # parameters -----------------------------------------------------------------------------------
 
     def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Named constrained values, each with the leading axis M."""
@@ -122,13 +139,18 @@ class TorchKernels:
         if not self.sites:
             return {}
         values = self._map("constrain", function, _tensor(theta))
-        return {site.name: _numpy(value).reshape(-1, *site.shape) for site, value in zip(self.sites, values)}
+        return {
+            site.name: _numpy(value).reshape(-1, *site.shape)
+            for site, value in zip(self.sites, values)
+        }
 
     def _flat(self, values: Mapping[str, Any]) -> Any:
         return torch.cat([values[site.name].reshape(-1) for site in self.sites])
 
     def unconstrain(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The flat vectors (M, D) of named constrained values; not finite where a value is outside its constraint."""
+        """The flat vectors (M, D) of named constrained values; not finite where a value is
+        outside its constraint.
+        """
         if not values:
             return np.zeros((1, 0))
         x, a = _tensor(self.x), _tensor(self.a)
@@ -137,7 +159,8 @@ class TorchKernels:
             given = dict(zip((site.name for site in self.sites), arrays))
             free = self.run(None, x, a, given=given).free
             back = self.run(self._flat(free), x, a).values
-            # a transform's inverse may return a number even for a value outside: then it does not come back
+            # a transform's inverse may return a number even for a value outside: then it does not
+            # come back
             kept = {}
             for site in self.sites:
                 value = given[site.name]
@@ -145,7 +168,11 @@ class TorchKernels:
                 kept[site.name] = torch.where(same, free[site.name], torch.nan)
             return (self._flat(kept),)
 
-        return _numpy(self._map("unconstrain", function, *(_tensor(values[site.name]) for site in self.sites))[0])
+        return _numpy(
+            self._map(
+                "unconstrain", function, *(_tensor(values[site.name]) for site in self.sites)
+            )[0]
+        )
 
     def _prior(self, theta: Any) -> Any:
         return self.run(theta, _tensor(self.x), _tensor(self.a)).log_prior
@@ -154,11 +181,16 @@ class TorchKernels:
         return _numpy(self._map("log_prior", lambda one: (self._prior(one),), _tensor(theta))[0])
 
     def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
-        """(M,) log volume of the transforms from free to constrained values, over `sample` sites."""
+        """(M,) log volume of the transforms from free to constrained values, over `sample`
+        sites.
+        """
         x, a = _tensor(self.x), _tensor(self.a)
 
         def function(one: Any) -> tuple[Any]:
-            return (torch.as_tensor(self.run(one, x, a).log_jacobian, dtype=torch.float64) + 0.0 * one.sum(),)
+            return (
+                torch.as_tensor(self.run(one, x, a).log_jacobian, dtype=torch.float64)
+                + 0.0 * one.sum(),
+            )
 
         return _numpy(self._map("log_jacobian", function, _tensor(theta))[0])
 
@@ -168,7 +200,9 @@ class TorchKernels:
         return _numpy(grad(self._prior)(_tensor(theta))), self._hessian("prior", self._prior, theta)
 
     def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
-        """n draws (n, D): sample sites from their priors, `param` coordinates standard normal around `initial`."""
+        """n draws (n, D): sample sites from their priors, `param` coordinates standard normal
+        around `initial`.
+        """
         noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
         out = initial + noise
         if any(site.prior for site in self.sites):
@@ -180,21 +214,37 @@ class TorchKernels:
         return out
 
     def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the log-prior at `initial`."""
+        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the
+        log-prior at `initial`.
+        """
         x, a = trial_rows(self.x, self.a)
         y = self.feasible(initial, x, a)
         theta = np.stack([initial, initial + 0.3 * np.cos(1 + np.arange(self.dim))])
-        alone = [self.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)]
-        return self.log_likelihood(theta, x, a, y), np.concatenate(alone, axis=1), float(self.log_prior(initial[None])[0])
+        alone = [
+            self.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)
+        ]
+        return (
+            self.log_likelihood(theta, x, a, y),
+            np.concatenate(alone, axis=1),
+            float(self.log_prior(initial[None])[0]),
+        )
 
-    # questions about a batch of rows ----------------------------------------------------------------------------------
+    # questions about a batch of rows --------------------------------------------------------------
 
-    def log_likelihood(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def log_likelihood(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
         if len(a) == 0:
             return np.zeros((len(theta), 0))
         rows = _tensor(x), _tensor(a), _tensor(y)
-        return _numpy(self._map("log_likelihood", lambda one: (self.row_log_likelihood(one, *rows),), _tensor(theta),
-                                cells=len(a))[0])  # fmt: skip
+        return _numpy(
+            self._map(
+                "log_likelihood",
+                lambda one: (self.row_log_likelihood(one, *rows),),
+                _tensor(theta),
+                cells=len(a),
+            )[0]
+        )
 
     def score(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
         if len(a) == 0:
@@ -202,12 +252,19 @@ class TorchKernels:
         one = _tensor(theta)
 
         def function(x: Any, a: Any, y: Any) -> tuple[Any, ...]:
-            return (grad(lambda one: self.row_log_likelihood(one, x[None], a[None], y[None])[0])(one),)
+            return (
+                grad(lambda one: self.row_log_likelihood(one, x[None], a[None], y[None])[0])(one),
+            )
 
-        return _numpy(self._map("score", function, _tensor(x), _tensor(a), _tensor(y), cells=self.dim)[0])
+        return _numpy(
+            self._map("score", function, _tensor(x), _tensor(a), _tensor(y), cells=self.dim)[0]
+        )
 
-    def in_support(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """(n,) bool: inside a support that no parameter moves, and of finite log-density at one of three settings.
+    def in_support(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
+        """(n,) bool: inside a support that no parameter moves, and of finite log-density at one of
+        three settings.
 
         The second part catches the edges of closed supports (a Beta outcome of exactly 0).
         """
@@ -217,14 +274,17 @@ class TorchKernels:
             observed = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed
             inside = np.broadcast_to(observed.support.check(_tensor(y)).numpy(), (len(a),))
         if crossing(observed) is not None:
-            return inside  # no edges to fall off, and at these settings the cutpoints may be out of order
+            # no edges to fall off, and at these settings the cutpoints may be out of order
+            return inside
         near = theta + np.array([[0.0], [0.1], [-0.1]]) * np.cos(np.arange(self.dim))
         with np.errstate(invalid="ignore"):
             valid = np.where(inside.reshape(-1, *([1] * (y.ndim - 1))), y, y[np.argmax(inside)])
             logs = self.log_likelihood(near, x, a, valid)
         return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
 
-    def values(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    def values(
+        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> np.ndarray:
         if len(a) == 0:
             return np.zeros((len(theta), 0))
         tx, ta = _tensor(x), _tensor(a)
@@ -234,29 +294,44 @@ class TorchKernels:
 
         return _numpy(self._map(("values", functional), function, _tensor(theta), cells=len(a))[0])
 
-    def values_grad(self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def values_grad(
+        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         if len(a) == 0:
             return np.zeros(0), np.zeros((0, self.dim))
 
         def function(one: Any, x: Any, a: Any) -> tuple[Any, ...]:
             def value(one: Any) -> Any:
-                return functional(self.row_density(one, x[None], a[None]), x=x[None], a=a[None]).reshape(())
+                return functional(
+                    self.row_density(one, x[None], a[None]), x=x[None], a=a[None]
+                ).reshape(())
 
             gradient, result = grad_and_value(value)(one)
             return result, gradient
 
-        value, gradient = self._map(("values_grad", functional), function, _tensor(theta), _tensor(x), _tensor(a))
+        value, gradient = self._map(
+            ("values_grad", functional), function, _tensor(theta), _tensor(x), _tensor(a)
+        )
         return _numpy(value), _numpy(gradient)
 
     def density(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, single: bool) -> Density:
         """The density with NumPy arguments, batch (M, n), or (n,) for a single setting."""
         tx, ta = _tensor(x), _tensor(a)
         if is_external(self.outline_density):
-            return external_density(lambda one: self.row_density(_tensor(one), tx, ta), theta, single)
-        arrays = self._map("density", lambda one: tuple(self.row_density(one, tx, ta).leaves()), _tensor(theta), cells=len(a))
-        return self.outline_density.rebuild([_numpy(array)[0] if single else _numpy(array) for array in arrays])
+            return external_density(
+                lambda one: self.row_density(_tensor(one), tx, ta), theta, single
+            )
+        arrays = self._map(
+            "density",
+            lambda one: tuple(self.row_density(one, tx, ta).leaves()),
+            _tensor(theta),
+            cells=len(a),
+        )
+        return self.outline_density.rebuild(
+            [_numpy(array)[0] if single else _numpy(array) for array in arrays]
+        )
 
-    # sums over a history ----------------------------------------------------------------------------------------------
+    # sums over a history --------------------------------------------------------------------------
 
     def knows(self, rows: Rows) -> bool:
         return rows in self.histories
@@ -270,7 +345,11 @@ class TorchKernels:
 
     def _sum(self, rows: Rows, weights: np.ndarray | None) -> Callable[[Any], Any]:
         x, a, y = self.remember(rows)
-        w = torch.ones(rows.n, dtype=torch.float64) if weights is None else _tensor(np.asarray(weights, float))
+        w = (
+            torch.ones(rows.n, dtype=torch.float64)
+            if weights is None
+            else _tensor(np.asarray(weights, float))
+        )
 
         def total(theta: Any) -> Any:
             logs = self.row_log_likelihood(theta, x, a, y)
@@ -280,18 +359,28 @@ class TorchKernels:
 
     def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
         total = self._sum(rows, weights)
-        return _numpy(self._map("total", lambda one: (total(one),), _tensor(theta), cells=rows.n)[0])
+        return _numpy(
+            self._map("total", lambda one: (total(one),), _tensor(theta), cells=rows.n)[0]
+        )
 
-    def total_grad(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def total_grad(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         total = self._sum(rows, weights)
-        gradient, value = self._map("total_grad", lambda one: grad_and_value(total)(one), _tensor(theta), cells=rows.n)
+        gradient, value = self._map(
+            "total_grad", lambda one: grad_and_value(total)(one), _tensor(theta), cells=rows.n
+        )
         return _numpy(value), _numpy(gradient)
 
-    def total_hessian(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
+    def total_hessian(
+        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
+    ) -> np.ndarray:
         return self._hessian("total", self._sum(rows, weights), theta)
 
     def _hessian(self, kind: str, function: Callable[[Any], Any], theta: np.ndarray) -> np.ndarray:
-        """Backward twice: all rows of the Hessian at once where the program allows it, one by one otherwise."""
+        """Backward twice: all rows of the Hessian at once where the program allows it, one by
+        one otherwise.
+        """
         one = _tensor(theta)
         with LOCK:
             if ("hessian", kind) not in self.vectorised:
@@ -322,17 +411,25 @@ def _runs(attempt: Callable[[], Any]) -> bool:
 
 
 def _agrees(function: Callable[..., Any], two: list[torch.Tensor]) -> bool:
-    """Whether vmap runs and says what a loop says; an error of the program itself comes out of the loop."""
+    """Whether vmap runs and says what a loop says; an error of the program itself comes out of
+    the loop.
+    """
     slow = _loop(function, two)
     try:
         fast = vmap(function)(*two)
     except (RuntimeError, NotImplementedError, ValueError):
         return False
-    return all(torch.allclose(f, s, rtol=1e-9, atol=1e-12, equal_nan=True) for f, s in zip(fast, slow))
+    return all(
+        torch.allclose(f, s, rtol=1e-9, atol=1e-12, equal_nan=True) for f, s in zip(fast, slow)
+    )
 
 
 def _depends(constraint: Any) -> bool:
     """Whether any number inside a constraint carries a gradient."""
     if isinstance(constraint, torch.Tensor):
         return constraint.requires_grad
-    return any(_depends(part) for part in vars(constraint).values()) if hasattr(constraint, "__dict__") else False
+    return (
+        any(_depends(part) for part in vars(constraint).values())
+        if hasattr(constraint, "__dict__")
+        else False
+    )

@@ -1,7 +1,7 @@
 """One row of a torch program as the steps that `gedppl.programs.forms` reads.
 
-The graph is made functional first: a write through a view changes a value that the graph has named already, so writes and views
-become operations that return what they made.
+The graph is made functional first: a write through a view changes a value that the graph has named
+already, so writes and views become operations that return what they made.
 """
 
 from __future__ import annotations
@@ -51,12 +51,35 @@ _MOVES = (
 _LINEAR = ("add", "sub", "rsub", "neg", "sum", "cat", "stack", "cumsum")
 _SCATTERS = ("select_scatter", "slice_scatter", "diagonal_scatter")
 # a number among these operations' arguments is an operand like any other
-_WITH_NUMBERS = ("add", "sub", "rsub", "mul", "div", "where", "gt", "lt", "ge", "le", "eq", "ne", "maximum", "minimum")
+_WITH_NUMBERS = (
+    "add",
+    "sub",
+    "rsub",
+    "mul",
+    "div",
+    "where",
+    "gt",
+    "lt",
+    "ge",
+    "le",
+    "eq",
+    "ne",
+    "maximum",
+    "minimum",
+)
 _RULES = {
     **dict.fromkeys((*_MOVES, "index", "index_select", "gather", "where"), "move"),
     **dict.fromkeys((*_LINEAR, *_SCATTERS, "index_put"), "linear"),
     **dict.fromkeys(("mm", "mv", "bmm", "dot"), "contract"),
-    **{"mul": "multiply", "div": "divide", "exp": "exp", "log": "log", "sqrt": "power", "rsqrt": "power", "square": "power"},
+    **{
+        "mul": "multiply",
+        "div": "divide",
+        "exp": "exp",
+        "log": "log",
+        "sqrt": "power",
+        "rsqrt": "power",
+        "square": "power",
+    },
 }
 _POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "square": 2.0, "reciprocal": -1.0}
 _ELEMENTWISE = frozenset(
@@ -78,12 +101,48 @@ _ELEMENTWISE = frozenset(
             "rsqrt",
             "square",
         ),
-        *("pow", "abs", "maximum", "minimum", "erf", "erfc", "sin", "cos", "sign", "reciprocal", "where", "clamp", "clamp_min"),
-        *("clamp_max", "gt", "lt", "ge", "le", "eq", "ne", "logical_and", "logical_or", "logical_not", "softplus", "exp2"),
+        *(
+            "pow",
+            "abs",
+            "maximum",
+            "minimum",
+            "erf",
+            "erfc",
+            "sin",
+            "cos",
+            "sign",
+            "reciprocal",
+            "where",
+            "clamp",
+            "clamp_min",
+        ),
+        *(
+            "clamp_max",
+            "gt",
+            "lt",
+            "ge",
+            "le",
+            "eq",
+            "ne",
+            "logical_and",
+            "logical_or",
+            "logical_not",
+            "softplus",
+            "exp2",
+        ),
         *("log_sigmoid_forward", "special_ndtr"),
     )
 )
-_SHAPE_ONLY = ("zeros_like", "ones_like", "empty_like", "new_zeros", "new_ones", "new_empty", "full_like", "new_full")
+_SHAPE_ONLY = (
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+    "full_like",
+    "new_full",
+)
 
 
 _OURS = str(Path(__file__).resolve().parent)
@@ -119,11 +178,15 @@ class TorchArithmetic:
 
 
 def listing(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> Listing:
-    """The steps of `function(*args)`, without those that its results do not need; its arguments are the listing's inputs.
+    """The steps of `function(*args)`, without those that its results do not need; its arguments are
+    the listing's inputs.
 
-    Raises RuntimeError where the program looks at values while it runs, so that it has no fixed graph.
+    Raises RuntimeError where the program looks at values while it runs, so that it has no fixed
+    graph.
     """
-    module = make_fx(functionalize(function, remove="mutations_and_views"), record_stack_traces=True)(*args)
+    module = make_fx(
+        functionalize(function, remove="mutations_and_views"), record_stack_traces=True
+    )(*args)
     module.graph.eliminate_dead_code()
     return _Writer(module).listing()
 
@@ -160,7 +223,11 @@ class _Writer:
         return key
 
     def _write(self, node: Any) -> None:
-        name = getattr(node.target, "__name__", str(node.target)).partition(".")[0].removesuffix("_copy")
+        name = (
+            getattr(node.target, "__name__", str(node.target))
+            .partition(".")[0]
+            .removesuffix("_copy")
+        )
         if name == "getitem":
             self.keys[node] = self.several[node.args[0]][node.args[1]]
             return
@@ -172,12 +239,21 @@ class _Writer:
             return
         target, args, kwargs = _viewing(node.target, name), node.args, node.kwargs
         if name in _WITH_NUMBERS:
-            args = tuple(self._number(part) if isinstance(part, int | float) else part for part in args)
+            args = tuple(
+                self._number(part) if isinstance(part, int | float) else part for part in args
+            )
             target = target.overloadpacket
         # each occurrence is an operand of its own: x * x is no multiple of x
-        nodes: list[Any] = [part for part in _leaves((args, kwargs)) if isinstance(part, torch.fx.Node | _Number)]
+        nodes: list[Any] = [
+            part for part in _leaves((args, kwargs)) if isinstance(part, torch.fx.Node | _Number)
+        ]
         if name in _SHAPE_ONLY:  # of its operand the result has the shape alone
-            like = iter([torch.zeros(part.meta["val"].shape, dtype=part.meta["val"].dtype) for part in nodes])
+            like = iter(
+                [
+                    torch.zeros(part.meta["val"].shape, dtype=part.meta["val"].dtype)
+                    for part in nodes
+                ]
+            )
             self.constants[self._name(node)] = target(*_filled(args, like), **_filled(kwargs, like))
             return
 
@@ -187,24 +263,35 @@ class _Writer:
             return tuple(found) if isinstance(found, tuple | list) else (found,)
 
         metas = node.meta["val"]
-        real = tuple(meta.dtype.is_floating_point for meta in (metas if isinstance(metas, tuple | list) else (metas,)))
+        real = tuple(
+            meta.dtype.is_floating_point
+            for meta in (metas if isinstance(metas, tuple | list) else (metas,))
+        )
         outputs = tuple(self._new() for _ in real)
         if isinstance(metas, tuple | list):
             self.several[node] = outputs
         else:
             self.keys[node] = outputs[0]
         rule, needs = self._rule(name, node, nodes)
-        numbers = [] if name in _WITH_NUMBERS else [part for part in _leaves((args, kwargs)) if isinstance(part, int | float)]
+        numbers = (
+            []
+            if name in _WITH_NUMBERS
+            else [part for part in _leaves((args, kwargs)) if isinstance(part, int | float)]
+        )
         power = _POWERS.get(name, 1.0)
         if name == "pow" and len(nodes) == 1 and numbers:
             rule, power = "power", float(numbers[0])
         elementwise = name in _ELEMENTWISE and not (name in _WITH_NUMBERS and kwargs)
         full = f"{name}{numbers}" if numbers and elementwise else name
         keys = tuple(self.keys[part] for part in nodes)
-        self.steps.append(Step(full, run, keys, outputs, real, rule, needs, elementwise, power, _line(node)))
+        self.steps.append(
+            Step(full, run, keys, outputs, real, rule, needs, elementwise, power, _line(node))
+        )
 
     def _number(self, value: float) -> _Number:
-        number = _Number(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None))
+        number = _Number(
+            torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        )
         self.constants[self._name(number)] = number.value
         return number
 
@@ -212,24 +299,62 @@ class _Writer:
         """What is written replaces what was there, in the shape and type of what was there."""
         old, new = node.args[0].meta["val"], node.args[1].meta["val"]
         shape, dtype = tuple(old.shape), old.dtype
-        kept = new.dtype.is_floating_point and dtype.is_floating_point and dtype.itemsize >= new.dtype.itemsize
+        kept = (
+            new.dtype.is_floating_point
+            and dtype.is_floating_point
+            and dtype.itemsize >= new.dtype.itemsize
+        )
         key, out, rule = self.keys[node.args[1]], self._name(node), "move" if kept else ""
         real = (dtype.is_floating_point,)
-        self.steps.append(Step("copy", lambda v: (v.expand(shape).to(dtype),), (key,), (out,), real, rule, line=_line(node)))
+        self.steps.append(
+            Step(
+                "copy",
+                lambda v: (v.expand(shape).to(dtype),),
+                (key,),
+                (out,),
+                real,
+                rule,
+                line=_line(node),
+            )
+        )
 
     def _add_product(self, node: Any) -> None:
         """bias + left @ right, in two steps."""
         bias, left, right = (self.keys[part] for part in node.args)
         product, total, line = self._new(), self._name(node), _line(node)
-        self.steps.append(Step("mm", lambda u, v: (u @ v,), (left, right), (product,), (True,), "contract", line=line))
-        self.steps.append(Step("add", lambda u, v: (u + v,), (bias, product), (total,), (True,), "linear", line=line))
+        self.steps.append(
+            Step(
+                "mm",
+                lambda u, v: (u @ v,),
+                (left, right),
+                (product,),
+                (True,),
+                "contract",
+                line=line,
+            )
+        )
+        self.steps.append(
+            Step(
+                "add",
+                lambda u, v: (u + v,),
+                (bias, product),
+                (total,),
+                (True,),
+                "linear",
+                line=line,
+            )
+        )
 
     @staticmethod
     def _rule(name: str, node: Any, used: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
         """The rule and the inputs that say where, not what."""
         if name in ("_to_copy", "to") and len(used) == 1:
             before, after = used[0].meta["val"].dtype, node.meta["val"].dtype
-            kept = before.is_floating_point and after.is_floating_point and after.itemsize >= before.itemsize
+            kept = (
+                before.is_floating_point
+                and after.is_floating_point
+                and after.itemsize >= before.itemsize
+            )
             return ("move" if kept else ""), ()
         if name == "reciprocal":
             return "power", ()
@@ -245,8 +370,13 @@ class _Writer:
 
 
 def _viewing(target: Any, name: str) -> Any:
-    """The view itself in place of its copy: nothing is written to any more, and views can be vectorised."""
-    if not getattr(target, "__name__", "").partition(".")[0].endswith("_copy") or name not in (*_MOVES, "expand"):
+    """The view itself in place of its copy: nothing is written to any more, and views can be
+    vectorised.
+    """
+    if not getattr(target, "__name__", "").partition(".")[0].endswith("_copy") or name not in (
+        *_MOVES,
+        "expand",
+    ):
         return target
     return getattr(getattr(torch.ops.aten, name), target._overloadname)
 
@@ -267,7 +397,9 @@ def _leaves(part: Any) -> list[Any]:
 
 
 def _filled(part: Any, given: Iterator[Any]) -> Any:
-    """The arguments with the next of `given` in the place of every operand, in the order of `_leaves`."""
+    """The arguments with the next of `given` in the place of every operand, in the order of
+    `_leaves`.
+    """
     if isinstance(part, torch.fx.Node | _Number):
         return next(given)
     if isinstance(part, dict):
@@ -279,7 +411,11 @@ def _filled(part: Any, given: Iterator[Any]) -> Any:
 
 def _line(node: Any) -> str:
     """The innermost line that belongs to no package."""
-    for name, number in reversed(re.findall(r'File "(.+?)", line (\d+)', node.meta.get("stack_trace") or "")):
-        if "site-packages" not in name and not name.startswith((_OURS, "<", os.path.dirname(os.__file__))):
+    for name, number in reversed(
+        re.findall(r'File "(.+?)", line (\d+)', node.meta.get("stack_trace") or "")
+    ):
+        if "site-packages" not in name and not name.startswith(
+            (_OURS, "<", os.path.dirname(os.__file__))
+        ):
             return f"line {number} of {Path(name).name}"
     return ""

@@ -38,7 +38,9 @@ REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
         lambda e: 1 - torch.sigmoid(-e),
     ),
     "probit": (
-        lambda e: torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0), validate_args=False).cdf(e),
+        lambda e: torch.distributions.Normal(
+            torch.tensor(0.0), torch.tensor(1.0), validate_args=False
+        ).cdf(e),
         lambda e: torch.special.ndtr(e),
         lambda e: 0.5 * (1 + torch.erf(e / _ROOT)),
         lambda e: 0.5 * (1 + torch.erf(e * 0.5**0.5)),
@@ -55,7 +57,9 @@ def links() -> Table:
     def read(function: Callable[[Any], Any]) -> Value:
         reading = Reading(TorchArithmetic())
         eta = reading.cut(reading.site("eta", (1,)))
-        return reading.read(listing(lambda e: [function(e)], torch.zeros(1, dtype=torch.float64)), [eta])[0]
+        return reading.read(
+            listing(lambda e: [function(e)], torch.zeros(1, dtype=torch.float64)), [eta]
+        )[0]
 
     return link_table(read, REFERENCES, lambda every: every())
 
@@ -67,7 +71,12 @@ class TorchRowReader:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
         self._x, a = torch.as_tensor(np.array(program.x)), torch.as_tensor(np.array(program.a))
         middle = program.constrain(np.zeros((1, program.dim)))
-        self.listing = listing(self._arguments, *(torch.as_tensor(middle[s.name][0]) for s in program.sites), self._x, a)
+        self.listing = listing(
+            self._arguments,
+            *(torch.as_tensor(middle[s.name][0]) for s in program.sites),
+            self._x,
+            a,
+        )
         self._links = links()
         reading, found = self._read(self._x, a)
         self._atoms, self._lines = reading.atoms, [form.line for form in reading.cuts]
@@ -88,12 +97,14 @@ class TorchRowReader:
     def _read(self, x: Any, a: Any) -> tuple[Reading, Conclusion | Unknown]:
         """One row x (1, dx), a (1,)."""
         reading = Reading(TorchArithmetic())
-        inputs: list[Value] = [reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites]
+        inputs: list[Value] = [
+            reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites
+        ]
         inputs += [Known(x, by_row=True), Known(a, by_row=self.n_actions is None, by_action=True)]
         values = reading.read(self.listing, inputs)
         return reading, conclude(reading, self.outcome, values, self._links)
 
-    # what is asked ------------------------------------------------------------------------------------------------------
+    # what is asked --------------------------------------------------------------------------------
 
     def _actions(self) -> torch.Tensor:
         return torch.arange(self.n_actions or 1)
@@ -115,7 +126,14 @@ class TorchRowReader:
         atoms, cuts, scale = _as_numpy(vmap(at)(self._actions()))
         return Tables(
             tuple(
-                AtomTable(one.name, one.shape, one.low, one.high, one.by_action, tuple(map(_operand, one.operands, arrays)))
+                AtomTable(
+                    one.name,
+                    one.shape,
+                    one.low,
+                    one.high,
+                    one.by_action,
+                    tuple(map(_operand, one.operands, arrays)),
+                )
                 for one, arrays in zip(self._atoms, atoms)
             ),
             tuple(StillForm(part[0], part[1], self._lines[k]) for k, part in zip(self._used, cuts)),
@@ -126,20 +144,27 @@ class TorchRowReader:
         found = self._read(x[None], a[None])[1]
         assert isinstance(found, Conclusion)
         form = found.predictor
-        together = torch.cat([form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used])
+        together = torch.cat(
+            [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
+        )
         wide, offset = self.outcome.family == "Ordered", form.offset.reshape(-1)
         others = [one.value.reshape(()).to(torch.float64) for one in found.others.values()]
         return [together if wide else together[:, 0], offset if wide else offset[0], *others]
 
     def rows(self, x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
-        found = vmap(self._row)(torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64)))
+        found = vmap(self._row)(
+            torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
+        )
         return [part.detach().numpy() for part in found]
 
     def atoms(self, theta: np.ndarray) -> list[np.ndarray]:
         values = self.program.constrain(theta)
 
         def at(sites: Any, a: Any) -> Any:
-            return [value.reshape(-1).to(torch.float64) for value in self._read(self._x, a[None])[0].evaluate(sites)]
+            return [
+                value.reshape(-1).to(torch.float64)
+                for value in self._read(self._x, a[None])[0].evaluate(sites)
+            ]
 
         sites = [torch.as_tensor(values[site.name]) for site in self.program.sites]
         found = vmap(lambda *one: vmap(lambda a: at(one, a))(self._actions()))(*sites)
@@ -149,7 +174,11 @@ class TorchRowReader:
         if self.outcome.family == "Ordered":
             return False
         try:
-            found = levels(lambda x, a: self._row(x[0], a[0]), self._x, torch.as_tensor(np.array(self.program.a)))
+            found = levels(
+                lambda x, a: self._row(x[0], a[0]),
+                self._x,
+                torch.as_tensor(np.array(self.program.a)),
+            )
         except RuntimeError:
             return False
         return max(found) <= Level.AFFINE
@@ -160,14 +189,18 @@ def seen_by_data(program: Any) -> Seen | Refusal:
     x, a = (torch.as_tensor(np.array(part)) for part in (program.x, program.a))
     observed = program.bare(None, x, a)
     kind = package_class(observed)
-    if kind in ("Bernoulli", "Binomial", "NegativeBinomial"):  # torch keeps what it was given and derives the other lazily
+    # torch keeps what it was given and derives the other lazily
+    if kind in ("Bernoulli", "Binomial", "NegativeBinomial"):
         kind += "Logits" if "logits" in vars(observed) else "Probs"
     obstacle = refused(program, kind)
     if obstacle is not None:
         return obstacle
     try:
-        return narrowest(lambda n: TorchRowReader(program, OUTCOMES[kind], n), n_actions_of(program))
-    except RuntimeError as error:  # the program looks at values while it runs, so it has no fixed graph
+        return narrowest(
+            lambda n: TorchRowReader(program, OUTCOMES[kind], n), n_actions_of(program)
+        )
+    except RuntimeError as error:
+        # the program looks at values while it runs, so it has no fixed graph
         return Refusal(f"it looks at values while it runs ({str(error).splitlines()[0]})")
 
 
@@ -176,7 +209,9 @@ def _arrays(one: Known | Form | Whole, a: Any) -> Any:
         return one.value
     if isinstance(one, Whole):
         return a
-    return {k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()}, one.offset.reshape(-1)
+    return {
+        k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()
+    }, one.offset.reshape(-1)
 
 
 def _as_numpy(tree: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Finding out which PPL a program is written in, and whether it can be used: what happens once, before anything else."""
+"""Finding out which PPL a program is written in, and whether it can be used: what happens once,
+before anything else.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,13 @@ BACKENDS = ("numpyro", "pyro")
 
 @dataclass(frozen=True)
 class Site:
-    """One array of parameters and its place in the flat vector: theta[start:stop], reshaped to `free_shape`."""
+    """One array of parameters and its place in the flat vector: theta[start:stop], reshaped to
+    `free_shape`.
+    """
 
     name: str
-    prior: bool  # a sample site, which brings a prior; False: a `param` site or a module's parameter
+    # a sample site, which brings a prior; False: a `param` site or a module's parameter
+    prior: bool
     shape: tuple[int, ...]  # of the constrained value
     free_shape: tuple[int, ...]  # of the unconstrained value
     start: int
@@ -45,18 +50,23 @@ CAUSES = {
         "x is an array, with columns in their declared order: write x[:, 0] for the first"
     ),
     ("Indexer must have integer", "tensors used as indices must be long"): (
-        "x holds floats, and a category the number of its level: index with x[:, 0].astype(int), in Pyro x[:, 0].long()"
+        "x holds floats, and a category the number of its level: index with x[:, 0].astype(int), "
+        "in Pyro x[:, 0].long()"
     ),
 }
 
 
 def _likely_cause(failure: BaseException) -> str:
-    found = [cause for words, cause in CAUSES.items() if any(word in str(failure) for word in words)]
+    found = [
+        cause for words, cause in CAUSES.items() if any(word in str(failure) for word in words)
+    ]
     return "".join(f"; {cause}" for cause in found)
 
 
 def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
-    """Run the model under each PPL that is loaded; the one that records the observed site is its backend."""
+    """Run the model under each PPL that is loaded; the one that records the observed site is its
+    backend.
+    """
     if not callable(model):
         raise ModelError(f"a model is a function (x, a, y=None), got {type(model).__name__}")
     loaded = [name for name in BACKENDS if name in sys.modules]
@@ -68,7 +78,8 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
     backends = {name: import_module(f"gedppl.programs.{name}") for name in loaded}
     attempts = []
     for name, backend in backends.items():
-        with ExitStack() as stack:  # run under the wrong PPL, a program may warn, draw or store parameters in the other
+        # run under the wrong PPL, a program may warn, draw or store parameters in the other
+        with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
             for other in backends.values():
@@ -82,20 +93,28 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
         raise failure
     if type(failure).__name__ in TRACED:
         raise ModelError(
-            "the model hands x, a or a parameter to NumPy, which cannot follow a traced value: inside a model write "
-            f"jnp.asarray(table)[a] in place of numpy_table[a], and jnp.exp in place of np.exp ({type(failure).__name__})"
+            "the model hands x, a or a parameter to NumPy, which cannot follow a traced value: "
+            "inside a model write "
+            "jnp.asarray(table)[a] in place of numpy_table[a], and jnp.exp in place of np.exp "
+            f"({type(failure).__name__})"
         ) from failure
     if failure is not None:
         raise ModelError(
-            f"the model raised {type(failure).__name__} when it was run with x of shape {x.shape}, a of shape {a.shape} "
-            f"and y of shape {a.shape}: {str(failure).rstrip('.')}. A model is called as model(x, a, y){_likely_cause(failure)}"
+            f"the model raised {type(failure).__name__} when it was run with x of shape {x.shape}, "
+            f"a of shape {a.shape} "
+            f"and y of shape {a.shape}: {str(failure).rstrip('.')}. A model is called as model(x, "
+            f"a, y){_likely_cause(failure)}"
         ) from failure
     if seen:
         raise NoObservedSiteError(
-            f"the {name} model has no observed site: pass obs=y to the sample statement of the outcome, and give the "
+            f"the {name} model has no observed site: pass obs=y to the sample statement of the "
+            "outcome, and give the "
             "model the signature (x, a, y=None)"
         )
-    raise BackendNotFoundError(f"the model recorded no site under {' or '.join(loaded)}: it needs a sample statement with obs=y")
+    raise BackendNotFoundError(
+        f"the model recorded no site under {' or '.join(loaded)}: it needs "
+        "a sample statement with obs=y"
+    )
 
 
 def parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[str, Any]:
@@ -103,10 +122,14 @@ def parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[s
     parsed: dict[str, Any] = {}
     for name, bound in declared.items():
         if name not in shapes:
-            raise ParameterError(f"bounds name {name!r}, but the model's parameters are {sorted(shapes)}")
+            raise ParameterError(
+                f"bounds name {name!r}, but the model's parameters are {sorted(shapes)}"
+            )
         try:
             if isinstance(bound, tuple):
-                low, high = (np.broadcast_to(np.asarray(side, float), shapes[name]) for side in bound)
+                low, high = (
+                    np.broadcast_to(np.asarray(side, float), shapes[name]) for side in bound
+                )
                 valid = bool((low < high).all())
                 parsed[name] = (low, high)
             else:
@@ -116,7 +139,8 @@ def parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[s
             valid = False
         if not valid:
             raise ParameterError(
-                f"bounds[{name!r}] must be a positive number (largest Euclidean norm) or (low, high) with low < high, "
+                f"bounds[{name!r}] must be a positive number (largest Euclidean norm) or (low, "
+                "high) with low < high, "
                 f"that broadcast to the site's shape {shapes[name]}; got {bound!r}"
             )
     return parsed
@@ -131,7 +155,8 @@ def support_range(constraint: Any) -> tuple[float, float]:
     for side, open_end in (("lower_bound", -np.inf), ("upper_bound", np.inf)):
         try:
             ends.append(float(np.asarray(getattr(base, side, open_end))))
-        except (TypeError, ValueError, RuntimeError):  # an array, or not yet a number: a bound that another site sets
+        except (TypeError, ValueError, RuntimeError):
+            # an array, or not yet a number: a bound that another site sets
             ends.append(open_end)
     return ends[0], ends[1]
 
@@ -142,7 +167,8 @@ def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_initial(program: Any, initial: np.ndarray) -> None:
-    """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on the rows beside it.
+    """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on
+    the rows beside it.
 
     In the second case padding and histories would change it. Tried on `trial_rows`.
     """
@@ -150,11 +176,13 @@ def check_initial(program: Any, initial: np.ndarray) -> None:
     if np.isnan(together[0, 0]) or np.isnan(log_prior):
         values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
         raise NotANumberError(
-            f"the log-density is NaN at the initial parameters {values}: pass init={{site: value}} where it is finite, or "
+            f"the log-density is NaN at the initial parameters {values}: pass init={{site: value}} "
+            "where it is finite, or "
             "mend the model (a negative scale, a log of a negative number, 0/0)"
         )
     if not np.allclose(together, alone, rtol=1e-9, atol=1e-12, equal_nan=True):
         raise ModelError(
-            "a row's density depends on the other rows (batch statistics, a sum or mean over rows): compute such numbers "
+            "a row's density depends on the other rows (batch statistics, a sum or mean over "
+            "rows): compute such numbers "
             "once, outside the model, and use them as constants"
         )

@@ -1,11 +1,13 @@
 """Scores and cost bounds in, a policy on the simplex out.
 
-    maximise  Σ_a π_a score_a   over   π ≥ 0,  Σ_a π_a = 1,  Σ_a π_a cost_upper_{j,a} ≤ at_most_j  for j = 1..J.
+    maximise  Σ_a π_a score_a
+        over   π ≥ 0,  Σ_a π_a = 1,  Σ_a π_a cost_upper_{j,a} ≤ at_most_j  for j = 1..J.
 
-An optimum needs at most J + 1 actions. The feasible policies form a polytope that does not depend on the scores, so its
-vertices can be listed once and each round only picks one of them (`Polytope`); the counterfactual pass lives on that.
-Where a list would be long, one constraint is solved on the upper concave hull of (cost, score) and several by HiGHS.
-A limit on every draw, cost_upper_{j,a} ≤ at_most_j wherever π_a > 0, is a mask (`drawable`) before that.
+An optimum needs at most J + 1 actions. The feasible policies form a polytope that does not depend
+on the scores, so its vertices can be listed once and each round only picks one of them
+(`Polytope`); the counterfactual pass lives on that. Where a list would be long, one constraint is
+solved on the upper concave hull of (cost, score) and several by HiGHS. A limit on every draw,
+cost_upper_{j,a} ≤ at_most_j wherever π_a > 0, is a mask (`drawable`) before that.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ import numpy as np
 
 from gedppl.errors import ActionRangeError, InfeasibleError, NotFiniteError, ShapeError
 
-MOST_BASES = 10_000  # longest vertex list worth making: about 5 ms, and then a few microseconds a round
+# longest vertex list worth making: about 5 ms, and then a few microseconds a round
+MOST_BASES = 10_000
 PAIRS_AT_ONCE = 500_000  # of actions, over contexts looked at together: what stays in the cache
 MOST_PAIRS = 500  # the same with one limit, where the hull is fast as well
-NEAR_LIMIT = 1e-12  # a cost this close to its limit (relative) sits on it: rounding, not a violation
-SLACK = 1e-12  # how far a vertex may overshoot a limit it does not sit on, as a share of the largest distance to it
+# a cost this close to its limit (relative) sits on it: rounding, not a violation
+NEAR_LIMIT = 1e-12
+# how far a vertex may overshoot a limit it does not sit on, as a share of the largest distance to
+# it
+SLACK = 1e-12
 
 
 def select_policy(
@@ -39,7 +45,8 @@ def select_policy(
 ) -> np.ndarray:
     """The policy of highest score whose cost bound keeps every limit.
 
-    ``argmax_π Σ_a π_a score_a  subject to  Σ_a π_a cost_upper_{j,a} ≤ at_most_j``, at most J + 1 actions in its support.
+    ``argmax_π Σ_a π_a score_a  subject to  Σ_a π_a cost_upper_{j,a} ≤ at_most_j``, at most J + 1
+    actions in its support.
 
     Parameters
     ----------
@@ -52,12 +59,14 @@ def select_policy(
     allowed
         (K,) booleans, or None for every action.
     played
-        (K,) how often each action was played (expected counts will do). Among equally good vertices the one with the least
-        ``Σ_a π_a played_a`` wins, then the one of lowest index.
+        (K,) how often each action was played (expected counts will do). Among equally good vertices
+        the one with the least ``Σ_a π_a played_a`` wins, then the one of lowest index.
     safe_action
-        Where rounding would leave a limit exceeded (by some 1e-12), a trace of this action is mixed in.
+        Where rounding would leave a limit exceeded (by some 1e-12), a trace of this action is mixed
+        in.
     every_draw
-        A boolean or (J,): limits that hold for every action that may be drawn instead of for the average.
+        A boolean or (J,): limits that hold for every action that may be drawn instead of for the
+        average.
 
     Returns
     -------
@@ -70,9 +79,9 @@ def select_policy(
 
     Notes
     -----
-    The limit holds for the policy's average cost bound, unless it is one on every draw. Scores are tied when they differ
-    by less than 1e-10 of their range (plus 1e-12 of their size). Hu, Simchi-Levi and Azizan, Algorithm 1, with the bounds
-    taken action by action.
+    The limit holds for the policy's average cost bound, unless it is one on every draw. Scores are
+    tied when they differ by less than 1e-10 of their range (plus 1e-12 of their size). Hu,
+    Simchi-Levi and Azizan, Algorithm 1, with the bounds taken action by action.
 
     Examples
     --------
@@ -85,17 +94,25 @@ def select_policy(
     """
     score = np.asarray(score, float)
     if score.ndim != 1 or not score.size:
-        raise ShapeError(f"`score` must have shape (K,), got {score.shape}; pass one number per action")
+        raise ShapeError(
+            f"`score` must have shape (K,), got {score.shape}; pass one number per action"
+        )
     n_actions = len(score)
     if not np.isfinite(score).all():
-        raise NotFiniteError(f"`score` must be finite, got {score}; leave an action out with `allowed` instead")
+        raise NotFiniteError(
+            f"`score` must be finite, got {score}; leave an action out with `allowed` instead"
+        )
     cost, limit = _costs_and_limits(cost_upper, at_most, n_actions)
     allowed = _mask(allowed, n_actions)
     if every_draw is not None:
-        allowed = allowed & drawable(cost, limit, np.broadcast_to(np.asarray(every_draw, bool), len(limit)))
+        allowed = allowed & drawable(
+            cost, limit, np.broadcast_to(np.asarray(every_draw, bool), len(limit))
+        )
     counts = np.zeros(n_actions) if played is None else np.asarray(played, float)
     if counts.shape != (n_actions,) or not np.isfinite(counts).all():
-        raise ShapeError(f"`played` must be {n_actions} finite counts, one per action, got {played}")
+        raise ShapeError(
+            f"`played` must be {n_actions} finite counts, one per action, got {played}"
+        )
     check_action(safe_action, n_actions)
     return Polytope.of(cost, limit, allowed, safe_action).best(score, counts)
 
@@ -108,41 +125,58 @@ def select_policies(
     played: np.ndarray,
     safe_action: int | None,
 ) -> np.ndarray:
-    """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,), allowed (C, K), played (K,)."""
+    """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,),
+    allowed (C, K), played (K,).
+    """
     at_most = np.repeat(np.asarray(limits, float)[None], len(score), axis=0)
     policy = np.zeros(score.shape)
     left = np.arange(len(score))
     if cost_upper.shape[1] == 1:
         step = max(1, PAIRS_AT_ONCE // score.shape[1] ** 2)
         cuts = [slice(first, first + step) for first in range(0, len(score), step)]
-        parts = [_alone_on_top(score[c], cost_upper[c], at_most[c], allowed[c], policy[c]) + c.start for c in cuts]
+        parts = [
+            _alone_on_top(score[c], cost_upper[c], at_most[c], allowed[c], policy[c]) + c.start
+            for c in cuts
+        ]
         left = np.concatenate(parts)
     if not len(left):
         return policy
-    for c, polytope in zip(left, Polytope.batch(cost_upper[left], at_most[left], allowed[left], safe_action)):
+    for c, polytope in zip(
+        left, Polytope.batch(cost_upper[left], at_most[left], allowed[left], safe_action)
+    ):
         if polytope is None:
             raise InfeasibleError(why_infeasible(cost_upper[c], limits, allowed[c]))
         policy[c] = polytope.best(score[c], played)
     return policy
 
 
-def _alone_on_top(score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, policy: np.ndarray) -> np.ndarray:
-    """Fill in policies (C, K) where one vertex beats all others under one limit; the contexts where none does, with ties or none.
+def _alone_on_top(
+    score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, policy: np.ndarray
+) -> np.ndarray:
+    """Fill in policies (C, K) where one vertex beats all others under one limit; the contexts where
+    none does, with ties or none.
 
-    A vertex is an action within the limit, or a mixture of one strictly below it and one above that sits on it:
-    score_i + (score_j - score_i) e_i / (e_i - e_j), e the excess over the limit.
+    A vertex is an action within the limit, or a mixture of one strictly below it and one above that
+    sits on it: score_i + (score_j - score_i) e_i / (e_i - e_j), e the excess over the limit.
     """
     excess, usable = scaled_excess(cost, limit, allowed)
     e = excess[:, 0]
     n, K = e.shape
-    pair = (usable & (e < 0))[:, :, None] & (usable & (e > 0))[:, None, :]  # a cheap one and a dear one
-    share = np.divide(e[:, :, None], e[:, :, None] - e[:, None, :], out=np.zeros((n, K, K)), where=pair)  # of the dear one
+    # a cheap one and a dear one
+    pair = (usable & (e < 0))[:, :, None] & (usable & (e > 0))[:, None, :]
+    # of the dear one
+    share = np.divide(
+        e[:, :, None], e[:, :, None] - e[:, None, :], out=np.zeros((n, K, K)), where=pair
+    )
     value = score[:, :, None] + share * (score[:, None, :] - score[:, :, None])
     flat = np.where(pair, value, -np.inf).reshape(n, -1)
     flat[:, :: K + 1] = np.where(usable & (e <= 0), score, -np.inf)
     best, row = flat.argmax(axis=1), np.arange(n)
     top = flat[row, best]
-    high, low = np.where(usable, score, -np.inf).max(axis=1), np.where(usable, score, np.inf).min(axis=1)
+    high, low = (
+        np.where(usable, score, -np.inf).max(axis=1),
+        np.where(usable, score, np.inf).min(axis=1),
+    )
     tolerance = 1e-10 * (high - low) + 1e-12 * np.maximum(np.abs(high), np.abs(low))
     alone = np.isfinite(top) & (np.count_nonzero(flat >= (top - tolerance)[:, None], axis=1) == 1)
     i, j = np.divmod(best, K)
@@ -155,7 +189,9 @@ def _alone_on_top(score: np.ndarray, cost: np.ndarray, limit: np.ndarray, allowe
 
 
 def drawable(cost_upper: np.ndarray, at_most: np.ndarray, every_draw: np.ndarray) -> np.ndarray:
-    """Actions (..., K) that keep each limit on every draw: cost_upper (..., J, K), at_most (..., J), every_draw (J,) bool."""
+    """Actions (..., K) that keep each limit on every draw: cost_upper (..., J, K), at_most (...,
+    J), every_draw (J,) bool.
+    """
     if not every_draw.any():
         return np.ones((*cost_upper.shape[:-2], cost_upper.shape[-1]), bool)
     cost, limit = cost_upper[..., every_draw, :], at_most[..., every_draw, None]
@@ -165,23 +201,31 @@ def drawable(cost_upper: np.ndarray, at_most: np.ndarray, every_draw: np.ndarray
 
 
 def policy_cost(policy: np.ndarray, costs: np.ndarray, every_draw: np.ndarray) -> np.ndarray:
-    """What each limit is about, (..., J): sum_a pi_a c_ja, or for one on every draw the largest c_ja with pi_a > 0.
+    """What each limit is about, (..., J): sum_a pi_a c_ja, or for one on every draw the largest
+    c_ja with pi_a > 0.
 
-    policy (..., K), costs (..., J, K), every_draw (J,). An action that is never played adds nothing, however dear or unknown.
+    policy (..., K), costs (..., J, K), every_draw (J,). An action that is never played adds
+    nothing, however dear or unknown.
 
     >>> policy_cost(np.array([0.5, 0.5, 0.0]), np.array([[0.0, 1.0, np.nan]]), np.array([True]))
     array([1.])
     """
     used = policy[..., None, :] > 0
     average = np.einsum("...k,...jk->...j", policy, np.where(used, costs, 0.0))
-    return np.where(every_draw, np.where(used, costs, -np.inf).max(axis=-1), average) if every_draw.any() else average
+    return (
+        np.where(every_draw, np.where(used, costs, -np.inf).max(axis=-1), average)
+        if every_draw.any()
+        else average
+    )
 
 
 def eagerness(reveals: np.ndarray | None, t: int, n_actions: int) -> np.ndarray:
-    """(K,): how much ties favour an action before counts decide: the number of outcomes it shows, far above any count.
+    """(K,): how much ties favour an action before counts decide: the number of outcomes it shows,
+    far above any count.
 
-    Where a query costs something and earns nothing today (label budgets), asking and not asking are tied, and only the
-    policy that shows most learns at all. For a bandit every action shows one outcome: zero, and the counts decide.
+    Where a query costs something and earns nothing today (label budgets), asking and not asking are
+    tied, and only the policy that shows most learns at all. For a bandit every action shows one
+    outcome: zero, and the counts decide.
     """
     shown = np.ones(n_actions) if reveals is None else reveals.sum(axis=1)
     return 1e3 * (1 + t) * (shown - shown.min())
@@ -215,7 +259,9 @@ class Polytope:
     safe_action: int | None
 
     @staticmethod
-    def of(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None) -> Polytope:
+    def of(
+        cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None
+    ) -> Polytope:
         """From cost (J, K), limit (J,) and allowed (K,), already checked."""
         found = Polytope.batch(cost[None], limit[None], allowed[None], safe_action)[0]
         if found is None:
@@ -223,11 +269,18 @@ class Polytope:
         return found
 
     @staticmethod
-    def batch(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None) -> list[Polytope | None]:
-        """One for each of B cost (B, J, K), limit (B, J) and allowed (B, K); None where no policy keeps the limits."""
+    def batch(
+        cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray, safe_action: int | None = None
+    ) -> list[Polytope | None]:
+        """One for each of B cost (B, J, K), limit (B, J) and allowed (B, K); None where no
+        policy keeps the limits.
+        """
         n_snapshots, n_rows, n_actions = cost.shape
         excess, usable = scaled_excess(cost, limit, allowed)
-        bases = sum(comb(n_actions, s) * comb(n_rows, s - 1) for s in range(1, min(n_rows + 1, n_actions) + 1))
+        bases = sum(
+            comb(n_actions, s) * comb(n_rows, s - 1)
+            for s in range(1, min(n_rows + 1, n_actions) + 1)
+        )
         found: list[Polytope | None] = []
         if bases > (MOST_PAIRS if n_rows == 1 else MOST_BASES):
             for one, can in zip(excess, usable):
@@ -238,7 +291,10 @@ class Polytope:
         for start in range(0, n_snapshots, chunk):
             some = slice(start, start + chunk)
             listed, valid = _vertices(excess[some], usable[some])
-            over = valid & (np.einsum("bnk,bjk->bnj", listed, excess[some]).max(axis=2, initial=-1) > 0.1 * SLACK)
+            over = valid & (
+                np.einsum("bnk,bjk->bnj", listed, excess[some]).max(axis=2, initial=-1)
+                > 0.1 * SLACK
+            )
             for i, (one, can) in enumerate(zip(excess[some], usable[some])):
                 vertices = listed[i][valid[i]]
                 if over[i].any():
@@ -250,7 +306,9 @@ class Polytope:
         """The vertex of highest score (K,), ties to the least played (K,)."""
         usable = self.usable
         if self.vertices is not None:
-            return self.vertices[best_vertex(self.vertices, score, played, tie_tolerance(score[usable]))].copy()
+            return self.vertices[
+                best_vertex(self.vertices, score, played, tie_tolerance(score[usable]))
+            ].copy()
         solve = _hull_policy if len(self.excess) == 1 else _linear_program
         policy = np.zeros(len(score))
         policy[usable] = solve(score[usable], self.excess[:, usable], played[usable])
@@ -263,8 +321,12 @@ def tie_tolerance(score: np.ndarray) -> float:
     return 1e-10 * (high - low) + 1e-12 * max(abs(high), abs(low))
 
 
-def best_vertex(vertices: np.ndarray, score: np.ndarray, played: np.ndarray, tolerance: float) -> int:
-    """Index of the vertex (n, K) of highest score; ties go to the least played, then to the first."""
+def best_vertex(
+    vertices: np.ndarray, score: np.ndarray, played: np.ndarray, tolerance: float
+) -> int:
+    """Index of the vertex (n, K) of highest score; ties go to the least played, then to the
+    first.
+    """
     value = vertices @ score
     (tied,) = np.nonzero(value >= value.max() - tolerance)
     if len(tied) == 1:
@@ -273,7 +335,7 @@ def best_vertex(vertices: np.ndarray, score: np.ndarray, played: np.ndarray, tol
     return int(tied[np.argmax(load <= load.min() + 1e-9 * np.abs(played).max())])
 
 
-# several constraints, short lists ------------------------------------------------------------------------------------
+# several constraints, short lists -----------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -282,9 +344,11 @@ def _subsets(n: int, size: int) -> np.ndarray:
 
 
 def _vertices(excess: np.ndarray, usable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(policies (B, n, K), which of them are vertices (B, n)) of {π ≥ 0, Σπ = 1, excess π ≤ 0}, excess (B, J, K).
+    """(policies (B, n, K), which of them are vertices (B, n)) of {π ≥ 0, Σπ = 1, excess π ≤ 0},
+    excess (B, J, K).
 
-    A vertex with s actions has s - 1 tight limits E (s-1, s); Eπ = 0 has the solution π_i ∝ (-1)^i det(E without column i).
+    A vertex with s actions has s - 1 tight limits E (s-1, s); Eπ = 0 has the solution π_i ∝ (-1)^i
+    det(E without column i).
     """
     n_snapshots, n_rows, n_actions = excess.shape
     policies, valid = [], []
@@ -299,7 +363,8 @@ def _vertices(excess: np.ndarray, usable: np.ndarray) -> tuple[np.ndarray, np.nd
                 weight = _null_vectors(columns[:, tight])
                 with np.errstate(divide="ignore", invalid="ignore"):
                     weight = weight / weight.sum(axis=2, keepdims=True)
-            # not a number where the tight columns are dependent: such a vertex has a smaller support
+            # not a number where the tight columns are dependent: such a vertex has a smaller
+            # support
             inside = np.asarray(can & (weight > 1e-14).all(axis=2))
             weight = np.where(inside[:, :, None], weight, 0.0)
             if n_rows > size - 1:
@@ -312,7 +377,9 @@ def _vertices(excess: np.ndarray, usable: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _null_vectors(tight: np.ndarray) -> np.ndarray:
-    """(B, n, s) from tight (B, s-1, n, s): the null vector of each (s-1, s) matrix, by signed minors."""
+    """(B, n, s) from tight (B, s-1, n, s): the null vector of each (s-1, s) matrix, by signed
+    minors.
+    """
     size = tight.shape[3]
     if size == 2:
         return np.stack([tight[:, 0, :, 1], -tight[:, 0, :, 0]], axis=2)
@@ -321,8 +388,12 @@ def _null_vectors(tight: np.ndarray) -> np.ndarray:
     return np.stack(minors, axis=2)
 
 
-def pulled_back(policies: np.ndarray, excess: np.ndarray, usable: np.ndarray, safe_action: int | None) -> np.ndarray:
-    """Policies (n, K) that rounding left just above a limit, pulled back towards one with room to spare."""
+def pulled_back(
+    policies: np.ndarray, excess: np.ndarray, usable: np.ndarray, safe_action: int | None
+) -> np.ndarray:
+    """Policies (n, K) that rounding left just above a limit, pulled back towards one with room
+    to spare.
+    """
     if not len(excess):
         return policies
     worst = (policies @ excess.T).max(axis=1)
@@ -338,7 +409,8 @@ def pulled_back(policies: np.ndarray, excess: np.ndarray, usable: np.ndarray, sa
     else:
         anchor = policies[np.argmin(worst)]
     room = -float((excess @ anchor).max())
-    if room <= 1e6 * SLACK:  # as good as no room: mixing would move the policy further than the rounding did
+    # as good as no room: mixing would move the policy further than the rounding did
+    if room <= 1e6 * SLACK:
         return policies
     policies = policies.copy()
     share = (worst[over] / (worst[over] + room))[:, None]
@@ -346,7 +418,7 @@ def pulled_back(policies: np.ndarray, excess: np.ndarray, usable: np.ndarray, sa
     return policies
 
 
-# one constraint, many actions ----------------------------------------------------------------------------------------
+# one constraint, many actions ---------------------------------------------------------------------
 
 
 def _hull_policy(score: np.ndarray, excesses: np.ndarray, played: np.ndarray) -> np.ndarray:
@@ -368,11 +440,14 @@ def _hull_policy(score: np.ndarray, excesses: np.ndarray, played: np.ndarray) ->
     return policy
 
 
-def _hull_edge(score: np.ndarray, excess: np.ndarray, tolerance: float, equality: bool) -> tuple[int, int, float]:
+def _hull_edge(
+    score: np.ndarray, excess: np.ndarray, tolerance: float, equality: bool
+) -> tuple[int, int, float]:
     """(left, right, slope): the edge of the upper concave hull of (excess, score) above excess 0.
 
-    Starts from any chord across 0 and swaps one end for the point furthest above it until none is: O(k) a swap, and as in
-    the simplex method a handful of swaps. `equality` forbids staying strictly below the limit.
+    Starts from any chord across 0 and swaps one end for the point furthest above it until none is:
+    O(k) a swap, and as in the simplex method a handful of swaps. `equality` forbids staying
+    strictly below the limit.
     """
     cheap = excess <= 0
     top = int(np.argmax(score))
@@ -397,7 +472,7 @@ def _hull_edge(score: np.ndarray, excess: np.ndarray, tolerance: float, equality
             right = top
 
 
-# several constraints, long lists -------------------------------------------------------------------------------------
+# several constraints, long lists ------------------------------------------------------------------
 
 
 def _linear_program(score: np.ndarray, excess: np.ndarray, played: np.ndarray) -> np.ndarray:
@@ -410,15 +485,20 @@ def _linear_program(score: np.ndarray, excess: np.ndarray, played: np.ndarray) -
     if len(tied) > 1 + tight.sum():  # more actions than the simplex and the priced limits pin down
         try:
             lazy, _, _ = _highs(-played[tied], excess[:, tied], tight)
-        except InfeasibleError:  # the face is thinner than the solver's tolerance: the first optimum stands
+        except InfeasibleError:
+            # the face is thinner than the solver's tolerance: the first optimum stands
             return _polished(policy, excess)
         policy = np.zeros(len(score))
         policy[tied] = lazy
     return _polished(policy, excess)
 
 
-def _highs(score: np.ndarray, excess: np.ndarray, tight: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """(policy (k,), price of each limit (J,), value of the simplex row); `tight` limits hold with equality."""
+def _highs(
+    score: np.ndarray, excess: np.ndarray, tight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """(policy (k,), price of each limit (J,), value of the simplex row); `tight` limits hold
+    with equality.
+    """
     from scipy.optimize import linprog
 
     scale = max(float(np.ptp(score)), 1e-300)
@@ -433,33 +513,48 @@ def _highs(score: np.ndarray, excess: np.ndarray, tight: np.ndarray) -> tuple[np
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
     if solved.status != 0:
-        raise InfeasibleError(f"no policy keeps all {len(excess)} limits together ({solved.message.strip()})")
+        raise InfeasibleError(
+            f"no policy keeps all {len(excess)} limits together ({solved.message.strip()})"
+        )
     price = np.zeros(len(excess))
     if (~tight).any():
         price[~tight] = -solved.ineqlin.marginals * scale
     price[tight] = -solved.eqlin.marginals[1:] * scale
-    return np.clip(solved.x, 0.0, None), price, float(-solved.eqlin.marginals[0] * scale + score.max())
+    return (
+        np.clip(solved.x, 0.0, None),
+        price,
+        float(-solved.eqlin.marginals[0] * scale + score.max()),
+    )
 
 
 def _polished(policy: np.ndarray, excess: np.ndarray) -> np.ndarray:
-    """The same vertex, solved for again from its support and tight limits: the solver stops at 1e-10."""
+    """The same vertex, solved for again from its support and tight limits: the solver stops at
+    1e-10.
+    """
     (support,) = np.nonzero(policy > 1e-11)
     tight = np.abs(excess @ policy) <= 1e-8
     rows = np.vstack([np.ones(len(support)), excess[tight][:, support]])
     weight = np.linalg.lstsq(rows, np.eye(len(rows))[0], rcond=None)[0]
     polished = np.zeros(len(policy))
-    if (weight >= 0).all() and abs(weight.sum() - 1) < 1e-9 and np.abs(weight - policy[support]).max() < 1e-6:
+    if (
+        (weight >= 0).all()
+        and abs(weight.sum() - 1) < 1e-9
+        and np.abs(weight - policy[support]).max() < 1e-6
+    ):
         polished[support] = weight
     else:
         polished[support] = policy[support]
     return polished / polished.sum()
 
 
-# checks ---------------------------------------------------------------------------------------------------------------
+# checks -------------------------------------------------------------------------------------------
 
 
-def scaled_excess(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cost minus limit (B, J, K), each row scaled to at most 1 and freed of rounding around 0, and who is usable (B, K).
+def scaled_excess(
+    cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cost minus limit (B, J, K), each row scaled to at most 1 and freed of rounding around 0, and
+    who is usable (B, K).
 
     A lifted limit (+inf) leaves a row of -1: kept by every policy, tight for none.
     """
@@ -475,17 +570,24 @@ def scaled_excess(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> t
     return excess / np.where(size > 0, size, 1.0), usable
 
 
-def _costs_and_limits(cost_upper: Any, at_most: Any, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
+def _costs_and_limits(
+    cost_upper: Any, at_most: Any, n_actions: int
+) -> tuple[np.ndarray, np.ndarray]:
     cost = np.asarray(cost_upper, float)
     if cost.ndim == 1:
         cost = cost[None]
     if cost.ndim != 2 or cost.shape[1] != n_actions:
-        raise ShapeError(f"`cost_upper` must have shape (K,) or (J, K) with K = {n_actions}, got {cost.shape}")
+        raise ShapeError(
+            f"`cost_upper` must have shape (K,) or (J, K) with K = {n_actions}, got {cost.shape}"
+        )
     limit = np.atleast_1d(np.asarray(at_most, float))
     if len(cost) == 0:
         limit = limit[:0]
     if limit.shape != (len(cost),):
-        raise ShapeError(f"`at_most` must be one number per constraint, {len(cost)} here, got shape {limit.shape}")
+        raise ShapeError(
+            f"`at_most` must be one number per constraint, {len(cost)} here, got "
+            f"shape {limit.shape}"
+        )
     if np.isnan(cost).any() or (cost == -np.inf).any():
         raise NotFiniteError(f"`cost_upper` must be finite or +inf, got {cost}")
     if np.isnan(limit).any() or (limit == -np.inf).any():
@@ -498,7 +600,9 @@ def _mask(allowed: Any, n_actions: int) -> np.ndarray:
         return np.ones(n_actions, bool)
     mask = np.asarray(allowed)
     if mask.shape != (n_actions,) or mask.dtype != bool:
-        raise ShapeError(f"`allowed` must be {n_actions} booleans, got {mask.dtype} of shape {mask.shape}")
+        raise ShapeError(
+            f"`allowed` must be {n_actions} booleans, got {mask.dtype} of shape {mask.shape}"
+        )
     return mask
 
 
@@ -506,10 +610,18 @@ def why_infeasible(cost: np.ndarray, limit: np.ndarray, allowed: np.ndarray) -> 
     if not allowed.any():
         return "no action is allowed: `allowed` is False everywhere; allow the safe action at least"
     lowest = np.where(allowed, cost, np.inf).min(axis=1)
-    bad = [f"constraint {j}: lowest cost bound {lowest[j]:.6g} > limit {limit[j]:.6g}" for j in np.nonzero(lowest > limit)[0]]
+    bad = [
+        f"constraint {j}: lowest cost bound {lowest[j]:.6g} > limit {limit[j]:.6g}"
+        for j in np.nonzero(lowest > limit)[0]
+    ]
     if bad:
-        return "no policy keeps every limit (" + "; ".join(bad) + "); raise `at_most` or allow a cheaper action"
+        return (
+            "no policy keeps every limit ("
+            + "; ".join(bad)
+            + "); raise `at_most` or allow a cheaper action"
+        )
     return (
-        f"no policy keeps all {len(limit)} limits together: each alone can be kept (lowest cost bounds {lowest}, limits "
+        f"no policy keeps all {len(limit)} limits together: each alone can be kept (lowest cost "
+        f"bounds {lowest}, limits "
         f"{limit}), but not by one mixture; raise a limit or allow an action that keeps them all"
     )

@@ -1,1 +1,3 @@
-"""What only uses decisions: simulation, planning, baselines, off-policy evaluation, report, command line."""
+"""What only uses decisions: simulation, planning, baselines, off-policy evaluation, report,
+command line.
+"""

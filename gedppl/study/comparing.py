@@ -1,9 +1,11 @@
-"""Which model should decide: classes compared by how well each predicted every outcome before it came.
+"""Which model should decide: classes compared by how well each predicted every outcome before it
+came.
 
     score  = sum_i log q_i(y_i),    q_i(y) = sum_s w_s p(y | x_i, a_i, theta_s)
 
-with draws theta_s and weights w_s that have seen rows before i only. The ratio exp(score_A - score_B) is an e-value: if outcomes
-follow B's own predictive (its model and its prior), it exceeds 1/delta at any time with probability at most delta (Ville).
+with draws theta_s and weights w_s that have seen rows before i only. The ratio exp(score_A -
+score_B) is an e-value: if outcomes follow B's own predictive (its model and its prior), it exceeds
+1/delta at any time with probability at most delta (Ville).
 
 Axis letters: S draws, n rows, b rows between two refits.
 """
@@ -38,9 +40,13 @@ class ModelScore:
     """How one class did."""
 
     name: str
-    logs: np.ndarray  # (n,) log predictive densities, each before its outcome was seen; -inf where it was excluded
-    pit: np.ndarray  # (n,) where each outcome fell in its predictive distribution, uniform if calibrated; NaN if not known
-    loo: float  # ArviZ's leave-one-out estimate of the summed log score; NaN where it could not be had
+    # (n,) log predictive densities, each before its outcome was seen; -inf where it was excluded
+    logs: np.ndarray
+    # (n,) where each outcome fell in its predictive distribution, uniform if calibrated; NaN if not
+    # known
+    pit: np.ndarray
+    # ArviZ's leave-one-out estimate of the summed log score; NaN where it could not be had
+    loo: float
     loo_se: float
     loo_khat: float  # the largest Pareto k: beyond 0.7 the estimate is not to be trusted
     status: str
@@ -52,8 +58,12 @@ class ModelScore:
 
     @property
     def calibration(self) -> float:
-        """p-value of uniform positions (Kolmogorov-Smirnov): small where the predictive is too narrow, too wide or off."""
-        return float(kstest(self.pit, "uniform").pvalue) if np.isfinite(self.pit).all() else math.nan
+        """p-value of uniform positions (Kolmogorov-Smirnov): small where the predictive is too
+        narrow, too wide or off.
+        """
+        return (
+            float(kstest(self.pit, "uniform").pvalue) if np.isfinite(self.pit).all() else math.nan
+        )
 
     def covered(self, share: float) -> float:
         """Share of outcomes inside the predictive's central interval of this probability."""
@@ -62,7 +72,9 @@ class ModelScore:
 
 @dataclass(frozen=True, repr=False)
 class ModelComparison(Shown):
-    """Classes in the order of their prequential scores. ``print`` it; `best`, `e_value`, `rows`, `plot`."""
+    """Classes in the order of their prequential scores. ``print`` it; `best`, `e_value`, `rows`,
+    `plot`.
+    """
 
     scores: tuple[ModelScore, ...]  # best first
     n: int
@@ -78,17 +90,25 @@ class ModelComparison(Shown):
         return all(self.e_value(self.best, other.name) >= CLEAR for other in self.scores[1:])
 
     def e_value(self, first: str, second: str) -> float:
-        """By which factor the data favour the first class over the second; infinite where the second excludes an outcome."""
+        """By which factor the data favour the first class over the second; infinite where the
+        second excludes an outcome.
+        """
         gap = self[first].score - self[second].score
         return (
-            math.nan if math.isnan(gap) else math.exp(min(gap, 700.0)) if math.isfinite(gap) else (math.inf if gap > 0 else 0.0)
+            math.nan
+            if math.isnan(gap)
+            else math.exp(min(gap, 700.0))
+            if math.isfinite(gap)
+            else (math.inf if gap > 0 else 0.0)
         )
 
     def __getitem__(self, name: str) -> ModelScore:
         for one in self.scores:
             if one.name == name:
                 return one
-        raise SettingError(f"there is no model {name!r}; the models are {[one.name for one in self.scores]}")
+        raise SettingError(
+            f"there is no model {name!r}; the models are {[one.name for one in self.scores]}"
+        )
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -122,7 +142,8 @@ class ModelComparison(Shown):
             said = f"the data favour {self.best!r} over {rival!r} by e = {e:.3g}: {strength}"
         if self.scores[0].calibration < UNCALIBRATED:
             said += (
-                f"; but its predictions are not calibrated (p = {self.scores[0].calibration:.2g}): look for what it leaves out"
+                f"; but its predictions are not calibrated (p = {self.scores[0].calibration:.2g}): "
+                "look for what it leaves out"
             )
         return said
 
@@ -130,22 +151,31 @@ class ModelComparison(Shown):
         columns = list(self.rows[0])
         body = [[_text(row[name]) for name in columns] for row in self.rows]
         widths = [max(len(line[i]) for line in [columns, *body]) for i in range(len(columns))]
-        lines = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in [columns, *body]]
+        lines = [
+            "  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in [columns, *body]
+        ]
         notes = [f"{s.name}: {s.status}" for s in self.scores if s.status]
         return "\n".join([*lines, self.verdict, *notes])
 
     def _shown(self) -> Facts:
-        facts = {s.name: f"log score {s.score:.4g}, loo {s.loo:.4g}, {s.covered(0.9):.0%} inside 90%" for s in self.scores}
+        facts = {
+            s.name: f"log score {s.score:.4g}, loo {s.loo:.4g}, {s.covered(0.9):.0%} inside 90%"
+            for s in self.scores
+        }
         return f"{len(self.scores)} models on {self.n} rows", facts | {"verdict": self.verdict}
 
     def plot(self, ax: Any = None) -> Any:
-        """The log e-value of the best class over each other, row by row; the level of 20 is dashed. Returns the axes."""
+        """The log e-value of the best class over each other, row by row; the level of 20 is
+        dashed. Returns the axes.
+        """
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=(6, 3.5))[1] if ax is None else ax
         best = np.cumsum(self.scores[0].logs)
         for other in self.scores[1:]:
-            ax.plot(np.arange(1, self.n + 1), best - np.cumsum(other.logs), label=f"over {other.name}")
+            ax.plot(
+                np.arange(1, self.n + 1), best - np.cumsum(other.logs), label=f"over {other.name}"
+            )
         ax.axhline(math.log(CLEAR), color="0.5", linestyle="--", linewidth=1)
         ax.set_xlabel("rows")
         ax.set_ylabel(f"log e-value of {self.best}")
@@ -175,22 +205,26 @@ def compare_models(
     x, a, y
         Rows in the order in which they came: (n, dx), (n,), (n,).
     source, draws
-        Where parameters come from, as in `credible_set`: ``"laplace"`` (weighted to the posterior), ``"svi"``, ``"nuts"`` or
-        ``"prior"``, and how many.
+        Where parameters come from, as in `credible_set`: ``"laplace"`` (weighted to the posterior),
+        ``"svi"``, ``"nuts"`` or ``"prior"``, and how many.
     growth
-        Draw again once the rows have grown by this factor, or when the weights have come to rest on a tenth of the draws.
+        Draw again once the rows have grown by this factor, or when the weights have come to rest on
+        a tenth of the draws.
     problem
-        Whose names of actions and columns x and a may use: x a data frame, a action names. None: numbers only.
+        Whose names of actions and columns x and a may use: x a data frame, a action names. None:
+        numbers only.
 
     Returns
     -------
-    A `ModelComparison`: prequential log scores and the e-values between them, ArviZ's leave-one-out estimates from draws on all
-    rows, and calibration (where outcomes fell in their predictive distributions).
+    A `ModelComparison`: prequential log scores and the e-values between them, ArviZ's leave-one-out
+    estimates from draws on all rows, and calibration (where outcomes fell in their predictive
+    distributions).
 
     Notes
     -----
-    Scores judge model and prior together: a vague prior predicts the first rows badly. An e-value of 40 says that the data are 40
-    times as likely under one predictive as under the other; it does not say that either class holds the truth.
+    Scores judge model and prior together: a vague prior predicts the first rows badly. An e-value
+    of 40 says that the data are 40 times as likely under one predictive as under the other; it does
+    not say that either class holds the truth.
 
     >>> import numpy as np, numpyro, numpyro.distributions as dist, gedppl as ged
     >>> def flat(x, a, y=None):
@@ -202,12 +236,19 @@ def compare_models(
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=(60, 1))
     >>> y = x[:, 0] + rng.normal(size=60)
-    >>> found = compare_models({"flat": ged.density_class(flat), "sloped": ged.density_class(sloped)}, x, np.zeros(60, int), y)
+    >>> found = compare_models(
+    ...     {"flat": ged.density_class(flat), "sloped": ged.density_class(sloped)},
+    ...     x,
+    ...     np.zeros(60, int),
+    ...     y,
+    ... )
     >>> found.best, found.clear
     ('sloped', True)
     """
     if not isinstance(models, Mapping) or not models:
-        raise ModelError(f"models must be a mapping of names to classes with at least one entry, got {models!r}")
+        raise ModelError(
+            f"models must be a mapping of names to classes with at least one entry, got {models!r}"
+        )
     check_whole(20, draws=draws)
     if not growth > 1:
         raise SettingError(f"growth must be larger than 1, got {growth!r}")
@@ -215,23 +256,32 @@ def compare_models(
         raise DataError("there are no rows to compare models on")
     if problem is not None:
         x, a = problem.names.rows(x, a)
-    scores = [_score(name, cls, x, a, y, source, int(draws), float(growth), int(seed)) for name, cls in models.items()]
+    scores = [
+        _score(name, cls, x, a, y, source, int(draws), float(growth), int(seed))
+        for name, cls in models.items()
+    ]
     ranked = sorted(scores, key=lambda s: -s.score)
     return ModelComparison(tuple(ranked), len(ranked[0].logs))
 
 
-def _score(name: str, cls: Any, x: Any, a: Any, y: Any, source: str, S: int, growth: float, seed: int) -> ModelScore:
+def _score(
+    name: str, cls: Any, x: Any, a: Any, y: Any, source: str, S: int, growth: float, seed: int
+) -> ModelScore:
     try:
         x, a, y = cls.check_outcomes(x, a, y)
     except OutOfSupportError as error:
         n = len(np.atleast_1d(np.asarray(y)))
-        return ModelScore(name, np.full(n, -np.inf), np.full(n, np.nan), -math.inf, math.nan, math.nan, str(error))
+        return ModelScore(
+            name, np.full(n, -np.inf), np.full(n, np.nan), -math.inf, math.nan, math.nan, str(error)
+        )
     n = len(a)
     logs, pit = np.empty(n), np.full(n, np.nan)
     uniform = np.random.default_rng(seed).random(n)  # places a discrete outcome inside its jump
     start, said = 0, ""
     while start < n:
-        drawn = _draws(cls, Rows.of(x[:start], a[:start], y[:start]) if start else None, source, S, seed)
+        drawn = _draws(
+            cls, Rows.of(x[:start], a[:start], y[:start]) if start else None, source, S, seed
+        )
         said = said or ("" if drawn.ok else drawn.status)
         end = min(n, max(start + 1, math.ceil(growth * start)))
         block = slice(start, end)
@@ -239,7 +289,9 @@ def _score(name: str, cls: Any, x: Any, a: Any, y: Any, source: str, S: int, gro
         before, used = _weights_before(drawn, each)
         block, each = slice(start, start + used), each[:, :used]
         logs[block] = logsumexp(before + each, axis=0)
-        pit[block] = _positions(cls, drawn, np.exp(before), x[block], a[block], y[block], uniform[block])
+        pit[block] = _positions(
+            cls, drawn, np.exp(before), x[block], a[block], y[block], uniform[block]
+        )
         start += used
     final = _draws(cls, Rows.of(x, a, y), source, S, seed)
     loo = arviz_shim.loo(sampling.log_likelihood(cls, final.resampled(S, seed), x, a, y))
@@ -251,22 +303,35 @@ def _draws(cls: Any, rows: Rows | None, source: str, S: int, seed: int) -> Param
 
 
 def _weights_before(drawn: ParameterDraws, each: np.ndarray) -> tuple[np.ndarray, int]:
-    """Log weights (S, b') before each row of a block, and how many rows b' they last: until they rest on too few draws."""
+    """Log weights (S, b') before each row of a block, and how many rows b' they last: until they
+    rest on too few draws.
+    """
     weights = np.log(drawn.weights) if drawn.log_weights is None else drawn.log_weights
     kept: list[np.ndarray] = []
     for row in np.where(np.isnan(each), -np.inf, each).T:
         kept.append(weights - logsumexp(weights))
         weights = kept[-1] + row
-        worn = not np.isfinite(weights).any() or np.exp(2 * logsumexp(weights) - logsumexp(2 * weights)) < DEGENERATE * drawn.size
+        worn = (
+            not np.isfinite(weights).any()
+            or np.exp(2 * logsumexp(weights) - logsumexp(2 * weights)) < DEGENERATE * drawn.size
+        )
         if worn and not drawn.enumerated:
             break
     return np.stack(kept, axis=1), len(kept)
 
 
 def _positions(
-    cls: Any, drawn: ParameterDraws, weights: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray, uniform: np.ndarray
+    cls: Any,
+    drawn: ParameterDraws,
+    weights: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
+    y: np.ndarray,
+    uniform: np.ndarray,
 ) -> np.ndarray:
-    """Where outcomes fell in the mixture's distribution function, between its left and right limits."""
+    """Where outcomes fell in the mixture's distribution function, between its left and right
+    limits.
+    """
     if y.ndim > 1:
         return np.full(len(y), np.nan)
     below, upto = (sampling.cdf(cls, drawn, x, a, at) for at in (np.nextafter(y, -np.inf), y))

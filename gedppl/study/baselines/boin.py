@@ -1,12 +1,17 @@
-"""BOIN (Liu and Yuan, "Bayesian optimal interval designs for phase I clinical trials", JRSS C 2015).
+"""BOIN (Liu and Yuan, "Bayesian optimal interval designs for phase I clinical trials", JRSS C
+2015).
 
-After each cohort at dose j, with p = toxicities / patients there: up if p <= lambda_e, down if p >= lambda_d, else stay, where
+After each cohort at dose j, with p = toxicities / patients there: up if p <= lambda_e, down if p >=
+lambda_d, else stay, where
 
-    lambda_e = log((1 - phi_1) / (1 - phi)) / log(phi (1 - phi_1) / (phi_1 (1 - phi))),    phi_1 = .6 phi,
-    lambda_d = log((1 - phi) / (1 - phi_2)) / log(phi_2 (1 - phi) / (phi (1 - phi_2))),    phi_2 = 1.4 phi.
+    lambda_e = log((1 - phi_1) / (1 - phi)) / log(phi (1 - phi_1) / (phi_1 (1 - phi))),
+        phi_1 = .6 phi,
+    lambda_d = log((1 - phi) / (1 - phi_2)) / log(phi_2 (1 - phi) / (phi (1 - phi_2))),
+        phi_2 = 1.4 phi.
 
-A dose with P(p_j > phi) > .95 under a uniform prior and at least three patients is eliminated with all above it; if it is the
-lowest, the trial stops. The dose named is the one whose isotonic estimate is nearest to phi.
+A dose with P(p_j > phi) > .95 under a uniform prior and at least three patients is eliminated with
+all above it; if it is the lowest, the trial stops. The dose named is the one whose isotonic
+estimate is nearest to phi.
 """
 
 from __future__ import annotations
@@ -37,14 +42,20 @@ class BOIN(DoseDesign):
     (0.236, 0.359)
     """
 
-    def __init__(self, n_doses: int, *, target: float, cohort: int = 3, cohorts: int = 12, seed: int = 0) -> None:
+    def __init__(
+        self, n_doses: int, *, target: float, cohort: int = 3, cohorts: int = 12, seed: int = 0
+    ) -> None:
         super().__init__(n_doses, seed)
         if not 0 < target < 1 / 1.4:
             raise SettingError(f"target must lie in (0, 0.714), got {target}")
         low, high = 0.6 * target, 1.4 * target
         self.target, self.cohort, self.cohorts = target, cohort, cohorts
-        self.escalate = math.log((1 - low) / (1 - target)) / math.log(target * (1 - low) / (low * (1 - target)))
-        self.de_escalate = math.log((1 - target) / (1 - high)) / math.log(high * (1 - target) / (target * (1 - high)))
+        self.escalate = math.log((1 - low) / (1 - target)) / math.log(
+            target * (1 - low) / (low * (1 - target))
+        )
+        self.de_escalate = math.log((1 - target) / (1 - high)) / math.log(
+            high * (1 - target) / (target * (1 - high))
+        )
         self.eliminated = n_doses  # this dose and all above
 
     def advance(self, dose: int) -> None:
@@ -67,7 +78,8 @@ class BOIN(DoseDesign):
             return None
         n, toxic = self.patients[tried], self.toxicities[tried]
         smooth = isotonic((toxic + 0.05) / (n + 0.1), 1 / _variance(toxic, n))
-        smooth = smooth + 1e-10 * np.arange(len(tried))  # a tie below the target goes up, above it down
+        # a tie below the target goes up, above it down
+        smooth = smooth + 1e-10 * np.arange(len(tried))
         return tried[int(np.abs(smooth - self.target).argmin())]
 
 

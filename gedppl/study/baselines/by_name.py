@@ -1,8 +1,8 @@
 """Baselines by name, for a declared problem: their settings are read off its models.
 
-Linear baselines take their features from the classes' linear predictors, R from the known noise, S from the declared bounds, and
-L from the features seen so far. OPLB is not told in which direction of the features the safe action lies. A problem that does not
-have these is refused by a sentence.
+Linear baselines take their features from the classes' linear predictors, R from the known noise, S
+from the declared bounds, and L from the features seen so far. OPLB is not told in which direction
+of the features the safe action lies. A problem that does not have these is refused by a sentence.
 """
 
 from __future__ import annotations
@@ -33,25 +33,36 @@ from gedppl.study.baselines.safe_lts import SafeLTS
 from gedppl.study.baselines.safe_lucb import SafeLUCB
 from gedppl.study.baselines.uccb import UCCB
 
-Maker = Callable[[Problem, np.ndarray, int, float, int], Any]  # problem, one context (dx,), rounds, delta, seed
+# problem, one context (dx,), rounds, delta, seed
+Maker = Callable[[Problem, np.ndarray, int, float, int], Any]
 
 
-def make_baseline(name: str, problem: Problem, x: np.ndarray, *, rounds: int, delta: float = 0.05, seed: int = 0) -> Any:
+def make_baseline(
+    name: str, problem: Problem, x: np.ndarray, *, rounds: int, delta: float = 0.05, seed: int = 0
+) -> Any:
     """A baseline by name for a problem; x (dx,) is any context, to see the models' features at."""
     if name not in BASELINES:
         raise SettingError(f"there is no baseline {name!r}; choose from {', '.join(BASELINES)}")
     return BASELINES[name](problem, np.asarray(x, float), rounds, delta, seed)
 
 
-# what linear baselines are told -----------------------------------------------------------------------------------------
+# what linear baselines are told -------------------------------------------------------------------
 
 
 def _limit(problem: Problem, name: str) -> Constraint:
     if len(problem.constraints) != 1 or not isinstance(problem.constraints[0], Constraint):
-        raise SettingError(f"{name} keeps one learned limit; this problem has {len(problem.constraints)} ({problem.constraints})")
+        raise SettingError(
+            f"{name} keeps one learned limit; this problem has "
+            f"{len(problem.constraints)} ({problem.constraints})"
+        )
     limit = problem.constraints[0]
-    if limit.outcome is not None or (limit.functional.name, problem.utility.functional.name) != ("mean", "mean"):
-        raise SettingError(f"{name} needs a utility and a cost that are means of outcomes of their own")
+    if limit.outcome is not None or (limit.functional.name, problem.utility.functional.name) != (
+        "mean",
+        "mean",
+    ):
+        raise SettingError(
+            f"{name} needs a utility and a cost that are means of outcomes of their own"
+        )
     return limit
 
 
@@ -61,7 +72,9 @@ def _predictor(cls: Any, what: str, name: str, x: np.ndarray, K: int) -> LinearP
     if found is None or (found.family, found.link) != ("Normal", "identity"):
         raise SettingError(f"{name} needs a linear-Gaussian {what}; this class is {cls!r}")
     if np.any(np.asarray(found.offset(np.repeat(x[None], K, axis=0), np.arange(K))) != 0):
-        raise SettingError(f"{name} needs a {what} that is linear in its parameters; this one has an offset")
+        raise SettingError(
+            f"{name} needs a {what} that is linear in its parameters; this one has an offset"
+        )
     return found
 
 
@@ -72,16 +85,24 @@ def _bound(cls: Any, what: str, name: str) -> float:
         bound = cls.bounds.get(site.name)
         if bound is None:
             raise SettingError(
-                f"{name} needs a bound on {what}'s parameter {site.name!r}: density_class(..., bounds={{{site.name!r}: S}})"
+                f"{name} needs a bound on {what}'s parameter {site.name!r}: density_class(..., "
+                f"bounds={{{site.name!r}: S}})"
             )
-        squares.append(float(bound) ** 2 if np.ndim(bound) == 0 else float((np.abs(np.asarray(bound)).max(axis=0) ** 2).sum()))
+        squares.append(
+            float(bound) ** 2
+            if np.ndim(bound) == 0
+            else float((np.abs(np.asarray(bound)).max(axis=0) ** 2).sum())
+        )
     return float(np.sqrt(sum(squares)))
 
 
 def _noise(predictor: LinearPredictor, what: str, name: str, x: np.ndarray, K: int) -> float:
     scale = np.asarray(predictor.fixed(np.repeat(x[None], K, axis=0), np.arange(K))["scale"], float)
     if np.ptp(scale) > 1e-12 * scale.max():
-        raise SettingError(f"{name} knows one noise level; the {what}'s differs between actions ({scale.min()} to {scale.max()})")
+        raise SettingError(
+            f"{name} knows one noise level; the {what}'s differs between actions "
+            f"({scale.min()} to {scale.max()})"
+        )
     return float(scale.max())
 
 
@@ -89,31 +110,48 @@ def _shared_features(first: LinearPredictor, second: LinearPredictor, name: str)
     def features(x: np.ndarray, a: np.ndarray) -> np.ndarray:
         phi, other = (np.asarray(p.features(x, a), float) for p in (first, second))
         if phi.shape != other.shape or not np.array_equal(phi, other):
-            raise SettingError(f"{name} needs one set of features for utility and cost; these classes differ")
+            raise SettingError(
+                f"{name} needs one set of features for utility and cost; these classes differ"
+            )
         return phi
 
     return features
 
 
-def _linear_settings(name: str, problem: Problem, x: np.ndarray, delta: float, seed: int) -> tuple[Any, dict[str, Any]]:
+def _linear_settings(
+    name: str, problem: Problem, x: np.ndarray, delta: float, seed: int
+) -> tuple[Any, dict[str, Any]]:
     limit, K, safe = _limit(problem, name), problem.n_actions, int(problem.safe_action or 0)
     gain, cost = problem.utility.model, limit.model
-    reward, harm = (_predictor(cls, what, name, x, K) for cls, what in ((gain, "utility"), (cost, "cost")))
+    reward, harm = (
+        _predictor(cls, what, name, x, K) for cls, what in ((gain, "utility"), (cost, "cost"))
+    )
     settings = {
-        "n_actions": K, "dim": gain.dim, "tau": limit.at_most, "safe_action": safe,
-        "safe_utility": float(problem.safe_utilities(x[None])[0]), "delta": delta, "seed": seed,
-        "sigma": _noise(reward, "utility", name, x, K), "norm_bound": _bound(gain, "the utility", name),
-    }  # fmt: skip
+        "n_actions": K,
+        "dim": gain.dim,
+        "tau": limit.at_most,
+        "safe_action": safe,
+        "safe_utility": float(problem.safe_utilities(x[None])[0]),
+        "delta": delta,
+        "seed": seed,
+        "sigma": _noise(reward, "utility", name, x, K),
+        "norm_bound": _bound(gain, "the utility", name),
+    }
     more = {
-        "cost_sigma": _noise(harm, "cost", name, x, K), "cost_norm_bound": _bound(cost, "the cost", name),
-        "utility_high": problem.utility.functional.high, "cost_high": limit.functional.high, "feature_bound": None,
+        "cost_sigma": _noise(harm, "cost", name, x, K),
+        "cost_norm_bound": _bound(cost, "the cost", name),
+        "utility_high": problem.utility.functional.high,
+        "cost_high": limit.functional.high,
+        "feature_bound": None,
         "safe_value": lambda context: float(problem.safe_values(context[None])[0, 0]),
-    }  # fmt: skip
+    }
     return _shared_features(reward, harm, name), settings | more
 
 
 def _linear(cls: type[LinearBaseline], **chosen: Any) -> Maker:
-    def make(problem: Problem, x: np.ndarray, rounds: int, delta: float, seed: int) -> LinearBaseline:
+    def make(
+        problem: Problem, x: np.ndarray, rounds: int, delta: float, seed: int
+    ) -> LinearBaseline:
         features, settings = _linear_settings(cls.__name__, problem, x, delta, seed)
         return cls(features, **(settings | chosen))
 
@@ -133,14 +171,27 @@ def _oplb(form: str) -> Maker:
         def checked(contexts: np.ndarray, a: np.ndarray) -> np.ndarray:
             here = known["safe_value"](contexts[0])
             if here != first:
-                raise SettingError(f"OPLB knows one cost of the safe action; it was {first} at first and is {here} now")
+                raise SettingError(
+                    f"OPLB knows one cost of the safe action; it was {first} at "
+                    f"first and is {here} now"
+                )
             return features(contexts, a)
 
         return OPLB(
-            checked, n_actions=known["n_actions"], dim=known["dim"], tau=known["tau"], safe_value=first,
-            safe_action=known["safe_action"], safe_utility=known["safe_utility"], sigma=max(known["sigma"], known["cost_sigma"]),
-            delta=delta, norm_bound=max(known["norm_bound"], known["cost_norm_bound"]), feature_bound=None, form=form, seed=seed,
-        )  # fmt: skip
+            checked,
+            n_actions=known["n_actions"],
+            dim=known["dim"],
+            tau=known["tau"],
+            safe_value=first,
+            safe_action=known["safe_action"],
+            safe_utility=known["safe_utility"],
+            sigma=max(known["sigma"], known["cost_sigma"]),
+            delta=delta,
+            norm_bound=max(known["norm_bound"], known["cost_norm_bound"]),
+            feature_bound=None,
+            form=form,
+            seed=seed,
+        )
 
     return make
 
@@ -149,7 +200,7 @@ def _design(name: str) -> Maker:
     return lambda problem, x, rounds, delta, seed: make_design(name, problem, x, rounds, seed)
 
 
-# the others -----------------------------------------------------------------------------------------------------------
+# the others ---------------------------------------------------------------------------------------
 
 
 def _opb(problem: Problem, x: np.ndarray, rounds: int, delta: float, seed: int) -> OPB:
@@ -158,10 +209,14 @@ def _opb(problem: Problem, x: np.ndarray, rounds: int, delta: float, seed: int) 
     if ranges != [(0.0, 1.0), (0.0, 1.0)]:
         raise SettingError(f"OPB needs utility and cost in [0, 1], declared are {ranges}")
     return OPB(
-        n_actions=problem.n_actions, tau=limit.at_most, safe_value=float(problem.safe_values(x[None])[0, 0]),
-        safe_action=int(problem.safe_action or 0), safe_utility=float(problem.safe_utilities(x[None])[0]),
-        horizon=max(rounds, 2), seed=seed,
-    )  # fmt: skip
+        n_actions=problem.n_actions,
+        tau=limit.at_most,
+        safe_value=float(problem.safe_values(x[None])[0, 0]),
+        safe_action=int(problem.safe_action or 0),
+        safe_utility=float(problem.safe_utilities(x[None])[0]),
+        horizon=max(rounds, 2),
+        seed=seed,
+    )
 
 
 def _finite_lp(problem: Problem, x: np.ndarray, rounds: int, delta: float, seed: int) -> FiniteLP:
@@ -170,20 +225,35 @@ def _finite_lp(problem: Problem, x: np.ndarray, rounds: int, delta: float, seed:
     def parametric(cls: DensityClass) -> MemberList:
         raise SettingError(f"FiniteLP needs finite classes, from ged.finite_class; got {cls!r}")
 
-    gain, cost = (model.visit(lambda members: members, parametric) for model in (problem.utility.model, limit.model))
+    gain, cost = (
+        model.visit(lambda members: members, parametric)
+        for model in (problem.utility.model, limit.model)
+    )
 
     def likelihood(cls: MemberList) -> Callable[[np.ndarray, int, float], np.ndarray]:
-        return lambda x, a, y: cls.log_likelihood(cls.every, x[None], np.array([a]), np.array([y]))[:, 0]
+        return lambda x, a, y: cls.log_likelihood(cls.every, x[None], np.array([a]), np.array([y]))[
+            :, 0
+        ]
 
     def values(cls: MemberList, functional: Functional) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda x: cls.values(functional, cls.every, np.repeat(x[None], K, axis=0), np.arange(K))
+        return lambda x: cls.values(
+            functional, cls.every, np.repeat(x[None], K, axis=0), np.arange(K)
+        )
 
     return FiniteLP(
-        likelihood(gain), likelihood(cost), values(gain, problem.utility.functional), values(cost, limit.functional),
-        n_actions=K, tau=limit.at_most, safe_value=float(problem.safe_values(x[None])[0, 0]),
-        safe_action=int(problem.safe_action or 0), safe_utility=float(problem.safe_utilities(x[None])[0]),
-        utility_high=problem.utility.functional.high, delta=delta, seed=seed,
-    )  # fmt: skip
+        likelihood(gain),
+        likelihood(cost),
+        values(gain, problem.utility.functional),
+        values(cost, limit.functional),
+        n_actions=K,
+        tau=limit.at_most,
+        safe_value=float(problem.safe_values(x[None])[0, 0]),
+        safe_action=int(problem.safe_action or 0),
+        safe_utility=float(problem.safe_utilities(x[None])[0]),
+        utility_high=problem.utility.functional.high,
+        delta=delta,
+        seed=seed,
+    )
 
 
 BASELINES: dict[str, Maker] = {
@@ -212,5 +282,14 @@ BASELINES: dict[str, Maker] = {
 }
 # whose limits are kept in all rounds with probability 1 - delta, if the model is right
 GUARANTEED = (
-    "oplb", "oplb-joint", "safe-lts", "safe-lucb", "roful", "genop", "hp-ucb", "linucb-filtered", "lints-filtered", "finite-lp",
-)  # fmt: skip
+    "oplb",
+    "oplb-joint",
+    "safe-lts",
+    "safe-lucb",
+    "roful",
+    "genop",
+    "hp-ucb",
+    "linucb-filtered",
+    "lints-filtered",
+    "finite-lp",
+)

@@ -1,4 +1,6 @@
-"""The best policy that keeps the limits, by someone who knows the truth: regret is measured against it."""
+"""The best policy that keeps the limits, by someone who knows the truth: regret is measured
+against it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from gedppl.study.baselines.shell import Baseline
 
 
 class ConstrainedOracle(Baseline):
-    """argmax over policies of sum_a pi_a utility_a(x) subject to sum_a pi_a cost_a(x) <= at_most, with the true values.
+    """argmax over policies of sum_a pi_a utility_a(x) subject to sum_a pi_a cost_a(x) <= at_most,
+    with the true values.
 
     Parameters
     ----------
@@ -47,5 +50,9 @@ class ConstrainedOracle(Baseline):
     def policy(self, x: Any) -> np.ndarray:
         context = np.asarray(x, float)
         return select_policy(
-            self._utility(context), self._cost(context), self._at_most, safe_action=self._safe, every_draw=self._every_draw
+            self._utility(context),
+            self._cost(context),
+            self._at_most,
+            safe_action=self._safe,
+            every_draw=self._every_draw,
         )

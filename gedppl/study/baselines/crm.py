@@ -1,6 +1,9 @@
-"""CRM, continual reassessment method (O'Quigley, Pepe, Fisher, "Continual reassessment method", Biometrics 1990), power model.
+"""CRM, continual reassessment method (O'Quigley, Pepe, Fisher, "Continual reassessment method",
+Biometrics 1990), power model.
 
-    p_j = skeleton_j^exp(b),   b ~ N(0, 1.34);   the next patient gets the dose whose p_j at the posterior mean of b is nearest
+    p_j = skeleton_j^exp(b),
+        b ~ N(0, 1.34);   the next patient gets the dose whose p_j at the posterior mean of b is
+        nearest
     to the target, going up by one dose at most; the dose named at the end is the nearest one.
 
 Every number depends on skeleton and prior: print them beside it.
@@ -39,11 +42,27 @@ class CRM(DoseDesign):
     array([0.1, 0.2, 0.3])
     """
 
-    def __init__(self, skeleton: Any, *, target: float, patients: int, prior_variance: float = 1.34, seed: int = 0) -> None:
+    def __init__(
+        self,
+        skeleton: Any,
+        *,
+        target: float,
+        patients: int,
+        prior_variance: float = 1.34,
+        seed: int = 0,
+    ) -> None:
         self.skeleton = np.asarray(skeleton, float)
         guesses = self.skeleton
-        if guesses.ndim != 1 or not len(guesses) or guesses[0] <= 0 or guesses[-1] >= 1 or not (np.diff(guesses) > 0).all():
-            raise SettingError(f"skeleton must be increasing probabilities inside (0, 1), got {skeleton}")
+        if (
+            guesses.ndim != 1
+            or not len(guesses)
+            or guesses[0] <= 0
+            or guesses[-1] >= 1
+            or not (np.diff(guesses) > 0).all()
+        ):
+            raise SettingError(
+                f"skeleton must be increasing probabilities inside (0, 1), got {skeleton}"
+            )
         if not 0 < target < 1:
             raise SettingError(f"target must lie in (0, 1), got {target}")
         super().__init__(len(self.skeleton), seed)
@@ -54,7 +73,11 @@ class CRM(DoseDesign):
     @property
     def weights(self) -> np.ndarray:
         """The posterior of b on `GRID`."""
-        log = self._log_p @ self.toxicities + self._log_q @ (self.patients - self.toxicities) - GRID**2 / (2 * self._variance)
+        log = (
+            self._log_p @ self.toxicities
+            + self._log_q @ (self.patients - self.toxicities)
+            - GRID**2 / (2 * self._variance)
+        )
         weight = np.exp(log - log.max())
         return weight / weight.sum()
 

@@ -1,4 +1,6 @@
-"""What dose-finding designs share: one patient at a time at one dose, a toxicity (0 or 1) told as z, a dose named at the end."""
+"""What dose-finding designs share: one patient at a time at one dose, a toxicity (0 or 1) told
+as z, a dose named at the end.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from gedppl.study.baselines.shell import Baseline
 
 
 class DoseDesign(Baseline):
-    """Ordered doses 0, ..., K-1 with counts of patients and toxicities; a subclass says which dose is next and which is named.
+    """Ordered doses 0, ..., K-1 with counts of patients and toxicities; a subclass says which dose
+    is next and which is named.
 
-    The design ignores contexts and utilities. Once it has stopped it gives the dose that it named, or the lowest.
+    The design ignores contexts and utilities. Once it has stopped it gives the dose that it named,
+    or the lowest.
     """
 
     def __init__(self, n_doses: int, seed: int = 0) -> None:

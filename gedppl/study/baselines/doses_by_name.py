@@ -1,8 +1,10 @@
-"""Dose-finding designs by name, for a declared problem: actions are doses in rising order, the limit is the target toxicity.
+"""Dose-finding designs by name, for a declared problem: actions are doses in rising order, the
+limit is the target toxicity.
 
-A design treats one patient a round, for as many rounds as there are, whatever the contexts. CRM and EWOC need a skeleton, which a
-problem does not have: `skeleton` spaces the doses so that a middle one is at the target (Lee and Cheung, "Model calibration in
-the continual reassessment method", Clinical Trials 2009).
+A design treats one patient a round, for as many rounds as there are, whatever the contexts. CRM and
+EWOC need a skeleton, which a problem does not have: `skeleton` spaces the doses so that a middle
+one is at the target (Lee and Cheung, "Model calibration in the continual reassessment method",
+Clinical Trials 2009).
 """
 
 from __future__ import annotations
@@ -22,17 +24,21 @@ from gedppl.study.baselines.three_plus_three import ThreePlusThree
 HALF_WIDTH = 0.05  # of the interval of toxicities that a design need not tell from the target
 
 
-def skeleton(n_doses: int, target: float, at: int | None = None, half_width: float | None = None) -> np.ndarray:
+def skeleton(
+    n_doses: int, target: float, at: int | None = None, half_width: float | None = None
+) -> np.ndarray:
     """(K,) guesses of toxicities with dose `at` (a middle one) at the target.
 
-    Under p_j = s_j^exp(b) neighbours are spaced so that, where the upper one has target + w, the lower one has target - w.
+    Under p_j = s_j^exp(b) neighbours are spaced so that, where the upper one has target + w, the
+    lower one has target - w.
 
     >>> skeleton(5, 0.25).round(3)
     array([0.084, 0.157, 0.25 , 0.355, 0.46 ])
     """
     w = min(HALF_WIDTH, target / 3, (1 - target) / 3) if half_width is None else half_width
     middle = (n_doses - 1) // 2 if at is None else at
-    step = math.log(target - w) / math.log(target + w)  # log s_j of neighbours differ by this factor, which is above 1
+    # log s_j of neighbours differ by this factor, which is above 1
+    step = math.log(target - w) / math.log(target + w)
     return np.exp(math.log(target) * step ** (middle - np.arange(n_doses, dtype=float)))
 
 
@@ -48,15 +54,30 @@ def make_design(name: str, problem: Problem, x: np.ndarray, rounds: int, seed: i
 
 
 def _target(name: str, problem: Problem, x: np.ndarray) -> float:
-    """The limit, if it is one on the chance of a yes-or-no outcome of its own and the lowest dose is the safe action."""
+    """The limit, if it is one on the chance of a yes-or-no outcome of its own and the lowest
+    dose is the safe action.
+    """
     limit = problem.constraints[0] if len(problem.constraints) == 1 else None
-    if not isinstance(limit, Constraint) or limit.outcome is not None or limit.functional.name != "mean":
-        raise SettingError(f"{name} needs one limit, on the mean of a toxicity with an outcome of its own")
+    if (
+        not isinstance(limit, Constraint)
+        or limit.outcome is not None
+        or limit.functional.name != "mean"
+    ):
+        raise SettingError(
+            f"{name} needs one limit, on the mean of a toxicity with an outcome of its own"
+        )
     if problem.safe_action != 0:
-        raise SettingError(f"{name} begins at the lowest dose, action 0; the safe action is {problem.safe_action}")
+        raise SettingError(
+            f"{name} begins at the lowest dose, action 0; the safe action is {problem.safe_action}"
+        )
     limit.model.trace(x[None], np.zeros(1, np.int64))
     doses = np.arange(problem.n_actions)
-    families = sorted({d.family for d in limit.model.densities(np.repeat(x[None], len(doses), axis=0), doses)})
+    families = sorted(
+        {d.family for d in limit.model.densities(np.repeat(x[None], len(doses), axis=0), doses)}
+    )
     if families != ["Bernoulli"]:
-        raise SettingError(f"{name} needs a toxicity that is yes or no; the model of {limit.name!r} is {', '.join(families)}")
+        raise SettingError(
+            f"{name} needs a toxicity that is yes or no; the model of "
+            f"{limit.name!r} is {', '.join(families)}"
+        )
     return float(limit.at_most)

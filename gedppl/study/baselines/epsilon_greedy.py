@@ -1,7 +1,8 @@
 """Epsilon-greedy on ridge estimates: what most systems in production run.
 
-With probability epsilon a uniform action among those allowed, otherwise the one of highest estimate. Allowed are the actions
-whose ESTIMATED cost keeps the limit, and the safe one; ``limits="ignore"`` allows all. Nothing is guaranteed.
+With probability epsilon a uniform action among those allowed, otherwise the one of highest
+estimate. Allowed are the actions whose ESTIMATED cost keeps the limit, and the safe one;
+``limits="ignore"`` allows all. Nothing is guaranteed.
 """
 
 from __future__ import annotations
@@ -28,12 +29,22 @@ class EpsilonGreedy(LinearBaseline):
 
     Examples
     --------
-    >>> agent = EpsilonGreedy(lambda x, a: np.eye(2)[a], epsilon=0.2, n_actions=2, dim=2, tau=0.5, safe_value=0.1, sigma=0.1)
+    >>> agent = EpsilonGreedy(
+    ...     lambda x, a: np.eye(2)[a],
+    ...     epsilon=0.2,
+    ...     n_actions=2,
+    ...     dim=2,
+    ...     tau=0.5,
+    ...     safe_value=0.1,
+    ...     sigma=0.1,
+    ... )
     >>> agent.ask([1.0]).policy
     array([0.9, 0.1])
     """
 
-    def __init__(self, features: Any, *, epsilon: float = 0.1, limits: str = "estimate", **settings: Any) -> None:
+    def __init__(
+        self, features: Any, *, epsilon: float = 0.1, limits: str = "estimate", **settings: Any
+    ) -> None:
         super().__init__(features, **settings)
         if not 0 <= epsilon <= 1:
             raise SettingError(f"epsilon must lie in [0, 1], got {epsilon}")

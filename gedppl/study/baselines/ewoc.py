@@ -1,7 +1,9 @@
-"""EWOC, escalation with overdose control (Babb, Rogatko, Zacks, "Cancer phase I clinical trials: efficient dose escalation with
-overdose control", Statistics in Medicine 1998), on the power model of `CRM`.
+"""EWOC, escalation with overdose control (Babb, Rogatko, Zacks, "Cancer phase I clinical trials:
+efficient dose escalation with overdose control", Statistics in Medicine 1998), on the power model
+of `CRM`.
 
-    the highest dose with posterior P(p_j > target) <= feasibility (.25), going up by one dose at most;
+    the highest dose with posterior P(p_j > target) <= feasibility (.25), going up by one dose at
+    most;
 
 if not even the lowest dose has it, the trial stops and names none.
 """
@@ -17,7 +19,9 @@ from gedppl.study.baselines.crm import CRM, GRID
 
 
 class EWOC(CRM):
-    """Overdose control. Parameters: `CRM`, and `feasibility`, the posterior probability of an overdose that is accepted."""
+    """Overdose control. Parameters: `CRM`, and `feasibility`, the posterior probability of an
+    overdose that is accepted.
+    """
 
     def __init__(self, skeleton: Any, *, feasibility: float = 0.25, **settings: Any) -> None:
         super().__init__(skeleton, **settings)
@@ -28,9 +32,11 @@ class EWOC(CRM):
     @property
     def overdose(self) -> np.ndarray:
         """Posterior P(p_j > target), (K,)."""
-        edges = np.log(np.log(self.target) / np.log(self.skeleton))  # p_j exceeds the target where b lies below
+        # p_j exceeds the target where b lies below
+        edges = np.log(np.log(self.target) / np.log(self.skeleton))
         weight = self.weights
-        below = np.cumsum(weight) - weight / 2  # a grid point's own mass lies half on either side of it
+        # a grid point's own mass lies half on either side of it
+        below = np.cumsum(weight) - weight / 2
         return np.interp(edges, GRID, below)
 
     def advance(self, dose: int) -> None:

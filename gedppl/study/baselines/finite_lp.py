@@ -1,12 +1,14 @@
-"""The optimistic-pessimistic linear programme over finite classes: what remains plausible by likelihood, and one programme.
+"""The optimistic-pessimistic linear programme over finite classes: what remains plausible by
+likelihood, and one programme.
 
     C_t = {m : l_t(m) >= log mean_m' exp l_t(m') - log(1/delta)}       for utility and for cost,
     maximise  sum_a pi_a (max_{C_F} u_a + alpha (U_a - L_a))   subject to   sum_a pi_a U_a <= tau,
     U_a = max_{C_G} c_a,   L_a = min_{C_G} c_a,   alpha = (u_high - r_0) / (tau - c_0).
 
-The mixture likelihood ratio covers the truth in all rounds at once with probability 1 - delta, for adaptive data (Ville). This is
-GED-UCB's set and programme without its exploration weights, with optimism taken from the utility's own set (regret theorem:
-Pacchiano et al. 2021 for the linear case; for finite classes the eluder argument of Russo and Van Roy 2013).
+The mixture likelihood ratio covers the truth in all rounds at once with probability 1 - delta, for
+adaptive data (Ville). This is GED-UCB's set and programme without its exploration weights, with
+optimism taken from the utility's own set (regret theorem: Pacchiano et al. 2021 for the linear
+case; for finite classes the eluder argument of Russo and Van Roy 2013).
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class FiniteLP(Baseline):
     gains, costs
         x (dx,) -> expected values of every member and action, (M, K).
     tau, safe_action, safe_value, safe_utility, utility_high
-        The limit; the safe action, its known cost, a lower bound on its utility; the largest utility.
+        The limit; the safe action, its known cost, a lower bound on its utility; the largest
+        utility.
     delta
         For each of the two sets.
     """
@@ -60,7 +63,11 @@ class FiniteLP(Baseline):
             raise SettingError(f"FiniteLP needs safe_value < tau, got {safe_value} and {tau}")
         if not 0 < delta < 1:
             raise SettingError(f"delta must lie in (0, 1), got {delta}")
-        self._likelihoods, self._gains, self._costs = (gain_likelihood, cost_likelihood), gains, costs
+        self._likelihoods, self._gains, self._costs = (
+            (gain_likelihood, cost_likelihood),
+            gains,
+            costs,
+        )
         self._tau, self._safe, self._c0 = float(tau), safe_action, float(safe_value)
         self.width_weight = (utility_high - safe_utility) / (tau - safe_value)
         self._slack = math.log(1 / delta)
@@ -73,12 +80,17 @@ class FiniteLP(Baseline):
 
     def policy(self, x: Any) -> np.ndarray:
         context = np.asarray(x, float)
-        gains, costs = np.asarray(self._gains(context), float), np.asarray(self._costs(context), float)
+        gains, costs = (
+            np.asarray(self._gains(context), float),
+            np.asarray(self._costs(context), float),
+        )
         u = gains[self.plausible(0, len(gains))].max(axis=0)
         left = costs[self.plausible(1, len(costs))]
         upper, lower = left.max(axis=0), left.min(axis=0)
         upper[self._safe] = lower[self._safe] = self._c0
-        return select_policy(u + self.width_weight * (upper - lower), upper, self._tau, safe_action=self._safe)
+        return select_policy(
+            u + self.width_weight * (upper - lower), upper, self._tau, safe_action=self._safe
+        )
 
     def learn(self, x: np.ndarray, action: int, y: float, z: float | None) -> None:
         if z is None:

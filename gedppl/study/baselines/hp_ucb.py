@@ -1,9 +1,12 @@
 """HP-UCB: a limit on the realised cost with high probability (Dragazis and Pacchiano 2026).
 
-    play   argmax theta_hat'phi_a + beta |phi_a|   over actions with   mu_hat'phi_a + beta |phi_a| + R z_{1-level} <= tau,
+    play
+        argmax theta_hat'phi_a + beta |phi_a|   over actions with   mu_hat'phi_a + beta |phi_a| + R
+        z_{1-level} <= tau,
 
-so that P(Z <= tau) >= 1 - level for normal noise of standard deviation R, and not only E Z <= tau. Only single actions are
-played: the cost of a mixture is that of the action drawn. The safe action is always allowed.
+so that P(Z <= tau) >= 1 - level for normal noise of standard deviation R, and not only E Z <= tau.
+Only single actions are played: the cost of a mixture is that of the action drawn. The safe action
+is always allowed.
 """
 
 from __future__ import annotations

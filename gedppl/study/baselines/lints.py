@@ -1,5 +1,6 @@
-"""LinTS, linear Thompson sampling (Agrawal and Goyal, "Thompson sampling for contextual bandits with linear payoffs", ICML 2013),
-with the limit handled as in `LinUCB`: ignored, penalised or filtered.
+"""LinTS, linear Thompson sampling (Agrawal and Goyal, "Thompson sampling for contextual bandits
+with linear payoffs", ICML 2013), with the limit handled as in `LinUCB`: ignored, penalised or
+filtered.
 
     score_a = theta_tilde'phi_a,     theta_tilde = theta_hat + alpha V^{-1/2} eta,     eta ~ N(0, I)
 """

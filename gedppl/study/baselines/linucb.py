@@ -1,11 +1,12 @@
-"""LinUCB (Li, Chu, Langford, Schapire, "A contextual-bandit approach to personalized news article recommendation", WWW 2010), and
-what practice does to it when there is a limit.
+"""LinUCB (Li, Chu, Langford, Schapire, "A contextual-bandit approach to personalized news article
+recommendation", WWW 2010), and what practice does to it when there is a limit.
 
     score_a = theta_hat'phi_a + alpha |phi_a|_{V^-1}
 
-``limits="ignore"`` plays its argmax. ``"penalise"`` subtracts `penalty` times the estimated excess (mu_hat'phi_a - tau)+.
-``"filter"`` takes the argmax among actions whose upper cost bound mu_hat'phi_a + beta |phi_a| keeps tau; the safe action may
-always be played. Filtering is safe and does not explore what it cannot certify; the other two promise nothing.
+``limits="ignore"`` plays its argmax. ``"penalise"`` subtracts `penalty` times the estimated excess
+(mu_hat'phi_a - tau)+. ``"filter"`` takes the argmax among actions whose upper cost bound
+mu_hat'phi_a + beta |phi_a| keeps tau; the safe action may always be played. Filtering is safe and
+does not explore what it cannot certify; the other two promise nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ class LinUCB(LinearBaseline):
     """
 
     def __init__(
-        self, features: Any, *, alpha: float = 1.0, limits: str = "filter", penalty: float = 10.0, **settings: Any
+        self,
+        features: Any,
+        *,
+        alpha: float = 1.0,
+        limits: str = "filter",
+        penalty: float = 10.0,
+        **settings: Any,
     ) -> None:
         super().__init__(features, **settings)
         if limits not in LIMITS:

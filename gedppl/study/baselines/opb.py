@@ -1,12 +1,16 @@
-"""OPB, optimistic-pessimistic bandit (Pacchiano, Ghavamzadeh, Bartlett, Jiang, "Stochastic bandits with linear constraints",
-AISTATS 2021, section on multi-armed bandits): K arms, no context, rewards and costs in [0, 1].
+"""OPB, optimistic-pessimistic bandit (Pacchiano, Ghavamzadeh, Bartlett, Jiang, "Stochastic bandits
+with linear constraints", AISTATS 2021, section on multi-armed bandits): K arms, no context, rewards
+and costs in [0, 1].
 
-    maximise    sum_a pi_a min(1, rbar_a + alpha_r xi_a)   subject to   sum_a pi_a min(1, cbar_a + xi_a) <= tau,
+    maximise
+        sum_a pi_a min(1, rbar_a + alpha_r xi_a)   subject to   sum_a pi_a min(1, cbar_a + xi_a) <=
+        tau,
     xi_a = sqrt(2 log(T^2) / max(n_a, 1)),     alpha_r = 1 + (1 - r_0) / (tau - c_0).
 
-The safe arm's cost c_0 is known. Ties go to the least-pulled arm: with the first arm instead, arms whose optimistic reward is
-cut at 1 starve (51,035 instead of 12,412 at tau = .2, T = 1e5). Published setting: r = (.1, .2, .4, .7), c = (0, .4, .5, .2),
-noise .1 cut to [0, 1], alpha_r = 1 + 1/tau (r_0 = c_0 = 0); ``benchmarks/published.py --setting opb``.
+The safe arm's cost c_0 is known. Ties go to the least-pulled arm: with the first arm instead, arms
+whose optimistic reward is cut at 1 starve (51,035 instead of 12,412 at tau = .2, T = 1e5).
+Published setting: r = (.1, .2, .4, .7), c = (0, .4, .5, .2), noise .1 cut to [0, 1], alpha_r = 1 +
+1/tau (r_0 = c_0 = 0); ``benchmarks/published.py --setting opb``.
 """
 
 from __future__ import annotations
@@ -62,7 +66,11 @@ class OPB(Baseline):
             raise SettingError(f"OPB needs a horizon of at least 2 rounds, got {horizon}")
         self._tau, self._safe, self._c0 = float(tau), safe_action, float(safe_value)
         self._log = 2 * math.log(horizon**2)
-        self.reward_weight = 1 + (1 - safe_utility) / (tau - safe_value) if reward_weight is None else float(reward_weight)
+        self.reward_weight = (
+            1 + (1 - safe_utility) / (tau - safe_value)
+            if reward_weight is None
+            else float(reward_weight)
+        )
         self._pulls, self._reward, self._cost = np.zeros((3, n_actions))
 
     def policy(self, x: Any) -> np.ndarray:
@@ -82,7 +90,8 @@ class OPB(Baseline):
 
 
 def best_vertex(score: np.ndarray, upper: np.ndarray, tau: float, pulls: np.ndarray) -> np.ndarray:
-    """argmax of score'pi subject to upper'pi <= tau over the simplex, by its vertices: one action, or two that sit on the limit.
+    """argmax of score'pi subject to upper'pi <= tau over the simplex, by its vertices: one action,
+    or two that sit on the limit.
 
     Among equally good ones that with the least-pulled arm, then that of least expected pulls.
 

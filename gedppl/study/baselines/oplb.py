@@ -1,15 +1,16 @@
-"""OPLB, optimistic-pessimistic linear bandit (Pacchiano, Ghavamzadeh, Bartlett, Jiang, "Stochastic bandits with linear
-constraints", AISTATS 2021), for finitely many actions.
+"""OPLB, optimistic-pessimistic linear bandit (Pacchiano, Ghavamzadeh, Bartlett, Jiang, "Stochastic
+bandits with linear constraints", AISTATS 2021), for finitely many actions.
 
-Ridge regression on the mean features of the policy, phi_pi = sum_a pi_a phi(x, a); optimism about the reward with a radius
-blown up by alpha_r, pessimism about the cost:
+Ridge regression on the mean features of the policy, phi_pi = sum_a pi_a phi(x, a); optimism about
+the reward with a radius blown up by alpha_r, pessimism about the cost:
 
     maximise    theta_hat'phi_pi + alpha_r beta |phi_pi|_{V^-1}
     subject to  mu_hat'phi_pi + beta |phi_pi|_{V^-1} <= tau,
-    beta = R sqrt(d log((1 + t L^2 / lambda) / delta)) + sqrt(lambda) S,     alpha_r = 1 + 2 (1 - r_0) / (tau - c_0).
+    beta = R sqrt(d log((1 + t L^2 / lambda) / delta)) + sqrt(lambda) S,
+        alpha_r = 1 + 2 (1 - r_0) / (tau - c_0).
 
-The safe action's cost c_0 is known. If its features do not change (`safe_features`), the cost is learned only in the
-directions orthogonal to them, with d - 1 in beta, as in the paper.
+The safe action's cost c_0 is known. If its features do not change (`safe_features`), the cost is
+learned only in the directions orthogonal to them, with d - 1 in beta, as in the paper.
 """
 
 from __future__ import annotations
@@ -45,14 +46,17 @@ class OPLB(Baseline):
     radius_scale
         Multiplies both radii. Below 1 nothing is guaranteed.
     form
-        ``"joint"``: norms of the policy's mean features, as in the paper. The maximum of a convex function over a convex set
-        is hard in general: it is taken exactly over the policies that mix at most two actions. ``"per_action"``: norms
-        action by action, a linear programme, which bounds the joint form.
+        ``"joint"``: norms of the policy's mean features, as in the paper. The maximum of a convex
+        function over a convex set is hard in general: it is taken exactly over the policies that
+        mix at most two actions. ``"per_action"``: norms action by action, a linear programme, which
+        bounds the joint form.
 
     Examples
     --------
     >>> import numpy as np
-    >>> agent = OPLB(lambda x, a: np.eye(2)[a], n_actions=2, dim=2, tau=0.5, safe_value=0.1, sigma=0.1)
+    >>> agent = OPLB(
+    ...     lambda x, a: np.eye(2)[a], n_actions=2, dim=2, tau=0.5, safe_value=0.1, sigma=0.1
+    ... )
     >>> agent.ask([1.0]).policy.round(3)  # nothing known yet
     array([1., 0.])
     """
@@ -82,17 +86,24 @@ class OPLB(Baseline):
         if not safe_value < tau:
             raise SettingError(f"OPLB needs safe_value < tau, got {safe_value} and {tau}")
         if not 0 < delta < 1 or min(sigma, ridge, radius_scale) <= 0:
-            raise SettingError("OPLB needs 0 < delta < 1 and positive sigma, ridge and radius_scale")
+            raise SettingError(
+                "OPLB needs 0 < delta < 1 and positive sigma, ridge and radius_scale"
+            )
         if form not in FORMS:
             raise SettingError(f"form must be one of {FORMS}, got {form!r}")
         self._features, self._form = features, form
         self._K, self._d = n_actions, dim
         self._tau, self._safe, self._c0 = float(tau), safe_action, float(safe_value)
         self._sigma, self._delta, self._ridge = float(sigma), float(delta), float(ridge)
-        self._S, self._L, self._scale = float(norm_bound), float(feature_bound or 0.0), float(radius_scale)
+        self._S, self._L, self._scale = (
+            float(norm_bound),
+            float(feature_bound or 0.0),
+            float(radius_scale),
+        )
         self._grow = feature_bound is None
         self.width_weight = 1 + 2 * (1 - safe_utility) / (tau - safe_value)
-        self._axis = np.zeros(dim)  # unit vector of the safe features, and the cost per unit along it
+        # unit vector of the safe features, and the cost per unit along it
+        self._axis = np.zeros(dim)
         self._per_unit = 0.0
         length = 0.0 if safe_features is None else float(np.linalg.norm(safe_features))
         if length > 0:
@@ -136,7 +147,9 @@ class OPLB(Baseline):
         self._cost_moment = self._cost_moment + free * (z - along * self._per_unit)
 
     def _rows(self, x: np.ndarray) -> np.ndarray:
-        phi = np.asarray(self._features(np.repeat(x[None], self._K, axis=0), np.arange(self._K)), float)
+        phi = np.asarray(
+            self._features(np.repeat(x[None], self._K, axis=0), np.arange(self._K)), float
+        )
         if phi.shape != (self._K, self._d):
             raise ShapeError(f"features must be ({self._K}, {self._d}) here, got {phi.shape}")
         return phi
@@ -159,10 +172,12 @@ def _norm(rows: np.ndarray) -> np.ndarray:
 def best_mixture_of_two(
     reward: np.ndarray, optimism: np.ndarray, cost: np.ndarray, pessimism: np.ndarray, tau: float
 ) -> np.ndarray:
-    """argmax of reward'pi + |optimism'pi| subject to cost'pi + |pessimism'pi| <= tau over mixtures of two actions.
+    """argmax of reward'pi + |optimism'pi| subject to cost'pi + |pessimism'pi| <= tau over mixtures
+    of two actions.
 
-    On an edge (1-p) e_a + p e_b both sides are convex in p: the feasible p form an interval and the maximum is at one of
-    its ends, which are 0, 1 or roots of the quadratic (tau - cost(p))^2 = |pessimism(p)|^2.
+    On an edge (1-p) e_a + p e_b both sides are convex in p: the feasible p form an interval and the
+    maximum is at one of its ends, which are 0, 1 or roots of the quadratic (tau - cost(p))^2 =
+    |pessimism(p)|^2.
     """
     K = len(reward)
     first, second = np.triu_indices(K, 1)

@@ -1,9 +1,12 @@
-"""The fit taken for the truth, for any model: what somebody plays who has a probabilistic program and no confidence set.
+"""The fit taken for the truth, for any model: what somebody plays who has a probabilistic program
+and no confidence set.
 
-    play  argmax u_hat_a  among actions whose estimated cost keeps every limit (the safe one if none does),
+    play  argmax u_hat_a  among actions whose estimated cost keeps every limit (the safe one if none
+    does),
     with probability epsilon one of those at random.
 
-Fits are this library's, at its own pace. Their uncertainty does not enter, and nothing is guaranteed.
+Fits are this library's, at its own pace. Their uncertainty does not enter, and nothing is
+guaranteed.
 """
 
 from __future__ import annotations
@@ -48,13 +51,23 @@ class PluginGreedy(Baseline):
     def tell(self, id: int, y: Any, z: float | Mapping[str, float] | None = None) -> None:
         """As for `GEDUCB`, one outcome a decision."""
         if not 0 <= id < len(self._decisions):
-            raise UnknownDecisionError(f"decision {id} was never made; ids run from 0 to {len(self._decisions) - 1}")
+            raise UnknownDecisionError(
+                f"decision {id} was never made; ids run from 0 to {len(self._decisions) - 1}"
+            )
         outcome = (y, dict(z) if isinstance(z, Mapping) else z)
         if id in self._outcomes:
             if self._outcomes[id] != outcome:
-                raise ConflictingOutcomeError(f"decision {id} was told {self._outcomes[id]} before, now {outcome}")
+                raise ConflictingOutcomeError(
+                    f"decision {id} was told {self._outcomes[id]} before, now {outcome}"
+                )
             return
         made = self._decisions[id]
-        named = {name: [value] for name, value in z.items()} if isinstance(z, Mapping) else None if z is None else [z]
+        named = (
+            {name: [value] for name, value in z.items()}
+            if isinstance(z, Mapping)
+            else None
+            if z is None
+            else [z]
+        )
         self._fits.observe(made.x[None], [made.action], [y], named)
         self._outcomes[id] = outcome

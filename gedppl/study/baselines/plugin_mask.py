@@ -1,11 +1,14 @@
-"""A mask from point estimates, in the manner of TF-Agents' bandits with constraints (``tf_agents.bandits.policies.constraints``):
-a constraint model predicts the cost, the prediction becomes a probability of being feasible, and a mask is drawn from it.
+"""A mask from point estimates, in the manner of TF-Agents' bandits with constraints
+(``tf_agents.bandits.policies.constraints``): a constraint model predicts the cost, the prediction
+becomes a probability of being feasible, and a mask is drawn from it.
 
-    p_a = Phi((tau - mu_hat'phi_a) / softness)      (softness 0: the indicator),      mask_a ~ Bernoulli(p_a)
-    play  argmax theta_hat'phi_a + alpha |phi_a|_{V^-1}  among the actions that the mask lets through, and the safe one.
+    p_a = Phi((tau - mu_hat'phi_a) / softness)
+        (softness 0: the indicator),      mask_a ~ Bernoulli(p_a)
+    play  argmax theta_hat'phi_a + alpha |phi_a|_{V^-1}  among the actions that the mask lets
+    through, and the safe one.
 
-The estimate's uncertainty does not enter: an action that looks feasible by chance is played, one that looks infeasible by chance
-is not played again. Nothing is guaranteed.
+The estimate's uncertainty does not enter: an action that looks feasible by chance is played, one
+that looks infeasible by chance is not played again. Nothing is guaranteed.
 """
 
 from __future__ import annotations
@@ -27,12 +30,15 @@ class PluginMask(LinearBaseline):
     alpha
         Width of the bonus in |phi|_{V^-1}.
     softness
-        Standard deviation of the probit that turns an estimate into a probability; 0 for a hard mask.
+        Standard deviation of the probit that turns an estimate into a probability; 0 for a hard
+        mask.
     others
         See `LinearBaseline`.
     """
 
-    def __init__(self, features: Any, *, alpha: float = 1.0, softness: float = 0.0, **settings: Any) -> None:
+    def __init__(
+        self, features: Any, *, alpha: float = 1.0, softness: float = 0.0, **settings: Any
+    ) -> None:
         super().__init__(features, **settings)
         if softness < 0:
             raise SettingError(f"softness must be at least 0, got {softness}")

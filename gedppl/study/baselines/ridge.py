@@ -1,12 +1,16 @@
-"""What the linear baselines share: two ridge regressions with self-normalised radii, and a view of all actions at a context.
+"""What the linear baselines share: two ridge regressions with self-normalised radii, and a view of
+all actions at a context.
 
-Reward and cost are linear in features, y = phi(x, a)'theta + noise, z = phi(x, a)'mu + noise, with sub-Gaussian noise of scale R:
+Reward and cost are linear in features, y = phi(x, a)'theta + noise, z = phi(x, a)'mu + noise, with
+sub-Gaussian noise of scale R:
 
     theta_hat = V^-1 sum phi y,    V = lambda I + sum phi phi',
-    |phi'(theta_hat - theta)| <= beta |phi|_{V^-1},    beta = R sqrt(d log((1 + n L^2 / lambda) / delta)) + sqrt(lambda) S
+    |phi'(theta_hat - theta)| <= beta |phi|_{V^-1},
+        beta = R sqrt(d log((1 + n L^2 / lambda) / delta)) + sqrt(lambda) S
 
-for all rounds at once with probability 1 - delta, if |theta| <= S and |phi| <= L (Abbasi-Yadkori, Pal, Szepesvari, "Improved
-algorithms for linear stochastic bandits", NeurIPS 2011). Axis letters: K actions, d features.
+for all rounds at once with probability 1 - delta, if |theta| <= S and |phi| <= L (Abbasi-Yadkori,
+Pal, Szepesvari, "Improved algorithms for linear stochastic bandits", NeurIPS 2011). Axis letters: K
+actions, d features.
 """
 
 from __future__ import annotations
@@ -29,9 +33,22 @@ Features = Callable[[np.ndarray, np.ndarray], Any]  # (x (n, dx), a (n,)) -> (n,
 class Ridge:
     """One ridge regression and its radius."""
 
-    def __init__(self, dim: int, *, sigma: float, delta: float, ridge: float, norm_bound: float, feature_bound: float) -> None:
+    def __init__(
+        self,
+        dim: int,
+        *,
+        sigma: float,
+        delta: float,
+        ridge: float,
+        norm_bound: float,
+        feature_bound: float,
+    ) -> None:
         self.dim, self.sigma, self.delta = dim, float(sigma), float(delta)
-        self.ridge, self.norm_bound, self.feature_bound = float(ridge), float(norm_bound), float(feature_bound)
+        self.ridge, self.norm_bound, self.feature_bound = (
+            float(ridge),
+            float(norm_bound),
+            float(feature_bound),
+        )
         self.gram, self.moment, self.n = ridge * np.eye(dim), np.zeros(dim), 0
 
     def add(self, phi: np.ndarray, y: float) -> None:
@@ -48,7 +65,9 @@ class Ridge:
     @property
     def radius(self) -> float:
         """beta after the rows so far."""
-        log_term = self.dim * math.log((1 + self.n * self.feature_bound**2 / self.ridge) / self.delta)
+        log_term = self.dim * math.log(
+            (1 + self.n * self.feature_bound**2 / self.ridge) / self.delta
+        )
         return self.sigma * math.sqrt(log_term) + math.sqrt(self.ridge) * self.norm_bound
 
     def norms(self, phi: np.ndarray) -> np.ndarray:
@@ -58,12 +77,16 @@ class Ridge:
 
     def draw(self, scale: float, rng: np.random.Generator) -> np.ndarray:
         """theta_hat + scale V^{-1/2} eta with eta standard normal: (d,)."""
-        return self.estimate + scale * np.linalg.solve(np.linalg.cholesky(self.gram).T, rng.standard_normal(self.dim))
+        return self.estimate + scale * np.linalg.solve(
+            np.linalg.cholesky(self.gram).T, rng.standard_normal(self.dim)
+        )
 
 
 @dataclass(frozen=True)
 class RidgeView:
-    """What is known of all actions at one context. The safe action's cost is its known value, without width."""
+    """What is known of all actions at one context. The safe action's cost is its known value,
+    without width.
+    """
 
     phi: np.ndarray  # (K, d)
     reward: np.ndarray  # (K,) estimates
@@ -92,12 +115,13 @@ class LinearBaseline(Baseline):
     n_actions, dim
         K and d.
     tau, safe_action, safe_value, safe_utility
-        The limit; the safe action, its known cost c_0 < tau (a number, or a function of one context) and (a lower bound on)
-        its utility r_0.
+        The limit; the safe action, its known cost c_0 < tau (a number, or a function of one
+        context) and (a lower bound on) its utility r_0.
     utility_high, cost_high
         The largest expected utility and cost of any action.
     sigma, delta, ridge, norm_bound, feature_bound
-        R, delta, lambda, S, L; delta for each of the two regressions. `feature_bound` None: the largest |phi| seen so far.
+        R, delta, lambda, S, L; delta for each of the two regressions. `feature_bound` None: the
+        largest |phi| seen so far.
     """
 
     def __init__(
@@ -129,15 +153,29 @@ class LinearBaseline(Baseline):
             raise SettingError(f"{name} needs safe_value < tau, got {safe_value} and {tau}")
         if not 0 < delta < 1 or min(sigma, cost_sigma, ridge) <= 0:
             raise SettingError(
-                f"{name} needs 0 < delta < 1 and positive sigma and ridge, got {delta}, {min(sigma, cost_sigma)} and {ridge}"
+                f"{name} needs 0 < delta < 1 and positive sigma and ridge, got {delta}, "
+                f"{min(sigma, cost_sigma)} and {ridge}"
             )
         self._features, self._K, self._d = features, n_actions, dim
         self._tau, self._safe, self._safe_value = float(tau), safe_action, safe_value
-        self._r0, self._high, self._cost_high = float(safe_utility), float(utility_high), float(cost_high)
+        self._r0, self._high, self._cost_high = (
+            float(safe_utility),
+            float(utility_high),
+            float(cost_high),
+        )
         self._seed, self._grow = seed, feature_bound is None
-        common: dict[str, float] = {"delta": delta, "ridge": ridge, "feature_bound": feature_bound or 0.0}
+        common: dict[str, float] = {
+            "delta": delta,
+            "ridge": ridge,
+            "feature_bound": feature_bound or 0.0,
+        }
         self.rewards = Ridge(dim, sigma=sigma, norm_bound=norm_bound, **common)
-        self.costs = Ridge(dim, sigma=cost_sigma, norm_bound=norm_bound if cost_norm_bound is None else cost_norm_bound, **common)
+        self.costs = Ridge(
+            dim,
+            sigma=cost_sigma,
+            norm_bound=norm_bound if cost_norm_bound is None else cost_norm_bound,
+            **common,
+        )
 
     @abstractmethod
     def choose(self, view: RidgeView) -> np.ndarray:
@@ -152,7 +190,9 @@ class LinearBaseline(Baseline):
         cost, width = phi @ self.costs.estimate, self.costs.radius * self.costs.norms(phi)
         known = float(c0(x) if callable(c0) else c0)
         cost[self._safe], width[self._safe] = known, 0.0
-        return RidgeView(phi, phi @ self.rewards.estimate, self.rewards.norms(phi), cost, width, self._tau, known)
+        return RidgeView(
+            phi, phi @ self.rewards.estimate, self.rewards.norms(phi), cost, width, self._tau, known
+        )
 
     def learn(self, x: np.ndarray, action: int, y: float, z: float | None) -> None:
         if z is None:
@@ -179,7 +219,9 @@ class LinearBaseline(Baseline):
         return share * self.only(action) + (1 - share) * self.only(self._safe)
 
     def _rows(self, x: np.ndarray) -> np.ndarray:
-        phi = np.asarray(self._features(np.repeat(x[None], self._K, axis=0), np.arange(self._K)), float)
+        phi = np.asarray(
+            self._features(np.repeat(x[None], self._K, axis=0), np.arange(self._K)), float
+        )
         if phi.shape != (self._K, self._d):
             raise ShapeError(f"features must be ({self._K}, {self._d}) here, got {phi.shape}")
         return phi

@@ -1,4 +1,6 @@
-"""Ask and tell around a rule that turns a context into a policy: what every baseline shares with `GEDUCB`."""
+"""Ask and tell around a rule that turns a context into a policy: what every baseline shares with
+`GEDUCB`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.errors import ConflictingOutcomeError, DataError, NotFiniteError, ShapeError, UnknownDecisionError
+from gedppl.errors import (
+    ConflictingOutcomeError,
+    DataError,
+    NotFiniteError,
+    ShapeError,
+    UnknownDecisionError,
+)
 
 
 @dataclass(frozen=True)
@@ -49,15 +57,24 @@ class Baseline(ABC):
         if context.ndim != 1 or not np.isfinite(context).all():
             raise ShapeError(f"baselines decide one finite context (dx,) at a time, got {x!r}")
         policy = self.policy(context)
-        action = int(min(np.searchsorted(np.cumsum(policy), self._rng.random(), side="right"), np.flatnonzero(policy)[-1]))
+        action = int(
+            min(
+                np.searchsorted(np.cumsum(policy), self._rng.random(), side="right"),
+                np.flatnonzero(policy)[-1],
+            )
+        )
         decision = Played(len(self._decisions), action, policy, context)
         self._decisions.append(decision)
         return decision
 
     def tell(self, id: int, y: float, z: float | Mapping[str, float] | None = None) -> None:
-        """The outcome of a decision; z a number or {name: number} with one entry. The same outcome twice is ignored."""
+        """The outcome of a decision; z a number or {name: number} with one entry. The same
+        outcome twice is ignored.
+        """
         if not 0 <= id < len(self._decisions):
-            raise UnknownDecisionError(f"decision {id} was never made; ids run from 0 to {len(self._decisions) - 1}")
+            raise UnknownDecisionError(
+                f"decision {id} was never made; ids run from 0 to {len(self._decisions) - 1}"
+            )
         if isinstance(z, Mapping):
             if len(z) != 1:
                 raise DataError(f"baselines learn one constraint, got z for {sorted(z)}")
@@ -67,7 +84,9 @@ class Baseline(ABC):
             raise NotFiniteError(f"outcomes must be finite, got y={y!r}, z={z!r}")
         if id in self._told:
             if self._told[id] != outcome:
-                raise ConflictingOutcomeError(f"decision {id} was told {self._told[id]} before, now {outcome}")
+                raise ConflictingOutcomeError(
+                    f"decision {id} was told {self._told[id]} before, now {outcome}"
+                )
             return
         decision = self._decisions[id]
         self.learn(decision.x, decision.action, *outcome)

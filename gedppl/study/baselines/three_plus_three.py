@@ -1,8 +1,10 @@
-"""3+3, the rule of most phase I trials (Storer, "Design and analysis of phase I clinical trials", Biometrics 1989).
+"""3+3, the rule of most phase I trials (Storer, "Design and analysis of phase I clinical trials",
+Biometrics 1989).
 
-Three patients at a dose: no toxicity, go up; one, three more; two or more, the dose is too toxic. Of six, at most one may have a
-toxicity. The maximum tolerated dose is the highest with six patients and at most one toxicity: below a dose that is too toxic, a
-dose with three patients gets three more. Checked against table 3 of PMC5383510 (``benchmarks/published.py --setting crm``).
+Three patients at a dose: no toxicity, go up; one, three more; two or more, the dose is too toxic.
+Of six, at most one may have a toxicity. The maximum tolerated dose is the highest with six patients
+and at most one toxicity: below a dose that is too toxic, a dose with three patients gets three
+more. Checked against table 3 of PMC5383510 (``benchmarks/published.py --setting crm``).
 """
 
 from __future__ import annotations

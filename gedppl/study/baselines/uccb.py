@@ -1,5 +1,7 @@
-"""UCCB, upper counterfactual confidence bounds (Xu and Zeevi, "Upper counterfactual confidence bounds: a new optimism principle
-for contextual bandits", 2020): the unconstrained ancestor of GED-UCB. Here: this library's agent without limits."""
+"""UCCB, upper counterfactual confidence bounds (Xu and Zeevi, "Upper counterfactual confidence
+bounds: a new optimism principle for contextual bandits", 2020): the unconstrained ancestor of
+GED-UCB. Here: this library's agent without limits.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class UCCB(Baseline):
 
     def __init__(self, problem: Problem, *, seed: int = 0, **options: Any) -> None:
         super().__init__(seed)
-        free = replace(problem, constraints=(), safe_action=None, safe_utility=None, learn_safe=True)
+        free = replace(
+            problem, constraints=(), safe_action=None, safe_utility=None, learn_safe=True
+        )
         self._agent = GEDUCB(free, seed=seed, **options)
 
     def policy(self, x: Any) -> np.ndarray:
@@ -37,10 +41,14 @@ class UCCB(Baseline):
     def ask(self, x: Any) -> Played:
         context = np.asarray(x, float)
         if context.ndim != 1:
-            raise ShapeError(f"baselines decide one finite context (dx,) at a time, got shape {context.shape}")
+            raise ShapeError(
+                f"baselines decide one finite context (dx,) at a time, got shape {context.shape}"
+            )
         made = self._agent.ask(context)  # its own draw: it counts the rounds in which it decided
         assert not isinstance(made, list)
-        decision = Played(len(self._decisions), int(made.action), np.asarray(made.policy, float), context)
+        decision = Played(
+            len(self._decisions), int(made.action), np.asarray(made.policy, float), context
+        )
         self._decisions.append(decision)
         return decision
 

@@ -1,7 +1,8 @@
 """Rules and oracles by name on the command line: ``--confidence credible:level=0.9,source=nuts``.
 
-One spelling: NAME, or NAME:option=value,option=value. Values are numbers, true, false or words. One rule is for all outcomes;
-``--confidence toxicity=credible:level=0.9`` is for one of them, and the option may be repeated.
+One spelling: NAME, or NAME:option=value,option=value. Values are numbers, true, false or words. One
+rule is for all outcomes; ``--confidence toxicity=credible:level=0.9`` is for one of them, and the
+option may be repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ ORACLES: dict[str, Callable[..., Any]] = {
 
 
 def read_rules(option: str, texts: Sequence[str], known: Mapping[str, Callable[..., Any]]) -> Any:
-    """What the texts of one option ask for: None without any, one rule for all outcomes, or outcome -> rule.
+    """What the texts of one option ask for: None without any, one rule for all outcomes, or outcome
+    -> rule.
 
     >>> read_rules("--confidence", ["credible:level=0.9,source=nuts"], RULES).describe(0.05)[:33]
     'posterior quantile at level 0.9 f'
@@ -41,13 +43,17 @@ def read_rules(option: str, texts: Sequence[str], known: Mapping[str, Callable[.
     if parts[0][0] is None:
         if len(parts) > 1:
             raise SettingError(
-                f"{option} is given twice for all outcomes; name the outcome that each is for: {option} NAME={texts[0]}"
+                f"{option} is given twice for all outcomes; name the outcome that each is for: "
+                f"{option} NAME={texts[0]}"
             )
         return _made(option, parts[0][1], known)
     found: dict[str, Any] = {}
     for stream, text in parts:
         if stream is None or stream in found:
-            raise SettingError(f"{option} {text}: name one outcome for each, {option} NAME={text}, and each outcome once")
+            raise SettingError(
+                f"{option} {text}: name one outcome for each, {option} NAME={text}, "
+                "and each outcome once"
+            )
         found[stream] = _made(option, text, known)
     return found
 
@@ -63,12 +69,19 @@ def _made(option: str, text: str, known: Mapping[str, Callable[..., Any]]) -> An
     name, _, given = text.partition(":")
     if name not in known:
         raise SettingError(f"{option} {text}: there is no {name!r}; choose from {', '.join(known)}")
-    takes = [p.name for p in inspect.signature(known[name]).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    takes = [
+        p.name
+        for p in inspect.signature(known[name]).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
+    ]
     options: dict[str, Any] = {}
     for pair in filter(None, given.split(",")):
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or key not in takes or not value:
-            raise SettingError(f"{option} {text}: write {name}:option=value,... with options from {', '.join(takes) or 'none'}")
+            raise SettingError(
+                f"{option} {text}: write {name}:option=value,... with options from "
+                f"{', '.join(takes) or 'none'}"
+            )
         options[key] = _value(value)
     return known[name](**options)
 

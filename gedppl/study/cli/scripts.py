@@ -31,7 +31,7 @@ PIP_NAMES = {
 }
 
 
-# who decides ----------------------------------------------------------------------------------------------------------
+# who decides --------------------------------------------------------------------------------------
 
 
 def make_agent(
@@ -47,7 +47,9 @@ def make_agent(
     oracle: Any = None,
     confidence: Any = None,
 ) -> Any:
-    """An agent by its name on the command line. `rounds` is the horizon, which some baselines want to know."""
+    """An agent by its name on the command line. `rounds` is the horizon, which some baselines
+    want to know.
+    """
     base, _, kind = name.partition("-")
     if base == "gedppl" and (not kind or kind in MODES):
         from gedppl.agent import GEDUCB
@@ -55,7 +57,9 @@ def make_agent(
         chosen = {"oracle": oracle, "confidence": confidence}
         return GEDUCB(problem, delta=delta, mode=kind or mode, seed=seed, journal=journal, **chosen)
     if oracle is not None or confidence is not None:
-        raise SettingError(f"--oracle and --confidence are for the gedppl agent; {name!r} has its own")
+        raise SettingError(
+            f"--oracle and --confidence are for the gedppl agent; {name!r} has its own"
+        )
     K = problem.n_actions
     if name == "oracle":
         return FixedPolicy(lambda x: constrained_best(problem, *_truth(world, x, problem))[0], seed)
@@ -81,17 +85,27 @@ def agent_names(problem: Problem) -> list[str]:
     from gedppl.study.baselines.by_name import BASELINES
 
     ours = ["gedppl", *(f"gedppl-{m}" for m in MODES[1:])]
-    return [*ours, "oracle", "greedy", "always-safe", *(f"always-{name}" for name in problem.names.labels), *BASELINES]
+    return [
+        *ours,
+        "oracle",
+        "greedy",
+        "always-safe",
+        *(f"always-{name}" for name in problem.names.labels),
+        *BASELINES,
+    ]
 
 
 def _truth(world: Any, x: np.ndarray, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     u, c = (getattr(world, name, lambda x: None)(x) for name in ("utilities", "costs"))
     if u is None or c is None or not (np.isfinite(u).all() and np.isfinite(c).all()):
-        raise SettingError("oracle and greedy need an environment that knows true utilities and costs; this one does not")
+        raise SettingError(
+            "oracle and greedy need an environment that knows true utilities and "
+            "costs; this one does not"
+        )
     return np.asarray(u, float), np.asarray(c, float).reshape(len(problem.constraints), -1)
 
 
-# the script -----------------------------------------------------------------------------------------------------------
+# the script ---------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -111,14 +125,22 @@ class Script:
 def check_path(path: Path) -> None:
     """Whether there is a script at all."""
     if not path.exists():
-        raise ScriptError(f"there is no file {path}; give the path of a Python script with problem() and environment()")
+        raise ScriptError(
+            f"there is no file {path}; give the path of a Python script with "
+            "problem() and environment()"
+        )
     if path.is_dir() or path.suffix != ".py":
-        raise ScriptError(f"{path} is no Python script; give the path of a .py file with problem() and environment()")
+        raise ScriptError(
+            f"{path} is no Python script; give the path of a .py file with problem() "
+            "and environment()"
+        )
 
 
 @contextlib.contextmanager
 def loaded(path: Path) -> Iterator[Script]:
-    """Load a script by its path, under a name of its own; its neighbours can be imported, after installed packages."""
+    """Load a script by its path, under a name of its own; its neighbours can be imported, after
+    installed packages.
+    """
     check_path(path)
     full = path.resolve()
     name = f"gedppl_script_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
@@ -142,13 +164,16 @@ def _read_script(path: Path, full: Path, name: str) -> Script:
     _guarded(path, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
     problem = _guarded(path, _function(module, "problem", path))
     if not isinstance(problem, Problem):
-        raise ScriptError(f"problem() in {path} must return a gedppl.Problem, got {type(problem).__name__}")
+        raise ScriptError(
+            f"problem() in {path} must return a gedppl.Problem, got {type(problem).__name__}"
+        )
     new_environment = _function(module, "environment", path)
     environment = _guarded(path, new_environment)
     for method in ("context", "outcome"):
         if not callable(getattr(environment, method, None)):
             raise ScriptError(
-                f"environment() in {path} returned {type(environment).__name__} without a method {method!r}; see "
+                f"environment() in {path} returned {type(environment).__name__} without a method "
+                f"{method!r}; see "
                 "gedppl.study.simulation.Environment for what an environment has"
             )
     segments = getattr(module, "segments", None) or getattr(environment, "segments", None)
@@ -161,12 +186,16 @@ def _read_script(path: Path, full: Path, name: str) -> Script:
 def _function(module: ModuleType, name: str, path: Path) -> Callable[[], Any]:
     found = getattr(module, name, None)
     if not callable(found):
-        raise ScriptError(f"{path} has no {name}(): define a function of that name without arguments")
+        raise ScriptError(
+            f"{path} has no {name}(): define a function of that name without arguments"
+        )
     return found
 
 
 def _guarded(path: Path, action: Callable[[], Any]) -> Any:
-    """Run a part of the script; a missing package and a script's own exit become one readable line."""
+    """Run a part of the script; a missing package and a script's own exit become one readable
+    line.
+    """
     try:
         return action()
     except ModuleNotFoundError as error:

@@ -1,7 +1,8 @@
 """Many runs of many agents: cells of a table, kept one by one, spread over workers, resumable.
 
-A cell is one agent with one seed. All agents meet the same contexts and potential outcomes at the same seed. A cell that fails
-says why in the table and ends nothing else; what is in the folder already is not run again.
+A cell is one agent with one seed. All agents meet the same contexts and potential outcomes at the
+same seed. A cell that fails says why in the table and ends nothing else; what is in the folder
+already is not run again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Cell:
         return folder / "cells" / f"{self.agent}-{self.seed}.json"
 
 
-# one cell -------------------------------------------------------------------------------------------------------------
+# one cell -----------------------------------------------------------------------------------------
 
 
 @lru_cache
@@ -63,17 +64,39 @@ def run_cell(cell: Cell, script: Script | None = None) -> Result:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             script = script or _script_of_worker(cell.script)
-            result = play(script.problem, script.new_environment, cell.agent, cell.seed, cell.rounds, cell.delta, cell.mode)
+            result = play(
+                script.problem,
+                script.new_environment,
+                cell.agent,
+                cell.seed,
+                cell.rounds,
+                cell.delta,
+                cell.mode,
+            )
     except Exception as error:
         result = {"failed": f"{type(error).__name__}: {error}"}
-    return asdict(cell) | result | {"seconds": round(time.perf_counter() - begun, 3), "worker": os.getpid()}
+    return (
+        asdict(cell)
+        | result
+        | {"seconds": round(time.perf_counter() - begun, 3), "worker": os.getpid()}
+    )
 
 
 def play(
-    problem: Problem, new_world: Callable[[], Any], agent: str, seed: int, rounds: int, delta: float = 0.05, mode: str = "default"
+    problem: Problem,
+    new_world: Callable[[], Any],
+    agent: str,
+    seed: int,
+    rounds: int,
+    delta: float = 0.05,
+    mode: str = "default",
 ) -> Result:
-    """One agent in a new world: its summary, a regret curve, excess cost, and the time of an `ask`."""
-    player = make_agent(agent, problem, new_world(), seed=seed, delta=delta, mode=mode, rounds=rounds)
+    """One agent in a new world: its summary, a regret curve, excess cost, and the time of an
+    `ask`.
+    """
+    player = make_agent(
+        agent, problem, new_world(), seed=seed, delta=delta, mode=mode, rounds=rounds
+    )
     timed = _Timed(player)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # alarms and safe rounds are counted
@@ -101,7 +124,9 @@ def measured(run: Run) -> Result:
 
 
 class _Timed:
-    """An agent whose `ask` is timed, in seconds of processor time, and whose alarms are kept also where they are acknowledged."""
+    """An agent whose `ask` is timed, in seconds of processor time, and whose alarms are kept
+    also where they are acknowledged.
+    """
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
@@ -127,7 +152,7 @@ class _Timed:
             self.alarm_rounds.setdefault(alarm.name, int(alarm.round))
 
 
-# many cells -----------------------------------------------------------------------------------------------------------
+# many cells ---------------------------------------------------------------------------------------
 
 
 def sweep(
@@ -144,9 +169,13 @@ def sweep(
     address: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Result]:
-    """Run what the folder does not have yet, keeping every result as it comes; all results, in the order of agents and seeds."""
+    """Run what the folder does not have yet, keeping every result as it comes; all results, in
+    the order of agents and seeds.
+    """
     path = script.path.resolve()
-    cells = [Cell(str(path), agent, seed, rounds, delta, mode) for seed in seeds for agent in agents]
+    cells = [
+        Cell(str(path), agent, seed, rounds, delta, mode) for seed in seeds for agent in agents
+    ]
     mark = _mark(folder, path, cells[0])
     done = {cell: result for cell in cells if (result := _kept(cell, folder)) is not None}
     left = [cell for cell in cells if cell not in done]
@@ -159,10 +188,17 @@ def sweep(
             cell = Cell(**{name: result[name] for name in Cell.__dataclass_fields__})
             _keep(cell, folder, result)
             done[cell] = result
-            state = f"failed: {result['failed']}" if "failed" in result else f"regret {result['regret']}"
+            state = (
+                f"failed: {result['failed']}"
+                if "failed" in result
+                else f"regret {result['regret']}"
+            )
             say(f"{len(done)}/{len(cells)} {cell.agent}, seed {cell.seed}: {state}")
     if left:
-        say(f"{len(left) / max(time.perf_counter() - begun, 1e-9):.2f} cells a second with {workers} worker(s)")
+        say(
+            f"{len(left) / max(time.perf_counter() - begun, 1e-9):.2f} cells a second with "
+            f"{workers} worker(s)"
+        )
     return [done[cell] for cell in sorted(cells, key=lambda c: (agents.index(c.agent), c.seed))]
 
 
@@ -179,7 +215,11 @@ def _attempted(
                 left.pop((result["agent"], result["seed"]), None)
                 yield result
         except Exception as error:  # what a scheduler raises when a worker dies is its own
-            say(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'a worker was lost'}; trying again")
+            say(
+                f"{type(error).__name__}: "
+                f"{str(error).splitlines()[0] if str(error) else 'a worker was lost'}; trying "
+                "again"
+            )
     for cell in left.values():
         yield asdict(cell) | {"failed": f"a worker was lost {ATTEMPTS} times", "seconds": 0.0}
 
@@ -210,7 +250,9 @@ def _parallel(joblib: Any, cells: list[Cell]) -> Iterator[Result]:
 
 @contextlib.contextmanager
 def _cluster(backend: str, address: str | None) -> Iterator[None]:
-    """Connect to the scheduler at an address; without one, a local cluster of the backend's own choosing."""
+    """Connect to the scheduler at an address; without one, a local cluster of the backend's own
+    choosing.
+    """
     if backend == "dask":
         try:
             from distributed import Client
@@ -226,7 +268,9 @@ def _cluster(backend: str, address: str | None) -> Iterator[None]:
             raise SettingError("--backend ray needs Ray: pip install ray") from error
         mine = not ray.is_initialized()
         if mine:
-            ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
+            ray.init(
+                address=address, include_dashboard=None if address else False, log_to_driver=False
+            )
         register_ray()
         try:
             yield
@@ -237,14 +281,19 @@ def _cluster(backend: str, address: str | None) -> Iterator[None]:
         yield
 
 
-# what is kept ---------------------------------------------------------------------------------------------------------
+# what is kept -------------------------------------------------------------------------------------
 
 
 def _mark(folder: Path, script: Path, cell: Cell) -> Callable[[], None]:
-    """Check that the folder's cells, if any, are of this script and these settings; returns what writes the mark."""
+    """Check that the folder's cells, if any, are of this script and these settings; returns what
+    writes the mark.
+    """
     settings = {
-        "script": hashlib.sha256(script.read_bytes()).hexdigest(), "rounds": cell.rounds, "delta": cell.delta, "mode": cell.mode,
-    }  # fmt: skip
+        "script": hashlib.sha256(script.read_bytes()).hexdigest(),
+        "rounds": cell.rounds,
+        "delta": cell.delta,
+        "mode": cell.mode,
+    }
     path = folder / "sweep.json"
     if path.exists():
         try:
@@ -253,14 +302,19 @@ def _mark(folder: Path, script: Path, cell: Cell) -> Callable[[], None]:
             raise RunFileError(f"{path} cannot be read: {error}; choose another --out") from error
         changed = sorted(name for name in settings if before.get(name) != settings[name])
         if changed:
-            raise SettingError(f"the cells in {folder} were made with another {' and '.join(changed)}; choose another --out")
+            raise SettingError(
+                f"the cells in {folder} were made with another "
+                f"{' and '.join(changed)}; choose another --out"
+            )
 
     def write() -> None:
         try:
             (folder / "cells").mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(settings))
         except OSError as error:
-            raise SettingError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+            raise SettingError(
+                f"cannot write to {folder}: {error.strerror or error}; choose another --out"
+            ) from error
 
     return write
 
@@ -271,8 +325,14 @@ def _kept(cell: Cell, folder: Path) -> Result | None:
         result = json.loads(cell.file(folder).read_text())
     except (OSError, ValueError):
         return None
-    whole = isinstance(result, dict) and "failed" not in result and result.get("rounds") == cell.rounds
-    return result if whole and result.get("agent") == cell.agent and result.get("seed") == cell.seed else None
+    whole = (
+        isinstance(result, dict) and "failed" not in result and result.get("rounds") == cell.rounds
+    )
+    return (
+        result
+        if whole and result.get("agent") == cell.agent and result.get("seed") == cell.seed
+        else None
+    )
 
 
 def _keep(cell: Cell, folder: Path, result: Result) -> None:

@@ -1,4 +1,6 @@
-"""What the command line prints: results on stdout as a table or as JSON, everything else on stderr."""
+"""What the command line prints: results on stdout as a table or as JSON, everything else on
+stderr.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,15 @@ from gedppl.study.simulation.run_files import strict
 from gedppl.study.simulation.runs import Run
 
 COMPARED = {
-    "agent": "agent", "regret": "regret", "mean_utility": "utility", "last_quarter_utility": "last quarter",
-    "infeasible_rounds": "above a limit", "realised_violations": "realised above", "safe_share": "safe", "seconds": "seconds",
-}  # fmt: skip
+    "agent": "agent",
+    "regret": "regret",
+    "mean_utility": "utility",
+    "last_quarter_utility": "last quarter",
+    "infeasible_rounds": "above a limit",
+    "realised_violations": "realised above",
+    "safe_share": "safe",
+    "seconds": "seconds",
+}
 
 
 def say(text: str) -> None:
@@ -36,7 +44,11 @@ def print_run(run: Run, folder: Path, page: Path | None, *, as_json: bool) -> No
     """A run's summary."""
     summary = run.summary()
     if as_json:
-        where = {"folder": str(folder), "report": page and str(page), "interrupted": run.interrupted}
+        where = {
+            "folder": str(folder),
+            "report": page and str(page),
+            "interrupted": run.interrupted,
+        }
         print_json(where | {"summary": summary, "segments": run.by_segment(), "meta": run.meta})
         return
     limits = dict(zip(run.problem.constraint_names, run.limit[-1]))
@@ -47,7 +59,10 @@ def print_run(run: Run, folder: Path, page: Path | None, *, as_json: bool) -> No
         ("  constrained oracle", cell(summary["oracle_utility"])),
         ("regret", cell(summary["regret"])),
         *([("rounds above a limit", cell(summary["infeasible_rounds"]))] if limits else []),
-        *((f"realised {name}", f"{cell(v)} (limit {limits[name]:.4g})") for name, v in summary["realised_cost"].items()),
+        *(
+            (f"realised {name}", f"{cell(v)} (limit {limits[name]:.4g})")
+            for name, v in summary["realised_cost"].items()
+        ),
     ]
     if run.problem.safe_action is not None:
         rows.append(("safe action", cell(summary["safe_share"], share=True)))
@@ -55,7 +70,11 @@ def print_run(run: Run, folder: Path, page: Path | None, *, as_json: bool) -> No
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
     for sentence in run.meta.get("alarms", []):
         print(f"\n{sentence}")
-    print(f"\nrun: {folder}" if page is None else f"\npage: {page}\nalso in {folder}: pictures (PNG), run.nc for ArviZ")
+    print(
+        f"\nrun: {folder}"
+        if page is None
+        else f"\npage: {page}\nalso in {folder}: pictures (PNG), run.nc for ArviZ"
+    )
 
 
 def print_comparison(rows: list[dict[str, Any]]) -> None:
@@ -84,7 +103,13 @@ def cell(value: Any, *, share: bool = False) -> str:
         return value
     if share:
         return f"{value:.0%}"
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}" if abs(value) < 100 else f"{value:.1f}"
+    return (
+        f"{value:.0f}"
+        if float(value).is_integer()
+        else f"{value:.4g}"
+        if abs(value) < 100
+        else f"{value:.1f}"
+    )
 
 
 def table(rows: list[list[str]]) -> str:
@@ -96,7 +121,10 @@ def table(rows: list[list[str]]) -> str:
     oracle       0
     """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))) for row in rows]
+    lines = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths)))
+        for row in rows
+    ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 

@@ -1,7 +1,8 @@
 """Planning: what would happen, over guesses of the truth, before a trial begins.
 
-`plan` simulates the agent in worlds made of the problem's own models and tabulates expected regret, rounds until a utility is
-reached, share of safe-action rounds and early stops, over named scenarios and as limits, delta, noise or actions vary.
+`plan` simulates the agent in worlds made of the problem's own models and tabulates expected regret,
+rounds until a utility is reached, share of safe-action rounds and early stops, over named scenarios
+and as limits, delta, noise or actions vary.
 """
 
 from __future__ import annotations
@@ -72,30 +73,35 @@ def plan(
     Parameters
     ----------
     problem
-        The declaration, or a function of keyword settings that returns it (``lambda noise=0.1: ...``) so that they can vary.
+        The declaration, or a function of keyword settings that returns it (``lambda noise=0.1:
+        ...``) so that they can vary.
     contexts
-        (n, dx), or a data frame where the problem declares columns: contexts are drawn from these rows.
+        (n, dx), or a data frame where the problem declares columns: contexts are drawn from these
+        rows.
     rounds
         The horizon T of each trial.
     scenarios
-        Name -> `Scenario`, or a mapping outcome -> params, or ``"prior"``. By default the prior alone: every replicate
-        draws its own truth.
+        Name -> `Scenario`, or a mapping outcome -> params, or ``"prior"``. By default the prior
+        alone: every replicate draws its own truth.
     vary
-        Setting -> values; all combinations are run. ``"at_most"`` (``"at_most:name"`` with several constraints), ``"delta"``,
-        ``"n_actions"`` (the first K actions) and ``"noise"`` (of the world only, the model is not told) are known; others,
-        and ``"noise"`` where the function takes it, are passed to `problem`.
+        Setting -> values; all combinations are run. ``"at_most"`` (``"at_most:name"`` with several
+        constraints), ``"delta"``, ``"n_actions"`` (the first K actions) and ``"noise"`` (of the
+        world only, the model is not told) are known; others, and ``"noise"`` where the function
+        takes it, are passed to `problem`.
     replicates
-        Trials of each scenario and setting. The same replicate meets the same truth and contexts under every setting.
+        Trials of each scenario and setting. The same replicate meets the same truth and contexts
+        under every setting.
     goal
-        The utility for "rounds until": the true utility of the policies, averaged over the rules' window, reaches it. The
-        rules' target if not given.
+        The utility for "rounds until": the true utility of the policies, averaged over the rules'
+        window, reaches it. The rules' target if not given.
     rules
         When to stop early.
     agent
         Options of `GEDUCB`, or a function (problem, delta, seed) -> agent.
     recommend
-        How a trial ends: a rule of `GEDUCB.recommend`, or a function (agent, x) -> action, None for the safe one. The table then
-        says how often the selection is correct, how many rounds treated above a limit, and how many each action got.
+        How a trial ends: a rule of `GEDUCB.recommend`, or a function (agent, x) -> action, None for
+        the safe one. The table then says how often the selection is correct, how many rounds
+        treated above a limit, and how many each action got.
     progress
         Show a bar.
     map
@@ -103,30 +109,39 @@ def plan(
 
     Notes
     -----
-    The trials are independent, so they may run anywhere: ``ProcessPoolExecutor(mp_context=get_context("spawn")).map``, joblib
-    (``lambda f, tasks: Parallel(2)(delayed(f)(t) for t in tasks)``), Dask (``lambda f, tasks: client.gather(client.map(f,
-    tasks))``) or Ray. A class travels as its model and is compiled once in each process; plain pickle needs the model to be a
-    function of an importable module, joblib, Dask and Ray take any.
+    The trials are independent, so they may run anywhere:
+    ``ProcessPoolExecutor(mp_context=get_context("spawn")).map``, joblib (``lambda f, tasks:
+    Parallel(2)(delayed(f)(t) for t in tasks)``), Dask (``lambda f, tasks:
+    client.gather(client.map(f, tasks))``) or Ray. A class travels as its model and is compiled once
+    in each process; plain pickle needs the model to be a function of an importable module, joblib,
+    Dask and Ray take any.
 
-    Ctrl-C returns the trials that are complete; the table says so. Guesses are guesses: the characteristics hold in the
-    worlds simulated, and the prior of a `param` site is a working one (standard normal around its initial value).
+    Ctrl-C returns the trials that are complete; the table says so. Guesses are guesses: the
+    characteristics hold in the worlds simulated, and the prior of a `param` site is a working one
+    (standard normal around its initial value).
     """
     for name, value in (("rounds", rounds), ("replicates", replicates)):
         if not (isinstance(value, (int, np.integer)) and value >= 1):
             raise SettingError(f"{name} must be a positive whole number, got {value!r}")
-    named = {name: _scenario(name, value) for name, value in (scenarios or {"prior": Scenario()}).items()}
+    named = {
+        name: _scenario(name, value) for name, value in (scenarios or {"prior": Scenario()}).items()
+    }
     settings = _combinations(vary or {})
     x = read_rows(_problem_at(problem, settings[0]), contexts)
     design = _Design(problem, x, int(rounds), named, delta, rules, agent, seed, recommend)
     for setting in settings:
         _problem_at(problem, setting)  # a wrong setting fails here and not after an hour
-    tasks = [(s, name, r) for s in range(len(settings)) for name in named for r in range(replicates)]
+    tasks = [
+        (s, name, r) for s in range(len(settings)) for name in named for r in range(replicates)
+    ]
     # replicates outermost, so that an interrupted plan has some of every cell
     tasks.sort(key=lambda task: task[2])
     done: list[Trial] = []
     interrupted = False
     try:
-        for trial in shown(map(partial(_trial, design, settings), tasks), len(tasks), progress, "trial"):
+        for trial in shown(
+            map(partial(_trial, design, settings), tasks), len(tasks), progress, "trial"
+        ):
             done.append(trial)
     except KeyboardInterrupt:
         interrupted = True
@@ -157,12 +172,19 @@ def _scenario(name: str, value: Any) -> Scenario:
         return Scenario()
     if isinstance(value, Mapping):
         return Scenario(truth=value)
-    raise SettingError(f"scenario {name!r} must be a Scenario, a mapping outcome -> params, or 'prior'; got {value!r}")
+    raise SettingError(
+        f"scenario {name!r} must be a Scenario, a mapping outcome -> params, or "
+        f"'prior'; got {value!r}"
+    )
 
 
 def _combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     for name, values in vary.items():
-        if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str) or not len(values):
+        if (
+            not isinstance(values, Sequence | np.ndarray)
+            or isinstance(values, str)
+            or not len(values)
+        ):
             raise SettingError(f"vary[{name!r}] must be a list of values, got {values!r}")
     return [dict(zip(vary, values)) for values in product(*vary.values())]
 
@@ -173,7 +195,8 @@ def _problem_at(made: Problem | Callable[..., Problem], setting: Mapping[str, An
     if isinstance(made, Problem):
         if passed:
             raise SettingError(
-                f"{sorted(passed)[0]!r} cannot be varied for a fixed problem (only {', '.join(OWN_SETTINGS)}); pass a function "
+                f"{sorted(passed)[0]!r} cannot be varied for a fixed problem (only "
+                f"{', '.join(OWN_SETTINGS)}); pass a function "
                 "of it that returns the problem"
             )
     else:
@@ -196,7 +219,8 @@ def _limited(problem: Problem, name: str) -> str:
     _, _, which = name.partition(":")
     if not which and len(problem.constraints) != 1:
         raise SettingError(
-            f'there are {len(problem.constraints)} constraints; vary "at_most:name" with one of {problem.constraint_names}'
+            f'there are {len(problem.constraints)} constraints; vary "at_most:name" with one of '
+            f"{problem.constraint_names}"
         )
     return which or problem.constraint_names[0]
 
@@ -204,7 +228,8 @@ def _limited(problem: Problem, name: str) -> str:
 def _first_actions(problem: Problem, n_actions: int) -> Problem:
     if not (problem.safe_action or 0) < n_actions <= problem.n_actions:
         raise SettingError(
-            f"n_actions must keep the safe action {problem.names.label(problem.safe_action or 0)} and be at most "
+            f"n_actions must keep the safe action {problem.names.label(problem.safe_action or 0)} "
+            "and be at most "
             f"{problem.n_actions}, got {n_actions}"
         )
     reveals = None if problem.reveals is None else problem.reveals[:n_actions, :n_actions]
@@ -213,12 +238,17 @@ def _first_actions(problem: Problem, n_actions: int) -> Problem:
 
 
 def _world_noise(design: _Design, setting: Mapping[str, Any], scenario: Scenario) -> float:
-    told = not isinstance(design.problem, Problem) and "noise" in inspect.signature(design.problem).parameters
+    told = (
+        not isinstance(design.problem, Problem)
+        and "noise" in inspect.signature(design.problem).parameters
+    )
     return scenario.noise * (1.0 if told else float(setting.get("noise", 1.0)))
 
 
 def _trial(design: _Design, settings: list[dict[str, Any]], task: tuple[int, str, int]) -> Trial:
-    """One trial. The truth, the contexts and the agent's draws depend on scenario and replicate, not on the setting."""
+    """One trial. The truth, the contexts and the agent's draws depend on scenario and replicate,
+    not on the setting.
+    """
     s, name, replicate = task
     setting, scenario = settings[s], design.scenarios[name]
     problem = _problem_at(design.problem, setting)
@@ -262,7 +292,9 @@ def _judged(problem: Problem, run: Run) -> dict[str, Any]:
     other = run.action != problem.safe_action
     events = run.realised[other].mean(axis=0) if other.any() else np.full(J, np.nan)
     return {
-        "safe_utility": None if problem.safe_action is None else run.utilities[:, problem.safe_action],
+        "safe_utility": None
+        if problem.safe_action is None
+        else run.utilities[:, problem.safe_action],
         "played": tuple(np.bincount(run.action, minlength=problem.n_actions).tolist()),
         "above": int((own > run.limit + 1e-9 * np.abs(run.limit)).any(axis=1).sum()) if J else 0,
         "events": tuple(float(v) for v in events),
@@ -280,7 +312,13 @@ def _selected(design: _Design, problem: Problem, world: Environment, agent: Any)
         named.append(int(problem.safe_action or 0) if found is None else int(found))
         costs = np.asarray(world.costs(x), float).reshape(len(problem.limits), -1)
         utilities = np.asarray(world.utilities(x), float)
-        right.append(int(np.argmax(np.where((costs <= problem.limits[:, None]).all(axis=0), utilities, -np.inf))))
+        right.append(
+            int(
+                np.argmax(
+                    np.where((costs <= problem.limits[:, None]).all(axis=0), utilities, -np.inf)
+                )
+            )
+        )
     return {"named": tuple(named), "right": tuple(right)}
 
 
@@ -289,7 +327,9 @@ class _Stopped(Exception):  # noqa: N818 - not an error: a rule ended the trial
 
 
 class _Watched:
-    """An agent that looks at its run before it decides, when a look is due, and stops the trial if a rule says so."""
+    """An agent that looks at its run before it decides, when a look is due, and stops the trial
+    if a rule says so.
+    """
 
     def __init__(self, agent: Any, rules: StoppingRules, run: Run, contexts: np.ndarray) -> None:
         self._agent, self._rules, self._run, self._contexts = agent, rules, run, contexts

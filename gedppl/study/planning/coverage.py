@@ -1,7 +1,9 @@
-"""Calibration of a user's own problem by simulation: do its bounds cover, are its limits kept, what is gained?
+"""Calibration of a user's own problem by simulation: do its bounds cover, are its limits kept, what
+is gained?
 
-A truth is drawn from the prior (or named), the agent runs in that world and collects its own data, and every bound it decided on
-is compared with the truth. Over many runs the counts meet a binomial threshold, as in simulation-based calibration.
+A truth is drawn from the prior (or named), the agent runs in that world and collects its own data,
+and every bound it decided on is compared with the truth. Over many runs the counts meet a binomial
+threshold, as in simulation-based calibration.
 
 Axis letters: R runs, T rounds, J constraints, K actions.
 """
@@ -38,21 +40,27 @@ class CoverageRun:
     """One simulated run, judged by its truth."""
 
     index: int
-    missed: np.ndarray  # (J',) share of rounds in which a truth lay outside its bounds, for some action
+    # (J',) share of rounds in which a truth lay outside its bounds, for some action
+    missed: np.ndarray
     first_miss: np.ndarray  # (J',) the first such round, -1 if none
-    claimed_miss: np.ndarray  # (J',) bool: some such round's certificate called the bound a guarantee
+    # (J',) bool: some such round's certificate called the bound a guarantee
+    claimed_miss: np.ndarray
     kinds: tuple[str, ...]  # (J',) the weakest thing that a certificate called itself in this run
     infeasible: int  # rounds whose policy truly exceeded a limit
     claimed: int  # of these, rounds whose certificate called itself a guarantee
     alarms: tuple[str, ...]
-    gain: float  # share of what the constrained oracle gains over always playing safe; NaN where there is nothing to gain
+    # share of what the constrained oracle gains over always playing safe; NaN where there is
+    # nothing to gain
+    gain: float
     safe_share: float
     rounds: int
 
 
 @dataclass(frozen=True, repr=False)
 class Coverage:
-    """How a problem's bounds and limits did over simulated runs. ``print`` it; `ok`, `rows`, `plot`."""
+    """How a problem's bounds and limits did over simulated runs. ``print`` it; `ok`, `rows`,
+    `plot`.
+    """
 
     constraints: tuple[str, ...]  # the learned ones, J'
     delta: float
@@ -62,17 +70,25 @@ class Coverage:
     interrupted: bool = False
 
     def misses(self, constraint: str, claimed: bool = False) -> int:
-        """Runs in which some bound of this constraint missed its truth in some round; `claimed`: while called a guarantee."""
+        """Runs in which some bound of this constraint missed its truth in some round; `claimed`:
+        while called a guarantee.
+        """
         j = self._index(constraint)
-        return sum(bool(run.claimed_miss[j] if claimed else run.first_miss[j] >= 0) for run in self.runs)
+        return sum(
+            bool(run.claimed_miss[j] if claimed else run.first_miss[j] >= 0) for run in self.runs
+        )
 
     def kind(self, constraint: str) -> str:
-        """The weakest of what its certificates called themselves: ``"guarantee"``, ``"credible"`` or ``"approximation"``."""
+        """The weakest of what its certificates called themselves: ``"guarantee"``,
+        ``"credible"`` or ``"approximation"``.
+        """
         return _weakest([run.kinds[self._index(constraint)] for run in self.runs])
 
     def _index(self, constraint: str) -> int:
         if constraint not in self.constraints:
-            raise SettingError(f"there is no learned constraint {constraint!r}; there are {list(self.constraints)}")
+            raise SettingError(
+                f"there is no learned constraint {constraint!r}; there are {list(self.constraints)}"
+            )
         return self.constraints.index(constraint)
 
     @property
@@ -82,13 +98,20 @@ class Coverage:
 
     @property
     def allowed(self) -> int:
-        """Runs that may miss if each does with probability delta: the 99.9% quantile of their number."""
+        """Runs that may miss if each does with probability delta: the 99.9% quantile of their
+        number.
+        """
         return int(binom.ppf(SURE, len(self.runs), self.delta))
 
     @property
     def ok(self) -> bool:
-        """Whether no constraint misses in more runs than allowed, nor are limits exceeded in more."""
-        return max([self.infeasible, *(self.misses(name) for name in self.constraints)]) <= self.allowed
+        """Whether no constraint misses in more runs than allowed, nor are limits exceeded in
+        more.
+        """
+        return (
+            max([self.infeasible, *(self.misses(name) for name in self.constraints)])
+            <= self.allowed
+        )
 
     @property
     def gain(self) -> float:
@@ -106,7 +129,9 @@ class Coverage:
                 "runs": self.misses(name),
                 "of": n,
                 "allowed": self.allowed,
-                "share of rounds": float(np.mean([run.missed[j] for run in self.runs])) if n else math.nan,
+                "share of rounds": float(np.mean([run.missed[j] for run in self.runs]))
+                if n
+                else math.nan,
                 "claim": self.kind(name),
                 "verdict": self._verdict(self.misses(name), self.misses(name, claimed=True)),
             }
@@ -123,7 +148,9 @@ class Coverage:
                 "allowed": self.allowed,
                 "share of rounds": over / total if total else math.nan,
                 "claim": weakest,
-                "verdict": self._verdict(self.infeasible, sum(run.claimed > 0 for run in self.runs)),
+                "verdict": self._verdict(
+                    self.infeasible, sum(run.claimed > 0 for run in self.runs)
+                ),
             }
         )
         return table
@@ -143,10 +170,13 @@ class Coverage:
         lines = [self._title()]
         for row in self.rows:
             lines.append(
-                f"{row['what']}: {row['runs']} of {row['of']} runs ({row['allowed']} allowed), {row['share of rounds']:.2%} of "
+                f"{row['what']}: {row['runs']} of {row['of']} runs ({row['allowed']} allowed), "
+                f"{row['share of rounds']:.2%} of "
                 f"rounds; {row['claim']}; {row['verdict']}"
             )
-        lines.append(f"share of the oracle's gain: {self.gain:.2f}; safe action: {self._safe:.0%} of rounds")
+        lines.append(
+            f"share of the oracle's gain: {self.gain:.2f}; safe action: {self._safe:.0%} of rounds"
+        )
         said = ", ".join(f"{name} in {count}" for name, count in self.alarmed.items()) or "none"
         return "\n".join([*lines, f"alarms: {said}"])
 
@@ -156,7 +186,10 @@ class Coverage:
 
     def _title(self) -> str:
         more = f", INTERRUPTED after {len(self.runs)} of {self.wanted}" if self.interrupted else ""
-        return f"Coverage over {len(self.runs)} runs of {self.rounds:,} rounds at delta {self.delta:g}{more}"
+        return (
+            f"Coverage over {len(self.runs)} runs of {self.rounds:,} rounds at delta "
+            f"{self.delta:g}{more}"
+        )
 
     def __repr__(self) -> str:
         return as_text(*self._shown())
@@ -165,20 +198,29 @@ class Coverage:
         return as_html(*self._shown())
 
     def _shown(self) -> tuple[str, dict[str, str]]:
-        facts = {r["what"]: f"{r['runs']} of {r['of']} runs, {r['allowed']} allowed; {r['verdict']}" for r in self.rows}
+        facts = {
+            r["what"]: f"{r['runs']} of {r['of']} runs, {r['allowed']} allowed; {r['verdict']}"
+            for r in self.rows
+        }
         facts["share of the oracle's gain"] = f"{self.gain:.2f}"
-        facts["alarms"] = ", ".join(f"{name} in {count}" for name, count in self.alarmed.items()) or "none"
+        facts["alarms"] = (
+            ", ".join(f"{name} in {count}" for name, count in self.alarmed.items()) or "none"
+        )
         return self._title(), facts
 
     def plot(self, ax: Any = None) -> Any:
-        """Runs that have missed by each round, a line a constraint, with the number allowed dashed. Returns the axes."""
+        """Runs that have missed by each round, a line a constraint, with the number allowed
+        dashed. Returns the axes.
+        """
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=(6, 3.5))[1] if ax is None else ax
         rounds = np.arange(self.rounds)
         for j, name in enumerate(self.constraints):
             first = np.array([run.first_miss[j] for run in self.runs])
-            ax.plot(rounds + 1, [int(((first >= 0) & (first <= t)).sum()) for t in rounds], label=name)
+            ax.plot(
+                rounds + 1, [int(((first >= 0) & (first <= t)).sum()) for t in rounds], label=name
+            )
         ax.axhline(self.allowed, color="0.5", linestyle="--", label="allowed")
         ax.set_xlabel("rounds")
         ax.set_ylabel(f"runs that have missed, of {len(self.runs)}")
@@ -211,15 +253,16 @@ def check_coverage(
     map: Callable[..., Iterable[Any]] = builtins.map,
     more_of: Coverage | None = None,
 ) -> Coverage:
-    """Run the agent in simulated worlds of the problem's own models, and count how often its bounds miss and limits break.
+    """Run the agent in simulated worlds of the problem's own models, and count how often its bounds
+    miss and limits break.
 
     Parameters
     ----------
     contexts
         (n, dx): contexts are drawn from these rows; at most 100 of them are used.
     truths
-        ``"prior"``: every run draws its own, inside all that was declared. Or a list of truths as in `plan` (`Scenario`, or
-        outcome -> params), taken in turn.
+        ``"prior"``: every run draws its own, inside all that was declared. Or a list of truths as
+        in `plan` (`Scenario`, or outcome -> params), taken in turn.
     runs, rounds
         R runs of T rounds each.
     agent
@@ -227,19 +270,22 @@ def check_coverage(
     map
         Any parallel map, as in `plan`: executors, joblib, Dask, Ray.
     more_of
-        An earlier, interrupted result with the same arguments: its runs are kept, and only the others are made.
+        An earlier, interrupted result with the same arguments: its runs are kept, and only the
+        others are made.
 
     Returns
     -------
-    A `Coverage`: for every learned constraint the runs in which a bound that was decided on missed the truth of some action in
-    some round, against the 99.9% quantile of a binomial with probability delta; runs with an infeasible round; alarms; and the
-    share of the constrained oracle's gain over always playing safe. ``.ok`` is the verdict.
+    A `Coverage`: for every learned constraint the runs in which a bound that was decided on missed
+    the truth of some action in some round, against the 99.9% quantile of a binomial with
+    probability delta; runs with an infeasible round; alarms; and the share of the constrained
+    oracle's gain over always playing safe. ``.ok`` is the verdict.
 
     Notes
     -----
-    What is counted holds in the worlds simulated: it shows that bounds do what they claim where the model is right, and nothing
-    about a model that is wrong. A guarantee is for all rounds of a run at once; a credible limit promises less, and is counted in
-    the same way for comparison. Ctrl-C returns the runs that are complete.
+    What is counted holds in the worlds simulated: it shows that bounds do what they claim where the
+    model is right, and nothing about a model that is wrong. A guarantee is for all rounds of a run
+    at once; a credible limit promises less, and is counted in the same way for comparison. Ctrl-C
+    returns the runs that are complete.
 
     >>> import numpy as np, numpyro, numpyro.distributions as dist, gedppl as ged
     >>> def coin(x, a, y=None):
@@ -247,7 +293,9 @@ def check_coverage(
     ...     numpyro.sample("y", dist.Bernoulli(logits=w[a]), obs=y)
     >>> cls = ged.density_class(coin)
     >>> harm = ged.Constraint(cls, ged.mean(0, 1), at_most=0.5, safe_value=0.4, name="harm")
-    >>> problem = ged.Problem(2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0)
+    >>> problem = ged.Problem(
+    ...     2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0
+    ... )
     >>> found = check_coverage(problem, np.zeros((1, 1)), runs=2, rounds=5)
     >>> found.ok, found.misses("harm")
     (True, 0)
@@ -257,10 +305,14 @@ def check_coverage(
             raise SettingError(f"{name} must be a positive whole number, got {value!r}")
     learned = tuple(c.name for _, c in problem.learned)
     if not learned:
-        raise ProblemError("no constraint of this problem is learned, so there is no bound to cover anything")
+        raise ProblemError(
+            "no constraint of this problem is learned, so there is no bound to cover anything"
+        )
     x = some_contexts(read_rows(problem, contexts), seed)
     problem.trace(x)
-    design = _CoverageDesign(problem, x, int(rounds), _read_truths(truths), float(delta), agent, int(seed))
+    design = _CoverageDesign(
+        problem, x, int(rounds), _read_truths(truths), float(delta), agent, int(seed)
+    )
     done = {run.index: run for run in _kept(more_of, learned, design)}
     tasks = [index for index in range(int(runs)) if index not in done]
     interrupted = False
@@ -279,15 +331,26 @@ def _read_truths(truths: Any) -> tuple[Scenario, ...]:
             raise SettingError(f'truths must be "prior" or a list of truths, got {truths!r}')
         return ()
     if not isinstance(truths, Sequence) or not truths:
-        raise SettingError(f'truths must be "prior" or a list with at least one truth, got {truths!r}')
+        raise SettingError(
+            f'truths must be "prior" or a list with at least one truth, got {truths!r}'
+        )
     return tuple(one if isinstance(one, Scenario) else Scenario(truth=one) for one in truths)
 
 
-def _kept(earlier: Coverage | None, learned: tuple[str, ...], design: _CoverageDesign) -> tuple[CoverageRun, ...]:
+def _kept(
+    earlier: Coverage | None, learned: tuple[str, ...], design: _CoverageDesign
+) -> tuple[CoverageRun, ...]:
     if earlier is None:
         return ()
-    if (earlier.constraints, earlier.rounds, earlier.delta) != (learned, design.rounds, design.delta):
-        raise SettingError("more_of= is a result of other constraints, rounds or delta; repeat the call that was interrupted")
+    if (earlier.constraints, earlier.rounds, earlier.delta) != (
+        learned,
+        design.rounds,
+        design.delta,
+    ):
+        raise SettingError(
+            "more_of= is a result of other constraints, rounds or delta; repeat the "
+            "call that was interrupted"
+        )
     return earlier.runs
 
 
@@ -312,10 +375,14 @@ def _world(design: _CoverageDesign, index: int, seed: int) -> Environment:
 
 
 def judged(problem: Problem, run: Run, index: int, alarms: tuple[str, ...] = ()) -> CoverageRun:
-    """A run against its truth: rounds whose bounds missed, policies above a limit, and what was gained."""
+    """A run against its truth: rounds whose bounds missed, policies above a limit, and what was
+    gained.
+    """
     learned = [j for j, c in problem.learned]
-    others = [k for k in range(problem.n_actions) if k != problem.safe_action]  # the safe action's value is declared, not bounded
-    outside = np.stack([_outside(problem, run, j)[:, others].any(axis=1) for j in learned], axis=1)  # (T, J')
+    # the safe action's value is declared, not bounded
+    others = [k for k in range(problem.n_actions) if k != problem.safe_action]
+    # (T, J')
+    outside = np.stack([_outside(problem, run, j)[:, others].any(axis=1) for j in learned], axis=1)
     first = np.where(outside.any(axis=0), outside.argmax(axis=0), -1)
     parts = [[_part(c, j) for c in run.certificates] for j in learned]
     kinds = [[None if part is None else _kind(part) for part in one] for one in parts]
@@ -338,10 +405,13 @@ def judged(problem: Problem, run: Run, index: int, alarms: tuple[str, ...] = ())
 
 
 def _outside(problem: Problem, run: Run, j: int) -> np.ndarray:
-    """(T, K): the truth lies outside the bounds that were decided on. Rounds without bounds (a stopped run) miss nothing."""
+    """(T, K): the truth lies outside the bounds that were decided on. Rounds without bounds (a
+    stopped run) miss nothing.
+    """
     functional = problem.constraints[j].functional  # type: ignore[union-attr]
     truth = np.stack([r.costs[j] for r in run.rounds])
-    low, high = (np.stack([side(r)[j] for r in run.rounds]) for side in (lambda r: r.cost_lower, lambda r: r.cost_upper))  # type: ignore[no-untyped-call]
+    low = np.stack([r.cost_lower[j] for r in run.rounds])
+    high = np.stack([r.cost_upper[j] for r in run.rounds])
     spread = functional.high - functional.low
     slack = ROUNDING * (spread if np.isfinite(spread) else np.maximum(np.abs(truth), 1e-300))
     return (truth > high + slack) | (truth < low - slack)

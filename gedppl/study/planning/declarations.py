@@ -1,6 +1,8 @@
-"""What a user might know beyond what was declared: each a problem with one declaration that is halfway to the truth.
+"""What a user might know beyond what was declared: each a problem with one declaration that is
+halfway to the truth.
 
-The truth is that of simulated worlds, so every declaration here is true in them. No limit is ever changed.
+The truth is that of simulated worlds, so every declaration here is true in them. No limit is ever
+changed.
 
 Axis letters: M parameters at once, D flat parameters.
 """
@@ -42,19 +44,29 @@ def declarations(problem: Problem, worlds: Sequence[ModelWorld]) -> list[Declara
     return [one for one in found if one is not None]
 
 
-def _range(problem: Problem, j: int, c: Constraint, worlds: Sequence[ModelWorld]) -> Declaration | None:
+def _range(
+    problem: Problem, j: int, c: Constraint, worlds: Sequence[ModelWorld]
+) -> Declaration | None:
     """An upper end halfway to the largest true value."""
     f = c.functional
     largest = max(float(world.costs(x)[j].max()) for world in worlds for x in world.contexts)
     high = max(c.at_most, 0.5 * (f.high + largest))
     if f.name in RANGELESS or not high < f.high:
         return None
-    told = replace(problem, constraints=_replaced(problem, c, replace(c, functional=replace(f, high=high))))
-    return Declaration("range", f"range of {c.name!r} ends at {high:.3g}, not {f.high:.3g}", lambda _: told)
+    told = replace(
+        problem, constraints=_replaced(problem, c, replace(c, functional=replace(f, high=high)))
+    )
+    return Declaration(
+        "range", f"range of {c.name!r} ends at {high:.3g}, not {f.high:.3g}", lambda _: told
+    )
 
 
-def _bounds(problem: Problem, stream: str, cls: Any, worlds: Sequence[ModelWorld]) -> Declaration | None:
-    """Bounds on parameters halfway to the truth; where there are none, twice as far as the truth."""
+def _bounds(
+    problem: Problem, stream: str, cls: Any, worlds: Sequence[ModelWorld]
+) -> Declaration | None:
+    """Bounds on parameters halfway to the truth; where there are none, twice as far as the
+    truth.
+    """
     if not isinstance(cls, ProgramClass):
         return None
     places = cls.unflatten(np.stack([*(world.truth[stream] for world in worlds), cls.initial]))
@@ -69,7 +81,10 @@ def _bounds(problem: Problem, stream: str, cls: Any, worlds: Sequence[ModelWorld
             told[site] = 0.5 * (bound + norm)
         else:
             low, high = bound
-            told[site] = 0.5 * (low + np.asarray(values).min(axis=0)), 0.5 * (high + np.asarray(values).max(axis=0))
+            told[site] = (
+                0.5 * (low + np.asarray(values).min(axis=0)),
+                0.5 * (high + np.asarray(values).max(axis=0)),
+            )
     tighter = with_model(problem, stream, cls.with_bounds(told))
     return Declaration("bounds", f"bounds of {stream!r}: {_shown(told)}", lambda _: tighter)
 
@@ -81,21 +96,29 @@ def _prior(problem: Problem, stream: str, cls: Any) -> Declaration | None:
 
 def _halved(problem: Problem, stream: str, cls: DensityClass) -> Declaration:
     words = f"prior of {stream!r}: " + ("of sd 0.5" if np.all(cls.prior_free) else "half the sd")
-    return Declaration("prior", words, lambda world: with_model(problem, stream, HalfwayPrior(cls, world.truth[stream])))
+    return Declaration(
+        "prior",
+        words,
+        lambda world: with_model(problem, stream, HalfwayPrior(cls, world.truth[stream])),
+    )
 
 
 def _exact(problem: Problem, c: Constraint, worlds: Sequence[ModelWorld]) -> Declaration | None:
-    if c.safe_value_exact or not all(safe_value_can_be_exact(problem, c, world) for world in worlds):
+    if c.safe_value_exact or not all(
+        safe_value_can_be_exact(problem, c, world) for world in worlds
+    ):
         return None
     told = replace(problem, constraints=_replaced(problem, c, replace(c, safe_value_exact=True)))
     return Declaration("safe value", f"safe value of {c.name!r} is exact", lambda _: told)
 
 
 class HalfwayPrior:
-    """A class whose prior is drawn halfway to theta0, (D,): of (theta + theta0) / 2 for theta from the class's own.
+    """A class whose prior is drawn halfway to theta0, (D,): of (theta + theta0) / 2 for theta from
+    the class's own.
 
-    It has half the spread, and the truth lies as many standard deviations from its centre as before. Parameters without a prior
-    are taken to be standard normal around their initial value, as they are drawn.
+    It has half the spread, and the truth lies as many standard deviations from its centre as
+    before. Parameters without a prior are taken to be standard normal around their initial value,
+    as they are drawn.
     """
 
     def __init__(self, cls: Any, theta0: np.ndarray) -> None:
@@ -106,7 +129,9 @@ class HalfwayPrior:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._cls, name)
 
-    def visit(self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]) -> T:
+    def visit(
+        self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]
+    ) -> T:
         return parametric(cast(DensityClass, self))
 
     def _before(self, theta: np.ndarray) -> np.ndarray:
@@ -120,7 +145,9 @@ class HalfwayPrior:
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         before = self._before(theta)
         grad, hessian = self._cls.log_prior_grad_hessian(before)
-        return 2 * (grad - self._weak * (before - self._cls.initial)), 4 * (hessian - np.diag(self._weak))
+        return 2 * (grad - self._weak * (before - self._cls.initial)), 4 * (
+            hessian - np.diag(self._weak)
+        )
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
         return 0.5 * (self._cls.draw_prior(n, seed) + self._theta0)
@@ -130,7 +157,8 @@ def with_model(problem: Problem, stream: str, model: Any) -> Problem:
     """The same problem with another class for one outcome, wherever it is used."""
     utility = replace(problem.utility, model=model) if stream == UTILITY else problem.utility
     constraints = [
-        replace(c, model=model) if isinstance(c, Constraint) and c.stream == stream else c for c in problem.constraints
+        replace(c, model=model) if isinstance(c, Constraint) and c.stream == stream else c
+        for c in problem.constraints
     ]
     return replace(problem, utility=utility, constraints=constraints)
 
@@ -140,4 +168,7 @@ def _replaced(problem: Problem, old: Constraint, new: Constraint) -> list[Any]:
 
 
 def _shown(bounds: Mapping[str, Any]) -> str:
-    return ", ".join(f"|{name}| <= {b:.3g}" if isinstance(b, float) else f"{name} in a smaller box" for name, b in bounds.items())
+    return ", ".join(
+        f"|{name}| <= {b:.3g}" if isinstance(b, float) else f"{name} in a smaller box"
+        for name, b in bounds.items()
+    )

@@ -1,6 +1,8 @@
-"""What a design would do next: the path that it takes while nothing bad happens, and where each outcome of a cohort leads.
+"""What a design would do next: the path that it takes while nothing bad happens, and where each
+outcome of a cohort leads.
 
-Both are found by telling an agent made-up outcomes; nothing is simulated, and nothing is guaranteed of a path.
+Both are found by telling an agent made-up outcomes; nothing is simulated, and nothing is guaranteed
+of a path.
 
 Axis letters: K actions.
 """
@@ -25,11 +27,14 @@ from gedppl.study.planning.worlds import read_rows
 
 @dataclass(frozen=True, repr=False)
 class DecisionTable:
-    """Cohorts along the path without events, and what follows on each number of events. ``print`` it; `to_markdown`."""
+    """Cohorts along the path without events, and what follows on each number of events.
+    ``print`` it; `to_markdown`.
+    """
 
     cohort: int
     given: tuple[str, ...]  # what each cohort gets, if there was no event before
-    after: tuple[tuple[str, ...], ...]  # what the next one gets after 0, 1, ..., cohort events in this one
+    # what the next one gets after 0, 1, ..., cohort events in this one
+    after: tuple[tuple[str, ...], ...]
     patients: tuple[int, ...]  # before each cohort
 
     @property
@@ -43,7 +48,9 @@ class DecisionTable:
     def __str__(self) -> str:
         lines = [self.columns, *self._lines()]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
-        return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in lines)
+        return "\n".join(
+            "  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in lines
+        )
 
     __repr__ = __str__
 
@@ -69,7 +76,8 @@ def decision_table(
     delta: float = 0.05,
     seed: int = 0,
 ) -> DecisionTable:
-    """What is given next after each outcome of the next cohort, at one context, as a page of a protocol.
+    """What is given next after each outcome of the next cohort, at one context, as a page of a
+    protocol.
 
     Parameters
     ----------
@@ -82,17 +90,19 @@ def decision_table(
     told
         Actions, and their events as 0 or 1, that came before: a study that has begun.
     agent
-        Options of `GEDUCB`, or a function (problem, delta, seed) -> object with ``observe(x, a, y)`` and ``policy(x)``.
+        Options of `GEDUCB`, or a function (problem, delta, seed) -> object with ``observe(x, a,
+        y)`` and ``policy(x)``.
 
     Notes
     -----
-    For problems whose one outcome is an event, 0 or 1 (a constraint with ``outcome="utility"``). Where a policy mixes, its most
-    probable action is shown.
+    For problems whose one outcome is an event, 0 or 1 (a constraint with ``outcome="utility"``).
+    Where a policy mixes, its most probable action is shown.
     """
     check_whole(1, rounds=rounds, cohort=cohort)
     if list(problem.streams) != [UTILITY] or not problem.constraints:
         raise SettingError(
-            "a decision table is about one outcome, 0 or 1, that the limit is on (Constraint(outcome='utility')); this problem's "
+            "a decision table is about one outcome, 0 or 1, that the limit is on "
+            "(Constraint(outcome='utility')); this problem's "
             f"outcomes are {list(problem.streams)}"
         )
     row = read_rows(problem, np.atleast_2d(np.asarray(x, float)))[0]
@@ -108,23 +118,39 @@ def decision_table(
     for _ in range(0, int(rounds), int(cohort)):
         now = next_action(actions, events)
         after.append(
-            [next_action(actions + [now] * cohort, events + [1.0] * k + [0.0] * (cohort - k)) for k in range(cohort + 1)]
+            [
+                next_action(actions + [now] * cohort, events + [1.0] * k + [0.0] * (cohort - k))
+                for k in range(cohort + 1)
+            ]
         )
         patients.append(len(actions))
         given.append(now)
         actions, events = actions + [now] * cohort, events + [0.0] * cohort
     label = problem.names.label
-    return DecisionTable(int(cohort), tuple(map(label, given)), tuple(tuple(map(label, one)) for one in after), tuple(patients))
+    return DecisionTable(
+        int(cohort),
+        tuple(map(label, given)),
+        tuple(tuple(map(label, one)) for one in after),
+        tuple(patients),
+    )
 
 
-def event_free_path(problem: Problem, contexts: np.ndarray, rounds: int, agent: Mapping[str, Any], seed: int) -> list[int] | None:
-    """The actions given, contexts in turn, if no constraint's outcome ever leaves the low end of its range.
+def event_free_path(
+    problem: Problem, contexts: np.ndarray, rounds: int, agent: Mapping[str, Any], seed: int
+) -> list[int] | None:
+    """The actions given, contexts in turn, if no constraint's outcome ever leaves the low end of
+    its range.
 
-    None where that is no outcome of the model, or where outcomes of the utility would have to be made up.
+    None where that is no outcome of the model, or where outcomes of the utility would have to be
+    made up.
     """
     if list(problem.streams) != [UTILITY]:
         return None
-    lows = {c.functional.low for c in problem.constraints if isinstance(c, Constraint) and c.functional.name == "mean"}
+    lows = {
+        c.functional.low
+        for c in problem.constraints
+        if isinstance(c, Constraint) and c.functional.name == "mean"
+    }
     if len(lows) != 1:
         return None
     design, good = make_agent({"guard": None} | dict(agent), problem, 0.05, seed), lows.pop()
@@ -134,7 +160,8 @@ def event_free_path(problem: Problem, contexts: np.ndarray, rounds: int, agent: 
         action = _given(design, [x] * (t > 0), path[-1:], [good] * (t > 0), x)
         path.append(action)
         if action == problem.safe_action and not problem.learn_safe and len(contexts) == 1:
-            return path + [action] * (rounds - t - 1)  # nothing is learned of it, so nothing changes
+            # nothing is learned of it, so nothing changes
+            return path + [action] * (rounds - t - 1)
     return path
 
 
@@ -143,7 +170,13 @@ def _given(design: Any, x: list[np.ndarray], a: list[int], y: list[float], at: n
     with warnings.catch_warnings():
         for common in (FitWarning, SafeActionWarning):
             warnings.simplefilter("ignore", common)
-        learned = [i for i, action in enumerate(a) if design.problem.learn_safe or action != design.problem.safe_action]
+        learned = [
+            i
+            for i, action in enumerate(a)
+            if design.problem.learn_safe or action != design.problem.safe_action
+        ]
         if learned:
-            design.observe(np.stack([x[i] for i in learned]), [a[i] for i in learned], [y[i] for i in learned])
+            design.observe(
+                np.stack([x[i] for i in learned]), [a[i] for i in learned], [y[i] for i in learned]
+            )
         return int(np.argmax(design.policy(at)))

@@ -1,4 +1,5 @@
-"""Pictures of a plan: regret, rounds until the goal and safe share as a setting varies, and regret over rounds.
+"""Pictures of a plan: regret, rounds until the goal and safe share as a setting varies, and regret
+over rounds.
 
 matplotlib is imported when a function is called.
 """
@@ -21,10 +22,11 @@ LABELS = {
 
 
 def plot_plan(plan: Plan, what: str = "regret", by: str | None = None, ax: Any = None) -> Any:
-    """One characteristic against the setting `by` (the first one varied), a line for each scenario and other setting.
+    """One characteristic against the setting `by` (the first one varied), a line for each scenario
+    and other setting.
 
-    `what` is ``"regret"``, ``"rounds until goal"``, ``"safe share"`` or ``"utility"``. Bars on the regret are two standard
-    errors. Returns the matplotlib axes.
+    `what` is ``"regret"``, ``"rounds until goal"``, ``"safe share"`` or ``"utility"``. Bars on the
+    regret are two standard errors. Returns the matplotlib axes.
     """
     if what not in LABELS:
         raise SettingError(f"what must be one of {', '.join(LABELS)}, got {what!r}")
@@ -43,7 +45,14 @@ def plot_plan(plan: Plan, what: str = "regret", by: str | None = None, ax: Any =
         rows = sorted(rows, key=lambda row: row[by])
         x, y = [row[by] for row in rows], [row[what] for row in rows]
         if what == "regret":
-            ax.errorbar(x, y, yerr=[2 * row["regret se"] for row in rows], marker="o", capsize=3, label=label)
+            ax.errorbar(
+                x,
+                y,
+                yerr=[2 * row["regret se"] for row in rows],
+                marker="o",
+                capsize=3,
+                label=label,
+            )
         else:
             ax.plot(x, y, marker="o", label=label)
     ax.set_xlabel(by)
@@ -55,7 +64,8 @@ def plot_plan(plan: Plan, what: str = "regret", by: str | None = None, ax: Any =
 
 
 def plot_regret_over_rounds(plan: Plan, setting: int = 0, ax: Any = None) -> Any:
-    """Mean cumulative regret over rounds with a band of two standard errors, a line for each scenario.
+    """Mean cumulative regret over rounds with a band of two standard errors, a line for each
+    scenario.
 
     Trials that stopped early count as long as they ran.
     """
@@ -73,7 +83,9 @@ def plot_regret_over_rounds(plan: Plan, setting: int = 0, ax: Any = None) -> Any
         spread = np.sqrt(np.nanmean((table - mean) ** 2, axis=0) / np.maximum(running - 1, 1))
         rounds = np.arange(1, longest + 1)
         (line,) = ax.plot(rounds, mean, label=name)
-        ax.fill_between(rounds, mean - 2 * spread, mean + 2 * spread, color=line.get_color(), alpha=0.2)
+        ax.fill_between(
+            rounds, mean - 2 * spread, mean + 2 * spread, color=line.get_color(), alpha=0.2
+        )
     ax.set_xlabel("round")
     ax.set_ylabel("cumulative regret")
     ax.legend()

@@ -1,8 +1,10 @@
-"""The price of a limit, before round 1: how much may be tried at first, how long that lasts, and what would shorten it.
+"""The price of a limit, before round 1: how much may be tried at first, how long that lasts, and
+what would shorten it.
 
-Before any data an action may cost whatever its declared range allows, so a policy that keeps the limit can leave the safe
-action with probability (limit - safe) / (high - safe) at most. `price` says how large that is, simulates how many rounds pass
-until half of the decisions leave the safe action, and tries what else might truthfully be declared.
+Before any data an action may cost whatever its declared range allows, so a policy that keeps the
+limit can leave the safe action with probability (limit - safe) / (high - safe) at most. `price`
+says how large that is, simulates how many rounds pass until half of the decisions leave the safe
+action, and tries what else might truthfully be declared.
 
 Axis letters: n contexts, J constraints, K actions.
 """
@@ -39,7 +41,9 @@ Waits = tuple[int | None, ...]  # one a run; None where the rounds did not suffi
 
 @dataclass(frozen=True)
 class FirstMix:
-    """The largest probability of leaving the safe action in round 1 that one constraint allows, over contexts."""
+    """The largest probability of leaving the safe action in round 1 that one constraint allows,
+    over contexts.
+    """
 
     constraint: str
     smallest: float
@@ -68,13 +72,16 @@ class Price(Shown):
 
     @property
     def wait(self) -> float | None:
-        """Rounds until half of the last 50 decisions leave the safe action, the median over runs; None if not within `rounds`."""
+        """Rounds until half of the last 50 decisions leave the safe action, the median over
+        runs; None if not within `rounds`.
+        """
         return _median(self.waits)
 
     @property
     def best(self) -> Helped | None:
-        """The declaration with the shortest mean wait, or, where no wait is shorter, a first mix larger by more than a twentieth;
-        None if none helps."""
+        """The declaration with the shortest mean wait, or, where no wait is shorter, a first mix
+        larger by more than a twentieth; None if none helps.
+        """
         wait, mix = _merit(self, self.rounds)
         better = [one for one in self.tried if _merit(one, self.rounds) > (wait, WORTH_IT * mix)]
         return max(better, key=lambda one: _merit(one, self.rounds), default=None)
@@ -84,53 +91,71 @@ class Price(Shown):
         """One sentence."""
         best = self.best
         if best is None:
-            return "none of the declarations tried shortens the wait; logged data (agent.observe) would"
-        shorter = sum(_capped(new, self.rounds) < _capped(old, self.rounds) for new, old in zip(best.waits, self.waits))
-        return f"{best.declaration}, if that is true (sooner in {shorter} of {len(self.waits)} runs)"
+            return (
+                "none of the declarations tried shortens the wait; logged data (agent.observe) "
+                "would"
+            )
+        shorter = sum(
+            _capped(new, self.rounds) < _capped(old, self.rounds)
+            for new, old in zip(best.waits, self.waits)
+        )
+        return (
+            f"{best.declaration}, if that is true (sooner in {shorter} of {len(self.waits)} runs)"
+        )
 
     def _shown(self) -> Facts:
         facts = {f"first mix under {m.constraint!r}": _mix_words(m) for m in self.mixes}
-        facts["until half leave the safe action"] = f"{wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
+        facts["until half leave the safe action"] = (
+            f"{wait_words(self.waits, self.rounds)} in {len(self.waits)} simulated runs"
+        )
         facts["helps most"] = self.advice
         ranked = sorted(self.tried, key=lambda one: _merit(one, self.rounds), reverse=True)
         facts |= {
-            f"if {one.declaration}": f"first mix {_mean_mix(one.mixes):.2g}, {wait_words(one.waits, self.rounds)}"
+            f"if {one.declaration}": f"first mix {_mean_mix(one.mixes):.2g}, "
+            f"{wait_words(one.waits, self.rounds)}"
             for one in ranked
         }
         return "The price of the limits, before round 1", facts
 
 
-def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, seed: int = 0) -> Price:
+def price(
+    problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, seed: int = 0
+) -> Price:
     """What the limits cost at first, how long, and which declaration would help most.
 
     Parameters
     ----------
     contexts
-        (n, dx), or a data frame where the problem declares columns: contexts are drawn from these rows. Worlds are built on
-        at most 100 of them.
+        (n, dx), or a data frame where the problem declares columns: contexts are drawn from these
+        rows. Worlds are built on at most 100 of them.
     rounds
         How long to wait at most in a run, at least 50.
     runs
-        Simulated runs. Each has a truth of its own, from the prior inside all that was declared, in which it pays to leave
-        the safe action; the same truth meets every declaration.
+        Simulated runs. Each has a truth of its own, from the prior inside all that was declared, in
+        which it pays to leave the safe action; the same truth meets every declaration.
 
     Returns
     -------
-    A `Price`: `.mixes`, the largest first mix (limit - safe) / (high - safe) under each learned constraint, with `high` the worst
-    case before any data; `.wait` and `.waits`; `.tried`, `.best` and `.advice`, of a smaller range, parameter bounds and a prior,
-    each halfway to the truth, and an exact safe value. No other limit is ever tried: the limit is not ours to question.
+    A `Price`: `.mixes`, the largest first mix (limit - safe) / (high - safe) under each learned
+    constraint, with `high` the worst case before any data; `.wait` and `.waits`; `.tried`, `.best`
+    and `.advice`, of a smaller range, parameter bounds and a prior, each halfway to the truth, and
+    an exact safe value. No other limit is ever tried: the limit is not ours to question.
 
     Notes
     -----
-    The first mix is exact. Waits hold in the worlds simulated: parameters without a prior are drawn from a working one
-    (standard normal around their initial value).
+    The first mix is exact. Waits hold in the worlds simulated: parameters without a prior are drawn
+    from a working one (standard normal around their initial value).
 
     >>> import numpy as np, jax.numpy as jnp, numpyro, numpyro.distributions as dist, gedppl as ged
     >>> def coin(x, a, y=None):
     ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
     ...     numpyro.sample("y", dist.Bernoulli(logits=w[a]), obs=y)
-    >>> harm = ged.Constraint(ged.density_class(coin), ged.mean(0, 1), at_most=0.4, safe_value=0.1, name="harm")
-    >>> problem = ged.Problem(2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0)
+    >>> harm = ged.Constraint(
+    ...     ged.density_class(coin), ged.mean(0, 1), at_most=0.4, safe_value=0.1, name="harm"
+    ... )
+    >>> problem = ged.Problem(
+    ...     2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0
+    ... )
     >>> first_mix(problem, np.zeros((1, 1))).round(3)
     array([[0.333]])
     """
@@ -145,13 +170,18 @@ def price(problem: Problem, contexts: Any, *, rounds: int = 300, runs: int = 4, 
     told = [_as_it_is(problem), *declarations(problem, worlds)]
     waits = _all_waits(told, worlds, seeds, rounds)
     tried = tuple(
-        Helped(one.kind, one.words, _mixes(one.problem(worlds[0]), x), waited) for one, waited in zip(told[1:], waits[1:])
+        Helped(one.kind, one.words, _mixes(one.problem(worlds[0]), x), waited)
+        for one, waited in zip(told[1:], waits[1:])
     )
     return Price(mixes, waits[0], int(rounds), tried)
 
 
-def simulated_waits(problem: Problem, contexts: Any, *, rounds: int, runs: int, seed: int, agent: Mapping[str, Any]) -> Waits:
-    """The waits of the problem as it is declared, one in each of `runs` worlds drawn from the prior inside the declaration."""
+def simulated_waits(
+    problem: Problem, contexts: Any, *, rounds: int, runs: int, seed: int, agent: Mapping[str, Any]
+) -> Waits:
+    """The waits of the problem as it is declared, one in each of `runs` worlds drawn from the
+    prior inside the declaration.
+    """
     rows, seeds = some_contexts(read_rows(problem, contexts), seed), run_seeds(seed, runs)
     worlds = [declared_world(problem, rows, s) for s in seeds]
     return _all_waits([_as_it_is(problem)], worlds, seeds, rounds, agent)[0]
@@ -159,7 +189,11 @@ def simulated_waits(problem: Problem, contexts: Any, *, rounds: int, runs: int, 
 
 def some_contexts(x: np.ndarray, seed: int, most: int = MOST_CONTEXTS) -> np.ndarray:
     """At most so many of the rows, in their order."""
-    return x if len(x) <= most else x[np.sort(np.random.default_rng(seed).choice(len(x), most, replace=False))]
+    return (
+        x
+        if len(x) <= most
+        else x[np.sort(np.random.default_rng(seed).choice(len(x), most, replace=False))]
+    )
 
 
 def run_seeds(seed: int, runs: int) -> list[int]:
@@ -171,32 +205,43 @@ def _as_it_is(problem: Problem) -> Declaration:
 
 
 def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
-    """(n, J'): the largest probability of leaving the safe action before any data, at each context, under each learned
-    constraint alone: (limit - safe) / (U - safe) for the least worst case U of another action (0 if the limit is on every draw),
-    and 1 where U is under the limit.
+    """(n, J'): the largest probability of leaving the safe action before any data, at each context,
+    under each learned constraint alone: (limit - safe) / (U - safe) for the least worst case U of
+    another action (0 if the limit is on every draw), and 1 where U is under the limit.
     """
     learned = [j for j, c in problem.learned]
     if not learned:
         raise ProblemError(
-            "no constraint of this problem is learned, so nothing is held back for want of data: there is no price"
+            "no constraint of this problem is learned, so nothing is held back for want of data: "
+            "there is no price"
         )
     if problem.n_actions < 2:
-        raise ProblemError("this problem has no action but the safe one, so there is nothing to leave it for")
+        raise ProblemError(
+            "this problem has no action but the safe one, so there is nothing to leave it for"
+        )
     x = read_rows(problem, contexts)
     upper = GEDUCB(problem, guard=None).cost_bounds(x)[1][:, learned]
     limits, safe = problem.limits[learned], problem.safe_values(x)[:, learned]
     least = np.delete(upper, int(problem.safe_action or 0), axis=2).min(axis=2)  # (n, J')
     fits = least <= limits
     mixed = room_for_mixing(limits[None], safe) / np.where(fits, 1.0, least - safe)
-    return np.where(fits, 1.0, np.where(problem.every_draw[learned], 0.0, mixed))  # on every draw: certified, or not at all
+    # on every draw: certified, or not at all
+    return np.where(fits, 1.0, np.where(problem.every_draw[learned], 0.0, mixed))
 
 
 def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
-    """One honest line: no policy of round 1 leaves the safe action more often, whichever of the constraints is tightest."""
+    """One honest line: no policy of round 1 leaves the safe action more often, whichever of the
+    constraints is tightest.
+    """
     most = first_mix(problem, contexts).min(axis=1)
-    shown = f"{most.max():.2g}" if np.ptp(most) <= 1e-9 else f"{most.min():.2g} to {most.max():.2g} (by context)"
+    shown = (
+        f"{most.max():.2g}"
+        if np.ptp(most) <= 1e-9
+        else f"{most.min():.2g} to {most.max():.2g} (by context)"
+    )
     return (
-        f"in the first round at most {shown} of the decisions can leave the safe action: (limit - safe) / (worst case before any "
+        f"in the first round at most {shown} of the decisions can leave the safe action: (limit - "
+        "safe) / (worst case before any "
         "data - safe); ged.price says how long that lasts and what would help"
     )
 
@@ -204,16 +249,25 @@ def first_mix_words(problem: Problem, contexts: np.ndarray) -> str:
 def _mixes(problem: Problem, x: np.ndarray) -> tuple[FirstMix, ...]:
     names = [c.name for _, c in problem.learned]
     columns = first_mix(problem, x).T
-    return tuple(FirstMix(name, float(m.min()), float(m.mean()), float(m.max())) for name, m in zip(names, columns))
+    return tuple(
+        FirstMix(name, float(m.min()), float(m.mean()), float(m.max()))
+        for name, m in zip(names, columns)
+    )
 
 
 def _all_waits(
-    told: list[Declaration], worlds: list[ModelWorld], seeds: list[int], rounds: int, agent: Mapping[str, Any] = NO_OPTIONS
+    told: list[Declaration],
+    worlds: list[ModelWorld],
+    seeds: list[int],
+    rounds: int,
+    agent: Mapping[str, Any] = NO_OPTIONS,
 ) -> list[Waits]:
     """The wait of every declaration in every world; a bar if that takes long."""
     from tqdm import tqdm
 
-    with tqdm(total=len(told) * len(worlds), unit="run", delay=SLOW, disable=None, leave=False) as bar:
+    with tqdm(
+        total=len(told) * len(worlds), unit="run", delay=SLOW, disable=None, leave=False
+    ) as bar:
         found = []
         for one in told:
             waits = []
@@ -224,12 +278,18 @@ def _all_waits(
     return found
 
 
-def _wait(problem: Problem, world: ModelWorld, rounds: int, seed: int, options: Mapping[str, Any]) -> int | None:
+def _wait(
+    problem: Problem, world: ModelWorld, rounds: int, seed: int, options: Mapping[str, Any]
+) -> int | None:
     """Rounds until half of the last 50 decisions left the safe action."""
-    agent, rng = GEDUCB(problem, **({"seed": seed, "guard": None} | dict(options))), np.random.default_rng(seed)
+    agent, rng = (
+        GEDUCB(problem, **({"seed": seed, "guard": None} | dict(options))),
+        np.random.default_rng(seed),
+    )
     left: deque[bool] = deque(maxlen=WINDOW)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SafeActionWarning)  # that it plays safe is what is counted here
+        # that it plays safe is what is counted here
+        warnings.simplefilter("ignore", SafeActionWarning)
         for t in range(1, rounds + 1):
             x = world.context(rng)
             decision = agent.ask(x)
@@ -263,7 +323,11 @@ def _merit(one: Price | Helped, rounds: int) -> tuple[float, float]:
 
 
 def _mix_words(m: FirstMix) -> str:
-    spread = "" if m.largest - m.smallest <= 1e-9 else f" ({m.smallest:.2g} to {m.largest:.2g} over contexts)"
+    spread = (
+        ""
+        if m.largest - m.smallest <= 1e-9
+        else f" ({m.smallest:.2g} to {m.largest:.2g} over contexts)"
+    )
     return f"{m.mean:.2g} of the decisions at most{spread}"
 
 
@@ -274,4 +338,6 @@ def wait_words(waits: Waits, rounds: int) -> str:
     middle = _median(waits)
     last = f"{max(ended)}" if len(ended) == len(waits) else f">{rounds}"
     middle_words = f">{rounds}" if middle is None else f"{middle:.0f}"
-    return f"{middle_words} rounds" + (f" ({min(ended)} to {last})" if f"{min(ended)}" != last else "")
+    return f"{middle_words} rounds" + (
+        f" ({min(ended)} to {last})" if f"{min(ended)}" != last else ""
+    )

@@ -1,4 +1,6 @@
-"""Rules that end a trial early, from what the trial itself can see: the target is reached, or it is futile to go on."""
+"""Rules that end a trial early, from what the trial itself can see: the target is reached, or it
+is futile to go on.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ class StoppingRules:
     Parameters
     ----------
     target
-        Success: the agent's own estimate of its policy's utility, averaged over the last `window` rounds, is at least this.
+        Success: the agent's own estimate of its policy's utility, averaged over the last `window`
+        rounds, is at least this.
     safe_share
         Futility: the safe action took at least this share of the last `window` rounds.
     beyond_reach
-        Futility: no policy that the confidence sets still allow reaches the target on average over contexts (largest
-        plausible utility, smallest plausible cost). Right with the sets' own probability.
+        Futility: no policy that the confidence sets still allow reaches the target on average over
+        contexts (largest plausible utility, smallest plausible cost). Right with the sets' own
+        probability.
     window, first_look, every
         Rounds averaged; the first look; rounds between looks.
     """
@@ -46,10 +50,14 @@ class StoppingRules:
         if self.safe_share is not None and not 0 < self.safe_share <= 1:
             raise SettingError(f"safe_share must lie in (0, 1], got {self.safe_share!r}")
         if self.beyond_reach and self.target is None:
-            raise SettingError("beyond_reach asks whether the target can still be reached: give target= too")
+            raise SettingError(
+                "beyond_reach asks whether the target can still be reached: give target= too"
+            )
 
     def verdict(self, run: Any, agent: Any, contexts: np.ndarray) -> str:
-        """``"target"``, ``"safe share"``, ``"beyond reach"``, or ``""`` to go on. Success is looked at first."""
+        """``"target"``, ``"safe share"``, ``"beyond reach"``, or ``""`` to go on. Success is
+        looked at first.
+        """
         latest = run.rounds[-self.window :]
         if self.target is not None:
             estimates = [float(r.policy @ r.estimate) for r in latest]
@@ -59,7 +67,11 @@ class StoppingRules:
             share = np.mean([r.action == run.problem.safe_action for r in latest])
             if share >= self.safe_share:
                 return "safe share"
-        if self.beyond_reach and self.target is not None and best_possible(agent, contexts) < self.target:
+        if (
+            self.beyond_reach
+            and self.target is not None
+            and best_possible(agent, contexts) < self.target
+        ):
             return "beyond reach"
         return ""
 
@@ -69,23 +81,41 @@ class StoppingRules:
         parts = []
         if self.target is not None:
             parts.append(
-                f"success if the estimated utility of the policies of the last {self.window} rounds averages at least "
+                f"success if the estimated utility of the policies of the last {self.window} "
+                "rounds averages at least "
                 f"{self.target:g}"
             )
         if self.safe_share is not None:
-            parts.append(f"futility if the safe action took at least {self.safe_share:.0%} of the last {self.window} rounds")
+            parts.append(
+                f"futility if the safe action took at least {self.safe_share:.0%} of the "
+                f"last {self.window} rounds"
+            )
         if self.beyond_reach:
-            parts.append(f"futility if no policy that the confidence sets still allow reaches {self.target:g} on average")
-        return f"Looks are taken {looks}; the trial stops for " + "; for ".join(parts) + "." if parts else "No early stopping."
+            parts.append(
+                "futility if no policy that the confidence sets still allow reaches "
+                f"{self.target:g} on average"
+            )
+        return (
+            f"Looks are taken {looks}; the trial stops for " + "; for ".join(parts) + "."
+            if parts
+            else "No early stopping."
+        )
 
 
 def best_possible(agent: Any, contexts: np.ndarray) -> float:
-    """The mean over contexts of the largest utility that the agent's sets still allow a feasible policy to have."""
+    """The mean over contexts of the largest utility that the agent's sets still allow a feasible
+    policy to have.
+    """
     state: ged_ucb.State = agent._state
     problem = state.problem
-    some = np.unique(np.linspace(0, len(contexts) - 1, min(len(contexts), MOST_CONTEXTS)).astype(int))
+    some = np.unique(
+        np.linspace(0, len(contexts) - 1, min(len(contexts), MOST_CONTEXTS)).astype(int)
+    )
     x = contexts[some]
     upper = state.learners[UTILITY].bounds(problem.utility.functional, x, problem.n_actions).upper
     cheapest, _ = ged_ucb.cost_bounds(state, x)
-    best = [u @ select_policy(u, c, problem.limits, every_draw=problem.every_draw) for u, c in zip(upper, cheapest)]
+    best = [
+        u @ select_policy(u, c, problem.limits, every_draw=problem.every_draw)
+        for u, c in zip(upper, cheapest)
+    ]
     return float(np.mean(best))

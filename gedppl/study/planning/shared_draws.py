@@ -1,13 +1,15 @@
-"""Many simulated trials with one set of draws: credible limits on every draw, decided from a state that is computed once.
+"""Many simulated trials with one set of draws: credible limits on every draw, decided from a state
+that is computed once.
 
-All runs share the prior's draws theta_1..theta_S. A run is its log weights, to which a row adds a column that is computed once
-for all runs,
+All runs share the prior's draws theta_1..theta_S. A run is its log weights, to which a row adds a
+column that is computed once for all runs,
 
     log w_s = sum_i log p(y_i | x_i, a_i, theta_s),
     P(T(x, a; theta) > limit | rows) = sum_s w_s 1{T(x, a; theta_s) > limit} / sum_s w_s,
 
-and what follows from the same rows, in whatever order they came, is looked up. Nothing is fitted, moved or journaled: this is for
-planning. Runs share their Monte Carlo error; it shrinks with S and not with the number of runs.
+and what follows from the same rows, in whatever order they came, is looked up. Nothing is fitted,
+moved or journaled: this is for planning. Runs share their Monte Carlo error; it shrinks with S and
+not with the number of runs.
 
 Axis letters: S draws, K actions, J constraints.
 """
@@ -66,9 +68,18 @@ class _At:
 
 
 class SharedDraws:
-    """Draws of the prior that all runs of a plan share; `agent(seed)` is one run. Made by `shared_draws`."""
+    """Draws of the prior that all runs of a plan share; `agent(seed)` is one run. Made by
+    `shared_draws`.
+    """
 
-    def __init__(self, problem: Problem, contexts: Any, level: float = 0.95, draws: int = 20_000, seed: int = 0) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        contexts: Any,
+        level: float = 0.95,
+        draws: int = 20_000,
+        seed: int = 0,
+    ) -> None:
         check_whole(100, draws=draws)
         if not (isinstance(level, (int, float)) and 0.5 <= level < 1):
             raise SettingError(f"level must lie in [0.5, 1), got {level!r}; 0.95 is customary")
@@ -77,7 +88,10 @@ class SharedDraws:
         problem.trace(x)
         self.problem, self.level = problem, float(level)
         self.theta = {
-            name: cls.visit(lambda members: members.every, lambda cls: np.asarray(cls.draw_prior(int(draws), int(seed)), float))
+            name: cls.visit(
+                lambda members: members.every,
+                lambda cls: np.asarray(cls.draw_prior(int(draws), int(seed)), float),
+            )
             for name, cls in problem.streams.items()
         }
         self._cells: dict[Cell, np.ndarray] = {}
@@ -94,12 +108,18 @@ class SharedDraws:
         """Values at context x (dx,)."""
         key = x.tobytes()
         if key not in self._places:
-            self._places[key] = _At(tuple(self._values(j, x) for j in range(len(self.problem.constraints))), self._utility(x))
+            self._places[key] = _At(
+                tuple(self._values(j, x) for j in range(len(self.problem.constraints))),
+                self._utility(x),
+            )
         return self._places[key]
 
     def _values(self, j: int, x: np.ndarray) -> np.ndarray:
         c, K = self.problem.learned[j][1], self.problem.n_actions
-        found = np.asarray(c.model.values(c.functional, self.theta[c.stream], np.tile(x, (K, 1)), np.arange(K)), float)
+        found = np.asarray(
+            c.model.values(c.functional, self.theta[c.stream], np.tile(x, (K, 1)), np.arange(K)),
+            float,
+        )
         found = np.asarray(c.functional.clip(np.where(np.isnan(found), c.functional.high, found)))
         found[:, self.problem.safe_action] = self.problem.safe_values(x[None])[0, j]
         return found
@@ -107,11 +127,15 @@ class SharedDraws:
     def _utility(self, x: np.ndarray) -> np.ndarray:
         utility, K = self.problem.utility, self.problem.n_actions
         some = self.theta[UTILITY][:64]
-        found = np.asarray(utility.model.values(utility.functional, some, np.tile(x, (K, 1)), np.arange(K)), float)
+        found = np.asarray(
+            utility.model.values(utility.functional, some, np.tile(x, (K, 1)), np.arange(K)), float
+        )
         if np.ptp(found, axis=0).max() > SAME * (utility.functional.high - utility.functional.low):
             raise SettingError(
-                "shared draws decide where the utility of an action is known (the dose itself, a price), and this one depends on "
-                "the parameters: let GEDUCB explore it, plan(agent={'confidence': credible_set(...)})"
+                "shared draws decide where the utility of an action is known (the dose itself, a "
+                "price), and this one depends on "
+                "the parameters: let GEDUCB explore it, plan(agent={'confidence': "
+                "credible_set(...)})"
             )
         return found[0]
 
@@ -128,8 +152,12 @@ class SharedDraws:
             self._cells[cell] = np.where(np.isnan(gained), -np.inf, gained)
         return cell, self._cells[cell]
 
-    def posterior(self, key: Any, logs: Mapping[str, np.ndarray], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """P(above the limit) and mean of every constraint and action, each (J, K), under log weights (S,) by outcome."""
+    def posterior(
+        self, key: Any, logs: Mapping[str, np.ndarray], x: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """P(above the limit) and mean of every constraint and action, each (J, K), under log
+        weights (S,) by outcome.
+        """
         full = (key, x.tobytes())
         if full not in self._known:
             if len(self._known) >= MOST_STATES:
@@ -151,14 +179,19 @@ class SharedDraws:
             return np.full(S, 1 / S)
         top = logs[stream].max()
         if not np.isfinite(top):
-            raise SettingError(f"no draw of the prior gives the outcomes of {stream!r} a positive density; use more draws")
+            raise SettingError(
+                f"no draw of the prior gives the outcomes of {stream!r} a positive "
+                "density; use more draws"
+            )
         weights = np.exp(logs[stream] - top)
         weights /= weights.sum()
         effective = 1 / float(weights @ weights)
-        if effective < FEWEST and self.theta[stream].ndim > 1 and not self._said:  # members of a finite class are all there
+        # members of a finite class are all there
+        if effective < FEWEST and self.theta[stream].ndim > 1 and not self._said:
             self._said = True
             warnings.warn(
-                f"the {S} shared draws of {stream!r} are worth {effective:.0f} in a run: raise draws=, or plan with "
+                f"the {S} shared draws of {stream!r} are worth {effective:.0f} in a run: raise "
+                "draws=, or plan with "
                 "credible_set(source='smc'), which moves them",
                 FitWarning,
                 stacklevel=4,
@@ -169,15 +202,26 @@ class SharedDraws:
 def _check(problem: Problem) -> None:
     """Raise where decisions are not read off draws alone."""
     learned = [c for _, c in problem.learned]
-    if not learned or len(learned) < len(problem.constraints) or not problem.every_draw.all() or problem.reveals is not None:
+    if (
+        not learned
+        or len(learned) < len(problem.constraints)
+        or not problem.every_draw.all()
+        or problem.reveals is not None
+    ):
         raise SettingError(
-            "shared draws decide problems whose limits are all learned and on every draw (Constraint(every_draw=True)), without "
+            "shared draws decide problems whose limits are all learned and on every draw "
+            "(Constraint(every_draw=True)), without "
             "reveals=; plan others with GEDUCB, plan(agent={'confidence': credible_set(...)})"
         )
     for name, cls in problem.streams.items():
-        free = cls.visit(lambda members: [], lambda cls: [site.name for site in cls.sites if not site.prior])
+        free = cls.visit(
+            lambda members: [], lambda cls: [site.name for site in cls.sites if not site.prior]
+        )
         if free:
-            raise SettingError(f"shared draws come from the prior, and {free} of {name!r} have none: write them as sample sites")
+            raise SettingError(
+                f"shared draws come from the prior, and {free} of {name!r} have "
+                "none: write them as sample sites"
+            )
 
 
 @dataclass
@@ -196,12 +240,19 @@ class SharedAgent:
         return self.shared.problem
 
     def policy(self, x: Any, allowed: Any = None) -> np.ndarray:
-        """(K,): the allowed action of highest utility that lies above each limit with probability at most 1 - level."""
+        """(K,): the allowed action of highest utility that lies above each limit with
+        probability at most 1 - level.
+        """
         row = np.ascontiguousarray(x, float)
         over, _ = self._posterior(row)
-        fine = (over <= 1 - self.shared.level + 1e-12).all(axis=0) & (True if allowed is None else np.asarray(allowed, bool))
+        fine = (over <= 1 - self.shared.level + 1e-12).all(axis=0) & (
+            True if allowed is None else np.asarray(allowed, bool)
+        )
         if not fine.any():
-            raise SettingError(f"no allowed action keeps the limits at level {self.shared.level:g}; allow the safe action too")
+            raise SettingError(
+                "no allowed action keeps the limits at level "
+                f"{self.shared.level:g}; allow the safe action too"
+            )
         best = int(np.argmax(np.where(fine, self.shared.at(row).utility, -np.inf)))
         return np.eye(self.problem.n_actions)[best]
 
@@ -209,7 +260,9 @@ class SharedAgent:
         policy = self.policy(x, allowed)
         action = int(policy.argmax())
         self._asked.append((np.ascontiguousarray(x, float), action))
-        return SharedDecision(len(self._asked) - 1, action, policy, self.problem.names.label(action))
+        return SharedDecision(
+            len(self._asked) - 1, action, policy, self.problem.names.label(action)
+        )
 
     def tell(self, decision_id: int, y: Any, z: Mapping[str, Any] | None = None) -> None:
         x, action = self._asked[decision_id]
@@ -218,26 +271,51 @@ class SharedAgent:
     def observe(self, x: Any, a: Any, y: Any, z: Mapping[str, Any] | None = None) -> None:
         """Rows x (n, dx), a (n,), y (n,) that came from elsewhere."""
         for i, row in enumerate(np.asarray(x, float)):
-            self._learn(np.ascontiguousarray(row), int(a[i]), y[i], {name: one[i] for name, one in (z or {}).items()})
+            self._learn(
+                np.ascontiguousarray(row),
+                int(a[i]),
+                y[i],
+                {name: one[i] for name, one in (z or {}).items()},
+            )
 
-    def recommend(self, x: Any, rule: str = "certified", *, tried: bool = False, within: Any = None) -> Named:
-        """The action to take from now on; rules as in `GEDUCB.recommend`, about the first constraint."""
+    def recommend(
+        self, x: Any, rule: str = "certified", *, tried: bool = False, within: Any = None
+    ) -> Named:
+        """The action to take from now on; rules as in `GEDUCB.recommend`, about the first
+        constraint.
+        """
         if rule not in RULES or (rule == "interval") != (within is not None):
             raise SettingError(
-                f"rule must be one of {RULES}, and within=(low, high) belongs to 'interval'; got {rule!r}, {within!r}"
+                f"rule must be one of {RULES}, and within=(low, high) belongs to 'interval'; got "
+                f"{rule!r}, {within!r}"
             )
         row, problem = np.ascontiguousarray(x, float), self.problem
         over, cost = self._posterior(row)
-        offered = np.isin(np.arange(problem.n_actions), list(self._played)) if tried else np.ones(problem.n_actions, bool)
+        offered = (
+            np.isin(np.arange(problem.n_actions), list(self._played))
+            if tried
+            else np.ones(problem.n_actions, bool)
+        )
         if rule == "nearest":
             good = -np.abs(cost[0] - problem.limits[0])
         elif rule == "interval":
-            values, weights = self.shared.at(row).values[0], self.shared.weights(self._logs, problem.learned[0][1].stream)
+            values, weights = (
+                self.shared.at(row).values[0],
+                self.shared.weights(self._logs, problem.learned[0][1].stream),
+            )
             good = weights @ ((values > within[0]) & (values <= within[1]))
         else:
-            keeps = over <= 1 - self.shared.level if rule == "certified" else cost <= problem.limits[:, None]
+            keeps = (
+                over <= 1 - self.shared.level
+                if rule == "certified"
+                else cost <= problem.limits[:, None]
+            )
             good, offered = self.shared.at(row).utility, offered & keeps.all(axis=0)
-        best = int(np.argmax(np.where(offered, good, -np.inf))) if offered.any() else int(problem.safe_action or 0)
+        best = (
+            int(np.argmax(np.where(offered, good, -np.inf)))
+            if offered.any()
+            else int(problem.safe_action or 0)
+        )
         return Named(best, over, cost)
 
     def _posterior(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -256,26 +334,32 @@ class SharedAgent:
             self._logs[stream] = gained + self._logs[stream] if stream in self._logs else gained
 
 
-def shared_draws(problem: Problem, contexts: Any, level: float = 0.95, draws: int = 20_000, seed: int = 0) -> SharedDraws:
-    """Credible limits on every draw for many simulated trials at once: a thousand of 36 rounds in about a minute.
+def shared_draws(
+    problem: Problem, contexts: Any, level: float = 0.95, draws: int = 20_000, seed: int = 0
+) -> SharedDraws:
+    """Credible limits on every draw for many simulated trials at once: a thousand of 36 rounds in
+    about a minute.
 
     Parameters
     ----------
     contexts
         (n, dx), rows like those to come.
     level
-        As in `credible_set`: an action is given if its posterior probability of lying above each limit is at most 1 - level.
+        As in `credible_set`: an action is given if its posterior probability of lying above each
+        limit is at most 1 - level.
     draws, seed
         S draws of the prior, made once and weighted in every run.
 
     Returns
     -------
-    An object whose ``agent(seed)`` is one run: ``plan(..., agent=lambda problem, delta, seed: shared.agent(seed))``.
+    An object whose ``agent(seed)`` is one run: ``plan(..., agent=lambda problem, delta, seed:
+    shared.agent(seed))``.
 
     Notes
     -----
-    It decides problems whose limits are all learned and on every draw, whose utility is known given the action, and whose
-    parameters have priors; any outcome will do. Others are refused by name. Each decision is that of ``credible_set(level,
-    margin=False)`` up to Monte Carlo error. No guarantee, no certificate, no journal: for planning only.
+    It decides problems whose limits are all learned and on every draw, whose utility is known given
+    the action, and whose parameters have priors; any outcome will do. Others are refused by name.
+    Each decision is that of ``credible_set(level, margin=False)`` up to Monte Carlo error. No
+    guarantee, no certificate, no journal: for planning only.
     """
     return SharedDraws(problem, contexts, level, draws, seed)

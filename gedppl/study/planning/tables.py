@@ -1,4 +1,5 @@
-"""A plan's results: trials, their characteristics by scenario and setting, and tables fit for a protocol.
+"""A plan's results: trials, their characteristics by scenario and setting, and tables fit for a
+protocol.
 
 Axis letters: T rounds of a trial.
 """
@@ -34,10 +35,12 @@ class Trial:
     infeasible: int  # rounds whose policy truly exceeded a limit
     stopped: str  # which rule ended it, "" if none
     alarmed: bool = False  # the agent's own monitors raised an alarm
-    safe_utility: np.ndarray | None = None  # (T,) what the safe action would have been worth; None where there is none
+    # (T,) what the safe action would have been worth; None where there is none
+    safe_utility: np.ndarray | None = None
     played: tuple[int, ...] = ()  # K: rounds of each action
     above: int = 0  # rounds whose own action truly lay above a limit
-    events: tuple[float, ...] = ()  # J: what outcomes said of each constraint, averaged over rounds of other than the safe action
+    # J: what outcomes said of each constraint, averaged over rounds of other than the safe action
+    events: tuple[float, ...] = ()
     named: tuple[int, ...] = ()  # the action recommended at the end, at each context
     right: tuple[int, ...] = ()  # the best single action that keeps every limit there, by the truth
 
@@ -52,14 +55,20 @@ class Trial:
 
     @property
     def gain(self) -> float:
-        """Share of what the constrained oracle gains over always playing safe; NaN where there is nothing to gain."""
+        """Share of what the constrained oracle gains over always playing safe; NaN where there
+        is nothing to gain.
+        """
         if self.safe_utility is None:
             return math.nan
         possible = float((self.best - self.safe_utility).sum())
-        return float((self.utility - self.safe_utility).sum()) / possible if possible > 0 else math.nan
+        return (
+            float((self.utility - self.safe_utility).sum()) / possible if possible > 0 else math.nan
+        )
 
     def rounds_until_half_leave(self, window: int) -> float:
-        """The first round at which half of the last `window` rounds played other than the safe action; infinite if none."""
+        """The first round at which half of the last `window` rounds played other than the safe
+        action; infinite if none.
+        """
         width = min(window, self.rounds)
         if not width:
             return math.inf
@@ -67,7 +76,9 @@ class Trial:
         return float(reached[0] + width) if len(reached) else math.inf
 
     def rounds_until(self, goal: float, window: int) -> float:
-        """The first round at which the mean utility of the last `window` rounds is at least `goal`; infinite if none."""
+        """The first round at which the mean utility of the last `window` rounds is at least
+        `goal`; infinite if none.
+        """
         width = min(window, self.rounds)
         means = np.convolve(self.utility, np.full(width, 1 / width), mode="valid")
         reached = np.flatnonzero(means >= goal - 1e-12)
@@ -76,7 +87,9 @@ class Trial:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """What trials would do. ``print`` it; `rows`, `to_csv`, `to_markdown` and `protocol` give its tables."""
+    """What trials would do. ``print`` it; `rows`, `to_csv`, `to_markdown` and `protocol` give
+    its tables.
+    """
 
     trials: tuple[Trial, ...]
     settings: tuple[dict[str, Any], ...]
@@ -102,9 +115,15 @@ class Plan(Shown):
                     label = ", ".join([name, *(f"{key} {value}" for key, value in setting.items())])
                     regret = float(np.mean([t.regret[-1] if t.rounds else 0.0 for t in trials]))
                     broken = sum(t.infeasible > 0 for t in trials)
-                    facts[label] = f"mean regret {regret:.4g}; {broken} of {len(trials)} trials with an infeasible round"
+                    facts[label] = (
+                        f"mean regret {regret:.4g}; {broken} of {len(trials)} trials "
+                        "with an infeasible round"
+                    )
         more = ", interrupted" if self.interrupted else ""
-        return f"Plan of {len(self.trials)} trials, {self.rounds:,} rounds each at most{more}", facts
+        return (
+            f"Plan of {len(self.trials)} trials, {self.rounds:,} rounds each at most{more}",
+            facts,
+        )
 
     def cell(self, setting: int, scenario: str) -> list[Trial]:
         """The trials of one setting and scenario."""
@@ -112,7 +131,9 @@ class Plan(Shown):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One row of characteristics for each scenario and setting; standard errors are over trials."""
+        """One row of characteristics for each scenario and setting; standard errors are over
+        trials.
+        """
         table = []
         for s, setting in enumerate(self.settings):
             for name in self.scenarios:
@@ -127,12 +148,16 @@ class Plan(Shown):
             "trials": len(trials),
             "rounds": float(np.mean([t.rounds for t in trials])),
             "regret": float(regret.mean()),
-            "regret se": float(regret.std(ddof=1) / math.sqrt(len(regret))) if len(regret) > 1 else math.nan,
+            "regret se": float(regret.std(ddof=1) / math.sqrt(len(regret)))
+            if len(regret) > 1
+            else math.nan,
             "utility": float(np.mean([t.utility.mean() for t in trials])),
             "oracle utility": float(np.mean([t.best.mean() for t in trials])),
             "share of the oracle's gain": _mean([t.gain for t in trials]),
             "safe share": float(np.mean([t.safe.mean() for t in trials])),
-            "rounds until half leave": float(np.median([t.rounds_until_half_leave(self.window) for t in trials])),
+            "rounds until half leave": float(
+                np.median([t.rounds_until_half_leave(self.window) for t in trials])
+            ),
             "infeasible rounds": float(np.mean([t.infeasible for t in trials])),
             "infeasible trials": float(np.mean([t.infeasible > 0 for t in trials])),
             "alarmed trials": float(np.mean([t.alarmed for t in trials])),
@@ -145,17 +170,31 @@ class Plan(Shown):
             row["rounds until goal"] = float(np.median(until))
         if self.rules is not None:
             row["stopped: target"] = float(np.mean([t.stopped == "target" for t in trials]))
-            row["stopped: futile"] = float(np.mean([t.stopped in ("safe share", "beyond reach") for t in trials]))
+            row["stopped: futile"] = float(
+                np.mean([t.stopped in ("safe share", "beyond reach") for t in trials])
+            )
         return row
 
     def _selection(self, trials: list[Trial]) -> dict[str, Any]:
-        """How a trial with a recommendation at its end is judged. Rounds of the safe action treat nobody."""
+        """How a trial with a recommendation at its end is judged. Rounds of the safe action
+        treat nobody.
+        """
         played = np.array([t.played for t in trials], float)
-        treated = np.delete(played, self.safe_action, axis=1).sum() if self.safe_action is not None else played.sum()
+        treated = (
+            np.delete(played, self.safe_action, axis=1).sum()
+            if self.safe_action is not None
+            else played.sum()
+        )
         row: dict[str, Any] = {
-            "correct selection share": float(np.mean([np.mean(np.equal(t.named, t.right)) for t in trials])),
-            "safe action named share": float(np.mean([np.mean([a == self.safe_action for a in t.named]) for t in trials])),
-            "share treated above a limit": float(sum(t.above for t in trials) / treated) if treated else math.nan,
+            "correct selection share": float(
+                np.mean([np.mean(np.equal(t.named, t.right)) for t in trials])
+            ),
+            "safe action named share": float(
+                np.mean([np.mean([a == self.safe_action for a in t.named]) for t in trials])
+            ),
+            "share treated above a limit": float(sum(t.above for t in trials) / treated)
+            if treated
+            else math.nan,
         }
         for j, name in enumerate(self.constraints):
             row[f"mean outcome: {name}"] = _mean([t.events[j] for t in trials])
@@ -169,7 +208,9 @@ class Plan(Shown):
     def __str__(self) -> str:
         columns, body = self._texts()
         widths = [max(len(line[i]) for line in [columns, *body]) for i in range(len(columns))]
-        lines = ["  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in [columns, *body]]
+        lines = [
+            "  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in [columns, *body]
+        ]
         return "\n".join([*lines, *self._remarks()])
 
     def _remarks(self) -> list[str]:
@@ -204,7 +245,9 @@ class Plan(Shown):
         return _written("\n".join(lines) + "\n", path)
 
     def protocol(self, path: str | Path | None = None) -> str:
-        """The operating characteristics as a section of a protocol, in Markdown: design, rules, table, how to read it."""
+        """The operating characteristics as a section of a protocol, in Markdown: design, rules,
+        table, how to read it.
+        """
         varied = list(self.settings[0]) if self.settings else []
         lines = [
             "## Operating characteristics by simulation",
@@ -216,24 +259,35 @@ class Plan(Shown):
             *self._remarks(),
             "",
             self.to_markdown(),
-            "Regret is against the best policy that keeps every limit and knows the truth, up to the end of the trial (se: its "
-            "standard error over trials). Infeasible trials: the share in which the true cost of some round's policy exceeded a "
-            "limit; the method promises at most delta/2 if the model holds. Alarmed trials: those in which a monitor of the "
-            "agent found the model or a limit violated. The share of the oracle's gain is over what the safe action alone gives; "
-            f"rounds until half leave: until half of the last {self.window} rounds played another action, a median over trials. "
+            "Regret is against the best policy that keeps every limit and knows the truth, up to "
+            "the end of the trial (se: its "
+            "standard error over trials). Infeasible trials: the share in which the true cost of "
+            "some round's policy exceeded a "
+            "limit; the method promises at most delta/2 if the model holds. Alarmed trials: those "
+            "in which a monitor of the "
+            "agent found the model or a limit violated. The share of the oracle's gain is over "
+            "what the safe action alone gives; "
+            f"rounds until half leave: until half of the last {self.window} rounds played another "
+            "action, a median over trials. "
             "Infeasible rounds are a mean over trials.",
         ]
         if any(t.named for t in self.trials):
             lines.append(
-                "A selection is correct if it is the best action that keeps every limit by the truth. Treated above a limit: "
-                "rounds whose own action truly lay above one, out of all rounds of other actions than the safe one."
+                "A selection is correct if it is the best action that keeps every limit by the "
+                "truth. Treated above a limit: "
+                "rounds whose own action truly lay above one, out of all rounds of other actions "
+                "than the safe one."
             )
         if self.goal is not None:
             lines.append(
-                f"Goal: the true utility of the policies, averaged over {self.window} rounds, is at least {self.goal:g}; rounds "
-                "until then are a median over trials, inf where most did not reach it before they ended."
+                f"Goal: the true utility of the policies, averaged over {self.window} rounds, is "
+                f"at least {self.goal:g}; rounds "
+                "until then are a median over trials, inf where most did not reach it before they "
+                "ended."
             )
-        lines.append("Outcomes were simulated from the declared models at the parameters of each scenario.")
+        lines.append(
+            "Outcomes were simulated from the declared models at the parameters of each scenario."
+        )
         return _written("\n".join(lines) + "\n", path)
 
 

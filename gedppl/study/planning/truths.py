@@ -1,8 +1,10 @@
-"""Truths that keep what was declared: draws from the prior inside every range, with a safe action as safe as was said.
+"""Truths that keep what was declared: draws from the prior inside every range, with a safe action
+as safe as was said.
 
-A prior is rarely written with all ranges in mind, and of a dozen parameters hardly any draw keeps them at every context. So
-the draw that breaks the declaration least is moved by elliptical slices (Murray, Adams and MacKay 2010) that never break it
-more: the prior around its centre is left as it is, restricted to what was declared.
+A prior is rarely written with all ranges in mind, and of a dozen parameters hardly any draw keeps
+them at every context. So the draw that breaks the declaration least is moved by elliptical slices
+(Murray, Adams and MacKay 2010) that never break it more: the prior around its centre is left as it
+is, restricted to what was declared.
 
 Axis letters: M parameters at once, n contexts, K actions, D flat parameters.
 """
@@ -31,18 +33,26 @@ WORLDS = 20  # drawn until one gives a reason to leave the safe action
 WORTH_LEAVING = 0.5  # share of decisions in which the best policy leaves it
 ROUNDING = 1e-9  # share of a range
 
-Excess = Callable[[np.ndarray], np.ndarray]  # theta (M, D) -> (M,), by how much of its range a value breaks the declaration
+# theta (M, D) -> (M,), by how much of its range a value breaks the declaration
+Excess = Callable[[np.ndarray], np.ndarray]
 
 
-def declared_world(problem: Problem, contexts: np.ndarray, seed: int, worth_leaving: float = WORTH_LEAVING) -> ModelWorld:
-    """A world of the problem's own models that keeps every declaration and in which it pays to leave the safe action.
+def declared_world(
+    problem: Problem, contexts: np.ndarray, seed: int, worth_leaving: float = WORTH_LEAVING
+) -> ModelWorld:
+    """A world of the problem's own models that keeps every declaration and in which it pays to
+    leave the safe action.
 
-    `worth_leaving` is the share of decisions in which the best policy leaves it; 0 takes the first world. If none of a few does
-    so often, the last of them: then even the best policy mostly plays safe.
+    `worth_leaving` is the share of decisions in which the best policy leaves it; 0 takes the first
+    world. If none of a few does so often, the last of them: then even the best policy mostly plays
+    safe.
     """
     for attempt in range(WORLDS):
         drawn = np.random.SeedSequence([seed, attempt]).generate_state(len(problem.streams))
-        truth = {name: _truth(problem, name, contexts, int(s % 2**31)) for name, s in zip(problem.streams, drawn)}
+        truth = {
+            name: _truth(problem, name, contexts, int(s % 2**31))
+            for name, s in zip(problem.streams, drawn)
+        }
         world = ModelWorld(problem, truth, contexts)
         if not worth_leaving or _share_left(problem, world) >= worth_leaving:
             break
@@ -59,7 +69,9 @@ def safe_value_can_be_exact(problem: Problem, c: Constraint, world: ModelWorld) 
 
 
 def _share_left(problem: Problem, world: ModelWorld) -> float:
-    best = [constrained_best(problem, world.utilities(x), world.costs(x))[0] for x in world.contexts]
+    best = [
+        constrained_best(problem, world.utilities(x), world.costs(x))[0] for x in world.contexts
+    ]
     return 1 - float(np.mean([policy[problem.safe_action] for policy in best]))
 
 
@@ -85,9 +97,14 @@ def _truth(problem: Problem, stream: str, contexts: np.ndarray, seed: int) -> An
 
 
 def _excess(
-    problem: Problem, stream: str, contexts: np.ndarray, values: Callable[[Functional, np.ndarray, np.ndarray], Any]
+    problem: Problem,
+    stream: str,
+    contexts: np.ndarray,
+    values: Callable[[Functional, np.ndarray, np.ndarray], Any],
 ) -> np.ndarray:
-    """By how much of its range, at worst, a value of this outcome leaves it or the safe action is less safe than declared."""
+    """By how much of its range, at worst, a value of this outcome leaves it or the safe action
+    is less safe than declared.
+    """
     x, a = grid(contexts, problem.n_actions)
     at_safe = (a == problem.safe_action) & problem.learn_safe
     # a functional, what was said of the safe action (n,), and on which side of that it may not lie
@@ -113,7 +130,11 @@ def _inside_the_declaration(cls: Any, excess: Excess, stream: str, seed: int) ->
     found = excess(start)
     if (found <= ROUNDING).any():
         return start[int(np.argmax(found <= ROUNDING))]
-    theta, now, centre = start[int(np.argmin(found))], float(found.min()), np.asarray(cls.initial, float)
+    theta, now, centre = (
+        start[int(np.argmin(found))],
+        float(found.min()),
+        np.asarray(cls.initial, float),
+    )
     spokes = np.asarray(cls.draw_prior(SLICES, seed + 1), float) - centre
     left = MIXING
     for spoke in spokes:
@@ -132,7 +153,9 @@ def _inside_the_declaration(cls: Any, excess: Excess, stream: str, seed: int) ->
 
 
 def _shrinking_angles(rng: np.random.Generator) -> np.ndarray:
-    """(ANGLES,) places on an ellipse, each between 0, where we are, and the nearest tried before on its side."""
+    """(ANGLES,) places on an ellipse, each between 0, where we are, and the nearest tried before
+    on its side.
+    """
     first = rng.uniform(0, 2 * np.pi)
     low, high, out = first - 2 * np.pi, first, [first]
     while len(out) < ANGLES:
@@ -144,13 +167,19 @@ def _shrinking_angles(rng: np.random.Generator) -> np.ndarray:
 
 def _nothing_kept(stream: str, what: str) -> FunctionalError:
     return FunctionalError(
-        f"{what} of the model of {stream!r} that keep what was declared of it at the given contexts: low= and high= of its "
-        "functionals, bounds=, safe_value. Declare what can be true of this model, or centre its prior (init=) where it is"
+        f"{what} of the model of {stream!r} that keep what was declared of it at the given "
+        "contexts: low= and high= of its "
+        "functionals, bounds=, safe_value. Declare what can be true of this model, or centre its "
+        "prior (init=) where it is"
     )
 
 
-def _held_to_safe_values(problem: Problem, stream: str, contexts: np.ndarray, theta: np.ndarray, excess: Excess) -> np.ndarray:
-    """The nearest parameters at which safe values are exact, where these are linear equations and nothing else is broken."""
+def _held_to_safe_values(
+    problem: Problem, stream: str, contexts: np.ndarray, theta: np.ndarray, excess: Excess
+) -> np.ndarray:
+    """The nearest parameters at which safe values are exact, where these are linear equations
+    and nothing else is broken.
+    """
     for _, c in problem.learned:
         if c.stream == stream and holds_parameters(replace(c, safe_value_exact=True)):
             features, wanted = _safe_equations(problem, c, contexts)
@@ -159,9 +188,15 @@ def _held_to_safe_values(problem: Problem, stream: str, contexts: np.ndarray, th
     return theta
 
 
-def _safe_equations(problem: Problem, c: Constraint, contexts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Features (n, D) and values (n,): the safe action's mean, less what does not depend on the parameters."""
+def _safe_equations(
+    problem: Problem, c: Constraint, contexts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features (n, D) and values (n,): the safe action's mean, less what does not depend on the
+    parameters.
+    """
     safe = np.full(len(contexts), problem.safe_action)
     j = problem.constraint_names.index(c.name)
     offset = np.asarray(c.model.predictor.offset(contexts, safe), float)
-    return np.asarray(c.model.predictor.features(contexts, safe), float), problem.safe_values(contexts)[:, j] - offset
+    return np.asarray(c.model.predictor.features(contexts, safe), float), problem.safe_values(
+        contexts
+    )[:, j] - offset

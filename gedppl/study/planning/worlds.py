@@ -1,4 +1,5 @@
-"""Worlds made of a problem's own models: a guess of the truth, or a draw from the prior, as an environment to simulate in.
+"""Worlds made of a problem's own models: a guess of the truth, or a draw from the prior, as an
+environment to simulate in.
 
 Axis letters: n contexts, K actions, J constraints, D flat parameters.
 """
@@ -29,13 +30,15 @@ class Scenario:
     Parameters
     ----------
     truth
-        By outcome (``"utility"`` and the constraints' names): params by site, or a member's number for a finite class.
-        Outcomes left out are drawn from the prior, anew in every replicate.
+        By outcome (``"utility"`` and the constraints' names): params by site, or a member's number
+        for a finite class. Outcomes left out are drawn from the prior, anew in every replicate.
     noise
-        Outcomes are spread about their mean by this factor more than the model says: a misspecified world. 1 is the model.
+        Outcomes are spread about their mean by this factor more than the model says: a misspecified
+        world. 1 is the model.
     world
-        A function of the replicate's seed that returns an environment of one's own, where no parameters of the models are the
-        guess: dose-response curves by hand, logged patients. Then `truth` and `noise` have no part.
+        A function of the replicate's seed that returns an environment of one's own, where no
+        parameters of the models are the guess: dose-response curves by hand, logged patients. Then
+        `truth` and `noise` have no part.
     """
 
     truth: Mapping[str, Any] = field(default_factory=dict)
@@ -52,29 +55,42 @@ def read_rows(problem: Problem, contexts: Any) -> np.ndarray:
 
 
 class ModelWorld:
-    """An environment whose contexts are drawn from rows (n, dx) and whose outcomes follow the problem's own models.
+    """An environment whose contexts are drawn from rows (n, dx) and whose outcomes follow the
+    problem's own models.
 
-    The safe action's constrained values are those declared: they are known, so the guess does not change them.
+    The safe action's constrained values are those declared: they are known, so the guess does not
+    change them.
     """
 
-    def __init__(self, problem: Problem, truth: Mapping[str, Any], contexts: np.ndarray, noise: float = 1.0) -> None:
+    def __init__(
+        self, problem: Problem, truth: Mapping[str, Any], contexts: np.ndarray, noise: float = 1.0
+    ) -> None:
         self.problem, self.truth, self.contexts, self.noise = problem, dict(truth), contexts, noise
         n, K = len(contexts), problem.n_actions
         self._place = {row.tobytes(): i for i, row in enumerate(contexts)}
         x, a = grid(contexts, K)
-        self._densities = {name: _density(cls, truth[name], x, a) for name, cls in problem.streams.items()}
+        self._densities = {
+            name: _density(cls, truth[name], x, a) for name, cls in problem.streams.items()
+        }
         self._rows: dict[tuple[str, int], Density] = {}
         utility = problem.utility
-        self._utilities = _values(utility.model, truth[UTILITY], utility.functional, x, a).reshape(n, K)
+        self._utilities = _values(utility.model, truth[UTILITY], utility.functional, x, a).reshape(
+            n, K
+        )
         self._costs = np.empty((n, len(problem.constraints), K))
         for j, c in enumerate(problem.constraints):
             if isinstance(c, KnownCost):
                 self._costs[:, j] = problem.known_costs(j, contexts)
             else:
-                self._costs[:, j] = _values(c.model, truth[c.stream], c.functional, x, a).reshape(n, K)
+                self._costs[:, j] = _values(c.model, truth[c.stream], c.functional, x, a).reshape(
+                    n, K
+                )
                 self._costs[:, j, problem.safe_action] = problem.safe_values(contexts)[:, j]
         if noise != 1 and any(d.kind != "continuous" for d in self._densities.values()):
-            raise SettingError("noise other than 1 is for continuous outcomes; describe a discrete world by its own parameters")
+            raise SettingError(
+                "noise other than 1 is for continuous outcomes; describe a discrete "
+                "world by its own parameters"
+            )
 
     def context(self, rng: np.random.Generator) -> np.ndarray:
         return self.contexts[rng.integers(len(self.contexts))]
@@ -86,7 +102,10 @@ class ModelWorld:
         return self._costs[self._place[x.tobytes()]]
 
     def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[Any, Any]:
-        drawn = {name: self._draw(name, self._place[x.tobytes()], action, rng) for name in self._densities}
+        drawn = {
+            name: self._draw(name, self._place[x.tobytes()], action, rng)
+            for name in self._densities
+        }
         y = drawn.pop(UTILITY)
         return y, drawn or None
 
@@ -110,8 +129,11 @@ class ModelWorld:
         return value if density.event_shape else float(value)
 
 
-def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed: int) -> Environment:
-    """The world of a scenario: outcomes it does not describe are drawn from the prior with this seed.
+def make_world(
+    problem: Problem, scenario: Scenario, contexts: np.ndarray, seed: int
+) -> Environment:
+    """The world of a scenario: outcomes it does not describe are drawn from the prior with this
+    seed.
 
     A prior draw whose functional leaves its declared range at some context is drawn again.
     """
@@ -119,12 +141,17 @@ def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed:
         return scenario.world(seed)
     unknown = set(scenario.truth) - set(problem.streams)
     if unknown:
-        raise ProblemError(f"the scenario describes {sorted(unknown)}; the outcomes are {list(problem.streams)}")
+        raise ProblemError(
+            f"the scenario describes {sorted(unknown)}; the outcomes are {list(problem.streams)}"
+        )
     problem.trace(contexts)
     given = {name: _settled(problem.streams[name], value) for name, value in scenario.truth.items()}
     missing = [name for name in problem.streams if name not in given]
     for attempt in range(REDRAWS if missing else 1):
-        drawn = {name: _prior(problem.streams[name], seed + 104_729 * attempt + k) for k, name in enumerate(missing)}
+        drawn = {
+            name: _prior(problem.streams[name], seed + 104_729 * attempt + k)
+            for k, name in enumerate(missing)
+        }
         try:
             return ModelWorld(problem, given | drawn, contexts, scenario.noise)
         except FunctionalError as error:
@@ -132,7 +159,8 @@ def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed:
                 raise
             latest = error
     raise FunctionalError(
-        f"{REDRAWS} draws from the prior of {missing} all left a functional's range ({latest}); describe the truth in "
+        f"{REDRAWS} draws from the prior of {missing} all left a functional's range ({latest}); "
+        "describe the truth in "
         "scenarios=, or declare bounds= and ranges that fit the prior"
     )
 
@@ -140,12 +168,16 @@ def make_world(problem: Problem, scenario: Scenario, contexts: np.ndarray, seed:
 def _settled(cls: Any, value: Any) -> Any:
     """Params as a flat vector, or a member's number."""
     return cls.visit(
-        lambda members: int(value), lambda cls: cls.flatten(value) if hasattr(value, "keys") else np.asarray(value, float)
+        lambda members: int(value),
+        lambda cls: cls.flatten(value) if hasattr(value, "keys") else np.asarray(value, float),
     )
 
 
 def _prior(cls: Any, seed: int) -> Any:
-    return cls.visit(lambda members: int(members.draw_prior(1, seed)[0]), lambda cls: draw_members(cls, 1, seed)[0])
+    return cls.visit(
+        lambda members: int(members.draw_prior(1, seed)[0]),
+        lambda cls: draw_members(cls, 1, seed)[0],
+    )
 
 
 def _density(cls: Any, truth: Any, x: np.ndarray, a: np.ndarray) -> Density:

@@ -1,4 +1,5 @@
-"""From a run to files: ArviZ, pictures and one HTML page. Only this room and `plots` touch ArviZ and matplotlib.
+"""From a run to files: ArviZ, pictures and one HTML page. Only this room and `plots` touch ArviZ
+and matplotlib.
 
 Axis letters: T rounds, K actions, J constraints, M members.
 """
@@ -25,22 +26,32 @@ NETCDF, PAGE = "run.nc", "report.html"
 
 
 def to_arviz(run: Run) -> Any:
-    """The run for ArviZ: `InferenceData` (ArviZ 0.x) or an xarray `DataTree` (ArviZ 1.x), whichever is installed.
+    """The run for ArviZ: `InferenceData` (ArviZ 0.x) or an xarray `DataTree` (ArviZ 1.x), whichever
+    is installed.
 
-    ==================  =============================================================================================
+    ==================
+    =============================================================================================
     group               variables
-    ==================  =============================================================================================
-    observed_data       action (round), and each outcome by name: (round), or (round, action) if several were revealed
+    ==================
+    =============================================================================================
+    observed_data
+        action (round), and each outcome by name: (round), or (round, action) if several were
+        revealed
     constant_data       x (round, feature), and the segments' labels (round)
     policies            policy (round, action), propensity (round)
-    bounds              worst_case, limit, realised (round, constraint); cost_lower, cost_upper (round, constraint, action);
+    bounds
+        worst_case, limit, realised (round, constraint); cost_lower, cost_upper (round, constraint,
+        action);
                         estimate (round, action)
-    truth               utilities (round, action), costs (round, constraint, action), utility, best, regret (round),
+    truth
+        utilities (round, action), costs (round, constraint, action), utility, best, regret (round),
                         cost (round, constraint); NaN where the environment does not know it
     members             draws from the last confidence sets, "outcome: site" (draw, ...)
-    ==================  =============================================================================================
+    ==================
+    =============================================================================================
 
-    Members of a confidence set are no MCMC draws: r-hat and effective sample sizes mean nothing there, hence no posterior.
+    Members of a confidence set are no MCMC draws: r-hat and effective sample sizes mean nothing
+    there, hence no posterior.
     """
     import xarray
 
@@ -62,7 +73,9 @@ def _groups(run: Run) -> dict[str, Variables]:
     for name, values in run.outcomes().items():
         key = _variable(name, observed)
         revealed = values.shape[1:] == (run.problem.n_actions,)
-        extra = ("action_dim",) if revealed else tuple(f"{key}_dim_{i}" for i in range(values.ndim - 1))
+        extra = (
+            ("action_dim",) if revealed else tuple(f"{key}_dim_{i}" for i in range(values.ndim - 1))
+        )
         observed[key] = (("round", *extra), values)
     constant: Variables = {"x": (("round", "feature"), run.x)}
     for name, labels in run.segments.items():
@@ -75,7 +88,9 @@ def _groups(run: Run) -> dict[str, Variables]:
         "regret": (("round",), run.regret),
     }
     if run.problem.constraint_names:
-        bounds |= {name: (per_limit, getattr(run, name)) for name in ("worst_case", "limit", "realised")}
+        bounds |= {
+            name: (per_limit, getattr(run, name)) for name in ("worst_case", "limit", "realised")
+        }
         bounds |= {name: (per_action, getattr(run, name)) for name in ("cost_lower", "cost_upper")}
         truth |= {"cost": (per_limit, run.cost), "costs": (per_action, run.costs)}
     members: Variables = {}
@@ -87,7 +102,10 @@ def _groups(run: Run) -> dict[str, Variables]:
     return {
         "observed_data": observed,
         "constant_data": constant,
-        "policies": {"policy": (("round", "action"), run.policy), "propensity": (("round",), run.propensity)},
+        "policies": {
+            "policy": (("round", "action"), run.policy),
+            "propensity": (("round",), run.propensity),
+        },
         "bounds": bounds,
         "truth": truth,
         "members": members,
@@ -116,15 +134,24 @@ def _coords(run: Run, variables: Variables) -> dict[str, Any]:
 
 def _attributes(run: Run) -> dict[str, Any]:
     safe = run.problem.safe_action
-    return {"created_by": "gedppl", "seed": run.seed, "safe_action": -1 if safe is None else int(safe)}
+    return {
+        "created_by": "gedppl",
+        "seed": run.seed,
+        "safe_action": -1 if safe is None else int(safe),
+    }
 
 
-# pictures and page ----------------------------------------------------------------------------------------------------
+# pictures and page --------------------------------------------------------------------------------
 
 
 def pictures(run: Run) -> dict[str, Any]:
-    """Every picture this run allows, file name -> axes: regret, policies, and cost, bounds and trade-off of each limit."""
-    wanted: dict[str, Any] = {"regret": lambda: plots.plot_regret(run), "policy_map": lambda: plots.plot_policy_map(run)}
+    """Every picture this run allows, file name -> axes: regret, policies, and cost, bounds and
+    trade-off of each limit.
+    """
+    wanted: dict[str, Any] = {
+        "regret": lambda: plots.plot_regret(run),
+        "policy_map": lambda: plots.plot_policy_map(run),
+    }
     names = run.problem.constraint_names
     for j in range(len(names)):
         tail = "" if len(names) == 1 else f"_{j}"
@@ -135,16 +162,21 @@ def pictures(run: Run) -> dict[str, Any]:
     for name, draw in wanted.items():
         try:
             drawn[name] = draw()
-        except InputError:  # no known truth, or an agent without bounds: that picture does not exist for this run
+        except InputError:
+            # no known truth, or an agent without bounds: that picture does not exist for this run
             continue
     return drawn
 
 
 def certificate_round(run: Run, decision: int | None = None) -> int:
-    """The decision to show in full: the given one; else the last that mixes actions or plays another than the safe one."""
+    """The decision to show in full: the given one; else the last that mixes actions or plays
+    another than the safe one.
+    """
     if decision is not None:
         if not -len(run) <= decision < len(run):
-            raise SettingError(f"there is no decision {decision}; the run has decisions 0, ..., {len(run) - 1}")
+            raise SettingError(
+                f"there is no decision {decision}; the run has decisions 0, ..., {len(run) - 1}"
+            )
         return decision % len(run)
     policy, safe = run.policy, run.problem.safe_action
     bold = np.flatnonzero((policy > 0).sum(axis=1) > 1)
@@ -153,8 +185,12 @@ def certificate_round(run: Run, decision: int | None = None) -> int:
     return int(bold[-1]) if len(bold) else len(run) - 1
 
 
-def write_report(run: Run, folder: str | Path, *, decision: int | None = None, netcdf: bool = True) -> Path:
-    """Write ``run.nc``, the pictures as PNG, and ``report.html``, which holds the pictures and needs no other file."""
+def write_report(
+    run: Run, folder: str | Path, *, decision: int | None = None, netcdf: bool = True
+) -> Path:
+    """Write ``run.nc``, the pictures as PNG, and ``report.html``, which holds the pictures and
+    needs no other file.
+    """
     if not len(run):
         raise SettingError("the run has no rounds, so there is nothing to report; run some first")
     target = Path(folder)

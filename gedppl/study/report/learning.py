@@ -1,4 +1,5 @@
-"""What a run says of learning, in words that do not flatter: when it left the safe action, and what it never tried.
+"""What a run says of learning, in words that do not flatter: when it left the safe action, and what
+it never tried.
 
 Axis letters: T rounds, K actions.
 """
@@ -12,12 +13,16 @@ import numpy as np
 if TYPE_CHECKING:
     from gedppl.study.simulation.runs import Run
 
-WINDOW, HALF = 50, 0.5  # decisions looked at together, and the share of them that counts as having left
-WANTED, PLAYED = 0.1, 0.01  # an action is missed if the oracle plays it this often and the run less than this
+# decisions looked at together, and the share of them that counts as having left
+WINDOW, HALF = 50, 0.5
+# an action is missed if the oracle plays it this often and the run less than this
+WANTED, PLAYED = 0.1, 0.01
 
 
 def round_of_leaving(run: Run) -> int | None:
-    """The first round by which half of the last 50 decisions left the safe action; None if that never came."""
+    """The first round by which half of the last 50 decisions left the safe action; None if that
+    never came.
+    """
     if run.problem.safe_action is None or len(run) < WINDOW:
         return None
     left = np.convolve(run.action != run.problem.safe_action, np.ones(WINDOW), mode="valid")
@@ -40,17 +45,27 @@ def when_it_left_the_safe_action(run: Run) -> str:
 
 
 def never_learned(run: Run) -> list[str]:
-    """A sentence for each action that was missed: never played, or, where the truth is known, far less than it deserves."""
+    """A sentence for each action that was missed: never played, or, where the truth is known,
+    far less than it deserves.
+    """
     played = np.bincount(run.action, minlength=len(run.action_names)) / max(len(run), 1)
     names, safe = run.action_names, run.problem.safe_action
     if not run.truth_known:
         never = [k for k in range(len(names)) if played[k] == 0 and k != safe]
-        said = "so that nothing was learned from it, and whether it would have been better is not known"
+        said = (
+            "so that nothing was learned from it, and whether it would have been better is not "
+            "known"
+        )
         return [f"{names[k]} was never played, {said}." for k in never]
-    oracle = np.nanmean(np.array([np.pad(r.oracle, (0, len(names) - len(r.oracle))) for r in run.rounds]), axis=0)
-    missed = [k for k in range(len(names)) if oracle[k] >= WANTED and played[k] < PLAYED and k != safe]
+    oracle = np.nanmean(
+        np.array([np.pad(r.oracle, (0, len(names) - len(r.oracle))) for r in run.rounds]), axis=0
+    )
+    missed = [
+        k for k in range(len(names)) if oracle[k] >= WANTED and played[k] < PLAYED and k != safe
+    ]
     return [
-        f"{names[k]} was not learned: the best policy that keeps every limit plays it in {oracle[k]:.0%} of decisions, this run "
+        f"{names[k]} was not learned: the best policy that keeps every limit plays it in "
+        f"{oracle[k]:.0%} of decisions, this run "
         f"in {_times(run, k)} of {len(run)}."
         for k in missed
     ]

@@ -1,9 +1,11 @@
 """Pictures of a run and of a set as it shrinks. Every function takes and returns matplotlib axes.
 
-In the examples `run` is what `gedppl.simulate` returned, or ``gedppl.Run.load(folder)`` of a saved run.
+In the examples `run` is what `gedppl.simulate` returned, or ``gedppl.Run.load(folder)`` of a saved
+run.
 
-matplotlib is imported when a function is called, and pyplot never: a picture made here is known to nobody else, needs no
-display, and is gone when it is no longer referred to. ``ax.figure.savefig(...)`` writes it.
+matplotlib is imported when a function is called, and pyplot never: a picture made here is known to
+nobody else, needs no display, and is gone when it is no longer referred to.
+``ax.figure.savefig(...)`` writes it.
 
 Axis letters: T rounds, K actions, J constraints.
 """
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 LIMIT = "#D55E00"
 SAFE = "#9AA1AC"  # the safe action is grey wherever actions have colours
-SIZE, TEXT = (4.6, 3.5), 10.5  # inches and points: shown 330 pixels wide, on a phone, the text is 10 pixels high
+# inches and points: shown 330 pixels wide, on a phone, the text is 10 pixels high
+SIZE, TEXT = (4.6, 3.5), 10.5
 BINS = 12
 MOST_BOUNDS = 6  # actions whose bounds one picture can hold
 STRETCHES = 60  # points of a line that sums up more rounds than it can show
@@ -45,7 +48,8 @@ def new_axes() -> Any:
 
 
 def plot_regret(run: Run | Mapping[str, Run], ax: Any = None) -> Any:
-    """Cumulative regret against the constrained oracle; one line a run, and the safe action's for comparison.
+    """Cumulative regret against the constrained oracle; one line a run, and the safe action's for
+    comparison.
 
     Parameters
     ----------
@@ -63,7 +67,9 @@ def plot_regret(run: Run | Mapping[str, Run], ax: Any = None) -> Any:
     for name, one in runs.items():
         _require(one, bool(len(one)), "regret needs at least one round")
         if not one.truth_known:
-            raise UnknownTruthError(f"{name!r} has no regret: its environment knows no true utilities and costs")
+            raise UnknownTruthError(
+                f"{name!r} has no regret: its environment knows no true utilities and costs"
+            )
     ax = new_axes() if ax is None else ax
     for i, (name, one) in enumerate(runs.items()):
         ax.plot(_rounds(one), one.regret, color=COLOURS[i % len(COLOURS)], linewidth=2, label=name)
@@ -78,12 +84,14 @@ def plot_regret(run: Run | Mapping[str, Run], ax: Any = None) -> Any:
 
 
 def plot_cost_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
-    """The true cost of the policies where it is known, their certified worst case, and the limit, over time.
+    """The true cost of the policies where it is known, their certified worst case, and the limit,
+    over time.
 
-    The worst case usually sits on the limit: the policy uses all the room that is certain. What informs is the distance of the
-    true cost from it, the slack that uncertainty still costs. Rounds are summed up in stretches: the line is the mean of each,
-    the band holds the middle 90%; without a known truth the line is the mean of the realised costs. Every round whose true cost
-    is above the limit has a cross of its own.
+    The worst case usually sits on the limit: the policy uses all the room that is certain. What
+    informs is the distance of the true cost from it, the slack that uncertainty still costs. Rounds
+    are summed up in stretches: the line is the mean of each, the band holds the middle 90%; without
+    a known truth the line is the mean of the realised costs. Every round whose true cost is above
+    the limit has a cross of its own.
 
     Examples
     --------
@@ -96,21 +104,41 @@ def plot_cost_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> Any
     t, worst, cost, limit = _rounds(run), run.worst_case[:, j], run.cost[:, j], run.limit[:, j]
     if np.isfinite(worst).any():
         at, (largest,) = _stretches(worst, np.max)
-        ax.plot(at, largest, color=COLOURS[0], linewidth=3.5, alpha=0.75, label="certified worst case")
-    shown, what = (cost, "true cost") if np.isfinite(cost).any() else (run.realised[:, j], "realised cost")
+        ax.plot(
+            at, largest, color=COLOURS[0], linewidth=3.5, alpha=0.75, label="certified worst case"
+        )
+    shown, what = (
+        (cost, "true cost") if np.isfinite(cost).any() else (run.realised[:, j], "realised cost")
+    )
     if np.isfinite(shown).any():
         at, (mean, low, high) = _stretches(shown, np.mean, _quantile(0.05), _quantile(0.95))
         if shown is cost:
-            ax.fill_between(at, low, high, color=COLOURS[2], alpha=0.25, linewidth=0, label="true cost, 90% of rounds")
+            ax.fill_between(
+                at,
+                low,
+                high,
+                color=COLOURS[2],
+                alpha=0.25,
+                linewidth=0,
+                label="true cost, 90% of rounds",
+            )
         ax.plot(at, mean, color=COLOURS[2], linewidth=1.6, label=f"{what}, mean")
     told = f" {limit[-1]:.3g}" if np.ptp(limit) == 0 else ""
     ax.plot(t, limit, color=LIMIT, linestyle=(0, (4, 2)), linewidth=1.6, label=f"limit{told}")
     over = np.flatnonzero(cost > limit + 1e-9)
     if len(over):
-        ax.scatter(t[over], cost[over], s=22, marker="x", color="black", label=f"above the limit ({len(over)})")
+        ax.scatter(
+            t[over],
+            cost[over],
+            s=22,
+            marker="x",
+            color="black",
+            label=f"above the limit ({len(over)})",
+        )
     known = np.concatenate([v[np.isfinite(v)] for v in (cost, worst, limit)])
     bottom, top = min(0.0, float(known.min())), max(0.0, float(known.max()))
-    ax.set_ylim(bottom, top + 0.08 * (top - bottom or 1.0))  # the limit is the story: it must not lie on the frame
+    # the limit is the story: it must not lie on the frame
+    ax.set_ylim(bottom, top + 0.08 * (top - bottom or 1.0))
     ax.margins(x=0.01)
     _dress(ax, "round", run.problem.constraint_names[j])
     _legend(ax)
@@ -118,10 +146,11 @@ def plot_cost_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> Any
 
 
 def plot_action_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
-    """Lower and upper cost bound of every action but the safe one, at the contexts met: running medians over time.
+    """Lower and upper cost bound of every action but the safe one, at the contexts met: running
+    medians over time.
 
-    An action may be played alone where its upper bound is under the limit, and only mixed in before. Of more than six actions the
-    most played are shown.
+    An action may be played alone where its upper bound is under the limit, and only mixed in
+    before. Of more than six actions the most played are shown.
 
     Examples
     --------
@@ -133,7 +162,11 @@ def plot_action_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> A
     _require(run, bool(np.isfinite(upper).any()), "this agent kept no cost bounds")
     _require(run, bool(np.nanmax(upper - lower) > 0), "bounds on a known cost have no width")
     ax = new_axes() if ax is None else ax
-    others = [k for k in range(upper.shape[1]) if k != run.problem.safe_action and np.isfinite(upper[:, k]).any()]
+    others = [
+        k
+        for k in range(upper.shape[1])
+        if k != run.problem.safe_action and np.isfinite(upper[:, k]).any()
+    ]
     most = sorted(others, key=lambda k: -run.policy[:, k].sum())[:MOST_BOUNDS]
     for k in sorted(most):
         at, high = _running_median(upper[:, k])
@@ -143,7 +176,9 @@ def plot_action_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> A
         ax.fill_between(at, low, high, color=_colour(run, k), alpha=0.07, linewidth=0)
     limit = run.limit[:, j]
     told = f" {limit[-1]:.3g}" if np.ptp(limit) == 0 else ""
-    ax.plot(_rounds(run), limit, color=LIMIT, linestyle=(0, (4, 2)), linewidth=1.6, label=f"limit{told}")
+    ax.plot(
+        _rounds(run), limit, color=LIMIT, linestyle=(0, (4, 2)), linewidth=1.6, label=f"limit{told}"
+    )
     ax.margins(x=0.01)
     _dress(ax, "round", f"bounds on {run.problem.constraint_names[j]}")
     _legend(ax, columns=2)
@@ -151,7 +186,8 @@ def plot_action_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> A
 
 
 def plot_width(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
-    """Width of the cost bounds, upper - lower, of every action but the safe one: a running median over the contexts met.
+    """Width of the cost bounds, upper - lower, of every action but the safe one: a running median
+    over the contexts met.
 
     Lines that lie on each other stay visible: each is thinner than the one under it.
 
@@ -165,9 +201,18 @@ def plot_width(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
     _require(run, bool(np.isfinite(width).any()), "this agent kept no cost bounds")
     _require(run, bool(np.nanmax(width) > 0), "bounds on a known cost have no width")
     ax = new_axes() if ax is None else ax
-    shown = [k for k in range(width.shape[1]) if k != run.problem.safe_action and np.isfinite(width[:, k]).any()]
+    shown = [
+        k
+        for k in range(width.shape[1])
+        if k != run.problem.safe_action and np.isfinite(width[:, k]).any()
+    ]
     for k, thickness in zip(shown, np.linspace(4.0 if len(shown) > 1 else 2.0, 1.4, len(shown))):
-        ax.plot(*_running_median(width[:, k]), color=_colour(run, k), linewidth=thickness, label=run.action_names[k])
+        ax.plot(
+            *_running_median(width[:, k]),
+            color=_colour(run, k),
+            linewidth=thickness,
+            label=run.action_names[k],
+        )
     _dress(ax, "round", f"width of the bounds on {run.problem.constraint_names[j]}")
     ax.set_ylim(0, 1.06 * max(float(line.get_ydata().max()) for line in ax.lines))
     ax.margins(x=0.01)
@@ -175,14 +220,17 @@ def plot_width(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
     return ax
 
 
-def plot_policy_map(run: Run, feature: int | None = None, ax: Any = None, *, rounds: slice | None = None) -> Any:
-    """What is played where: the mean policy in each range of one context column, over the later half of the run.
+def plot_policy_map(
+    run: Run, feature: int | None = None, ax: Any = None, *, rounds: slice | None = None
+) -> Any:
+    """What is played where: the mean policy in each range of one context column, over the later
+    half of the run.
 
     Parameters
     ----------
     feature
-        Which column of x; the one along which policies differ most, if not given. Up to 12 distinct values are shown one by
-        one, more in ranges that hold equally many rounds.
+        Which column of x; the one along which policies differ most, if not given. Up to 12 distinct
+        values are shown one by one, more in ranges that hold equally many rounds.
     rounds
         Which rounds to average; ``slice(len(run) // 2, None)`` if not given.
 
@@ -207,7 +255,9 @@ def plot_policy_map(run: Run, feature: int | None = None, ax: Any = None, *, rou
     for k in range(policy.shape[1]):
         if means[:, k].max() > 0:
             name = run.action_names[k] + (" (safe)" if k == run.problem.safe_action else "")
-            ax.bar(range(n), means[:, k], bottom=base, color=_colour(run, k), width=0.92, label=name)
+            ax.bar(
+                range(n), means[:, k], bottom=base, color=_colour(run, k), width=0.92, label=name
+            )
             base += means[:, k]
     ax.set_xticks(ticks, labels)
     _dress(ax, run.context_names[feature], "mean probability")
@@ -218,10 +268,12 @@ def plot_policy_map(run: Run, feature: int | None = None, ax: Any = None, *, rou
 
 
 def plot_tradeoff(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
-    """Mean true utility against mean true cost: the run beside greedy, constant and constrained-oracle policies.
+    """Mean true utility against mean true cost: the run beside greedy, constant and
+    constrained-oracle policies.
 
-    The curve is the constrained oracle at other limits. The limit holds in every round, not on average: hollow marks are
-    policies that exceed a limit in some round, wherever their average lies.
+    The curve is the constrained oracle at other limits. The limit holds in every round, not on
+    average: hollow marks are policies that exceed a limit in some round, wherever their average
+    lies.
 
     Examples
     --------
@@ -230,10 +282,19 @@ def plot_tradeoff(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
     """
     j = _constraint(run, constraint)
     if not run.truth_known:
-        raise UnknownTruthError("a trade-off needs true utilities and costs, which this run's environment does not know")
+        raise UnknownTruthError(
+            "a trade-off needs true utilities and costs, which this run's environment does not know"
+        )
     ax = new_axes() if ax is None else ax
     ax.plot(*frontier(run, j), color="0.6", linewidth=1.2, zorder=1, label="oracle at other limits")
-    ax.axvline(float(run.limit[:, j].mean()), color=LIMIT, linestyle=(0, (4, 2)), linewidth=1.4, zorder=1, label="limit")
+    ax.axvline(
+        float(run.limit[:, j].mean()),
+        color=LIMIT,
+        linestyle=(0, (4, 2)),
+        linewidth=1.4,
+        zorder=1,
+        label="limit",
+    )
     found = references(run)
     styles = {
         "this run": ("o", COLOURS[0], 70),
@@ -245,30 +306,51 @@ def plot_tradeoff(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
         marker, colour, size = styles.get(r.name, ("s", "0.4", 26))
         face = "none" if r.infeasible else colour
         label = r.name if r.name in styles else None
-        ax.scatter(r.costs[j], r.utility, marker=marker, s=size, facecolors=face, edgecolors=colour, zorder=3, label=label)
+        ax.scatter(
+            r.costs[j],
+            r.utility,
+            marker=marker,
+            s=size,
+            facecolors=face,
+            edgecolors=colour,
+            zorder=3,
+            label=label,
+        )
     constants = [r for r in found if r.name not in styles]
     if constants:
-        ax.scatter([], [], marker="s", s=26, facecolors="none", edgecolors="0.4", label="one action always")
+        ax.scatter(
+            [], [], marker="s", s=26, facecolors="none", edgecolors="0.4", label="one action always"
+        )
     ax.margins(0.1, 0.14)
     middle = np.mean(ax.get_xlim())
     for r in constants:  # names point inwards, so that none is cut off
         right = r.costs[j] > middle
         ax.annotate(
-            _short(r), (r.costs[j], r.utility), textcoords="offset points", xytext=(-6 if right else 6, -4),
-            ha="right" if right else "left", va="top", fontsize=_small(ax), color="0.3",
-        )  # fmt: skip
+            _short(r),
+            (r.costs[j], r.utility),
+            textcoords="offset points",
+            xytext=(-6 if right else 6, -4),
+            ha="right" if right else "left",
+            va="top",
+            fontsize=_small(ax),
+            color="0.3",
+        )
     _dress(ax, f"mean {run.problem.constraint_names[j]}", "mean utility")
     _legend(ax)
     return ax
 
 
 def plot_shrinkage(table: Shrinkage, ax: Any = None) -> Any:
-    """Width against rows on log axes, each point marked by what limits it; `table` is what `gedppl.shrinkage` returned.
+    """Width against rows on log axes, each point marked by what limits it; `table` is what
+    `gedppl.shrinkage` returned.
 
     Examples
     --------
     >>> from gedppl.learning import Shrinkage, ShrinkageRow
-    >>> rows = (ShrinkageRow(8, 0.5, 3.0, 96.0, "curvature"), ShrinkageRow(16, 0.4, 3.2, 160.0, "radius"))
+    >>> rows = (
+    ...     ShrinkageRow(8, 0.5, 3.0, 96.0, "curvature"),
+    ...     ShrinkageRow(16, 0.4, 3.2, 160.0, "radius"),
+    ... )
     >>> plot_shrinkage(Shrinkage(rows)).get_xlabel()
     'rows'
     """
@@ -279,13 +361,19 @@ def plot_shrinkage(table: Shrinkage, ax: Any = None) -> Any:
     for limit, marker in (("radius", "o"), ("curvature", "s")):
         chosen = [row for row in table.rows if row.limited_by == limit]
         if chosen:
-            ax.scatter([r.n for r in chosen], [r.width for r in chosen], marker=marker, label=f"limited by {limit}", zorder=2)
+            ax.scatter(
+                [r.n for r in chosen],
+                [r.width for r in chosen],
+                marker=marker,
+                label=f"limited by {limit}",
+                zorder=2,
+            )
     _dress(ax, "rows", "width of the set, upper - lower")
     _legend(ax)
     return ax
 
 
-# parts ----------------------------------------------------------------------------------------------------------------
+# parts --------------------------------------------------------------------------------------------
 
 
 def _rounds(run: Run) -> np.ndarray:
@@ -299,7 +387,9 @@ def _constraint(run: Run, constraint: str | int) -> int:
     if isinstance(constraint, int) and 0 <= constraint < len(names):
         _require(run, bool(len(run)), "this picture needs at least one round")
         return constraint
-    raise SettingError(f"there is no constraint {constraint!r}; the constraints are {list(names) or 'none'}")
+    raise SettingError(
+        f"there is no constraint {constraint!r}; the constraints are {list(names) or 'none'}"
+    )
 
 
 def _require(run: Run, ok: bool, why: str) -> None:
@@ -320,9 +410,14 @@ def _legend(ax: Any, columns: int = 1) -> None:
     names = ax.get_legend_handles_labels()[1]
     columns = max(columns, min(2, len(names))) if len(names) < 5 or max(map(len, names)) > 16 else 3
     ax.legend(
-        frameon=False, ncols=columns, loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=_small(ax),
-        columnspacing=1.2, handlelength=1.6,
-    )  # fmt: skip
+        frameon=False,
+        ncols=columns,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        fontsize=_small(ax),
+        columnspacing=1.2,
+        handlelength=1.6,
+    )
 
 
 def _small(ax: Any) -> float:
@@ -331,7 +426,9 @@ def _small(ax: Any) -> float:
 
 
 def _colour(run: Run, k: int) -> Any:
-    """The colour of an action: grey for the safe one; an ordered scale where there are more actions than colours."""
+    """The colour of an action: grey for the safe one; an ordered scale where there are more
+    actions than colours.
+    """
     safe = run.problem.safe_action
     if k == safe:
         return SAFE
@@ -345,12 +442,18 @@ def _colour(run: Run, k: int) -> Any:
     return colormaps["viridis"](others.index(k) / (len(others) - 1))
 
 
-def _stretches(values: np.ndarray, *sums: Callable[[np.ndarray], float]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Last rounds of consecutive stretches of equal length, and each sum of what is known in them."""
+def _stretches(
+    values: np.ndarray, *sums: Callable[[np.ndarray], float]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Last rounds of consecutive stretches of equal length, and each sum of what is known in
+    them.
+    """
     parts = np.array_split(np.arange(len(values)), min(len(values), STRETCHES))
     known = [(part[-1] + 1, values[part][np.isfinite(values[part])]) for part in parts]
     known = [(end, part) for end, part in known if len(part)]
-    return np.array([end for end, _ in known]), [np.array([total(part) for _, part in known]) for total in sums]
+    return np.array([end for end, _ in known]), [
+        np.array([total(part) for _, part in known]) for total in sums
+    ]
 
 
 def _quantile(level: float) -> Callable[[np.ndarray], float]:
@@ -367,16 +470,27 @@ def _running_median(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _groups(column: np.ndarray) -> tuple[np.ndarray, list[float], list[str]]:
-    """Each round's group, and where ticks go with their labels: at the values, or at the edges of ranges."""
+    """Each round's group, and where ticks go with their labels: at the values, or at the edges
+    of ranges.
+    """
     distinct = np.unique(column)
     if len(distinct) <= BINS:
-        return np.searchsorted(distinct, column), list(map(float, range(len(distinct)))), [f"{v:.3g}" for v in distinct]
+        return (
+            np.searchsorted(distinct, column),
+            list(map(float, range(len(distinct)))),
+            [f"{v:.3g}" for v in distinct],
+        )
     edges = np.unique(np.quantile(column, np.linspace(0, 1, BINS // 2 + 1)))
     group = np.clip(np.searchsorted(edges, column, side="right") - 1, 0, len(edges) - 2)
-    kept, group = np.unique(group, return_inverse=True)  # ties can leave a range empty: it joins the one before it
+    # ties can leave a range empty: it joins the one before it
+    kept, group = np.unique(group, return_inverse=True)
     edges = np.append(edges[kept], edges[-1])
     digits = max(0, 1 - int(np.floor(np.log10(edges[-1] - edges[0]))))
-    return group, [i - 0.5 for i in range(len(edges))], [f"{round(edge, digits) + 0.0:.{digits}f}" for edge in edges]
+    return (
+        group,
+        [i - 0.5 for i in range(len(edges))],
+        [f"{round(edge, digits) + 0.0:.{digits}f}" for edge in edges],
+    )
 
 
 def _spread(column: np.ndarray, policy: np.ndarray) -> float:
@@ -385,7 +499,12 @@ def _spread(column: np.ndarray, policy: np.ndarray) -> float:
     if group.max() == 0:
         return -1.0
     mean = policy.mean(axis=0)
-    return float(sum((group == g).mean() * ((policy[group == g].mean(axis=0) - mean) ** 2).sum() for g in np.unique(group)))
+    return float(
+        sum(
+            (group == g).mean() * ((policy[group == g].mean(axis=0) - mean) ** 2).sum()
+            for g in np.unique(group)
+        )
+    )
 
 
 def _short(reference: Reference) -> str:

@@ -1,6 +1,8 @@
-"""Runs against a world: the loop of ask and tell, with a progress bar, interrupts that wait, and a record of the truth.
+"""Runs against a world: the loop of ask and tell, with a progress bar, interrupts that wait, and a
+record of the truth.
 
-An environment is any object with the methods of `Environment`. Axis letters: T rounds, K actions, J constraints.
+An environment is any object with the methods of `Environment`. Axis letters: T rounds, K actions, J
+constraints.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ __all__ = [
     "draw_members",
     "recover",
     "simulate",
-]  # fmt: skip
+]
 
-CONTEXTS, OUTCOMES = 7, 8  # streams of the world's seed: agents that act differently still meet the same contexts
+# streams of the world's seed: agents that act differently still meet the same contexts
+CONTEXTS, OUTCOMES = 7, 8
 
 
 class Environment(Protocol):
@@ -54,7 +57,9 @@ class Environment(Protocol):
         ...
 
     def costs(self, x: np.ndarray) -> np.ndarray | None:
-        """The true value of every constraint and action, (J, K); None or NaN where it is not known."""
+        """The true value of every constraint and action, (J, K); None or NaN where it is not
+        known.
+        """
         ...
 
 
@@ -85,7 +90,12 @@ class FixedPolicy:
 
     def ask(self, x: Any) -> FixedDecision:
         policy = np.asarray(self._policy(np.asarray(x, float)), float)
-        action = int(min(np.searchsorted(np.cumsum(policy), self._rng.random(), side="right"), np.flatnonzero(policy)[-1]))
+        action = int(
+            min(
+                np.searchsorted(np.cumsum(policy), self._rng.random(), side="right"),
+                np.flatnonzero(policy)[-1],
+            )
+        )
         self._asked += 1
         return FixedDecision(self._asked - 1, action, policy)
 
@@ -93,9 +103,17 @@ class FixedPolicy:
         """Nothing is learned."""
 
 
-def constrained_best(problem: Problem, utilities: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, float]:
+def constrained_best(
+    problem: Problem, utilities: np.ndarray, costs: np.ndarray
+) -> tuple[np.ndarray, float]:
     """The best policy that keeps every limit when the truth is known, and its utility."""
-    policy = select_policy(utilities, costs, problem.limits, safe_action=problem.safe_action, every_draw=problem.every_draw)
+    policy = select_policy(
+        utilities,
+        costs,
+        problem.limits,
+        safe_action=problem.safe_action,
+        every_draw=problem.every_draw,
+    )
     return policy, float(policy @ utilities)
 
 
@@ -118,11 +136,13 @@ def simulate(
     seed
         Of the world; the agent has its own. The same seed gives the same contexts to every agent.
     progress
-        Show a bar with the running utility, the worst-case cost against its limit, and the share of the safe action.
+        Show a bar with the running utility, the worst-case cost against its limit, and the share of
+        the safe action.
     run
-        An earlier run to go on with, together with the agent and environment it was made with (`catch_up` brings a new
-        environment to where the run ended). Ctrl-C ends after the round at hand, and the run returned says ``interrupted``;
-        a second Ctrl-C stops at once, and `run`, if it was given, holds the rounds that were complete.
+        An earlier run to go on with, together with the agent and environment it was made with
+        (`catch_up` brings a new environment to where the run ended). Ctrl-C ends after the round at
+        hand, and the run returned says ``interrupted``; a second Ctrl-C stops at once, and `run`,
+        if it was given, holds the rounds that were complete.
     """
     if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 0:
         raise SettingError(f"rounds must be a whole number of at least 0, got {rounds!r}")
@@ -137,16 +157,24 @@ def simulate(
         for i in range(rounds):
             x = np.asarray(environment.context(streams["contexts"]), float)
             if x.ndim != 1:
-                raise ShapeError(f"environment.context must return one context (dx,), got shape {x.shape}")
+                raise ShapeError(
+                    f"environment.context must return one context (dx,), got shape {x.shape}"
+                )
             decision = _asked(agent, x, run)
             y, z = environment.outcome(x, decision.action, streams["outcomes"])
             agent.tell(decision.id, y, z)
             certificate = getattr(decision, "certificate", None)
             new = observed_round(
-                getattr(agent, "problem", problem), environment, x, decision.action, decision.policy, y, z,
+                getattr(agent, "problem", problem),
+                environment,
+                x,
+                decision.action,
+                decision.policy,
+                y,
+                z,
                 None if certificate is None else certificate.to_dict(),
                 agent.explain(decision) if hasattr(agent, "explain") else None,
-            )  # fmt: skip
+            )
             run.rounds.append(new)
             run.environment_state = {name: rng.bit_generator.state for name, rng in streams.items()}
             bar.update(new, problem.safe_action)
@@ -157,8 +185,10 @@ def simulate(
 
 
 def _asked(agent: Any, x: np.ndarray, run: Run) -> Any:
-    """Ask. Where a declaration was refuted, the run notes it under ``meta["refuted"]`` and goes on without its guarantee, as if
-    somebody had acknowledged it: a simulation is there to show what would happen."""
+    """Ask. Where a declaration was refuted, the run notes it under ``meta["refuted"]`` and goes
+    on without its guarantee, as if somebody had acknowledged it: a simulation is there to show
+    what would happen.
+    """
     while True:
         try:
             return agent.ask(x)
@@ -172,9 +202,11 @@ def _asked(agent: Any, x: np.ndarray, run: Run) -> Any:
 
 
 def catch_up(environment: Environment, run: Run) -> None:
-    """Bring a new environment to where a saved run ended, by drawing the run's contexts and outcomes again.
+    """Bring a new environment to where a saved run ended, by drawing the run's contexts and
+    outcomes again.
 
-    Raises `RunFileError` if the environment does not draw what the run has: it or its script has changed.
+    Raises `RunFileError` if the environment does not draw what the run has: it or its script has
+    changed.
     """
     streams = _streams(run.seed)
     for i, r in enumerate(run.rounds):
@@ -183,16 +215,20 @@ def catch_up(environment: Environment, run: Run) -> None:
 
 
 def recover(agent: Any, environment: Environment, run: Run) -> int:
-    """Bring a new environment, and the run, to where a resumed agent's journal ends; returns the rounds that were added.
+    """Bring a new environment, and the run, to where a resumed agent's journal ends; returns the
+    rounds that were added.
 
-    A process that was killed leaves a journal that knows more than the saved run. Its decisions are taken over with their
-    certificates (cost bounds of actions and estimates are not in a journal, and stay unknown for them). A decision that was
-    never told its outcome is told now what the environment draws for it.
+    A process that was killed leaves a journal that knows more than the saved run. Its decisions are
+    taken over with their certificates (cost bounds of actions and estimates are not in a journal,
+    and stay unknown for them). A decision that was never told its outcome is told now what the
+    environment draws for it.
     """
     streams, known = _streams(run.seed), len(run)
     decisions = [record.payload for record in agent.journal.records("decision")]
     if len(decisions) < known:
-        raise RunFileError(f"the run has {known} rounds, its journal {len(decisions)}: they do not belong together")
+        raise RunFileError(
+            f"the run has {known} rounds, its journal {len(decisions)}: they do not belong together"
+        )
     open_ids = set(agent.open_decisions)
     for i, past in enumerate(decisions):
         x, action = np.asarray(past["x"], float), int(past["action"])
@@ -200,27 +236,43 @@ def recover(agent: Any, environment: Environment, run: Run) -> int:
         if i in open_ids:
             agent.tell(i, y, z)
         if i >= known:
-            new = observed_round(agent.problem, environment, x, action, past["policy"], y, z, plain(past["certificate"]))
+            new = observed_round(
+                agent.problem,
+                environment,
+                x,
+                action,
+                past["policy"],
+                y,
+                z,
+                plain(past["certificate"]),
+            )
             run.rounds.append(new)
     run.environment_state = {name: rng.bit_generator.state for name, rng in streams.items()}
     return len(run) - known
 
 
 def _draw_again(
-    environment: Environment, streams: dict[str, np.random.Generator], i: int, x: np.ndarray, action: int
+    environment: Environment,
+    streams: dict[str, np.random.Generator],
+    i: int,
+    x: np.ndarray,
+    action: int,
 ) -> tuple[Any, Any]:
     drawn = np.asarray(environment.context(streams["contexts"]), float)
     if not np.array_equal(drawn, x):
         raise RunFileError(
-            f"the environment's context of round {i} is {drawn}, the run has {x}: this is another environment or seed"
+            f"the environment's context of round {i} is {drawn}, the run has {x}: this is another "
+            "environment or seed"
         )
     return environment.outcome(drawn, action, streams["outcomes"])
 
 
 def draw_members(agent: Any, n: int = 128, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
-    """Members of an agent's confidence sets, outcome -> site -> (M, ...): to look at, an inner picture and never a bound.
+    """Members of an agent's confidence sets, outcome -> site -> (M, ...): to look at, an inner
+    picture and never a bound.
 
-    A finite class gives the numbers of its plausible members under the site name ``member``. Empty for agents without sets.
+    A finite class gives the numbers of its plausible members under the site name ``member``. Empty
+    for agents without sets.
     """
     from gedppl.learning import ConfidenceSet
 
@@ -231,12 +283,18 @@ def draw_members(agent: Any, n: int = 128, seed: int = 0) -> dict[str, dict[str,
         if members and isinstance(members[0], int):
             drawn[name] = {"member": np.array(members)}
         elif members:
-            drawn[name] = {str(site): np.stack([np.asarray(m[site], float) for m in members]) for site in members[0]}
+            drawn[name] = {
+                str(site): np.stack([np.asarray(m[site], float) for m in members])
+                for site in members[0]
+            }
     return drawn
 
 
 def _streams(seed: int) -> dict[str, np.random.Generator]:
-    return {"contexts": np.random.default_rng([seed, CONTEXTS]), "outcomes": np.random.default_rng([seed, OUTCOMES])}
+    return {
+        "contexts": np.random.default_rng([seed, CONTEXTS]),
+        "outcomes": np.random.default_rng([seed, OUTCOMES]),
+    }
 
 
 def observed_round(
@@ -250,7 +308,9 @@ def observed_round(
     certificate: dict[str, Any] | None = None,
     terms: Any = None,
 ) -> Round:
-    """Everything there is to record of one round. `terms` are the agent's `Explanation`, if it has one."""
+    """Everything there is to record of one round. `terms` are the agent's `Explanation`, if it
+    has one.
+    """
     J, K = len(problem.constraints), problem.n_actions
     utilities = _truth(environment, "utilities", x, (K,))
     costs = _truth(environment, "costs", x, (J, K))
@@ -283,7 +343,9 @@ def observed_round(
     )
 
 
-def _truth(environment: Environment, name: str, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _truth(
+    environment: Environment, name: str, x: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
     method = getattr(environment, name, None)
     values = None if method is None else method(x)
     if values is None:
@@ -302,7 +364,8 @@ class _Progress:
         if shown:
             from tqdm import tqdm
 
-            short = "{n_fmt}/{total_fmt} |{bar:12}| {elapsed}<{remaining}{postfix}"  # fits into 80 columns
+            # fits into 80 columns
+            short = "{n_fmt}/{total_fmt} |{bar:12}| {elapsed}<{remaining}{postfix}"
             self._bar = tqdm(total=rounds, dynamic_ncols=True, bar_format=short)
         self._n, self._utility, self._safe = 0, 0.0, 0
 
@@ -317,7 +380,11 @@ class _Progress:
         if self._bar is None:
             return
         self._n += 1
-        value = float(r.policy @ np.nan_to_num(r.utilities)) if np.isfinite(r.utilities).all() else _number(r.y)
+        value = (
+            float(r.policy @ np.nan_to_num(r.utilities))
+            if np.isfinite(r.utilities).all()
+            else _number(r.y)
+        )
         self._utility += value
         self._safe += r.action == safe_action
         shown = {"utility": f"{self._utility / self._n:.3f}"}
@@ -338,7 +405,9 @@ def _number(y: Any) -> float:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[list[int]]:
-    """Collect Ctrl-C instead of raising it; a second one raises as usual. Only the main thread receives signals."""
+    """Collect Ctrl-C instead of raising it; a second one raises as usual. Only the main thread
+    receives signals.
+    """
     interrupted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield interrupted

@@ -18,18 +18,26 @@ FOLDS = 5
 
 
 def folds_of(x: np.ndarray) -> np.ndarray:
-    """A fold for every row of x (n, dx). Equal rows share one, so that a cross-fitted value is a function of x."""
+    """A fold for every row of x (n, dx). Equal rows share one, so that a cross-fitted value is a
+    function of x.
+    """
     _, group = np.unique(x, axis=0, return_inverse=True)
     group = group.ravel()
     return np.random.default_rng(0).integers(FOLDS, size=group.max() + 1)[group]
 
 
 def cross_fit(
-    fold: np.ndarray, features: np.ndarray, y: np.ndarray, family: str, at: Sequence[np.ndarray] | None = None
+    fold: np.ndarray,
+    features: np.ndarray,
+    y: np.ndarray,
+    family: str,
+    at: Sequence[np.ndarray] | None = None,
 ) -> np.ndarray:
-    """E[y | features] for every row from a fit without its fold: (n,), or (n, K) at the K feature tables in `at`.
+    """E[y | features] for every row from a fit without its fold: (n,), or (n, K) at the K feature
+    tables in `at`.
 
-    family "logistic" (y in [0, 1], fractions allowed) or "poisson" (y >= 0); only the mean must be right, not the noise.
+    family "logistic" (y in [0, 1], fractions allowed) or "poisson" (y >= 0); only the mean must be
+    right, not the noise.
     """
     places = [features] if at is None else at
     out = np.zeros((len(features), len(places)))
@@ -41,7 +49,9 @@ def cross_fit(
 
 
 def regression(features: np.ndarray, y: np.ndarray, family: str, ridge: float = 1.0) -> np.ndarray:
-    """Maximum likelihood by Newton's method, (D,), with a ridge of one pseudo-row so that rare columns stay finite."""
+    """Maximum likelihood by Newton's method, (D,), with a ridge of one pseudo-row so that rare
+    columns stay finite.
+    """
     w = np.zeros(features.shape[1])
     for _ in range(50):
         mean = MEAN[family](features @ w)

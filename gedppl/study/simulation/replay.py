@@ -1,4 +1,5 @@
-"""Replay of full-information data: every row knows the outcome of every action, so any decision can be told its own.
+"""Replay of full-information data: every row knows the outcome of every action, so any decision can
+be told its own.
 
 Axis letters: n rows, K actions, J constraints.
 """
@@ -17,24 +18,28 @@ from gedppl.problem import UTILITY
 class Replay:
     """An environment that goes once through a table, in random order.
 
-    The agent meets the rows one by one and is told the outcome of the action it played (bandit feedback), or what
-    `reveals` lets it see. No row is used twice: an agent that met the same patient again would look better than it is.
+    The agent meets the rows one by one and is told the outcome of the action it played (bandit
+    feedback), or what `reveals` lets it see. No row is used twice: an agent that met the same
+    patient again would look better than it is.
 
     Parameters
     ----------
     x
         Contexts, (n, dx).
     y
-        The utility's outcome of every action, (n, K); or (n,), if it is the same whatever the action (the right dose, the
-        demand), which is then told as it is.
+        The utility's outcome of every action, (n, K); or (n,), if it is the same whatever the
+        action (the right dose, the demand), which is then told as it is.
     z
-        Outcomes of constraints that have one of their own, in the same form: an array, or ``{name: array}``.
+        Outcomes of constraints that have one of their own, in the same form: an array, or ``{name:
+        array}``.
     utilities, costs
-        True values (n, K) and (n, J, K) from a reference model, to measure regret and feasibility with. Without them both
-        are unknown: outcomes are not expectations, and an oracle that sees outcomes is no fair comparison. The reference
-        should be cross-fitted, so that no row is judged by a model that was fitted to it.
+        True values (n, K) and (n, J, K) from a reference model, to measure regret and feasibility
+        with. Without them both are unknown: outcomes are not expectations, and an oracle that sees
+        outcomes is no fair comparison. The reference should be cross-fitted, so that no row is
+        judged by a model that was fitted to it.
     reveals
-        The problem's ``reveals``, boolean (K, K): outcomes are then told as (K,) with NaN for what stays hidden.
+        The problem's ``reveals``, boolean (K, K): outcomes are then told as (K,) with NaN for what
+        stays hidden.
     shuffle
         False keeps the order of the table. True (default) shuffles it with the world's seed.
 
@@ -74,7 +79,9 @@ class Replay:
         if self.reveals is not None:
             widths |= set(self.reveals.shape)
         if len(widths) > 1:
-            raise ShapeError(f"y, z and reveals must speak of the same number of actions K, got {sorted(widths)}")
+            raise ShapeError(
+                f"y, z and reveals must speak of the same number of actions K, got {sorted(widths)}"
+            )
         self._utilities = None if utilities is None else np.array(utilities, float)
         self._costs = None if costs is None else np.array(costs, float)
         if self._utilities is not None and (self._utilities.ndim != 2 or len(self._utilities) != n):
@@ -83,7 +90,9 @@ class Replay:
             if self._costs.ndim == 2:  # one constraint
                 self._costs = self._costs[:, None]
             if self._costs.ndim != 3 or len(self._costs) != n:
-                raise ShapeError(f"costs must be (n, K) or (n, J, K) with n = {n}, got {self._costs.shape}")
+                raise ShapeError(
+                    f"costs must be (n, K) or (n, J, K) with n = {n}, got {self._costs.shape}"
+                )
         self._shuffle = shuffle
         self._order: np.ndarray | None = None
         self._used = 0
@@ -111,7 +120,9 @@ class Replay:
         if self._order is None:
             self._order = rng.permutation(len(self)) if self._shuffle else np.arange(len(self))
         if not self.rows_left:
-            raise ReplayExhaustedError(f"all {len(self)} rows of the replay were used; ask for at most {len(self)} rounds")
+            raise ReplayExhaustedError(
+                f"all {len(self)} rows of the replay were used; ask for at most {len(self)} rounds"
+            )
         self._used += 1
         return self.x[self.row].copy()
 
@@ -136,7 +147,9 @@ class Replay:
         if self._used and self.x[self.row].tobytes() == key:
             return self.row
         if key not in self._rows_of:
-            raise DataError(f"no row of the replay has the context {x}; a replay knows its own contexts only")
+            raise DataError(
+                f"no row of the replay has the context {x}; a replay knows its own contexts only"
+            )
         return self._rows_of[key][0]
 
     def _told(self, row: np.ndarray, action: int) -> Any:
@@ -150,7 +163,12 @@ class Replay:
 def _table(name: str, values: Any, n: int) -> np.ndarray:
     table = np.array(values, float)
     if table.ndim not in (1, 2) or len(table) != n:
-        raise ShapeError(f"outcomes of {name!r} must be (n,) or (n, K) with n = {n}, got {table.shape}")
+        raise ShapeError(
+            f"outcomes of {name!r} must be (n,) or (n, K) with n = {n}, got {table.shape}"
+        )
     if not np.isfinite(table).all():
-        raise NotFiniteError(f"outcomes of {name!r} must be finite for every row and action: a replay needs full information")
+        raise NotFiniteError(
+            f"outcomes of {name!r} must be finite for every row and action: a "
+            "replay needs full information"
+        )
     return table

@@ -1,16 +1,20 @@
-"""The generalized eluder dimension: how many decisions can still surprise a class that agrees on everything seen so far.
+"""The generalized eluder dimension: how many decisions can still surprise a class that agrees on
+everything seen so far.
 
-A class is given by an array d2 (P, n): squared divergences of P pairs of members at n points (x, a). With a threshold e, a
-point z is e-independent of a set S when some pair agrees on S and not at z,
+A class is given by an array d2 (P, n): squared divergences of P pairs of members at n points (x,
+a). With a threshold e, a point z is e-independent of a set S when some pair agrees on S and not at
+z,
 
     sum_{i in S} d2[p, i] <= e < d2[p, z],
 
-and dim(eps) is the longest chain of points, each e-independent of those before it, for one e >= eps^2. Points never repeat in
-a chain and a pair serves only once, so dim <= min(n, P). (Hu, Simchi-Levi and Azizan, "Constrained Contextual Online
-Decision Making", definition of the generalized eluder dimension, after Russo and Van Roy.)
+and dim(eps) is the longest chain of points, each e-independent of those before it, for one e >=
+eps^2. Points never repeat in a chain and a pair serves only once, so dim <= min(n, P). (Hu,
+Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making", definition of the
+generalized eluder dimension, after Russo and Van Roy.)
 
-The algorithm never uses it; it says how hard a class is to learn safely. `class_divergences` makes the array from a class,
-`bounds` holds the theorems' upper bounds and `lemmas` what follows from a dimension. Axis letters: P pairs, n points, M members.
+The algorithm never uses it; it says how hard a class is to learn safely. `class_divergences` makes
+the array from a class, `bounds` holds the theorems' upper bounds and `lemmas` what follows from a
+dimension. Axis letters: P pairs, n points, M members.
 """
 
 from __future__ import annotations
@@ -51,8 +55,9 @@ def dimension(d2: Any, eps: float, method: str = "auto", *, seed: int = 0) -> in
     d2
         (P, n) squared divergences of P pairs of members at n points.
     method
-        ``"exact"`` searches the whole lattice of subsets (a few points only); ``"greedy"`` returns the length of a chain that
-        was found, a certified lower bound; ``"auto"`` is exact up to 12 points.
+        ``"exact"`` searches the whole lattice of subsets (a few points only); ``"greedy"`` returns
+        the length of a chain that was found, a certified lower bound; ``"auto"`` is exact up to 12
+        points.
 
     Examples
     --------
@@ -78,7 +83,8 @@ def longest_chain(d2: Any, eps: float, method: str = "auto", *, seed: int = 0) -
     useful = int((array > eps**2).any(axis=0).sum())
     if method == "exact" and useful > MOST_EXACT_POINTS:
         raise SettingError(
-            f'method="exact" visits 2^n subsets; {useful} points are too many (at most {MOST_EXACT_POINTS}): use "greedy"'
+            f'method="exact" visits 2^n subsets; {useful} points are too many (at most '
+            f'{MOST_EXACT_POINTS}): use "greedy"'
         )
     if method == "exact" or (method == "auto" and useful <= EXACT_POINTS):
         return exact(array, eps**2)
@@ -86,7 +92,9 @@ def longest_chain(d2: Any, eps: float, method: str = "auto", *, seed: int = 0) -
 
 
 def profile(d2: Any, eps: Any, method: str = "auto", *, seed: int = 0) -> np.ndarray:
-    """The dimension at each scale of `eps`, made non-increasing: a chain found at a larger eps also serves a smaller one."""
+    """The dimension at each scale of `eps`, made non-increasing: a chain found at a larger eps
+    also serves a smaller one.
+    """
     scales = np.asarray(eps, float)
     found = np.array([dimension(d2, float(e), method, seed=seed) for e in scales])
     order = np.argsort(-scales, kind="stable")
@@ -95,9 +103,11 @@ def profile(d2: Any, eps: Any, method: str = "auto", *, seed: int = 0) -> np.nda
 
 
 def upper_bound(d2: Any, eps: float) -> int:
-    """The number of points, or of pairs, whichever is smaller, at which some divergence exceeds eps: dim(eps) is no larger.
+    """The number of points, or of pairs, whichever is smaller, at which some divergence exceeds
+    eps: dim(eps) is no larger.
 
-    Once a pair has served as the witness of a point its sum is above the threshold, and it can serve no more.
+    Once a pair has served as the witness of a point its sum is above the threshold, and it can
+    serve no more.
 
     >>> upper_bound([[1.0, 1.0, 0.0]], eps=0.5)
     1
@@ -118,10 +128,12 @@ def class_dimension(
     seed: int = 0,
     method: str = "auto",
 ) -> Any:
-    """The dimension of a class at the points x (n, dx), a (n,): a number, or an array where `eps` is one.
+    """The dimension of a class at the points x (n, dx), a (n,): a number, or an array where `eps`
+    is one.
 
-    A finite class is taken whole, a parametric one by `members` or by `n_members` draws from its prior: then, and beyond
-    12 points, the result is a lower bound. See `class_divergences` for the arguments.
+    A finite class is taken whole, a parametric one by `members` or by `n_members` draws from its
+    prior: then, and beyond 12 points, the result is a lower bound. See `class_divergences` for the
+    arguments.
     """
     d2 = class_divergences(cls, x, a, divergence, members, n_members=n_members, seed=seed)
     if np.ndim(eps) == 0:
@@ -130,7 +142,9 @@ def class_dimension(
 
 
 def is_dependent(d2: Any, point: int, before: Any, eps: float) -> bool:
-    """Whether `point` is eps-dependent on the points `before`: every pair that agrees on them agrees there too."""
+    """Whether `point` is eps-dependent on the points `before`: every pair that agrees on them
+    agrees there too.
+    """
     array = _checked(d2)
     used = array[:, np.asarray(before, int)].sum(axis=1) if len(before) else np.zeros(len(array))
     return not bool(np.any((used <= eps**2) & (array[:, point] > eps**2)))
@@ -143,5 +157,7 @@ def _checked(d2: Any) -> np.ndarray:
     if not np.isfinite(array).all():
         raise NotFiniteError(f"d2 must be finite, got {array[~np.isfinite(array)][0]}")
     if (array < 0).any():
-        raise SettingError(f"d2 holds squared divergences and cannot be negative, got {array.min()}")
+        raise SettingError(
+            f"d2 holds squared divergences and cannot be negative, got {array.min()}"
+        )
     return array

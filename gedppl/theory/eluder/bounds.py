@@ -1,16 +1,17 @@
 """Upper bounds on the generalized eluder dimension, each beside the one the paper prints.
 
-All rest on one device. If each point of a chain multiplies a determinant (or a largest eigenvalue) by x > 1, while k points
-can raise it by a factor of at most 1 + beta k, then the chain has at most
+All rest on one device. If each point of a chain multiplies a determinant (or a largest eigenvalue)
+by x > 1, while k points can raise it by a factor of at most 1 + beta k, then the chain has at most
 
     B(x, beta) = max{B : x^B <= 1 + beta B}
 
-points, times d for a determinant in d dimensions. Under Hellinger distance the squares H^2 = 1 - exp(-q) are not additive,
-but -log(1 - h) is superadditive: with u = log(1 / (1 - eps^2)), sum H^2 <= eps^2 implies sum q <= u, and H^2 > eps^2 implies
-q > u, so a chain in H is a chain in sqrt(q) at scale sqrt(u). No constant has to pay for the curvature of 1 - exp(-q).
+points, times d for a determinant in d dimensions. Under Hellinger distance the squares H^2 = 1 -
+exp(-q) are not additive, but -log(1 - h) is superadditive: with u = log(1 / (1 - eps^2)), sum H^2
+<= eps^2 implies sum q <= u, and H^2 > eps^2 implies q > u, so a chain in H is a chain in sqrt(q) at
+scale sqrt(u). No constant has to pay for the curvature of 1 - exp(-q).
 
-Reference: Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified Framework", section on
-bounding the generalized eluder dimension ("the paper").
+Reference: Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+Framework", section on bounding the generalized eluder dimension ("the paper").
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Bound:
     """An upper bound on the dimension, and what became of the printed one."""
 
     theorem: str
-    value: float  # the corrected bound; the dimension is a whole number, so `dimension` is its floor
+    # the corrected bound; the dimension is a whole number, so `dimension` is its floor
+    value: float
     closed_form: float  # a weaker bound that needs no root finding
     printed: float | None  # the paper's formula, None where it leaves a constant open
     printed_ok: bool  # whether the printed number may be relied on here
@@ -46,7 +48,8 @@ class Bound:
         printed = "not a number" if self.printed is None else f"{self.printed:.4g}"
         verdict = "may be used" if self.printed_ok else "must not be used"
         return (
-            f"{self.theorem}: dimension <= {self.dimension} (closed form {self.closed_form:.4g}; printed {printed}, which "
+            f"{self.theorem}: dimension <= {self.dimension} (closed form {self.closed_form:.4g}; "
+            f"printed {printed}, which "
             f"{verdict}: {self.remark})"
         )
 
@@ -69,7 +72,8 @@ def longest(x: float, beta: float) -> float:
         return B * rate - math.log1p(beta * B)
 
     high = longest_closed_form(x, beta) + 1.0
-    low = (math.log(beta) - math.log(rate)) / rate  # where 1 + beta B - x^B is largest or before: excess < 0 there
+    # where 1 + beta B - x^B is largest or before: excess < 0 there
+    low = (math.log(beta) - math.log(rate)) / rate
     while excess(low) >= 0:
         low *= 0.5
     return float(brentq(excess, low, high, xtol=1e-12, rtol=1e-14))
@@ -82,7 +86,9 @@ def longest_closed_form(x: float, beta: float) -> float:
 
 
 def _best(growth: Callable[[float], float], beta: Callable[[float], float]) -> float:
-    """min over s > 0 of B(growth(s), beta(s)): every s gives a bound, so a coarse search loses tightness only."""
+    """min over s > 0 of B(growth(s), beta(s)): every s gives a bound, so a coarse search loses
+    tightness only.
+    """
 
     def value(log_s: float) -> float:
         s = math.exp(log_s)
@@ -90,7 +96,9 @@ def _best(growth: Callable[[float], float], beta: Callable[[float], float]) -> f
 
     grid = [0.25 * i for i in range(-40, 25)]
     centre = min(grid, key=value)
-    fine = minimize_scalar(value, bounds=(centre - 0.25, centre + 0.25), method="bounded", options={"xatol": 1e-4})
+    fine = minimize_scalar(
+        value, bounds=(centre - 0.25, centre + 0.25), method="bounded", options={"xatol": 1e-4}
+    )
     return min(float(fine.fun), value(centre), value(0.0))
 
 
@@ -106,17 +114,23 @@ def finite(n_contexts: int, n_actions: int, n_members: int | None = None) -> Bou
     points = n_contexts * n_actions
     pairs = math.inf if n_members is None else n_members * (n_members - 1) / 2
     value = float(min(points, pairs))
-    return Bound("finite contexts and actions", value, value, float(points), True, "right as printed")
+    return Bound(
+        "finite contexts and actions", value, value, float(points), True, "right as printed"
+    )
 
 
-def linear_l2(d: int, theta_norm: float, feature_norm: float, eps: float, alpha: float | None = None) -> Bound:
-    """Densities theta'phi_{x,a}(y) under L2: |theta| <= R, |phi| <= S, second moments m_{x,a} = integral of phi phi'.
+def linear_l2(
+    d: int, theta_norm: float, feature_norm: float, eps: float, alpha: float | None = None
+) -> Bound:
+    """Densities theta'phi_{x,a}(y) under L2: |theta| <= R, |phi| <= S, second moments m_{x,a} =
+    integral of phi phi'.
 
     Without any condition on m, for every s > 0 (regularise with lambda = s eps^2 / 4R^2):
 
         dim <= d B((2 + s)/(1 + s), 4 R^2 S^2 / (s eps^2)).
 
-    With condition numbers at most 1/alpha < 2, also  dim <= B(alpha (2 + s)/(1 + s), 4 R^2 S^2 / (s eps^2)), free of d.
+    With condition numbers at most 1/alpha < 2, also  dim <= B(alpha (2 + s)/(1 + s), 4 R^2 S^2 / (s
+    eps^2)), free of d.
 
     Parameters
     ----------
@@ -125,7 +139,8 @@ def linear_l2(d: int, theta_norm: float, feature_norm: float, eps: float, alpha:
 
     Notes
     -----
-    The printed bound holds for 1/2 < alpha < 1 but grows without limit as alpha -> 1, the best case.
+    The printed bound holds for 1/2 < alpha < 1 but grows without limit as alpha -> 1, the best
+    case.
 
     >>> linear_l2(3, 1.0, 1.0, 0.05, alpha=1.0).dimension
     19
@@ -149,22 +164,29 @@ def linear_l2(d: int, theta_norm: float, feature_norm: float, eps: float, alpha:
     return Bound("linear densities under L2", value, min(closed, printed), printed, True, remark)
 
 
-def gaussian_linear(d: int, theta_norm: float, feature_norm: float, scale: float, eps: float) -> Bound:
-    """Normal(theta'phi_{x,a}, scale^2) with known scale under Hellinger distance: |theta| <= S, |phi| <= F.
+def gaussian_linear(
+    d: int, theta_norm: float, feature_norm: float, scale: float, eps: float
+) -> Bound:
+    """Normal(theta'phi_{x,a}, scale^2) with known scale under Hellinger distance: |theta| <= S,
+    |phi| <= F.
 
     With u = log(1 / (1 - eps^2)), for every s > 0:
 
         dim <= d B((2 + s)/(1 + s), 4 S^2 F^2 / (8 s scale^2 u));        0 for eps >= 1.
 
-    The scale enters inside a logarithm only. The paper prints C(scale, d) log(1 + 4/eps^2) and leaves C open. Its proof,
-    with the gaps filled by c q <= 1 - exp(-q) <= q, makes C of the order of 1 / scale^2: that is `gaussian_from_proof`.
+    The scale enters inside a logarithm only. The paper prints C(scale, d) log(1 + 4/eps^2) and
+    leaves C open. Its proof, with the gaps filled by c q <= 1 - exp(-q) <= q, makes C of the order
+    of 1 / scale^2: that is `gaussian_from_proof`.
 
     >>> gaussian_linear(1, 1.0, 1.0, scale=0.1, eps=0.3).dimension
     17
     """
     _positive(d=d, theta_norm=theta_norm, feature_norm=feature_norm, scale=scale, eps=eps)
     theorem = "Gaussian, linear mean, known scale, under Hellinger distance"
-    remark = "the constant C(scale, d) is not given; what the proof gives has a factor of the order of 1 / scale^2"
+    remark = (
+        "the constant C(scale, d) is not given; what the proof gives has a factor of the "
+        "order of 1 / scale^2"
+    )
     if eps >= 1:
         return Bound(theorem, 0.0, 0.0, None, False, remark)
     ratio = 4 * theta_norm**2 * feature_norm**2 / (8 * scale**2 * -math.log1p(-(eps**2)))
@@ -172,10 +194,14 @@ def gaussian_linear(d: int, theta_norm: float, feature_norm: float, scale: float
     return Bound(theorem, value, d * longest_closed_form(1.5, ratio), None, False, remark)
 
 
-def gaussian_from_proof(d: int, theta_norm: float, feature_norm: float, scale: float, eps: float) -> float:
-    """What the paper's own argument for the Gaussian class gives: d x/(x-1) e/(e-1) (...), x = 1 + c/2, c = (1 - e^-q)/q.
+def gaussian_from_proof(
+    d: int, theta_norm: float, feature_norm: float, scale: float, eps: float
+) -> float:
+    """What the paper's own argument for the Gaussian class gives: d x/(x-1) e/(e-1) (...), x = 1 +
+    c/2, c = (1 - e^-q)/q.
 
-    q = (2 S F)^2 / (8 scale^2) is the largest -log affinity in the class, so 1/c is of the order of 1 / scale^2.
+    q = (2 S F)^2 / (8 scale^2) is the largest -log affinity in the class, so 1/c is of the order of
+    1 / scale^2.
 
     >>> round(gaussian_from_proof(1, 1.0, 1.0, scale=0.1, eps=0.3))
     1136
@@ -183,21 +209,28 @@ def gaussian_from_proof(d: int, theta_norm: float, feature_norm: float, scale: f
     _positive(d=d, theta_norm=theta_norm, feature_norm=feature_norm, scale=scale, eps=eps)
     q = (2 * theta_norm * feature_norm) ** 2 / (8 * scale**2)
     c = -math.expm1(-q) / q
-    return d * longest_closed_form(1 + c / 2, c * theta_norm**2 * feature_norm**2 / (2 * scale**2 * eps**2))
+    return d * longest_closed_form(
+        1 + c / 2, c * theta_norm**2 * feature_norm**2 / (2 * scale**2 * eps**2)
+    )
 
 
-def exponential_family(d: int, param_norm: float, curvature: tuple[float, float], eps: float) -> Bound:
-    """h(y) exp(eta'T(y) - A(eta)), eta = W phi_{x,a}, under Hellinger distance: |W|_F <= beta, |phi| <= 1.
+def exponential_family(
+    d: int, param_norm: float, curvature: tuple[float, float], eps: float
+) -> Bound:
+    """h(y) exp(eta'T(y) - A(eta)), eta = W phi_{x,a}, under Hellinger distance: |W|_F <= beta,
+    |phi| <= 1.
 
-    With low <= eigenvalues of the Hessian of A <= high (`curvature`) and u = log(1 / (1 - eps^2)), for every s > 0:
+    With low <= eigenvalues of the Hessian of A <= high (`curvature`) and u = log(1 / (1 - eps^2)),
+    for every s > 0:
 
         dim <= d B(1 + low / ((1 + s) high), low beta^2 / (2 s u));        0 for eps >= 1.
 
     Notes
     -----
-    The printed theorem is false. Its proof loses the factor high/8, uses |phi|_{V^-1} where its square belongs in the
-    determinant, and bounds the trace of (W - W')'(W - W') by 2 beta for 4 beta^2. With A = lambda eta^2 / 2, lambda = 1e6,
-    beta = 0.1, eps = 0.5 and d = 1 it prints 3.17, and there is a chain of 14 points.
+    The printed theorem is false. Its proof loses the factor high/8, uses |phi|_{V^-1} where its
+    square belongs in the determinant, and bounds the trace of (W - W')'(W - W') by 2 beta for 4
+    beta^2. With A = lambda eta^2 / 2, lambda = 1e6, beta = 0.1, eps = 0.5 and d = 1 it prints 3.17,
+    and there is a chain of 14 points.
 
     >>> bound = exponential_family(1, 0.1, (1e6, 1e6), 0.5)
     >>> round(bound.printed, 2), bound.printed_ok, bound.dimension
@@ -215,12 +248,28 @@ def exponential_family(d: int, param_norm: float, curvature: tuple[float, float]
     value = d * _best(lambda s: 1 + low / ((1 + s) * high), lambda s: ratio / s)
     closed = d * longest_closed_form(1 + low / (2 * high), ratio)
     if math.floor(printed) >= math.floor(value):
-        return Bound(theorem, value, closed, printed, True, "false in general, but here no smaller than the corrected bound")
-    return Bound(theorem, value, closed, printed, False, "false: a chain of 14 exists where it prints 3.17; see the notes")
+        return Bound(
+            theorem,
+            value,
+            closed,
+            printed,
+            True,
+            "false in general, but here no smaller than the corrected bound",
+        )
+    return Bound(
+        theorem,
+        value,
+        closed,
+        printed,
+        False,
+        "false: a chain of 14 exists where it prints 3.17; see the notes",
+    )
 
 
 def _printed_exponential_family(d: int, beta: float, low: float, high: float, eps: float) -> float:
-    """d ((1 + r) e/(e-1) log(1 + 2 beta / (eps^2 / 2)) + log(1 + r)), r = sqrt(1/2 + 8/(c low)), c x <= 1 - e^-x up to x = q."""
+    """d ((1 + r) e/(e-1) log(1 + 2 beta / (eps^2 / 2)) + log(1 + r)), r = sqrt(1/2 + 8/(c low)),
+    c x <= 1 - e^-x up to x = q.
+    """
     q = high * (2 * beta) ** 2 / 8
     c = -math.expm1(-q) / q
     root = math.sqrt(0.5 + 8 / (c * low))

@@ -1,4 +1,5 @@
-"""From a class of conditional densities to the array of squared divergences that `gedppl.theory.eluder` works on.
+"""From a class of conditional densities to the array of squared divergences that
+`gedppl.theory.eluder` works on.
 
 Axis letters: P pairs, M members, n points, D flat parameters.
 """
@@ -43,18 +44,21 @@ def class_divergences(
     divergence
         ``"hellinger"`` (H^2 = 1 - affinity), ``"tv"`` (TV^2) or ``"l2"`` (the squared L2 distance).
     members
-        Finite class: member numbers, all of them by default. Parametric class: flat parameters (M, D) or a list of
-        params by site; by default `n_members` draws from the prior (`draw_members`).
+        Finite class: member numbers, all of them by default. Parametric class: flat parameters (M,
+        D) or a list of params by site; by default `n_members` draws from the prior
+        (`draw_members`).
     method
         Of the divergences: ``"auto"``, ``"exact"``, ``"quadrature"`` or ``"monte_carlo"``.
 
     Notes
     -----
-    Sampled members stand for a parametric class from the inside: whatever dimension comes out is a lower bound on the
-    dimension of the class.
+    Sampled members stand for a parametric class from the inside: whatever dimension comes out is a
+    lower bound on the dimension of the class.
     """
     if divergence not in DIVERGENCES:
-        raise SettingError(f"divergence must be one of {', '.join(DIVERGENCES)}, got {divergence!r}")
+        raise SettingError(
+            f"divergence must be one of {', '.join(DIVERGENCES)}, got {divergence!r}"
+        )
     x, a = np.asarray(x, float), np.asarray(a, np.int64)
     if x.ndim != 2 or a.shape != (len(x),):
         raise ShapeError(f"points need x (n, dx) and a (n,), got {x.shape} and {a.shape}")
@@ -63,12 +67,17 @@ def class_divergences(
         first, second = np.triu_indices(densities.batch_shape[0], 1)
         step = max(1, CHUNK // max(len(x), 1))
         parts = [
-            _squared(densities[first[i : i + step]], densities[second[i : i + step]], divergence, method)
+            _squared(
+                densities[first[i : i + step]], densities[second[i : i + step]], divergence, method
+            )
             for i in range(0, len(first), step)
         ]
     else:
         first, second = np.triu_indices(len(densities), 1)
-        parts = [_squared(densities[i], densities[j], divergence, method)[None] for i, j in zip(first, second)]
+        parts = [
+            _squared(densities[i], densities[j], divergence, method)[None]
+            for i, j in zip(first, second)
+        ]
     return np.concatenate(parts) if parts else np.zeros((0, len(x)))
 
 
@@ -81,13 +90,23 @@ def _squared(p: Density, q: Density, divergence: str, method: str) -> np.ndarray
 
 
 def member_densities(
-    cls: Any, x: np.ndarray, a: np.ndarray, members: Any = None, *, n_members: int = 64, seed: int = 0
+    cls: Any,
+    x: np.ndarray,
+    a: np.ndarray,
+    members: Any = None,
+    *,
+    n_members: int = 64,
+    seed: int = 0,
 ) -> Density | list[Density]:
-    """The members' densities as one batch (M, n), or as a list of (n,) where they are of different families."""
+    """The members' densities as one batch (M, n), or as a list of (n,) where they are of
+    different families.
+    """
 
     def finite(cls: MemberList) -> Density | list[Density]:
         chosen = cls.every if members is None else np.asarray(members, np.int64)
-        return _stacked([in_numpy(cls.density(m, x, a))[np.arange(len(x))] for m in chosen.tolist()])
+        return _stacked(
+            [in_numpy(cls.density(m, x, a))[np.arange(len(x))] for m in chosen.tolist()]
+        )
 
     def parametric(cls: DensityClass) -> Density | list[Density]:
         cls.trace(x, a)
@@ -103,15 +122,19 @@ def _thetas(cls: Any, members: Any, n_members: int, seed: int) -> np.ndarray:
         return np.stack([cls.flatten(params) for params in members])
     theta = np.asarray(members, float)
     if theta.ndim != 2 or theta.shape[1] != cls.dim:
-        raise ParameterError(f"members must be flat parameters (M, {cls.dim}) or a list of params, got shape {theta.shape}")
+        raise ParameterError(
+            f"members must be flat parameters (M, {cls.dim}) or a list of params, "
+            f"got shape {theta.shape}"
+        )
     return theta
 
 
 def draw_members(cls: Any, n: int, seed: int) -> np.ndarray:
     """n parameters of the class from its prior, (n, D), inside the declared bounds.
 
-    Parameters without a prior are standard normal around their initial value. Draws outside the bounds are drawn anew; if
-    the bounds leave too few, they are moved towards the initial value until they are inside.
+    Parameters without a prior are standard normal around their initial value. Draws outside the
+    bounds are drawn anew; if the bounds leave too few, they are moved towards the initial value
+    until they are inside.
     """
     if n < 1:
         raise SettingError(f"n_members must be at least 1, got {n}")
@@ -124,7 +147,9 @@ def draw_members(cls: Any, n: int, seed: int) -> np.ndarray:
     outside = theta[~cls.inside(theta)][: n - len(kept)]
     centres = [c for c in (np.asarray(cls.initial, float), np.zeros(cls.dim)) if cls.inside(c)]
     if not centres:
-        raise ParameterError("the initial parameters lie outside the declared bounds; give init= inside them")
+        raise ParameterError(
+            "the initial parameters lie outside the declared bounds; give init= inside them"
+        )
     centre = centres[0]
     low, high = np.zeros(len(outside)), np.ones(len(outside))
     for _ in range(PULLS):
@@ -139,4 +164,6 @@ def draw_members(cls: Any, n: int, seed: int) -> np.ndarray:
 def _stacked(densities: list[Density]) -> Density | list[Density]:
     if len({repr(d) for d in densities}) != 1 or any(d.family == "External" for d in densities):
         return densities
-    return densities[0].rebuild([np.stack(leaves) for leaves in zip(*(d.leaves() for d in densities))])
+    return densities[0].rebuild(
+        [np.stack(leaves) for leaves in zip(*(d.leaves() for d in densities))]
+    )

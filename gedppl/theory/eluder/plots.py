@@ -1,4 +1,6 @@
-"""Pictures of the generalized eluder dimension against the scale. matplotlib is imported when a function is called."""
+"""Pictures of the generalized eluder dimension against the scale. matplotlib is imported when a
+function is called.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,14 @@ def plot_dimension(
     ax: Any = None,
     seed: int = 0,
 ) -> Any:
-    """The dimension against the scale, one line for each class or divergence. Returns the matplotlib axes.
+    """The dimension against the scale, one line for each class or divergence. Returns the
+    matplotlib axes.
 
     Parameters
     ----------
     curves
-        Label -> squared divergences (P, n), as from `eluder.class_divergences`; or dimensions already computed, (len(eps),).
+        Label -> squared divergences (P, n), as from `eluder.class_divergences`; or dimensions
+        already computed, (len(eps),).
     eps
         Scales, from small to large.
     upper
@@ -54,14 +58,27 @@ def plot_dimension(
 
 
 def compare_divergences(
-    cls: Any, x: Any, a: Any, eps: Any, *, divergences: tuple[str, ...] = ("hellinger", "tv", "l2"), members: Any = None,
-    n_members: int = 64, seed: int = 0,
-) -> dict[str, np.ndarray]:  # fmt: skip
-    """The dimension of one class at each scale under several divergences: divergence -> (len(eps),).
+    cls: Any,
+    x: Any,
+    a: Any,
+    eps: Any,
+    *,
+    divergences: tuple[str, ...] = ("hellinger", "tv", "l2"),
+    members: Any = None,
+    n_members: int = 64,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """The dimension of one class at each scale under several divergences: divergence ->
+    (len(eps),).
 
     The same members and points serve all of them. Scales are in each divergence's own units.
     """
     if members is None:
         cls.trace(x, a)
-        members = cls.visit(lambda finite: finite.every, lambda cls: eluder.draw_members(cls, n_members, seed))
-    return {name: eluder.class_dimension(cls, x, a, np.asarray(eps, float), name, members, seed=seed) for name in divergences}
+        members = cls.visit(
+            lambda finite: finite.every, lambda cls: eluder.draw_members(cls, n_members, seed)
+        )
+    return {
+        name: eluder.class_dimension(cls, x, a, np.asarray(eps, float), name, members, seed=seed)
+        for name in divergences
+    }

@@ -1,4 +1,5 @@
-"""Searches for the longest chain: exact over the lattice of subsets, and greedy with restarts. See `gedppl.theory.eluder`.
+"""Searches for the longest chain: exact over the lattice of subsets, and greedy with restarts. See
+`gedppl.theory.eluder`.
 
 Axis letters: P pairs, n points.
 """
@@ -18,7 +19,9 @@ Spans = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain and the threshold it holds for: a certificate that the dimension is at least its length."""
+    """A chain and the threshold it holds for: a certificate that the dimension is at least its
+    length.
+    """
 
     points: tuple[int, ...]
     threshold: float  # e = eps'^2
@@ -36,15 +39,17 @@ class Chain:
         return True
 
 
-# exact: dynamic programming over subsets, each with the thresholds for which it is a chain ------------------------------
+# exact: dynamic programming over subsets, each with the thresholds for which it is a chain --------
 
 
 def exact(d2: np.ndarray, least: float) -> Chain:
-    """Subsets level by level, each with the set of thresholds e >= least for which some order of it is a chain.
+    """Subsets level by level, each with the set of thresholds e >= least for which some order of it
+    is a chain.
 
-    From S to S + {z} the thresholds in  union_p [sum_S d2_p, d2_pz)  survive, so thresholds are intervals and never need a
-    grid. A point that cannot follow S cannot follow a larger chain either, so |S| plus the points that can is a bound, and
-    subsets that cannot beat the greedy chain by it are left out.
+    From S to S + {z} the thresholds in  union_p [sum_S d2_p, d2_pz)  survive, so thresholds are
+    intervals and never need a
+    grid. A point that cannot follow S cannot follow a larger chain either, so |S| plus the points
+    that can is a bound, and subsets that cannot beat the greedy chain by it are left out.
     """
     points = np.flatnonzero((d2 > least).any(axis=0))
     table = np.unique(d2[(d2 > least).any(axis=1)][:, points], axis=0)
@@ -110,7 +115,9 @@ def _merge(spans: Spans) -> Spans:
 
 
 def _order(table: np.ndarray, key: int, threshold: float) -> list[int]:
-    """An order in which the points of a subset form a chain at this threshold, by depth-first search."""
+    """An order in which the points of a subset form a chain at this threshold, by depth-first
+    search.
+    """
     stack: list[tuple[int, tuple[int, ...]]] = [(0, ())]
     seen = set()
     while stack:
@@ -127,17 +134,23 @@ def _order(table: np.ndarray, key: int, threshold: float) -> list[int]:
     raise AssertionError("a subset was kept without a chain")
 
 
-# greedy: a chain at each of several thresholds, by the point that uses up least of the pairs still alive ------------------
+# greedy: a chain at each of several thresholds, by the point that uses up least of the pairs still
+# alive ---
 
 
 def greedy(d2: np.ndarray, least: float, seed: int) -> Chain:
-    """The longest of the chains that two rules and their perturbations find at several thresholds e >= least."""
+    """The longest of the chains that two rules and their perturbations find at several
+    thresholds e >= least.
+    """
     values = d2[d2 > least]
     best = Chain((), least)
     if not values.size:
         return best
-    # Just below a value that occurs, more pairs stay alive than at it; eps^2 itself and quantiles of the larger values.
-    grid = np.unique(np.append(least, np.quantile(values, np.linspace(0, 0.9, THRESHOLDS - 1)) * (1 - 1e-12)))
+    # Just below a value that occurs, more pairs stay alive than at it; eps^2 itself and quantiles
+    # of the larger values.
+    grid = np.unique(
+        np.append(least, np.quantile(values, np.linspace(0, 0.9, THRESHOLDS - 1)) * (1 - 1e-12))
+    )
     rng = np.random.default_rng(seed)
     for e in grid[grid >= least]:
         high = d2 > e
@@ -159,7 +172,9 @@ class _Search:
         self.use, self.witnesses = self.clipped.sum(axis=0), high.sum(axis=0)
 
     def chain(self, attempt: int, rng: np.random.Generator) -> list[int]:
-        """Attempt 0: the point that uses up least of the pairs alive; 1: fewest witnesses; others: least use, perturbed."""
+        """Attempt 0: the point that uses up least of the pairs alive; 1: fewest witnesses;
+        others: least use, perturbed.
+        """
         n_pairs, n = self.d2.shape
         used, alive, free = np.zeros(n_pairs), np.ones(n_pairs, bool), np.ones(n, bool)
         use, witnesses = self.use.copy(), self.witnesses.copy()

@@ -1,6 +1,6 @@
-"""What the regret theorem needs to know of a class: how a functional varies with the density, how fast the set shrinks, and
-the generalized eluder dimension. Known for finite classes, linear-Gaussian classes and logistic ones; a user may give them
-for any other.
+"""What the regret theorem needs to know of a class: how a functional varies with the density, how
+fast the set shrinks, and the generalized eluder dimension. Known for finite classes,
+linear-Gaussian classes and logistic ones; a user may give them for any other.
 
 Axis letters: n contexts, K actions, M members, d parameters.
 """
@@ -22,7 +22,8 @@ from gedppl.learning.value_ranges import slope
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.theory import eluder
 
-SMALLEST_SCALE = 1e-18  # the exact dimension is computed once, at this scale: it bounds the one at every larger scale
+# the exact dimension is computed once, at this scale: it bounds the one at every larger scale
+SMALLEST_SCALE = 1e-18
 MOST_PAIRS = 2100  # beyond it, or beyond 12 points, the number of pairs or points is taken instead
 
 
@@ -35,11 +36,13 @@ class ClassConstants:
     lipschitz
         L with |T(g) - T(g')| <= L H(g, g') at every point; T clipped to its declared range.
     radius
-        r(t, delta): every plausible member has sum_{i<t} H^2(g, centre)_i <= r, with probability 1 - delta for all t.
+        r(t, delta): every plausible member has sum_{i<t} H^2(g, centre)_i <= r, with probability 1
+        - delta for all t.
     dimension
         dim(eps): an upper bound on the generalized eluder dimension under Hellinger distance.
     exploration
-        Q(t, delta): the estimate's error has sum_{i<t} E[(T(f_hat) - T(f*))^2 | past] + range^2 <= Q.
+        Q(t, delta): the estimate's error has sum_{i<t} E[(T(f_hat) - T(f*))^2 | past] + range^2 <=
+        Q.
     notes
         Where the constants come from, and what they take for granted.
     proved
@@ -68,8 +71,9 @@ def class_constants(
     Parameters
     ----------
     contexts
-        (n, dx): the contexts there are, or a sample whose features are as large as any. They bound features and, for a
-        finite class, count the points. Without them, the rows that the model was first run on.
+        (n, dx): the contexts there are, or a sample whose features are as large as any. They bound
+        features and, for a finite class, count the points. Without them, the rows that the model
+        was first run on.
     pinned
         An action whose value is known (the safe one): it has no width, so its points do not count.
     """
@@ -80,24 +84,38 @@ def class_constants(
     return cls.visit(finite, lambda cls: _parametric(cls, functional, n_actions, contexts, what))
 
 
-def _parametric(cls: DensityClass, functional: Functional, n_actions: int, rows: np.ndarray | None, what: str) -> ClassConstants:
+def _parametric(
+    cls: DensityClass, functional: Functional, n_actions: int, rows: np.ndarray | None, what: str
+) -> ClassConstants:
     if rows is not None:
         cls.trace(rows[:1], np.zeros(1, np.int64))
     if not cls.traced:
-        raise SettingError(f"the model of {what} has not been run yet: pass contexts= (n, dx), or example= to density_class")
+        raise SettingError(
+            f"the model of {what} has not been run yet: pass contexts= (n, dx), or "
+            "example= to density_class"
+        )
     notes: tuple[str, ...] = ()
     if rows is None:
         rows = cls.first_rows
-        notes = (f"{what}: features measured on the {len(rows)} rows the model was first run on; pass contexts= for others",)
+        notes = (
+            f"{what}: features measured on the {len(rows)} rows the model was first run on; "
+            "pass contexts= for others",
+        )
     predictor = cls.predictor
     if predictor is not None and (predictor.family, predictor.link) == ("Normal", "identity"):
         return _linear_gaussian(cls, functional, n_actions, rows, notes, what)
-    if predictor is not None and predictor.link == "logit" and predictor.family.startswith("Bernoulli"):
+    if (
+        predictor is not None
+        and predictor.link == "logit"
+        and predictor.family.startswith("Bernoulli")
+    ):
         return _logistic(cls, functional, n_actions, rows, notes, what)
     family = cls.density_at(cls.initial, rows[:1], np.zeros(1, np.int64)).family
     raise SettingError(
-        f"no constants are known for {what} ({family}): they are for finite, linear-Gaussian and logistic classes; pass "
-        "constants={name: ClassConstants(lipschitz=..., radius=..., dimension=..., exploration=...)}"
+        f"no constants are known for {what} ({family}): they are for finite, linear-Gaussian and "
+        "logistic classes; pass "
+        "constants={name: ClassConstants(lipschitz=..., radius=..., dimension=..., "
+        "exploration=...)}"
     )
 
 
@@ -106,11 +124,16 @@ def grid(contexts: np.ndarray, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(contexts, n_actions, axis=0), np.tile(np.arange(n_actions), len(contexts))
 
 
-# finite classes --------------------------------------------------------------------------------------------------------
+# finite classes -----------------------------------------------------------------------------------
 
 
 def _finite(
-    cls: Any, functional: Functional, n_actions: int, contexts: np.ndarray | None, pinned: int | None, what: str
+    cls: Any,
+    functional: Functional,
+    n_actions: int,
+    contexts: np.ndarray | None,
+    pinned: int | None,
+    what: str,
 ) -> ClassConstants:
     M, spread = int(cls.size), functional.high - functional.low
     notes = [f"{what}: {M} members, maximum likelihood by enumeration, likelihood-ratio set"]
@@ -119,8 +142,10 @@ def _finite(
         x, a = np.zeros((0, 1)), np.zeros(0, np.int64)
         lipschitz = math.sqrt(2) * spread
         notes.append(
-            f"{what}: outcomes are taken to lie in [{functional.low:g}, {functional.high:g}] and the dimension to be the number "
-            f"of pairs, {pairs:g}; pass contexts= to use the model's own support and to count points"
+            f"{what}: outcomes are taken to lie in [{functional.low:g}, {functional.high:g}] and "
+            "the dimension to be the number "
+            f"of pairs, {pairs:g}; pass contexts= to use the model's own support and to count "
+            "points"
         )
     else:
         distinct = np.unique(contexts, axis=0)
@@ -142,7 +167,8 @@ def _finite(
 
     return ClassConstants(
         lipschitz=lipschitz,
-        # a member in the set loses at most log(M/delta) to the truth; half of that, and the deviation log(M/delta)
+        # a member in the set loses at most log(M/delta) to the truth; half of that, and the
+        # deviation log(M/delta)
         radius=lambda t, delta: 1.5 * math.log(M / delta),
         dimension=lambda eps: largest_dimension(),
         exploration=exploration,
@@ -151,8 +177,12 @@ def _finite(
     )
 
 
-def _lipschitz(cls: Any, functional: Functional, x: np.ndarray, a: np.ndarray, what: str, notes: list[str]) -> float:
-    """The functional's own constant on the members' support; else the largest ratio over members and points."""
+def _lipschitz(
+    cls: Any, functional: Functional, x: np.ndarray, a: np.ndarray, what: str, notes: list[str]
+) -> float:
+    """The functional's own constant on the members' support; else the largest ratio over members
+    and points.
+    """
     density = cls.density(0, x[:1], a[:1])
     known = functional.lipschitz("hellinger", density)
     if known is not None:
@@ -161,12 +191,20 @@ def _lipschitz(cls: Any, functional: Functional, x: np.ndarray, a: np.ndarray, w
     i, j = np.triu_indices(len(values), 1)
     gaps, apart = np.abs(values[i] - values[j]), np.sqrt(eluder.class_divergences(cls, x, a))
     if np.any((gaps > 0) & (apart == 0)):
-        raise SettingError(f"{what}: {functional} differs between members that are equal, so it has no Lipschitz constant")
-    notes.append(f"{what}: the Lipschitz constant is the largest ratio over pairs of members at the contexts given")
-    return float(np.max(np.divide(gaps, apart, out=np.zeros_like(gaps), where=apart > 0), initial=0.0))
+        raise SettingError(
+            f"{what}: {functional} differs between members that are equal, so it "
+            "has no Lipschitz constant"
+        )
+    notes.append(
+        f"{what}: the Lipschitz constant is the largest ratio over pairs of members at "
+        "the contexts given"
+    )
+    return float(
+        np.max(np.divide(gaps, apart, out=np.zeros_like(gaps), where=apart > 0), initial=0.0)
+    )
 
 
-# linear predictors -----------------------------------------------------------------------------------------------------
+# linear predictors --------------------------------------------------------------------------------
 
 
 def norm_of(cls: Any, what: str) -> float:
@@ -174,15 +212,23 @@ def norm_of(cls: Any, what: str) -> float:
     covered = np.concatenate([np.asarray(index) for index, _ in parts]) if parts else np.zeros(0)
     if len(np.unique(covered)) < cls.dim:
         raise SettingError(
-            f"{what} needs a bound on all its parameters: declare density_class(..., bounds={{site: norm}}) for every site"
+            f"{what} needs a bound on all its parameters: declare density_class(..., "
+            f"bounds={{site: norm}}) for every site"
         )
     return math.sqrt(sum(bound**2 for _, bound in parts))
 
 
 def _linear_gaussian(
-    cls: Any, functional: Functional, n_actions: int, contexts: np.ndarray, notes: tuple[str, ...], what: str
+    cls: Any,
+    functional: Functional,
+    n_actions: int,
+    contexts: np.ndarray,
+    notes: tuple[str, ...],
+    what: str,
 ) -> ClassConstants:
-    """In units of the noise, phi / scale. Set: |theta - centre|_V^2 <= 2L + logdet + lambda S^2, lambda = d/S^2."""
+    """In units of the noise, phi / scale. Set: |theta - centre|_V^2 <= 2L + logdet + lambda S^2,
+    lambda = d/S^2.
+    """
     x, a = grid(contexts, n_actions)
     scale = np.broadcast_to(np.asarray(cls.predictor.fixed(x, a)["scale"], float), (len(a),))
     phi = np.asarray(cls.predictor.features(x, a), float) / scale[:, None]
@@ -190,14 +236,21 @@ def _linear_gaussian(
     size, widest = float(np.linalg.norm(phi, axis=1).max()), float(scale.max())
     steep = slope(functional, float(scale.min()))
     if not math.isfinite(steep):
-        raise SettingError(f"{what}: {functional} has no known slope in the mean of a Normal; use mean, cvar or probability")
+        raise SettingError(
+            f"{what}: {functional} has no known slope in the mean of a Normal; use "
+            "mean, cvar or probability"
+        )
 
     def squared_radius(t: float, delta: float) -> float:
         return 2 * math.log(1 / delta) + d * math.log1p(t * (size * norm / d) ** 2) + d
 
     def exploration(t: float, delta: float) -> float:
         deviation = min(t * spread**2, (steep * widest) ** 2 * squared_radius(t, delta))
-        return 2 * deviation + 1.255 * spread**2 * (d * math.log1p(t) + math.log(1 / delta)) + spread**2
+        return (
+            2 * deviation
+            + 1.255 * spread**2 * (d * math.log1p(t) + math.log(1 / delta))
+            + spread**2
+        )
 
     lipschitz = 0.0
     if steep > 0:  # |T - T'| <= min(spread, steep |m - m'|), and |m - m'| / H grows with |m - m'|
@@ -209,17 +262,26 @@ def _linear_gaussian(
         exploration=exploration,
         notes=(
             *notes,
-            f"{what}: linear-Gaussian, d = {d}, |theta| <= {norm:g}, |phi| / noise <= {size:.4g}; radius of the prior-posterior "
+            f"{what}: linear-Gaussian, d = {d}, |theta| <= {norm:g}, |phi| / noise <= {size:.4g}; "
+            "radius of the prior-posterior "
             "ratio (the agent's set mixes it with restarted ones)",
-            f"{what}: the covering step of the exploration weight has unit constants, as in the agent",
+            f"{what}: the covering step of the exploration weight has unit constants, as in the "
+            "agent",
         ),
     )
 
 
 def _logistic(
-    cls: Any, functional: Functional, n_actions: int, contexts: np.ndarray, notes: tuple[str, ...], what: str
+    cls: Any,
+    functional: Functional,
+    n_actions: int,
+    contexts: np.ndarray,
+    notes: tuple[str, ...],
+    what: str,
 ) -> ClassConstants:
-    """Bernoulli with logit phi'theta + offset: brackets with |d log p / d theta| <= |phi|; curvature of log(1 + e^eta)."""
+    """Bernoulli with logit phi'theta + offset: brackets with |d log p / d theta| <= |phi|;
+    curvature of log(1 + e^eta).
+    """
     x, a = grid(contexts, n_actions)
     phi = np.asarray(cls.predictor.features(x, a), float)
     offset = float(np.abs(np.asarray(cls.predictor.offset(x, a), float)).max(initial=0.0))
@@ -237,11 +299,15 @@ def _logistic(
     return ClassConstants(
         lipschitz=lipschitz,
         radius=radius,
-        dimension=lambda eps: eluder.bounds.exponential_family(d, norm * size, (flattest, 0.25), eps).dimension,
+        dimension=lambda eps: (
+            eluder.bounds.exponential_family(d, norm * size, (flattest, 0.25), eps).dimension
+        ),
         exploration=lambda t, delta: lipschitz**2 * radius(t, delta) + spread**2,
         notes=(
             *notes,
-            f"{what}: logistic, d = {d}, |theta| <= {norm:g}, |phi| <= {size:.4g}; radius by bracketing, for a Hellinger ball "
-            "around maximum likelihood (the agent's likelihood-ratio set is not covered by a proof)",
+            f"{what}: logistic, d = {d}, |theta| <= {norm:g}, |phi| <= {size:.4g}; radius by "
+            "bracketing, for a Hellinger ball "
+            "around maximum likelihood (the agent's likelihood-ratio set is not covered by a "
+            "proof)",
         ),
     )

@@ -1,7 +1,7 @@
 """The lemmas of `gedppl.theory.eluder.lemmas`, looked up on a finished run: `check_lemmas`.
 
-The sets are rebuilt from the run's own rounds, one after the other, together with their amplitude at the point played.
-Axis letters: T rounds, M members, U distinct points, d parameters.
+The sets are rebuilt from the run's own rounds, one after the other, together with their amplitude
+at the point played. Axis letters: T rounds, M members, U distinct points, d parameters.
 """
 
 from __future__ import annotations
@@ -64,12 +64,16 @@ class LemmaCheck(Spoken):
     def violations(self) -> tuple[str, ...]:
         """A sentence for every lemma that the run contradicts; empty if all hold."""
         found = [
-            f"{c.rounds} rounds with amplitude above {c.eps:g}, bound {c.bound:g}" for c in self.counts if c.rounds > c.bound
+            f"{c.rounds} rounds with amplitude above {c.eps:g}, bound {c.bound:g}"
+            for c in self.counts
+            if c.rounds > c.bound
         ]
         if self.width_sum > self.width_sum_bound + TOLERANCE:
             found.append(f"amplitudes sum to {self.width_sum:g}, bound {self.width_sum_bound:g}")
         if self.potential > self.potential_bound + TOLERANCE:
-            found.append(f"inverse counts sum to {self.potential:g}, bound {self.potential_bound:g}")
+            found.append(
+                f"inverse counts sum to {self.potential:g}, bound {self.potential_bound:g}"
+            )
         return tuple(found)
 
     @property
@@ -77,47 +81,65 @@ class LemmaCheck(Spoken):
         return not self.violations
 
     def __str__(self) -> str:
-        lines = [f"lemmas on {len(self.amplitudes)} rounds of {self.stream!r}, r_T = {self.radius:.4g}"]
+        lines = [
+            f"lemmas on {len(self.amplitudes)} rounds of {self.stream!r}, r_T = {self.radius:.4g}"
+        ]
         lines += [
-            f"  rounds with amplitude > {c.eps:<5g} {c.rounds:>6}  <= {c.bound:<10.4g} (dim {c.dimension:g}; printed "
+            f"  rounds with amplitude > {c.eps:<5g} {c.rounds:>6}  <= {c.bound:<10.4g} (dim "
+            f"{c.dimension:g}; printed "
             f"{c.printed:.4g})"
             for c in self.counts
         ]
-        lines.append(f"  sum of amplitudes       {self.width_sum:>12.4g}  <= {self.width_sum_bound:.4g}")
-        lines.append(f"  sum of inverse counts   {self.potential:>12.4g}  <= {self.potential_bound:.4g}")
+        lines.append(
+            f"  sum of amplitudes       {self.width_sum:>12.4g}  <= {self.width_sum_bound:.4g}"
+        )
+        lines.append(
+            f"  sum of inverse counts   {self.potential:>12.4g}  <= {self.potential_bound:.4g}"
+        )
         return "\n".join([*lines, *(f"VIOLATED: {v}" for v in self.violations)])
 
 
-Amplitudes = tuple[np.ndarray, float, list[float], float]  # of every round, radius, dimensions, the one at the end
+# of every round, radius, dimensions, the one at the end
+Amplitudes = tuple[np.ndarray, float, list[float], float]
 
 
 def check_lemmas(
-    run: Any, stream: str | None = None, *, delta: float = 0.05, sets: str = "ball", eps: Sequence[float] = SCALES
+    run: Any,
+    stream: str | None = None,
+    *,
+    delta: float = 0.05,
+    sets: str = "ball",
+    eps: Sequence[float] = SCALES,
 ) -> LemmaCheck:
     """Rebuild the sets of a finished `Run` and compare their amplitudes with the lemmas.
 
     Parameters
     ----------
     stream
-        Which outcome's class: ``"utility"`` or a constraint's; the first learned constraint by default.
+        Which outcome's class: ``"utility"`` or a constraint's; the first learned constraint by
+        default.
     sets
-        ``"ball"``: {g : sum H^2(g, g_hat) <= Est}, the lemmas' own form, for which they hold on every sequence of rounds.
-        ``"likelihood_ratio"``: the set the agent uses for a finite class, with r = 1.5 log(M/delta) around the truth; then
-        they hold with probability 1 - 2 delta.
+        ``"ball"``: {g : sum H^2(g, g_hat) <= Est}, the lemmas' own form, for which they hold on
+        every sequence of rounds. ``"likelihood_ratio"``: the set the agent uses for a finite class,
+        with r = 1.5 log(M/delta) around the truth; then they hold with probability 1 - 2 delta.
     delta
         Of the sets.
 
     Notes
     -----
-    For finite classes (exact dimension up to 12 distinct points, else the smaller number of points and pairs) and for
-    linear-Gaussian ones (the theorem's dimension, an ellipsoid with the radius of the prior-posterior ratio). Rounds whose
-    outcome the model did not learn from are left out. Under Hellinger distance.
+    For finite classes (exact dimension up to 12 distinct points, else the smaller number of points
+    and pairs) and for linear-Gaussian ones (the theorem's dimension, an ellipsoid with the radius
+    of the prior-posterior ratio). Rounds whose outcome the model did not learn from are left out.
+    Under Hellinger distance.
     """
     if sets not in SETS:
         raise SettingError(f"sets must be one of {', '.join(SETS)}, got {sets!r}")
     problem: Problem = run.problem
     if problem.reveals is not None:
-        raise SettingError("check_lemmas is for bandit feedback: this problem reveals outcomes of actions not played")
+        raise SettingError(
+            "check_lemmas is for bandit feedback: this problem reveals outcomes of "
+            "actions not played"
+        )
     names = list(problem.streams)
     name = stream if stream is not None else (names[1] if len(names) > 1 else names[0])
     if name not in names:
@@ -127,10 +149,15 @@ def check_lemmas(
 
     def parametric(cls: DensityClass) -> Amplitudes:
         if cls.predictor is None or cls.predictor.family != "Normal" or sets != "ball":
-            raise SettingError(f"check_lemmas knows finite classes, and balls of linear-Gaussian ones; {cls!r} is neither")
+            raise SettingError(
+                "check_lemmas knows finite classes, and balls of linear-Gaussian "
+                f"ones; {cls!r} is neither"
+            )
         return _linear_gaussian(cls, x, a, delta, eps)
 
-    amplitudes, radius, dims, at_end = cls.visit(lambda members: _finite(members, x, a, y, delta, sets, eps), parametric)
+    amplitudes, radius, dims, at_end = cls.visit(
+        lambda members: _finite(members, x, a, y, delta, sets, eps), parametric
+    )
     counts = tuple(
         Count(
             eps=float(e),
@@ -166,7 +193,13 @@ def _rows(run: Any, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _finite(
-    cls: MemberList, x: np.ndarray, a: np.ndarray, y: np.ndarray, delta: float, sets: str, eps: Sequence[float]
+    cls: MemberList,
+    x: np.ndarray,
+    a: np.ndarray,
+    y: np.ndarray,
+    delta: float,
+    sets: str,
+    eps: Sequence[float],
 ) -> Amplitudes:
     M, T = int(cls.size), len(a)
     points, where = np.unique(np.column_stack([x, a]), axis=0, return_inverse=True)
@@ -198,8 +231,12 @@ def _finite(
     return amplitudes, radius, [dimension(e) for e in eps], dimension(1 / T**2)
 
 
-def _linear_gaussian(cls: Any, x: np.ndarray, a: np.ndarray, delta: float, eps: Sequence[float]) -> Amplitudes:
-    """{|theta - centre|_V^2 <= rho^2}, V = lambda I + sum phi phi' in units of the noise: sum H^2 <= rho^2 / 8 inside it."""
+def _linear_gaussian(
+    cls: Any, x: np.ndarray, a: np.ndarray, delta: float, eps: Sequence[float]
+) -> Amplitudes:
+    """{|theta - centre|_V^2 <= rho^2}, V = lambda I + sum phi phi' in units of the noise: sum
+    H^2 <= rho^2 / 8 inside it.
+    """
     scale = np.broadcast_to(np.asarray(cls.predictor.fixed(x, a)["scale"], float), (len(a),))
     phi = np.asarray(cls.predictor.features(x, a), float) / scale[:, None]
     d, norm = cls.dim, norm_of(cls, "the class")
@@ -209,7 +246,10 @@ def _linear_gaussian(cls: Any, x: np.ndarray, a: np.ndarray, delta: float, eps: 
     amplitudes = np.empty(len(a))
     for t, row in enumerate(phi):
         rho2 = 2 * math.log(1 / delta) + np.linalg.slogdet(V)[1] - log_det + d
-        half = min(math.sqrt(rho2 * float(row @ np.linalg.solve(V, row))), norm * float(np.linalg.norm(row)))
+        half = min(
+            math.sqrt(rho2 * float(row @ np.linalg.solve(V, row))),
+            norm * float(np.linalg.norm(row)),
+        )
         amplitudes[t] = gaussian_amplitude(2 * half, 1.0)
         V = V + np.outer(row, row)
 
