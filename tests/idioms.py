@@ -9,7 +9,7 @@ unless an idiom says otherwise. The table is read by `tests/test_idioms.py`; `wo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -42,7 +42,7 @@ class Idiom:
     n_actions: int = K
     # of what the data see; None: the predictor may be affine in theta itself
     dim: int | None = None
-    truth: dict[str, Any] = field(default_factory=dict)
+    outer: bool = False  # its functional's bound is guaranteed and a little wide
 
     def model(self, ppl: str) -> Any:
         return self.numpyro if ppl == "numpyro" else self.pyro
