@@ -1,11 +1,11 @@
 """Models as practitioners write them: which keep the guarantee, and what their bounds are worth.
 
-    python benchmarks/idioms.py run --store idioms.json
-        for every idiom of tests/idioms.py that the file has not yet: the certificate's word, runs
-        of 200 adaptive ones that missed, the bound against a search by brute force, and processor
-        time of the bounds of one ask (3 actions, 200 rows). `--only NAME` for one of them
-    python benchmarks/idioms.py table --store idioms.json
-        the same as the page docs/idioms.md has it
+python benchmarks/idioms.py run --store idioms.json
+    for every idiom of tests/idioms.py that the file has not yet: the certificate's word, runs
+    of 200 adaptive ones that missed, the bound against a search by brute force, and processor
+    time of the bounds of one ask (3 actions, 200 rows). `--only NAME` for one of them
+python benchmarks/idioms.py table --store idioms.json
+    the same as the page docs/idioms.md has it
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ CASES = [
 ]
 GUARANTEED = [case for case in CASES if case.values[0].word == "exact"]
 
+
 @pytest.mark.parametrize(("idiom", "ppl"), CASES)
 def test_what_data_see_is_proved_or_refused_as_the_table_says(idiom: Idiom, ppl: str) -> None:
     cls = class_of(idiom, ppl)
