@@ -44,6 +44,10 @@ class Idiom:
     dim: int | None = None
     outer: bool = False  # its functional's bound is guaranteed and a little wide
 
+    @property
+    def guaranteed(self) -> bool:
+        return "not" not in self.word
+
     def model(self, ppl: str) -> Any:
         return self.numpyro if ppl == "numpyro" else self.pyro
 
@@ -110,6 +114,26 @@ def negative_binomial_demand(x, a, y=None):
 def negative_binomial_logits(x, a, y=None):
     base = numpyro.sample("base", nd.Normal(0.0, 0.5).expand([K]).to_event(1))
     numpyro.sample("y", nd.NegativeBinomialLogits(3.0, base[a] - 0.5 * x[:, 0]), obs=y)
+
+
+def negative_binomial_dispersion(x, a, y=None):
+    base = numpyro.sample("base", nd.Normal(1.0, 0.5).expand([K]).to_event(1))
+    trend = numpyro.sample("trend", nd.Normal(0.0, 0.5))
+    dispersion = numpyro.sample("dispersion", nd.Gamma(2.0, 0.5))
+    mean = jnp.exp(base[a] + trend * x[:, 0])
+    numpyro.sample("y", nd.NegativeBinomial2(mean, dispersion), obs=y)
+
+
+def gamma_shape(x, a, y=None):
+    alpha = numpyro.sample("alpha", nd.Normal(0.0, 1.0).expand([K]).to_event(1))
+    shape = numpyro.sample("shape", nd.LogNormal(0.7, 0.5))
+    numpyro.sample("y", nd.Gamma(shape, shape / jnp.exp(alpha[a] + 0.3 * x[:, 0])), obs=y)
+
+
+def weibull_shape(x, a, y=None):
+    alpha = numpyro.sample("alpha", nd.Normal(0.0, 1.0).expand([K]).to_event(1))
+    shape = numpyro.sample("shape", nd.LogNormal(0.4, 0.3))
+    numpyro.sample("y", nd.Weibull(jnp.exp(alpha[a] + 0.2 * x[:, 0]), shape), obs=y)
 
 
 def normal_unknown_scale(x, a, y=None):
@@ -311,6 +335,21 @@ def negative_binomial_logits_pyro(x, a, y=None):
     pyro.sample("y", pd.NegativeBinomial(3.0, logits=base[a] - 0.5 * x[:, 0]), obs=y)
 
 
+def negative_binomial_dispersion_pyro(x, a, y=None):
+    base = pyro.sample("base", pd.Normal(1.0, 0.5).expand([K]).to_event(1))
+    trend = pyro.sample("trend", pd.Normal(0.0, 0.5))
+    dispersion = pyro.sample("dispersion", pd.Gamma(2.0, 0.5))
+    log_mean = base[a] + trend * x[:, 0]
+    logits = log_mean - torch.log(dispersion)
+    pyro.sample("y", pd.NegativeBinomial(dispersion, logits=logits), obs=y)
+
+
+def gamma_shape_pyro(x, a, y=None):
+    alpha = pyro.sample("alpha", pd.Normal(0.0, 1.0).expand([K]).to_event(1))
+    shape = pyro.sample("shape", pd.LogNormal(0.7, 0.5))
+    pyro.sample("y", pd.Gamma(shape, shape / torch.exp(alpha[a] + 0.3 * x[:, 0])), obs=y)
+
+
 def normal_unknown_scale_pyro(x, a, y=None):
     w = pyro.sample("w", pd.Normal(0.0, 1.0).expand([K]).to_event(1))
     sigma = pyro.sample("sigma", pd.HalfNormal(1.0))
@@ -448,6 +487,31 @@ IDIOMS = (
         negative_binomial_logits,
         ged.mean(0, 50),
         negative_binomial_logits_pyro,
+        dim=3,
+    ),
+    Idiom(
+        "negative binomial, unknown dispersion",
+        negative_binomial_dispersion,
+        ged.probability(above=6.0),
+        negative_binomial_dispersion_pyro,
+        "profiled",
+        dim=5,
+        outer=True,
+    ),
+    Idiom(
+        "Gamma durations, unknown shape",
+        gamma_shape,
+        ged.mean(0, 20),
+        gamma_shape_pyro,
+        "profiled",
+        dim=4,
+        outer=True,
+    ),
+    Idiom(
+        "Weibull durations, unknown shape",
+        weibull_shape,
+        ged.probability(above=2.0),
+        word="profiled, not guaranteed",
         dim=3,
     ),
     Idiom(

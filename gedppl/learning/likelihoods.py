@@ -9,7 +9,7 @@ Axis letters: M parameter settings, n rows, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,6 +24,7 @@ from gedppl.programs.contract import LinearPredictor
 from gedppl.rows import Rows, bucket
 
 if TYPE_CHECKING:
+    from gedppl.learning.profiled import Profile
     from gedppl.programs.contract import DensityClass, OrderedPredictor
 
 
@@ -83,6 +84,13 @@ class ProgramData:
 
     def __init__(self, cls: DensityClass, rows: Rows) -> None:
         self.cls, self.rows, self.n = cls, rows, rows.n
+        self._kept: Profile | None = None
+
+    def kept(self, make: Callable[[], Profile]) -> Profile:
+        """These rows along a nuisance, made once."""
+        if self._kept is None:
+            self._kept = make()
+        return self._kept
 
     def cleared(self) -> ProgramData:
         return ProgramData(self.cls, Rows.empty(self.rows.x.shape[1], self.rows.y.shape[1:]))

@@ -13,7 +13,8 @@ from scipy.special import expit
 from gedppl.learning.ascent import Found, by_ascent
 from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess, Trail
-from gedppl.learning.likelihoods import OrderedData, PredictorData
+from gedppl.learning.likelihoods import OrderedData, PredictorData, ProgramData
+from gedppl.learning.profiled import profiled_bounds
 from gedppl.learning.reach import farthest
 from gedppl.learning.value_ranges import (
     category_values,
@@ -23,6 +24,7 @@ from gedppl.learning.value_ranges import (
     limits_at,
     remarks,
 )
+from gedppl.numerics.arrays import evolved
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -56,7 +58,7 @@ def bounds(
     sets, shape = learner.every_set, (n, K)
     void = any(s.region.kappa <= 0 for s in sets)
     found = None if void else _find_exactly(learner, functional, xs, actions)
-    exact = found is not None
+    exact = found is not None and found.proved
     if found is None and not void and sets:
         found = by_ascent(learner, functional, xs, actions)
     if found is None:  # no row yet, or a set without members
@@ -68,9 +70,7 @@ def bounds(
         estimate=np.clip(np.where(np.isnan(estimate), high, estimate), low, high).reshape(shape),
         lower=np.clip(found.lower, low, high).reshape(shape),
         upper=np.clip(found.upper, low, high).reshape(shape),
-        method=("outer" if found.outer else "exact")
-        if void or not sets or (exact and not found.searched)
-        else "ascent",
+        method=_method(found, void or not sets or (exact and not found.searched)),
         guaranteed=learner.rule.guaranteed
         and exact
         and not found.apart
@@ -82,6 +82,12 @@ def bounds(
         free_lower=found.lower.reshape(shape),
         free_upper=found.upper.reshape(shape),
     )
+
+
+def _method(found: Found, certified: bool) -> str:
+    if found.profiled:
+        return "profiled"
+    return ("outer" if found.outer else "exact") if certified else "ascent"
 
 
 def _unknown_shape(
@@ -167,11 +173,20 @@ def _find_exactly(
     """The ends where the functional is that of one affine form of theta and the set convex; else
     None.
     """
-    if not all(s.convex for s in learner.every_set):
+    if learner.cls.profiled is not None:
+
+        def over(
+            data: PredictorData, asked: Functional, columns: np.ndarray, ends: np.ndarray
+        ) -> tuple[np.ndarray, np.ndarray]:
+            there = evolved(learner, data=data)
+            return _over_interval(there, asked, columns, ends, x, a)[:2]
+
+        return profiled_bounds(learner, functional, x, a, over)
+    if isinstance(learner.data, ProgramData) or not all(s.convex for s in learner.every_set):
         return None
     if isinstance(learner.data, PredictorData):
         return _exact(learner, functional, x, a)
-    return edge_bounds(learner, functional, x, a) if isinstance(learner.data, OrderedData) else None
+    return edge_bounds(learner, functional, x, a)
 
 
 # exact: one linear predictor ----------------------------------------------------------------------

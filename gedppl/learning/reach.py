@@ -280,6 +280,16 @@ def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.n
 Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
 
 
+def reached(chosen: Plausible, both: np.ndarray, box: Box) -> np.ndarray:
+    """max phi'theta over one set and a box for every row of `both` (m, D): (m,), inf where open."""
+    theta = np.broadcast_to(chosen.region.centre, both.shape).copy()
+    value = np.full(len(both), np.inf)
+    use = np.where(chosen.unseen.meets(both), -1, 0)
+    solved = _solve((chosen,), use, both, value, theta, box)
+    _inside_walls((chosen,), np.zeros(len(both), np.int64), solved, both, value, theta, box)
+    return value
+
+
 def _solve(
     sets: tuple[Plausible, ...],
     use: np.ndarray,

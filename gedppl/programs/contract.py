@@ -102,6 +102,26 @@ class LocationScale:
     to_theta: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
+@dataclass(frozen=True)
+class Profiled:
+    """A one-predictor family with one more unknown number, the nuisance: at every value of it the
+    predictor features @ v + slope log(nuisance) + offset is affine in v, proved.
+
+    The nuisance is the family's argument `name`, the same number in all rows. ``from_theta`` maps
+    theta (M, D) to v (M, p) and the nuisance (M,).
+    """
+
+    family: str
+    link: str
+    name: str  # "total_count", "concentration" or "scale"
+    features: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n, p)
+    slope: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n,)
+    offset: Callable[[np.ndarray, np.ndarray], np.ndarray]  # (x, a) -> (n,)
+    low: tuple[np.ndarray, float]  # of v (p,) and of the nuisance
+    high: tuple[np.ndarray, float]
+    from_theta: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
 def away_from(theta: Any) -> Any:
     """Another point (D,), different in every coordinate: what is constant at both is taken to be
     constant.
@@ -121,6 +141,7 @@ class Model:
     predictor: LinearPredictor | None = None
     ordered: OrderedPredictor | None = None
     location_scale: LocationScale | None = None
+    profiled: Profiled | None = None
     moving_support: bool = False  # whether which outcomes are possible depends on the parameters
     traced: bool = True  # whether `dim` and the like are known
     # contexts (n, dx) of the rows it was first run on, if it has to be run
@@ -263,6 +284,11 @@ class DensityClass(Protocol):
     @property
     def location_scale(self) -> LocationScale | None:
         """A linear location with a scale to be learned, if that is the form."""
+        ...
+
+    @property
+    def profiled(self) -> Profiled | None:
+        """One linear predictor beside one unknown number, if that is the form."""
         ...
 
     @property

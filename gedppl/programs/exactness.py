@@ -7,8 +7,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gedppl.families.one_predictor import TERMS
+from gedppl.programs.links import BOUNDED_BETWEEN
 
 if TYPE_CHECKING:
+    from gedppl.programs.contract import Profiled
     from gedppl.programs.program import ProgramClass
 
 ADVICE = (
@@ -45,9 +47,33 @@ def exactness(cls: ProgramClass) -> str:
             "edge: guaranteed, "
             f"a little wide. {GROUPS}."
         )
+    if cls.location_scale is not None:
+        return (
+            f"exact: {cls.location_scale.family} whose location is affine in {where} and whose "
+            "scale is unknown, so that its likelihood set is convex in (location / scale, 1 / "
+            f"scale); bounds are exact, or an outer polygon's to nine digits. {GROUPS}."
+        )
+    if cls.profiled is not None:
+        return _profiled(cls.profiled, where)
     return (
         f"not exact: {_obstacle(cls)}. Bounds come from local ascent, which is an "
         f"approximation and no certificate. {GROUPS}."
+    )
+
+
+def _profiled(form: Profiled, where: str) -> str:
+    said = (
+        f"profiled: {form.family} with one predictor ({form.link} link) affine in {where}, beside "
+        f"an unknown {form.name}. At every value of it the likelihood set is convex"
+    )
+    if form.family in BOUNDED_BETWEEN:
+        return (
+            f"{said}, and what may lie between two values is bounded: guaranteed, a little wide. "
+            f"{GROUPS}."
+        )
+    return (
+        f"{said}, but nothing bounds what may lie between two values: not guaranteed. "
+        f"Fix the {form.name}, or declare a class for each of a few values of it."
     )
 
 

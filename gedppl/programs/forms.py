@@ -33,6 +33,7 @@ Array = Any  # of the backend
 Terms = dict[int, Array]  # atom or cut -> (its size, *shape of the value)
 
 NONNEGATIVE = ("exp", "logistic", "sigmoid", "sqrt", "square", "abs", "softplus")
+ELEMENTARY = ("log", "exp")
 ADDING = ("add", "add_any", "reduce_sum", "cumsum", "concatenate", "sum", "cat", "stack")
 
 
@@ -156,6 +157,8 @@ class Atom:
     run: Callable[..., Sequence[Array]] | None = None  # None: a site
     operands: tuple[Known | Form | Whole, ...] = ()
     output: int = 0
+    # "log" or "exp": one number at a time, so that equal operands make equal atoms
+    elementary: str = ""
 
 
 @dataclass
@@ -257,8 +260,9 @@ class Reading:
                 if step.line
                 else step.name.partition("[")[0]
             )
+            elementary = step.rule if step.rule in ELEMENTARY and len(used) == 1 else ""
             self.atoms.append(
-                Atom(name, tuple(value.shape), low, high, by_action, step.run, used, i)
+                Atom(name, tuple(value.shape), low, high, by_action, step.run, used, i, elementary)
             )
             found.append(self._atom_form() if real else Whole(len(self.atoms) - 1, by_action))
         return found
@@ -274,7 +278,8 @@ class Reading:
 
     def apply(self, run: Callable[..., Array], name: str, *operands: Form, line: str = "") -> Form:
         """A still form computed from still forms by an operation that is not the program's own."""
-        step = Step(name, lambda *values: (run(*values),), (), (-1,), (True,), line=line)
+        rule = name if name in ELEMENTARY else ""
+        step = Step(name, lambda *values: (run(*values),), (), (-1,), (True,), rule, line=line)
         (found,) = self._opaque(step, operands)
         assert isinstance(found, Form)
         return found

@@ -105,7 +105,7 @@ class JaxRowReader:
         if isinstance(found, Unknown):
             self.verdict = Verdict("", "", (), found.why, found.line)
             return
-        self.verdict = Verdict(found.family, found.link, tuple(found.others))
+        self.verdict = Verdict(found.family, found.link, tuple(found.others), unknown=found.name)
         self._used = sorted(found.predictor.terms)
         self._atoms = reading.atoms
         self._lines = [form.line for form in reading.cuts]
@@ -120,7 +120,7 @@ class JaxRowReader:
             assert isinstance(found, Conclusion)
             atoms = [[_arrays(one) for one in atom.operands] for atom in reading.atoms]
             cuts = [_arrays(reading.cuts[k]) for k in self._used]
-            return atoms, cuts, None if found.scale is None else _arrays(found.scale)
+            return atoms, cuts, None if found.unknown is None else _arrays(found.unknown)
 
         actions = np.arange(self.n_actions or 1)
         atoms, cuts, scale = jax.tree.map(
@@ -136,6 +136,7 @@ class JaxRowReader:
                     one.high,
                     one.by_action,
                     tuple(map(_operand, one.operands, arrays)),
+                    one.elementary,
                 )
                 for one, arrays in zip(self._atoms, atoms)
             ),

@@ -76,7 +76,15 @@ OUTCOMES = {
     "NegativeBinomial2": _BY_MEAN,
     ORDERED: Outcome("Ordered", "logits", lambda d: [d.cutpoints - d.predictor[..., None]]),
 }
-SCALED = ("Normal", "LogNormal")  # families whose scale may be unknown
+SCALED = ("Normal", "LogNormal")  # families whose scale may be unknown, in closed form
+# one number beside the predictor that may be unknown: bounds are profiled over it
+NUISANCES = {
+    "NegativeBinomial": "total_count",
+    "Gamma": "concentration",
+    "Weibull": "concentration",
+    "Logistic": "scale",
+}
+BOUNDED_BETWEEN = ("NegativeBinomial", "Gamma", "Logistic")  # see `gedppl.learning.profiled`
 
 
 @dataclass(frozen=True)
@@ -184,7 +192,8 @@ class Conclusion:
     link: str
     predictor: Form  # of cuts
     others: dict[str, Known]
-    scale: Form | None  # still: unknown, and made of theta alone
+    unknown: Form | None  # still: the scale or nuisance, made of theta alone
+    name: str = ""  # of the unknown argument
 
 
 def conclude(
@@ -194,14 +203,16 @@ def conclude(
     found = carried(reading, outcome.kind, values[0], table)
     if isinstance(found, Unknown):
         return found
-    others, scale = {}, None
+    others, unknown, which = {}, None, ""
     for name, value in zip(outcome.others, values[1:]):
         if isinstance(value, Known):
             others[name] = value
         elif (
-            name == "scale" and outcome.family in SCALED and isinstance(value, Form) and value.still
+            (name == NUISANCES.get(outcome.family) or outcome.family in SCALED)
+            and isinstance(value, Form)
+            and value.still
         ):
-            scale = value
+            unknown, which = value, name
         else:
             place = (
                 value.line
@@ -211,13 +222,17 @@ def conclude(
                 else ""
             )
             return Unknown(
-                f"the {outcome.family}'s {name} depends on parameters; only a known one "
-                "leaves a convex set",
+                f"the {outcome.family}'s {name} depends on data and parameters together; only a "
+                "known one leaves a convex set",
                 place,
             )
-    if scale is None and outcome.family != "Ordered" and (outcome.family, found.link) not in TERMS:
+    if (
+        outcome.family not in SCALED
+        and outcome.family != "Ordered"
+        and (outcome.family, found.link) not in TERMS
+    ):
         return Unknown(
             f"a {outcome.family} with {found.link} link is not known to leave a convex set",
             found.form.line,
         )
-    return Conclusion(outcome.family, found.link, found.form, others, scale)
+    return Conclusion(outcome.family, found.link, found.form, others, unknown, which)

@@ -36,6 +36,7 @@ from gedppl.programs.contract import (
     MemberList,
     OrderedPredictor,
     Params,
+    Profiled,
     T,
 )
 from gedppl.programs.exactness import exactness
@@ -233,6 +234,10 @@ class ProgramClass:
     @property
     def location_scale(self) -> LocationScale | None:
         return None if self.seen is None else self.seen.location_scale
+
+    @property
+    def profiled(self) -> Profiled | None:
+        return None if self.seen is None else self.seen.profiled
 
     def in_what_is_seen(self, make: Callable[[], Any]) -> Any:
         """This class in v; made once, so that what it has found out is kept."""

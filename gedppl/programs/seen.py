@@ -23,8 +23,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gedppl.programs.affine import Parts, ordered_from, predictor_from, tabulated, unit_slopes
-from gedppl.programs.contract import LinearPredictor, LocationScale, OrderedPredictor
-from gedppl.programs.links import OUTCOMES
+from gedppl.programs.contract import LinearPredictor, LocationScale, OrderedPredictor, Profiled
+from gedppl.programs.links import OUTCOMES, SCALED
 
 MOST_ACTIONS = 256  # read one by one; beyond, the action is data like the context
 APART = 1e-6  # smallest singular value of unit rows that count as independent
@@ -52,6 +52,7 @@ class AtomTable:
     high: float
     by_action: bool
     operands: tuple[np.ndarray | StillForm | int, ...]  # an int: another atom, of whole numbers
+    elementary: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Tables:
 
     atoms: tuple[AtomTable, ...]
     cuts: tuple[StillForm, ...]  # those that the predictor depends on
-    scale: StillForm | None
+    unknown: StillForm | None  # an argument beside the predictor that theta sets
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Verdict:
     others: tuple[str, ...]
     why: str = ""
     line: str = ""
+    unknown: str = ""  # the argument beside the predictor that theta sets
 
 
 class RowReader(Protocol):
@@ -96,8 +98,8 @@ class RowReader(Protocol):
 
 @dataclass(frozen=True)
 class Seen:
-    """What the data see: coordinates v and the predictor in them. One of predictor, ordered and
-    location_scale is there.
+    """What the data see: coordinates v and the predictor in them. One of predictor, ordered,
+    location_scale and profiled is there.
     """
 
     names: tuple[str, ...]  # (p,)
@@ -107,6 +109,7 @@ class Seen:
     predictor: LinearPredictor | None = None
     ordered: OrderedPredictor | None = None
     location_scale: LocationScale | None = None
+    profiled: Profiled | None = None
     by_action: bool = False  # some values were made for one action at a time
 
     @property
@@ -136,13 +139,13 @@ class _Coordinates:
 
     def __post_init__(self) -> None:
         A = self.reader.n_actions or 1
+        elementary: dict[Any, int] = {}  # the same logarithm written twice is one coordinate
         for j, atom in enumerate(self.tables.atoms):
-            found: dict[Any, int] = {}
+            found: dict[Any, int] = elementary if atom.elementary else {}
             mine = np.zeros(A, np.int64)
             for action in range(A if atom.by_action else 1):
-                key = (
-                    tuple(self._key(one, action) for one in atom.operands) if atom.by_action else ()
-                )
+                used = atom.operands if atom.by_action or atom.elementary else ()
+                key = (atom.elementary, *(self._key(one, action) for one in used))
                 if key not in found:
                     found[key] = len(self.blocks)
                     self.blocks.append((j, action))
@@ -180,6 +183,16 @@ class _Coordinates:
             for i in range(size)
             for at in [np.flatnonzero(table[:, i])]
         ]
+
+    def only(self, atom: int, action: int) -> tuple[Any, float] | None:
+        """The one number that an atom is made of, as a row and a constant; None if there are
+        more.
+        """
+        operands = self.tables.atoms[atom].operands
+        one = operands[0] if len(operands) == 1 else None
+        if not isinstance(one, StillForm) or one.offset.shape[1] != 1:
+            return None
+        return self.rows(one, action)[0], float(one.offset[action, 0])
 
     def values(self, theta: np.ndarray) -> np.ndarray:
         """(M, q) at settings (M, D)."""
@@ -265,7 +278,7 @@ class _Rows:
         )
 
 
-def what_data_see(reader: RowReader) -> Seen:
+def what_data_see(reader: RowReader) -> Seen | Refusal:
     """Coordinates and predictor of a reading that found a family."""
     verdict, tables = reader.verdict, reader.tables()
     space = _Coordinates(reader, tables)
@@ -313,11 +326,16 @@ def what_data_see(reader: RowReader) -> Seen:
         tabulated(parts, unit_slopes(parts), len(names)) if reader.is_affine_by_context() else parts
     )
     predictor = predictor_from(verdict.family, verdict.link, verdict.others, fast)
-    if tables.scale is None:
+    if tables.unknown is None:
         return replace(seen, predictor=predictor)
-    return replace(
-        seen, location_scale=_with_scale(space, tables.scale, verdict.family, predictor, from_theta)
-    )
+    if verdict.family in SCALED:
+        return replace(
+            seen,
+            location_scale=_with_scale(
+                space, tables.unknown, verdict.family, predictor, from_theta
+            ),
+        )
+    return _with_nuisance(space, tables.unknown, verdict, seen, predictor, matrix)
 
 
 def _gathered(
@@ -378,6 +396,64 @@ def _with_scale(
     return LocationScale(family, predictor.features, predictor.offset, group, len(groups), both)
 
 
+def _with_nuisance(
+    space: _Coordinates,
+    form: StillForm,
+    verdict: Verdict,
+    seen: Seen,
+    predictor: LinearPredictor,
+    matrix: np.ndarray,
+) -> Seen | Refusal:
+    """One number beside the predictor, the same in all rows; coordinates that are its logarithm
+    are tied to it.
+    """
+    A = space.reader.n_actions or 1
+    keys = {(space.rows(form, action)[0], float(form.offset[action, 0])) for action in range(A)}
+    if len(keys) > 1:
+        return Refusal(
+            f"the {verdict.family}'s {verdict.unknown} differs by action; one for all can be "
+            "profiled",
+            form.line,
+        )
+    (((columns, values), constant),) = keys
+    logs = [
+        space.start[b]
+        for b, (j, action) in enumerate(space.blocks)
+        if space.tables.atoms[j].elementary == "log"
+        and space.only(j, action) == ((columns, values), constant)
+    ]
+    if values == (1.0,) and constant == 0.0:
+        at = next(b for b, first in enumerate(space.start) if first == columns[0])
+        j, action = space.blocks[at]
+        made_of = space.only(j, action) if space.tables.atoms[j].elementary == "exp" else None
+        if made_of is not None and made_of[0][1] == (1.0,) and made_of[1] == 0.0:
+            logs.append(made_of[0][0][0])
+    tied = np.array([bool(np.any(row[logs] == 1.0)) and row.sum() == 1.0 for row in matrix], bool)
+    tied &= np.count_nonzero(matrix, axis=1) == 1
+    low, high = space.ranges()
+    row = np.zeros(space.q)
+    row[list(columns)] = values
+    ends = _image(row[None], low, high)
+
+    def from_theta(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return seen.from_theta(theta)[:, ~tied], constant + space.values(theta) @ row
+
+    return replace(
+        seen,
+        profiled=Profiled(
+            verdict.family,
+            verdict.link,
+            verdict.unknown,
+            features=lambda x, a: predictor.features(x, a)[:, ~tied],
+            slope=lambda x, a: predictor.features(x, a)[:, tied].sum(axis=1),
+            offset=predictor.offset,
+            low=(seen.low[~tied], max(float(ends[0][0]) + constant, 0.0)),
+            high=(seen.high[~tied], float(ends[1][0]) + constant),
+            from_theta=from_theta,
+        ),
+    )
+
+
 def narrowest(reader: Callable[[int | None], RowReader], n_actions: int | None) -> Seen | Refusal:
     """What data see, read at every action and, where actions then have values of their own, with
     the action as data too.
@@ -386,20 +462,25 @@ def narrowest(reader: Callable[[int | None], RowReader], n_actions: int | None) 
     all), the first takes apart what they do not; either is a proof, and the fewer coordinates, the
     narrower the set.
     """
-    first = reader(n_actions)
-    found = what_data_see(first) if first.verdict.family else None
-    if n_actions is not None and (found is None or found.by_action):
-        second = reader(None)
-        other = what_data_see(second) if second.verdict.family else None
-        if other is not None and (
-            found is None or (other.dim < found.dim and _same_kind(found, other))
+    found = _seen_or_refused(reader(n_actions))
+    if n_actions is not None and (isinstance(found, Refusal) or found.by_action):
+        other = _seen_or_refused(reader(None))
+        if isinstance(other, Seen) and (
+            isinstance(found, Refusal) or (other.dim < found.dim and _same_kind(found, other))
         ):
             return other
-    return Refusal(first.verdict.why, first.verdict.line) if found is None else found
+    return found
+
+
+def _seen_or_refused(reader: RowReader) -> Seen | Refusal:
+    said = reader.verdict
+    return what_data_see(reader) if said.family else Refusal(said.why, said.line)
 
 
 def _same_kind(one: Seen, other: Seen) -> bool:
-    return (one.location_scale is None) == (other.location_scale is None)
+    return (one.location_scale is None) == (other.location_scale is None) and (
+        one.profiled is None
+    ) == (other.profiled is None)
 
 
 def n_actions_of(program: Any) -> int | None:

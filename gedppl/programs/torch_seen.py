@@ -83,7 +83,9 @@ class TorchRowReader:
         self._used: list[int] = []
         self.verdict = Verdict("", "", (), getattr(found, "why", ""), getattr(found, "line", ""))
         if isinstance(found, Conclusion):
-            self.verdict = Verdict(found.family, found.link, tuple(found.others))
+            self.verdict = Verdict(
+                found.family, found.link, tuple(found.others), unknown=found.name
+            )
             self._used = sorted(found.predictor.terms)
 
     def _arguments(self, *values: Any) -> list[Any]:
@@ -115,12 +117,12 @@ class TorchRowReader:
         def at(a: Any) -> Any:
             reading, found = self._read(self._x, a[None])
             assert isinstance(found, Conclusion)
-            scales.append(found.scale is not None)
+            scales.append(found.unknown is not None)
             atoms = [[_arrays(one, a) for one in atom.operands] for atom in reading.atoms]
             return (
                 atoms,
                 [_arrays(reading.cuts[k], a) for k in self._used],
-                [] if found.scale is None else _arrays(found.scale, a),
+                [] if found.unknown is None else _arrays(found.unknown, a),
             )
 
         atoms, cuts, scale = _as_numpy(vmap(at)(self._actions()))
@@ -133,6 +135,7 @@ class TorchRowReader:
                     one.high,
                     one.by_action,
                     tuple(map(_operand, one.operands, arrays)),
+                    one.elementary,
                 )
                 for one, arrays in zip(self._atoms, atoms)
             ),

@@ -1,0 +1,231 @@
+"""One unknown number beside the predictor: the bounds behind `gedppl.learning.profiled`, one by one
+and together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as nd
+import pytest
+from scipy.special import polygamma
+from scipy.stats import nbinom, poisson
+
+import gedppl as ged
+from gedppl.families.one_predictor import FAMILIES
+from gedppl.learning import learner_for, profiled
+from gedppl.learning.profiled import NUISANCES, Rewritten
+
+PROVED = [name for name, known in NUISANCES.items() if known.proved]
+ETA = np.linspace(-8.0, 8.0, 33)
+OUTCOMES = {
+    "NegativeBinomial": np.array([0.0, 1.0, 4.0, 60.0]),
+    "Gamma": np.array([0.01, 0.7, 3.0, 50.0]),
+    "Logistic": np.array([-9.0, -0.3, 0.0, 4.0]),
+}
+NAMES = {"NegativeBinomial": "total_count", "Gamma": "concentration", "Logistic": "scale"}
+
+
+def log_density(name: str, psi: np.ndarray, eta: np.ndarray, y: np.ndarray) -> np.ndarray:
+    known = NUISANCES[name]
+    argument = 1 / psi if known.inverse else psi
+    predictor = known.slope * np.log(psi) + (eta if name != "Gamma" else -eta)
+    return FAMILIES[name, known.link].terms(predictor, y, {NAMES[name]: argument})[0]
+
+
+@pytest.mark.parametrize("name", PROVED)
+@pytest.mark.parametrize("psi", [0.05, 0.7, 5.0, 80.0])
+def test_no_row_bends_more_than_its_bound(name: str, psi: float) -> None:
+    """By second differences at the cell's lower end and beyond, at predictors near and far."""
+    for y in OUTCOMES[name]:
+        most = NUISANCES[name].curvature(psi, np.array([y]))[0]
+        for at in psi * np.array([1.002, 1.3, 3.0]):
+            step = 1e-3 * at
+            around = [log_density(name, at + k * step, ETA, y) for k in (-1, 0, 1)]
+            bend = -(around[0] - 2 * around[1] + around[2]) / step**2
+            assert np.all(bend <= most * (1 + 1e-4) + 1e-6 / at**2)
+
+
+@pytest.mark.parametrize("name", PROVED)
+def test_a_row_at_its_best_gains_with_the_nuisance(name: str) -> None:
+    y = OUTCOMES[name][1:]
+    best = [NUISANCES[name].saturated(psi, y) for psi in np.geomspace(1e-3, 1e3, 50)]
+    assert np.all(np.diff(best) > 0)
+    wide = np.linspace(-30, 30, 6001)
+    for psi in (0.3, 4.0):
+        found = sum(log_density(name, psi, wide, one).max() for one in y)
+        assert found <= NUISANCES[name].saturated(psi, y) + 1e-9
+        assert found >= NUISANCES[name].saturated(psi, y) - 1e-2
+
+
+def test_beyond_a_dispersion_no_row_gains_more_than_its_bound() -> None:
+    for y in OUTCOMES["NegativeBinomial"]:
+        for psi in (0.5, 6.0, 200.0):
+            more = NUISANCES["NegativeBinomial"].beyond(psi, np.array([y]))
+            for later in psi * np.array([1.1, 2.0, 30.0, 1e5]):
+                gain = log_density("NegativeBinomial", later, ETA, y) - log_density(
+                    "NegativeBinomial", psi, ETA, y
+                )
+                assert np.all(gain <= more + 1e-6)  # sums of large numbers round
+
+
+@pytest.mark.parametrize("mean", [0.2, 3.0, 40.0])
+def test_a_chance_bends_no_more_than_its_bound_and_is_near_a_poisson(mean: float) -> None:
+    k = np.arange(200)
+
+    def cdf(psi: float) -> np.ndarray:
+        return nbinom.cdf(k, psi, psi / (psi + mean))
+
+    for psi in (0.3, 2.0, 15.0):
+        step = 1e-3 * psi
+        bend = np.abs(cdf(psi - step) - 2 * cdf(psi) + cdf(psi + step)) / step**2
+        assert bend.max() <= (polygamma(1, psi) - 1 / psi) * (1 + 1e-3)
+        assert np.abs(cdf(psi) - poisson.cdf(k, mean)).max() <= mean / psi
+
+
+def demand(x, a, y=None):
+    base = numpyro.sample("base", nd.Normal(1.0, 0.5).expand([2]).to_event(1))
+    r = numpyro.sample("r", nd.Gamma(2.0, 0.5))
+    numpyro.sample("y", nd.NegativeBinomial2(jnp.exp(base[a]), r), obs=y)
+
+
+def durations(x, a, y=None):
+    base = numpyro.sample("base", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+    k = numpyro.sample("k", nd.LogNormal(0.7, 0.5))
+    numpyro.sample("y", nd.Gamma(k, k / jnp.exp(base[a])), obs=y)
+
+
+def taught(model, seed: int, n: int = 40):
+    rng = np.random.default_rng(seed)
+    x, a = np.zeros((n, 1)), rng.integers(0, 2, n)
+    cls = ged.density_class(model, example=(x[:1], a[:1]))
+    y = cls.density(
+        {"base": np.array([0.8, 0.2]), ("r" if model is demand else "k"): 2.5}, x, a
+    ).sample(seed, 1)[0]
+    learner = learner_for(cls, delta=0.1)
+    for part in np.array_split(np.arange(n), 4):
+        learner = learner.absorb(x[part], a[part], y[part]).refit()
+    return replace(learner, sets=learner.sets[:1])
+
+
+@pytest.fixture(scope="module", params=[demand, durations], ids=["demand", "durations"])
+def learner(request):
+    return taught(request.param, 3)
+
+
+FUNCTIONALS = (
+    ged.mean(0, 1e9),
+    ged.probability(above=3.0),
+    ged.probability(above=0.5, below=3.5),
+    ged.quantile(0.8, 0, 1e9),
+    ged.cvar(0.8, 0, 1e9),
+    ged.variance(1e9),
+    ged.second_moment(1e9),
+)
+
+
+def by_brute_force(learner, functional) -> tuple[float, float]:
+    """Extremes of the first action over a fine grid of (base, nuisance) in the set, the other
+    action's base at its best.
+    """
+    (chosen,), form = learner.sets, learner.cls.profiled
+    profile = profiled.profile_of(chosen, Rewritten(form, NUISANCES[form.family]))
+    differs = profile.rewritten.differs(np.zeros((1, 1)), np.zeros(1, int))[0]
+    moved = int(np.argmax(form.features(np.zeros((1, 1)), np.zeros(1, int))[0] != 0))
+    values = []
+    for psi in np.geomspace(0.3, 3e4 if form.family == "NegativeBinomial" else 12.0, 700):
+        data = profile.data(psi)
+        top = profile.members(psi, 0.0).region.centre
+        grid = np.repeat(top[None], 1201, axis=0)
+        grid[:, moved] += np.linspace(-2.5, 2.5, 1201)
+        inside = grid[data.value(grid) >= chosen.threshold]
+        if not len(inside):
+            continue
+        asked = np.append(form.features(np.zeros((1, 1)), np.zeros(1, int))[0], differs)
+        eta = data.table.x[0, data.dim] + inside[[0, -1]] @ asked
+        eta = np.linspace(*np.sort(eta), 40) if functional.below is not None else eta
+        density = data.density(eta, {name: np.full(len(eta), psi) for name in data.names})
+        values += list(functional(density, x=np.zeros((len(eta), 1)), a=np.zeros(len(eta), int)))
+    return min(values), max(values)
+
+
+@pytest.mark.parametrize("functional", FUNCTIONALS, ids=lambda f: f.name)
+def test_profiled_bounds_enclose_the_profile_likelihoods_closely(learner, functional) -> None:
+    found = learner.bounds(functional, np.zeros((1, 1)), 2)
+    assert (found.method, found.guaranteed) == ("profiled", True)
+    low, high = by_brute_force(learner, functional)
+    ours = found.free_lower[0, 0], found.free_upper[0, 0]
+    assert ours[0] <= low + 1e-9
+    assert ours[1] >= high - 1e-9
+    room = 1.001 if functional.name == "quantile" else 0.03 * (high - low)
+    assert ours[0] >= low - room
+    assert ours[1] <= high + room
+
+
+def test_without_lowered_thresholds_a_wide_cell_misses_members(learner) -> None:
+    """The control of the bound between points: one cell over the whole range, as if rows did not
+    bend between its ends, excludes members that it must not.
+    """
+    (chosen,), form = learner.sets, learner.cls.profiled
+    profile = profiled.profile_of(chosen, Rewritten(form, NUISANCES[form.family]))
+    inside = chosen.region.centre  # a member, at the fit's own nuisance
+    v, psi = form.from_theta(inside[None])
+    low, high = float(psi[0]) / 6, float(psi[0]) * 6
+    point = np.append(v[0], np.log(psi))[None]
+    here = float(profile.data(float(psi[0])).value(point)[0])
+    ends = max(float(profile.data(end).value(point)[0]) for end in (low, high))
+    assert here > ends  # so that the ends alone do not bound it
+    assert here <= ends + profile.widening(low, high)
+
+
+def test_an_unknown_shape_of_a_weibull_is_profiled_and_not_guaranteed() -> None:
+    def model(x, a, y=None):
+        base = numpyro.sample("base", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+        k = numpyro.sample("k", nd.LogNormal(0.4, 0.3))
+        numpyro.sample("y", nd.Weibull(jnp.exp(base[a]), k), obs=y)
+
+    learner = taught(model, 4)
+    found = learner.bounds(ged.probability(above=2.0), np.zeros((1, 1)), 2)
+    assert (found.method, found.guaranteed) == ("profiled", False)
+    assert "concentration" in found.note
+    assert "not guaranteed" in learner.cls.exactness
+
+
+def test_a_dispersion_by_action_is_refused_with_the_reason() -> None:
+    def model(x, a, y=None):
+        base = numpyro.sample("base", nd.Normal(1.0, 0.5).expand([2]).to_event(1))
+        r = numpyro.sample("r", nd.Gamma(2.0, 0.5).expand([2]).to_event(1))
+        numpyro.sample("y", nd.NegativeBinomial2(jnp.exp(base[a]), r[a]), obs=y)
+
+    cls = ged.density_class(model, example=(np.zeros((1, 1)), np.zeros(1, int)))
+    assert cls.profiled is None
+    assert "differs by action" in cls.exactness
+
+
+def test_a_certificate_says_profiled() -> None:
+    learner = taught(demand, 5)
+    problem = ged.Problem(
+        n_actions=2,
+        utility=ged.Utility(learner.cls, ged.mean(0, 50)),
+        constraints=[
+            ged.Constraint(
+                learner.cls,
+                ged.probability(above=9.0),
+                at_most=0.5,
+                safe_value=0.1,
+                name="short",
+                outcome="utility",
+            )
+        ],
+        safe_action=0,
+        safe_utility=1.0,
+    )
+    agent = ged.GEDUCB(problem, seed=0)
+    agent.observe(learner.rows.x, learner.rows.a, learner.rows.y)
+    decision = agent.ask(np.zeros(1))
+    (limit,) = decision.certificate.constraints
+    assert limit.method == "profiled"
+    assert decision.certificate.guaranteed
