@@ -60,7 +60,7 @@ class _Weigh(Messenger):
             msg["scale"] = self.weights if scale is None else scale * self.weights
 
 
-class Runner:
+class NumpyroRunner:
     """The fitting loop for one class and one guide."""
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
@@ -251,3 +251,6 @@ class Runner:
 def _shapes(tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(dict(tree))
     return structure, [np.shape(leaf) for leaf in leaves]
+
+
+runner = NumpyroRunner

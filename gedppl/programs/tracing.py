@@ -86,7 +86,7 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
                 stack.enter_context(other.untouched())
             records, failure = backend.record(model, x, a)
         if failure is None and any(record.observed for record in records):
-            return backend.TracedProgram(model, x, a)
+            return backend.traced(model, x, a)
         attempts.append((len(records), failure, name))
     seen, failure, name = max(attempts, key=lambda attempt: attempt[0])
     if isinstance(failure, ModelError):
