@@ -233,7 +233,7 @@ class TorchKernels:
     def beside_and_alone(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What is said of a few rows x (n, dx), a (n,) together, and of each alone: two (n, ...)."""
+        """What is said of a few rows x (n, dx), a (n,) together, and of each alone."""
         y = self.feasible(theta, x, a)
         one = theta[None] + 0.3 * np.cos(1 + np.arange(self.dim))
         alone = [
