@@ -262,6 +262,16 @@ def _refuse_row_site(site: SiteRecord, wider: tuple[Shape, ...]) -> None:
         )
 
 
+def refuse_unsteady(differs: bool) -> None:
+    """Raise if the densities are others when the same program is run on the same rows again."""
+    if differs:
+        raise ModelError(
+            "the model gives another density each time that it is run on the same rows: it draws "
+            "random numbers, counts its calls or changes what it reads. Draw or compute such "
+            "numbers once, outside the model"
+        )
+
+
 def refuse_outcome_use(depends: bool, differs: bool, name: str) -> None:
     """Raise if the densities depend on y, or on whether y is given."""
     if depends:

@@ -27,6 +27,7 @@ from gedppl.programs.checks import (
     is_discrete,
     name_sites,
     refuse_outcome_use,
+    refuse_unsteady,
 )
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
@@ -289,29 +290,32 @@ class NumpyroProgram(JaxKernels):
             self.x,
             self.a,
             zeros.astype(np.int64 if self.discrete else float),
+            np.zeros(2, np.uint32),
         )
 
-        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
-            one = self.run(theta, x, a, y=y)
+        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any, words: Any) -> list[Any]:
+            one = self.run(theta, x, a, y=y, key=jax.random.wrap_key_data(words))
             return [one.observed.log_prob(value), one.log_prior, jnp.asarray(one.log_weight)]
 
         with _quiet():
             used, text = what_matters(logs, zeros, *rows)
             refuse_outcome_use(used[0], False, self.observed)
+            refuse_unsteady(used[-1])
             try:
                 without = what_matters(lambda *rows: logs(None, *rows), *rows)[1]
             except Exception:
                 # whatever a user's program raises without y: then it has nothing to say there
                 return
-            if text.split("let")[-1] == without.split("let")[-1]:
+            if text == without:
                 return
             arrays = [jnp.asarray(array) for array in (zeros, *rows)]
-            pairs = zip(logs(*arrays), logs(None, *arrays[1:]))
-            refuse_outcome_use(
-                False,
-                any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs),
-                self.observed,
-            )
+
+            def differs(y: Any) -> bool:
+                pairs = zip(logs(*arrays), logs(y, *arrays[1:]))
+                return any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs)
+
+            refuse_unsteady(differs(arrays[0]))
+            refuse_outcome_use(False, differs(None), self.observed)
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
         """Whether a predictor's log-density is the program's; asked where a class of the user's

@@ -33,6 +33,7 @@ from gedppl.programs.checks import (
     is_discrete,
     name_sites,
     refuse_outcome_use,
+    refuse_unsteady,
 )
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
@@ -96,6 +97,8 @@ def biject_to(constraint: Any) -> Any:
         ) from None
 
 
+# told in place of zeros, to see whether a program looks at them
+OTHER_OUTCOMES = (1.0, -1e3, 1e3, 1e9)
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _WRITES = (
     "__setitem__",
@@ -417,12 +420,14 @@ class PyroProgram(TorchKernels):
                 looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs
             )
 
+        refuse_unsteady(differs(zeros))
         try:
             depends = any(level is not Level.FREE for level in levels(logs, zeros, *rows))
         except RuntimeError:
-            # the program looks at values while it runs, so it has no fixed graph: look at values
-            # too
-            depends = differs(zeros + 1.0)
+            # the program looks at values while it runs, so it has no fixed graph
+            depends = False
+        # values that left the graph, through NumPy or a branch, are seen by what they do only
+        depends = depends or any(differs(zeros + value) for value in OTHER_OUTCOMES)
         refuse_outcome_use(depends, False, self.observed)
         try:
             other = differs(None)

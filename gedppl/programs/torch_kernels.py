@@ -22,7 +22,7 @@ from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.torch_affine import linear_predictor, ordered_predictor
 from gedppl.programs.torch_seen import seen_by_data
-from gedppl.programs.tracing import trial_rows
+from gedppl.programs.tracing import TRIALS, trial_rows
 from gedppl.rows import Histories, Rows
 
 MAX_CELLS = 1 << 20  # settings times rows evaluated at once
@@ -220,7 +220,7 @@ class TorchKernels:
         return out
 
     def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the
+        """Log-likelihoods (2, 3) of three rows among many and each alone, at two settings, and the
         log-prior at `initial`.
         """
         x, a = trial_rows(self.x, self.a)
@@ -229,11 +229,24 @@ class TorchKernels:
         alone = [
             self.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)
         ]
+        many = [np.tile(rows, (TRIALS // 3,) + (1,) * (rows.ndim - 1)) for rows in (x, a, y)]
         return (
-            self.log_likelihood(theta, x, a, y),
+            self.log_likelihood(theta, *many)[:, :3],
             np.concatenate(alone, axis=1),
             float(self.log_prior(initial[None])[0]),
         )
+
+    def beside_and_alone(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What is said of a few rows x (n, dx), a (n,) together, and of each alone."""
+        y = self.feasible(theta, x, a)
+        one = theta[None] + 0.3 * np.cos(1 + np.arange(self.dim))
+        alone = [
+            self.log_likelihood(one, x[i : i + 1], a[i : i + 1], y[i : i + 1])
+            for i in range(len(a))
+        ]
+        return self.log_likelihood(one, x, a, y)[0], np.concatenate(alone, axis=1)[0]
 
     # questions about a batch of rows --------------------------------------------------------------
 
