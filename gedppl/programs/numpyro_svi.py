@@ -76,7 +76,7 @@ class _Weigh(Messenger):
             msg["scale"] = self.weights if scale is None else scale * self.weights
 
 
-class Runner:
+class NumpyroRunner:
     """The fitting loop for one class and one guide."""
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
@@ -301,3 +301,6 @@ def _reaches(fn: Any, values: Any) -> bool:
 def _shapes(tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(dict(tree))
     return structure, [np.shape(leaf) for leaf in leaves]
+
+
+runner = NumpyroRunner

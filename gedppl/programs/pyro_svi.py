@@ -45,8 +45,9 @@ from torch.overrides import TorchFunctionMode
 
 from gedppl.errors import SettingError
 from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
-from gedppl.programs.pyro import _quiet, _tensor, biject_to
+from gedppl.programs.pyro import biject_to, quiet
 from gedppl.programs.torch_graphs import UNRECORDABLE, operations
+from gedppl.programs.torch_kernels import as_tensor
 from gedppl.rows import BUCKETS, Rows, bucket
 
 ROWS = "_rows_summed_out"  # the site of a likelihood with row latents summed out
@@ -135,7 +136,7 @@ class Session:
     tensors: dict[str, torch.Tensor]
 
 
-class Runner:
+class PyroRunner:
     """The fitting loop for one class and one guide."""
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
@@ -162,13 +163,13 @@ class Runner:
         if isinstance(self.settings.guide, str | type) or not self.latents:
             return None
         prior = self.cls.unflatten(self.cls.draw_prior(PROBES, 0))
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]):
             first, again = self._own_draws(), self._own_draws()
             return {
                 name: GuideSite(
                     tuple(site["value"].shape),
                     bool((site["value"] != again[name]["value"]).any()),
-                    name not in prior or _reaches(site["fn"], _tensor(prior[name])),
+                    name not in prior or _reaches(site["fn"], as_tensor(prior[name])),
                 )
                 for name, site in first.items()
                 if not site["infer"].get("is_auxiliary")
@@ -194,7 +195,7 @@ class Runner:
         drawn_alone = len(self.latents) == len(self.program.sites)
         if isinstance(kind, type):
             return drawn_alone and issubclass(kind, PLAIN)
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]):
             return drawn_alone and set(self._own_draws()) == set(self.latents)
 
     # the guide ------------------------------------------------------------------------------------
@@ -203,14 +204,14 @@ class Runner:
     def _session(self, state: Mapping[str, Any] | None) -> Iterator[Session]:
         initial = self.cls.initial
         free = {
-            site.name: _tensor(
+            site.name: as_tensor(
                 initial[site.start : site.stop].reshape(site.free_shape)
             ).requires_grad_()
             for site in self.program.sites
             if not site.prior
         }
         with ExitStack() as stack:
-            swap = stack.enter_context(_quiet())
+            swap = stack.enter_context(quiet())
             stack.enter_context(torch.random.fork_rng(devices=[]))
             torch.manual_seed(self.settings.seed)
             fill = _Fit(self.program, swap, free)
@@ -229,8 +230,8 @@ class Runner:
     def _row(self) -> tuple[torch.Tensor, ...]:
         """One row to run a guide on: parameters do not depend on the rows."""
         return (
-            _tensor(self.program.x),
-            _tensor(self.program.a),
+            as_tensor(self.program.x),
+            as_tensor(self.program.a),
             torch.zeros((1, *self.program.event_shape), dtype=torch.float64),
         )
 
@@ -239,7 +240,7 @@ class Runner:
         if state is not None and {name: np.shape(value) for name, value in state.items()} == shapes:
             with torch.no_grad():
                 for name, tensor in session.tensors.items():
-                    tensor.copy_(_tensor(state[name]))
+                    tensor.copy_(as_tensor(state[name]))
 
     def _model(self, fill: _Fit) -> Callable[..., Any]:
         def model(x: Any, a: Any, y: Any) -> None:
@@ -278,7 +279,7 @@ class Runner:
         return guide(
             model,
             init_loc_fn=init_to_value(
-                values={name: _tensor(values[name]) for name in self.latents}
+                values={name: as_tensor(values[name]) for name in self.latents}
             ),
         )
 
@@ -293,8 +294,8 @@ class Runner:
         steps: int,
     ) -> GuideFit:
         size = _graph_size(rows.n)
-        x, a, y, w = (_tensor(array[:size]) for array in rows.padded(weights))
-        data = (x, a, y, w, _tensor(prior.mean), _tensor(prior.precision))
+        x, a, y, w = (as_tensor(array[:size]) for array in rows.padded(weights))
+        data = (x, a, y, w, as_tensor(prior.mean), as_tensor(prior.precision))
         if size not in self._graphs:
             with self._session(None) as session:
                 self._graphs[size] = self._record(session, data)
@@ -497,3 +498,6 @@ def _apart(function: Callable[[Any], Any], size: int) -> Any:
     """function(None) so many times side by side, each with random numbers of its own."""
     with _NewNoise():
         return vmap(function, randomness="different")(torch.zeros(size))
+
+
+runner = PyroRunner
