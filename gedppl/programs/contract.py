@@ -188,6 +188,16 @@ class MemberList(Model):
         """All parameters, (M,)."""
         return np.arange(self.size)
 
+    @property
+    def exactness(self) -> str:
+        """Which bounds will be exact and why."""
+        if self.sampled:
+            return f"exact over {self.size} draws, and no certificate: the truth is none of them."
+        return (
+            "exact: every bound is the largest or smallest value over those of the "
+            f"{self.size} members that remain plausible."
+        )
+
     def visit(
         self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]
     ) -> T:
@@ -345,8 +355,8 @@ class DensityClass(Protocol):
         ...
 
     def trace(self, x: Array, a: Array) -> object:
-        """See rows (x, a) before any outcome, so that shapes are known; a second call does
-        nothing.
+        """See rows (x, a) before any outcome, so that shapes are known; a second call looks only
+        at actions that are new.
         """
         ...
 

@@ -19,6 +19,7 @@ from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
     ContextWidthError,
+    GedError,
     ModelError,
     NotFiniteError,
     OutOfSupportError,
@@ -42,7 +43,15 @@ from gedppl.programs.contract import (
 from gedppl.programs.exactness import exactness
 from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.seen import Refusal, Seen
-from gedppl.programs.tracing import Site, check_initial, find_program, parse_bounds
+from gedppl.programs.tracing import (
+    Site,
+    check_apart,
+    check_initial,
+    find_program,
+    flattened,
+    named_leaves,
+    parse_bounds,
+)
 from gedppl.rows import Rows
 from gedppl.showing import as_html
 
@@ -53,6 +62,7 @@ if TYPE_CHECKING:
 # by token: many tasks bring the same class, it is compiled once
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()
 MOST_ARRIVED = 16
+FEW_ROWS = 6  # with new actions that are looked at beside each other
 
 
 def _arrived(
@@ -113,15 +123,33 @@ class ProgramClass:
 
     def trace(self, x: Any, a: Any) -> ProgramClass:
         """Find out the backend and the parameters by running the model on these rows; a second
-        call does nothing.
+        call looks only at actions that are new.
         """
-        if self._program is None:
-            x, a = self._check_rows(x, a)
+        x, a = self._check_rows(x, a)
+        new = self._program is None
+        if new:
             if len(a) == 0:
                 raise ShapeError("tracing a model needs at least one row, got x and a with none")
             with LOCK:
                 if self._program is None:
-                    self._adopt(find_program(self.model, x, a))
+                    try:
+                        self._adopt(find_program(self.model, x, a))
+                    except GedError:
+                        raise
+                    except Exception as failure:
+                        # whatever a user's program raises once its parameters are filled in
+                        raise ModelError(
+                            "the model cannot be run at given parameters: it raised "
+                            f"{type(failure).__name__}: {failure}. Every parameter must be a "
+                            "sample or param site of the model itself, without a handler that "
+                            "sets its value (substitute, condition, do)"
+                        ) from failure
+        try:
+            self._check_actions(x, a)
+        except GedError:
+            if new:
+                self._program = None
+            raise
         return self
 
     def _adopt(self, program: Any) -> None:
@@ -130,7 +158,7 @@ class ProgramClass:
         initial = program.default_initial()
         if self._init:
             values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
-            initial = self._flatten(program, values | self._named_leaves(program, self._init))
+            initial = flattened(program, values | named_leaves(program, self._init))
         check_initial(program, initial)
         self._program, self._initial = program, initial
 
@@ -278,54 +306,7 @@ class ProgramClass:
         """The flat unconstrained vector of named constrained values: (D,), or (M, D) if each has
         a leading axis M.
         """
-        return self._flatten(self.program, self._named_leaves(self.program, params))
-
-    @staticmethod
-    def _named_leaves(program: Any, params: Params) -> dict[str, Any]:
-        named = program.named_leaves(params)
-        known = [site.name for site in program.sites]
-        unknown = sorted(set(named) - set(known))
-        if unknown:
-            raise ParameterError(
-                f"the model has no parameter {unknown[0]!r}; its parameters are {known}"
-            )
-        return named
-
-    @staticmethod
-    def _flatten(program: Any, values: Mapping[str, Any]) -> np.ndarray:
-        arrays, leading = {}, set()
-        for site in program.sites:
-            if site.name not in values:
-                raise ParameterError(
-                    f"parameter {site.name!r} is missing; the model needs "
-                    f"{[s.name for s in program.sites]}"
-                )
-            array = np.asarray(values[site.name], float)
-            extra = array.ndim - len(site.shape)
-            if extra not in (0, 1) or array.shape[extra:] != site.shape:
-                raise ParameterError(
-                    f"parameter {site.name!r} has shape {array.shape}, but the model gives it "
-                    f"shape {site.shape} "
-                    f"(or (M, *{site.shape}) for M settings at once)"
-                )
-            if not np.isfinite(array).all():
-                raise ParameterError(f"parameter {site.name!r} must be finite, got {array}")
-            leading.add(array.shape[:extra])
-            arrays[site.name] = array if extra else array[None]
-        if len(leading) > 1:
-            raise ParameterError(
-                "either every parameter has a leading axis M or none has, with "
-                f"one M; got {sorted(leading)}"
-            )
-        theta = program.unconstrain(arrays)
-        for site in program.sites:
-            if not np.isfinite(theta[:, site.start : site.stop]).all():
-                raise ParameterError(
-                    f"parameter {site.name!r} = {np.asarray(values[site.name])} lies outside its "
-                    "constraint "
-                    f"{program.constraint_of(site.name)}, or on its edge: move it inside"
-                )
-        return theta if any(leading) else theta[0]
+        return flattened(self.program, named_leaves(self.program, params))
 
     def unflatten(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Named constrained values of a flat vector (D,), or with a leading axis those of each
@@ -459,8 +440,9 @@ class ProgramClass:
                 )
 
     def _check_actions(self, x: np.ndarray, a: np.ndarray) -> None:
-        """Run each action number once in a mode that notices indices past the end: JAX would
-        clamp them silently.
+        """Run each action number once in a mode that notices indices past the end, which JAX would
+        clamp silently, and beside other actions, whose rows must not change what is said of its
+        own.
         """
         new = set(np.unique(a).tolist()) - self._known_actions
         for action in sorted(new):
@@ -468,7 +450,13 @@ class ProgramClass:
             problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
             if problem:
                 raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
-            self._known_actions.add(action)
+        known = np.array(sorted(self._known_actions | new))
+        if new and len(known) > 1:
+            beside = np.unique([known[0], *sorted(new)[:FEW_ROWS], known[-1]])
+            row = int(np.argmax(a == min(new)))
+            rows = np.repeat(x[row : row + 1], len(beside), axis=0)
+            check_apart(*self.program.beside_and_alone(self._initial, rows, beside))
+        self._known_actions |= new
 
     def check_outcomes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""

@@ -86,7 +86,7 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
                 stack.enter_context(other.untouched())
             records, failure = backend.record(model, x, a)
         if failure is None and any(record.observed for record in records):
-            return backend.TracedProgram(model, x, a)
+            return backend.traced(model, x, a)
         attempts.append((len(records), failure, name))
     seen, failure, name = max(attempts, key=lambda attempt: attempt[0])
     if isinstance(failure, ModelError):
@@ -161,6 +161,9 @@ def support_range(constraint: Any) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
+TRIALS = 129  # rows tried together: more than a program that looks at their number would expect
+
+
 def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Three rows (3, dx) and (3,) near the example's first, away from zeros."""
     return x[:1] * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]], np.repeat(a[:1], 3)
@@ -170,7 +173,8 @@ def check_initial(program: Any, initial: np.ndarray) -> None:
     """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on
     the rows beside it.
 
-    In the second case padding and histories would change it. Tried on `trial_rows`.
+    In the second case padding and histories would change it. Tried on `trial_rows`, among `TRIALS`
+    rows and alone; `check_apart` is asked again when more than one action is known.
     """
     together, alone, log_prior = program.tried(initial)
     if np.isnan(together[0, 0]) or np.isnan(log_prior):
@@ -180,9 +184,61 @@ def check_initial(program: Any, initial: np.ndarray) -> None:
             "where it is finite, or "
             "mend the model (a negative scale, a log of a negative number, 0/0)"
         )
+    check_apart(together, alone)
+
+
+def check_apart(together: np.ndarray, alone: np.ndarray) -> None:
+    """Raise if what a program says of rows beside each other is not what it says of each alone."""
     if not np.allclose(together, alone, rtol=1e-9, atol=1e-12, equal_nan=True):
         raise ModelError(
-            "a row's density depends on the other rows (batch statistics, a sum or mean over "
-            "rows): compute such numbers "
+            "a row's density depends on the other rows (their number or order, batch statistics, a "
+            "sum or mean over rows): compute such numbers "
             "once, outside the model, and use them as constants"
         )
+
+
+def named_leaves(program: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    named = program.named_leaves(params)
+    known = [site.name for site in program.sites]
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        raise ParameterError(
+            f"the model has no parameter {unknown[0]!r}; its parameters are {known}"
+        )
+    return named
+
+
+def flattened(program: Any, values: Mapping[str, Any]) -> np.ndarray:
+    arrays, leading = {}, set()
+    for site in program.sites:
+        if site.name not in values:
+            raise ParameterError(
+                f"parameter {site.name!r} is missing; the model needs "
+                f"{[s.name for s in program.sites]}"
+            )
+        array = np.asarray(values[site.name], float)
+        extra = array.ndim - len(site.shape)
+        if extra not in (0, 1) or array.shape[extra:] != site.shape:
+            raise ParameterError(
+                f"parameter {site.name!r} has shape {array.shape}, but the model gives it "
+                f"shape {site.shape} "
+                f"(or (M, *{site.shape}) for M settings at once)"
+            )
+        if not np.isfinite(array).all():
+            raise ParameterError(f"parameter {site.name!r} must be finite, got {array}")
+        leading.add(array.shape[:extra])
+        arrays[site.name] = array if extra else array[None]
+    if len(leading) > 1:
+        raise ParameterError(
+            "either every parameter has a leading axis M or none has, with "
+            f"one M; got {sorted(leading)}"
+        )
+    theta = program.unconstrain(arrays)
+    for site in program.sites:
+        if not np.isfinite(theta[:, site.start : site.stop]).all():
+            raise ParameterError(
+                f"parameter {site.name!r} = {np.asarray(values[site.name])} lies outside its "
+                "constraint "
+                f"{program.constraint_of(site.name)}, or on its edge: move it inside"
+            )
+    return theta if any(leading) else theta[0]
