@@ -55,6 +55,14 @@ class SubsampledPlateError(ModelError):
     """A plate subsamples its rows, which would rescale the likelihood."""
 
 
+class NotADensityError(ModelError):
+    """An outcome's own log_prob does not sum or integrate to one."""
+
+
+class CutpointsError(ModelError):
+    """Nothing keeps the cutpoints of an ordered outcome in order."""
+
+
 class FactorError(ModelError):
     """`factor` adds to the log-density without being one."""
 
@@ -100,6 +108,10 @@ class ActionRangeError(DataError):
 
 class TrialsError(DataError):
     """A row's number of trials is not a whole number from 0."""
+
+
+class LinkDomainError(DataError):
+    """A row at which the declared bounds leave no parameter inside the domain of the link."""
 
 
 class OutOfSupportError(DataError):

@@ -245,6 +245,42 @@ def _weibull(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
     return np.log(k) + (k - 1) * log_ratio - eta - decay, k * (decay - 1.0), k**2 * decay
 
 
+def _softplus(eta: np.ndarray) -> tuple[np.ndarray, Terms, Terms]:
+    """log(1 + e^eta), with its slope and curvature; and the same of its logarithm, the last
+    negated: it is concave.
+    """
+    rate, up, down = np.logaddexp(0.0, eta), expit(eta), expit(-eta)
+    far = eta < -30.0  # where the rate is e^eta
+    ratio = np.where(far, 1.0, up / np.where(far, 1.0, rate))
+    bend = np.where(eta < -11.0, 0.5 * up, ratio * (ratio - down))
+    return rate, (rate, up, up * down), (np.where(far, eta, np.log(rate)), ratio, bend)
+
+
+def _softplus_rate(
+    power: np.ndarray, weight: np.ndarray, eta: np.ndarray, constant: np.ndarray
+) -> Terms:
+    """power * log rate - weight * rate + constant."""
+    _, plain, logs = _softplus(eta)
+    return (
+        _times(power, logs[0]) - weight * plain[0] + constant,
+        power * logs[1] - weight * plain[1],
+        power * logs[2] + weight * plain[2],
+    )
+
+
+def _poisson_softplus(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    return _softplus_rate(y, np.ones_like(y), eta, -gammaln(y + 1))
+
+
+def _exponential_softplus(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    return _softplus_rate(np.ones_like(y), y, eta, np.zeros_like(y))
+
+
+def _gamma_softplus(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+    shape = np.broadcast_to(fixed["concentration"], np.shape(y))
+    return _softplus_rate(shape, y, eta, (shape - 1) * np.log(y) - gammaln(shape))
+
+
 def _lognormal(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
     log_y = np.log(y)
     value, slope, curvature = _normal(eta, log_y, fixed)
@@ -310,6 +346,21 @@ def _log_rate(value: np.ndarray, fixed: Fixed) -> np.ndarray:
     return np.log(fixed.get("concentration", np.ones(1))) - _log_of(value, fixed)
 
 
+def _softplus_of(eta: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0.0, eta)
+
+
+def _softplus_at(value: np.ndarray, fixed: Fixed) -> np.ndarray:
+    rate = np.maximum(value, 0.0)
+    with np.errstate(divide="ignore"):
+        return rate + np.log(-np.expm1(-rate))
+
+
+def _softplus_rate_at(value: np.ndarray, fixed: Fixed) -> np.ndarray:
+    with np.errstate(divide="ignore", over="ignore"):
+        return _softplus_at(np.exp(_log_rate(value, fixed)), fixed)
+
+
 def _one(fixed: Fixed) -> float:
     return 1.0
 
@@ -363,6 +414,15 @@ FAMILIES: dict[tuple[str, str], OnePredictor] = {
         _log_of,
         growth=_one,
         whole=True,
+    ),
+    ("Poisson", "softplus"): OnePredictor(
+        _poisson_softplus, _argument("rate", _softplus_of), _softplus_at, whole=True
+    ),
+    ("Exponential", "softplus"): OnePredictor(
+        _exponential_softplus, _argument("rate", _softplus_of), _softplus_rate_at
+    ),
+    ("Gamma", "softplus"): OnePredictor(
+        _gamma_softplus, _argument("rate", _softplus_of), _softplus_rate_at
     ),
     ("Exponential", "log"): OnePredictor(
         _exponential, _argument("rate", np.exp), _log_rate, growth=_one

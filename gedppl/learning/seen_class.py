@@ -23,6 +23,7 @@ import numpy as np
 from scipy.special import expit
 
 from gedppl.density import Density
+from gedppl.errors import LinkDomainError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
 from gedppl.learning.learner import prior_draws
@@ -167,7 +168,40 @@ class SeenClass(Model):
     def check_outcomes(
         self, x: Array, a: Array, y: Array
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.whole.check_outcomes(x, a, y)
+        rows = self.whole.check_outcomes(x, a, y)
+        self._check_domain(rows[0], rows[1])
+        return rows
+
+    def _check_domain(self, x: np.ndarray, a: np.ndarray) -> None:
+        """Raise at a row where every parameter inside the bounds lies outside the link's domain."""
+        if self.predictor is None or not len(a):
+            return
+        least, most = FAMILIES[self.predictor.family, self.predictor.link].domain
+        if not (np.isfinite(least) or np.isfinite(most)):
+            return
+        features, offset = self.predictor.features(x, a), self.predictor.offset(x, a)
+        low, high = (
+            offset
+            + np.sum(
+                np.multiply(
+                    features,
+                    np.where(features > 0, *sides),
+                    out=np.zeros(features.shape),
+                    where=features != 0,
+                ),
+                axis=1,
+            )
+            for sides in (self._box, self._box[::-1])
+        )
+        wrong = (low > most + 1e-9) | (high < least - 1e-9)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise LinkDomainError(
+                f"in row {row} the {self.predictor.link} link of {self.predictor.family} gets "
+                f"numbers from {low[row]:.4g} to {high[row]:.4g} for all parameters inside their "
+                f"bounds, but it is defined from {least:g} to {most:g}: widen the bounds, rescale "
+                "the context's columns, or use a link without ends (logits=, an exp for a rate)"
+            )
 
     def check_shapes(
         self, x: Array, a: Array, y: Array

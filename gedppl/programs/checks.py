@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import (
+    CutpointsError,
     FactorError,
     ModelError,
     NoObservedSiteError,
@@ -23,6 +24,9 @@ from gedppl.errors import (
 from gedppl.programs.tracing import Site
 
 Shape = tuple[int, ...]
+
+# free cutpoints cross in half of the draws, or more
+CUTPOINT_DRAWS, MOST_CROSSED = 32, 0.375
 
 
 @dataclass
@@ -259,6 +263,23 @@ def _refuse_row_site(site: SiteRecord, wider: tuple[Shape, ...]) -> None:
             f"discrete latent {site.name!r} has shape {site.shapes[0]} for two rows; only one "
             "value a row, shape (n,), can be "
             "summed out: use one site for each"
+        )
+
+
+def refuse_crossing(program: Any, prior_free: bool) -> None:
+    """Raise if the prior lets cutpoints cross as if nothing kept them in order. Where they seldom
+    do, or have no prior, such parameters count as having no density.
+    """
+    if prior_free or not program.has_cutpoints:
+        return
+    draws = np.asarray(program.draw_prior(CUTPOINT_DRAWS, 0, np.zeros(program.dim)), float)
+    crossed = sum(program.crosses(theta) for theta in draws)
+    if crossed >= MOST_CROSSED * CUTPOINT_DRAWS:
+        raise CutpointsError(
+            f"the cutpoints cross in {crossed} of {CUTPOINT_DRAWS} draws from the prior, where "
+            "there is no density: draw them through "
+            "TransformedDistribution(..., OrderedTransform()), or as a first one plus a cumsum of "
+            "positive steps"
         )
 
 

@@ -25,140 +25,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-Array = Any  # of the backend
-Terms = dict[int, Array]  # atom or cut -> (its size, *shape of the value)
+from gedppl.programs.form_values import (
+    Arithmetic,
+    Array,
+    Atom,
+    Exp,
+    Form,
+    Known,
+    Listing,
+    Step,
+    Tail,
+    Terms,
+    Unknown,
+    Value,
+    Whole,
+)
 
 NONNEGATIVE = ("exp", "logistic", "sigmoid", "sqrt", "square", "abs", "softplus")
 ELEMENTARY = ("log", "exp")
 ADDING = ("add", "add_any", "reduce_sum", "cumsum", "concatenate", "sum", "cat", "stack")
-
-
-class Arithmetic(Protocol):
-    """What the reading asks of a backend's arrays."""
-
-    def over(self, run: Callable[..., Sequence[Array]], *stacked: Array) -> Sequence[Array]:
-        """`run` over the leading axis of each argument."""
-        ...
-
-    def constant(self, run: Callable[..., Sequence[Array]], *values: Array) -> Sequence[Array]:
-        """`run` at constants, whatever is being traced around it."""
-        ...
-
-    def zeros(self, like: Array) -> Array: ...
-    def identity(self, shape: tuple[int, ...]) -> Array:
-        """(size, *shape): the Jacobian of a value by itself."""
-        ...
-
-    def broadcast(self, value: Array, shape: tuple[int, ...]) -> Array: ...
-    def log(self, value: Array) -> Array: ...
-    def logit(self, value: Array) -> Array: ...
-    def total(self, terms: Array, weights: Array) -> Array:
-        """sum_i weights[i] terms[i], for terms (size, *shape) and weights of any shape with that
-        size.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operation."""
-
-    name: str  # with the settings that change what it computes
-    run: Callable[..., Sequence[Array]]  # arrays -> arrays
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    real: tuple[bool, ...]  # whether each output is floating point
-    # "move" (rearranges), "linear", "multiply", "contract", "divide", "exp", "log", "power" or none
-    rule: str = ""
-    # inputs of a move or linear step that say where, not what: they must be free of theta
-    needs: tuple[int, ...] = ()
-    elementwise: bool = False
-    power: float = 1.0
-    line: str = ""  # of the user's program, where known
-
-
-@dataclass(frozen=True)
-class Listing:
-    """One row of a program: inputs are the sites, then x (1, dx), then a (1,)."""
-
-    steps: tuple[Step, ...]
-    constants: dict[int, Array]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Known:
-    value: Array
-    by_row: bool = False
-    by_action: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Form:
-    terms: Terms  # by atom if still, by cut otherwise
-    offset: Array
-    still: bool
-    by_action: bool = False
-    low: float = -np.inf  # of a still form's entries
-    high: float = np.inf
-    centred: bool = False  # the offset is zero by construction
-    factor: tuple[Known, Form] | None = None  # value = known * still, entry by entry
-    line: str = ""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.offset.shape)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
-
-
-@dataclass(frozen=True, eq=False)
-class Exp:
-    log: Form
-
-
-@dataclass(frozen=True, eq=False)
-class Tail:
-    expression: tuple[Any, ...]
-    root: Form
-
-
-@dataclass(frozen=True)
-class Whole:
-    atom: int
-    by_action: bool
-
-
-@dataclass(frozen=True)
-class Unknown:
-    why: str
-    line: str
-
-
-Value = Known | Form | Exp | Tail | Whole | Unknown
-
-
-@dataclass(frozen=True)
-class Atom:
-    """A site, or one output of an operation on still values that is not affine in earlier atoms."""
-
-    name: str
-    shape: tuple[int, ...]
-    low: float
-    high: float
-    by_action: bool
-    run: Callable[..., Sequence[Array]] | None = None  # None: a site
-    operands: tuple[Known | Form | Whole, ...] = ()
-    output: int = 0
-    # "log" or "exp": one number at a time, so that equal operands make equal atoms
-    elementary: str = ""
 
 
 @dataclass
@@ -384,7 +273,7 @@ class Reading:
             found: list[Value] = list(
                 self._linear(step, [self._cut_any(one) for one in operands], still=False)
             )
-            return self._with_factor(step, operands, found)
+            return self._with_parent(step, operands, self._with_factor(step, operands, found))
         if step.rule == "multiply" and len(forms) == 2 and len(operands) == 2:
             product_form = self._product(step, *forms)
             if product_form is not None:
@@ -408,6 +297,18 @@ class Reading:
             both = Known(known.value * form.factor[0].value, True)
             return [replace(out, factor=(both, form.factor[1]))]
         return found
+
+    @staticmethod
+    def _with_parent(step: Step, operands: list[Value], found: list[Value]) -> list[Value]:
+        """Remember what an entry was made of, so that a link may use its predictor twice."""
+        forms = [one for one in operands if isinstance(one, Form)]
+        parts = [_part(one) for one in operands]
+        if not step.elementwise or len(forms) != 1 or None in parts or forms[0].still:
+            return found
+        return [
+            replace(out, parent=(forms[0], (step.name, *parts))) if isinstance(out, Form) else out
+            for out in found
+        ]
 
     def _product(self, step: Step, left: Form, right: Form) -> Form | None:
         """Affine times still."""
@@ -513,28 +414,58 @@ class Reading:
         )
         if not step.elementwise:
             return lost
-        roots: list[Form] = []
-        parts: list[Any] = []
-        for one in operands:
-            if isinstance(one, Known):
-                number = None if one.by_row or one.by_action else _one_number(one.value)
-                if number is None:
-                    return lost
-                parts.append(("constant", number))
-            elif isinstance(one, Tail):
-                roots.append(one.root)
-                parts.append(one.expression)
-            elif isinstance(one, Exp):
-                roots.append(one.log)
-                parts.append(("exp", ("root",)))
-            elif isinstance(one, Form):
-                roots.append(one)
-                parts.append(("root",))
-        if any(root is not roots[0] for root in roots) or roots[0].still:
+        roots = [
+            one.root if isinstance(one, Tail) else one.log if isinstance(one, Exp) else one
+            for one in operands
+            if isinstance(one, Tail | Exp | Form)
+        ]
+        root = next((one for one in _line_of(roots[0]) if _all_from(roots, one)), None)
+        if root is None or root.still:
+            return lost
+        parts = [_part(one, root) for one in operands]
+        if None in parts:
             return lost
         if step.name in ("add", "mul", "max", "min"):
             parts.sort(key=str)
-        return Tail((step.name, *parts), roots[0])
+        return Tail((step.name, *parts), root)
+
+
+def _line_of(form: Form) -> list[Form]:
+    found = [form]
+    while found[-1].parent is not None:
+        found.append(found[-1].parent[0])
+    return found
+
+
+def _all_from(forms: Sequence[Form], root: Form) -> bool:
+    return all(any(one is root for one in _line_of(form)) for form in forms)
+
+
+def _part(one: Value, root: Form | None = None) -> tuple[Any, ...] | None:
+    """An operand as an expression of the root; None if it is none. Without one, of itself."""
+    if isinstance(one, Known):
+        number = None if one.by_row or one.by_action else _one_number(one.value)
+        return None if number is None else ("constant", number)
+    if isinstance(one, Tail):
+        form, expression = one.root, one.expression
+    elif isinstance(one, Exp):
+        form, expression = one.log, ("exp", ("root",))
+    elif isinstance(one, Form):
+        form, expression = one, ("root",)
+    else:
+        return None
+    while root is not None and form is not root:
+        assert form.parent is not None
+        form, below = form.parent
+        expression = _put(expression, below)
+    return expression
+
+
+def _put(expression: tuple[Any, ...], below: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The expression with another one in place of its root."""
+    if expression == ("root",):
+        return below
+    return tuple(_put(part, below) if isinstance(part, tuple) else part for part in expression)
 
 
 def _one_number(value: Array) -> float | None:

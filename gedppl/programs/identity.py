@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.errors import InputError
+from gedppl.errors import InputError, NotADensityError
 from gedppl.families.one_predictor import TERMS
 from gedppl.numerics.arrays import namespace
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.lowering import crossing, from_package, is_external, lower, strip
+from gedppl.programs.tracing import support_range
 
 DRAWS = 24  # outcomes compared at each row
 # of a log-density: above the packages' rounding (1e-6 in a BetaBinomial), below what a certificate
@@ -60,6 +61,9 @@ def identify(outline: Any, observed: Observed, log_prob: LogProb, dim: int, n: i
         return Identity(_HOLDS[types], packaged)
     objects = [strip(observed(theta)) for theta in settings(dim)]
     found = [same for thing in objects if (same := _same(thing, log_prob, n)) is not None]
+    if not (packaged or (found and all(found))):
+        for thing, theta in zip(objects, settings(dim)):
+            _refuse_no_density(thing, log_prob, n, theta)
     if not found:  # nothing could be compared: the packages' word counts, a stranger's does not
         return Identity(packaged, packaged)
     if packaged:
@@ -151,3 +155,88 @@ def _patched(thing: Any) -> bool:
     return "log_prob" in vars(thing) or any(
         _patched(part) for part in parts if hasattr(part, "log_prob")
     )
+
+
+# a class of the user's own ------------------------------------------------------------------------
+
+WIDE, POINTS = 18.0, 4001  # of the substitution y = middle + unit sinh(t): |t|, and how many
+MOST_COUNTS = 20_000
+AGREE, OFF = 1e-3, 0.02  # between two resolutions; from one
+
+
+def _refuse_no_density(distribution: Any, log_prob: LogProb, n: int, theta: np.ndarray) -> None:
+    """Raise if exp(log_prob) is seen not to integrate or sum to one; where it cannot be seen,
+    nothing is said.
+    """
+    if tuple(distribution.event_shape):
+        return
+    try:
+        mass = _mass(distribution, log_prob, n)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError):
+        return  # it takes no such outcomes
+    if mass is None or abs(mass - 1.0) <= OFF:
+        return
+    raise NotADensityError(
+        f"the log_prob of {type(distribution).__name__} gives all outcomes together a probability "
+        f"of {mass:.4g} instead of 1 (at flat parameters {np.round(theta, 3)}), so that it is no "
+        f"density: subtract log({mass:.4g}) in it, as a function of its arguments, or use a "
+        "distribution of the package"
+    )
+
+
+def _mass(distribution: Any, log_prob: LogProb, n: int) -> float | None:
+    """What the first row's outcomes add up to; None where two resolutions disagree."""
+    low, high = support_range(distribution.support)
+
+    def density(y: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            logs = np.asarray(log_prob(distribution, np.repeat(y[:, None], n, axis=1)), float)
+            return np.nan_to_num(np.exp(np.broadcast_to(logs, (len(y), n))[:, 0]), nan=0.0)
+
+    if getattr(distribution.support, "is_discrete", False):
+        if "boolean" in type(distribution.support).__name__.lower():
+            low, high = 0.0, 1.0
+        if not np.isfinite(low):
+            return None
+        last = min(high, low + MOST_COUNTS)
+        counts = np.arange(low, last + 1)
+        found = density(counts)
+        ended = last == high or found[-1] * len(counts) < AGREE
+        total = float(found.sum())
+        return total if ended or total > 1 + OFF else None
+    if np.isfinite(low) and np.isfinite(high):
+        # both ends approached in ever smaller steps
+        def place(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            share = 1.0 / (1.0 + np.exp(-t))
+            return low + (high - low) * share, (high - low) * share * (1 - share)
+    elif np.isfinite(low) or np.isfinite(high):
+        end, sign = (low, 1.0) if np.isfinite(low) else (high, -1.0)
+
+        def place(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return end + sign * np.exp(t), np.exp(t)
+    else:
+        middle, unit = _middle(density)
+
+        def place(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return middle + unit * np.sinh(t), unit * np.cosh(t)
+
+    totals = []
+    for points in (POINTS, 2 * POINTS - 1):
+        t, step = np.linspace(-WIDE, WIDE, points, retstep=True)
+        y, slope = place(t)
+        totals.append(float(np.sum(density(y) * slope) * step))
+    return totals[1] if abs(totals[1] - totals[0]) <= AGREE * max(totals[1], AGREE) else None
+
+
+def _middle(density: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+    """Where a density on the real line is highest, and the width of half that height."""
+    middle, unit = 0.0, 1.0
+    for _ in range(6):
+        y = middle + unit * np.sinh(np.linspace(-WIDE, WIDE, POINTS))
+        found = density(y)
+        if not found.max() > 0:
+            return middle, unit
+        middle = float(y[np.argmax(found)])
+        half = y[found >= 0.5 * found.max()]
+        unit = max(float(half[-1] - half[0]), 1e-3 * unit)
+    return middle, unit

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from gedppl.programs.forms import Listing, Step
+from gedppl.programs.form_values import Listing, Step
 
 LONGEST_SCAN = 64  # steps that are written out one after another
 

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gedppl.programs.affine import Level
-from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
+from gedppl.programs.form_values import Form, Known, Unknown, Value, Whole
+from gedppl.programs.forms import Reading
 from gedppl.programs.jax_affine import levels
 from gedppl.programs.jax_reader import JaxArithmetic, listing
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
@@ -49,6 +50,13 @@ REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
         lambda e: 0.5 * (1 + jax.lax.erf(e * jnp.sqrt(0.5))),
         lambda e: 0.5 * jax.lax.erfc(-e * jnp.sqrt(0.5)),
         lambda e: 0.5 * jax.lax.erfc(-e / jnp.sqrt(2.0)),
+    ),
+    "softplus": (
+        jax.nn.softplus,
+        lambda e: jnp.logaddexp(e, 0.0),
+        lambda e: jnp.logaddexp(0.0, e),
+        lambda e: jnp.log1p(jnp.exp(e)),
+        lambda e: jnp.log(1 + jnp.exp(e)),
     ),
     "cloglog": (lambda e: 1 - jnp.exp(-jnp.exp(e)), lambda e: -jnp.expm1(-jnp.exp(e))),
 }

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gedppl.families.one_predictor import TERMS
-from gedppl.programs.forms import Exp, Form, Known, Reading, Tail, Unknown, Value
+from gedppl.programs.form_values import Exp, Form, Known, Tail, Unknown, Value
+from gedppl.programs.forms import Reading
 
 CANONICAL = {
     "probs": "logit",
@@ -24,13 +25,14 @@ CANONICAL = {
 }
 LINKS = {  # what the carrying argument may be of the predictor
     "probs": ("logit", "probit", "cloglog", "log", "identity"),
-    "rate": ("log",),
-    "mean": ("log", "identity"),
+    "rate": ("log", "softplus"),
+    "mean": ("log", "identity", "softplus"),
     "size": ("log",),
     "loc": ("identity",),
     "logits": ("logit",),
 }
 ORDERED = "OrderedLogistic"
+CLIPS = ("clamp", "max", "min", "clip", "clamp_min", "clamp_max", "maximum", "minimum")
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,13 @@ def carried(reading: Reading, kind: str, value: Value, table: Table) -> Affine |
     if isinstance(value, Form) and value.still:
         return Affine(CANONICAL[kind], reading.cut(_canonical(reading, kind, value)))
     found = _linked(reading, kind, value, table)
+    if isinstance(value, Tail) and value.expression[0].partition("[")[0] in CLIPS:
+        return Unknown(
+            "a clipped argument is another model: beyond the clip its likelihood no longer falls, "
+            "so that its sets are not convex. Drop the clip, and pass logits= instead of probs= "
+            "where it was there for rounding",
+            value.root.line,
+        )
     if found is None or found.link not in LINKS[kind]:
         return Unknown(
             f"the predictor comes through none of its links ({', '.join(LINKS[kind])})",

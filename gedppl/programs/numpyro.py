@@ -33,7 +33,14 @@ from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.jax_affine import what_matters
 from gedppl.programs.jax_kernels import JaxKernels
-from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
+from gedppl.programs.lowering import (
+    crossing,
+    external,
+    is_masked,
+    lower,
+    package_class,
+    strip,
+)
 from gedppl.programs.tracing import Site, support_range
 
 
@@ -43,6 +50,10 @@ class NumpyroRecorder(Messenger):
     def __init__(self, fn: Any) -> None:
         super().__init__(fn)
         self.records: list[SiteRecord] = []
+
+    def process_message(self, msg: Any) -> None:
+        if is_flat(msg) and msg["value"] is None:
+            msg["value"] = somewhere(msg["fn"])
 
     def postprocess_message(self, msg: Any) -> None:
         kind, fn, value = msg["type"], msg.get("fn"), msg.get("value")
@@ -80,7 +91,7 @@ class NumpyroRecorder(Messenger):
             self.records.append(
                 SiteRecord(
                     msg["name"],
-                    "sample",
+                    "param" if is_flat(msg) else "sample",
                     value=value,
                     fn=fn,
                     observed=bool(msg["is_observed"]),
@@ -95,6 +106,21 @@ class NumpyroRecorder(Messenger):
                     unconstrained=latent and _is_identity(biject_to(fn.support)),
                 )
             )
+
+
+def is_flat(msg: Any) -> bool:
+    """Whether a site says that it has no prior, so that nothing can be drawn: a `param` then."""
+    return (
+        msg["type"] == "sample"
+        and isinstance(msg["fn"], numpyro.distributions.ImproperUniform)
+        and not msg["is_observed"]
+    )
+
+
+def somewhere(fn: Any) -> Any:
+    """A value in the middle of a distribution's support."""
+    transform = biject_to(fn.support)
+    return transform(jnp.zeros(transform.inverse_shape(fn.shape())))
 
 
 def _is_identity(transform: Any) -> bool:
@@ -191,6 +217,11 @@ class NumpyroFill(Messenger):
         elif kind == "sample" and not msg["is_observed"]:
             (site,) = self.program.groups[name]
             fn, transform = msg["fn"], biject_to(msg["fn"].support)
+            if is_flat(msg):
+                msg["value"] = self._place(
+                    site, transform, somewhere(fn) if self.given == "start" else None
+                )
+                return
             drawn = fn.sample(msg["kwargs"]["rng_key"]) if self.given in ("draw", "start") else None
             msg["value"] = value = self._place(site, transform, drawn)
             jacobian = jnp.sum(transform.log_abs_det_jacobian(self.free[name], value))
@@ -245,6 +276,7 @@ class NumpyroProgram(JaxKernels):
         self._constraints = {record.name: record.constraint for record in outline.parameters}
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
+        self.has_cutpoints = package_class(strip(outline.observed_fn)) == "OrderedLogistic"
         self.support_name = str(outline.observed_fn.support)
         self.ranges = {
             site.name: record.range
@@ -268,6 +300,11 @@ class NumpyroProgram(JaxKernels):
         return np.asarray(
             distribution.log_prob(jnp.asarray(y, jnp.int64 if self.discrete else float))
         )
+
+    def crosses(self, theta: np.ndarray) -> bool:
+        """Whether the outcome's cutpoints are out of order at theta (D,)."""
+        wrong = crossing(self._observed_at(theta))
+        return wrong is not None and bool(wrong.any())
 
     def _identify(self, assignment: Mapping[str, Any]) -> Identity:
         with _quiet():

@@ -28,6 +28,7 @@ from gedppl.errors import (
     TrialsError,
 )
 from gedppl.programs import LOCK
+from gedppl.programs.checks import refuse_crossing
 from gedppl.programs.contract import (
     DensityClass,
     Drawn,
@@ -160,6 +161,7 @@ class ProgramClass:
             values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
             initial = flattened(program, values | named_leaves(program, self._init))
         check_initial(program, initial)
+        refuse_crossing(program, any(not site.prior for site in program.sites))
         self._program, self._initial = program, initial
 
     @property

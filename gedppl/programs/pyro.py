@@ -37,7 +37,14 @@ from gedppl.programs.checks import (
 )
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
-from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
+from gedppl.programs.lowering import (
+    crossing,
+    external,
+    is_masked,
+    lower,
+    package_class,
+    strip,
+)
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_kernels import TorchKernels, as_tensor
 from gedppl.programs.tracing import Site, support_range
@@ -369,6 +376,7 @@ class PyroProgram(TorchKernels):
         self.ranges = {site.name: support_range(site.constraint) for site in outline.parameters}
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
+        self.has_cutpoints = package_class(strip(outline.observed_fn)) == "OrderedLogistic"
         self.support_name = str(outline.observed_fn.support)
         self._check_outcome_use()
         found = [self._identify(assignment) for assignment in self.assignments]
@@ -383,6 +391,11 @@ class PyroProgram(TorchKernels):
         return self.run(
             as_tensor(theta), as_tensor(self.x), as_tensor(self.a), assignment=assignment
         ).observed
+
+    def crosses(self, theta: np.ndarray) -> bool:
+        """Whether the outcome's cutpoints are out of order at theta (D,)."""
+        wrong = crossing(self._observed_at(theta))
+        return wrong is not None and bool(wrong.any())
 
     def _identify(self, assignment: Mapping[str, Any]) -> Identity:
         with _plain(), torch.no_grad():

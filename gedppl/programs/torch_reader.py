@@ -17,7 +17,7 @@ import torch
 from torch.func import functionalize, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.programs.forms import Listing, Step
+from gedppl.programs.form_values import Listing, Step
 
 _MOVES = (
     *(

@@ -11,7 +11,8 @@ import torch
 from torch.func import vmap
 
 from gedppl.programs.affine import Level
-from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
+from gedppl.programs.form_values import Form, Known, Unknown, Value, Whole
+from gedppl.programs.forms import Reading
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
 from gedppl.programs.lowering import package_class
 from gedppl.programs.seen import (
@@ -45,6 +46,11 @@ REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
         lambda e: 0.5 * (1 + torch.erf(e / _ROOT)),
         lambda e: 0.5 * (1 + torch.erf(e * 0.5**0.5)),
         lambda e: 0.5 * torch.erfc(-e / _ROOT),
+    ),
+    "softplus": (
+        torch.nn.functional.softplus,
+        lambda e: torch.log1p(torch.exp(e)),
+        lambda e: torch.log(1 + torch.exp(e)),
     ),
     "cloglog": (lambda e: 1 - torch.exp(-torch.exp(e)), lambda e: -torch.expm1(-torch.exp(e))),
 }
