@@ -45,6 +45,7 @@ from gedppl.learning.oracles import auto
 from gedppl.learning.program_bounds import GUESS_SDS, MISSPECIFIED, SEARCHED
 from gedppl.learning.program_sets import Start, next_starts, thresholds
 from gedppl.learning.radius import LikelihoodRatio
+from gedppl.learning.reach import declared_ends, reach_of_box
 from gedppl.learning.scale_posterior import ScalePrior, from_prior, scale_posterior, summary
 from gedppl.learning.scale_reach import ScaleReach
 from gedppl.learning.scale_sets import LOG_2PI, ScaleSet, fits_of, row_values, table_of
@@ -392,15 +393,50 @@ class LocationScaleLearner:
         scale = np.asarray(self.form.group(x, a), np.int64)
         spoken = [(process, np.flatnonzero(process.group.rows(a))) for process in self.processes]
         asked = [(kept, rows) for process, rows in spoken if len(rows) for kept in process.kept]
-        if not asked:
-            return
-        rows = np.concatenate([rows for _, rows in asked])
-        reach = ScaleReach.joined(
-            [kept.reach(phi[rows], offset[rows], scale[rows]) for kept, rows in asked]
-        )
-        low, high = scale_bounds.ends(self.form.family, functional, reach, x[rows], a[rows])
-        np.maximum.at(lower, rows, low)
-        np.minimum.at(upper, rows, high)
+        scales = [side[scale].copy() for side in self._scale_box]
+        if asked:
+            rows = np.concatenate([rows for _, rows in asked])
+            reach = ScaleReach.joined(
+                [
+                    kept.reach(phi[rows], offset[rows], scale[rows], self._scale_box)
+                    for kept, rows in asked
+                ]
+            )
+            low, high = scale_bounds.ends(self.form.family, functional, reach, x[rows], a[rows])
+            np.maximum.at(lower, rows, low)
+            np.minimum.at(upper, rows, high)
+            known = reach.known
+            np.maximum.at(scales[0], rows[known], reach.scale(reach.ends[1])[known])
+            np.minimum.at(scales[1], rows[known], reach.scale(reach.ends[0])[known])
+        box = self._coefficient_box
+        if np.isfinite(box).any():
+            ends = (offset + reach_of_box(phi, *box[::side]) for side in (1, -1))
+            location = tuple(ends)
+            low, high = scale_bounds.in_box(
+                self.form.family, functional, location, (scales[0], scales[1]), x, a
+            )
+            np.maximum(lower, low, out=lower)
+            np.minimum(upper, high, out=upper)
+
+    @cached_property
+    def _box(self) -> np.ndarray:
+        """Ends (2, p + G) of coefficients and scales: supports, and declared bounds of sites."""
+        p = len(self.prior.middle)
+        if not self.form.names:
+            return np.array(
+                [[-np.inf] * (p - self.form.n_groups) + [0.0] * self.form.n_groups, [np.inf] * p]
+            )
+        low, high = np.array(self.form.ends, float).T
+        return np.array(declared_ends(self.cls, self.form.names, low, high))
+
+    @property
+    def _coefficient_box(self) -> np.ndarray:
+        return self._box[:, : -self.form.n_groups]
+
+    @property
+    def _scale_box(self) -> tuple[np.ndarray, np.ndarray]:
+        low, high = self._box[:, -self.form.n_groups :]
+        return np.maximum(low, 0.0), high
 
     def density(self, settings: np.ndarray, x: np.ndarray, a: np.ndarray) -> Density:
         """The outcome's density at coefficients and log scales (M, p + G), of batch shape (M,

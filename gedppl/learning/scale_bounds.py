@@ -37,7 +37,9 @@ def ends(
     if functional.name == "probability" and is_plain(functional):
         lower, upper = np.zeros(len(a)), np.ones(len(a))
     needs_location = functional.name != "variance" or family == "LogNormal"
-    known = np.flatnonzero(reach.known & (np.isfinite(reach.size) | (not needs_location)))
+    void = reach.void
+    lower[void], upper[void] = np.inf, -np.inf
+    known = np.flatnonzero(~void & reach.known & (np.isfinite(reach.size) | (not needs_location)))
     if len(known):
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             low, high = _inner(family, functional, reach.at(known), x[known], a[known])
@@ -138,3 +140,35 @@ def _searched(
     except (TypeError, ValueError, AttributeError):  # written for another package's arrays
         return np.full(len(a), np.nan), np.full(len(a), np.nan)
     return values.min(axis=0), values.max(axis=0)
+
+
+def in_box(
+    family: str,
+    functional: Functional,
+    location: Ends,
+    scale: Ends,
+    x: np.ndarray,
+    a: np.ndarray,
+) -> Ends:
+    """Ends over location and scale each between its own, all (m,); infinite where nothing follows.
+
+    All these functionals are monotone in the location and in the scale, but for a second moment on
+    the real line, which turns where the location is 0.
+    """
+    open_ends = np.full(len(a), -np.inf), np.full(len(a), np.inf)
+    two_sided = functional.above is not None and functional.below is not None
+    if is_searched(functional) or two_sided:
+        return open_ends
+    if functional.name == "mean" and family == "Normal":
+        return location
+    scales = [np.where(np.isfinite(end) & (end > 0), end, np.nan) for end in scale]
+    places = [*location, np.clip(0.0, *location)]
+    values = []
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for mu in places:
+            for sigma in scales:
+                density = Density(family, {"loc": mu, "scale": np.where(sigma > 0, sigma, 1.0)})
+                found = np.asarray(functional(density, x=x, a=a), float)
+                values.append(np.where(sigma > 0, found, np.nan))
+    low, high = np.min(values, axis=0), np.max(values, axis=0)
+    return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)

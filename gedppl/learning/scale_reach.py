@@ -33,7 +33,7 @@ Axis letters: m rows, N nodes of a polygon.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -44,6 +44,8 @@ NODES, SPLITS = 17, 40
 # of the functional's spread over the region: at which a polygon is not split any further
 TIGHT = 1e-9
 OUTWARD = 1e-12  # share by which roots are moved outwards
+
+PARTS = ("centre", "size", "unit", "count", "top", "least", "most")
 
 Shape = Callable[[np.ndarray], np.ndarray]  # of sigma
 AtPoint = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (mu, sigma) -> value
@@ -60,6 +62,8 @@ class ScaleReach:
     unit: np.ndarray  # sqrt(RSS / n)
     count: np.ndarray  # n
     top: np.ndarray  # K; the region is empty below 1
+    least: np.ndarray  # smallest and largest scale that is allowed besides
+    most: np.ndarray
 
     @property
     def known(self) -> np.ndarray:
@@ -67,19 +71,16 @@ class ScaleReach:
         return (self.count > 0) & (self.unit > 0) & (self.top >= 1) & np.isfinite(self.top)
 
     def at(self, rows: np.ndarray) -> ScaleReach:
-        return ScaleReach(
-            self.centre[rows], self.size[rows], self.unit[rows], self.count[rows], self.top[rows]
-        )
+        return ScaleReach(*(getattr(self, name)[rows] for name in PARTS))
 
     @classmethod
     def joined(cls, parts: Sequence[ScaleReach]) -> ScaleReach:
         """The rows of all parts, one after another."""
-        names = ("centre", "size", "unit", "count", "top")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in PARTS))
 
     def mirrored(self) -> ScaleReach:
         """The same for -location."""
-        return ScaleReach(-self.centre, self.size, self.unit, self.count, self.top)
+        return replace(self, centre=-self.centre)
 
     def kappa(self, r: np.ndarray) -> np.ndarray:
         return np.maximum(0.5 * self.count * (self.top + 2 * np.log(r) - r**2), 0.0)
@@ -98,7 +99,22 @@ class ScaleReach:
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """The smallest and largest r, where kappa is 0."""
         low, high = roots(self.top)
-        return np.sqrt(low) * (1 - OUTWARD), np.sqrt(high) * (1 + OUTWARD)
+        low, high = np.sqrt(low) * (1 - OUTWARD), np.sqrt(high) * (1 + OUTWARD)
+        with np.errstate(divide="ignore"):
+            cut = np.minimum(np.maximum(low, self.unit / self.most), high)
+            return cut, np.maximum(np.minimum(high, self.unit / self.least), cut)
+
+    @property
+    def void(self) -> np.ndarray:
+        """Where no scale that the rows leave plausible is allowed, (m,)."""
+        low, high = roots(self.top)
+        with np.errstate(divide="ignore"):
+            few = self.unit / self.most > np.sqrt(high) * (1 + OUTWARD)
+            return self.known & (few | (self.unit / self.least < np.sqrt(low) * (1 - OUTWARD)))
+
+    @property
+    def cut(self) -> bool:
+        return bool(np.any(self.least > 0) or np.any(np.isfinite(self.most)))
 
 
 def roots(top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -289,6 +305,9 @@ def normal_mean(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
     half = (
         reach.unit * reach.size * np.sqrt(reach.count * np.expm1(np.maximum(reach.top - 1.0, 0.0)))
     )
+    if reach.cut:  # the scale at which the mean goes farthest may not be allowed
+        lower, upper = normal_shifted(reach, 0.0)
+        return np.maximum(reach.centre - half, lower), np.minimum(reach.centre + half, upper)
     return reach.centre - half, reach.centre + half
 
 
@@ -338,7 +357,7 @@ def normal_second_moment(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
         return -(reach.location(e, r) ** 2 + reach.scale(r) ** 2)
 
     sign = np.where(reach.centre < 0, -1.0, 1.0)
-    side = ScaleReach(sign * reach.centre, reach.size, reach.unit, reach.count, reach.top)
+    side = replace(reach, centre=sign * reach.centre)
     return -_one_peak(reach, least), polygon_largest(side, lambda mu, sigma: mu**2 + sigma**2)
 
 

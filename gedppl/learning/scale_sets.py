@@ -137,9 +137,15 @@ class ScaleSet:
         tops = np.array([fit.top for fit in self.fits])
         return np.array([self.threshold - np.sum(np.delete(tops, g)) for g in range(len(tops))])
 
-    def reach(self, phi: np.ndarray, offset: np.ndarray, group: np.ndarray) -> ScaleReach:
+    def reach(
+        self,
+        phi: np.ndarray,
+        offset: np.ndarray,
+        group: np.ndarray,
+        scales: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> ScaleReach:
         """What is plausible of location and scale at rows with these features (m, p), offsets
-        (m,) and scales (m,).
+        (m,) and scales (m,), the scales being between `scales`, each (G,).
         """
         centre, size, unit, count, top = (
             np.array(offset, float),
@@ -154,4 +160,6 @@ class ScaleSet:
             if fit.rss > 0:
                 unit[mine] = np.sqrt(fit.rss / fit.n)
                 top[mine] = np.log(fit.n / fit.rss) - 2 * levels[g] / fit.n
-        return ScaleReach(centre, size, unit, count, top)
+        if scales is None:
+            return ScaleReach(centre, size, unit, count, top, 0.0 * top, np.full(len(top), np.inf))
+        return ScaleReach(centre, size, unit, count, top, scales[0][group], scales[1][group])

@@ -28,6 +28,7 @@ from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
 from gedppl.learning.learner import prior_draws
 from gedppl.learning.likelihoods import OrderedData, PredictorData
+from gedppl.learning.reach import declared_ends, reach_of_box
 from gedppl.programs.contract import Model
 from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
@@ -105,18 +106,7 @@ class SeenClass(Model):
         """The box of v: supports and declared bounds of sites that are seen entry by entry,
         where they are finite.
         """
-        low, high = self.seen.low.copy(), self.seen.high.copy()
-        for site in self.whole.sites:
-            limit = self.whole.bounds.get(site.name)
-            if limit is None:
-                continue
-            sides = limit if isinstance(limit, tuple) else (-limit, limit)
-            for i, entry in enumerate(np.ndindex(*site.shape) if site.shape else [()]):
-                name = f"{site.name}{list(entry) if entry else ''}"
-                if name in self.seen.names:
-                    j = self.seen.names.index(name)
-                    low[j] = max(low[j], np.broadcast_to(sides[0], site.shape).ravel()[i])
-                    high[j] = min(high[j], np.broadcast_to(sides[1], site.shape).ravel()[i])
+        low, high = declared_ends(self.whole, self.seen.names, self.seen.low, self.seen.high)
         return {
             name: (low[j], high[j])
             for j, name in enumerate(self.seen.names)
@@ -180,19 +170,7 @@ class SeenClass(Model):
         if not (np.isfinite(least) or np.isfinite(most)):
             return
         features, offset = self.predictor.features(x, a), self.predictor.offset(x, a)
-        low, high = (
-            offset
-            + np.sum(
-                np.multiply(
-                    features,
-                    np.where(features > 0, *sides),
-                    out=np.zeros(features.shape),
-                    where=features != 0,
-                ),
-                axis=1,
-            )
-            for sides in (self._box, self._box[::-1])
-        )
+        low, high = (offset + reach_of_box(features, *self._box[::side]) for side in (1, -1))
         wrong = (low > most + 1e-9) | (high < least - 1e-9)
         if wrong.any():
             row = int(np.argmax(wrong))

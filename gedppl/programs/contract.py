@@ -100,6 +100,9 @@ class LocationScale:
     from_theta: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # (M, D) -> (M, p), (M, G)
     # (M, p), (M, G) -> (M, D)
     to_theta: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    # of every coefficient, then of every scale, and the ends of their supports: () where unknown
+    names: tuple[str, ...] = ()
+    ends: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -331,9 +331,7 @@ def what_data_see(reader: RowReader) -> Seen | Refusal:
     if verdict.family in SCALED:
         return replace(
             seen,
-            location_scale=_with_scale(
-                space, tables.unknown, verdict.family, predictor, from_theta
-            ),
+            location_scale=_with_scale(space, tables.unknown, verdict.family, predictor, seen),
         )
     return _with_nuisance(space, tables.unknown, verdict, seen, predictor, matrix)
 
@@ -367,7 +365,7 @@ def _with_scale(
     form: StillForm,
     family: str,
     predictor: LinearPredictor,
-    from_theta: Callable[[np.ndarray], np.ndarray],
+    seen: Seen,
 ) -> LocationScale:
     """Location and scale: actions with the same scale form a group."""
     A = space.reader.n_actions or 1
@@ -384,7 +382,7 @@ def _with_scale(
             ],
             axis=1,
         )
-        return from_theta(theta), scale
+        return seen.from_theta(theta), scale
 
     def group(x: np.ndarray, a: np.ndarray) -> np.ndarray:
         return (
@@ -393,7 +391,22 @@ def _with_scale(
             else np.zeros(len(a), np.int64)
         )
 
-    return LocationScale(family, predictor.features, predictor.offset, group, len(groups), both)
+    atoms, (low, high) = space.names(), space.ranges()
+    names, ends = list(seen.names), list(zip(seen.low.tolist(), seen.high.tolist()))
+    for (columns, values), constant in groups:
+        alone = values == (1.0,) and constant == 0.0  # otherwise no site's bounds are its own
+        names.append(atoms[columns[0]] if alone else "")
+        ends.append((low[columns[0]], high[columns[0]]) if alone else (0.0, np.inf))
+    return LocationScale(
+        family,
+        predictor.features,
+        predictor.offset,
+        group,
+        len(groups),
+        both,
+        names=tuple(names),
+        ends=tuple((float(lo), float(hi)) for lo, hi in ends),
+    )
 
 
 def _with_nuisance(
