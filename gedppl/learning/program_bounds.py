@@ -91,18 +91,26 @@ def _method(found: Found, certified: bool) -> str:
 
 
 def _unknown_shape(
-    data: PredictorData, functional: Functional, columns: np.ndarray, x: np.ndarray, a: np.ndarray
+    learner: ProgramLearner,
+    functional: Functional,
+    columns: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> bool:
     """A functional of the user's own, or a function of the outcome that is not known to be
     monotone: between two points the functional may do anything.
 
     The families are stochastically ordered in the predictor, so that the expectation of a monotone
     function is monotone in it. That a function is monotone is seen where the outcomes can be
-    counted: two for a Bernoulli, the trials for a Binomial.
+    counted, two for a Bernoulli, the trials for a Binomial; or it is proved from its operations.
     """
+    data = learner.data
+    assert isinstance(data, PredictorData)
     if not is_plain(functional):
         return True
     if functional.fn is None or data.predictor.family == "Bernoulli":
+        return False
+    if learner.cls.way_of(functional, not data.family.real):
         return False
     if data.predictor.family != "Binomial":
         return True
@@ -203,7 +211,7 @@ def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np
     ends = offset[:, None] + np.stack([-value[m:], value[:m]], axis=1)
     open_end = ~np.isfinite(ends)
     ends = np.clip(ends, *data.family.domain)
-    searched = _unknown_shape(data, functional, columns, x, a)
+    searched = _unknown_shape(learner, functional, columns, x, a)
     if searched:
         lower, upper, at_low = _searched(learner, functional, columns, ends, x, a)
     else:

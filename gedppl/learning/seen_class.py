@@ -269,6 +269,9 @@ class SeenClass(Model):
         )
         return Density("Categorical", {"probs": np.diff(whole, axis=-1)})
 
+    def way_of(self, functional: Functional, positive: bool) -> int:
+        return self.whole.way_of(functional, positive)
+
     def values(self, functional: Functional, theta: np.ndarray, x: Array, a: Array) -> np.ndarray:
         return self._functional(functional, self.density_at(theta, x, a), x, a)
 

@@ -145,6 +145,13 @@ class Model:
     ordered: OrderedPredictor | None = None
     location_scale: LocationScale | None = None
     profiled: Profiled | None = None
+
+    def way_of(self, functional: Functional, positive: bool) -> int:
+        """1 or -1 if a functional's fn is proved never to fall or never to rise with the outcome,
+        which may be known not to be negative; else 0.
+        """
+        return 0
+
     moving_support: bool = False  # whether which outcomes are possible depends on the parameters
     traced: bool = True  # whether `dim` and the like are known
     # contexts (n, dx) of the rows it was first run on, if it has to be run
@@ -297,6 +304,10 @@ class DensityClass(Protocol):
     @property
     def location_scale(self) -> LocationScale | None:
         """A linear location with a scale to be learned, if that is the form."""
+        ...
+
+    def way_of(self, functional: Functional, positive: bool) -> int:
+        """See `Model.way_of`."""
         ...
 
     @property

@@ -4,7 +4,7 @@ distribution as JAX functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.jax_affine import what_matters
 from gedppl.programs.jax_kernels import JaxKernels
+from gedppl.programs.jax_reader import listing
 from gedppl.programs.lowering import (
     crossing,
     external,
@@ -41,6 +42,7 @@ from gedppl.programs.lowering import (
     package_class,
     strip,
 )
+from gedppl.programs.monotone import once, trend
 from gedppl.programs.tracing import Site, support_range
 
 
@@ -353,6 +355,17 @@ class NumpyroProgram(JaxKernels):
 
             refuse_unsteady(differs(arrays[0]))
             refuse_outcome_use(False, differs(None), self.observed)
+
+    @once
+    def way_of(self, fn: Callable[..., Any], positive: bool) -> int:
+        """See `gedppl.programs.contract.Model.way_of`."""
+        try:
+            with jax.enable_x64(True):
+                steps = listing(lambda y, x, a: [fn(y, x, a)], np.zeros(1), self.x[:1], self.a[:1])
+        except Exception:
+            # whatever a user's function raises on arrays that have no numbers yet
+            return 0
+        return trend(steps, positive)
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
         """Whether a predictor's log-density is the program's; asked where a class of the user's

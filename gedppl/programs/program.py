@@ -57,6 +57,7 @@ from gedppl.rows import Rows
 from gedppl.showing import as_html
 
 if TYPE_CHECKING:
+    from gedppl.functionals import Functional
     from gedppl.learning.learner import Learner
     from gedppl.programs.guides import GuideRunner, GuideSettings
 
@@ -575,6 +576,9 @@ class ProgramClass:
             if rows.n
             else np.zeros((self.dim, self.dim))
         )
+
+    def way_of(self, functional: Functional, positive: bool) -> int:
+        return 0 if functional.fn is None else self.program.way_of(functional.fn, positive)
 
     def values(self, functional: Any, theta: np.ndarray, x: Any, a: Any) -> np.ndarray:
         """The functional at theta (M, D) and rows: (M, n); at theta (D,): (n,)."""

@@ -8,7 +8,7 @@ parameters are swapped for ours while its operations run, which also lifts it to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -45,8 +45,10 @@ from gedppl.programs.lowering import (
     package_class,
     strip,
 )
+from gedppl.programs.monotone import once, trend
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_kernels import TorchKernels, as_tensor
+from gedppl.programs.torch_reader import listing
 from gedppl.programs.tracing import Site, support_range
 
 
@@ -448,6 +450,19 @@ class PyroProgram(TorchKernels):
             # whatever a user's program raises without y: then it has nothing to say there
             return
         refuse_outcome_use(False, other, self.observed)
+
+    @once
+    def way_of(self, fn: Callable[..., Any], positive: bool) -> int:
+        """See `gedppl.programs.contract.Model.way_of`."""
+        y = torch.zeros(1, dtype=torch.float64)
+        try:
+            steps = listing(
+                lambda y, x, a: [fn(y, x, a)], y, as_tensor(self.x[:1]), as_tensor(self.a[:1])
+            )
+        except Exception:
+            # whatever a user's function raises on arrays that have no numbers yet
+            return 0
+        return trend(steps, positive)
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
         """Whether a predictor's log-density is the program's; asked where a class of the user's
