@@ -373,9 +373,7 @@ class ProgramClass:
         return out[0] if single else out
 
     def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
-        """Log volume of the transforms from theta (M, D) to constrained values, over `sample`
-        sites: (M,).
-        """
+        """Log volume (M,) of the transforms from theta (M, D) to the values of `sample` sites."""
         return self.program.log_jacobian(self._settings(theta)[0])
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
