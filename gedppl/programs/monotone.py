@@ -17,7 +17,26 @@ import numpy as np
 from gedppl.programs.form_values import Listing, Step
 
 RISING = frozenset(
-    ["exp", "log", "log1p", "expm1", "sqrt", "tanh", "logistic", "sigmoid", "erf", "cbrt", "exp2", "softplus", "relu", "floor", "ceil", "round", "convert_element_type", "_to_copy"]
+    (
+        "exp",
+        "log",
+        "log1p",
+        "expm1",
+        "sqrt",
+        "tanh",
+        "logistic",
+        "sigmoid",
+        "erf",
+        "cbrt",
+        "exp2",
+        "softplus",
+        "relu",
+        "floor",
+        "ceil",
+        "round",
+        "convert_element_type",
+        "_to_copy",
+    )
 )
 FALLING = frozenset(("neg", "erfc"))
 NEVER_NEGATIVE = frozenset(
