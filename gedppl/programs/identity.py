@@ -174,7 +174,7 @@ def _refuse_no_density(distribution: Any, log_prob: LogProb, n: int, theta: np.n
         mass = _mass(distribution, log_prob, n)
     except (TypeError, ValueError, RuntimeError, NotImplementedError, AttributeError):
         return  # it takes no such outcomes
-    if mass is None or abs(mass - 1.0) <= OFF:
+    if mass is None or mass == 0 or abs(mass - 1.0) <= OFF:
         return
     raise NotADensityError(
         f"the log_prob of {type(distribution).__name__} gives all outcomes together a probability "
@@ -188,10 +188,14 @@ def _mass(distribution: Any, log_prob: LogProb, n: int) -> float | None:
     """What the first row's outcomes add up to; None where two resolutions disagree."""
     low, high = support_range(distribution.support)
 
-    def density(y: np.ndarray) -> np.ndarray:
+    def logs(y: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
-            logs = np.asarray(log_prob(distribution, np.repeat(y[:, None], n, axis=1)), float)
-            return np.nan_to_num(np.exp(np.broadcast_to(logs, (len(y), n))[:, 0]), nan=0.0)
+            found = np.asarray(log_prob(distribution, np.repeat(y[:, None], n, axis=1)), float)
+        first = np.broadcast_to(found, (len(y), n))[:, 0]
+        return np.where(np.isnan(first), -np.inf, first)
+
+    def density(y: np.ndarray) -> np.ndarray:
+        return np.exp(np.minimum(logs(y), 700.0))
 
     if getattr(distribution.support, "is_discrete", False):
         if "boolean" in type(distribution.support).__name__.lower():
@@ -215,7 +219,7 @@ def _mass(distribution: Any, log_prob: LogProb, n: int) -> float | None:
         def place(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return end + sign * np.exp(t), np.exp(t)
     else:
-        middle, unit = _middle(density)
+        middle, unit = _middle(logs)
 
         def place(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return middle + unit * np.sinh(t), unit * np.cosh(t)
@@ -225,18 +229,30 @@ def _mass(distribution: Any, log_prob: LogProb, n: int) -> float | None:
         t, step = np.linspace(-WIDE, WIDE, points, retstep=True)
         y, slope = place(t)
         totals.append(float(np.sum(density(y) * slope) * step))
+    # a second peak may be too narrow for the grid
+    if totals[1] < 1 and not _one_peak(logs(y)):
+        return None
     return totals[1] if abs(totals[1] - totals[0]) <= AGREE * max(totals[1], AGREE) else None
 
 
-def _middle(density: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
+def _one_peak(logs: np.ndarray) -> bool:
+    """Whether log-densities rise and then fall."""
+    steps = np.diff(logs[np.isfinite(logs)])
+    rounding = 1e-9 * max(float(np.abs(logs[np.isfinite(logs)]).max(initial=0.0)), 1.0)
+    falls = np.flatnonzero(steps < -rounding)
+    return not len(falls) or not np.any(steps[falls[0] :] > rounding)
+
+
+def _middle(logs: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float]:
     """Where a density on the real line is highest, and the width of half that height."""
     middle, unit = 0.0, 1.0
-    for _ in range(6):
+    for _ in range(20):
         y = middle + unit * np.sinh(np.linspace(-WIDE, WIDE, POINTS))
-        found = density(y)
-        if not found.max() > 0:
-            return middle, unit
-        middle = float(y[np.argmax(found)])
-        half = y[found >= 0.5 * found.max()]
-        unit = max(float(half[-1] - half[0]), 1e-3 * unit)
+        found = logs(y)
+        at = int(np.argmax(found))
+        high = np.flatnonzero(found >= found[at] - np.log(2.0))
+        middle = float(y[at])
+        if len(high) >= 5:
+            return middle, float(y[high[-1]] - y[high[0]])
+        unit = float(y[min(at + 1, POINTS - 1)] - y[max(at - 1, 0)])
     return middle, unit

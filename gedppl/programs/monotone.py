@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ ABOVE, BELOW = frozenset(("gt", "ge")), frozenset(("lt", "le"))
 class Trend:
     way: int | None  # 0: free of y; 1, -1: never falls, never rises; None: anything
     positive: bool = False  # never negative
-    number: np.ndarray | None = None  # a constant's
+    value: Any = None  # of a constant, in the backend's array
 
 
 UNKNOWN = Trend(None)
@@ -73,10 +74,7 @@ def trend(listing: Listing, positive: bool) -> int:
     """1 or -1 if the listing's one result is proved never to fall or never to rise with its first
     input, else 0; whether that input is known not to be negative.
     """
-    values: dict[int, Trend] = {
-        key: Trend(0, bool(np.all(np.asarray(value) >= 0)), np.asarray(value))
-        for key, value in listing.constants.items()
-    }
+    values: dict[int, Trend] = {key: _constant(value) for key, value in listing.constants.items()}
     values.update({key: Trend(0) for key in listing.inputs})
     values[listing.inputs[0]] = Trend(1, positive)
     for step in listing.steps:
@@ -89,6 +87,8 @@ def trend(listing: Listing, positive: bool) -> int:
 def _after(step: Step, given: Sequence[Trend]) -> Trend:
     name = step.name.partition("[")[0]
     ways = [one.way for one in given]
+    if all(one.value is not None for one in given) and len(step.outputs) == 1:
+        return _constant(step.run(*[one.value for one in given])[0])
     if all(way == 0 for way in ways):
         return Trend(0, name in NEVER_NEGATIVE or all(one.positive for one in given))
     if None in ways:
@@ -120,6 +120,10 @@ def _after(step: Step, given: Sequence[Trend]) -> Trend:
     return UNKNOWN
 
 
+def _constant(value: Any) -> Trend:
+    return Trend(0, bool(np.all(np.asarray(value) >= 0)), value)
+
+
 def _turned(way: int | None) -> int | None:
     return None if way is None else -way
 
@@ -131,7 +135,7 @@ def _together(ways: Sequence[int | None]) -> int | None:
 
 
 def _sign(one: Trend) -> int | None:
-    if one.number is not None and np.all(one.number <= 0):
+    if one.value is not None and np.all(np.asarray(one.value) <= 0):
         return -1
     return 1 if one.positive else None
 
@@ -157,7 +161,7 @@ def _chosen(given: Sequence[Trend], first_is_true: bool) -> Trend:
     positive = all(one.positive for one in cases)
     if choice.way == 0:
         return Trend(_together([one.way for one in cases]), positive)
-    numbers = [one.number for one in cases]
+    numbers = [one.value for one in cases]
     if choice.way is None or len(cases) != 2 or any(number is None for number in numbers):
         return UNKNOWN
     low, high = (np.asarray(number) for number in (numbers[::-1] if first_is_true else numbers))

@@ -362,10 +362,10 @@ class NumpyroProgram(JaxKernels):
         try:
             with jax.enable_x64(True):
                 steps = listing(lambda y, x, a: [fn(y, x, a)], np.zeros(1), self.x[:1], self.a[:1])
+                return trend(steps, positive)
         except Exception:
             # whatever a user's function raises on arrays that have no numbers yet
             return 0
-        return trend(steps, positive)
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
         """Whether a predictor's log-density is the program's; asked where a class of the user's
