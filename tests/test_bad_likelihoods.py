@@ -72,6 +72,15 @@ def test_a_likelihood_that_is_no_density_is_refused_with_its_mass(model) -> None
         ged.density_class(model, example=(X, A))
 
 
+def test_a_tempered_likelihood_is_refused() -> None:
+    class Tempered(nd.Normal):
+        def log_prob(self, value):
+            return 0.5 * super().log_prob(value)
+
+    with pytest.raises(errors.NotADensityError, match="Tempered"):
+        ged.density_class(bump(Tempered, 1.0, 0.0), example=(X, A))
+
+
 def test_the_mass_is_the_one_that_is_said() -> None:
     with pytest.raises(errors.NotADensityError, match=r"of 22.56 instead"):
         ged.density_class(bump(Bump, 9.0, 0.0), example=(X, A))

@@ -151,7 +151,8 @@ def _truncated(base: Any, xp: Any) -> type:
 
     class Poisson(base):
         def log_prob(self, value: Any) -> Any:
-            return super().log_prob(value) - xp.log1p(-xp.exp(-self.rate))
+            log_p = super().log_prob(value) - xp.log1p(-xp.exp(-self.rate))
+            return xp.where(value == 0, -xp.inf, log_p)
 
         @property
         def mean(self) -> Any:
@@ -163,7 +164,7 @@ def _truncated(base: Any, xp: Any) -> type:
 def _scaled(base: Any, xp: Any) -> type:
     class Normal(base):
         def log_prob(self, value: Any) -> Any:
-            return 0.5 * super().log_prob(value)
+            return super().log_prob(0.5 * value) - 0.6931471805599453
 
     return Normal
 

@@ -80,8 +80,9 @@ def cauchit(x, a, y=None):
     numpyro.sample("y", nd.Bernoulli(probs=0.5 + jnp.arctan(x @ weights(3)) / jnp.pi), obs=y)
 
 
-def softplus_rate(x, a, y=None):
-    numpyro.sample("y", nd.Poisson(jax.nn.softplus(x @ weights(3))), obs=y)
+def clipped_chance(x, a, y=None):
+    p = jnp.clip(jax.nn.sigmoid(x @ weights(3)), 1e-3, 1 - 1e-3)
+    numpyro.sample("y", nd.Bernoulli(probs=p), obs=y)
 
 
 def exponential_with_linear_mean(x, a, y=None):
@@ -94,14 +95,14 @@ def scale_by_context(x, a, y=None):
     numpyro.sample("y", nd.Normal(x @ w, jnp.exp(x[:, 0] * w[0])), obs=y)
 
 
-def unknown_shape(x, a, y=None):
+def shape_by_context(x, a, y=None):
     w, shape = weights(3), numpyro.sample("shape", nd.HalfNormal(2.0))
-    numpyro.sample("y", nd.Gamma(shape, jnp.exp(x @ w)), obs=y)
+    numpyro.sample("y", nd.Gamma(shape + x[:, 0] ** 2, jnp.exp(x @ w)), obs=y)
 
 
-def unknown_dispersion(x, a, y=None):
-    w, r = weights(3), numpyro.sample("r", nd.HalfNormal(2.0))
-    numpyro.sample("y", nd.NegativeBinomial2(jnp.exp(x @ w), r), obs=y)
+def dispersion_by_action(x, a, y=None):
+    w, r = weights(3), numpyro.sample("r", nd.HalfNormal(2.0).expand([2]).to_event(1))
+    numpyro.sample("y", nd.NegativeBinomial2(jnp.exp(x @ w), r[a]), obs=y)
 
 
 def zero_inflated(x, a, y=None):
@@ -119,7 +120,8 @@ class Poisson(nd.Distribution):
         super().__init__(jnp.shape(rate))
 
     def log_prob(self, value):
-        return nd.Poisson(self.rate).log_prob(value) - jnp.log(-jnp.expm1(-self.rate))
+        log_p = nd.Poisson(self.rate).log_prob(value) - jnp.log(-jnp.expm1(-self.rate))
+        return jnp.where(value == 0, -jnp.inf, log_p)
 
     def sample(self, key, sample_shape=()):
         return jnp.ones((*sample_shape, *self.batch_shape))
@@ -150,11 +152,11 @@ REFUSED = [
     lapse_rate,
     clipped,
     cauchit,
-    softplus_rate,
+    clipped_chance,
     exponential_with_linear_mean,
     scale_by_context,
-    unknown_shape,
-    unknown_dispersion,
+    shape_by_context,
+    dispersion_by_action,
     zero_inflated,
     impostor,
     link_impostor,
@@ -168,6 +170,37 @@ def test_what_is_not_affine_is_refused_and_says_why(model) -> None:
     assert cls.seen is None
     assert cls.refusal.why in cls.exactness
     assert cls.exactness.startswith("not exact")
+
+
+def test_a_clip_is_named_with_what_to_write_instead() -> None:
+    said = ged.density_class(clipped_chance, example=(X, A)).exactness
+    assert "clipped" in said
+    assert "logits=" in said
+
+
+def test_a_rate_through_softplus_is_exact() -> None:
+    def model(x, a, y=None):
+        numpyro.sample("y", nd.Poisson(jax.nn.softplus(x @ weights(3))), obs=y)
+
+    cls = ged.density_class(model, example=(X, A))
+    assert cls.exactness.startswith("exact: Poisson with one predictor (softplus link)")
+    theta = np.asarray(cls.draw_prior(3, 0), float)
+    seen = cls.seen.from_theta(theta) @ cls.seen.predictor.features(X, A).T
+    np.testing.assert_allclose(
+        np.logaddexp(0, seen), cls.density_at(theta, X, A).args["rate"], rtol=1e-12
+    )
+
+
+def test_a_flat_prior_is_no_prior() -> None:
+    def model(x, a, y=None):
+        w = numpyro.sample("w", nd.ImproperUniform(nd.constraints.real, (), (3,)))
+        s = numpyro.sample("s", nd.ImproperUniform(nd.constraints.positive, (), ()))
+        numpyro.sample("y", nd.Bernoulli(logits=s * x[:, 0] + x @ w), obs=y)
+
+    cls = ged.density_class(model, example=(X, A))
+    assert cls.exactness.startswith("exact: Bernoulli")
+    assert cls.prior_free.all()
+    assert np.all(cls.log_prior(cls.draw_prior(3, 0)) == 0)
 
 
 def test_a_refusal_names_the_line_of_the_program() -> None:

@@ -100,7 +100,7 @@ class ScaleReach:
         """The smallest and largest r, where kappa is 0."""
         low, high = roots(self.top)
         low, high = np.sqrt(low) * (1 - OUTWARD), np.sqrt(high) * (1 + OUTWARD)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # a scale of 0 says nothing
             cut = np.minimum(np.maximum(low, self.unit / self.most), high)
             return cut, np.maximum(np.minimum(high, self.unit / self.least), cut)
 
@@ -108,7 +108,7 @@ class ScaleReach:
     def void(self) -> np.ndarray:
         """Where no scale that the rows leave plausible is allowed, (m,)."""
         low, high = roots(self.top)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             few = self.unit / self.most > np.sqrt(high) * (1 + OUTWARD)
             return self.known & (few | (self.unit / self.least < np.sqrt(low) * (1 - OUTWARD)))
 

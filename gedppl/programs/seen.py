@@ -529,7 +529,7 @@ def refused(program: Any, kind: str) -> Refusal | None:
             f"the outcome's distribution is a class of its own, not a packages' {kind or 'family'}"
         )
     if kind not in OUTCOMES:
-        return Refusal(
-            f"{kind or 'the outcome'} is no family whose likelihood sets are known to be convex"
-        )
+        why = f"{kind or 'the outcome'} is no family whose likelihood sets are known to be convex"
+        ordered = "; ordered categories are exact as OrderedLogistic(predictor, cutpoints)"
+        return Refusal(why + ordered * kind.startswith("Categorical"))
     return None
