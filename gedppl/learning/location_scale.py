@@ -405,9 +405,10 @@ class LocationScaleLearner:
             low, high = scale_bounds.ends(self.form.family, functional, reach, x[rows], a[rows])
             np.maximum.at(lower, rows, low)
             np.minimum.at(upper, rows, high)
-            known = reach.known
-            np.maximum.at(scales[0], rows[known], reach.scale(reach.ends[1])[known])
-            np.minimum.at(scales[1], rows[known], reach.scale(reach.ends[0])[known])
+            known = np.flatnonzero(reach.known)
+            part = reach.at(known)
+            np.maximum.at(scales[0], rows[known], part.scale(part.ends[1]))
+            np.minimum.at(scales[1], rows[known], part.scale(part.ends[0]))
         box = self._coefficient_box
         if np.isfinite(box).any():
             ends = (offset + reach_of_box(phi, *box[::side]) for side in (1, -1))

@@ -67,7 +67,7 @@ value (m,)."""
 WIDEN = 0.1  # nats by which thresholds of the first cells are lowered at most
 HAIR = 1e-3  # nats: what a climb may leave below a top
 MOST_CELLS, ROUNDS = 200, 8
-WIDEST = 1.5  # ratio of a cell's ends
+WIDEST = 1.3  # ratio of a cell's ends
 UNPROVED = 1.1  # ratio of the ends of a cell without a proof
 FINE, NARROW = 0.02, 0.005  # a cell is not split again: ratio of its ends less one, nats
 NOT_PROVED = (
@@ -97,6 +97,7 @@ class Nuisance:
     ended: Callable[[float, float, float, np.ndarray], bool]
     # (psi, y) -> what larger psi can add at most
     beyond: Callable[[float, np.ndarray], float] = lambda psi, y: np.inf
+    to_poisson: bool = False  # a large psi makes it one
     inverse: bool = False  # psi is one over the family's argument
     ordered: bool = False  # chances of a tail and quantiles are monotone in psi
     proved: bool = True
@@ -133,6 +134,7 @@ NUISANCES = {
         _negative_binomial_saturated,
         lambda psi, top, threshold, y: False,
         beyond=lambda psi, y: float(np.sum(_gain(y + psi) - _gain(psi))),
+        to_poisson=True,
     ),
     "Gamma": Nuisance(
         "log",
@@ -437,6 +439,19 @@ def _over_set(
     return low.min(axis=0), high.max(axis=0), np.asarray(open_end.any(axis=0))
 
 
+def _slip(known: Nuisance, cell: Cell, most: np.ndarray) -> np.ndarray:
+    """By how much a chance inside a cell may exceed those at its ends, (m,); `most`: the largest
+    predictor of every row.
+    """
+    bent = (cell.high - cell.low) ** 2 / 8 * known.most_curved(cell.low)
+    slip = np.full(len(most), bent if np.isfinite(cell.high) else np.inf)
+    if not known.to_poisson:
+        return slip
+    with np.errstate(over="ignore"):  # at most so far from a Poisson of the same mean, both
+        far = np.exp(most) / cell.low
+    return np.minimum(slip, far if np.isinf(cell.high) else 2 * far)
+
+
 def _at_end(
     profile: Profile,
     functional: Functional,
@@ -452,19 +467,15 @@ def _at_end(
     data = profile.data(psi)
     _, columns, _ = profile.rewritten.columns(parts, psi)
     ends = columns[:, [data.dim]] + hull
-    slip = 0.0
+    slip = np.zeros(len(columns))
     one_sided = functional.above is None or functional.below is None
     tail = functional.name == "quantile" or (functional.name == "probability" and one_sided)
     if functional.name in ("probability", "quantile") and not (profile.known.ordered and tail):
-        if np.isfinite(cell.high):
-            slip = (cell.high - cell.low) ** 2 / 8 * profile.known.most_curved(cell.low)
-        else:  # from a Poisson of the same mean
-            with np.errstate(over="ignore"):
-                slip = float(np.exp(np.max(parts[1] + hull[:, 1]))) / cell.low
+        slip = _slip(profile.known, cell, parts[1] + hull[:, 1])
     if functional.name != "quantile":
         low, high = over(data, functional, columns, ends)
         return low - slip, high + slip
-    levels = functional.level - slip, functional.level + slip
+    levels = functional.level - float(slip.max()), functional.level + float(slip.max())
     low, high = (
         over(data, at, columns, ends)[side]
         if 0 < at.level < 1

@@ -37,7 +37,9 @@ def ends(
     if functional.name == "probability" and is_plain(functional):
         lower, upper = np.zeros(len(a)), np.ones(len(a))
     needs_location = functional.name != "variance" or family == "LogNormal"
-    void = reach.void
+    void = np.zeros(len(a), bool)
+    seen = np.flatnonzero(reach.known)
+    void[seen] = reach.at(seen).void
     lower[void], upper[void] = np.inf, -np.inf
     known = np.flatnonzero(~void & reach.known & (np.isfinite(reach.size) | (not needs_location)))
     if len(known):

@@ -106,11 +106,11 @@ class ScaleReach:
 
     @property
     def void(self) -> np.ndarray:
-        """Where no scale that the rows leave plausible is allowed, (m,)."""
+        """Where no scale that the rows leave plausible is allowed, (m,); rows must be `known`."""
         low, high = roots(self.top)
         with np.errstate(divide="ignore", invalid="ignore"):
             few = self.unit / self.most > np.sqrt(high) * (1 + OUTWARD)
-            return self.known & (few | (self.unit / self.least < np.sqrt(low) * (1 - OUTWARD)))
+            return few | (self.unit / self.least < np.sqrt(low) * (1 - OUTWARD))
 
     @property
     def cut(self) -> bool:

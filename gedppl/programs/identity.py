@@ -122,6 +122,10 @@ def _same(distribution: Any, log_prob: LogProb, n: int) -> bool | None:
     if is_external(density):
         return None
     density = density.map_args(namespace(*density.leaves()).to_numpy)
+    probs = density.args.get("probs")
+    # a chance outside [0, 1], at these parameters: there is no density either
+    if probs is not None and not np.all((probs >= 0) & (probs <= 1)):
+        return None
     try:
         with np.errstate(all="ignore"):
             y = density.sample(0, DRAWS)

@@ -161,8 +161,8 @@ class ProgramClass:
         if self._init:
             values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
             initial = flattened(program, values | named_leaves(program, self._init))
-        check_initial(program, initial)
         refuse_crossing(program, any(not site.prior for site in program.sites))
+        check_initial(program, initial)
         self._program, self._initial = program, initial
 
     @property
