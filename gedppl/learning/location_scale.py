@@ -356,8 +356,9 @@ class LocationScaleLearner:
         searched = scale_bounds.is_searched(functional)
         if not self.refuted:
             self._narrow(functional, xs, actions, lower, upper)
-        apart = bool(np.any(lower > upper + 1e-9 * np.maximum(np.abs(lower), np.abs(upper))))
-        empty = self.refuted or apart
+        void = np.isposinf(lower) | np.isneginf(upper)  # no scale is plausible and allowed
+        room = 1e-9 * np.where(void, 0.0, np.maximum(np.abs(lower), np.abs(upper)))
+        empty = self.refuted or bool(np.any(void | (lower > upper + room)))
         if empty:
             lower[:], upper[:] = -np.inf, np.inf
         estimate = self._values(functional, self.snapshots.estimate[-1:], xs, actions)[0]
