@@ -412,7 +412,7 @@ def _certify_one(
         )
     else:
         assert isinstance(c, Constraint)
-        witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
+        witness = Witnesses(partial(_witness, problem.safe_action, c, bounds.to_keep, policy, i))
         part = ConstraintCertificate(
             c.name,
             worst,

@@ -4,6 +4,7 @@ played, and what is claimed.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -18,6 +19,8 @@ from gedppl import errors
 from gedppl.ged_ucb import Today, kept_on_draws, limit_costs
 from gedppl.learning import feed, learner_for
 from gedppl.learning.credible import MONTE_CARLO, quantile_level
+from gedppl.learning.drawn import DrawnLearner
+from gedppl.learning.draws import ParameterDraws
 from gedppl.learning.learner import Bounds, DrawnValues
 from gedppl.numerics.weighted import quantile_index
 from tests.plain_worlds import PlainWorld
@@ -272,6 +275,24 @@ def test_the_policy_played_meets_the_draws_quantile_of_its_own_cost(given) -> No
         mixed += (decision.policy > 0).sum() > 1
         agent.tell(decision.id, rng.normal(0.2, SCALE), float(rng.random() < 0.2))
     assert mixed > 2
+
+
+@pytest.mark.parametrize(
+    "rule", [ged.credible_set(), ged.sampled_set()], ids=["credible", "sampled"]
+)
+def test_a_record_of_a_decision_does_not_keep_the_draws_alive(rule) -> None:
+    """Thousands of draws for each of thousands of decisions would fill any memory."""
+    agent = ged.GEDUCB(LOGISTIC, confidence={"cost": rule}, seed=0, guard=None)
+    play(agent, 12)
+    gc.collect()
+    kinds = (DrawnValues, ParameterDraws, DrawnLearner)
+    alive = {k: sum(type(thing) is k for thing in gc.get_objects()) for k in kinds}
+    play(agent, 12)
+    gc.collect()
+    for kind, before in alive.items():
+        now = sum(type(thing) is kind for thing in gc.get_objects())
+        assert now <= before + 2, kind
+    assert agent.explain(agent.rounds - 1).certificate.constraints[0].witness is not None
 
 
 def test_an_informative_prior_is_believed_and_a_guarantee_does_not_believe_it() -> None:

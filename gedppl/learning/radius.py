@@ -25,10 +25,11 @@ import numpy as np
 from scipy.stats import chi2
 
 from gedppl.errors import SettingError
+from gedppl.learning.draws import can_draw
 from gedppl.programs.contract import MemberList
 
 DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
-PREDICTIVES = ("laplace", "svi", "nuts", "prior")
+PREDICTIVES = ("laplace", "svi", "nuts", "smc", "prior")
 # the literal least-squares Est covers from about here up (8 sigma^2 >= 1)
 SMALLEST_COVERING_SCALE = 0.354
 
@@ -87,8 +88,8 @@ class LikelihoodRatio:
     Finite classes always do it; sets that are bounded by ascent never do.
 
     ``predictive`` says where those densities come from: draws given the rows before, by
-    ``"laplace"``, ``"svi"``, ``"nuts"`` or ``"prior"``. Draws that are far off cost width, never
-    coverage.
+    ``"laplace"``, ``"svi"``, ``"nuts"``, ``"smc"`` or ``"prior"``. Draws that are far off cost
+    width, never coverage.
     """
 
     restarts: bool = True
@@ -97,7 +98,8 @@ class LikelihoodRatio:
     predictive: str = "laplace"
 
     def check(self, cls: Any, oracle: Any = None) -> None:
-        """Any class will do."""
+        """Any class will do for which its predictive can be drawn."""
+        can_draw(cls, self.predictive, oracle)
 
     def level(self, k: int, delta: float) -> float:
         """delta_s of the k-th start, k = 0, 1, ...
@@ -373,7 +375,7 @@ def likelihood_ratio(
 
     ``intersect``: with the sets of earlier refits. ``predictive``: where the draws come from that
     predict each outcome before it is seen, ``"laplace"``, ``"svi"`` (the oracle's guide),
-    ``"nuts"`` or ``"prior"``; the set covers whatever they are.
+    ``"nuts"``, ``"smc"`` or ``"prior"``; the set covers whatever they are.
     """
     if predictive not in PREDICTIVES:
         raise SettingError(f"predictive must be one of {PREDICTIVES}, got {predictive!r}")
