@@ -22,6 +22,7 @@ from gedppl.learning.credible import MONTE_CARLO, quantile_level
 from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.draws import ParameterDraws
 from gedppl.learning.learner import Bounds, DrawnValues
+from gedppl.learning.variational import SVI
 from gedppl.numerics.weighted import quantile_index
 from tests.plain_worlds import PlainWorld
 from tests.plain_worlds import play as play_world
@@ -293,6 +294,28 @@ def test_a_record_of_a_decision_does_not_keep_the_draws_alive(rule) -> None:
         now = sum(type(thing) is kind for thing in gc.get_objects())
         assert now <= before + 2, kind
     assert agent.explain(agent.rounds - 1).certificate.constraints[0].witness is not None
+
+
+def test_a_guide_of_its_own_is_fitted_from_where_it_was(monkeypatch, tmp_path) -> None:
+    """The oracle is another, so that only the draws need the guide; also after a snapshot."""
+    steps, rule = [], ged.credible_set(source="svi", draws=100)
+    fit = SVI._fit
+    monkeypatch.setattr(SVI, "_fit", lambda self, *a: steps.append(a[-1]) or fit(self, *a))
+    agent = ged.GEDUCB(LOGISTIC, confidence={"cost": rule}, journal=tmp_path / "j.db", guard=None)
+    rng = np.random.default_rng(0)
+    x, a = rng.normal(size=(40, 1)), np.arange(40) % K
+    z = (rng.random(40) < 0.2).astype(float)
+    agent.observe(x[:30], a[:30], np.zeros(30), z[:30])
+    agent.policy([0.0])
+    assert steps[0] == 2000
+    assert agent.save()
+    agent.close()
+    steps.clear()
+    back = ged.resume(tmp_path / "j.db", LOGISTIC, confidence={"cost": rule})
+    back.observe(x[30:], a[30:], np.zeros(10), z[30:])
+    back.policy([0.0])
+    back.close()
+    assert set(steps) == {40}
 
 
 def test_an_informative_prior_is_believed_and_a_guarantee_does_not_believe_it() -> None:
