@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,9 @@ from gedppl.programs.seen import (
     refused,
 )
 from gedppl.rows import pad, settings_size
+
+if TYPE_CHECKING:
+    from gedppl.programs.jax_kernels import JaxKernels
 
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
     "logit": (
@@ -70,7 +73,7 @@ def links() -> Table:
 class JaxRowReader:
     """See `gedppl.programs.seen.RowReader`."""
 
-    def __init__(self, program: Any, outcome: Outcome, n_actions: int | None) -> None:
+    def __init__(self, program: JaxKernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
         start = [np.zeros(site.shape) for site in program.sites]
         self.listing = listing(self._arguments, *start, program.x, program.a)
@@ -80,7 +83,7 @@ class JaxRowReader:
         self._links = links()
         jax.eval_shape(self._note, program.x, program.a)
 
-    def _arguments(self, *values: Any) -> list[Any]:
+    def _arguments(self, *values: jax.Array) -> list[Any]:
         *sites, x, a = values
         given = dict(zip((site.name for site in self.program.sites), sites))
         found = self.outcome.arguments(self.program.bare(given, x, a))
@@ -90,7 +93,7 @@ class JaxRowReader:
             for v in found
         ]
 
-    def _read(self, x: Any, a: Any) -> tuple[Reading, Conclusion | Unknown]:
+    def _read(self, x: jax.Array, a: jax.Array) -> tuple[Reading, Conclusion | Unknown]:
         """One row x (1, dx), a (1,)."""
         reading = Reading(JaxArithmetic())
         inputs: list[Value] = [
@@ -100,7 +103,7 @@ class JaxRowReader:
         values = reading.read(self.listing, inputs)
         return reading, conclude(reading, self.outcome, values, self._links)
 
-    def _note(self, x: Any, a: Any) -> None:
+    def _note(self, x: jax.Array, a: jax.Array) -> None:
         reading, found = self._read(x, a)
         if isinstance(found, Unknown):
             self.verdict = Verdict("", "", (), found.why, found.line)
@@ -115,7 +118,7 @@ class JaxRowReader:
     def tables(self) -> Tables:
         x = self.program.x
 
-        def at(a: Any) -> Any:
+        def at(a: jax.Array) -> Any:
             reading, found = self._read(x, a[None])
             assert isinstance(found, Conclusion)
             atoms = [[_arrays(one) for one in atom.operands] for atom in reading.atoms]
@@ -143,7 +146,7 @@ class JaxRowReader:
             None if scale is None else _still(scale),
         )
 
-    def _row(self, x: Any, a: Any) -> list[Any]:
+    def _row(self, x: jax.Array, a: jax.Array) -> list[Any]:
         found = self._read(x[None], a[None])[1]
         assert isinstance(found, Conclusion)
         form = found.predictor
@@ -160,13 +163,13 @@ class JaxRowReader:
         values = self.program.constrain(theta)
         x = self.program.x
 
-        def at(sites: Any, a: Any) -> Any:
+        def at(sites: Sequence[jax.Array], a: jax.Array) -> Any:
             return [
                 jnp.ravel(value).astype(float)
                 for value in self._read(x, a[None])[0].evaluate(sites)
             ]
 
-        def function(*sites: Any) -> Any:
+        def function(*sites: jax.Array) -> Any:
             actions = jnp.arange(self.n_actions or 1)
             return jax.vmap(lambda *one: jax.vmap(lambda a: at(one, a))(actions))(*sites)
 
@@ -181,7 +184,7 @@ class JaxRowReader:
         return max(found) <= Level.AFFINE
 
 
-def seen_by_data(program: Any) -> Seen | Refusal:
+def seen_by_data(program: JaxKernels) -> Seen | Refusal:
     """Coordinates and predictor of a NumPyro program, or why it has none."""
     kind = program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
     obstacle = refused(program, kind)
@@ -202,11 +205,11 @@ def _arrays(one: Known | Form | Whole) -> Any:
     }, one.offset.reshape(-1)
 
 
-def _still(arrays: Any, line: str = "") -> StillForm:
+def _still(arrays: jax.Array, line: str = "") -> StillForm:
     return StillForm(arrays[0], arrays[1], line)
 
 
-def _operand(one: Known | Form | Whole, arrays: Any) -> np.ndarray | StillForm | int:
+def _operand(one: Known | Form | Whole, arrays: jax.Array) -> np.ndarray | StillForm | int:
     if isinstance(one, Whole):
         return one.atom
     return _still(arrays) if isinstance(one, Form) else arrays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from gedppl.programs.seen import (
 )
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_reader import TorchArithmetic, listing
+
+if TYPE_CHECKING:
+    from gedppl.programs.torch_kernels import TorchKernels
 
 _ROOT = 2.0**0.5
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
@@ -67,7 +70,7 @@ def links() -> Table:
 class TorchRowReader:
     """See `gedppl.programs.seen.RowReader`."""
 
-    def __init__(self, program: Any, outcome: Outcome, n_actions: int | None) -> None:
+    def __init__(self, program: TorchKernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
         self._x, a = torch.as_tensor(np.array(program.x)), torch.as_tensor(np.array(program.a))
         middle = program.constrain(np.zeros((1, program.dim)))
@@ -86,7 +89,7 @@ class TorchRowReader:
             self.verdict = Verdict(found.family, found.link, tuple(found.others))
             self._used = sorted(found.predictor.terms)
 
-    def _arguments(self, *values: Any) -> list[Any]:
+    def _arguments(self, *values: torch.Tensor) -> list[Any]:
         *sites, x, a = values
         given = dict(zip((site.name for site in self.program.sites), sites))
         found = self.outcome.arguments(self.program.bare(given, x, a))
@@ -94,7 +97,7 @@ class TorchRowReader:
         wide = self.outcome.family == "Ordered"
         return [v.expand((1, v.shape[-1]) if wide else (1,)) for v in tensors]
 
-    def _read(self, x: Any, a: Any) -> tuple[Reading, Conclusion | Unknown]:
+    def _read(self, x: torch.Tensor, a: torch.Tensor) -> tuple[Reading, Conclusion | Unknown]:
         """One row x (1, dx), a (1,)."""
         reading = Reading(TorchArithmetic())
         inputs: list[Value] = [
@@ -112,7 +115,7 @@ class TorchRowReader:
     def tables(self) -> Tables:
         scales: list[bool] = []
 
-        def at(a: Any) -> Any:
+        def at(a: torch.Tensor) -> Any:
             reading, found = self._read(self._x, a[None])
             assert isinstance(found, Conclusion)
             scales.append(found.scale is not None)
@@ -140,7 +143,7 @@ class TorchRowReader:
             StillForm(*scale) if scales[0] else None,
         )
 
-    def _row(self, x: Any, a: Any) -> list[Any]:
+    def _row(self, x: torch.Tensor, a: torch.Tensor) -> list[Any]:
         found = self._read(x[None], a[None])[1]
         assert isinstance(found, Conclusion)
         form = found.predictor
@@ -160,7 +163,7 @@ class TorchRowReader:
     def atoms(self, theta: np.ndarray) -> list[np.ndarray]:
         values = self.program.constrain(theta)
 
-        def at(sites: Any, a: Any) -> Any:
+        def at(sites: Sequence[torch.Tensor], a: torch.Tensor) -> Any:
             return [
                 value.reshape(-1).to(torch.float64)
                 for value in self._read(self._x, a[None])[0].evaluate(sites)
@@ -184,7 +187,7 @@ class TorchRowReader:
         return max(found) <= Level.AFFINE
 
 
-def seen_by_data(program: Any) -> Seen | Refusal:
+def seen_by_data(program: TorchKernels) -> Seen | Refusal:
     """Coordinates and predictor of a Pyro program, or why it has none."""
     x, a = (torch.as_tensor(np.array(part)) for part in (program.x, program.a))
     observed = program.bare(None, x, a)
@@ -204,7 +207,7 @@ def seen_by_data(program: Any) -> Seen | Refusal:
         return Refusal(f"it looks at values while it runs ({str(error).splitlines()[0]})")
 
 
-def _arrays(one: Known | Form | Whole, a: Any) -> Any:
+def _arrays(one: Known | Form | Whole, a: torch.Tensor) -> Any:
     if isinstance(one, Known):
         return one.value
     if isinstance(one, Whole):
