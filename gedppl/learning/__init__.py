@@ -24,7 +24,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.learning.seen_class import fitting, served
-from gedppl.numerics.arrays import check_delta
+from gedppl.numerics.arrays import check_delta, is_whole
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.showing import Facts, Shown
 
@@ -314,11 +314,7 @@ def started(cls: Any, x: Any, a: Any, n_actions: int | None, **options: Any) -> 
     cls.trace(rows[:1], actions[:1])
     if n_actions is None:
         return learner_for(cls, first=(rows[:1], int(actions[:1].max(initial=0)) + 1), **options)
-    if (
-        isinstance(n_actions, bool)
-        or not isinstance(n_actions, int | np.integer)
-        or n_actions <= actions.max(initial=0)
-    ):
+    if not is_whole(n_actions) or n_actions <= actions.max(initial=0):
         raise SettingError(
             f"n_actions must be a whole number above every action in the rows, got {n_actions!r} "
             "with action "

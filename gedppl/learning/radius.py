@@ -98,6 +98,7 @@ class LikelihoodRatio:
     guaranteed: bool = True
     intersect: bool = False
     predictive: str = "laplace"
+    source = None  # of draws that the set is read off; none are
 
     @property
     def process(self) -> LikelihoodRatio:
@@ -135,6 +136,7 @@ class WithoutProcess:
     """A rule whose sets come from a radius around the fit, and from no e-process."""
 
     process = None
+    source: str | None = None  # of draws that the set is read off; none are
     predictive = "laplace"  # where the densities that monitors ask for come from
 
     def centre(self, view: View, top: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import ActionRangeError, ProblemError, ShapeError
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem.checks import (
     check_flag,
     check_functional,
@@ -246,14 +247,16 @@ class Problem(Shown):
         self._check_feedback()
 
     def _check_feedback(self) -> None:
-        if not isinstance(self.independent, bool) or (self.independent and self.reveals is None):
+        if not (self.independent is True or self.independent is False) or (
+            self.independent and self.reveals is None
+        ):
             raise ProblemError(
                 f"independent={self.independent!r}: True says that outcomes revealed together are "
                 "independent given x; without "
                 "reveals= there is one a round, leave it out"
             )
         age = self.outcome_age
-        if isinstance(age, bool) or not isinstance(age, (int, np.integer)) or age < 1:
+        if not is_whole(age) or age < 1:
             raise ProblemError(
                 f"outcome_age must be a whole number of rounds, at least 1, got {age!r}; 1 learns "
                 "every outcome at the next "
@@ -303,7 +306,7 @@ class Problem(Shown):
 
     def _read_names(self) -> Names:
         actions, n_actions = declared_actions(self.actions, self.n_actions)
-        if not isinstance(n_actions, (int, np.integer)) or n_actions < 1:
+        if not is_whole(n_actions) or n_actions < 1:
             raise ProblemError(f"n_actions must be a positive whole number, got {n_actions!r}")
         columns = declared_columns(self.columns)
         names = Names(n_actions, actions, columns)

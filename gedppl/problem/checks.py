@@ -35,7 +35,7 @@ def check_limit(at_most: Any, name: str) -> None:
 
 
 def check_flag(every_draw: Any, name: str) -> None:
-    if not isinstance(every_draw, bool):
+    if every_draw is not True and every_draw is not False:
         raise ProblemError(
             f"every_draw of constraint {name!r} must be True (the limit holds for every action "
             "that may be drawn) or False (for "

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike as Array  # jax and torch arrays among them
 
 from gedppl.density import Density
 from gedppl.errors import FamilyError, ParameterError, SiteClashError
+from gedppl.numerics.arrays import is_whole
 
 if TYPE_CHECKING:
     import numpyro.distributions as numpyro_distributions
@@ -232,11 +233,7 @@ class MemberList(Model):
 
     def flatten(self, params: int) -> int:
         """A member's number, checked."""
-        if (
-            isinstance(params, bool)
-            or not isinstance(params, (int, np.integer))
-            or not 0 <= params < self.size
-        ):
+        if not is_whole(params) or not 0 <= params < self.size:
             raise ParameterError(
                 f"a finite class's members are numbers 0, ..., {self.size - 1}, got {params!r}"
             )
