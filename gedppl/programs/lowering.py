@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from gedppl.density import Density
+from gedppl.density import Density, nested_in
 from gedppl.errors import ModelError
 from gedppl.numerics.arrays import ArrayOf, namespace
 
@@ -282,9 +282,8 @@ def nested(density: Density) -> Iterator[Density]:
     """The density and every one that it is made of."""
     yield density
     for value in density.args.values():
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, Density):
-                yield from nested(part)
+        for part in nested_in(value):
+            yield from nested(part)
 
 
 def is_external(density: Density) -> bool:
