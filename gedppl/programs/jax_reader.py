@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from gedppl.programs.forms import Listing, Step
+from gedppl.programs.values import Listing, Step
 
 LONGEST_SCAN = 64  # steps that are written out one after another
 
@@ -102,7 +102,7 @@ _OURS = str(Path(__file__).resolve().parent)
 
 
 class JaxArithmetic:
-    """See `gedppl.programs.forms.Arithmetic`."""
+    """See `gedppl.programs.values.Arithmetic`."""
 
     def over(self, run: Callable[..., Sequence[Any]], *stacked: jax.Array) -> Sequence[Any]:
         return jax.vmap(run)(*stacked)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gedppl.programs.affine import Level
-from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
+from gedppl.programs.forms import Reading
 from gedppl.programs.jax_affine import levels
 from gedppl.programs.jax_reader import JaxArithmetic, listing
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
@@ -29,6 +29,7 @@ from gedppl.programs.seen import (
     narrowest,
     refused,
 )
+from gedppl.programs.values import Form, Known, Unknown, Value, Whole
 from gedppl.rows import pad, settings_size
 
 if TYPE_CHECKING:
@@ -103,13 +104,15 @@ class JaxRowReader:
         values = reading.read(self.listing, inputs)
         return reading, conclude(reading, self.outcome, values, self._links)
 
+    def _concluded(self, x: jax.Array, a: jax.Array) -> tuple[Reading, Conclusion]:
+        """The same for a reader whose verdict is a family."""
+        reading, found = self._read(x, a)
+        assert isinstance(found, Conclusion)
+        return reading, found
+
     def _note(self, x: jax.Array, a: jax.Array) -> None:
         reading, found = self._read(x, a)
-        if isinstance(found, Unknown):
-            self.verdict = Verdict("", "", (), found.why, found.line)
-            return
-        self.verdict = Verdict(found.family, found.link, tuple(found.others))
-        self._used = sorted(found.predictor.terms)
+        self.verdict, self._used = Verdict(*found.verdict), found.used
         self._atoms = reading.atoms
         self._lines = [form.line for form in reading.cuts]
 
@@ -119,8 +122,7 @@ class JaxRowReader:
         x = self.program.x
 
         def at(a: jax.Array) -> Any:
-            reading, found = self._read(x, a[None])
-            assert isinstance(found, Conclusion)
+            reading, found = self._concluded(x, a[None])
             atoms = [[_arrays(one) for one in atom.operands] for atom in reading.atoms]
             cuts = [_arrays(reading.cuts[k]) for k in self._used]
             return atoms, cuts, None if found.scale is None else _arrays(found.scale)
@@ -138,17 +140,16 @@ class JaxRowReader:
                     one.low,
                     one.high,
                     one.by_action,
-                    tuple(map(_operand, one.operands, arrays)),
+                    tuple(part.table(own, StillForm) for part, own in zip(one.operands, arrays)),
                 )
                 for one, arrays in zip(self._atoms, atoms)
             ),
-            tuple(_still(part, self._lines[k]) for k, part in zip(self._used, cuts)),
-            None if scale is None else _still(scale),
+            tuple(StillForm(part[0], part[1], self._lines[k]) for k, part in zip(self._used, cuts)),
+            None if scale is None else StillForm(scale[0], scale[1]),
         )
 
     def _row(self, x: jax.Array, a: jax.Array) -> list[Any]:
-        found = self._read(x[None], a[None])[1]
-        assert isinstance(found, Conclusion)
+        found = self._concluded(x[None], a[None])[1]
         form = found.predictor
         slots = [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
         wide = self.outcome.family == "Ordered"
@@ -196,20 +197,4 @@ def seen_by_data(program: JaxKernels) -> Seen | Refusal:
 
 
 def _arrays(one: Known | Form | Whole) -> Any:
-    if isinstance(one, Known):
-        return jnp.asarray(one.value)
-    if isinstance(one, Whole):
-        return None
-    return {
-        k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()
-    }, one.offset.reshape(-1)
-
-
-def _still(arrays: jax.Array, line: str = "") -> StillForm:
-    return StillForm(arrays[0], arrays[1], line)
-
-
-def _operand(one: Known | Form | Whole, arrays: jax.Array) -> np.ndarray | StillForm | int:
-    if isinstance(one, Whole):
-        return one.atom
-    return _still(arrays) if isinstance(one, Form) else arrays
+    return jax.tree.map(jnp.asarray, one.arrays(None))

@@ -17,7 +17,7 @@ import torch
 from torch.func import functionalize, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.programs.forms import Listing, Step
+from gedppl.programs.values import Listing, Step
 
 _MOVES = (
     *(
@@ -149,7 +149,7 @@ _OURS = str(Path(__file__).resolve().parent)
 
 
 class TorchArithmetic:
-    """See `gedppl.programs.forms.Arithmetic`."""
+    """See `gedppl.programs.values.Arithmetic`."""
 
     def over(self, run: Callable[..., Sequence[Any]], *stacked: torch.Tensor) -> Sequence[Any]:
         return vmap(lambda *columns: tuple(run(*columns)))(*stacked)

@@ -11,7 +11,7 @@ import torch
 from torch.func import vmap
 
 from gedppl.programs.affine import Level
-from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
+from gedppl.programs.forms import Reading
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
 from gedppl.programs.lowering import package_class
 from gedppl.programs.seen import (
@@ -27,6 +27,7 @@ from gedppl.programs.seen import (
 )
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_reader import TorchArithmetic, listing
+from gedppl.programs.values import Known, Unknown, Value
 
 if TYPE_CHECKING:
     from gedppl.programs.torch_kernels import TorchKernels
@@ -83,11 +84,7 @@ class TorchRowReader:
         self._links = links()
         reading, found = self._read(self._x, a)
         self._atoms, self._lines = reading.atoms, [form.line for form in reading.cuts]
-        self._used: list[int] = []
-        self.verdict = Verdict("", "", (), getattr(found, "why", ""), getattr(found, "line", ""))
-        if isinstance(found, Conclusion):
-            self.verdict = Verdict(found.family, found.link, tuple(found.others))
-            self._used = sorted(found.predictor.terms)
+        self.verdict, self._used = Verdict(*found.verdict), found.used
 
     def _arguments(self, *values: torch.Tensor) -> list[Any]:
         *sites, x, a = values
@@ -107,6 +104,12 @@ class TorchRowReader:
         values = reading.read(self.listing, inputs)
         return reading, conclude(reading, self.outcome, values, self._links)
 
+    def _concluded(self, x: torch.Tensor, a: torch.Tensor) -> tuple[Reading, Conclusion]:
+        """The same for a reader whose verdict is a family."""
+        reading, found = self._read(x, a)
+        assert isinstance(found, Conclusion)
+        return reading, found
+
     # what is asked --------------------------------------------------------------------------------
 
     def _actions(self) -> torch.Tensor:
@@ -116,14 +119,13 @@ class TorchRowReader:
         scales: list[bool] = []
 
         def at(a: torch.Tensor) -> Any:
-            reading, found = self._read(self._x, a[None])
-            assert isinstance(found, Conclusion)
+            reading, found = self._concluded(self._x, a[None])
             scales.append(found.scale is not None)
-            atoms = [[_arrays(one, a) for one in atom.operands] for atom in reading.atoms]
+            atoms = [[one.arrays(a) for one in atom.operands] for atom in reading.atoms]
             return (
                 atoms,
-                [_arrays(reading.cuts[k], a) for k in self._used],
-                [] if found.scale is None else _arrays(found.scale, a),
+                [reading.cuts[k].arrays(a) for k in self._used],
+                [] if found.scale is None else found.scale.arrays(a),
             )
 
         atoms, cuts, scale = _as_numpy(vmap(at)(self._actions()))
@@ -135,7 +137,7 @@ class TorchRowReader:
                     one.low,
                     one.high,
                     one.by_action,
-                    tuple(map(_operand, one.operands, arrays)),
+                    tuple(part.table(own, StillForm) for part, own in zip(one.operands, arrays)),
                 )
                 for one, arrays in zip(self._atoms, atoms)
             ),
@@ -144,8 +146,7 @@ class TorchRowReader:
         )
 
     def _row(self, x: torch.Tensor, a: torch.Tensor) -> list[Any]:
-        found = self._read(x[None], a[None])[1]
-        assert isinstance(found, Conclusion)
+        found = self._concluded(x[None], a[None])[1]
         form = found.predictor
         together = torch.cat(
             [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
@@ -207,25 +208,9 @@ def seen_by_data(program: TorchKernels) -> Seen | Refusal:
         return Refusal(f"it looks at values while it runs ({str(error).splitlines()[0]})")
 
 
-def _arrays(one: Known | Form | Whole, a: torch.Tensor) -> Any:
-    if isinstance(one, Known):
-        return one.value
-    if isinstance(one, Whole):
-        return a
-    return {
-        k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()
-    }, one.offset.reshape(-1)
-
-
 def _as_numpy(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         return tree.detach().numpy()
     if isinstance(tree, dict):
         return {key: _as_numpy(part) for key, part in tree.items()}
     return type(tree)(_as_numpy(part) for part in tree)
-
-
-def _operand(one: Known | Form | Whole, arrays: Any) -> np.ndarray | StillForm | int:
-    if isinstance(one, Whole):
-        return one.atom
-    return StillForm(*arrays) if isinstance(one, Form) else arrays
