@@ -24,7 +24,7 @@ from gedppl.errors import (
     NotFiniteError,
     ShapeError,
 )
-from gedppl.numerics.arrays import read_numbers, shape_of
+from gedppl.numerics.arrays import detached, read_numbers, shape_of
 from gedppl.problem import UTILITY, Problem
 from gedppl.problem.names import Names, Table, as_table, hint, listed
 
@@ -307,7 +307,7 @@ def _entries(
     shape = shape_of(a, "a")
     if shape != (n,) and (shape, n) != ((), 1):
         raise ShapeError(f"a must have one action for each of {n} rows, got shape {shape}")
-    a = a.detach() if hasattr(a, "detach") else a
+    a = detached(a)
     actions = [a] if not shape else a.tolist() if isinstance(a, np.ndarray) else list(a)
     ys = [y] if single else _column(y, "y", n)
     if z is None or single:

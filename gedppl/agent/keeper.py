@@ -129,13 +129,13 @@ class SnapshotWriter(Writer):
 
     def _blocks(self, blocks: tuple[Block, ...]) -> list[Any]:
         columns = [
-            [getattr(b, name) for b in blocks] for name in ("start", "snapshot", "exploration")
+            np.array([b.start for b in blocks], np.int64),
+            np.array([b.snapshot for b in blocks], np.int64),
+            np.array([b.exploration for b in blocks], float),
+            np.stack([b.limits for b in blocks]),
+            np.stack([b.available for b in blocks]),
         ]
-        kinds = (np.int64, np.int64, float)
-        stacked = [np.stack([getattr(b, name) for b in blocks]) for name in ("limits", "available")]
-        return [self.array(np.array(c, kind)) for c, kind in zip(columns, kinds)] + [
-            self.array(s) for s in stacked
-        ]
+        return [self.array(column) for column in columns]
 
 
 def restored(

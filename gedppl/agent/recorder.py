@@ -49,7 +49,7 @@ from gedppl.journal.export import Blinding
 from gedppl.journal.format import Record, running_versions
 from gedppl.numerics.arrays import LARGEST, is_number
 from gedppl.problem import UTILITY, Problem
-from gedppl.problem.names import read_contexts
+from gedppl.problem.names import are_texts, read_contexts
 
 GUARDS = ("fallback", "warn", None)
 OBSERVED_BYTES = 4 * 2**20  # of contexts in one record
@@ -133,9 +133,7 @@ def read_protocol(
         )
     texts, seed = ("mode", "warmup", "exploration"), found["seed"]
     numbers = [found[n] for n in _SETTINGS if n not in texts]
-    if not all(isinstance(found[n], str) for n in texts) or not all(
-        type(v) in (int, float) for v in numbers
-    ):
+    if not are_texts(found[n] for n in texts) or not all(type(v) in (int, float) for v in numbers):
         raise JournalMismatchError(f"the settings of this journal are no settings: {found}")
     if type(seed) is not int:
         raise JournalMismatchError(f"the seed of this journal must be a whole number, got {seed!r}")

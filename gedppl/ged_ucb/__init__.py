@@ -113,12 +113,15 @@ class Today:
     def only(self, c: int) -> Today:
         """The same for one context."""
         one = slice(c, c + 1)
-        arrays = {
-            f: getattr(self, f)[one]
-            for f in ("estimate", "bonus", "width", "lower", "upper", "usable")
-        }
         return replace(
-            self, **arrays, bounds=tuple(None if b is None else b.only(c) for b in self.bounds)
+            self,
+            estimate=self.estimate[one],
+            bonus=self.bonus[one],
+            width=self.width[one],
+            lower=self.lower[one],
+            upper=self.upper[one],
+            usable=self.usable[one],
+            bounds=tuple(None if b is None else b.only(c) for b in self.bounds),
         )
 
 
