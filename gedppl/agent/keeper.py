@@ -21,7 +21,6 @@ import numpy as np
 
 from gedppl.agent import memory as steps
 from gedppl.agent import recorder
-from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
 from gedppl.agent.memory import Inbox, Ledger, Memory, started
 from gedppl.errors import (
     JournalCorruptError,
@@ -32,7 +31,7 @@ from gedppl.errors import (
     ProblemError,
     RecordError,
 )
-from gedppl.ged_ucb import Block, State
+from gedppl.ged_ucb import Block, Entry, Outcomes, State, rows_by_stream
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal

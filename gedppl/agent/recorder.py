@@ -31,7 +31,7 @@ import numpy as np
 
 from gedppl.agent import memory as steps
 from gedppl.agent.digest import digest
-from gedppl.agent.feedback import Entry, Outcomes, check_told
+from gedppl.agent.feedback import check_told
 from gedppl.agent.memory import Ledger, Memory
 from gedppl.errors import (
     InputError,
@@ -42,6 +42,7 @@ from gedppl.errors import (
     RecordError,
     SettingError,
 )
+from gedppl.ged_ucb import Entry, Outcomes
 from gedppl.ged_ucb.settings import EVERY, Settings, by_stream, settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
