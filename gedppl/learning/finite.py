@@ -39,7 +39,7 @@ from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
 from gedppl.learning.rule_view import row_divergence
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
 from gedppl.numerics.arrays import check_delta, evolved
-from gedppl.rows import Rows
+from gedppl.rows import Rows, grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -300,7 +300,7 @@ class FiniteLearner:
     def _free_values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
         """(M, n, K), as the members have it: NaN where one has no value."""
         x = np.asarray(x, float)
-        xs, actions = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+        xs, actions = grid(x, n_actions)
         return np.asarray(self.cls.values(functional, self.cls.every, xs, actions), float).reshape(
             len(self.totals), len(x), n_actions
         )

@@ -16,6 +16,7 @@ import numpy as np
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, NormBall, unit_diagonal
 from gedppl.learning.storing import storable
+from gedppl.rows import grid
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -304,7 +305,7 @@ class FeatureMemo:
         key = (x.tobytes(), x.shape, n_actions)
         last_key, last = self._last
         if key != last_key:
-            rows, a = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+            rows, a = grid(x, n_actions)
             # then predictors know them again without a look
             rows.flags.writeable = a.flags.writeable = False
             last = (rows, a, *self.rows(rows, a))
