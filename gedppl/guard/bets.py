@@ -13,6 +13,7 @@ runs (any leading axes), C context columns, A action groups, G shapes, E bets.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -41,6 +42,7 @@ WINDOWS = np.array([100.0, 400.0])
 KEPT = (1.0 - 1.0 / WINDOWS)[:, None]  # of the past, each round
 STAKES = np.array([0.5, 1.0])
 RIDGE = 10.0
+FEW = 8
 
 
 def shapes(u: np.ndarray) -> np.ndarray:
@@ -51,16 +53,24 @@ def shapes(u: np.ndarray) -> np.ndarray:
     upper 5% and the outermost 0.5%: the coverage of the usual predictive intervals.
     """
     v = 2.0 * np.asarray(u, float) - 1.0
+    if v.size > FEW:
+        return np.stack(_shapes(v), -1)
+    # of a few numbers Python is done before NumPy has begun
+    return np.array([_shapes(one) for one in v.ravel().tolist()]).reshape(*v.shape, -1)
+
+
+def _shapes(v: Any) -> tuple[Any, ...]:
+    """At v = 2u - 1, a number or an array."""
     squared = v * v
-    out = np.empty((*np.shape(v), len(SHAPES)))
-    out[..., 0] = v
-    out[..., 1] = 1.5 * squared - 0.5
-    out[..., 2] = v * (2.5 * squared - 1.5)
-    out[..., 3] = (35.0 * squared * squared - 30.0 * squared + 3.0) / 8.0
-    out[..., 4] = ((v < -0.9) - 0.05) / 0.95
-    out[..., 5] = ((v > 0.9) - 0.05) / 0.95
-    out[..., 6] = ((abs(v) > 0.995) - 0.005) / 0.995
-    return out
+    return (
+        v,
+        1.5 * squared - 0.5,
+        v * (2.5 * squared - 1.5),
+        (35.0 * squared * squared - 30.0 * squared + 3.0) / 8.0,
+        ((v < -0.9) - 0.05) / 0.95,
+        ((v > 0.9) - 0.05) / 0.95,
+        ((abs(v) > 0.995) - 0.005) / 0.995,
+    )
 
 
 @lru_cache(maxsize=32)
@@ -127,31 +137,28 @@ class Bets:
         z (..., C) standardised.
         """
         column = np.concatenate([z / 2.0, (z * z - 1.0) / 2.0], -1)
-        column = np.where(np.isfinite(column), np.minimum(np.maximum(column, -1.0), 1.0), 0.0)
-        group = np.asarray(action)[..., None] % self.groups == np.arange(self.groups)
-        return column, group.astype(float)
+        finite = np.isfinite(column)
+        column = np.minimum(np.maximum(column, -1.0), 1.0)
+        return np.where(finite, column, 0.0), _groups(self.groups)[action % self.groups]
 
-    def payoffs(
-        self, u: np.ndarray, column: np.ndarray, group: np.ndarray, expected: np.ndarray
+    def growth(
+        self, u: np.ndarray, column: np.ndarray, f: np.ndarray, expected: np.ndarray
     ) -> np.ndarray:
-        """eps g(u) s for every bet, (..., E). u (...), `features` of the round, `Trend.expected`
-        before it (..., W).
+        """1 + eps g(u) s for every bet, and 1 of what is kept, (..., E + 1). u (...), `features` of
+        the round and `Trend.within_action` of them, `Trend.expected` before it (..., W).
         """
         g = shapes(u)
-        lead = g.shape[:-1]
-        cells = [g, (column[..., :, None] * g[..., None, :2]).reshape(*lead, -1)]
-        if self.groups > 1:
-            cells.append((group[..., :, None] * g[..., None, :2]).reshape(*lead, -1))
-            if self.interactions:
-                cells.append(
-                    (group[..., :, None] * (column * g[..., :1])[..., None, :]).reshape(*lead, -1)
-                )
-        fixed = (np.concatenate(cells, -1)[..., None] * AMOUNTS).reshape(*lead, -1)
+        lead, (feature, shape) = g.shape[:-1], _cells(self)
+        every = np.concatenate([np.ones((*column.shape[:-1], 1)), column, f], -1)
+        cells = every[..., feature] * g[..., shape]
         # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
-        stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9).reshape(
-            *lead, -1
-        )
-        return np.concatenate([fixed, stakes * g[..., :1]], -1)
+        stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9)
+        out = np.zeros((*lead, len(feature) * len(AMOUNTS) + len(WINDOWS) * len(STAKES) + 1))
+        fixed = out.shape[-1] - 1 - len(WINDOWS) * len(STAKES)
+        out[..., :fixed] = (cells[..., None] * AMOUNTS).reshape(*lead, -1)
+        out[..., fixed:-1] = stakes.reshape(*lead, -1) * g[..., :1]
+        out += 1.0
+        return out
 
     def describe(self, index: int) -> str:
         """Bet number `index` in words: what about the outcomes differed from the predictions,
@@ -184,6 +191,33 @@ class Bets:
             if self.n_actions <= MAX_ACTION_GROUPS
             else f" on actions {group} mod {self.groups}"
         )
+
+
+@lru_cache(maxsize=32)
+def _groups(n: int) -> np.ndarray:
+    """(n, n): row g says that an action is of group g."""
+    one = np.eye(n)
+    one.setflags(write=False)
+    return one
+
+
+@lru_cache(maxsize=64)
+def _cells(bets: Bets) -> tuple[np.ndarray, np.ndarray]:
+    """Which feature and which shape each amount is bet on, in the order of `Bets.sizes`. Features:
+    1, the columns, and `Trend.within_action`.
+    """
+    columns, groups = np.arange(2 * bets.columns), np.arange(bets.groups)
+    # where each group's own features begin, itself before its columns
+    first = 1 + len(columns) + groups * (1 + len(columns))
+    alone = np.zeros(len(SHAPES), np.intp), np.arange(len(SHAPES))
+    with_column = np.repeat(1 + columns, 2), np.tile([0, 1], len(columns))
+    parts = [alone, with_column]
+    if bets.groups > 1:
+        parts.append((np.repeat(first, 2), np.tile([0, 1], len(groups))))
+    if bets.interactions:
+        within = (first[:, None] + 1 + columns).ravel()
+        parts.append((within, np.zeros(len(within), np.intp)))
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
 _LOCATION = ("outcomes are larger than predicted", "outcomes are smaller than predicted")
@@ -277,11 +311,10 @@ class Trend:
 
 def log_total(log_wealth: np.ndarray) -> np.ndarray:
     """log of the summed wealth, (..., E) -> (...)."""
-    top = log_wealth.max(-1)
-    return top + np.log(np.exp(log_wealth - top[..., None]).sum(-1))
+    return np.asarray(np.logaddexp.reduce(log_wealth, axis=-1))
 
 
-def shared(wealth: np.ndarray, weights: np.ndarray, rate: float) -> np.ndarray:
+def shared(wealth: np.ndarray, weights: np.ndarray, rate: float | np.ndarray) -> np.ndarray:
     """Every bet gives up a fraction `rate` of its wealth, and the pot is dealt out anew. wealth
     (..., E) and weights sum to 1.
 
@@ -298,8 +331,15 @@ def shared(wealth: np.ndarray, weights: np.ndarray, rate: float) -> np.ndarray:
 
 def crossed(log_peak: np.ndarray, delta: float) -> Any:
     """Whether evidence has reached 1/delta, for one run or for each of several."""
-    alarmed = np.asarray(log_peak) >= -np.log(delta)
-    return bool(alarmed) if alarmed.ndim == 0 else alarmed
+    alarmed = log_peak >= -math.log(delta)
+    return alarmed if np.ndim(alarmed) else bool(alarmed)
+
+
+def span(values: np.ndarray) -> tuple[float, float]:
+    """The smallest and the largest; NaN if any is."""
+    if values.ndim == 0:
+        return float(values), float(values)
+    return float(values.min()), float(values.max())
 
 
 # ==================================================================================================
@@ -451,8 +491,9 @@ class OutlierCheck:
 def check_row(x: np.ndarray, action: Any, dx: int, n_actions: int) -> None:
     if x.ndim == 0 or x.shape[-1] != dx:
         raise ContextWidthError(f"a context has {dx} columns here, got an array of shape {x.shape}")
-    if not np.all(np.isfinite(x)):
+    if not np.isfinite(x).all():
         raise NotFiniteError(f"a context must be finite, got {x}")
     a = np.asarray(action)
-    if a.dtype.kind not in "iu" or a.min() < 0 or a.max() >= n_actions:
+    least, most = span(a) if a.dtype.kind in "iu" else (-1.0, 0.0)
+    if least < 0 or most >= n_actions:
         raise ActionRangeError(f"an action must be one of 0, ..., {n_actions - 1}, got {action}")
