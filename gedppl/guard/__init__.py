@@ -160,7 +160,11 @@ class BetRound:
         moments = self.moments(before)
         column, group = self._bets.features(moments.standardised(self._projected), self._action)
         f = Trend.within_action(column, group)
-        every = Trend(np.array([t.products for t in trends]), np.array([t.squares for t in trends]))
+        runs = pits.shape[1:]
+        every = Trend(
+            _stacked([t.products for t in trends], runs, 2),
+            _stacked([t.squares for t in trends], runs, 2),
+        )
         growth = self._bets.growth(pits, column, f, every.expected(f))
         after = every.include(pits, f)
         return moments, [Trend(*both) for both in zip(after.products, after.squares)], growth
@@ -170,6 +174,13 @@ def _check_pits(pits: np.ndarray) -> np.ndarray:
     if not (pits.min() >= 0 and pits.max() <= 1):  # NaN fails both
         raise DataError(f"a probability integral transform lies in [0, 1], got {pits.tolist()}")
     return pits
+
+
+def _stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> np.ndarray:
+    """Arrays (..., *own) with so many axes of their own as one (N, *runs, *own)."""
+    if not runs:
+        return np.array(arrays)
+    return np.array([np.broadcast_to(a, (*runs, *a.shape[a.ndim - axes :])) for a in arrays])
 
 
 def bet_together(
@@ -188,14 +199,14 @@ def bet_together(
     model, own = [row[key] for key in keys], list(first_of.values())
     trends = [monitors[i].trend for i in own]
     moments, after, growth = now.grown(monitors[0].moments, trends, told[own])
-    wealth = np.array([m.wealth for m in monitors]) * growth[model]
+    runs = told.shape[1:]
+    wealth = _stacked([m.wealth for m in monitors], runs, 1) * growth[model]
     gain = wealth.sum(-1)
-    rates = np.array([m.rate for m in monitors]).reshape(-1, *[1] * (wealth.ndim - 1))
-    first = np.array([_first_wealth(m.bets, m.drifting) for m in monitors])
-    first = first.reshape(len(monitors), *[1] * (wealth.ndim - 2), -1)
+    first = _stacked([_first_wealth(m.bets, m.drifting) for m in monitors], runs, 1)
+    rates = _stacked([np.array([m.rate]) for m in monitors], runs, 1)
     wealth = shared(wealth / gain[..., None], first, rates)
-    total = np.array([m.log_total for m in monitors]) + np.log(gain)
-    peak = np.maximum(np.array([m.log_peak for m in monitors]), total)
+    total = _stacked([m.log_total for m in monitors], runs, 0) + np.log(gain)
+    peak = np.maximum(_stacked([m.log_peak for m in monitors], runs, 0), total)
     return [
         evolved(
             m,
