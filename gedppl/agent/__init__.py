@@ -34,9 +34,9 @@ from gedppl.agent.deciding import (
     decision_payload,
     recommend,
 )
-from gedppl.agent.feedback import Outcomes, read_mask
+from gedppl.agent.feedback import read_mask
 from gedppl.agent.keeper import Keeper, Resumed
-from gedppl.agent.memory import Inbox, Memory
+from gedppl.agent.memory import Asked, Inbox, Memory, Told
 from gedppl.certificate import Explanation
 from gedppl.errors import (
     DataError,
@@ -223,17 +223,12 @@ class GEDUCB(Shown):
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             self._refuse(choice)
-            made = [decide(choice, contexts[i], i) for i in range(len(contexts))]
-            after = choice.memory
-            records: list[recorder.Step] = []
-            for i, (d, _) in enumerate(made):
-                after = steps.decided(after, d.x, learned=broken is None)
-                records.append(
-                    (
-                        "decision",
-                        self._payload(d, None if mask is None else mask[i], broken is None),
-                    )
-                )
+            made = decide(choice, contexts)
+            after = steps.decided(choice.memory, contexts, learned=broken is None)
+            records: list[recorder.Step] = [
+                ("decision", self._payload(d, None if mask is None else mask[i], broken is None))
+                for i, (d, _) in enumerate(made)
+            ]
             raised = self._keeper.commit(
                 records, after, asked={d.id: (d.x, d.action) for d, _ in made}
             )
@@ -482,11 +477,11 @@ class GEDUCB(Shown):
         return self._memory.inbox
 
     @property
-    def _asked(self) -> dict[int, tuple[np.ndarray, int]]:
+    def _asked(self) -> Asked:
         return self._keeper.ledger.asked
 
     @property
-    def _told(self) -> dict[int, Outcomes]:
+    def _told(self) -> Told:
         return self._keeper.ledger.told
 
     def _contexts(self, x: Any) -> tuple[np.ndarray, bool]:

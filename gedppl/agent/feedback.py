@@ -30,6 +30,8 @@ from gedppl.problem.names import Names, Table, as_table, hint, listed
 
 # outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
 Outcomes = dict[str, np.ndarray]
+# stream -> x (m, dx), a (m,), y (m,)
+Rows = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -171,12 +173,10 @@ def _rows_of_one(
     if not problem.learn_safe:
         keep = actions != problem.safe_action
         actions, y = actions[keep], y[keep]
-    return np.repeat(x[None], len(actions), axis=0), actions, y
+    return x[None] if len(actions) == 1 else np.repeat(x[None], len(actions), axis=0), actions, y
 
 
-def rows_by_stream(
-    problem: Problem, entries: Iterable[Entry]
-) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def rows_by_stream(problem: Problem, entries: Iterable[Entry]) -> Rows:
     """Rows for every model: stream -> (x (m, dx), a (m,), y (m,)), in the order of decision ids."""
     parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
     for entry in sorted(entries, key=lambda e: e.id):
@@ -185,7 +185,9 @@ def rows_by_stream(
             if len(rows[1]):
                 parts.setdefault(name, []).append(rows)
     return {
-        name: (
+        name: rows[0]
+        if len(rows) == 1
+        else (
             np.concatenate([r[0] for r in rows]),
             np.concatenate([r[1] for r in rows]),
             np.concatenate([r[2] for r in rows]),

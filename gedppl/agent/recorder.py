@@ -33,6 +33,7 @@ from gedppl.agent import memory as steps
 from gedppl.agent.digest import digest
 from gedppl.agent.feedback import Entry, Outcomes, check_told
 from gedppl.agent.memory import Ledger, Memory
+from gedppl.agent.memory import Step as Step
 from gedppl.errors import (
     InputError,
     JournalCorruptError,
@@ -64,8 +65,6 @@ _SETTINGS = (
     "exploration",
     "seed",
 )
-
-Step = tuple[str, Mapping[str, Any]]  # kind and payload
 
 
 # the protocol -------------------------------------------------------------------------------------
@@ -336,7 +335,7 @@ def _decision(
     if type(payload["learned"]) is not bool:
         raise RecordError(f"learned is {payload['learned']!r}")
     action = memory.problem.names.action(payload["action"])
-    memory = steps.decided(memory, contexts[0], learned=payload["learned"])
+    memory = steps.decided(memory, contexts, learned=payload["learned"])
     ledger.asked[expected] = (contexts[0], action)
     return memory
 

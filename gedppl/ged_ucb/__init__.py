@@ -340,8 +340,10 @@ def select(
         policy, engine = np.eye(K)[np.full(len(x), action)], f"warm-up ({chosen.warmup})"
     else:
         policy = kept_on_draws(problem, seen, policy)
+    worst = limit_costs(problem, seen, policy)
+    if state.t >= warmup:
         in_play = np.where(policy[:, None] > 0, np.abs(seen.upper), 0.0).max(axis=2)
-        check_feasible(limit_costs(problem, seen, policy), problem.limits, in_play)
+        check_feasible(worst, problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
         check_explorable(problem, x, seen.upper, mask)
     info = Info(
@@ -352,7 +354,7 @@ def select(
         cost_upper=seen.upper,
         limits=problem.limits,
         bounds=seen.bounds,
-        worst=limit_costs(problem, seen, policy),
+        worst=worst,
         engine=engine,
         notes=seen.notes,
         unlimited=state.t < warmup and chosen.warmup == "paper",

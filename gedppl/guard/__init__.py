@@ -40,7 +40,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
-from gedppl.guard.bets import Bets, Moments, OutlierCheck, Trend, check_row, crossed, shared
+from gedppl.guard.bets import (
+    BetRound,
+    Bets,
+    Moments,
+    OutlierCheck,
+    Trend,
+    crossed,
+    shared,
+    stacked,
+)
 from gedppl.guard.monitors import (
     CertifiedMonitor,
     ClassMonitor,
@@ -126,61 +135,10 @@ def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
     return weights
 
 
-class BetRound:
-    """One context and action, as betting monitors see them. What several monitors need is
-    computed once: those of one model share moments, trend and bets, and those of several models
-    the moments, as long as they began together.
-    """
-
-    def __init__(self, bets: Bets, x: Any, action: Any) -> None:
-        context = np.asarray(x, float)
-        check_row(context, action, bets.dx, bets.n_actions)
-        self._bets, self._action, self._projected = (
-            bets,
-            np.asarray(action),
-            bets.projected(context),
-        )
-        # by the identity of what they were computed from, which is kept here so that it stays the
-        # same
-        self._moments: dict[int, tuple[Moments, Moments]] = {}
-
-    def moments(self, before: Moments) -> Moments:
-        """With this context taken in."""
-        known = self._moments.get(id(before))
-        if known is None:
-            known = self._moments[id(before)] = (before, before.include(self._projected))
-        return known[1]
-
-    def grown(
-        self, before: Moments, trends: Sequence[Trend], pits: np.ndarray
-    ) -> tuple[Moments, list[Trend], np.ndarray]:
-        """The moments and the trends (N) after this round, and the growth (N, ..., E + 1) of every
-        bet on pits (N, ...).
-        """
-        moments = self.moments(before)
-        column, group = self._bets.features(moments.standardised(self._projected), self._action)
-        f = Trend.within_action(column, group)
-        runs = pits.shape[1:]
-        every = Trend(
-            _stacked([t.products for t in trends], runs, 2),
-            _stacked([t.squares for t in trends], runs, 2),
-        )
-        growth = self._bets.growth(pits, column, f, every.expected(f))
-        after = every.include(pits, f)
-        return moments, [Trend(*both) for both in zip(after.products, after.squares)], growth
-
-
 def _check_pits(pits: np.ndarray) -> np.ndarray:
     if not (pits.min() >= 0 and pits.max() <= 1):  # NaN fails both
         raise DataError(f"a probability integral transform lies in [0, 1], got {pits.tolist()}")
     return pits
-
-
-def _stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> np.ndarray:
-    """Arrays (..., *own) with so many axes of their own as one (N, *runs, *own)."""
-    if not runs:
-        return np.array(arrays)
-    return np.array([np.broadcast_to(a, (*runs, *a.shape[a.ndim - axes :])) for a in arrays])
 
 
 def bet_together(
@@ -200,13 +158,13 @@ def bet_together(
     trends = [monitors[i].trend for i in own]
     moments, after, growth = now.grown(monitors[0].moments, trends, told[own])
     runs = told.shape[1:]
-    wealth = _stacked([m.wealth for m in monitors], runs, 1) * growth[model]
+    wealth = stacked([m.wealth for m in monitors], runs, 1) * growth[model]
     gain = wealth.sum(-1)
-    first = _stacked([_first_wealth(m.bets, m.drifting) for m in monitors], runs, 1)
-    rates = _stacked([np.array([m.rate]) for m in monitors], runs, 1)
+    first = stacked([_first_wealth(m.bets, m.drifting) for m in monitors], runs, 1)
+    rates = stacked([np.array([m.rate]) for m in monitors], runs, 1)
     wealth = shared(wealth / gain[..., None], first, rates)
-    total = _stacked([m.log_total for m in monitors], runs, 0) + np.log(gain)
-    peak = np.maximum(_stacked([m.log_peak for m in monitors], runs, 0), total)
+    total = stacked([m.log_total for m in monitors], runs, 0) + np.log(gain)
+    peak = np.maximum(stacked([m.log_peak for m in monitors], runs, 0), total)
     return [
         evolved(
             m,

@@ -14,6 +14,7 @@ runs (any leading axes), C context columns, A action groups, G shapes, E bets.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -342,6 +343,57 @@ def span(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
+class BetRound:
+    """One context and action, as betting monitors see them. What several monitors need is
+    computed once: those of one model share moments, trend and bets, and those of several models
+    the moments, as long as they began together.
+    """
+
+    def __init__(self, bets: Bets, x: Any, action: Any) -> None:
+        context = np.asarray(x, float)
+        check_row(context, action, bets.dx, bets.n_actions)
+        self._bets, self._action, self._projected = (
+            bets,
+            np.asarray(action),
+            bets.projected(context),
+        )
+        # by the identity of what they were computed from, which is kept here so that it stays the
+        # same
+        self._moments: dict[int, tuple[Moments, Moments]] = {}
+
+    def moments(self, before: Moments) -> Moments:
+        """With this context taken in."""
+        known = self._moments.get(id(before))
+        if known is None:
+            known = self._moments[id(before)] = (before, before.include(self._projected))
+        return known[1]
+
+    def grown(
+        self, before: Moments, trends: Sequence[Trend], pits: np.ndarray
+    ) -> tuple[Moments, list[Trend], np.ndarray]:
+        """The moments and the trends (N) after this round, and the growth (N, ..., E + 1) of every
+        bet on pits (N, ...).
+        """
+        moments = self.moments(before)
+        column, group = self._bets.features(moments.standardised(self._projected), self._action)
+        f = Trend.within_action(column, group)
+        runs = pits.shape[1:]
+        every = Trend(
+            stacked([t.products for t in trends], runs, 2),
+            stacked([t.squares for t in trends], runs, 2),
+        )
+        growth = self._bets.growth(pits, column, f, every.expected(f))
+        after = every.include(pits, f)
+        return moments, [Trend(*both) for both in zip(after.products, after.squares)], growth
+
+
+def stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> np.ndarray:
+    """Arrays (..., *own) with so many axes of their own as one (N, *runs, *own)."""
+    if not runs:
+        return np.array(arrays)
+    return np.array([np.broadcast_to(a, (*runs, *a.shape[a.ndim - axes :])) for a in arrays])
+
+
 # ==================================================================================================
 # Contexts far outside of what was seen.
 # ==================================================================================================
@@ -386,26 +438,33 @@ class OutlierCheck:
         """Take in one context (dx,)."""
         context = np.asarray(x, float)
         check_row(context, 0, self.dx, 1)
-        ratio, _ = self._ratio(context)
-        gap = (
-            (context - self.mean) / np.sqrt(max(ratio, 1.0))
-            if np.isfinite(ratio)
-            else context - self.mean
-        )
+        ratio = float(self._ratios(context[None])[0][0])
+        gap = context - self.mean
+        if 1.0 < ratio < math.inf:
+            gap = gap / math.sqrt(ratio)
         mean = self.mean + gap / (self.n + 1)
-        scatter = self.scatter + np.outer(gap, gap) * (self.n / (self.n + 1))
+        scatter = self.scatter + gap[:, None] * gap * (self.n / (self.n + 1))
         return evolved(self, n=self.n + 1, mean=mean, scatter=scatter)
 
     def flag(self, x: Any) -> str:
-        """A sentence for the certificate, or "" if the context is ordinary or too few were seen
-        to tell.
+        """A sentence for the certificate, or "" if the context (dx,) is ordinary or too few were
+        seen to tell.
         """
-        context = np.asarray(x, float)
-        check_row(context, 0, self.dx, 1)
-        ratio, column = self._ratio(context)
-        if ratio <= 1:
-            return ""
-        if np.isinf(ratio):
+        return self.flags(np.asarray(x, float)[None])[0]
+
+    def flags(self, x: np.ndarray) -> list[str]:
+        """The same for contexts (n, dx)."""
+        check_row(x, 0, self.dx, 1)
+        ratios, columns = self._ratios(x)
+        if not (ratios > 1).any():
+            return [""] * len(x)
+        return [
+            self._said(context, ratio, column) if ratio > 1 else ""
+            for context, ratio, column in zip(x, ratios.tolist(), columns.tolist())
+        ]
+
+    def _said(self, context: np.ndarray, ratio: float, column: int) -> str:
+        if math.isinf(ratio):
             return (
                 f"the context is far outside of what was seen: x[{column}] = {context[column]:g} "
                 "departs from what held in "
@@ -418,29 +477,35 @@ class OutlierCheck:
             "here are extrapolation"
         )
 
-    def _ratio(self, context: np.ndarray) -> tuple[float, int]:
-        """Squared distance over its threshold (0: cannot tell; inf: off the span of all seen),
-        and the column most off.
+    def _ratios(self, contexts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Squared distances of contexts (n, dx) over their threshold (0: cannot tell; inf: off the
+        span of all seen), and the columns most off, each (n,).
         """
         if self.dx == 0 or self.n < 2 * self.dx + 10:
-            return 0.0, 0
-        unit, moved, inverse = self._seen
-        gap = (context - self.mean) / unit
+            return np.zeros(len(contexts)), np.zeros(len(contexts), np.intp)
+        unit, moved, inverse, far = self._seen
+        gap = (contexts - self.mean) / unit
         away = np.abs(gap)
-        column = int(away.argmax())
-        tolerance = 1e-6 * (1.0 + (np.abs(self.mean) / unit).max() + away[column])
+        columns = away.argmax(axis=1)
+        tolerance = 1e-6 * (1.0 + far + away.max(axis=1))
         if inverse is None:
-            return self._ratio_along_axes(gap, column, tolerance)
-        still = np.where(moved, 0.0, away)  # columns that never varied
-        if still.max() > tolerance:
-            return np.inf, int(still.argmax())
-        part = gap[moved]
-        return self._over_threshold(float(part @ inverse @ part), len(part)), column
+            found = [self._ratio_along_axes(*one) for one in zip(gap, columns.tolist(), tolerance)]
+            return np.array([one[0] for one in found]), np.array([one[1] for one in found])
+        part = gap if moved.all() else gap[:, moved]
+        ratios = ((part @ inverse) * part).sum(axis=1) / self._threshold(part.shape[1])
+        if part is not gap:
+            still = np.where(moved, 0.0, away)  # columns that never varied
+            off = still.max(axis=1) > tolerance
+            ratios, columns = (
+                np.where(off, np.inf, ratios),
+                np.where(off, still.argmax(axis=1), columns),
+            )
+        return ratios, columns
 
     @cached_property
-    def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Units (dx,), which columns varied (dx,), and the inverse of their correlations; None
-        where they depend on each other.
+    def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
+        """Units (dx,), which columns varied (dx,), the inverse of their correlations, or None
+        where they depend on each other, and how many units the mean lies from 0 at most.
 
         1 / trace(inverse) is at most the smallest eigenvalue and the number of columns at least the
         largest, so that the trace proves that no direction counts as one that never varied; else
@@ -450,16 +515,16 @@ class OutlierCheck:
         scale = np.sqrt(self.scatter.diagonal() / (self.n - 1))
         moved = scale > 0
         unit = np.where(moved, scale, 1.0)
-        correlations = (self.scatter / unit / unit[:, None] / (self.n - 1))[moved][:, moved]
+        far = float((np.abs(self.mean) / unit).max())
+        correlations = self.scatter / unit / unit[:, None] / (self.n - 1)
+        if not moved.all():
+            correlations = correlations[moved][:, moved]
         try:
             inverse = np.linalg.inv(correlations)
         except np.linalg.LinAlgError:
-            return unit, moved, None
-        return (
-            unit,
-            moved,
-            inverse if len(inverse) and 0 < inverse.trace() < MOST_DEPENDENT else None,
-        )
+            return unit, moved, None, far
+        proved = len(inverse) and 0 < inverse.trace() < MOST_DEPENDENT
+        return unit, moved, inverse if proved else None, far
 
     def _ratio_along_axes(
         self, gap: np.ndarray, column: int, tolerance: float
@@ -474,18 +539,12 @@ class OutlierCheck:
         rank = int(varied.sum())
         if rank == 0:
             return 0.0, column
-        return self._over_threshold(
-            float(np.sum(along[varied] ** 2 / values[varied])), rank
-        ), column
+        return float(np.sum(along[varied] ** 2 / values[varied])) / self._threshold(rank), column
 
-    def _over_threshold(self, distance: float, rank: int) -> float:
-        threshold = (
-            rank
-            * (self.n - 1)
-            / (self.n - rank)
-            * float(fdtri(rank, self.n - rank, 1.0 - self.level))
-        )
-        return self.n / (self.n + 1) * distance / threshold
+    def _threshold(self, rank: int) -> float:
+        """The largest squared distance that is ordinary."""
+        quantile = float(fdtri(rank, self.n - rank, 1.0 - self.level))
+        return rank * (self.n - 1) / (self.n - rank) * quantile * (self.n + 1) / self.n
 
 
 def check_row(x: np.ndarray, action: Any, dx: int, n_actions: int) -> None:

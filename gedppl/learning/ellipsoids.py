@@ -84,6 +84,11 @@ def seen_directions(information: np.ndarray) -> Seen:
     """Of A (q, q)."""
     columns, unit, scaled = unit_diagonal(information)
     value, axes = np.linalg.eigh(scaled)
+    # eigh sorts them
+    if len(value) and value[0] > RANK * max(value[-1], 0.0):
+        root = np.sqrt(value)
+        nothing = np.zeros((0, len(value)))
+        return Seen(columns, unit, axes / root / unit[:, None], (axes * root).T * unit, nothing)
     known = value > RANK * value.max(initial=0.0)
     root, along = np.sqrt(value[known]), axes[:, known]
     return Seen(

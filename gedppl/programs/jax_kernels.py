@@ -8,8 +8,6 @@ repeats a real row, because a NaN or an out-of-support value gives NaN gradients
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,18 +21,16 @@ from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor, away_from
 from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
+from gedppl.programs.jax_compiled import Compiled
 from gedppl.programs.jax_first_look import FirstLook, first_look
 from gedppl.programs.jax_seen import seen_by_data
 from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import trial_rows
-from gedppl.rows import PIECES, Answers, Histories, Rows, pad, pieces, settings_size
+from gedppl.rows import PIECES, Answers, Histories, Rows, bucket, pad, pieces, settings_size
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
-# asked so seldom that compiling them well would cost more than it saves
-RARE = ("draw_prior", "first_look", "feature_table")
-KEEP_COMPILED = 512
 # families whose outcomes are whole numbers from 0 to this, at any parameter
 COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}
 AT_ONCE = 64  # settings whose sums over a history are asked for in one call
@@ -59,30 +55,17 @@ class JaxKernels:
     predictor_parts: Callable[..., Any]
 
     def __init__(self) -> None:
-        self._compiled: OrderedDict[Any, Any] = OrderedDict()
+        self._compiled = Compiled()
+        self.call = self._compiled.call
         self.histories = Histories()
         self._answers = Answers()
         self._look: FirstLook | None = None
-        self._guard = threading.Lock()
         self._facts: dict[str, Any] = {}
-        self.compilations: dict[str, int] = {}  # how often each function was compiled
 
-    def call(self, name: str, function: Callable[..., Any], *args: Any, static: Any = None) -> Any:
-        """Run `function` compiled for these shapes; results are JAX arrays."""
-        key = (name, static, tuple(np.shape(arg) for arg in args))
-        with jax.enable_x64(True):
-            compiled = self._compiled.get(key)
-            if compiled is None:
-                options = {"xla_backend_optimization_level": 0} if name in RARE else None
-                with LOCK:  # compiling runs the user's program
-                    compiled = jax.jit(function).lower(*args).compile(compiler_options=options)
-                with self._guard:
-                    self._compiled[key] = compiled
-                    kind = name if static is None else f"{name} of {static}"
-                    self.compilations[kind] = self.compilations.get(kind, 0) + 1
-                    while len(self._compiled) > KEEP_COMPILED:
-                        self._compiled.popitem(last=False)
-            return compiled(*args)
+    @property
+    def compilations(self) -> dict[str, int]:
+        """How often each function was compiled."""
+        return self._compiled.counts
 
     def _fact(self, name: str, find: Callable[[], Any]) -> Any:
         """Something about the program that is found out once."""
@@ -520,6 +503,20 @@ class JaxKernels:
             w[: rows.n] = weights
         return x, a, y, w
 
+    def _next_bucket(
+        self, name: str, function: Callable[..., Any], first: tuple[Any, ...], rows: Rows
+    ) -> None:
+        """Begin to compile function(*first, *history) for the next bucket once this one is half
+        full, so that no decision has to wait for it in the middle of a run.
+        """
+        size = bucket(rows.n)
+        if 2 * rows.n > size:
+            history = [
+                jax.ShapeDtypeStruct((bucket(size + 1), *array.shape[1:]), array.dtype)
+                for array in self.remember(rows)
+            ]
+            self._compiled.begin(name, function, *first, *history)
+
     def _sum(self, theta: Any, x: Any, a: Any, y: Any, w: Any) -> Any:
         logs = self.row_log_likelihood(theta, x, a, y)
         return jnp.sum(jnp.where(w == 0.0, 0.0, w * logs))
@@ -545,7 +542,9 @@ class JaxKernels:
         history, parts = self._history(rows, weights), []
         for first in range(0, len(theta), AT_ONCE):
             some = theta[first : first + AT_ONCE]
-            out = self.call(name, function, pad(some, AT_ONCE), np.array(len(some)), *history)
+            asked = pad(some, AT_ONCE), np.array(len(some))
+            out = self.call(name, function, *asked, *history)
+            self._next_bucket(name, function, asked, rows)
             parts.append([np.asarray(leaf)[: len(some)] for leaf in jax.tree.leaves(out)])
         return [np.concatenate(column) for column in zip(*parts)]
 
@@ -577,4 +576,5 @@ class JaxKernels:
         hessian = np.array(
             self.call("total_hessian", function, theta, *self._history(rows, weights))
         )
+        self._next_bucket("total_hessian", function, (theta,), rows)
         return (hessian + hessian.T) / 2
