@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -82,6 +83,7 @@ class Monitor(Protocol):
         ...
 
 
+@lru_cache(maxsize=256)
 def of_stream(key: str) -> str:
     """``"refuted:cost"`` -> ``"cost"``."""
     return key.split(":", 1)[1]
