@@ -36,7 +36,7 @@ from gedppl.agent.deciding import (
 )
 from gedppl.agent.feedback import read_mask
 from gedppl.agent.keeper import Keeper, Resumed
-from gedppl.agent.memory import Asked, Inbox, Memory, Told
+from gedppl.agent.memory import AskedDecisions, Inbox, Memory, ToldOutcomes
 from gedppl.certificate import Explanation
 from gedppl.errors import (
     DataError,
@@ -477,11 +477,11 @@ class GEDUCB(Shown):
         return self._memory.inbox
 
     @property
-    def _asked(self) -> Asked:
+    def _asked(self) -> AskedDecisions:
         return self._keeper.ledger.asked
 
     @property
-    def _told(self) -> Told:
+    def _told(self) -> ToldOutcomes:
         return self._keeper.ledger.told
 
     def _contexts(self, x: Any) -> tuple[np.ndarray, bool]:

@@ -68,7 +68,7 @@ def _grown(column: np.ndarray, size: int) -> np.ndarray:
     return after
 
 
-class Asked(Mapping[int, tuple[np.ndarray, int]]):
+class AskedDecisions(Mapping[int, tuple[np.ndarray, int]]):
     """Decision id -> (x, action), for ids 0, 1, ..."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Asked(Mapping[int, tuple[np.ndarray, int]]):
         self._n = max(self._n, key + 1)
 
 
-class Told(Mapping[int, Outcomes]):
+class ToldOutcomes(Mapping[int, Outcomes]):
     """Decision id -> what was told of it: one column for every outcome and shape."""
 
     def __init__(self) -> None:
@@ -143,8 +143,8 @@ class Told(Mapping[int, Outcomes]):
 class Ledger:
     """Every decision, and what was told of it."""
 
-    asked: Asked = field(default_factory=Asked)
-    told: Told = field(default_factory=Told)
+    asked: AskedDecisions = field(default_factory=AskedDecisions)
+    told: ToldOutcomes = field(default_factory=ToldOutcomes)
 
     def write(
         self, asked: Mapping[int, tuple[np.ndarray, int]], told: Mapping[int, Outcomes]
