@@ -90,10 +90,10 @@ def test_the_distance_of_a_context_is_that_along_the_axes(
         x[0] + 8.0 * np.array([1.0, 0, 0, 1.0]),
         20 * x[1] * np.array([1, 1, 0, 1]) + np.array([0, 0, x[1, 2], 0]),
     ]
-    quick = [check._ratio(context) for context in seen]
+    quick = list(zip(*check._ratios(np.array(seen)), strict=True))
     assert (check._seen[2] is None) == dependent
     monkeypatch.setattr(contexts_file, "MOST_DEPENDENT", 0.0)
-    literal = [replace(check)._ratio(context) for context in seen]
+    literal = list(zip(*replace(check)._ratios(np.array(seen)), strict=True))
     for (ratio, column), (expected, same) in zip(quick, literal, strict=True):
         assert column == same
         assert ratio == pytest.approx(expected, rel=1e-9)

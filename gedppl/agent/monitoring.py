@@ -342,7 +342,7 @@ class Proved(NamedTuple):
 def _certified(state: ged_ucb.State, c: Constraint, x: np.ndarray) -> Certified | None:
     """From the rows that `state` has learned, at x (n, dx); None where nothing is proved."""
     learner, n_actions = state.learners[c.stream], state.problem.n_actions
-    bounds = state.bounds_of.of(c, learner, x, n_actions)
+    bounds = state.bounds_of.of(c.name, learner, c.functional, x, n_actions)
     if not bounds.guaranteed or bounds.empty:
         return None
     if c.functional.name != "variance":

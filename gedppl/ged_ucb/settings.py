@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.functionals import Functional
 from gedppl.learning.credible import CredibleSet, SampledSet, credible_set
-from gedppl.learning.learner import Bounds, Learner
+from gedppl.learning.learner import Bounds, BoundsMemo, Learner
 from gedppl.learning.oracles import Oracle
 from gedppl.learning.radius import paper_radius
 from gedppl.numerics.arrays import check_delta
-from gedppl.problem import UTILITY, Constraint, Problem
+from gedppl.problem import UTILITY, Problem
 from gedppl.programs.contract import DensityClass, MemberList
 
 # Exploration weights of the default mode, bonus and width, chosen once on a spread of problems by
@@ -286,26 +285,6 @@ class Block:
     exploration: float
     limits: np.ndarray  # (J,)
     available: np.ndarray  # (K,) bool
-
-
-class BoundsMemo:
-    """The bounds last found of each constraint: an outcome is held against those that its decision
-    rested on. Replaced in one assignment, so threads may share it.
-    """
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[Learner, tuple[Functional, int, bytes], Bounds]] = {}
-
-    def of(self, c: Constraint, learner: Learner, x: np.ndarray, n_actions: int) -> Bounds:
-        """`learner.bounds` of a constraint's functional at x (n, dx), which must be finite."""
-        known, asked = self._last.get(c.name), (c.functional, n_actions, x.tobytes())
-        if known is not None and known[0] is learner and known[1] == asked:
-            return known[2]
-        found = learner.bounds(c.functional, x, n_actions)
-        self._last[c.name] = (learner, asked, found)
-        return found
 
 
 @dataclass(frozen=True)

@@ -27,21 +27,16 @@ class Compiled:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}  # how often each function was compiled
-        self._known: OrderedDict[Key, Any] = OrderedDict()
+        self.known: OrderedDict[Key, Any] = OrderedDict()
         self._begun: dict[Key, threading.Thread] = {}
         self._guard = threading.Lock()
 
-    def call(self, name: str, function: Callable[..., Any], *args: Any, static: Any = None) -> Any:
-        """Run `function` compiled for these shapes; results are JAX arrays."""
-        key = (name, static, tuple(np.shape(arg) for arg in args))
-        with jax.enable_x64(True):
-            compiled = self._known.get(key)
-            if compiled is None:
-                begun = self._begun.get(key)
-                if begun is not None:  # it is on its way: to do it twice would take longer
-                    begun.join()
-                compiled = self._known.get(key) or self._compile(key, function, args)
-            return compiled(*args)
+    def find(self, key: Key, function: Callable[..., Any], args: Any) -> Any:
+        """`function` compiled for arguments of the key's shapes."""
+        begun = self._begun.get(key)
+        if begun is not None:  # it is on its way: to do it twice would take longer
+            begun.join()
+        return self.known.get(key) or self._compile(key, function, args)
 
     def begin(self, name: str, function: Callable[..., Any], *args: Any) -> None:
         """Compile `function` for arguments of these shapes beside what else is going on.
@@ -57,7 +52,7 @@ class Compiled:
                 self._compile(key, function, args)
 
         with self._guard:
-            if key in self._known or key in self._begun:
+            if key in self.known or key in self._begun:
                 return
             thread = self._begun[key] = threading.Thread(target=work, name=f"gedppl: {name}")
         thread.start()
@@ -69,9 +64,9 @@ class Compiled:
             lowered = jax.jit(function).lower(*args)
         compiled = lowered.compile(compiler_options=options)
         with self._guard:
-            self._known[key] = compiled
+            self.known[key] = compiled
             kind = name if static is None else f"{name} of {static}"
             self.counts[kind] = self.counts.get(kind, 0) + 1
-            while len(self._known) > KEPT:
-                self._known.popitem(last=False)
+            while len(self.known) > KEPT:
+                self.known.popitem(last=False)
         return compiled

@@ -22,7 +22,7 @@ from gedppl.programs.affine import Level
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor, away_from
 from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
 from gedppl.programs.jax_compiled import Compiled
-from gedppl.programs.jax_first_look import FirstLook, first_look
+from gedppl.programs.jax_first_look import FirstLook, first_look, prior_draws, unconstrained
 from gedppl.programs.jax_seen import seen_by_data
 from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
@@ -30,7 +30,6 @@ from gedppl.programs.tracing import trial_rows
 from gedppl.rows import PIECES, Answers, Histories, Rows, bucket, pad, pieces, settings_size
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
-DRAWS = 128  # prior draws at once
 # families whose outcomes are whole numbers from 0 to this, at any parameter
 COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}
 AT_ONCE = 64  # settings whose sums over a history are asked for in one call
@@ -56,7 +55,6 @@ class JaxKernels:
 
     def __init__(self) -> None:
         self._compiled = Compiled()
-        self.call = self._compiled.call
         self.histories = Histories()
         self._answers = Answers()
         self._look: FirstLook | None = None
@@ -66,6 +64,13 @@ class JaxKernels:
     def compilations(self) -> dict[str, int]:
         """How often each function was compiled."""
         return self._compiled.counts
+
+    def call(self, name: str, function: Callable[..., Any], *args: Any, static: Any = None) -> Any:
+        """Run `function` compiled for these shapes; results are JAX arrays."""
+        key = (name, static, tuple(np.shape(arg) for arg in args))
+        with jax.enable_x64(True):
+            known = self._compiled.known.get(key)
+            return (known or self._compiled.find(key, function, args))(*args)
 
     def _fact(self, name: str, find: Callable[[], Any]) -> Any:
         """Something about the program that is found out once."""
@@ -161,36 +166,7 @@ class JaxKernels:
         """The flat vectors (M, D) of named constrained values; not finite where a value is
         outside its constraint.
         """
-        if not values:
-            return np.zeros((1, 0))
-        m = len(next(iter(values.values())))
-
-        def function(x: Any, a: Any, *arrays: Any) -> Any:
-            def one(*arrays: Any) -> Any:
-                given = dict(zip((site.name for site in self.sites), arrays))
-                free = self.run(None, x, a, given=given).free
-                theta = jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
-                back = self.run(theta, x, a).values
-                # a transform's inverse may return a number even for a value outside: then it does
-                # not come back
-                return jnp.concatenate(
-                    [
-                        jnp.where(
-                            jnp.all(
-                                jnp.abs(back[site.name] - given[site.name])
-                                <= 1e-8 * (1 + jnp.abs(given[site.name]))
-                            ),
-                            jnp.ravel(free[site.name]),
-                            jnp.nan,
-                        )
-                        for site in self.sites
-                    ]
-                )
-
-            return jax.vmap(one)(*arrays)
-
-        padded = [pad(values[site.name], settings_size(m)) for site in self.sites]
-        return np.array(self.call("unconstrain", function, self.x, self.a, *padded))[:m]
+        return unconstrained(self, values)
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
         if not any(site.prior for site in self.sites):
@@ -255,27 +231,7 @@ class JaxKernels:
         """n draws (n, D): sample sites from their priors, `param` coordinates standard normal
         around `initial`.
         """
-        noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
-        if not any(site.prior for site in self.sites):
-            return initial + noise
-
-        def function(theta: Any, words: Any, x: Any, a: Any) -> Any:
-            def one(theta: Any, words: Any) -> Any:
-                free = self.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
-                return jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
-
-            return jax.vmap(one)(theta, words)
-
-        words = np.random.default_rng([seed, 2]).integers(0, 2**32, (n, 2), dtype=np.uint32)
-        out = np.empty((n, self.dim))
-        # always the same shape: random number generators are slow to compile
-        for first in range(0, n, DRAWS):
-            cut = slice(first, min(first + DRAWS, n))
-            args = pad((initial + noise)[cut], DRAWS), pad(words[cut], DRAWS)
-            out[cut] = np.asarray(self.call("draw_prior", function, *args, self.x, self.a))[
-                : cut.stop - first
-            ]
-        return out
+        return prior_draws(self, n, seed, initial, jitter)
 
     # questions about a batch of rows --------------------------------------------------------------
 
