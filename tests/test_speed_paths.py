@@ -415,7 +415,9 @@ def _as_array(value: Any) -> Any:
 
 
 def test_the_next_bucket_is_compiled_before_it_is_needed() -> None:
-    """Begun when a bucket is half full, and not before; then nothing is left to compile."""
+    """Begun 48 rows before the first bucket's end, and not before; then nothing is left to
+    compile.
+    """
 
     def model(x: Any, a: Any, y: Any = None) -> None:
         w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
@@ -425,16 +427,16 @@ def test_the_next_bucket_is_compiled_before_it_is_needed() -> None:
     x, a, y = rng.normal(size=(70, 1)), np.zeros(70, np.int64), rng.normal(size=70)
     cls = ged.density_class(model, example=(x[:3], a[:3]))
     program, theta = cls.program, np.zeros((1, 2))
-    rows = Rows.of(x[:32], a[:32], y[:32])
+    rows = Rows.of(x[:16], a[:16], y[:16])
     program.total_grad(theta, rows, None)
-    assert not program._compiled._begun  # half full: not yet
-    rows = rows.append(x[32:33], a[32:33], y[32:33])
+    assert not program._compiled._begun
+    rows = rows.append(x[16:17], a[16:17], y[16:17])
     program.total_grad(theta, rows, None)
     (thread,) = program._compiled._begun.values()
     assert not thread.daemon  # a process must not end inside the compiler
     thread.join()
     assert program.compilations["total_grad"] == 2
-    rows = rows.append(x[33:], a[33:], y[33:])
+    rows = rows.append(x[17:], a[17:], y[17:])
     value, _ = program.total_grad(theta, rows, None)
     assert program.compilations["total_grad"] == 2
     fresh = ged.density_class(model, example=(x[:3], a[:3])).program

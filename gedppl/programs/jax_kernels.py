@@ -32,6 +32,7 @@ from gedppl.rows import PIECES, Answers, Histories, Rows, bucket, pad, pieces, s
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 # families whose outcomes are whole numbers from 0 to this, at any parameter
 COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}
+AHEAD = 48  # rows before the end of a bucket by which the next one is begun at the latest
 AT_ONCE = 64  # settings whose sums over a history are asked for in one call
 
 
@@ -487,10 +488,10 @@ class JaxKernels:
         self, name: str, function: Callable[..., Any], first: tuple[Any, ...], rows: Rows
     ) -> None:
         """Begin to compile function(*first, *history) for the next bucket once this one is half
-        full, so that no decision has to wait for it in the middle of a run.
+        full, the first one earlier, so that no decision has to wait for it in the middle of a run.
         """
         size = bucket(rows.n)
-        if 2 * rows.n > size:
+        if size - rows.n < max(size // 2, AHEAD):
             history = [
                 jax.ShapeDtypeStruct((bucket(size + 1), *array.shape[1:]), array.dtype)
                 for array in self.remember(rows)
