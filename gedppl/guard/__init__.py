@@ -135,6 +135,14 @@ def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
     return weights
 
 
+@lru_cache(maxsize=64)
+def _first_wealths(bets: Bets, drifting: tuple[bool, ...]) -> np.ndarray:
+    """The same of several monitors, (P, E + 1)."""
+    weights = np.array([_first_wealth(bets, one) for one in drifting])
+    weights.setflags(write=False)
+    return weights
+
+
 def _check_pits(pits: np.ndarray) -> np.ndarray:
     if not (pits.min() >= 0 and pits.max() <= 1):  # NaN fails both
         raise DataError(f"a probability integral transform lies in [0, 1], got {pits.tolist()}")
@@ -160,9 +168,10 @@ def bet_together(
     runs = told.shape[1:]
     wealth = stacked([m.wealth for m in monitors], runs, 1) * growth[model]
     gain = wealth.sum(-1)
-    first = stacked([_first_wealth(m.bets, m.drifting) for m in monitors], runs, 1)
-    rates = stacked([np.array([m.rate]) for m in monitors], runs, 1)
-    wealth = shared(wealth / gain[..., None], first, rates)
+    ones = (1,) * len(runs)
+    first = _first_wealths(monitors[0].bets, tuple(m.drifting for m in monitors))
+    rates = np.array([m.rate for m in monitors]).reshape(-1, *ones, 1)
+    wealth = shared(wealth / gain[..., None], first.reshape(len(first), *ones, -1), rates)
     total = stacked([m.log_total for m in monitors], runs, 0) + np.log(gain)
     peak = np.maximum(stacked([m.log_peak for m in monitors], runs, 0), total)
     return [

@@ -151,12 +151,13 @@ class Bets:
         g = shapes(u)
         lead, (feature, shape) = g.shape[:-1], _cells(self)
         every = np.concatenate([np.ones((*column.shape[:-1], 1)), column, f], -1)
-        cells = every[..., feature] * g[..., shape]
+        cells = every.take(feature, axis=-1) * g.take(shape, axis=-1)
         # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
         stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9)
-        out = np.zeros((*lead, len(feature) * len(AMOUNTS) + len(WINDOWS) * len(STAKES) + 1))
-        fixed = out.shape[-1] - 1 - len(WINDOWS) * len(STAKES)
-        out[..., :fixed] = (cells[..., None] * AMOUNTS).reshape(*lead, -1)
+        fixed = len(feature) * len(AMOUNTS)
+        out = np.zeros((*lead, fixed + len(WINDOWS) * len(STAKES) + 1))
+        by_amount = out[..., :fixed].reshape(*lead, -1, len(AMOUNTS))  # a view
+        np.multiply(cells[..., None], AMOUNTS, out=by_amount)
         out[..., fixed:-1] = stakes.reshape(*lead, -1) * g[..., :1]
         out += 1.0
         return out
