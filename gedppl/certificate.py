@@ -6,9 +6,9 @@ Axis letters: K actions, J constraints, D flat parameters.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any
 
 import numpy as np
@@ -199,17 +199,27 @@ class Certificate(Shown):
         }
 
 
+@singledispatch
 def plain(value: Any) -> Any:
     """Arrays as lists, NumPy numbers as Python's, all through dictionaries."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
     return value
+
+
+@plain.register(dict)
+def _(value: dict[Any, Any]) -> dict[str, Any]:
+    return {str(k): plain(v) for k, v in value.items()}
+
+
+@plain.register(list)
+@plain.register(tuple)
+def _(value: Sequence[Any]) -> list[Any]:
+    return [plain(v) for v in value]
+
+
+@plain.register(np.ndarray)
+@plain.register(np.generic)
+def _(value: np.ndarray | np.generic) -> Any:
+    return value.tolist()
 
 
 @dataclass(frozen=True, repr=False)
@@ -416,8 +426,8 @@ def _certify_one(
             c.name, worst, c.at_most, "known", True, why, "", {}, c.every_draw, watched=shown
         )
     else:
-        assert isinstance(c, Constraint)
-        witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
+        learned = dict(problem.learned)[j]
+        witness = Witnesses(partial(_witness, problem.safe_action, learned, bounds, policy, i))
         part = ConstraintCertificate(
             c.name,
             worst,
@@ -496,14 +506,12 @@ def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
     set, and not what is wrong.
     """
     told = "tighter parameter bounds or prior, fewer members"
-    c = state.problem.constraints[j]
-    if isinstance(c, Constraint) and high >= c.functional.high:
+    c = dict(state.problem.learned).get(j)
+    if c is None:
+        return told
+    if high >= c.functional.high:
         told += f", a range that ends below {c.functional.high:.3g}"
-    if (
-        isinstance(c, Constraint)
-        and not c.safe_value_exact
-        and holds_parameters(replace(c, safe_value_exact=True))
-    ):
+    if not c.safe_value_exact and holds_parameters(replace(c, safe_value_exact=True)):
         told += ", that the safe value is exact"
     return told
 
@@ -512,8 +520,8 @@ def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) ->
     """The parameters that carry the worst case of action a away from the fit, by their share of
     the first-order change.
     """
-    c = state.problem.constraints[j]
-    if not isinstance(c, Constraint):
+    c = dict(state.problem.learned).get(j)
+    if c is None:
         return ""
     cls = c.model.visit(lambda members: None, lambda cls: cls if cls.sites else None)
     if cls is None:  # without named parameters

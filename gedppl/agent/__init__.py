@@ -34,7 +34,6 @@ from gedppl.agent.deciding import (
     decision_payload,
     recommend,
 )
-from gedppl.agent.feedback import read_mask
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import AskedDecisions, Inbox, Memory, ToldOutcomes
 from gedppl.certificate import Explanation
@@ -52,6 +51,7 @@ from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.learning import ConfidenceSet
 from gedppl.learning.posterior import Posterior
+from gedppl.numerics.arrays import is_one_of
 from gedppl.problem import UTILITY, Problem
 from gedppl.showing import Facts, Shown
 
@@ -136,7 +136,7 @@ class GEDUCB(Shown):
             exact_rounds=exact_rounds,
             exploration=exploration,
         )
-        if not (guard is None or (isinstance(guard, str) and guard in recorder.GUARDS)):
+        if not is_one_of(guard, recorder.GUARDS):
             raise SettingError(f"guard must be one of {recorder.GUARDS}, got {guard!r}")
         self._begin(Keeper.begin(problem, chosen, guard, journal))
 
@@ -217,9 +217,7 @@ class GEDUCB(Shown):
         """
         with self._step():
             contexts, single = self._contexts(x)
-            mask = read_mask(
-                self._memory.problem.names, allowed, len(contexts), self._memory.available
-            )
+            mask = self._memory.mask(allowed, len(contexts))
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             self._refuse(choice)
@@ -246,9 +244,7 @@ class GEDUCB(Shown):
         """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded."""
         with self._step():
             contexts, single = self._contexts(x)
-            mask = read_mask(
-                self._memory.problem.names, allowed, len(contexts), self._memory.available
-            )
+            mask = self._memory.mask(allowed, len(contexts))
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             if choice.refused:

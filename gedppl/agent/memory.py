@@ -16,9 +16,9 @@ from typing import Any, cast
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent.feedback import Entry, Outcomes, Rows, rows_by_stream
 from gedppl.agent.monitoring import Watch
-from gedppl.errors import GedError, LearningError
+from gedppl.errors import ActionRangeError, GedError, LearningError
+from gedppl.ged_ucb import Entry, Outcomes, rows_by_stream
 from gedppl.ged_ucb.costs import Refuted
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
@@ -219,6 +219,15 @@ class Memory:
     alarms: tuple[Alarm, ...] = ()  # all so far
     active: tuple[str, ...] = ()  # names of those not acknowledged
 
+    def mask(self, allowed: Any, n: int) -> np.ndarray | None:
+        """Actions that a caller allows at n contexts, (n, K) bool; None if no mask was given."""
+        if allowed is None:
+            return None
+        mask = self.problem.names.mask(allowed, n)
+        if not (mask & self.available).any(axis=1).all():
+            raise ActionRangeError("allowed leaves no action on offer; allow at least one")
+        return mask
+
     @property
     def width(self) -> int | None:
         """Columns of a context, once one was seen."""
@@ -345,7 +354,9 @@ def _learning() -> Iterator[None]:
         ) from error
 
 
-def _watched(memory: Memory, entries: Sequence[Entry], rows: Rows, *, decided: bool) -> Memory:
+def _watched(
+    memory: Memory, entries: Sequence[Entry], rows: ged_ucb.RowsByStream, *, decided: bool
+) -> Memory:
     if memory.watch is None or memory.state is None:
         return memory
     watch, alarms = memory.watch.take_in(memory.state, entries, rows, decided=decided)

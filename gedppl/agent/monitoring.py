@@ -46,11 +46,11 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from gedppl import ged_ucb
-from gedppl.agent.feedback import Entry, Rows, rows_by_stream
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.functionals import Functional, mean, realised
+from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.costs import KINDS
 from gedppl.guard import (
     Alarm,
@@ -172,7 +172,12 @@ class Watch:
     # outcomes -------------------------------------------------------------------------------------
 
     def take_in(
-        self, state: ged_ucb.State, entries: Sequence[Entry], rows: Rows, *, decided: bool
+        self,
+        state: ged_ucb.State,
+        entries: Sequence[Entry],
+        rows: ged_ucb.RowsByStream,
+        *,
+        decided: bool,
     ) -> tuple[Watch, list[Alarm]]:
         """Show the monitors outcomes that `state` has not learned yet, and the `rows_by_stream` of
         them; the alarms that they set off.

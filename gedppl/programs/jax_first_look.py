@@ -1,14 +1,12 @@
-"""What is asked of a program before anything else, and seldom after.
+"""All that is asked of a program once, before anything else, in one compiled function.
 
-All that is asked once is one compiled function.
 Where fits start, whether the log-density is a number there, whether rows stand apart, and the shape
 of a Gaussian prior: each is one small question, but each would be a compilation of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +14,11 @@ import numpy as np
 
 from gedppl.programs.contract import away_from
 from gedppl.programs.tracing import TRIALS
-from gedppl.rows import pad, settings_size
+
+if TYPE_CHECKING:
+    from gedppl.programs.jax_kernels import JaxKernels
 
 STARTING_DRAWS = 99  # odd, so that the median is one of them
-DRAWS = 128  # prior draws at once
 SMALL = 64  # parameters up to which the prior's Hessian is looked at here
 
 
@@ -40,7 +39,7 @@ class FirstLook(NamedTuple):
 
 
 def first_look(
-    program: Any, x: np.ndarray, a: np.ndarray, initial: np.ndarray | None = None
+    program: JaxKernels, x: np.ndarray, a: np.ndarray, initial: np.ndarray | None = None
 ) -> FirstLook:
     """Look at rows x (3, dx), a (3,). Without `initial`: `param` sites at their own start, the
     others at a prior median.
@@ -51,7 +50,7 @@ def first_look(
         and program.predictor.family == "Normal"
     )
 
-    def start(words: Any, x: Any, a: Any) -> Any:
+    def start(words: jax.Array, x: jax.Array, a: jax.Array) -> Any:
         free = program.run(None, x, a, given="start").free
         theta = jnp.concatenate(
             [
@@ -63,7 +62,7 @@ def first_look(
         if not any(site.prior for site in program.sites):
             return theta
 
-        def draw(words: Any) -> Any:
+        def draw(words: jax.Array) -> Any:
             free = program.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
             return jnp.concatenate([jnp.ravel(free[site.name]) for site in program.sites])
 
@@ -72,16 +71,18 @@ def first_look(
             [(middle if s.prior else theta)[s.start : s.stop] for s in program.sites]
         )
 
-    def function(words: Any, given: Any, use: Any, x: Any, a: Any) -> Any:
+    def function(
+        words: jax.Array, given: jax.Array, use: jax.Array, x: jax.Array, a: jax.Array
+    ) -> Any:
         initial = jnp.where(use, given, start(words, x[:1], a[:1]))
         support = program.run(initial, x, a).observed.support
         y = jnp.asarray(support.feasible_like(jnp.zeros((3, *program.event_shape))), float)
         theta = jnp.stack([initial, initial + 0.3 * jnp.cos(1 + jnp.arange(program.dim))])
 
-        def logs(*rows: Any) -> Any:
+        def logs(*rows: jax.Array) -> Any:
             return jax.vmap(lambda one: program.row_log_likelihood(one, *rows))(theta)
 
-        def prior(one: Any) -> Any:
+        def prior(one: jax.Array) -> Any:
             return program.run(one, x[:1], a[:1]).log_prior
 
         alone = jnp.concatenate(
@@ -96,66 +97,3 @@ def first_look(
     given = np.zeros(program.dim) if initial is None else initial
     out = program.call("first_look", function, words, given, np.array(initial is not None), x, a)
     return FirstLook(*(np.array(part) for part in out))
-
-
-def unconstrained(program: Any, values: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The flat vectors (M, D) of named constrained values; not finite where a value is outside its
-    constraint.
-    """
-    if not values:
-        return np.zeros((1, 0))
-    m = len(next(iter(values.values())))
-
-    def function(x: Any, a: Any, *arrays: Any) -> Any:
-        def one(*arrays: Any) -> Any:
-            given = dict(zip((site.name for site in program.sites), arrays))
-            free = program.run(None, x, a, given=given).free
-            theta = jnp.concatenate([jnp.ravel(free[site.name]) for site in program.sites])
-            back = program.run(theta, x, a).values
-            # a transform's inverse may return a number even for a value outside: then it does
-            # not come back
-            return jnp.concatenate(
-                [
-                    jnp.where(
-                        jnp.all(
-                            jnp.abs(back[site.name] - given[site.name])
-                            <= 1e-8 * (1 + jnp.abs(given[site.name]))
-                        ),
-                        jnp.ravel(free[site.name]),
-                        jnp.nan,
-                    )
-                    for site in program.sites
-                ]
-            )
-
-        return jax.vmap(one)(*arrays)
-
-    padded = [pad(values[site.name], settings_size(m)) for site in program.sites]
-    return np.array(program.call("unconstrain", function, program.x, program.a, *padded))[:m]
-
-
-def prior_draws(program: Any, n: int, seed: int, initial: np.ndarray, jitter: float) -> np.ndarray:
-    """n draws (n, D): sample sites from their priors, `param` coordinates standard normal around
-    `initial`.
-    """
-    noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, program.dim))
-    if not any(site.prior for site in program.sites):
-        return initial + noise
-
-    def function(theta: Any, words: Any, x: Any, a: Any) -> Any:
-        def one(theta: Any, words: Any) -> Any:
-            free = program.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
-            return jnp.concatenate([jnp.ravel(free[site.name]) for site in program.sites])
-
-        return jax.vmap(one)(theta, words)
-
-    words = np.random.default_rng([seed, 2]).integers(0, 2**32, (n, 2), dtype=np.uint32)
-    out = np.empty((n, program.dim))
-    # always the same shape: random number generators are slow to compile
-    for first in range(0, n, DRAWS):
-        cut = slice(first, min(first + DRAWS, n))
-        args = pad((initial + noise)[cut], DRAWS), pad(words[cut], DRAWS)
-        out[cut] = np.asarray(program.call("draw_prior", function, *args, program.x, program.a))[
-            : cut.stop - first
-        ]
-    return out
