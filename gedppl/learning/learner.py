@@ -25,6 +25,7 @@ from gedppl.learning.fits import positive_definite
 from gedppl.learning.storing import storable
 from gedppl.numerics.weighted import quantile_index
 from gedppl.rows import Rows
+from gedppl.selection.solvers import Together
 
 if TYPE_CHECKING:
     from gedppl.density import Density
@@ -90,6 +91,8 @@ class Bounds:
     # what a policy's own cost is read off, if the claim is about the policy as a whole
     drawn: DrawnValues | None = None
     used: UsedDraws | None = None  # what those draws are
+    # how far one parameter attains upper values together, where that is in closed form; each holds
+    together: tuple[Together, ...] = ()
     # those that declarations are held against, if not these; see `watched`
     find_watched: Callable[[], Bounds] | None = None
 
@@ -105,6 +108,7 @@ class Bounds:
             lower=self.lower[one],
             upper=self.upper[one],
             drawn=drawn,
+            together=tuple(form.only(one) for form in self.together),
         )
 
     @cached_property
@@ -303,6 +307,8 @@ class BoundsMemo:
 
 PARTICLES = 128
 FROM_PRIOR = 16
+# weight of the prior's draws beside those of a fit: up to -log(1 - share) is lost at every refit
+PRIOR_SHARE = 0.02
 PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another, in their units
 
 
@@ -361,7 +367,15 @@ def laplace(
     steps = solve_triangular(chol, base.T, lower=True, trans=1).T
     near = np.vstack([theta[None], theta + steps, theta - steps])[: PARTICLES - FROM_PRIOR]
     draws = np.vstack([near, prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
-    return Particles(draws, np.full(PARTICLES, -np.log(PARTICLES)))
+    return Particles(draws, _mostly_near())
+
+
+def _mostly_near() -> np.ndarray:
+    """(M,) log weights of draws around a fit, followed by the prior's."""
+    near = PARTICLES - FROM_PRIOR
+    return np.log(
+        np.repeat([(1 - PRIOR_SHARE) / near, PRIOR_SHARE / FROM_PRIOR], [near, FROM_PRIOR])
+    )
 
 
 def drawn(
@@ -380,7 +394,7 @@ def drawn(
             prior_draws(cls, FROM_PRIOR, seed + 1, unit),
         ]
     )
-    return Particles(every, np.full(PARTICLES, -np.log(PARTICLES)))
+    return Particles(every, _mostly_near())
 
 
 def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.ndarray:
