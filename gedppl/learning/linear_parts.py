@@ -259,6 +259,12 @@ class RegionMemo:
         return region
 
 
+def one_each(values: ArrayLike, n: int) -> np.ndarray:
+    """A number, or one for each row, as (n,)."""
+    array = np.asarray(values, float)
+    return array if array.shape == (n,) else np.broadcast_to(array, (n,))
+
+
 class FeatureMemo:
     """Features, offsets and scales of rows, checked; the last grid of contexts x actions is
     remembered.
@@ -285,8 +291,8 @@ class FeatureMemo:
         phi = np.asarray(self._predictor.features(x, a), float)
         if phi.shape != (m, self._dim):
             raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")
-        offset = np.broadcast_to(np.asarray(self._predictor.offset(x, a), float), (m,))
-        scale = np.broadcast_to(np.asarray(self._predictor.fixed(x, a)["scale"], float), (m,))
+        offset = one_each(self._predictor.offset(x, a), m)
+        scale = one_each(self._predictor.fixed(x, a)["scale"], m)
         if not (np.isfinite(phi).all() and np.isfinite(offset).all()):
             raise NotFiniteError(
                 "features or offset are not finite at some row; check the model at that context"
