@@ -47,7 +47,7 @@ class SVI:
         known = cls.guide_loops.get(self.settings)
         if known is None:
             backend = import_module(f"gedppl.programs.{cls.backend}_svi")
-            known = cls.guide_loops[self.settings] = backend.Runner(cls, self.settings)
+            known = cls.guide_loops[self.settings] = backend.runner(cls, self.settings)
         return known
 
     def check(self, cls: DensityClass) -> None:

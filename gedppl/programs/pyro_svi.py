@@ -15,11 +15,11 @@ Axis letters: P particles, n rows, S draws, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyro
@@ -45,9 +45,14 @@ from torch.overrides import TorchFunctionMode
 
 from gedppl.errors import SettingError
 from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
-from gedppl.programs.pyro import _quiet, _tensor, biject_to
+from gedppl.programs.pyro import biject_to, quiet
 from gedppl.programs.torch_graphs import UNRECORDABLE, operations
+from gedppl.programs.torch_kernels import as_tensor
 from gedppl.rows import BUCKETS, Rows, bucket
+
+if TYPE_CHECKING:
+    from gedppl.learning.fits import WorkingPrior
+    from gedppl.programs.pyro import PyroProgram
 
 ROWS = "_rows_summed_out"  # the site of a likelihood with row latents summed out
 NAMED = {
@@ -71,12 +76,12 @@ Gradients = Callable[[], tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
 class _Fit(Messenger):
     """Fills the model's `param` sites from our free tensors and weighs the observed site's rows."""
 
-    def __init__(self, program: Any, swap: Any, free: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, program: PyroProgram, swap: Any, free: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         self.program, self.swap, self.free = program, swap, free
         self.weights = torch.ones(1)
 
-    def _pyro_param(self, msg: Any) -> None:
+    def _pyro_param(self, msg: dict[str, Any]) -> None:
         if msg["name"] in self.free:
             value = self.value(msg["name"])
             self.swap.put(msg, value)
@@ -85,7 +90,7 @@ class _Fit(Messenger):
     def value(self, name: str) -> torch.Tensor:
         return biject_to(self.program.constraint_of(name))(self.free[name])
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["name"] == self.program.observed:
             msg["scale"] = msg["scale"] * self.weights
 
@@ -95,12 +100,12 @@ class _Hide(Messenger):
     all rows share.
     """
 
-    def __init__(self, program: Any) -> None:
+    def __init__(self, program: PyroProgram) -> None:
         super().__init__()
         self.program = program
         self.values: dict[str, torch.Tensor] = {}
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
         rows = self.program.assignments[0]
         if msg["name"] in rows:
             msg["value"], msg["done"] = (
@@ -109,7 +114,7 @@ class _Hide(Messenger):
             )
         msg["stop"] = msg["name"] in rows or msg["name"] == self.program.observed
 
-    def _pyro_post_sample(self, msg: Any) -> None:
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         self.values[msg["name"]] = msg["value"]
 
 
@@ -118,7 +123,13 @@ class _NewNoise(TorchFunctionMode):
     new tensor: vmap wants that.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         if func is torch.Tensor.normal_ and len(args) == 1 and not kwargs:
             return torch.randn_like(args[0])
         return func(*args, **(kwargs or {}))
@@ -135,7 +146,7 @@ class Session:
     tensors: dict[str, torch.Tensor]
 
 
-class Runner:
+class PyroRunner:
     """The fitting loop for one class and one guide."""
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
@@ -162,13 +173,13 @@ class Runner:
         if isinstance(self.settings.guide, str | type) or not self.latents:
             return None
         prior = self.cls.unflatten(self.cls.draw_prior(PROBES, 0))
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]):
             first, again = self._own_draws(), self._own_draws()
             return {
                 name: GuideSite(
                     tuple(site["value"].shape),
                     bool((site["value"] != again[name]["value"]).any()),
-                    name not in prior or _reaches(site["fn"], _tensor(prior[name])),
+                    name not in prior or _reaches(site["fn"], as_tensor(prior[name])),
                 )
                 for name, site in first.items()
                 if not site["infer"].get("is_auxiliary")
@@ -194,7 +205,7 @@ class Runner:
         drawn_alone = len(self.latents) == len(self.program.sites)
         if isinstance(kind, type):
             return drawn_alone and issubclass(kind, PLAIN)
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), torch.random.fork_rng(devices=[]):
             return drawn_alone and set(self._own_draws()) == set(self.latents)
 
     # the guide ------------------------------------------------------------------------------------
@@ -203,14 +214,14 @@ class Runner:
     def _session(self, state: Mapping[str, Any] | None) -> Iterator[Session]:
         initial = self.cls.initial
         free = {
-            site.name: _tensor(
+            site.name: as_tensor(
                 initial[site.start : site.stop].reshape(site.free_shape)
             ).requires_grad_()
             for site in self.program.sites
             if not site.prior
         }
         with ExitStack() as stack:
-            swap = stack.enter_context(_quiet())
+            swap = stack.enter_context(quiet())
             stack.enter_context(torch.random.fork_rng(devices=[]))
             torch.manual_seed(self.settings.seed)
             fill = _Fit(self.program, swap, free)
@@ -229,8 +240,8 @@ class Runner:
     def _row(self) -> tuple[torch.Tensor, ...]:
         """One row to run a guide on: parameters do not depend on the rows."""
         return (
-            _tensor(self.program.x),
-            _tensor(self.program.a),
+            as_tensor(self.program.x),
+            as_tensor(self.program.a),
             torch.zeros((1, *self.program.event_shape), dtype=torch.float64),
         )
 
@@ -239,10 +250,10 @@ class Runner:
         if state is not None and {name: np.shape(value) for name, value in state.items()} == shapes:
             with torch.no_grad():
                 for name, tensor in session.tensors.items():
-                    tensor.copy_(_tensor(state[name]))
+                    tensor.copy_(as_tensor(state[name]))
 
     def _model(self, fill: _Fit) -> Callable[..., Any]:
-        def model(x: Any, a: Any, y: Any) -> None:
+        def model(x: torch.Tensor, a: torch.Tensor, y: torch.Tensor) -> None:
             with fill:
                 if len(self.program.assignments) == 1:
                     self.program.model(x, a, y)
@@ -251,7 +262,7 @@ class Runner:
 
         return model
 
-    def _summed(self, fill: _Fit, x: Any, a: Any, y: Any) -> None:
+    def _summed(self, fill: _Fit, x: torch.Tensor, a: torch.Tensor, y: torch.Tensor) -> None:
         """The model with its discrete row latents summed out: what all rows share, and the rows'
         likelihood as a factor.
         """
@@ -278,7 +289,7 @@ class Runner:
         return guide(
             model,
             init_loc_fn=init_to_value(
-                values={name: _tensor(values[name]) for name in self.latents}
+                values={name: as_tensor(values[name]) for name in self.latents}
             ),
         )
 
@@ -288,13 +299,13 @@ class Runner:
         self,
         rows: Rows,
         weights: np.ndarray | None,
-        prior: Any,
+        prior: WorkingPrior,
         state: Mapping[str, Any] | None,
         steps: int,
     ) -> GuideFit:
         size = _graph_size(rows.n)
-        x, a, y, w = (_tensor(array[:size]) for array in rows.padded(weights))
-        data = (x, a, y, w, _tensor(prior.mean), _tensor(prior.precision))
+        x, a, y, w = (as_tensor(array[:size]) for array in rows.padded(weights))
+        data = (x, a, y, w, as_tensor(prior.mean), as_tensor(prior.precision))
         if size not in self._graphs:
             with self._session(None) as session:
                 self._graphs[size] = self._record(session, data)
@@ -353,7 +364,7 @@ class Runner:
         if not all(site["fn"].has_rsample for site in nodes if site["type"] == "sample"):
             return None  # a score-function gradient is needed: that is Pyro's
 
-        def function(*data: Any) -> tuple[Any, tuple[Any, ...]]:
+        def function(*data: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
             with torch.enable_grad():
                 loss = self._elbo_loss(session, data)
                 return loss, torch.autograd.grad(
@@ -392,7 +403,7 @@ class Runner:
         x, a, y, w, mean, precision = data
         session.fill.weights = w
 
-        def one(_: Any) -> Any:
+        def one(_: torch.Tensor | None) -> Any:
             guide = poutine.trace(session.guide).get_trace(x, a, y)
             model = poutine.trace(poutine.replay(session.model, trace=guide)).get_trace(x, a, y)
             return torch.as_tensor(guide.log_prob_sum() - model.log_prob_sum())
@@ -401,7 +412,7 @@ class Runner:
         value = one(None) if P == 1 else _apart(one, P).mean()
         return value + self._penalty(session, mean, precision)
 
-    def _penalty(self, session: Session, mean: Any, precision: Any) -> Any:
+    def _penalty(self, session: Session, mean: torch.Tensor, precision: torch.Tensor) -> Any:
         value = torch.zeros(())
         for site in self.program.sites:
             if not site.prior:
@@ -455,7 +466,7 @@ class Runner:
             self._row(),
         )
 
-        def one(_: Any) -> tuple[Any, ...]:
+        def one(_: torch.Tensor | None) -> tuple[Any, ...]:
             trace = poutine.trace(session.guide).get_trace(*row)
             return torch.as_tensor(trace.log_prob_sum()), *(
                 trace.nodes[name]["value"] for name in self.latents
@@ -497,3 +508,6 @@ def _apart(function: Callable[[Any], Any], size: int) -> Any:
     """function(None) so many times side by side, each with random numbers of its own."""
     with _NewNoise():
         return vmap(function, randomness="different")(torch.zeros(size))
+
+
+runner = PyroRunner
