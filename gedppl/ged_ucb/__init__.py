@@ -369,8 +369,10 @@ def select(
         policy, engine = np.eye(K)[np.full(len(x), action)], f"warm-up ({chosen.warmup})"
     else:
         policy = kept_on_draws(problem, seen, policy)
+    worst = limit_costs(problem, seen, policy)
+    if state.t >= warmup:
         in_play = np.where(policy[:, None] > 0, np.abs(seen.upper), 0.0).max(axis=2)
-        check_feasible(limit_costs(problem, seen, policy), problem.limits, in_play)
+        check_feasible(worst, problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
         check_explorable(problem, x, seen.upper, mask)
     info = Info(
@@ -381,7 +383,7 @@ def select(
         cost_upper=seen.upper,
         limits=problem.limits,
         bounds=seen.bounds,
-        worst=limit_costs(problem, seen, policy),
+        worst=worst,
         engine=engine,
         notes=seen.notes,
         unlimited=state.t < warmup and chosen.warmup == "paper",
@@ -523,6 +525,7 @@ def _open_block(state: State, available: np.ndarray) -> State:
 
 # outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
 Outcomes = dict[str, np.ndarray]
+RowsByStream = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]  # x (m, dx), a (m,), y (m,)
 
 
 @dataclass(frozen=True)
@@ -563,12 +566,10 @@ def rows_of_one(
     if not problem.learn_safe:
         keep = actions != problem.safe_action
         actions, y = actions[keep], y[keep]
-    return np.repeat(x[None], len(actions), axis=0), actions, y
+    return x[None] if len(actions) == 1 else np.repeat(x[None], len(actions), axis=0), actions, y
 
 
-def rows_by_stream(
-    problem: Problem, entries: Iterable[Entry]
-) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def rows_by_stream(problem: Problem, entries: Iterable[Entry]) -> RowsByStream:
     """Rows for every model: stream -> (x (m, dx), a (m,), y (m,)), in the order of decision ids."""
     parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
     for entry in sorted(entries, key=lambda e: e.id):
@@ -577,7 +578,9 @@ def rows_by_stream(
             if len(rows[1]):
                 parts.setdefault(name, []).append(rows)
     return {
-        name: (
+        name: rows[0]
+        if len(rows) == 1
+        else (
             np.concatenate([r[0] for r in rows]),
             np.concatenate([r[1] for r in rows]),
             np.concatenate([r[2] for r in rows]),

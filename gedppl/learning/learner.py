@@ -265,6 +265,28 @@ class Learner(Protocol):
         ...
 
 
+class BoundsMemo:
+    """The bounds last found under each name: an outcome is held against those that its decision
+    rested on. Replaced in one assignment, so threads may share it.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Learner, tuple[Functional, int, bytes], Bounds]] = {}
+
+    def of(
+        self, name: str, learner: Learner, functional: Functional, x: np.ndarray, n_actions: int
+    ) -> Bounds:
+        """`learner.bounds` of a functional at x (n, dx)."""
+        known, asked = self._last.get(name), (functional, n_actions, x.tobytes())
+        if known is not None and known[0] is learner and known[1] == asked:
+            return known[2]
+        found = learner.bounds(functional, x, n_actions)
+        self._last[name] = (learner, asked, found)
+        return found
+
+
 # ==================================================================================================
 # The predictive density that a likelihood-ratio set is measured against, as a weighted set of
 # parameters.

@@ -24,12 +24,12 @@ from gedppl.learning.seen_class import served
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import Constraint, Problem, Utility
 from gedppl.programs.contract import DensityClass
+from gedppl.rows import grid
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
 from gedppl.study.planning.paths import event_free_path
 from gedppl.study.planning.worlds import Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
-from gedppl.theory.guarantees.class_constants import grid
 
 QUANTILES = (0.05, 0.5, 0.95)
 # shares of draws: fewer than FEW is no finding, more than MANY is most of them
