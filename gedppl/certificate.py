@@ -112,8 +112,18 @@ class ConstraintCertificate:
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
-    """Per constraint the worst case and why it holds; the state of the fits; and anything
-    unusual.
+    """What a decision rests on: per constraint the worst case and why it holds, the state of the
+    fits, and anything unusual.
+
+    ``print(certificate)`` says it in sentences; `guaranteed`, `verdict` and `to_dict` are for
+    programs.
+
+    Notes
+    -----
+    A *guarantee* is for all rounds at once, with probability at least 1 - delta, if the class holds
+    the truth; *credible* is for this decision, if model and prior are right; anything else is an
+    *approximation*. A guarantee says nothing of a truth outside the class: the guard watches for
+    that, and an alarm takes the word back.
     """
 
     round: int
@@ -224,7 +234,11 @@ def _(value: np.ndarray | np.generic) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The terms behind a policy, action by action, and why one action and not another."""
+    """The terms behind a policy, action by action, and why one action and not another.
+
+    The policy maximises sum_a pi_a (utility_a + bonus_a + width_a) among those whose worst case
+    keeps every limit. ``print`` it for a table, or ask ``why_not(action)``.
+    """
 
     action: int
     policy: np.ndarray  # (K,)

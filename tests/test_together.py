@@ -253,7 +253,8 @@ def test_the_safe_action_counts_by_its_declared_value() -> None:
     x = np.random.default_rng(0).random((2, 12))
     state = agent._current(x)
     seen = today(state, x, np.ones((2, 4), bool))
-    ((shared,),) = seen.together
-    assert (shared.middle[:, 0] == 0.0).all()
-    assert (shared.half[:, 0] == 0.0).all()
+    (forms,) = seen.together
+    assert forms
+    assert all((form.middle[:, 0] == 0.0).all() for form in forms)
+    assert all((form.half[:, 0] == 0.0).all() for form in forms)
     assert limit_costs(state.problem, seen, np.eye(4)[[0, 0]]) == pytest.approx(0.0)

@@ -44,7 +44,11 @@ class AlarmWarning(UserWarning):
 
 @dataclass(frozen=True, repr=False)
 class Decision:
-    """One decision: play `action`, which was drawn from `policy`."""
+    """One decision: play `action`, which was drawn from `policy`.
+
+    Tell its outcome to the agent with the decision itself or its `id`. `propensity` is what
+    off-policy evaluation divides by, and `certificate` says what is claimed of the limits.
+    """
 
     id: int
     action: int

@@ -442,11 +442,9 @@ class ClassMonitor:
 
     @classmethod
     def create(cls, *, delta: float, first: int = 50) -> ClassMonitor:
-        if not 0 < delta < 1 or first < 0:
-            raise SettingError(
-                "delta must lie strictly between 0 and 1 and first be at least 0, "
-                f"got {delta} and {first}"
-            )
+        check_delta(delta)
+        if first < 0:
+            raise SettingError(f"first must be at least 0, got {first}")
         none = np.zeros(0)
         return cls(delta, 0, first, 0, none, none, none, np.zeros((0, 0)), np.zeros(()))
 

@@ -540,8 +540,8 @@ class LinearGaussianLearner:
         upper = functional.clip(free_upper)
         forms: tuple[Together, ...] = ()
         if is_mean(functional) and not empty:  # affine in theta
-            cut = upper != free_upper
-            forms = together(self, phi, offset, tightest, upper, cut, n_actions)
+            cut = (upper != free_upper).ravel()
+            forms = together(self, phi, offset, tightest, upper.ravel(), cut, n_actions)
         return Bounds(
             estimate=functional.clip(estimate).reshape(shape),
             lower=functional.clip(free_lower).reshape(shape),

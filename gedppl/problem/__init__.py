@@ -47,6 +47,11 @@ class Utility:
     functional
         What of the outcome matters, e.g. ``mean(0, 1)``; its ``low`` and ``high`` bound the
         utility.
+
+    Notes
+    -----
+    u(x, a) = T(f_{x,a}), f the density of the outcome and T the functional. A model that is wrong
+    costs utility and breaks no limit.
     """
 
     model: DensityClass | MemberList
