@@ -151,7 +151,11 @@ def long_search(
         / np.linalg.norm(start, axis=1)[:, None]
     )
     found = ascend(
-        region, lambda theta: paired(theta, which), region.theta(start), steps=60, tol=1e-6
+        region,
+        lambda theta, some: paired(theta, which[some]),
+        region.theta(start),
+        steps=60,
+        tol=1e-6,
     )
     ends = np.where(np.isnan(found.value), -np.inf, found.value).reshape(climbs, problems)
     best = ends.max(axis=0)
@@ -258,11 +262,11 @@ def _class(name: str) -> Any:
     return _CLASSES[name]
 
 
-def table(seeds: int, names: list[str], sizes: list[int]) -> None:
+def table(seeds: range, names: list[str], sizes: list[int]) -> None:
     cells = []
     for name in names:
         for n in sizes:
-            for seed in range(seeds):
+            for seed in seeds:
                 cells.append(compare(name, n, seed))
                 print(json.dumps(cells[-1]), flush=True)
     largest = [cell for cell in cells if cell["n"] == max(sizes)]
@@ -368,6 +372,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["table", "runs"])
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first", type=int, default=1000, help="the first seed of the table")
     parser.add_argument("--models", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--sizes", nargs="*", type=int, default=list(SIZES))
     parser.add_argument("--runs", type=int, default=60)
@@ -376,7 +381,7 @@ def main() -> None:
     told = parser.parse_args()
     warnings.simplefilter("ignore")  # fits to a few rows do not settle, and say so
     if told.what == "table":
-        table(told.seeds, told.models, told.sizes)
+        table(range(told.first, told.first + told.seeds), told.models, told.sizes)
     else:
         for name in [name for name in PLAYED if name in told.models]:
             runs(name, told.runs, told.rounds, told.delta)

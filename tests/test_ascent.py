@@ -33,9 +33,9 @@ def problem(cls, theta, n, dx, seed, n_actions):
 
 
 def objective_of(cls, functional, x, a, sign):
-    def objective(theta):
-        value, grad = cls.values_grad(functional, theta, x, a)
-        return sign * value, sign[:, None] * grad
+    def objective(theta, which=slice(None)):
+        value, grad = cls.values_grad(functional, theta, x[which], a[which])
+        return sign[which] * value, sign[which][:, None] * grad
 
     return objective
 

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 # any smooth objective -----------------------------------------------------------------------------
 
-# (M, D) -> values (M,), gradients (M, D); to maximise
-Objective = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+# points (M, D) of problems (M,) -> values (M,), gradients (M, D); to maximise
+Objective = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+CALM = 2  # steps in a row that hardly rise: a climb has arrived
 
 
 @dataclass(frozen=True)
@@ -86,65 +87,89 @@ def ascend(
     the quadratic model of the slack, ``d = B^-1 g + t B^-1 h``, ``t^2 = (2f + g'B^-1 g) / h'B^-1
     h``, with B^-1 a damped BFGS estimate of the inverse of the Lagrangian's negative Hessian over
     the multiplier. A step is kept if it raises objective - rho * violation; otherwise it is
-    shortened. At the end every point is moved radially to the true boundary. The result is a member
-    of the set, so its value never exceeds the supremum; that it reaches it is not guaranteed unless
-    the problem is concave.
+    shortened. A problem that no longer rises is left out of the steps that others still take. At
+    the end every point is moved radially to the true boundary. The result is a member of the set,
+    so its value never exceeds the supremum; that it reaches it is not guaranteed unless the problem
+    is concave.
     """
     M, D = start.shape
-    z, calls = project(region, region.z(start), grow=8.0, rounds=4, near=0.1)
-    gradients = 0
-
-    def look(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        nonlocal gradients
-        theta = region.theta(z)
-        slack, slack_grad = region.slack_grad(theta)
-        value, value_grad = objective(theta)
-        gradients += len(z)
-        return slack, region.whiten(slack_grad), value, region.whiten(value_grad)
-
-    f, g, value, h = look(z)
+    begin, calls = project(region, region.z(start), grow=8.0, rounds=4, near=0.1)
+    here = _look(region, objective, begin, np.arange(M))
+    gradients = M
     inverse = np.broadcast_to(np.eye(D), (M, D, D)).copy()  # of B
-    shrink = np.ones(M)
-    best_z, best = z.copy(), np.where(np.isfinite(value), value, -np.inf)
+    shrink, calm = np.ones(M), np.zeros(M, int)
+    best_z, best = begin.copy(), np.where(np.isfinite(here.value), here.value, -np.inf)
     reach = np.sqrt(2 * region.kappa)
+    climbing = np.arange(M)
     for _ in range(steps):
-        u, v = (inverse @ g[:, :, None])[:, :, 0], (inverse @ h[:, :, None])[:, :, 0]
+        now, B, mine = here.at(climbing), inverse[climbing], shrink[climbing]
+        u, v = (B @ now.g[:, :, None])[:, :, 0], (B @ now.h[:, :, None])[:, :, 0]
         # a constant objective: any step will do, but no overflow
-        hv = np.maximum(np.sum(h * v, axis=1), 1e-200)
-        t = np.sqrt(np.maximum(2 * f + np.sum(g * u, axis=1), 0) / hv)
+        hv = np.maximum(np.sum(now.h * v, axis=1), 1e-200)
+        t = np.sqrt(np.maximum(2 * now.f + np.sum(now.g * u, axis=1), 0) / hv)
         mu = 1 / np.maximum(t, 1e-12 / np.sqrt(hv))
         d = u + t[:, None] * v
-        longest = np.maximum(np.linalg.norm(z, axis=1), reach)
-        share = shrink * np.minimum(1.0, longest / np.maximum(np.linalg.norm(d, axis=1), 1e-300))
+        longest = np.maximum(np.linalg.norm(now.z, axis=1), reach)
+        share = mine * np.minimum(1.0, longest / np.maximum(np.linalg.norm(d, axis=1), 1e-300))
         d *= share[:, None]
-        f1, g1, value1, h1 = look(z + d)
-        ok = (
-            np.isfinite(f1)
-            & np.isfinite(value1)
-            & np.isfinite(g1).all(axis=1)
-            & np.isfinite(h1).all(axis=1)
-        )
+        there = _look(region, objective, now.z + d, climbing)
+        gradients += len(climbing)
         rho = 1.5 * mu
-        merit, merit1 = value + rho * np.minimum(f, 0), value1 + rho * np.minimum(f1, 0)
-        better = ok & (f1 > -region.kappa) & (merit1 > merit - 1e-12 * np.abs(merit))
+        merit = now.value + rho * np.minimum(now.f, 0)
+        merit1 = there.value + rho * np.minimum(there.f, 0)
+        ok = there.finite
+        better = ok & (there.f > -region.kappa) & (merit1 > merit - 1e-12 * np.abs(merit))
         change = np.where(better, merit1 - merit, 0.0)
-        bent = share[:, None] * (g + t[:, None] * h)  # B d, known without B
-        updated = _inverse_bfgs(inverse, d, bent, -(h1 - h) / mu[:, None] - (g1 - g))
-        inverse = np.where(ok[:, None, None], updated, inverse)
-        record = better & (f1 >= HAIR * region.kappa) & (value1 > best)
-        best, best_z = np.where(record, value1, best), np.where(record[:, None], z + d, best_z)
-        keep = better[:, None]
-        z, g, h = np.where(keep, z + d, z), np.where(keep, g1, g), np.where(keep, h1, h)
-        f, value = np.where(better, f1, f), np.where(better, value1, value)
-        shrink = np.where(better, np.minimum(1.0, 2 * shrink), 0.4 * shrink)
+        bent = share[:, None] * (now.g + t[:, None] * now.h)  # B d, known without B
+        updated = _inverse_bfgs(B, d, bent, -(there.h - now.h) / mu[:, None] - (there.g - now.g))
+        inverse[climbing] = np.where(ok[:, None, None], updated, B)
+        record = better & (there.f >= HAIR * region.kappa) & (there.value > best[climbing])
+        best[climbing[record]], best_z[climbing[record]] = there.value[record], there.z[record]
+        here.put(climbing[better], there.at(better))
+        shrink[climbing] = np.where(better, np.minimum(1.0, 2 * mine), 0.4 * mine)
         spread = np.maximum(t * hv, 1e-300)  # about the objective's half-width over the set
-        if np.all((better & (np.abs(change) < tol * spread) & (shrink >= 1)) | (shrink < 1e-2)):
+        small = better & (np.abs(change) < tol * spread) & (shrink[climbing] >= 1)
+        calm[climbing] = np.where(small, calm[climbing] + 1, 0)
+        climbing = climbing[(calm[climbing] < CALM) & (shrink[climbing] >= 1e-2)]
+        if not len(climbing):
             break
-    last, more = project(region, z)
-    final, _ = objective(region.theta(last))
+    last, more = project(region, here.z)
+    final, _ = objective(region.theta(last), np.arange(M))
     win = np.isfinite(final) & (final > best)
     z = np.where(win[:, None], last, best_z)
     return Ascent(region.theta(z), np.where(win, final, best), gradients, calls + more)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """What a climb knows of M points; gradients are in the region's metric."""
+
+    z: np.ndarray  # (M, D)
+    f: np.ndarray  # (M,) slack
+    g: np.ndarray  # (M, D)
+    value: np.ndarray  # (M,) objective
+    h: np.ndarray  # (M, D)
+
+    @property
+    def finite(self) -> np.ndarray:
+        numbers = np.isfinite(self.f) & np.isfinite(self.value)
+        return numbers & np.isfinite(self.g).all(axis=1) & np.isfinite(self.h).all(axis=1)
+
+    def at(self, which: np.ndarray) -> _Point:
+        return _Point(self.z[which], self.f[which], self.g[which], self.value[which], self.h[which])
+
+    def put(self, which: np.ndarray, other: _Point) -> None:
+        """Points `other` in the places `which`."""
+        self.z[which], self.f[which], self.g[which] = other.z, other.f, other.g
+        self.value[which], self.h[which] = other.value, other.h
+
+
+def _look(region: Region, objective: Objective, z: np.ndarray, which: np.ndarray) -> _Point:
+    """Points z (M, D) of the problems `which` (M,)."""
+    theta = region.theta(z)
+    slack, slack_grad = region.slack_grad(theta)
+    value, value_grad = objective(theta, which)
+    return _Point(z, slack, region.whiten(slack_grad), value, region.whiten(value_grad))
 
 
 def _inverse_bfgs(inverse: np.ndarray, s: np.ndarray, Bs: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -289,16 +314,18 @@ class Search:
         """
         return self.sign * np.clip(self.sign * promised, self.functional.low, self.functional.high)
 
-    def paired(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Signed values (S 2m,) and gradients (S 2m, D) of S points for each problem, problem by
-        problem within each of S.
+    def paired(self, theta: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Signed values (M,) and gradients (M, D) of points (M, D); S points of each problem are
+        numbered problem by problem within each of S.
         """
-        times = len(theta) // len(self.a)
-        value, grad = self.learner.cls.values_grad(
-            self.functional, theta, np.tile(self.x, (times, 1)), np.tile(self.a, times)
-        )
-        sign = np.tile(self.sign, times // 2)
+        problem = which % (2 * len(self.a))
+        row, sign = problem % len(self.a), self.sign[problem]
+        value, grad = self.learner.cls.values_grad(self.functional, theta, self.x[row], self.a[row])
         return sign * np.asarray(value, float), sign[:, None] * np.asarray(grad, float)
+
+    def each(self, theta: np.ndarray) -> np.ndarray:
+        """Signed values (S, 2m) of S points (S 2m, D) for each problem."""
+        return self.paired(theta, np.arange(len(theta)))[0].reshape(-1, 2 * len(self.a))
 
     def everywhere(self, theta: np.ndarray) -> np.ndarray:
         """Signed values (C, 2m) of points (C, D) that all problems share."""
@@ -354,10 +381,9 @@ def _over(
     climbed, apart = _climb(search, np.concatenate(starts))
     ways = [delta, *region.z(climbed.theta).reshape(-1, 2 * m, learner.cls.dim)]
     rays = walk(region, np.zeros((len(ways) * 2 * m, learner.cls.dim)), np.concatenate(ways))
-    value = search.paired(region.theta(rays.z))[0].reshape(-1, 2 * m)
+    value = search.each(region.theta(rays.z))
     blind = apart | np.any(
-        rays.open.reshape(-1, 2 * m)
-        & search.moves(value, search.paired(region.theta(rays.half))[0].reshape(-1, 2 * m)),
+        rays.open.reshape(-1, 2 * m) & search.moves(value, search.each(region.theta(rays.half))),
         axis=0,
     )
     if posts.open.any():
@@ -409,13 +435,24 @@ def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
     than 1% of the range apart, or 30% of the way up.
     """
     first = ascend(search.region, search.paired, start, steps=STEPS)
-    if not np.any(_apart(search, first, np.minimum(search.one_percent, AGREE * search.way(first)))):
-        return first, np.zeros(2 * len(search.a), bool)
-    second = ascend(search.region, search.paired, first.theta, steps=STEPS)
-    better = second.value > first.value
+    slow = _apart(search, first, np.minimum(search.one_percent, AGREE * search.way(first)))
+    again = np.flatnonzero(np.tile(slow, len(start) // len(slow)))
+    if not len(again):
+        return first, slow
+    second = ascend(
+        search.region,
+        lambda theta, which: search.paired(theta, again[which]),
+        first.theta[again],
+        steps=STEPS,
+    )
+    better = second.value > first.value[again]
+    first.theta[again[better]], first.value[again[better]] = (
+        second.theta[better],
+        second.value[better],
+    )
     both = Ascent(
-        np.where(better[:, None], second.theta, first.theta),
-        np.where(better, second.value, first.value),
+        first.theta,
+        first.value,
         first.gradients + second.gradients,
         first.values + second.values,
     )
