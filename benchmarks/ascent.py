@@ -1,6 +1,6 @@
 """Do bounds by search tell the truth? ``OMP_NUM_THREADS=1 python benchmarks/ascent.py table|runs``.
 
-``table``: eight programs without an exact form, three sizes, three actions, both ends. Each bound
+``table``: nine programs without an exact form, three sizes, three actions, both ends. Each bound
 against a far longer search of the same set: 24 random climbs of 60 steps, SLSQP from the best two
 of them, and 400 random rays with ten doublings. One JSON line a model and size, then the total:
 ``below`` counts ends that stop more than 1% of the range short of a member that the long search
@@ -90,6 +90,12 @@ def net(x: Any, a: Any, y: Any = None) -> None:
     numpyro.sample("y", dist.Normal(jnp.tanh(inputs @ v + b) @ u + c, 0.3), obs=y)
 
 
+def narrow_net(x: Any, a: Any, y: Any = None) -> None:
+    w, b, u, c = _sites(w=(6,), b=(6,), u=(6,), c=())
+    inputs = (x[:, 0] + a)[:, None]
+    numpyro.sample("y", dist.Normal(jnp.tanh(inputs * w + b) @ u + c, 0.3), obs=y)
+
+
 def saturating(x: Any, a: Any, y: Any = None) -> None:
     base, most, half, s = _sites(base=(), most=(), half=(), s=())
     dose = (1.0 + a) * jnp.exp(0.3 * x[:, 0])
@@ -123,6 +129,16 @@ CASES = {
             "v": np.linspace(-1, 1, 12).reshape(3, 4),
             "b": np.array([0.3, -0.3, 0.1, 0.0]),
             "u": np.array([1.0, -0.5, 0.8, 0.6]),
+            "c": 0.2,
+        },
+    ),
+    "narrow net": Case(
+        narrow_net,
+        ged.mean(-20, 20),
+        {
+            "w": np.array([1.0, -0.7, 0.4, 1.3, -1.0, 0.2]),
+            "b": np.linspace(-0.5, 0.5, 6),
+            "u": np.array([0.7, -0.4, 0.5, -0.8, 0.3, 0.6]),
             "c": 0.2,
         },
     ),
