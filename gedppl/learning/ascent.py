@@ -209,6 +209,9 @@ AGREE = 0.01
 # or are still on their way, however wide the range (chosen on seeds 500 to 502 of
 # benchmarks/ascent.py: nets of 20 parameters creep together far below spikes that few climbs find)
 STRAY = 1.2
+# climbs from anywhere that look for something higher: this many over the square of the number of
+# rows, as few rows leave room for other tops; at most so many a problem, and so many in all
+SCOUTS, MOST_SCOUTS, ALL_SCOUTS = 20_000, 48, 2_000
 FLAT = 1e-9  # share of the functional's range
 
 
@@ -310,6 +313,11 @@ class Search:
         """The longest way climbed from the centre, (2m,)."""
         return np.abs(self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2))
 
+    def stray(self, climbed: Ascent) -> np.ndarray:
+        """How far apart climbs may end, (2m,)."""
+        share = STRAY / len(self.region.centre)
+        return np.minimum(self.one_percent, share * self.way(climbed))
+
     def clip(self, promised: np.ndarray) -> np.ndarray:
         """Signed values (..., 2m) cut to the declared range: beyond it nothing is to be told
         apart.
@@ -361,7 +369,8 @@ def _over(
     """Lower and upper (m,) over one set, where the upper is, (m, D), and what was spent: gradients
     and values.
 
-    Climbs from the delta method's point, the best known members, the best outposts and anywhere.
+    Climbs from the delta method's point, the best known members, the best outposts and anywhere,
+    and with few rows many more from anywhere (see `_scouted`).
     Their ends and what lies farther along the rays through them are members, so the largest value
     met is reached. The declared range's end (infinite here) is the answer where the climbs end
     apart (see `_climb`), or where an open ray still moves the functional.
@@ -376,12 +385,13 @@ def _over(
     # there is no distance along what no row depends on: it has no unit
     members = np.where(chosen.unseen.untouched, region.centre, learner.candidates)
     seen = [search.everywhere(group) for group in (members, post_theta)]
-    starts = [region.theta(delta), *_anywhere(region, 2 * m)]
+    starts = [region.theta(delta), _anywhere(region, ANYWHERE, 2 * m)]
     for group, value in zip((members, post_theta), seen):
         order = np.argsort(-np.where(np.isnan(value), -np.inf, value), axis=0)
         starts += [group[best] for best in order[:BEST]]
     climbed, apart = _climb(search, np.concatenate(starts))
     ways = [delta, *region.z(climbed.theta).reshape(-1, 2 * m, learner.cls.dim)]
+    climbed, apart = _scouted(search, chosen.data.n, climbed, apart)
     rays = walk(region, np.zeros((len(ways) * 2 * m, learner.cls.dim)), np.concatenate(ways))
     value = search.each(region.theta(rays.z))
     blind = apart | np.any(
@@ -420,13 +430,43 @@ def _over(
     )
 
 
-def _anywhere(region: Region, problems: int) -> list[np.ndarray]:
-    """Starts (problems, D) in directions of no meaning, the same at every call: what has one top
-    is climbed from anywhere.
+def _anywhere(region: Region, count: int, problems: int, seed: int = 0) -> np.ndarray:
+    """Starts (count problems, D) in directions of no meaning, the same at every call: what has one
+    top is climbed from anywhere.
     """
-    ways = np.random.default_rng(0).standard_normal((ANYWHERE, problems, len(region.centre)))
-    ways *= np.sqrt(2 * region.kappa) / np.linalg.norm(ways, axis=2)[:, :, None]
-    return [region.theta(way) for way in ways]
+    ways = np.random.default_rng(seed).standard_normal((count * problems, len(region.centre)))
+    ways *= np.sqrt(2 * region.kappa) / np.linalg.norm(ways, axis=1)[:, None]
+    return region.theta(ways)
+
+
+def _scouted(
+    search: Search, rows: int, found: Ascent, lost: np.ndarray
+) -> tuple[Ascent, np.ndarray]:
+    """What was found and lost after more climbs have looked for something higher. Those that end
+    lower say nothing: they may be slow.
+    """
+    todo, m, region = np.flatnonzero(~lost), len(search.a), search.region
+    count = min(SCOUTS // max(rows, 1) ** 2, MOST_SCOUTS, ALL_SCOUTS // (2 * m))
+    if not count or not len(todo):
+        return found, lost
+    climbed = ascend(
+        region,
+        lambda theta, which: search.paired(theta, todo[which % len(todo)]),
+        _anywhere(region, count, len(todo), seed=1),
+        steps=STEPS,
+    )
+    value = np.full((count, 2 * m), -np.inf)
+    value[:, todo] = climbed.value.reshape(count, -1)
+    theta = np.tile(region.centre, (count, 2 * m, 1))
+    theta[:, todo] = climbed.theta.reshape(count, len(todo), -1)
+    both = Ascent(
+        np.concatenate([found.theta, theta.reshape(-1, theta.shape[2])]),
+        np.concatenate([found.value, value.ravel()]),
+        found.gradients + climbed.gradients,
+        found.values + climbed.values,
+    )
+    higher = search.ends(both).max(axis=0) - search.ends(found).max(axis=0)
+    return both, lost | (higher > search.stray(both))
 
 
 def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
@@ -451,8 +491,7 @@ def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
     theta, value = first.theta.copy(), first.value.copy()
     theta[again[better]], value[again[better]] = second.theta[better], second.value[better]
     both = Ascent(theta, value, first.gradients + second.gradients, first.values + second.values)
-    stray = STRAY / start.shape[1] * search.way(both)
-    return both, _apart(search, both, np.minimum(search.one_percent, stray))
+    return both, _apart(search, both, search.stray(both))
 
 
 def _apart(search: Search, climbed: Ascent, allowed: np.ndarray | float) -> np.ndarray:
