@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl import errors
+from gedppl.study.cli.scripts import loaded
 from gedppl.study.planning.coverage import judged
+from tests.stand_ins import provide
 
 CONTEXTS = np.linspace(0, 1, 5)[:, None]
 
@@ -144,3 +147,29 @@ def test_it_shows_itself(found: Any) -> None:
     assert "<table>" in found._repr_html_()
     assert len(found.plot().lines) == 2
     plt.close("all")
+
+
+MODELS = Path(__file__).parents[1] / "models"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in MODELS.glob("*.py")))
+def test_the_bounds_of_every_script_cover(name: str, tmp_path, monkeypatch) -> None:
+    """Truths of each script's own prior, at contexts of its own world; a guarantee must keep its
+    delta, anything else is printed beside it.
+    """
+    if name.startswith("pyro"):
+        pytest.importorskip("pyro")
+    provide(name, tmp_path, monkeypatch)
+    rng = np.random.default_rng(0)
+    with loaded(MODELS / f"{name}.py") as script:
+        if not script.problem.learned:
+            pytest.skip("no constraint is learned")
+        x = np.stack([script.environment.context(rng) for _ in range(30)])
+        found = ged.check_coverage(script.problem, x, runs=20, rounds=60, delta=0.1)
+    print(f"{name}: {found}")
+    assert len(found.runs) == 20
+    for limit in found.constraints:
+        assert found.misses(limit, claimed=True) <= found.allowed
+    if all(found.kind(limit) == "guarantee" for limit in found.constraints):
+        assert found.ok
