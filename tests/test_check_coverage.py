@@ -127,8 +127,18 @@ def test_named_truths_are_taken_in_turn() -> None:
 
 
 def test_bad_input_is_named(found: Any) -> None:
-    with pytest.raises(errors.SettingError, match="runs must be a positive whole number, got 0"):
-        ged.check_coverage(problem(), CONTEXTS, runs=0)
+    for wrong, said in (
+        ({"runs": 0}, "runs must be a whole number of at least 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"delta": "x"}, "delta must lie strictly between 0 and 1, got 'x'"),
+        ({"map": None}, "map must be a function"),
+        ({"more_of": 3}, "more_of must be what check_coverage returned, got 3"),
+        ({"runs": 12, "rounds": 30, "seed": 1, "more_of": found}, "repeat the call"),
+        ({"runs": 12, "rounds": 30, "agent": {"guard": None}, "more_of": found}, "repeat the call"),
+        ({"truths": [{"harm": {"w": [0.3] * 3}}], "rounds": 30, "more_of": found}, "repeat"),
+    ):
+        with pytest.raises(errors.SettingError, match=said):
+            ged.check_coverage(problem(), CONTEXTS, **wrong)
     with pytest.raises(errors.SettingError, match='truths must be "prior"'):
         ged.check_coverage(problem(), CONTEXTS, "posterior")
     with pytest.raises(errors.SettingError, match="repeat the call that was interrupted"):

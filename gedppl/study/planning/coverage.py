@@ -11,6 +11,7 @@ Axis letters: R runs, T rounds, J constraints, K actions.
 from __future__ import annotations
 
 import builtins
+import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from scipy.stats import binom
 
 from gedppl.agent import AlarmWarning, SafeActionWarning
 from gedppl.errors import FitWarning, ProblemError, SettingError
+from gedppl.numerics.arrays import check_delta, check_whole
 from gedppl.problem import Problem
 from gedppl.showing import as_html, as_text
 from gedppl.study.planning.price import some_contexts
@@ -68,6 +70,7 @@ class Coverage:
     rounds: int
     runs: tuple[CoverageRun, ...]
     interrupted: bool = False
+    mark: str = ""  # of the seed, contexts, truths and agent, so that only their own runs join them
 
     def misses(self, constraint: str, claimed: bool = False) -> int:
         """Runs in which some bound of this constraint missed its truth in some round; `claimed`:
@@ -235,8 +238,14 @@ class _CoverageDesign:
     rounds: int
     truths: tuple[Scenario, ...]  # none: the prior
     delta: float
-    agent: Any
+    agent: Mapping[str, Any] | Callable[..., Any] | None
     seed: int
+
+    @property
+    def mark(self) -> str:
+        options = sorted(self.agent) if isinstance(self.agent, Mapping) else self.agent is None
+        said = repr((self.seed, self.contexts.shape, self.truths, options))
+        return hashlib.sha256(self.contexts.tobytes() + said.encode()).hexdigest()
 
 
 def check_coverage(
@@ -300,9 +309,11 @@ def check_coverage(
     >>> found.ok, found.misses("harm")
     (True, 0)
     """
-    for name, value in (("runs", runs), ("rounds", rounds)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise SettingError(f"{name} must be a positive whole number, got {value!r}")
+    check_whole(1, runs=runs, rounds=rounds)
+    check_whole(0, seed=seed)
+    check_delta(delta)
+    if not callable(map):
+        raise SettingError(f"map must be a function (f, tasks) -> results, got {map!r}")
     learned = tuple(c.name for _, c in problem.learned)
     if not learned:
         raise ProblemError(
@@ -322,7 +333,9 @@ def check_coverage(
     except KeyboardInterrupt:
         interrupted = True
     ordered = tuple(done[index] for index in sorted(done) if index < runs)
-    return Coverage(learned, float(delta), int(runs), int(rounds), ordered, interrupted)
+    return Coverage(
+        learned, float(delta), int(runs), int(rounds), ordered, interrupted, design.mark
+    )
 
 
 def _read_truths(truths: Any) -> tuple[Scenario, ...]:
@@ -342,14 +355,13 @@ def _kept(
 ) -> tuple[CoverageRun, ...]:
     if earlier is None:
         return ()
-    if (earlier.constraints, earlier.rounds, earlier.delta) != (
-        learned,
-        design.rounds,
-        design.delta,
-    ):
+    if not isinstance(earlier, Coverage):
+        raise SettingError(f"more_of must be what check_coverage returned, got {earlier!r}")
+    made = (earlier.constraints, earlier.rounds, earlier.delta, earlier.mark)
+    if made != (learned, design.rounds, design.delta, design.mark):
         raise SettingError(
-            "more_of= is a result of other constraints, rounds or delta; repeat the "
-            "call that was interrupted"
+            "more_of is a result of other constraints, rounds, delta, seed, contexts, truths or "
+            "options of the agent; repeat the call that was interrupted"
         )
     return earlier.runs
 
