@@ -230,9 +230,9 @@ class Bump(Double):
         return -0.5 * z**2 - 0.5 * np.log(2 * np.pi), score
 
     def values_grad(self, functional, theta, x, a):
-        off = (theta[:, 1] - 0.9) / 0.08
+        off = (theta[:, 1] + 0.8) / 0.06
         bump = 4 * np.exp(-(off**2))
-        grad = np.stack([np.ones(len(a)), -2 * off / 0.08 * bump], axis=1)
+        grad = np.stack([np.ones(len(a)), -2 * off / 0.06 * bump], axis=1)
         return theta[:, 0] + bump, grad
 
     def simulate(self, theta, x, a, rng):

@@ -117,6 +117,14 @@ def test_runs_may_be_made_elsewhere(found: Any) -> None:
     assert [r.gain for r in there.runs] == [r.gain for r in found.runs[:3]]
 
 
+def test_a_run_with_next_to_nothing_to_gain_does_not_blow_up_the_share(found: Any) -> None:
+    odd = replace(found.runs[0], gained=-0.5, room=1e-3)
+    runs = (replace(found.runs[0], gained=3.0, room=4.0), odd)
+    assert replace(found, runs=runs).gain == pytest.approx(2.5 / 4.001)
+    nothing = replace(found, runs=(replace(odd, room=0.0),))
+    assert "share of the oracle's gain: nothing to gain" in str(nothing)
+
+
 def test_named_truths_are_taken_in_turn() -> None:
     truths = [
         {"harm": {"w": [0.3, 0.2, 0.2]}, "utility": {"w": [0.1, 0.9, 0.9]}},
@@ -132,6 +140,7 @@ def test_bad_input_is_named(found: Any) -> None:
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"delta": "x"}, "delta must lie strictly between 0 and 1, got 'x'"),
         ({"map": None}, "map must be a function"),
+        ({"agent": "GEDUCB"}, "agent must be options of GEDUCB"),
         ({"more_of": 3}, "more_of must be what check_coverage returned, got 3"),
         ({"runs": 12, "rounds": 30, "seed": 1, "more_of": found}, "repeat the call"),
         ({"runs": 12, "rounds": 30, "agent": {"guard": None}, "more_of": found}, "repeat the call"),

@@ -51,11 +51,15 @@ class CoverageRun:
     infeasible: int  # rounds whose policy truly exceeded a limit
     claimed: int  # of these, rounds whose certificate called itself a guarantee
     alarms: tuple[str, ...]
-    # share of what the constrained oracle gains over always playing safe; NaN where there is
-    # nothing to gain
-    gain: float
+    gained: float  # utility over always playing safe
+    room: float  # the same of the constrained oracle
     safe_share: float
     rounds: int
+
+    @property
+    def gain(self) -> float:
+        """Share of what the constrained oracle gains; NaN where there is nothing to gain."""
+        return self.gained / self.room if self.room > ROUNDING * self.rounds else math.nan
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,9 +122,12 @@ class Coverage:
 
     @property
     def gain(self) -> float:
-        """The mean share of the oracle's gain, over runs in which there is something to gain."""
-        known = [run.gain for run in self.runs if math.isfinite(run.gain)]
-        return float(np.mean(known)) if known else math.nan
+        """What was gained over always playing safe in all runs, as a share of what the oracle gains:
+        a ratio of sums, as runs with next to nothing to gain have a share of any size.
+        """
+        room = sum(run.room for run in self.runs)
+        total = sum(run.rounds for run in self.runs)
+        return sum(run.gained for run in self.runs) / room if room > ROUNDING * total else math.nan
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -178,10 +185,14 @@ class Coverage:
                 f"rounds; {row['claim']}; {row['verdict']}"
             )
         lines.append(
-            f"share of the oracle's gain: {self.gain:.2f}; safe action: {self._safe:.0%} of rounds"
+            f"share of the oracle's gain: {self._gain}; safe action: {self._safe:.0%} of rounds"
         )
         said = ", ".join(f"{name} in {count}" for name, count in self.alarmed.items()) or "none"
         return "\n".join([*lines, f"alarms: {said}"])
+
+    @property
+    def _gain(self) -> str:
+        return "nothing to gain" if math.isnan(self.gain) else f"{self.gain:.2f}"
 
     @property
     def _safe(self) -> float:
@@ -205,7 +216,7 @@ class Coverage:
             r["what"]: f"{r['runs']} of {r['of']} runs, {r['allowed']} allowed; {r['verdict']}"
             for r in self.rows
         }
-        facts["share of the oracle's gain"] = f"{self.gain:.2f}"
+        facts["share of the oracle's gain"] = self._gain
         facts["alarms"] = (
             ", ".join(f"{name} in {count}" for name, count in self.alarmed.items()) or "none"
         )
@@ -410,7 +421,8 @@ def judged(problem: Problem, run: Run, index: int, alarms: tuple[str, ...] = ())
         infeasible=int(run.infeasible.sum()),
         claimed=int((run.infeasible & claims.all(axis=1)).sum()),
         alarms=alarms,
-        gain=float((run.utility - safe).sum()) / room if room > ROUNDING * len(run) else math.nan,
+        gained=float((run.utility - safe).sum()),
+        room=room,
         safe_share=float((run.action == problem.safe_action).mean()),
         rounds=len(run),
     )
