@@ -95,13 +95,13 @@ def certified(name: str) -> tuple[CertifiedMonitor, Callable[[np.ndarray], np.nd
     base = value(MEASURED_FROM.get(functional.name, lambda level: functional)(functional.level))
     c = ged.Constraint(cls, functional, at_most=functional.high, safe_value=functional.low)
     proved = Proved(value(functional), (base, base))
-    first = certified_cost(c, 0.0, X, 1, proved)
+    first = certified_cost(c, 0.0, X, 1, proved, 2)
     assert first is not None
     assert first.limit is not None
     assert first.floor is not None
 
     def said(z: np.ndarray) -> np.ndarray:
-        costs = [certified_cost(c, float(one), X, 1, proved) for one in z.ravel()]
+        costs = [certified_cost(c, float(one), X, 1, proved, 2) for one in z.ravel()]
         return np.array([cost.value for cost in costs if cost is not None]).reshape(z.shape)
 
     start = CertifiedMonitor.create(limit=first.limit, low=first.floor.low, high=1e300, delta=DELTA)

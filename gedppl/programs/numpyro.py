@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,13 @@ from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
 from gedppl.programs import LOCK
 from gedppl.programs.checks import (
-    Record,
+    SiteRecord,
     analyse,
     assignments,
     is_discrete,
     name_sites,
     refuse_outcome_use,
+    refuse_unsteady,
 )
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
@@ -35,30 +36,37 @@ from gedppl.programs.jax_kernels import JaxKernels
 from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
 from gedppl.programs.tracing import Site, support_range
 
+if TYPE_CHECKING:
+    from numpyro.distributions.transforms import Transform
 
-class _Recorder(Messenger):
+    from gedppl.programs.contract import Distribution, Program
+
+
+class NumpyroRecorder(Messenger):
     """Notes every site of one run, as the handlers inside the program left it."""
 
-    def __init__(self, fn: Any) -> None:
+    def __init__(self, fn: Distribution) -> None:
         super().__init__(fn)
-        self.records: list[Record] = []
+        self.records: list[SiteRecord] = []
 
-    def postprocess_message(self, msg: Any) -> None:
-        kind, fn, value = msg["type"], msg.get("fn"), msg.get("value")
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        kind = msg["type"]
+        fn: Any = msg.get("fn")
+        value: Any = msg.get("value")
         if kind == "plate":
             size, subsample = msg["args"]
             self.records.append(
-                Record(msg["name"], "plate", subsampled=subsample not in (None, size))
+                SiteRecord(msg["name"], "plate", subsampled=subsample not in (None, size))
             )
         elif kind == "control_flow":
-            self.records.append(Record(str(msg.get("name", "scan")), "control_flow"))
+            self.records.append(SiteRecord(str(msg.get("name", "scan")), "control_flow"))
         elif kind == "param" and value is not None:
             # flax_module first asks whether a value is there
             shapes = tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(value))
             constraint = msg["kwargs"].get("constraint", constraints.real)
             free = tuple(tuple(biject_to(constraint).inverse_shape(shape)) for shape in shapes)
             self.records.append(
-                Record(
+                SiteRecord(
                     msg["name"],
                     "param",
                     value=value,
@@ -70,14 +78,14 @@ class _Recorder(Messenger):
                 )
             )
         elif kind == "sample" and isinstance(fn, numpyro.distributions.Unit):
-            self.records.append(Record(msg["name"], "factor"))
+            self.records.append(SiteRecord(msg["name"], "factor"))
         elif kind == "sample":
             latent = not msg["is_observed"] and not is_discrete(fn)
             free_shape = (
                 tuple(biject_to(fn.support).inverse_shape(jnp.shape(value))) if latent else ()
             )
             self.records.append(
-                Record(
+                SiteRecord(
                     msg["name"],
                     "sample",
                     value=value,
@@ -96,13 +104,13 @@ class _Recorder(Messenger):
             )
 
 
-def _is_identity(transform: Any) -> bool:
+def _is_identity(transform: Transform) -> bool:
     if isinstance(transform, IndependentTransform):
         transform = transform.base_transform
     return isinstance(transform, IdentityTransform)
 
 
-def _outcomes(fn: Any) -> np.ndarray | None:
+def _outcomes(fn: Distribution) -> np.ndarray | None:
     """The values a discrete distribution can take, if they are finitely many."""
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
@@ -128,13 +136,15 @@ def untouched() -> Iterator[None]:
     yield
 
 
-def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
+def record(
+    model: Program, x: np.ndarray, a: np.ndarray
+) -> tuple[list[SiteRecord], Exception | None]:
     """The sites of one run, and what the program raised, if it did. Shapes only: no number is
     computed.
     """
-    recorder = _Recorder(model)
+    recorder = NumpyroRecorder(model)
 
-    def run(x: Any, a: Any, y: Any) -> None:
+    def run(x: jax.Array, a: jax.Array, y: jax.Array) -> None:
         recorder.fn = seed(model, jax.random.key(0))
         recorder(x, a, y)
         for site in recorder.records:
@@ -149,7 +159,7 @@ def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exce
     return recorder.records, None
 
 
-class _Fill(Messenger):
+class NumpyroFill(Messenger):
     """Fills parameters from a flat vector and discrete row latents from an assignment; keeps priors
     and the outcome.
 
@@ -158,7 +168,12 @@ class _Fill(Messenger):
     """
 
     def __init__(
-        self, fn: Any, program: TracedProgram, theta: Any, assignment: Mapping[str, Any], given: Any
+        self,
+        fn: Distribution,
+        program: NumpyroProgram,
+        theta: jax.Array,
+        assignment: Mapping[str, Any],
+        given: Any,
     ) -> None:
         super().__init__(fn)
         self.program, self.theta, self.assignment, self.given = program, theta, assignment, given
@@ -169,8 +184,8 @@ class _Fill(Messenger):
         self.log_weight: Any = 0.0
         self.observed: Any = None
 
-    def process_message(self, msg: Any) -> None:
-        name, kind = msg.get("name"), msg["type"]
+    def process_message(self, msg: dict[str, Any]) -> None:
+        name, kind = msg.get("name", ""), msg["type"]
         if kind == "param" and self.given != "start":
             transform = biject_to(msg["kwargs"].get("constraint", constraints.real))
             leaves = [self._place(site, transform) for site in self.program.groups[name]]
@@ -191,13 +206,13 @@ class _Fill(Messenger):
             self.log_prior = self.log_prior + jnp.sum(fn.log_prob(value)) + jacobian
             self.log_jacobian = self.log_jacobian + jacobian
 
-    def postprocess_message(self, msg: Any) -> None:
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "param" and self.given == "start" and msg["value"] is not None:
             transform = biject_to(msg["kwargs"].get("constraint", constraints.real))
             for site, leaf in zip(self.program.groups[msg["name"]], jax.tree.leaves(msg["value"])):
                 self._place(site, transform, jnp.asarray(leaf, float))
 
-    def _place(self, site: Site, transform: Any, value: Any = None) -> Any:
+    def _place(self, site: Site, transform: Transform, value: jax.Array = None) -> Any:
         """One array's constrained value: the one passed, given by name, or from theta. Both its
         forms are kept.
         """
@@ -212,7 +227,7 @@ class _Fill(Messenger):
         return value
 
 
-class Pass(NamedTuple):
+class NumpyroPass(NamedTuple):
     """What one run of the program at fixed parameters gives."""
 
     observed: Any
@@ -223,12 +238,12 @@ class Pass(NamedTuple):
     free: dict[str, Any]
 
 
-class TracedProgram(JaxKernels):
+class NumpyroProgram(JaxKernels):
     """A NumPyro program whose sites are known."""
 
     backend = "numpyro"
 
-    def __init__(self, model: Any, x: np.ndarray, a: np.ndarray) -> None:
+    def __init__(self, model: Program, x: np.ndarray, a: np.ndarray) -> None:
         super().__init__()
         self.model = model
         self.x, self.a = x[:1], a[:1]
@@ -258,7 +273,7 @@ class TracedProgram(JaxKernels):
     def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
         return self.run(jnp.asarray(theta), self.x, self.a, assignment=assignment).observed
 
-    def _log_prob(self, distribution: Any, y: np.ndarray) -> np.ndarray:
+    def _log_prob(self, distribution: Distribution, y: np.ndarray) -> np.ndarray:
         return np.asarray(
             distribution.log_prob(jnp.asarray(y, jnp.int64 if self.discrete else float))
         )
@@ -284,29 +299,34 @@ class TracedProgram(JaxKernels):
             self.x,
             self.a,
             zeros.astype(np.int64 if self.discrete else float),
+            np.zeros(2, np.uint32),
         )
 
-        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
-            one = self.run(theta, x, a, y=y)
+        def logs(
+            y: jax.Array, theta: jax.Array, x: jax.Array, a: jax.Array, value: jax.Array, words: Any
+        ) -> list[Any]:
+            one = self.run(theta, x, a, y=y, key=jax.random.wrap_key_data(words))
             return [one.observed.log_prob(value), one.log_prior, jnp.asarray(one.log_weight)]
 
         with _quiet():
             used, text = what_matters(logs, zeros, *rows)
             refuse_outcome_use(used[0], False, self.observed)
+            refuse_unsteady(used[-1])
             try:
                 without = what_matters(lambda *rows: logs(None, *rows), *rows)[1]
             except Exception:
                 # whatever a user's program raises without y: then it has nothing to say there
                 return
-            if text.split("let")[-1] == without.split("let")[-1]:
+            if text == without:
                 return
             arrays = [jnp.asarray(array) for array in (zeros, *rows)]
-            pairs = zip(logs(*arrays), logs(None, *arrays[1:]))
-            refuse_outcome_use(
-                False,
-                any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs),
-                self.observed,
-            )
+
+            def differs(y: jax.Array) -> bool:
+                pairs = zip(logs(*arrays), logs(y, *arrays[1:]))
+                return any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs)
+
+            refuse_unsteady(differs(arrays[0]))
+            refuse_outcome_use(False, differs(None), self.observed)
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
         """Whether a predictor's log-density is the program's; asked where a class of the user's
@@ -319,7 +339,7 @@ class TracedProgram(JaxKernels):
 
     @staticmethod
     def _lay_out(
-        parameters: list[Record],
+        parameters: list[SiteRecord],
     ) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:
         """Place every array of every parameter in the flat vector; a module is one site with a
         tree of arrays.
@@ -336,15 +356,15 @@ class TracedProgram(JaxKernels):
 
     def run(
         self,
-        theta: Any,
-        x: Any,
-        a: Any,
+        theta: jax.Array,
+        x: jax.Array,
+        a: jax.Array,
         *,
         assignment: Mapping[str, Any] | None = None,
         given: Any = None,
-        key: Any = None,
-        y: Any = "zeros",
-    ) -> Pass:
+        key: jax.Array = None,
+        y: jax.Array = "zeros",
+    ) -> NumpyroPass:
         """Run the program at a flat vector (or at `given` constrained values); traceable by JAX.
 
         What y is does not matter, which `_check_outcome_use` makes sure of.
@@ -352,7 +372,7 @@ class TracedProgram(JaxKernels):
         y = jnp.zeros((x.shape[0], *self.event_shape)) if isinstance(y, str) else y
         model = seed(self.model, jax.random.key(0) if key is None else key)
         with _quiet():
-            fill = _Fill(
+            fill = NumpyroFill(
                 model, self, theta, self.assignments[0] if assignment is None else assignment, given
             )
             fill(x, a, y)
@@ -362,15 +382,15 @@ class TracedProgram(JaxKernels):
                 "depend on x, a or y"
             )
         logs = jnp.asarray(fill.log_prior, float), jnp.asarray(fill.log_jacobian, float)
-        return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
+        return NumpyroPass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
 
-    def bare(self, given: Mapping[str, Any], x: Any, a: Any) -> Any:
+    def bare(self, given: Mapping[str, Any], x: jax.Array, a: jax.Array) -> Any:
         """The outcome's distribution at constrained values by site, without the wrappers of
         plates.
         """
         return strip(self.run(None, x, a, given=given).observed)
 
-    def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:
+    def row_log_likelihood(self, theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
         """log p(y_i | x_i, a_i, theta), (n,); discrete row latents summed out."""
         outcome = y.astype(jnp.int64) if self.discrete else y
         terms = []
@@ -384,7 +404,7 @@ class TracedProgram(JaxKernels):
             terms.append(jnp.broadcast_to(one.log_weight + logp, (x.shape[0],)))
         return terms[0] if len(terms) == 1 else jax.nn.logsumexp(jnp.stack(terms), axis=0)
 
-    def row_density(self, theta: Any, x: Any, a: Any) -> Density:
+    def row_density(self, theta: jax.Array, x: jax.Array, a: jax.Array) -> Density:
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
@@ -424,3 +444,6 @@ class TracedProgram(JaxKernels):
             for owner, group in self.groups.items()
             if name in [s.name for s in group]
         )
+
+
+traced = NumpyroProgram

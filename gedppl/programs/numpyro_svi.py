@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from numpyro.distributions import Delta, ExpandedDistribution, Independent
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
+    AutoBNAFNormal,
     AutoDelta,
+    AutoDiagonalNormal,
     AutoGuide,
+    AutoIAFNormal,
+    AutoLaplaceApproximation,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
@@ -30,8 +36,11 @@ from numpyro.primitives import Messenger
 
 from gedppl.errors import SettingError
 from gedppl.programs import LOCK
-from gedppl.programs.guides import GuideDraws, GuideFit, GuideSettings
+from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
 from gedppl.rows import Rows
+
+if TYPE_CHECKING:
+    from gedppl.learning.fits import WorkingPrior
 
 NAMED = {
     "delta": AutoDelta,
@@ -39,6 +48,16 @@ NAMED = {
     "multivariate_normal": AutoMultivariateNormal,
     "low_rank": AutoLowRankMultivariateNormal,
 }
+POINTS = (AutoDelta, AutoLaplaceApproximation)  # run as a guide, the latter is its own mode
+# whose parameters are all that is drawn, so that the density of a draw is known
+PLAIN = (
+    AutoNormal,
+    AutoDiagonalNormal,
+    AutoMultivariateNormal,
+    AutoLowRankMultivariateNormal,
+    AutoIAFNormal,
+    AutoBNAFNormal,
+)
 
 
 @contextmanager
@@ -50,17 +69,17 @@ def _alone() -> Iterator[None]:
 class _Weigh(Messenger):
     """Multiplies each row's log-density at the observed site by its weight; priors keep theirs."""
 
-    def __init__(self, fn: Any, site: str, weights: Any) -> None:
+    def __init__(self, fn: Any, site: str, weights: jax.Array) -> None:
         super().__init__(fn)
         self.site, self.weights = site, weights
 
-    def process_message(self, msg: Any) -> None:
+    def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "sample" and msg["name"] == self.site:
             scale = msg.get("scale")
             msg["scale"] = self.weights if scale is None else scale * self.weights
 
 
-class Runner:
+class NumpyroRunner:
     """The fitting loop for one class and one guide."""
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
@@ -70,6 +89,8 @@ class Runner:
                 "SVI cannot sum out the discrete row latents of this model; use ged.mle()"
             )
         self.cls, self.program, self.settings = cls, program, settings
+        kind = NAMED[settings.guide] if isinstance(settings.guide, str) else settings.guide
+        self.point = isinstance(kind, type) and issubclass(kind, POINTS)
         self.latents = [site.name for site in program.sites if site.prior]
         self.params = [name for name, group in program.groups.items() if not group[0].prior]
         self.compilations = 0
@@ -81,39 +102,61 @@ class Runner:
             start = init_to_value(values={name: values[name] for name in self.latents})
             self.guide = self._make_guide(settings.guide, start)
 
-    def model(self, x: Any, a: Any, y: Any, weights: Any) -> Any:
+    def model(self, x: jax.Array, a: jax.Array, y: jax.Array, weights: jax.Array) -> Any:
         return _Weigh(self.program.model, self.program.observed, weights)(x, a, y)
 
-    def _make_guide(self, guide: Any, start: Any) -> Any:
+    def _make_guide(self, guide: Any, start: Mapping[str, Any]) -> Any:
         if not self.latents:  # only `param` sites: plain maximum likelihood, nothing to guide
             return lambda *args: None
         if isinstance(guide, str):
             return NAMED[guide](self.model, init_loc_fn=start)
         if isinstance(guide, type) and issubclass(guide, AutoGuide):
             return guide(self.model, init_loc_fn=start)
-        if isinstance(guide, AutoGuide) or not callable(guide):
+        if isinstance(guide, AutoGuide | type) or not callable(guide):
             raise SettingError(
-                "pass an autoguide's class, not an instance, or a function (x, a, "
-                f"y); got {guide!r}"
+                "pass the class of one of NumPyro's autoguides (not an instance of it), or a "
+                f"function (x, a, y); got {guide!r}"
             )
         return lambda x, a, y, weights: guide(x, a, y)
 
-    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
-        guide = self.settings.guide
-        if isinstance(guide, str | type) or not self.latents:
+    def own_sites(self) -> dict[str, GuideSite] | None:
+        if isinstance(self.settings.guide, str | type) or not self.latents:
             return None
         with _alone():
-            found = trace(seed(guide, 0)).get_trace(self.program.x, self.program.a, None)
-        latent = {
+            first, again = self._own_draws(0), self._own_draws(1)
+            prior = self.cls.unflatten(self.cls.draw_prior(PROBES, 0))
+            return {
+                name: GuideSite(
+                    jnp.shape(site["value"]),
+                    bool(jnp.any(site["value"] != again[name]["value"])),
+                    name not in prior or _reaches(site["fn"], prior[name]),
+                )
+                for name, site in first.items()
+                if not site["infer"].get("is_auxiliary")
+            }
+
+    def _own_draws(self, key: int) -> dict[str, Any]:
+        """The latent sites of the user's guide, auxiliary ones too, drawn once."""
+        found = trace(seed(self.settings.guide, key)).get_trace(
+            self.program.x, self.program.a, None
+        )
+        return {
             name: site
             for name, site in found.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
-        return {
-            name: jnp.shape(s["value"])
-            for name, s in latent.items()
-            if not s["infer"].get("is_auxiliary")
-        }
+
+    @cached_property
+    def _has_density(self) -> bool:
+        """Whether the density of a draw is known: nothing but parameters is drawn, and none of
+        them is a point.
+        """
+        guide = self.settings.guide
+        kind = NAMED[guide] if isinstance(guide, str) else guide
+        if isinstance(kind, type):
+            return not self.params and issubclass(kind, PLAIN)
+        with _alone():
+            return not self.params and set(self._own_draws(0)) == set(self.latents)
 
     # the loop -------------------------------------------------------------------------------------
 
@@ -136,7 +179,7 @@ class Runner:
             self._start = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start)
         return self._start
 
-    def _penalty(self, free: Any, mean: Any, precision: Any) -> Any:
+    def _penalty(self, free: dict[str, jax.Array], mean: jax.Array, precision: jax.Array) -> Any:
         total = 0.0
         for name in self.params:
             for site, leaf in zip(self.program.groups[name], jax.tree.leaves(free[name])):
@@ -144,18 +187,26 @@ class Runner:
                 total += 0.5 * jnp.sum(precision[part] * (jnp.ravel(leaf) - mean[part]) ** 2)
         return total
 
-    def _run(self, free: Any, key: Any, steps: Any, mean: Any, precision: Any, *data: Any) -> Any:
+    def _run(
+        self,
+        free: dict[str, jax.Array],
+        key: jax.Array,
+        steps: jax.Array,
+        mean: jax.Array,
+        precision: jax.Array,
+        *data: tuple[jax.Array, ...],
+    ) -> Any:
         """Adam from `free`, its rate decaying to a hundredth: the last parameters, the loss
         averaged over the last tenth.
         """
         self.compilations += 1  # a Python statement: runs when traced, not when run
         elbo = Trace_ELBO(num_particles=self.settings.particles)
 
-        def loss(free: Any, key: Any) -> Any:
+        def loss(free: dict[str, jax.Array], key: jax.Array) -> Any:
             value = elbo.loss(key, self._constrain(free), self.model, self.guide, *data)
             return value + self._penalty(free, mean, precision)
 
-        def step(i: Any, carry: Any) -> Any:
+        def step(i: jax.Array, carry: tuple[Any, ...]) -> Any:
             state, tail = carry
             (value, _), state = adam.eval_and_update(
                 lambda free: (loss(free, jax.random.fold_in(key, i)), None), state
@@ -169,10 +220,18 @@ class Runner:
 
     # what the guide says --------------------------------------------------------------------------
 
-    def _sample_guide(self, free: Any, keys: Any, x: Any, a: Any, y: Any, weights: Any) -> Any:
+    def _sample_guide(
+        self,
+        free: dict[str, jax.Array],
+        keys: jax.Array,
+        x: jax.Array,
+        a: jax.Array,
+        y: jax.Array,
+        weights: jax.Array,
+    ) -> Any:
         values = self._constrain(free)
 
-        def one(key: Any) -> Any:
+        def one(key: jax.Array) -> Any:
             sites = trace(substitute(seed(self.guide, key), data=values)).get_trace(
                 x, a, y, weights
             )
@@ -199,15 +258,13 @@ class Runner:
             spread = jax.tree.map(
                 lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), own
             )
-        return GuideDraws(
-            {**spread, **drawn}, None if own or self.settings.guide == "delta" else np.asarray(logs)
-        )
+        return GuideDraws({**spread, **drawn}, np.asarray(logs) if self._has_density else None)
 
     def fit(
         self,
         rows: Rows,
         weights: np.ndarray | None,
-        prior: Any,
+        prior: WorkingPrior,
         state: Mapping[str, Any] | None,
         steps: int,
     ) -> GuideFit:
@@ -229,11 +286,13 @@ class Runner:
             values = self._constrain(free)
             location = self._location(values, {name: values[name] for name in self.params})
         after, draws = jax.tree.map(np.asarray, free), None
-        if self.latents and self.settings.guide != "delta":
+        if self.latents and not self.point:
             draws = self.draw(after, self.settings.draws, self.settings.seed + 1).values
         return GuideFit(location, draws, after, float(loss))
 
-    def _location(self, values: Any, own: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _location(
+        self, values: Mapping[str, jax.Array], own: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         if not self.latents:
             return dict(own)
         if not isinstance(self.guide, AutoGuide):
@@ -248,6 +307,21 @@ class Runner:
         }
 
 
-def _shapes(tree: Any) -> Any:
+def _reaches(fn: Any, values: Mapping[str, jax.Array]) -> bool:
+    """Whether a guide's distribution may draw these values (S, ...) of a site; a `Delta`, which
+    carries over what was drawn elsewhere, is taken at its word.
+    """
+    base = fn
+    while isinstance(base, Independent | ExpandedDistribution):
+        base = base.base_dist
+    if isinstance(base, Delta):
+        return True
+    return not fn.support.is_discrete and bool(jnp.all(fn.support(jnp.asarray(values))))
+
+
+def _shapes(tree: Mapping[str, Any]) -> Any:
     leaves, structure = jax.tree.flatten(dict(tree))
     return structure, [np.shape(leaf) for leaf in leaves]
+
+
+runner = NumpyroRunner

@@ -8,9 +8,9 @@ parameters are swapped for ours while its operations run, which also lifts it to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyro
@@ -27,23 +27,25 @@ from gedppl.errors import ModelError, SiteClashError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.checks import (
-    Record,
+    SiteRecord,
     analyse,
     assignments,
     is_discrete,
     name_sites,
     refuse_outcome_use,
+    refuse_unsteady,
 )
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
 from gedppl.programs.torch_affine import levels
-from gedppl.programs.torch_kernels import TorchKernels
+from gedppl.programs.torch_kernels import TorchKernels, as_tensor
 from gedppl.programs.tracing import Site, support_range
 
+if TYPE_CHECKING:
+    from torch.distributions.constraints import Constraint
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.as_tensor(np.array(array))  # a copy: torch warns about read-only views
+    from gedppl.programs.contract import Distribution, Program
 
 
 class LowerCholeskyTransform(transforms.Transform):
@@ -74,10 +76,10 @@ class LowerCholeskyTransform(transforms.Transform):
     def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x[..., -y.shape[-1] :].sum(-1)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: torch.Size) -> Any:
         return (*shape[:-1], _matrix_size(shape[-1]), _matrix_size(shape[-1]))
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: torch.Size) -> Any:
         return (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2)
 
 
@@ -85,7 +87,7 @@ def _matrix_size(k: int) -> int:
     return round((np.sqrt(1 + 8 * k) - 1) / 2)
 
 
-def biject_to(constraint: Any) -> Any:
+def biject_to(constraint: Constraint) -> Any:
     """The bijection from the real line (or vectors) to what the constraint allows."""
     if constraint is constraints.lower_cholesky:
         return LowerCholeskyTransform()
@@ -100,6 +102,8 @@ def biject_to(constraint: Any) -> Any:
         ) from None
 
 
+# told in place of zeros, to see whether a program looks at them
+OTHER_OUTCOMES = (1.0, -1e3, 1e3, 1e9)
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _WRITES = (
     "__setitem__",
@@ -121,7 +125,7 @@ class _Swap(TorchFunctionMode):
         super().__init__()
         self.values: dict[int, torch.Tensor] = {}
 
-    def put(self, msg: Any, value: torch.Tensor) -> None:
+    def put(self, msg: dict[str, Any], value: torch.Tensor) -> None:
         """A module registers its parameters as initial values of `param` sites: from now on they
         mean our value.
         """
@@ -129,7 +133,13 @@ class _Swap(TorchFunctionMode):
             if isinstance(part, torch.nn.Parameter):
                 self.values[id(part)] = value
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         name = getattr(func, "__name__", "")
         # a distribution made outside validates its values: ours are checked at the door
         if name == "_is_all_true":
@@ -143,7 +153,7 @@ class _Swap(TorchFunctionMode):
         target = args[:1] if writes else ()  # a widened copy would take the write, and be dropped
         return func(*target, *self._swapped(args[len(target) :], widen), **swapped)
 
-    def _swapped(self, value: Any, widen: bool) -> Any:
+    def _swapped(self, value: torch.Tensor, widen: bool) -> Any:
         if isinstance(value, torch.Tensor):
             if id(value) in self.values:
                 return self.values[id(value)]
@@ -154,7 +164,7 @@ class _Swap(TorchFunctionMode):
 
 
 @contextmanager
-def _quiet() -> Iterator[_Swap]:
+def quiet() -> Iterator[_Swap]:
     """The same around a run of the program, with a parameter store of our own."""
     swap = _Swap()
     with _plain(), pyro.get_param_store().scope(), swap:
@@ -175,16 +185,16 @@ def _plain() -> Iterator[None]:
             torch.set_default_dtype(before)
 
 
-class _Recorder(Messenger):
+class PyroRecorder(Messenger):
     """Notes every site of one run, as the handlers inside the program left it."""
 
     def __init__(self, swap: _Swap) -> None:
         super().__init__()
-        self.records: list[Record] = []
+        self.records: list[SiteRecord] = []
         self.swap = swap
         self.registered: dict[int, str] = {}  # a module's parameter -> the site it came as
 
-    def _pyro_post_param(self, msg: Any) -> None:
+    def _pyro_post_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
         for part in msg["args"]:
             if (
@@ -201,19 +211,21 @@ class _Recorder(Messenger):
         msg["value"] = value
         constraint = pyro.get_param_store().get_state()["constraints"].get(name, constraints.real)
         self.records.append(
-            Record(name, "param", value=value, shapes=(tuple(value.shape),), constraint=constraint)
+            SiteRecord(
+                name, "param", value=value, shapes=(tuple(value.shape),), constraint=constraint
+            )
         )
 
-    def _pyro_post_sample(self, msg: Any) -> None:
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         name, fn, value = msg["name"], msg["fn"], msg["value"]
         if site_is_subsample(msg):
             whole = fn.subsample_size is None or fn.subsample_size >= fn.size
-            self.records.append(Record(name, "plate", subsampled=not whole))
+            self.records.append(SiteRecord(name, "plate", subsampled=not whole))
         elif isinstance(fn, dist.Unit):
-            self.records.append(Record(name, "factor"))
+            self.records.append(SiteRecord(name, "factor"))
         elif not msg["infer"].get("_deterministic"):
             self.records.append(
-                Record(
+                SiteRecord(
                     name,
                     "sample",
                     value=value,
@@ -229,7 +241,7 @@ class _Recorder(Messenger):
             )
 
 
-def _outcomes(fn: Any) -> np.ndarray | None:
+def _outcomes(fn: Distribution) -> np.ndarray | None:
     """The values a discrete distribution can take, if they are finitely many."""
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
@@ -246,15 +258,17 @@ def untouched() -> Iterator[None]:
         yield
 
 
-def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
+def record(
+    model: Program, x: np.ndarray, a: np.ndarray
+) -> tuple[list[SiteRecord], Exception | None]:
     """The sites of one seeded run, and what the program raised, if it did."""
-    placeholder = _tensor(np.zeros(len(a)))
-    with _quiet() as swap, torch.random.fork_rng(devices=[]):
+    placeholder = as_tensor(np.zeros(len(a)))
+    with quiet() as swap, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        recorder = _Recorder(swap)
+        recorder = PyroRecorder(swap)
         try:
             with recorder:
-                model(_tensor(x), _tensor(a), placeholder)
+                model(as_tensor(x), as_tensor(a), placeholder)
         except Exception as failure:
             # whatever a user's program raises; the caller decides what it means
             return recorder.records, failure
@@ -263,16 +277,16 @@ def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exce
         return recorder.records, None
 
 
-class _Fill(Messenger):
+class PyroFill(Messenger):
     """Fills parameters from a flat vector and discrete row latents from an assignment; keeps
     priors and the outcome.
     """
 
     def __init__(
         self,
-        program: TracedProgram,
+        program: PyroProgram,
         swap: _Swap,
-        theta: Any,
+        theta: torch.Tensor,
         assignment: Mapping[str, Any],
         given: Any,
     ) -> None:
@@ -286,7 +300,7 @@ class _Fill(Messenger):
         self.log_weight: Any = 0.0
         self.observed: Any = None
 
-    def _pyro_param(self, msg: Any) -> None:
+    def _pyro_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
         (site,) = self.program.groups[name]
         value, _ = self._leaf(site, biject_to(self.program.constraint_of(name)), None)
@@ -294,7 +308,7 @@ class _Fill(Messenger):
         self.swap.put(msg, value)
         msg["value"], msg["done"] = value, True
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
         name, fn = msg["name"], msg["fn"]
         if site_is_subsample(msg):
             return
@@ -316,7 +330,9 @@ class _Fill(Messenger):
             self.log_jacobian = self.log_jacobian + jacobian
             msg["value"], msg["done"] = value.clone(), True
 
-    def _leaf(self, site: Site, transform: Any, drawn: Any) -> tuple[Any, Any]:
+    def _leaf(
+        self, site: Site, transform: transforms.Transform, drawn: torch.Tensor
+    ) -> tuple[Any, Any]:
         """The constrained and unconstrained value of one array: from theta, given by name, or
         drawn.
         """
@@ -330,7 +346,7 @@ class _Fill(Messenger):
         return value, free
 
 
-class Pass(NamedTuple):
+class PyroPass(NamedTuple):
     """What one run of the program at fixed parameters gives."""
 
     observed: Any
@@ -341,16 +357,16 @@ class Pass(NamedTuple):
     free: dict[str, Any]
 
 
-def _log_prob(distribution: Any, y: np.ndarray) -> np.ndarray:
-    return distribution.log_prob(_tensor(y)).numpy()
+def _log_prob(distribution: Distribution, y: np.ndarray) -> np.ndarray:
+    return distribution.log_prob(as_tensor(y)).numpy()
 
 
-class TracedProgram(TorchKernels):
+class PyroProgram(TorchKernels):
     """A Pyro program whose sites are known."""
 
     backend = "pyro"
 
-    def __init__(self, model: Any, x: np.ndarray, a: np.ndarray) -> None:
+    def __init__(self, model: Program, x: np.ndarray, a: np.ndarray) -> None:
         super().__init__()
         self.model = model
         self.x, self.a = x[:1].copy(), a[:1].copy()  # torch wants arrays that may be written to
@@ -380,7 +396,7 @@ class TracedProgram(TorchKernels):
 
     def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
         return self.run(
-            _tensor(theta), _tensor(self.x), _tensor(self.a), assignment=assignment
+            as_tensor(theta), as_tensor(self.x), as_tensor(self.a), assignment=assignment
         ).observed
 
     def _identify(self, assignment: Mapping[str, Any]) -> Identity:
@@ -398,13 +414,19 @@ class TracedProgram(TorchKernels):
         """Refuse a program in which y does more than to be observed."""
         zeros = torch.zeros((len(self.a), *self.event_shape), dtype=torch.float64)
         rows = (
-            _tensor(settings(self.dim)[1]),
-            _tensor(self.x),
-            _tensor(self.a),
+            as_tensor(settings(self.dim)[1]),
+            as_tensor(self.x),
+            as_tensor(self.a),
             zeros.clone(),
         )  # a graph tells tensors apart by identity
 
-        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
+        def logs(
+            y: torch.Tensor,
+            theta: torch.Tensor,
+            x: torch.Tensor,
+            a: torch.Tensor,
+            value: torch.Tensor,
+        ) -> list[Any]:
             one = self.run(theta, x, a, y=y)
             with _plain():
                 return [
@@ -413,18 +435,20 @@ class TracedProgram(TorchKernels):
                     torch.as_tensor(one.log_weight),
                 ]
 
-        def differs(y: Any) -> bool:
+        def differs(y: torch.Tensor) -> bool:
             pairs = zip(logs(zeros, *rows), logs(y, *rows))
             return any(
                 looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs
             )
 
+        refuse_unsteady(differs(zeros))
         try:
             depends = any(level is not Level.FREE for level in levels(logs, zeros, *rows))
         except RuntimeError:
-            # the program looks at values while it runs, so it has no fixed graph: look at values
-            # too
-            depends = differs(zeros + 1.0)
+            # the program looks at values while it runs, so it has no fixed graph
+            depends = False
+        # values that left the graph, through NumPy or a branch, are seen by what they do only
+        depends = depends or any(differs(zeros + value) for value in OTHER_OUTCOMES)
         refuse_outcome_use(depends, False, self.observed)
         try:
             other = differs(None)
@@ -446,14 +470,14 @@ class TracedProgram(TorchKernels):
 
     def run(
         self,
-        theta: Any,
-        x: Any,
-        a: Any,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        a: torch.Tensor,
         *,
         assignment: Mapping[str, Any] | None = None,
         given: Any = None,
-        y: Any = "zeros",
-    ) -> Pass:
+        y: torch.Tensor = "zeros",
+    ) -> PyroPass:
         """Run the program at a flat vector (or at `given` constrained values); works inside
         torch.func transforms.
 
@@ -464,8 +488,8 @@ class TracedProgram(TorchKernels):
             if isinstance(y, str)
             else y
         )
-        with _quiet() as swap:
-            fill = _Fill(
+        with quiet() as swap:
+            fill = PyroFill(
                 self, swap, theta, self.assignments[0] if assignment is None else assignment, given
             )
             with fill:
@@ -476,18 +500,25 @@ class TracedProgram(TorchKernels):
                 "depend on x, a or y"
             )
         log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
-        return Pass(
+        return PyroPass(
             fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free
         )
 
-    def bare(self, given: Mapping[str, Any] | None, x: Any, a: Any) -> Any:
+    def bare(self, given: Mapping[str, Any] | None, x: torch.Tensor, a: torch.Tensor) -> Any:
         """The outcome's distribution at constrained values by site (None: at theta = 0), without
         the wrappers of plates.
         """
         theta = torch.zeros(self.dim, dtype=torch.float64) if given is None else None
         return strip(self.run(theta, x, a, given=given).observed)
 
-    def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any, given: Any = None) -> Any:
+    def row_log_likelihood(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        a: torch.Tensor,
+        y: torch.Tensor,
+        given: Any = None,
+    ) -> Any:
         """log p(y_i | x_i, a_i, theta), (n,), or at `given` constrained values; discrete row
         latents summed out.
         """
@@ -503,7 +534,7 @@ class TracedProgram(TorchKernels):
             terms.append((one.log_weight + logp).expand(x.shape[0]))
         return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
 
-    def row_density(self, theta: Any, x: Any, a: Any) -> Density:
+    def row_density(self, theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Density:
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
@@ -549,7 +580,7 @@ class TracedProgram(TorchKernels):
         """
         with _plain(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            observed = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed
+            observed = self.run(as_tensor(theta), as_tensor(x), as_tensor(a)).observed
             try:
                 return np.asarray(observed.expand((len(a),)).sample(), float)
             except (ValueError, RuntimeError):  # torch refuses to draw with NaN arguments
@@ -559,7 +590,10 @@ class TracedProgram(TorchKernels):
         """What an index past the end of an array says, or None."""
         try:
             with torch.no_grad():
-                self.run(_tensor(theta), _tensor(x), _tensor(a))
+                self.run(as_tensor(theta), as_tensor(x), as_tensor(a))
         except (IndexError, RuntimeError) as error:
             return str(error)
         return None
+
+
+traced = PyroProgram

@@ -10,7 +10,7 @@ Axis letters: P settings, n rows, D flat parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,15 +18,22 @@ from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gedppl.programs import LOCK
-from gedppl.programs.torch_kernels import _agrees, _loop, _tensor, _two
+from gedppl.programs.torch_kernels import as_tensor, one_by_one, two_settings, vectorises
 from gedppl.rows import Rows
+
+if TYPE_CHECKING:
+    from gedppl.programs.torch_kernels import TorchKernels
 
 # what torch raises at a program that looks at its values
 UNRECORDABLE = (RuntimeError, NotImplementedError, ValueError)
 
 
 def log_posterior(
-    program: Any, rows: Rows, weights: np.ndarray | None, start: np.ndarray, jacobian: bool = True
+    program: TorchKernels,
+    rows: Rows,
+    weights: np.ndarray | None,
+    start: np.ndarray,
+    jacobian: bool = True,
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """theta (P, D) -> log-likelihood + log prior (P,) and its gradient (P, D), both NumPy; start
     (P, D) is to be recorded at.
@@ -34,20 +41,20 @@ def log_posterior(
     The prior is that of the free values, or without `jacobian` that of the constrained ones.
     """
     total = program._sum(rows, weights)
-    x, a = _tensor(program.x), _tensor(program.a)
+    x, a = as_tensor(program.x), as_tensor(program.a)
 
-    def one(theta: Any) -> Any:
+    def one(theta: torch.Tensor) -> Any:
         run = program.run(theta, x, a)
         return total(theta) + run.log_prior - (0.0 if jacobian else run.log_jacobian)
 
-    def both(theta: Any) -> tuple[Any, Any]:
+    def both(theta: torch.Tensor) -> tuple[Any, Any]:
         grad, value = grad_and_value(one)(theta)
         return value, grad
 
-    example = _tensor(start)
+    example = as_tensor(start)
     with LOCK:
-        together = _agrees(both, [_two(example)])
-        function = vmap(both) if together else lambda theta: _loop(both, (theta,))
+        together = vectorises(both, [two_settings(example)])
+        function = vmap(both) if together else lambda theta: one_by_one(both, (theta,))
         graph = record(function, example)
 
     def evaluate(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +70,7 @@ def log_posterior(
     return evaluate
 
 
-def operations(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
+def operations(function: Callable[..., Any], *example: torch.Tensor) -> Callable[..., Any]:
     """The graph of a function at these arguments; tensors that it closes over stay what they
     are, and may be written to.
     """
@@ -73,7 +80,7 @@ def operations(function: Callable[..., Any], *example: Any) -> Callable[..., Any
     return graph
 
 
-def record(function: Callable[[Any], Any], example: Any) -> Callable[[Any], Any] | None:
+def record(function: Callable[[Any], Any], example: torch.Tensor) -> Callable[[Any], Any] | None:
     """The operations of the function as a graph; None if it cannot be recorded or says something
     else elsewhere.
     """

@@ -122,8 +122,8 @@ class Coverage:
 
     @property
     def gain(self) -> float:
-        """What was gained over always playing safe in all runs, as a share of what the oracle gains:
-        a ratio of sums, as runs with next to nothing to gain have a share of any size.
+        """What all runs gained over always playing safe, as a share of what the oracle gains: a
+        ratio of sums, as runs with next to nothing to gain have a share of any size.
         """
         room = sum(run.room for run in self.runs)
         total = sum(run.rounds for run in self.runs)
