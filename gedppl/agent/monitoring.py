@@ -46,7 +46,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from gedppl import ged_ucb
-from gedppl.certificate import NOT_WATCHED
+from gedppl.agent.alarms import what_watches
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.families.one_predictor import FAMILIES
@@ -142,7 +142,7 @@ class Watch:
             refutable=[name for name in models if state.learners[name].refutable],
         )
         columns = width if width <= OUTLIER_COLUMNS else Bets(width, 1).columns
-        watched = {c.name: _what_watches(c, guard) for _, c in problem.learned}
+        watched = {c.name: what_watches(c, guard) for _, c in problem.learned}
         return cls(guard, OutlierCheck.create(dx=columns), 0, watched)
 
     # contexts -------------------------------------------------------------------------------------
@@ -446,16 +446,12 @@ SYMMETRIC = ("Normal", "Laplace", "Logistic")
 LEAST = 1e-6
 
 
-def says_something(functional: Functional) -> bool:
-    """Whether one outcome is an unbiased word on the functional."""
-    return is_plain(functional) and functional.name in EXPECTATIONS
-
-
 def limit_floor(c: Constraint, x: np.ndarray, n_actions: int) -> Floor | None:
     """The lower end of what an outcome at context x (dx,) says of a limit, whichever action is
     drawn; None: not watched.
     """
-    if not says_something(c.functional):
+    # one outcome must be an unbiased word on the functional
+    if not (is_plain(c.functional) and c.functional.name in EXPECTATIONS):
         return None
     return outcome_floor(c, x, np.arange(n_actions)) if c.functional.name == "mean" else Floor(0.0)
 
@@ -523,14 +519,9 @@ def certified_cost(
             excess = (1.0 - f.level) * (proved.upper - low)
             return Cost(max(z - high, 0.0), excess, Floor(0.0))
     cost = safe_cost(c, z, x, action, proved.upper)
-    return (
-        cost
-        if cost is not None
-        and cost.limit is not None
-        and cost.floor is not None
-        and cost.floor.low < cost.limit
-        else None
-    )
+    if cost is None or cost.limit is None or cost.floor is None:
+        return None
+    return cost if cost.floor.low < cost.limit else None
 
 
 def symmetric(c: Constraint, x: np.ndarray, actions: np.ndarray) -> bool:
@@ -551,25 +542,6 @@ def known_scale(c: Constraint, x: np.ndarray, action: int, n_actions: int) -> fl
     rows = np.repeat(x[None], n_actions, axis=0)
     scales = np.asarray(predictor.fixed(rows, np.arange(n_actions))["scale"]).reshape(-1)
     return float(scales[action if len(scales) > 1 else 0])
-
-
-def _what_watches(c: Constraint, guard: Guard) -> str:
-    """For the certificate: what the outcomes of a constraint are held against, and what that
-    takes for granted.
-    """
-    kinds = {
-        "limit": "realised costs against the limit",
-        "certified": "outcomes against each action's certified value",
-    }
-    found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.monitors]
-    if not found:
-        return NOT_WATCHED
-    predictor = c.model.predictor
-    if predictor is not None:
-        normal = predictor.family == "Normal"
-        return "; ".join(found) + (", assuming Normal noise of the known scale" if normal else "")
-    signs = c.functional.name == "mean" and f"limit:{c.name}" not in guard.monitors
-    return "; ".join(found) + (", assuming noise that is symmetric about its mean" if signs else "")
 
 
 def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | None:
