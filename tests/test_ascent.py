@@ -230,9 +230,9 @@ class Bump(Double):
         return -0.5 * z**2 - 0.5 * np.log(2 * np.pi), score
 
     def values_grad(self, functional, theta, x, a):
-        off = (theta[:, 1] + 0.8) / 0.06
+        off = (theta[:, 1] + 0.7) / 0.04
         bump = 4 * np.exp(-(off**2))
-        grad = np.stack([np.ones(len(a)), -2 * off / 0.06 * bump], axis=1)
+        grad = np.stack([np.ones(len(a)), -2 * off / 0.04 * bump], axis=1)
         return theta[:, 0] + bump, grad
 
     def simulate(self, theta, x, a, rng):
@@ -274,7 +274,7 @@ def test_nets_are_answered_by_the_end_of_the_range_where_climbs_agree_only_rough
         return by_ascent(learner, mean(-20, 20), x, np.ones(1, int)).upper[0]
 
     assert upper() == np.inf
-    monkeypatch.setattr("gedppl.learning.ascent.STRAY", 0.3 * cls.dim)
+    monkeypatch.setattr("gedppl.learning.ascent.STRAY", 0.3 * cls.dim**2)
     monkeypatch.setattr("gedppl.learning.ascent.SCOUTS", 0)
     assert upper() < 3
 

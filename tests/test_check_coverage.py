@@ -47,7 +47,8 @@ def test_a_sound_problem_is_within_delta(found: Any) -> None:
     assert found.allowed == binom.ppf(0.999, 12, 0.05)
     assert found.misses("harm") <= found.allowed
     assert found.kind("harm") == "guarantee"
-    assert 0 < found.gain <= 1
+    assert found.gain <= 1
+    assert found.gain == sum(r.gained for r in found.runs) / sum(r.room for r in found.runs)
 
 
 def too_sure(x: Any, a: Any, y: Any = None) -> None:

@@ -205,10 +205,10 @@ STEPS = 24  # of a climb; as many again for climbs that end apart
 BEST, ANYWHERE = 2, 2
 # of the functional's range: climbs that end farther apart than this have not found the top
 AGREE = 0.01
-# over the number of parameters, of the way climbed: so far apart, climbs ended on different tops,
-# or are still on their way, however wide the range (chosen on seeds 500 to 502 of
+# over the square of the number of parameters, of the way climbed: so far apart, climbs ended on
+# different tops, or are still on their way, however wide the range (chosen on seeds 500 to 510 of
 # benchmarks/ascent.py: nets of 20 parameters creep together far below spikes that few climbs find)
-STRAY = 1.2
+STRAY = 4.8
 # climbs from anywhere that look for something higher: this many over the square of the number of
 # rows, as few rows leave room for other tops; at most so many a problem, and so many in all
 SCOUTS, MOST_SCOUTS, ALL_SCOUTS = 20_000, 48, 2_000
@@ -315,7 +315,7 @@ class Search:
 
     def stray(self, climbed: Ascent) -> np.ndarray:
         """How far apart climbs may end, (2m,)."""
-        share = STRAY / len(self.region.centre)
+        share = STRAY / len(self.region.centre) ** 2
         return np.minimum(self.one_percent, share * self.way(climbed))
 
     def clip(self, promised: np.ndarray) -> np.ndarray:
