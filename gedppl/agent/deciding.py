@@ -254,15 +254,21 @@ def _safe_policy(
     return policy
 
 
+def draw_action(policy: np.ndarray, seed: int, decision_id: int) -> int:
+    """Draw from a policy (K,): one stream for every decision id, so that the draw does not depend
+    on what else was drawn.
+    """
+    uniform = np.random.default_rng([seed, decision_id]).random()
+    support = np.flatnonzero(policy > 0)
+    return int(support[np.searchsorted(np.cumsum(policy[support])[:-1], uniform, side="right")])
+
+
 def decide(choice: Choice, x: np.ndarray, i: int) -> tuple[Decision, Explanation]:
     """Draw the action of context i, x (dx,), from its policy, and certify it."""
     memory, policy, fallback = choice.memory, choice.policy[i], choice.fallback
     assert memory.state is not None
     key = memory.state.t + i
-    # one stream for every decision id: the draw does not depend on what else was drawn
-    uniform = np.random.default_rng([memory.settings.seed, key]).random()
-    support = np.flatnonzero(policy > 0)
-    action = int(support[np.searchsorted(np.cumsum(policy[support])[:-1], uniform, side="right")])
+    action = draw_action(policy, memory.settings.seed, key)
     said = {alarm.name: alarm.sentence for alarm in memory.alarms}
     remarks = [] if fallback else [said[name] for name in memory.active]
     if memory.watch is not None and (far := memory.watch.flag(x)):

@@ -469,7 +469,12 @@ def ends(
     return low, high, np.where(np.isfinite(high if side > 0 else low), tightest, -1)
 
 
-def apart(low: np.ndarray, high: np.ndarray) -> bool:
-    """Whether the sets do not meet somewhere, by more than rounding: then no parameter is left."""
+def disjoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Where ends (m,) cross by more than rounding, so that the sets do not meet."""
     gap = low - high
-    return bool(np.any(gap > ROUNDING * (np.abs(low) + np.abs(high)), where=gap > 0))
+    return (gap > 0) & (gap > ROUNDING * (np.abs(low) + np.abs(high)))
+
+
+def apart(low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether the sets do not meet somewhere: then no parameter is left."""
+    return bool(disjoint(low, high).any())

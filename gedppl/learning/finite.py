@@ -268,7 +268,7 @@ class FiniteLearner:
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
         """The exact bounds under every snapshot."""
-        values = np.clip(self._values(functional, x, n_actions), functional.low, functional.high)
+        values = np.clip(self.all_values(functional, x, n_actions), functional.low, functional.high)
         M, n, K = values.shape
         flat = values.reshape(M, -1)
         lower, upper = np.empty((len(self.best), n * K)), np.empty((len(self.best), n * K))
@@ -288,7 +288,8 @@ class FiniteLearner:
 
         return Trail(shaped(flat[self.best]), shaped(lower), shaped(upper))
 
-    def _values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
+    def all_values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
+        """(M, n, K) of all members, whether plausible or not."""
         values = self._free_values(functional, x, n_actions)
         return np.where(np.isnan(values), functional.high, values)
 
