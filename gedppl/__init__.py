@@ -37,7 +37,8 @@ _HOMES = {
         "second_moment",
         "variance",
     ),
-    "learning": ("ConfidenceSet", "confidence_set", "shrinkage"),
+    "learning": ("ConfidenceSet", "confidence_set"),
+    "learning.shrinking": ("shrinkage",),
     "learning.posterior": ("Posterior",),
     "learning.radius": (
         "hellinger_ball",

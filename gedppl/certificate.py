@@ -507,8 +507,10 @@ def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) ->
     the first-order change.
     """
     c = state.problem.constraints[j]
-    # a known cost, or a class without named parameters
-    if not isinstance(c, Constraint) or not c.model.sites:
+    if not isinstance(c, Constraint):
+        return ""
+    cls = c.model.visit(lambda members: None, lambda cls: cls if cls.sites else None)
+    if cls is None:  # without named parameters
         return ""
     theta = getattr(state.learners[c.stream], "theta", None)  # draws have none
     if theta is None:
@@ -518,13 +520,12 @@ def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) ->
     )
     if witness is None or not np.isfinite(witness[0, a]).all():
         return ""
-    _, gradient = c.model.values_grad(c.functional, theta[None], x[None], np.array([a]))
+    _, gradient = cls.values_grad(c.functional, theta[None], x[None], np.array([a]))
     share = np.abs(gradient[0] * (witness[0, a] - theta))
     if not share.sum() > 0:
         return ""
     by_site = {
-        site.name: float(share[site.start : site.stop].sum() / share.sum())
-        for site in c.model.sites
+        site.name: float(share[site.start : site.stop].sum() / share.sum()) for site in cls.sites
     }
     largest = sorted(by_site, key=lambda name: -by_site[name])[:2]
     return (

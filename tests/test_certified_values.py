@@ -12,6 +12,7 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.agent import monitoring
+from gedppl.agent.alarms import stops
 from gedppl.agent.monitoring import Proved, certified_cost
 from gedppl.guard import CertifiedMonitor
 from tests.plain_worlds import ArmsWorld, play
@@ -117,7 +118,7 @@ def stopped(rounds: int) -> list[str]:
     decision = agent.ask([1.0, 0.5])
     names = [alarm.name for alarm in agent.alarms]
     assert (decision.certificate.fallback is not None) is any(
-        monitoring.stops(name, world.problem) for name in names
+        stops(name, world.problem) for name in names
     )
     return names
 

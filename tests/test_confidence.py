@@ -17,7 +17,7 @@ from gedppl.density import Density
 from gedppl.divergences import hellinger2
 from gedppl.errors import NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import expected, mean, variance
-from gedppl.learning import ConfidenceSet, confidence_set, feed, learner_for, radius, shrinkage
+from gedppl.learning import ConfidenceSet, confidence_set, feed, learner_for, radius
 from gedppl.learning.finite import EMPTY, FiniteLearner
 from gedppl.learning.learner import Particles
 from gedppl.learning.likelihoods import PredictorData
@@ -27,6 +27,7 @@ from gedppl.learning.program_sets import Start, next_starts
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.reach import declared_reach
 from gedppl.learning.sampled_sets import members
+from gedppl.learning.shrinking import shrinkage
 from gedppl.programs.contract import MemberList, density_class
 from gedppl.study.report.plots import plot_shrinkage
 from tests.program_doubles import (

@@ -18,8 +18,8 @@ from scipy.stats import binom, chi2, kstest
 from gedppl.functionals import mean
 from gedppl.learning import feed, radius
 from gedppl.learning.oracles import auto, least_squares, mle
-from gedppl.learning.program_sets import summed_divergence, view_of
 from gedppl.learning.programs import ProgramLearner
+from gedppl.learning.rule_view import summed_divergence, view_of
 from gedppl.learning.sampled_sets import members, sampled_bounds
 from gedppl.rows import Rows
 from tests.program_doubles import Glm, Heteroscedastic, arm_features

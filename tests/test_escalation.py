@@ -18,7 +18,7 @@ from gedppl.learning import draws as sampling
 from gedppl.learning import learner_for
 from gedppl.learning.moves import moved
 from gedppl.rows import Rows
-from gedppl.study.planning.tables import Trial
+from gedppl.study.planning.tables import Trial, share_of_gain
 from tests.problems import LinearWorld
 from tests.test_models import load
 
@@ -296,6 +296,15 @@ def test_half_leave_within_the_window() -> None:
     assert trial.rounds_until_half_leave(4) == 5
     assert trial.gain == 0.5
     assert math.isinf(replace(trial, safe=np.ones(6, bool)).rounds_until_half_leave(4))
+
+
+def test_a_truth_with_next_to_nothing_to_gain_does_not_move_the_share() -> None:
+    """One trial gains 3 of 6, another loses 1 where the oracle gains 6e-9: a share of -2e8."""
+    safe = np.ones(6, bool)
+    usual = Trial(0, "s", 0, np.full(6, 0.5), np.ones(6), safe, 0, "", safe_utility=np.zeros(6))
+    empty = replace(usual, utility=np.full(6, -1 / 6), best=np.full(6, 1e-9))
+    assert empty.gain < -1e6
+    assert share_of_gain([usual, empty]) == pytest.approx(2 / 6)
 
 
 # before the trial ---------------------------------------------------------------------------------

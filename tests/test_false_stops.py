@@ -12,7 +12,8 @@ from scipy.stats import binom, laplace, norm
 from scipy.stats import t as student
 
 import gedppl as ged
-from gedppl.agent.monitoring import limit_floor, safe_cost, stops
+from gedppl.agent.alarms import stops
+from gedppl.agent.monitoring import limit_floor, safe_cost
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
 from gedppl.guard import Floor, LimitMonitor, SafeValueMonitor

@@ -12,10 +12,11 @@ from scipy.stats import binom, kstest, norm
 import gedppl as ged
 import gedppl.agent as agent_module
 from gedppl import errors
-from gedppl.agent import AlarmWarning, monitoring
+from gedppl.agent import AlarmWarning, monitoring, views
+from gedppl.agent.alarms import stops
 from gedppl.agent.feedback import Entry
 from gedppl.agent.memory import alarmed
-from gedppl.agent.monitoring import limit_floor, stops
+from gedppl.agent.monitoring import limit_floor
 from gedppl.guard import Alarm, Cost, Told
 from gedppl.learning import linear_gaussian
 from gedppl.programs.contract import LinearPredictor
@@ -246,7 +247,7 @@ def test_wide_contexts_are_checked_on_projections() -> None:
 def test_an_explanation_that_fails_does_not_take_the_decision_from_the_caller(monkeypatch) -> None:
     """The warning about a run that is stuck comes after the decision was recorded."""
     monkeypatch.setattr(agent_module, "SAFE_WINDOW", 5)
-    monkeypatch.setattr(agent_module, "what_holds_back", lambda *_: 1 / 0)
+    monkeypatch.setattr(views, "what_holds_back", lambda *_: 1 / 0)
     agent = ged.GEDUCB(PlainWorld(at_most=0.11).problem, guard=None)
     agent._recent, agent._warned_at = deque([0] * 4, maxlen=5), -5
     with pytest.warns(agent_module.SafeActionWarning, match="could not be computed"):

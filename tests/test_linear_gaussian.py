@@ -184,7 +184,7 @@ def test_bounds_hold_every_member_and_are_nearly_attained(settings):
     def slack(theta):  # > 0 inside
         eta = (theta - learner.space.origin) @ learner.space.basis
         seen = ellipsoids.seen_directions(learner.information[0])
-        processes, share = learner._processes(0, seen)
+        processes, share = learner.processes(0, seen)
         logs = processes((seen.down @ eta - seen.lift.T @ learner.moment[0])[None])[0]
         inside = math.log(1 / 0.05) - np.logaddexp.reduce(logs + np.log(share))
         ball = learner.space.ball

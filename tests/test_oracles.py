@@ -25,9 +25,7 @@ from gedppl.learning.fits import (
 from gedppl.learning.oracles import (
     Oracle,
     PredictorObjective,
-    RunningLeastSquares,
     auto,
-    finite_enumeration,
     fit_least_squares,
     fit_score_equations,
     least_squares,
@@ -494,88 +492,6 @@ def test_large_units_are_not_taken_for_separation() -> None:
         assert maximum_likelihood(HandMade(2, "identity"), rescaled).ok
 
 
-# running least squares ----------------------------------------------------------------------------
-
-
-def test_rank_one_updates_equal_the_batch_after_many_rows() -> None:
-    rng = np.random.default_rng(0)
-    phi, y, w = rng.normal(size=(1000, 4)), rng.normal(size=1000), rng.random(1000) + 0.5
-    running = RunningLeastSquares.empty(4, ridge=0.3)
-    snapshots = []
-    for i in range(1000):
-        running = running.add(phi[i], y[i], w[i])
-        snapshots.append(running)
-    for n in (1, 3, 255, 256, 1000):
-        gram = (phi[:n] * w[:n, None]).T @ phi[:n]
-        full = gram + 0.3 * np.eye(4)
-        at = snapshots[n - 1]
-        np.testing.assert_allclose(
-            at.theta(), np.linalg.solve(full, phi[:n].T @ (w[:n] * y[:n])), atol=1e-10
-        )
-        np.testing.assert_allclose(at.inverse, np.linalg.inv(full), atol=1e-10)
-        assert at.logdet == pytest.approx(np.linalg.slogdet(np.eye(4) + gram / 0.3)[1], abs=1e-9)
-        assert at.residual(at.theta()) == pytest.approx(
-            np.sum(w[:n] * (y[:n] - phi[:n] @ at.theta()) ** 2), rel=1e-8, abs=1e-9
-        )
-
-
-def test_least_squares_without_ridge_survives_missing_directions() -> None:
-    running = RunningLeastSquares.empty(3)
-    assert running.theta().tolist() == [0.0, 0.0, 0.0]
-    running = running.add([1.0, 1.0, 0.0], 2.0).add([1.0, 1.0, 0.0], 4.0)
-    np.testing.assert_allclose(running.theta(), [1.5, 1.5, 0.0])
-    assert running.rank() == 1
-
-
-# finite classes -----------------------------------------------------------------------------------
-
-
-class Members:
-    def __init__(self, tables: np.ndarray) -> None:
-        self.tables = tables  # (M, n) indexed by the row number kept in x
-        self.every = np.arange(len(tables))
-
-    def log_likelihood(
-        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
-    ) -> np.ndarray:
-        return self.tables[theta][:, x[:, 0].astype(int)]
-
-
-def test_enumeration_finds_the_best_member_and_continues_from_before() -> None:
-    tables = np.log(np.array([[0.5, 0.5, 0.5], [0.9, 0.9, 0.1], [0.2, 0.2, 0.9]]))
-    rows = Rows.of(np.arange(3.0)[:, None], np.zeros(3, int), np.zeros(3))
-    cls = Members(tables)
-    fit = finite_enumeration(cls, rows)
-    assert fit.index == 0
-    np.testing.assert_allclose(fit.log_likelihoods, tables.sum(axis=1))
-    two = finite_enumeration(cls, Rows.of(rows.x[:2], rows.a[:2], rows.y[:2]))
-    assert two.index == 1
-    np.testing.assert_allclose(
-        finite_enumeration(cls, rows, start=two).log_likelihoods, fit.log_likelihoods
-    )
-    assert finite_enumeration(cls, rows, start=fit).index == 0
-    assert finite_enumeration(cls, rows, weights=np.array([0.0, 0.0, 1.0])).index == 2
-    with pytest.raises(SettingError, match="must be the fit of the first rows"):
-        finite_enumeration(cls, Rows.of(rows.x[:2], rows.a[:2], rows.y[:2]), start=fit)
-
-
-def test_enumeration_with_impossible_and_broken_members() -> None:
-    rows = Rows.of(np.arange(2.0)[:, None], np.zeros(2, int), np.zeros(2))
-    fit = finite_enumeration(Members(np.array([[0.0, -np.inf], [np.nan, 0.0], [-3.0, -3.0]])), rows)
-    assert fit.ok
-    assert fit.index == 2
-    assert "1 members have a log-likelihood of NaN" in fit.status
-    assert (
-        finite_enumeration(
-            Members(np.array([[0.0, -np.inf], [0, -1.0]])), rows, weights=np.array([1.0, 0.0])
-        ).index
-        == 0
-    )
-    hopeless = finite_enumeration(Members(np.full((2, 2), -np.inf)), rows)
-    assert not hopeless.ok
-    assert "no member gives the 2 rows a positive density" in hopeless.status
-
-
 # SVI's own part, with a backend that returns what it is told --------------------------------------
 
 
@@ -696,9 +612,6 @@ def test_oracles_by_name() -> None:
         (lambda c, r: WorkingPrior(np.zeros(2), np.ones(3)), "of one shape"),
         (lambda c, r: WorkingPrior(np.zeros(2), -np.ones(2)), "precisions >= 0"),
         (lambda c, r: WorkingPrior.weak(c, scale=0.0), "scale must be a positive number"),
-        (lambda c, r: RunningLeastSquares.empty(2, ridge=-1.0), "ridge must be a number >= 0"),
-        (lambda c, r: RunningLeastSquares.empty(2).add(np.ones(3), 1.0), "phi must have shape"),
-        (lambda c, r: RunningLeastSquares.empty(2).add(np.ones(2), np.nan), "a row must be finite"),
     ],
 )
 def test_bad_settings_have_named_errors(call: Any, message: str) -> None:

@@ -17,10 +17,15 @@ def test_first_example_prints_what_readme_says() -> None:
     text = README.read_text()
     code = re.search(r"```python\n(import.*?)```", text, re.S).group(1)
     shown = re.search(r"```text\n(.*?)```", text, re.S).group(1)
-    printed = io.StringIO()
+    printed, names = io.StringIO(), {}
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, str(README), "exec"), {})
+        exec(compile(code, str(README), "exec"), names)
     assert printed.getvalue() == shown
+    look = re.search(r"## Before round 1\n\n```python\n(.*?)```", text, re.S).group(1)
+    with contextlib.redirect_stdout(printed):  # it goes on with what the first one declared
+        exec(compile(look, str(README), "exec"), names)
+    assert "no warnings" in printed.getvalue()
+    assert "share of the oracle's gain" in printed.getvalue()
 
 
 def test_links_lead_somewhere_and_nothing_is_left_out() -> None:

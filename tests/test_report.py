@@ -335,7 +335,7 @@ def test_what_is_not_known_is_not_drawn(blind, run):
 def test_shrinkage_leaves_pyplot_alone_too():
     import matplotlib.pyplot as plt
 
-    from gedppl.learning import Shrinkage, ShrinkageRow
+    from gedppl.learning.shrinking import Shrinkage, ShrinkageRow
 
     before = plt.get_fignums()
     rows = (

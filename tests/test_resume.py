@@ -189,7 +189,7 @@ def test_numbers_inside_a_model_count() -> None:
     """Same source, another noise scale or table: `Problem.fingerprint` alone would not tell them
     apart.
     """
-    from gedppl.agent.recorder import digest
+    from gedppl.agent.digest import digest
 
     worlds = [TableWorld(2, 3, 6, seed=s).problem().utility.model for s in (4, 4, 5)]
     assert digest(worlds[0]) == digest(worlds[1]) != digest(worlds[2])

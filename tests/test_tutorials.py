@@ -55,6 +55,9 @@ def test_there_are_tutorials():
         "real_patients",
         "paper_to_code",
         "eluder_dimension",
+        "plan_a_study",
+        "bayesian_path",
+        "from_logs",
     }
     assert names <= {path.stem for path in TUTORIALS}
 

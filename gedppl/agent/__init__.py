@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent import keeper, monitoring, recorder
+from gedppl.agent import keeper, recorder, telling, views
 from gedppl.agent import memory as steps
+from gedppl.agent.alarms import what_then
 from gedppl.agent.deciding import (
     AlarmWarning,
     Choice,
@@ -33,21 +34,11 @@ from gedppl.agent.deciding import (
     decision_payload,
     recommend,
 )
-from gedppl.agent.feedback import (
-    Entry,
-    Outcomes,
-    amended_outcomes,
-    new_outcomes,
-    read_log,
-    read_mask,
-    read_outcomes,
-    read_triples,
-)
-from gedppl.agent.keeper import Keeper, Resumed, rows_of
+from gedppl.agent.feedback import Outcomes, read_mask
+from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
-from gedppl.certificate import Explanation, what_holds_back
+from gedppl.certificate import Explanation
 from gedppl.errors import (
-    ActionRangeError,
     DataError,
     DeclarationError,
     InputError,
@@ -60,10 +51,9 @@ from gedppl.ged_ucb.settings import settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.learning import ConfidenceSet
-from gedppl.learning.posterior import Posterior, posterior
-from gedppl.numerics.arrays import is_whole
+from gedppl.learning.posterior import Posterior
 from gedppl.problem import UTILITY, Problem
-from gedppl.showing import Facts, Shown, amounts
+from gedppl.showing import Facts, Shown
 
 __all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionWarning", "resume"]
 
@@ -170,38 +160,8 @@ class GEDUCB(Shown):
         is alarming.
         """
         with self._step():
-            problem, chosen, state = self.problem, self.settings, self._state
-            facts = {
-                "settings": f"mode {chosen.mode}, delta {chosen.delta:g}, exploration "
-                f"{chosen.exploration}"
-            }
-            # first: a long list must not cut them off
-            alarms = [] if state is None else self.alarms
-            facts |= {f"ALARM {alarm.name!r}": alarm.sentence for alarm in alarms} or {
-                "alarms": "none"
-            }
-            facts |= {f"limit {c.name!r}": f"at most {c.at_most:g}" for c in problem.constraints}
-            facts |= (
-                {}
-                if state is None
-                else {"played": amounts(zip(problem.names.labels, state.played))}
-            )
-            facts |= (
-                {}
-                if state is None
-                else {f"fit of {name!r}": one.status for name, one in state.learners.items()}
-            )
-            facts |= {
-                f"bounds of {name!r}": cls.exactness
-                for name, cls in problem.streams.items()
-                if state is not None
-            }
-            told = (
-                f"{len(self.open_decisions)} without an outcome"
-                if self.open_decisions
-                else "all told"
-            )
-            return f"{type(self).__name__} after {self.rounds} decisions, {told}", facts
+            alarms = [] if self._state is None else self.alarms
+            return views.facts(type(self).__name__, self._keeper, alarms, self.open_decisions)
 
     @property
     def problem(self) -> Problem:
@@ -352,7 +312,7 @@ class GEDUCB(Shown):
     def explain(self, decision: Decision | int) -> Explanation:
         """The terms behind a decision; ``print`` it, or ask ``.why_not(action)``."""
         with self._step():
-            key = self._known_id(decision)
+            key = telling.known_id(self._keeper, decision)
             if key not in self._explanations:
                 raise UnknownDecisionError(
                     f"the terms of decision {key} are no longer in memory (the latest "
@@ -380,23 +340,7 @@ class GEDUCB(Shown):
         It trusts the model and its prior. No decision rests on it, unless `confidence` says so.
         """
         with self._step():
-            model = self._model_of(stream)
-            rows = rows_of(self._keeper, stream)
-            if rows is not None:
-                model.trace(rows.x[:1], rows.a[:1])
-            chosen = str(
-                source or getattr(self.settings.confidence_of(stream), "source", "laplace")
-            )
-            oracle, seed = self.settings.oracle_of(stream), self.settings.seed % 2**31
-            return posterior(
-                model,
-                rows,
-                source=chosen,
-                draws=draws,
-                seed=seed,
-                oracle=oracle,
-                names=self.problem.names,
-            )
+            return views.posterior_of(self._keeper, stream, source, draws)
 
     def confidence_set(self, stream: str) -> ConfidenceSet:
         """The parameters of a model that everything told so far leaves plausible; before the first
@@ -408,7 +352,7 @@ class GEDUCB(Shown):
             ``"utility"`` or a constraint's name.
         """
         with self._step():
-            model = self._model_of(stream)
+            model = views.model_of(self.problem, stream)
             if self._state is None:
                 raise DataError(
                     "nothing was asked or observed yet, so that no parameter is "
@@ -431,24 +375,7 @@ class GEDUCB(Shown):
     def tell_many(self, outcomes: Sequence[tuple[Decision | int, Any, Any]]) -> None:
         """Several (decision or id, y, z) at once: all are taken in, or, if one is wrong, none."""
         with self._step():
-            fresh: dict[int, Outcomes] = {}
-            entries = []
-            for decision, y, z in read_triples(outcomes):
-                key = self._known_id(decision)
-                x, action = self._asked[key]
-                told = read_outcomes(self.problem, x, action, y, z)
-                known = self._told.get(key, {}) | fresh.get(key, {})
-                news = new_outcomes(key, known, told)
-                first = key not in self._told and key not in fresh
-                if news or first:
-                    entries.append(Entry(key, x, action, news, first))
-                    fresh[key] = fresh.get(key, {}) | news
-            if entries:
-                records: list[recorder.Step] = [
-                    ("outcome", recorder.outcome_payload(e.id, e.outcomes)) for e in entries
-                ]
-                now = {key: self._told.get(key, {}) | news for key, news in fresh.items()}
-                self._keeper.commit(records, steps.told(self._memory, entries), told=now)
+            telling.tell(self._keeper, outcomes)
 
     def amend(self, decision: Decision | int, y: Any = None, z: Any = None) -> None:
         """Correct what was told of a decision. The models are rebuilt from all data, in the batches
@@ -459,22 +386,7 @@ class GEDUCB(Shown):
         outcomes. It costs a replay of the run.
         """
         with self._step():
-            key = self._known_id(decision)
-            told = read_outcomes(self.problem, *self._asked[key], y, z)
-            if not told:
-                raise DataError(
-                    f"amend() was given no outcome of decision {key}; pass y=, z= or both"
-                )
-            known = self._told.get(key, {})
-            news = amended_outcomes(key, known, told)
-            if news:
-                memory, ledger = self._keeper.amended(key, news)
-                was = recorder.outcome_payload(key, {name: known[name] for name in news})
-                self._keeper.commit(
-                    [("amend", recorder.outcome_payload(key, news) | {"was": was})],
-                    memory,
-                    ledger=ledger,
-                )
+            telling.amend(self._keeper, decision, y, z)
 
     def observe(self, x: Any, a: Any, y: Any, z: Any = None) -> None:
         """Learn from logged rows, before or between decisions: x (n, dx), a (n,), y (n,), z (n,) or
@@ -488,13 +400,7 @@ class GEDUCB(Shown):
         from those before it.
         """
         with self._step():
-            payloads = recorder.observe_payloads(
-                self.problem, read_log(self.problem, x, a, y, z, self._width)
-            )
-            after = steps.observed(
-                self._memory, recorder.logged_entries(self.problem, payloads, self._width)
-            )
-            self._warn(self._keeper.commit([("observe", payload) for payload in payloads], after))
+            self._warn(telling.observe(self._keeper, x, a, y, z))
 
     # changing the problem -------------------------------------------------------------------------
 
@@ -504,11 +410,11 @@ class GEDUCB(Shown):
 
     def retire_action(self, action: int | str) -> None:
         """From now on this action is not on offer. The safe action cannot be retired."""
-        self._change(lambda: self._offer(action, False))
+        self._change(lambda: telling.offer(self._keeper.memory, action, False))
 
     def restore_action(self, action: int | str) -> None:
         """Offer a retired action again."""
-        self._change(lambda: self._offer(action, True))
+        self._change(lambda: telling.offer(self._keeper.memory, action, True))
 
     def add_action(self, name: str | None = None) -> int:
         """Offer one more action, K, and return it. The models must already know what to make of it
@@ -583,12 +489,8 @@ class GEDUCB(Shown):
     def _told(self) -> dict[int, Outcomes]:
         return self._keeper.ledger.told
 
-    @property
-    def _width(self) -> int | None:
-        return None if self._memory.origin is None else len(self._memory.origin)
-
     def _contexts(self, x: Any) -> tuple[np.ndarray, bool]:
-        return self._memory.problem.names.contexts(x, self._width)
+        return self._memory.problem.names.contexts(x, self._memory.width)
 
     @contextlib.contextmanager
     def _step(self) -> Iterator[None]:
@@ -628,37 +530,9 @@ class GEDUCB(Shown):
                 self._keeper.commit([("change", change)], recorder.changed(self._memory, change))
             )
 
-    def _offer(self, action: Any, on_offer: bool) -> dict[str, Any]:
-        key = self.problem.names.action(action)
-        label = self.problem.names.label(key)
-        if key == self.problem.safe_action and not on_offer:
-            raise ActionRangeError(
-                f"action {label} is the safe action and cannot be retired; retire another"
-            )
-        available = self._memory.available
-        available[key] = on_offer
-        return recorder.actions_payload(
-            f"action {label} {'restored' if on_offer else 'retired'}", available
-        )
-
-    def _model_of(self, stream: str) -> Any:
-        if stream not in self.problem.streams:
-            raise SettingError(
-                f"there is no outcome {stream!r}; the outcomes are {list(self.problem.streams)}"
-            )
-        return self.problem.streams[stream]
-
-    def _known_id(self, decision: Any) -> int:
-        decision_id = decision.id if isinstance(decision, Decision) else decision
-        if not is_whole(decision_id) or int(decision_id) not in self._asked:
-            raise UnknownDecisionError(
-                f"there is no decision {decision_id!r}; decisions so far: {len(self._asked)}"
-            )
-        return int(decision_id)
-
     def _warn(self, raised: list[Alarm]) -> None:
         for alarm in raised:
-            then = monitoring.what_then(alarm.name, self._memory.guard, self.problem)
+            then = what_then(alarm.name, self._memory.guard, self.problem)
             warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
 
     def _warn_if_stuck(self, x: np.ndarray, latest: Explanation) -> None:
@@ -673,14 +547,7 @@ class GEDUCB(Shown):
         if share <= SAFE_SHARE or latest.certificate.fallback:
             return
         self._warned_at = rounds
-        try:
-            held = what_holds_back(self._current(x[None]), x, latest, safe)
-        except Exception as error:
-            # the decision is made and recorded: no explanation may take it from the caller
-            held = (
-                f"What holds the others back could not be computed ({type(error).__name__}: "
-                f"{error})."
-            )
+        held = views.held_back(self._keeper, x, latest)
         warnings.warn(
             f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {held}",
             SafeActionWarning,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent import monitoring
+from gedppl.agent.alarms import refuses, stops
 from gedppl.agent.memory import Memory, doubted
 from gedppl.certificate import Certificate, Explanation, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError, SettingError
@@ -174,7 +174,7 @@ def why_refused(memory: Memory) -> str | None:
     if memory.guard != "fallback":
         return None
     said = {alarm.name: alarm.sentence for alarm in memory.alarms}
-    names = [name for name in memory.active if monitoring.refuses(name)]
+    names = [name for name in memory.active if refuses(name)]
     if not names:
         return None
     calls = " and ".join(f"acknowledge({name!r})" for name in names)
@@ -232,10 +232,7 @@ def why_stopped(memory: Memory) -> str | None:
     if memory.guard != "fallback" or memory.state is None:
         return None
     said = {alarm.name: alarm.sentence for alarm in memory.alarms}
-    return (
-        " ".join(said[name] for name in memory.active if monitoring.stops(name, memory.problem))
-        or None
-    )
+    return " ".join(said[name] for name in memory.active if stops(name, memory.problem)) or None
 
 
 def _safe_policy(

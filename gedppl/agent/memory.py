@@ -74,6 +74,11 @@ class Memory:
     active: tuple[str, ...] = ()  # names of those not acknowledged
 
     @property
+    def width(self) -> int | None:
+        """Columns of a context, once one was seen."""
+        return None if self.origin is None else len(self.origin)
+
+    @property
     def available(self) -> np.ndarray:
         """(K,) actions on offer."""
         return (

@@ -27,14 +27,8 @@ from gedppl.counterfactual.inverse_counts import (
     expected_inverse_count,
     quadrature,
 )
-from gedppl.selection import (
-    SLACK,
-    Polytope,
-    best_vertex,
-    pulled_back,
-    scaled_excess,
-    tie_tolerance,
-)
+from gedppl.selection import SLACK, Polytope, best_vertex, pulled_back, scaled_excess
+from gedppl.selection.solvers import tie_tolerance
 
 # rounds between clean-ups of products too small to matter (0.01^64 is far from underflow)
 FLUSH_EVERY = 64

@@ -16,7 +16,8 @@ from gedppl.ged_ucb.settings import State
 from gedppl.learning.learner import Bounds, Trail
 from gedppl.learning.seen_class import served
 from gedppl.learning.value_ranges import is_mean
-from gedppl.problem import ROUNDING, UTILITY, Constraint, KnownCost, Problem
+from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
+from gedppl.problem.checks import ROUNDING
 from gedppl.problem.names import Names
 from gedppl.selection import drawable
 

@@ -34,8 +34,9 @@ import numpy as np
 
 from gedppl.errors import SettingError
 from gedppl.learning.learner import Bounds, Guess, Trail, have_cdfs, mixed_cdf, mixed_log_density
-from gedppl.learning.program_sets import Start, next_starts, row_divergence, thresholds
+from gedppl.learning.program_sets import Start, next_starts, thresholds
 from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
+from gedppl.learning.rule_view import row_divergence
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
 from gedppl.numerics.arrays import check_delta, evolved
 from gedppl.rows import Rows

@@ -12,7 +12,7 @@ Axis letters: n contexts, K actions, B snapshots, G groups, D flat parameters, q
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ from gedppl.errors import FamilyError, NotFiniteError, ShapeError
 from gedppl.learning import ellipsoids
 from gedppl.learning.ellipsoids import (
     Ellipsoid,
-    NormBall,
     Quadratics,
     Seen,
     apart,
@@ -35,7 +34,6 @@ from gedppl.learning.ellipsoids import (
 from gedppl.learning.learner import Bounds, Group, Guess, Trail, named, one_group
 from gedppl.learning.linear_parts import (
     BET,
-    SPACING,
     FeatureMemo,
     LinearSnapshot,
     RegionMemo,
@@ -45,11 +43,15 @@ from gedppl.learning.linear_parts import (
     free_space,
     guessed_covariance,
     inverse,
+    largest_drop,
     largest_gain,
+    next_due,
     norm_ball,
     solve,
     stage_weights,
+    until_due,
 )
+from gedppl.learning.linear_set import drawn_members, in_set, trail_of, witness
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
 from gedppl.learning.value_ranges import (
     SEARCHED,
@@ -73,8 +75,6 @@ EMPTY = (
 )
 LIVE = ("features_at", "predictor", "region_of")  # come from the problem, or are memos
 LOG_2PI = math.log(2 * math.pi)
-ROUNDING = 1e-9  # share of the numbers compared
-FLUSH = 1e-14  # share of the terms of a sum, below which it is their rounding
 # share of the prior's precision in predictions for monitors: a prior far off is not a wrong model
 WIDER_PRIOR = 1e-4
 
@@ -239,32 +239,9 @@ class LinearGaussianLearner:
         free = white @ self.space.basis if self.space.known else white
         mine = np.array([group.rows(a) for group in self.groups])  # (G, m)
         learner = self
-        for part in self._until_due(mine):
+        for part in until_due(self.groups, self.counts, self.due, mine):
             learner = learner._added(mine[:, part], free[part], residual[part], scale[part])
         return learner
-
-    def _until_due(self, mine: np.ndarray) -> Iterator[slice]:
-        """A batch in parts, each up to the row after which processes begin: they may look at
-        earlier rows of it, not at later.
-        """
-        done, counts, due = 0, self.counts, self.due
-        if mine.shape[1] == 1:
-            yield slice(1)
-            return
-        running = counts[:, None] + np.cumsum(mine, axis=1)
-        while done < mine.shape[1]:
-            reached = np.any(running[:, done:] >= due[:, None], axis=0)
-            stop = done + int(np.argmax(reached)) + 1 if reached.any() else mine.shape[1]
-            yield slice(done, stop)
-            due = np.where(
-                running[:, stop - 1] >= due, self._next_due(due, running[:, stop - 1]), due
-            )
-            done = stop
-
-    def _next_due(self, due: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """(G,) the rows after which a stage follows the one that begins at `counts`."""
-        second = np.array([max(16, 4 * g.size) for g in self.groups])
-        return np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
 
     def _added(
         self, mine: np.ndarray, free: np.ndarray, residual: np.ndarray, scale: np.ndarray
@@ -303,7 +280,9 @@ class LinearGaussianLearner:
                     g, self.information[g], self.moment[g], self._mixing(g, stage), weights
                 )
             stages[g] = stage + 1
-        due = np.where(self.counts >= self.due, self._next_due(self.due, self.counts), self.due)
+        due = np.where(
+            self.counts >= self.due, next_due(self.groups, self.due, self.counts), self.due
+        )
         return evolved(self, starts=starts, stages=stages, due=due)
 
     def _mixing(self, g: int, stage: int) -> np.ndarray:
@@ -341,23 +320,16 @@ class LinearGaussianLearner:
         eta = solve(flat * prior + self.information[0], self.moment[0])
         theta = space.origin + space.basis @ eta
         found, empty = self._enclosed()
-        kappa = math.inf if empty or not found else self._drop(found[0], eta)
+        kappa = (
+            math.inf
+            if empty or not found or not self.n
+            else largest_drop(found[0], eta, self.information[0])
+        )
         past = self.snapshots if self.keep_past else ()
         snapshots = (*past, LinearSnapshot(self.n, theta, found, empty))
         return evolved(
             self, snapshots=snapshots, kappa=kappa, status=self._said(found, empty, flat)
         )
-
-    def _drop(self, e: Ellipsoid, eta: np.ndarray) -> float:
-        """How far below the fit's the log-likelihood of a point of the ellipsoid may lie; inf
-        where it is open.
-        """
-        if len(e.unseen) or not self.n:
-            return math.inf
-        part = self.information[0][np.ix_(e.columns, e.columns)]
-        apart = e.middle - eta[e.columns]
-        axes = np.linalg.eigvalsh(e.factor @ part @ e.factor.T).max(initial=0.0)
-        return 0.5 * (math.sqrt(max(apart @ part @ apart, 0.0)) + math.sqrt(max(axes, 0.0))) ** 2
 
     def _said(self, found: tuple[Ellipsoid, ...], empty: bool, flat: float) -> str:
         if empty:
@@ -382,16 +354,16 @@ class LinearGaussianLearner:
             if not self.counts[g] and (g or self.space.ball is None):
                 continue
             seen = seen_directions(self.information[g])
-            processes, share = self._processes(g, seen)
+            processes, share = self.processes(g, seen)
             # the first processes have not begun, or nothing was seen: only a declared ball holds
             if not len(share):
                 if self.space.ball is not None and not g:
                     found.append(
-                        ellipsoids.of_ball(self._ball_around(np.zeros(len(self.moment[0]))))
+                        ellipsoids.of_ball(self.space.ball_around(np.zeros(len(self.moment[0]))))
                     )
                 continue
             ball = (
-                self._ball_around(embedded(seen, self.moment[g]))
+                self.space.ball_around(embedded(seen, self.moment[g]))
                 if self.space.ball is not None
                 else None
             )
@@ -408,7 +380,7 @@ class LinearGaussianLearner:
             empty |= none_left
         return tuple(found), empty
 
-    def _processes(self, g: int, seen: Seen) -> tuple[Quadratics, np.ndarray]:
+    def processes(self, g: int, seen: Seen) -> tuple[Quadratics, np.ndarray]:
         """log M_k of a group around its least squares estimate, and their weights."""
         begun = self.starts.of(g)
         processes = ellipsoids.log_processes(
@@ -418,15 +390,6 @@ class LinearGaussianLearner:
             return processes, begun.weight
         bet = ellipsoids.log_bet(seen, self.moment[g], self.space.covariance)
         return ellipsoids.together(bet, processes), np.append(BET, (1 - BET) * begun.weight)
-
-    def _ball_around(self, eta: np.ndarray) -> NormBall:
-        """The declared ball as a quadratic in u: (theta' G theta - 1) / 2 at theta = origin +
-        basis (eta + u).
-        """
-        G, basis = self.space.ball, self.space.basis
-        assert G is not None
-        theta = self.space.origin + basis @ eta
-        return NormBall(basis.T @ G @ basis, -(basis.T @ G @ theta), 0.5 * (theta @ G @ theta - 1))
 
     @property
     def theta(self) -> np.ndarray:
@@ -452,53 +415,13 @@ class LinearGaussianLearner:
         """Whether theta (D,) or (M, D) is in the set of all rows absorbed (before its
         ellipsoids, and without intersection).
         """
-        theta = np.asarray(theta, float)
-        rows = np.atleast_2d(theta)
-        apart = rows - self.space.origin
-        eta = apart @ self.space.basis
-        size = np.abs(rows).max(axis=1) + np.abs(self.space.origin).max()
-        inside = np.abs(apart - eta @ self.space.basis.T).max(axis=1) <= ROUNDING * size
-        if self.space.ball is not None:
-            inside &= np.einsum("mi,ij,mj->m", rows, self.space.ball, rows) <= 1 + ROUNDING
-        for g, group in enumerate(self.groups):
-            if not self.counts[g]:
-                continue
-            seen = seen_directions(self.information[g])
-            processes, share = self._processes(g, seen)
-            if len(share):
-                z = eta[:, seen.columns] @ seen.down.T - seen.lift.T @ self.moment[g][seen.columns]
-                logs = processes(z) + np.log(share)
-                inside &= np.logaddexp.reduce(logs, axis=1) <= math.log(
-                    1 / (self.delta * group.share)
-                )
-        return inside if theta.ndim == 2 else inside[0]
+        return in_set(self, theta)
 
     def draw_members(self, n: int, seed: int) -> np.ndarray:
         """Up to n members of the set (M, D), for display: an inner picture, never a bound.
         Unseen directions follow the prior.
         """
-        rng, q = np.random.default_rng(seed), len(self.moment[0])
-        spread = (
-            np.linalg.cholesky(self.space.covariance) if self.space.proper else np.zeros((q, q))
-        )
-        own = self.snapshots[-1].ellipsoids
-        kept: list[np.ndarray] = []
-        for turn in range(20):
-            eta = rng.normal(size=(2 * n, q)) @ spread.T
-            for e in reversed(own):  # those of all rows last
-                if len(e.factor):
-                    v = rng.normal(size=(2 * n, len(e.factor)))
-                    v *= (
-                        rng.random(2 * n) ** (1 / len(e.factor))
-                        * 0.9**turn
-                        / np.linalg.norm(v, axis=1)
-                    )[:, None]
-                    eta[:, e.columns] = e.middle + v @ e.factor
-            theta = self.space.origin + eta @ self.space.basis.T
-            kept.append(theta[self.contains(theta)])
-            if sum(map(len, kept)) >= n:
-                break
-        return np.concatenate(kept)[:n]
+        return drawn_members(self, n, seed)
 
     def predict(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred
@@ -576,9 +499,9 @@ class LinearGaussianLearner:
         """Ends (m,) of phi'theta + offset, which ellipsoid sets the one on this side, and
         whether no parameter is left.
         """
-        free, base = self._projected(phi, offset)
-        low, high, tightest = ends(*self.region_of.stacked(self._in_force()).reach(free), side)
-        empty = any(s.empty for s in self._in_force()) or apart(low, high)
+        free, base = self.space.projected(phi, offset)
+        low, high, tightest = ends(*self.region_of.stacked(self.in_force()).reach(free), side)
+        empty = any(s.empty for s in self.in_force()) or apart(low, high)
         if empty:
             low[:], high[:] = -np.inf, np.inf
         known = ~free.any(axis=1)  # nothing unknown is left in it
@@ -586,7 +509,7 @@ class LinearGaussianLearner:
         # ends may cross by rounding
         return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty
 
-    def _in_force(self) -> tuple[LinearSnapshot, ...]:
+    def in_force(self) -> tuple[LinearSnapshot, ...]:
         """The newest snapshot, or with `intersect` all."""
         return self.snapshots if self.intersect else self.snapshots[-1:]
 
@@ -610,65 +533,17 @@ class LinearGaussianLearner:
             guaranteed=not (empty or searched),
             rule=self.rule,
             note=EMPTY if empty else SEARCHED if searched else "",
-            find_witness=lambda: self._witness(phi, tightest, side).reshape(*shape, -1),
+            find_witness=lambda: witness(self, phi, tightest, side).reshape(*shape, -1),
             empty=empty,
             free_lower=free_lower.reshape(shape),
             free_upper=free_upper.reshape(shape),
         )
 
-    def _projected(self, phi: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Features (m, q) of eta, and what is added to them (m,)."""
-        base = offset + phi @ self.space.origin
-        if not self.space.known:
-            return phi, base
-        basis = self.space.basis
-        free = phi @ basis
-        # what is known leaves rounding
-        return np.where(np.abs(free) <= FLUSH * (np.abs(phi) @ np.abs(basis)), 0.0, free), base
-
-    def _witness(self, phi: np.ndarray, tightest: np.ndarray, side: float) -> np.ndarray:
-        """(m, D) where the bound that counts is attained; the fit where nothing bounds it."""
-        space, own = self.space, [e for s in self._in_force() for e in s.ellipsoids]
-        near, free = (self.theta - space.origin) @ space.basis, phi @ space.basis
-        eta = np.tile(near, (len(phi), 1))
-        for e in np.unique(tightest[tightest >= 0]):
-            mine = tightest == e
-            eta[mine] = own[e].attained(free[mine], near, side)
-        return space.origin + eta @ space.basis.T
-
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
         """Estimate and bounds under every snapshot (with `intersect`, each intersected with
         those before it).
         """
-        x = np.asarray(x, float)
-        rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
-        free, base = self._projected(phi, offset)
-        low, high = np.full((2, len(self.snapshots), len(a)), np.inf)
-        low *= -1
-        region = self.region_of.stacked(self.snapshots)
-        middle, extent = region.reach(free)
-        for b, s in enumerate(self.snapshots):
-            own = slice(*region.first[b : b + 2])
-            low[b], high[b], _ = ends(middle[:, own], extent[:, own], 1.0)
-            if s.empty or apart(low[b], high[b]):
-                low[b], high[b] = -np.inf, np.inf
-        if self.intersect:
-            low, high = np.maximum.accumulate(low, axis=0), np.minimum.accumulate(high, axis=0)
-            broken = np.logical_or.accumulate(
-                np.array([s.empty for s in self.snapshots]) | (low > high).any(axis=1)
-            )
-            low[broken], high[broken] = -np.inf, np.inf
-        low, high = np.minimum(low, high) + base, np.maximum(low, high) + base
-        estimate = value_at(
-            functional, np.array([s.theta for s in self.snapshots]) @ phi.T + offset, scale, rows, a
-        )
-        shape = len(self.snapshots), len(x), n_actions
-        lower, upper = value_range(functional, low, high, scale, rows, a)
-
-        def shaped(values: np.ndarray) -> np.ndarray:
-            return functional.clip(values).reshape(shape).transpose(1, 0, 2)
-
-        return Trail(shaped(estimate), shaped(lower), shaped(upper))
+        return trail_of(self, functional, x, n_actions)
 
     @property
     def rule(self) -> str:

@@ -7,19 +7,20 @@ Axis letters: n contexts, K actions, D flat parameters, q free parameters, k e-p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
-from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, unit_diagonal
+from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, NormBall, unit_diagonal
 from gedppl.learning.storing import storable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from gedppl.learning.learner import Group
     from gedppl.programs.contract import LinearPredictor
 
 # weight of the prior-posterior ratio: any prior costs at most log(1 / 0.8), a right one narrows the
@@ -30,6 +31,7 @@ FIRST = ((4.0, 0.25), (64.0, 0.15))
 SECOND = ((1.0, 0.12), (4.0, 0.12), (16.0, 0.13), (64.0, 0.13))
 LATER = ((4.0, 0.05), (64.0, 0.05))  # times 6 / (pi k)^2 for the k-th of them
 SPACING = 64  # each later start after this many times the rows before the last one
+FLUSH = 1e-14  # share of the terms of a sum, below which it is their rounding
 FLOOR = 1e-12  # of a unit-diagonal precision, so that it can be inverted
 # log evidence by which a flatter prior must win before it takes the place of the declared one
 FLATTENED = 4.0
@@ -61,6 +63,25 @@ class Space:
     def proper(self) -> bool:
         """Whether every parameter has a prior."""
         return bool((np.diag(self.prior) > 0).all())
+
+    def ball_around(self, eta: np.ndarray) -> NormBall:
+        """The declared ball as a quadratic in u: (theta' G theta - 1) / 2 at theta = origin +
+        basis (eta + u).
+        """
+        G, basis = self.ball, self.basis
+        assert G is not None
+        theta = self.origin + basis @ eta
+        return NormBall(basis.T @ G @ basis, -(basis.T @ G @ theta), 0.5 * (theta @ G @ theta - 1))
+
+    def projected(self, phi: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Features (m, q) of eta, and what is added to them (m,)."""
+        base = offset + phi @ self.origin
+        if not self.known:
+            return phi, base
+        basis = self.basis
+        free = phi @ basis
+        # what is known leaves rounding
+        return np.where(np.abs(free) <= FLUSH * (np.abs(phi) @ np.abs(basis)), 0.0, free), base
 
 
 @storable
@@ -380,3 +401,45 @@ def _without(
     basis[others, len(touched) - rank + np.arange(len(others))] = 1.0
     free = basis.T @ (precision if np.any(precision) else np.eye(dim))
     return basis, fixed + basis @ solve(free @ basis, free @ (centre - fixed))
+
+
+# when e-processes begin, and how deep their sets are ----------------------------------------------
+
+
+def until_due(
+    groups: Sequence[Group], counts: np.ndarray, due: np.ndarray, mine: np.ndarray
+) -> Iterator[slice]:
+    """A batch in parts, each up to the row after which processes begin: they may look at
+    earlier rows of it, not at later.
+    """
+    done = 0
+    if mine.shape[1] == 1:
+        yield slice(1)
+        return
+    running = counts[:, None] + np.cumsum(mine, axis=1)
+    while done < mine.shape[1]:
+        reached = np.any(running[:, done:] >= due[:, None], axis=0)
+        stop = done + int(np.argmax(reached)) + 1 if reached.any() else mine.shape[1]
+        yield slice(done, stop)
+        due = np.where(
+            running[:, stop - 1] >= due, next_due(groups, due, running[:, stop - 1]), due
+        )
+        done = stop
+
+
+def next_due(groups: Sequence[Group], due: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(G,) the rows after which a stage follows the one that begins at `counts`."""
+    second = np.array([max(16, 4 * g.size) for g in groups])
+    return np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
+
+
+def largest_drop(e: Ellipsoid, eta: np.ndarray, information: np.ndarray) -> float:
+    """How far below the fit's the log-likelihood of a point of the ellipsoid may lie; inf
+    where it is open.
+    """
+    if len(e.unseen):
+        return math.inf
+    part = information[np.ix_(e.columns, e.columns)]
+    apart = e.middle - eta[e.columns]
+    axes = np.linalg.eigvalsh(e.factor @ part @ e.factor.T).max(initial=0.0)
+    return 0.5 * (math.sqrt(max(apart @ part @ apart, 0.0)) + math.sqrt(max(axes, 0.0))) ** 2

@@ -1,4 +1,4 @@
-"""Data -> Fit: maximum likelihood, least squares, score equations, enumeration, SVI.
+"""Data -> Fit: maximum likelihood, least squares, score equations.
 
 An oracle is a callable ``oracle(cls, rows, weights=None, start=None, prior="weak") -> Fit``. It
 never raises for what the data do to it (separable, collinear, NaN, not converged): it returns a
@@ -19,6 +19,7 @@ import numpy as np
 
 from gedppl.errors import SettingError
 from gedppl.families.one_predictor import FAMILIES, Terms
+from gedppl.learning.boundary import climb_boundary, lbfgs
 from gedppl.learning.fits import (
     RANK_TOLERANCE,
     Fit,
@@ -26,11 +27,8 @@ from gedppl.learning.fits import (
     WorkingPrior,
     assess,
     believe,
-    check_weights,
-    climb_boundary,
     decrement,
     keep_good,
-    lbfgs,
     newton,
     symmetric,
     units,
@@ -221,98 +219,12 @@ def _pinv_solve(precision: np.ndarray, grad: np.ndarray) -> np.ndarray:
     return vectors[:, seen] @ ((vectors[:, seen].T @ (grad / unit)) / values[seen]) / unit
 
 
-@dataclass(frozen=True)
-class RunningLeastSquares:
-    """Weighted least squares that takes in one row at a time, at O(D^2) a row.
-
-    Holds ``gram = sum_i w_i phi_i phi_i'``, ``moment = sum_i w_i phi_i y_i``, ``sumsq = sum_i w_i
-    y_i^2`` and, for a ridge > 0, the inverse and log-determinant of ``gram + ridge I`` by rank-one
-    updates (Sherman and Morrison), recomputed every 256 rows so that rounding cannot build up.
-    Immutable: `add` returns a new one.
-
-    >>> fit = RunningLeastSquares.empty(2).add([1.0, 0.0], 3.0).add([1.0, 0.0], 5.0)
-    >>> fit.theta().tolist(), fit.rank()
-    ([4.0, 0.0], 1)
-    """
-
-    gram: np.ndarray  # (D, D)
-    moment: np.ndarray  # (D,)
-    sumsq: float
-    n: int
-    ridge: float
-    inverse: np.ndarray | None  # (D, D) of gram + ridge I; None without a ridge
-    logdet: float  # of I + gram / ridge; nan without a ridge
-
-    REFRESH = 256
-
-    @classmethod
-    def empty(cls, dim: int, ridge: float = 0.0) -> RunningLeastSquares:
-        if not (np.isfinite(ridge) and ridge >= 0):
-            raise SettingError(f"ridge must be a number >= 0, got {ridge}")
-        inverse = np.eye(dim) / ridge if ridge > 0 else None
-        return cls(
-            np.zeros((dim, dim)),
-            np.zeros(dim),
-            0.0,
-            0,
-            float(ridge),
-            inverse,
-            0.0 if ridge > 0 else np.nan,
-        )
-
-    def add(self, phi: np.ndarray, y: float, weight: float = 1.0) -> RunningLeastSquares:
-        """One more row: phi (D,), outcome y, weight (e.g. 1 / sigma^2) >= 0."""
-        phi = np.asarray(phi, float)
-        if phi.shape != self.moment.shape:
-            raise SettingError(f"phi must have shape {self.moment.shape}, got {phi.shape}")
-        if not (np.isfinite(phi).all() and np.isfinite(y) and np.isfinite(weight) and weight >= 0):
-            raise SettingError(
-                f"a row must be finite and its weight >= 0, got phi {phi}, y {y}, weight {weight}"
-            )
-        gram = self.gram + weight * np.outer(phi, phi)
-        moment, sumsq, n = self.moment + (weight * y) * phi, self.sumsq + weight * y * y, self.n + 1
-        if self.inverse is None:
-            return RunningLeastSquares(gram, moment, sumsq, n, self.ridge, None, np.nan)
-        if n % self.REFRESH == 0:
-            full = gram + self.ridge * np.eye(len(phi))
-            inverse = symmetric(np.linalg.inv(full))
-            logdet = float(np.linalg.slogdet(full)[1] - len(phi) * np.log(self.ridge))
-        else:
-            towards = self.inverse @ phi
-            growth = 1.0 + weight * float(phi @ towards)
-            inverse = self.inverse - (weight / growth) * np.outer(towards, towards)
-            logdet = self.logdet + float(np.log(growth))
-        return RunningLeastSquares(gram, moment, sumsq, n, self.ridge, inverse, logdet)
-
-    def theta(self) -> np.ndarray:
-        """The ridge estimate (D,); without a ridge the least-squares estimate of smallest norm."""
-        return (
-            self.inverse @ self.moment
-            if self.inverse is not None
-            else _pinv_solve(self.gram, self.moment)
-        )
-
-    def rank(self) -> int:
-        """Directions seen so far."""
-        values = np.linalg.eigvalsh(self.gram)
-        return int(
-            np.sum(values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny))
-        )
-
-    def residual(self, theta: np.ndarray) -> float:
-        """sum_i w_i (y_i - phi_i' theta)^2."""
-        return float(max(self.sumsq - 2 * theta @ self.moment + theta @ self.gram @ theta, 0.0))
-
-
 __all__ = [
-    "FiniteFit",
     "Fit",
     "Oracle",
-    "RunningLeastSquares",
     "WorkingPrior",
     "auto",
     "believe",
-    "finite_enumeration",
     "fit_least_squares",
     "fit_score_equations",
     "keep_good",
@@ -490,65 +402,6 @@ def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:
 
 
 # a finite class -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FiniteFit:
-    """Which of M members explains the rows best. Exact: ``eps_opt`` is 0."""
-
-    index: int
-    log_likelihoods: np.ndarray  # (M,) weighted sums over the rows
-    log_likelihood: float
-    ok: bool
-    status: str
-    n: int
-    eps_opt: float = 0.0
-
-
-def finite_enumeration(
-    cls: Any, rows: Rows, *, weights: np.ndarray | None = None, start: FiniteFit | None = None
-) -> FiniteFit:
-    """The most likely of M members, by looking at all of them: argmax_m sum_i w_i log p_m(y_i |
-    x_i, a_i).
-
-    Parameters
-    ----------
-    cls
-        A finite class.
-    start
-        The fit of the first ``start.n`` of these rows (unweighted): only the rows after them are
-        evaluated.
-    """
-    weights = check_weights(weights, rows.n)
-    if start is not None and (weights is not None or start.n > rows.n):
-        raise SettingError(
-            "`start` must be the fit of the first rows, without weights; it has "
-            f"{start.n} of {rows.n} rows"
-        )
-    done = 0 if start is None else start.n
-    before = 0.0 if start is None else start.log_likelihoods
-    if rows.n > done or start is None:
-        table = np.asarray(
-            cls.log_likelihood(cls.every, rows.x[done:], rows.a[done:], rows.y[done:]), float
-        )
-        if weights is not None:  # not table @ weights: 0 * -inf would spoil a row that was left out
-            table = np.where(weights > 0, table * np.where(weights > 0, weights, 1.0), 0.0)
-        sums = before + table.sum(axis=1)
-    else:
-        sums = np.asarray(before, float)
-    n = rows.n if weights is None else int(np.count_nonzero(weights))
-    usable = np.isfinite(sums)
-    ranked = np.where(np.isnan(sums), -np.inf, sums)
-    index = int(np.argmax(ranked))
-    broken = int(np.isnan(sums).sum())
-    if not usable.any():
-        status = f"no member gives the {n} rows a positive density"
-    else:
-        status = f"member {index} of {len(sums)} by enumeration of {n} rows"
-        status += (
-            f"; {broken} members have a log-likelihood of NaN and are left out" if broken else ""
-        )
-    return FiniteFit(index, sums, float(ranked[index]), bool(usable.any()), status, n)
 
 
 # oracles, as the agent takes them -----------------------------------------------------------------

@@ -15,21 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from gedppl.density import Density
-from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_variation
-from gedppl.errors import NoClosedFormError
 from gedppl.learning.fits import RANK_TOLERANCE, decrement, symmetric, units
-from gedppl.learning.learner import Group
 from gedppl.learning.likelihoods import TOP, Data, PredictorData, climb
-from gedppl.learning.radius import LikelihoodRatio, Rule, View
+from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
-from gedppl.numerics.arrays import evolved
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.learning.learner import Particles
     from gedppl.learning.radius import LikelihoodRatio
-    from gedppl.programs.contract import DensityClass
     from gedppl.rows import Rows
 
 
@@ -517,75 +510,6 @@ def _outside_if_nan(slack: np.ndarray) -> np.ndarray:
 # what a rule may look at --------------------------------------------------------------------------
 
 
-def summed_divergence(
-    cls: DensityClass, rows: Rows, centre: np.ndarray, name: str
-) -> Callable[[np.ndarray], np.ndarray]:
-    """theta (M, D) -> sum_i D^2(centre, theta)_i (M,)."""
-
-    def total(theta: np.ndarray) -> np.ndarray:
-        p = cls.density_at(centre, rows.x, rows.a)
-        most = max(1, 200_000 // max(rows.n, 1))
-        parts = [
-            cls.density_at(theta[i : i + most], rows.x, rows.a) for i in range(0, len(theta), most)
-        ]
-        return np.concatenate([row_divergence(name, p, q).sum(axis=-1) for q in parts])
-
-    return total
-
-
-def row_divergence(name: str, p: Density, q: Density) -> np.ndarray:
-    """D^2 by row."""
-    if name == "total_variation2":
-        return total_variation(p, q).value ** 2
-    if name == "l2":
-        return l2_squared(p, q).value
-    squared = hellinger2(p, q).value
-    if name == "hellinger2":
-        return squared
-    try:  # H^2 rounds to 1 where the affinity is tiny
-        return -np.asarray(log_affinity(p, q))
-    except NoClosedFormError:
-        return -np.log1p(-np.minimum(squared, 1 - 1e-15))
-
-
-def view_of(
-    cls: DensityClass, data: Data, rows: Rows, centre: np.ndarray, delta: float, seed: int
-) -> View:
-    """What a radius rule may look at, for a parametric class."""
-    scale = None
-    if (
-        isinstance(data, PredictorData)
-        and cls.predictor is not None
-        and cls.predictor.family == "Normal"
-    ):
-        scale = float(np.max(data.fixed()["scale"]))
-    return View(
-        n=rows.n,
-        delta=delta,
-        dim=cls.dim,
-        information=data.information(centre),
-        scale=scale,
-        summed_divergence=lambda name, theta: summed_divergence(cls, rows, centre, name)(theta),
-        refits=(lambda n: bootstrap(data, centre, n, seed + 11))
-        if isinstance(data, PredictorData)
-        else None,
-    )
-
-
-def bootstrap(data: PredictorData, centre: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """Fits (n, D) to outcomes simulated from centre at the same rows."""
-    rng, table = np.random.default_rng(seed), data.table
-    assert table is not None
-    density = data.density(data.features @ centre + table.x[:, data.dim], data.fixed())
-    out = []
-    for y in density.sample(int(rng.integers(2**31)), n):
-        simulated = PredictorData(
-            data.predictor, data.dim, type(table).of(table.x, table.a, y), data.names
-        )
-        out.append(climb(simulated, centre))
-    return np.array(out)
-
-
 def concave_top(data: PredictorData, near: np.ndarray) -> float:
     """The top of a concave log-likelihood, and what a last Newton step would still promise; inf
     if the climb did not settle.
@@ -607,91 +531,3 @@ def concave_top(data: PredictorData, near: np.ndarray) -> float:
         (vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300))
     )
     return float(value + left) if left < 1e-3 else np.inf
-
-
-# ==================================================================================================
-# A group's own rows in the learner of a program: their likelihood, the evidence of their e-process,
-# and the sets it leaves.
-#
-#     R^g_t = sum over batches of the log joint predictive of the batch's rows that belong to the
-#     group C^g_t = {theta : l^g_{s:t}(theta) >= (R^g_t - R^g_s) - log(1/delta^g_s)}
-#
-# The predictive is the one of all rows, fixed before the batch: which rows belong to a group does
-# not depend on their outcomes, so each process is a martingale by itself and covers with its own
-# share of delta.
-#
-# Axis letters: M particles or parameter settings, m rows told together, D flat parameters.
-# ==================================================================================================
-
-OWN = ("group", "evidence", "starts", "fitted")
-
-
-@dataclass(frozen=True)
-class GroupRows:
-    """The rows of a group of actions. Immutable."""
-
-    group: Group
-    data: Data
-    evidence: float  # R^g_t
-    starts: tuple[Start, ...]
-    sets: tuple[Plausible, ...]
-    fitted: int  # rows behind the sets
-
-    @classmethod
-    def none(cls, group: Group, empty: Data) -> GroupRows:
-        return cls(group, empty, 0.0, (Start(0, 0, 0.0),), (), 0)
-
-    def absorb(
-        self,
-        x: np.ndarray,
-        a: np.ndarray,
-        y: np.ndarray,
-        values: np.ndarray,
-        before: Particles,
-        rule: LikelihoodRatio,
-    ) -> GroupRows:
-        """Take in those of m rows that belong; values (M, m), the log-likelihoods of the
-        particles from before the batch.
-        """
-        mine = self.group.rows(a)
-        if not mine.any():
-            return self
-        log_q, _ = before.predict(values[:, mine])
-        data = self.data.append(x[mine], a[mine], y[mine])
-        starts = next_starts(self.starts, data.n, self.evidence + log_q, rule)
-        return evolved(
-            self,
-            data=data,
-            starts=starts,
-            evidence=0.0 if log_q == -np.inf else self.evidence + log_q,
-        )
-
-    def refit(self, rule: LikelihoodRatio, delta: float, near: np.ndarray) -> GroupRows:
-        """The sets of all its rows; without new ones they stay."""
-        if self.data.n == self.fitted:
-            return self
-        sets = likelihood_sets(
-            self.data, self.starts, self.evidence, rule, delta * self.group.share, near
-        )
-        return evolved(self, sets=sets, fitted=self.data.n)
-
-    def contains(self, theta: np.ndarray, rule: LikelihoodRatio, delta: float) -> np.ndarray:
-        """Whether each theta (M, D) is in the set of every start."""
-        return within(self.data, self.starts, self.evidence, rule, delta * self.group.share, theta)
-
-    def stored(self, out: Writer) -> Tree:
-        """Without its data: its rows are among the learner's."""
-        return out.fields(self, OWN) | {"sets": [s.stored(out) for s in self.sets]}
-
-    @classmethod
-    def restored(cls, empty: Data, rows: Rows | None, read: Reader, tree: Tree) -> GroupRows:
-        """The group around its part of all rows."""
-        part = cls(data=empty, sets=(), **{name: read.node(tree[name]) for name in OWN})
-        mine = np.zeros(0, bool) if rows is None else part.group.rows(rows.a)
-        if rows is not None and mine.any():
-            part = evolved(
-                part, data=empty.cleared().append(rows.x[mine], rows.a[mine], rows.y[mine])
-            )
-        return evolved(
-            part, sets=tuple(Plausible.restored(part.data, read, s) for s in tree["sets"])
-        )

@@ -8,7 +8,7 @@ covers the truth at all times and for all starts s with probability 1 - delta, f
 holds the truth (Wasserman, Ramdas, Balakrishnan, "Universal inference"). The rows alone define the
 set; fits, working priors and particles only decide how narrow it is. Groups of actions with
 parameters of their own have such sets from their rows alone beside the one of all rows
-(`program_sets.GroupRows`), each with its share of delta.
+(`group_rows.GroupRows`), each with its share of delta.
 
 Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter settings.
 """
@@ -26,12 +26,12 @@ from gedppl.learning import learner as learners
 from gedppl.learning import program_bounds
 from gedppl.learning.draws import sample
 from gedppl.learning.fits import Fit, WorkingPrior, keep_good
+from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.learner import Bounds, Group, Guess, Trail, named, one_group
 from gedppl.learning.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
 from gedppl.learning.oracles import auto, has_score_equations
 from gedppl.learning.ordered import crossed
 from gedppl.learning.program_sets import (
-    GroupRows,
     Plausible,
     Start,
     ball,
@@ -40,11 +40,10 @@ from gedppl.learning.program_sets import (
     likelihood_sets,
     next_starts,
     plausible,
-    summed_divergence,
-    view_of,
     within,
 )
 from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
+from gedppl.learning.rule_view import summed_divergence, view_of
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.learning.units import ENOUGH, parameter_units
 from gedppl.numerics.arrays import check_delta, evolved

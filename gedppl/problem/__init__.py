@@ -17,15 +17,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import ActionRangeError, ProblemError, ShapeError
+from gedppl.problem.checks import (
+    check_flag,
+    check_functional,
+    check_limit,
+    check_room,
+    check_safe_value,
+)
 from gedppl.problem.names import Names, declared_actions, declared_columns, listed
 from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
+    from gedppl.programs.contract import DensityClass, MemberList
 
 NumberOrFunction = float | Callable[[np.ndarray], Any]
 UTILITY = "utility"
-ROUNDING = 1e-12  # share of the numbers compared: closer than this they are equal
 
 
 @dataclass(frozen=True)
@@ -41,11 +48,11 @@ class Utility:
         utility.
     """
 
-    model: Any
+    model: DensityClass | MemberList
     functional: Functional
 
     def __post_init__(self) -> None:
-        _check_functional(self.functional, "utility")
+        check_functional(self.functional, "utility")
         if not (math.isfinite(self.functional.low) and math.isfinite(self.functional.high)):
             raise ProblemError(
                 f"the utility's functional must have a finite range, got [{self.functional.low}, "
@@ -90,7 +97,7 @@ class Constraint:
         parameters, a prior or bounds alone; the regret theorems do not apply.
     """
 
-    model: Any
+    model: DensityClass | MemberList
     functional: Functional
     at_most: float
     safe_value: NumberOrFunction | None = None
@@ -100,9 +107,9 @@ class Constraint:
     every_draw: bool = False
 
     def __post_init__(self) -> None:
-        _check_functional(self.functional, f"constraint {self.name!r}")
-        _check_limit(self.at_most, self.name)
-        _check_flag(self.every_draw, self.name)
+        check_functional(self.functional, f"constraint {self.name!r}")
+        check_limit(self.at_most, self.name)
+        check_flag(self.every_draw, self.name)
         low, high = self.functional.low, self.functional.high
         if not low <= self.at_most <= high:
             raise ProblemError(
@@ -137,8 +144,8 @@ class KnownCost:
     every_draw: bool = False
 
     def __post_init__(self) -> None:
-        _check_limit(self.at_most, self.name)
-        _check_flag(self.every_draw, self.name)
+        check_limit(self.at_most, self.name)
+        check_flag(self.every_draw, self.name)
 
     @property
     def words(self) -> str:
@@ -216,7 +223,7 @@ class Problem(Shown):
     outcome_age: int = 1
     actions: Sequence[str] | None = None
     columns: Sequence[str] | Mapping[str, Any] | None = None
-    streams: dict[str, Any] = field(init=False, compare=False)
+    streams: dict[str, DensityClass | MemberList] = field(init=False, compare=False)
     names: Names = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -352,7 +359,7 @@ class Problem(Shown):
                     "or a function of x"
                 )
             if not callable(c.safe_value):
-                _check_room(float(_check_safe_value(np.asarray(c.safe_value, float), c)), c)
+                check_room(float(check_safe_value(np.asarray(c.safe_value, float), c)), c)
 
     @property
     def learned(self) -> tuple[tuple[int, Constraint], ...]:
@@ -361,9 +368,9 @@ class Problem(Shown):
         """
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, Constraint))
 
-    def _collect_streams(self) -> dict[str, Any]:
+    def _collect_streams(self) -> dict[str, DensityClass | MemberList]:
         """Outcome name -> model. Every model is fitted once for each outcome it explains."""
-        streams: dict[str, Any] = {UTILITY: self.utility.model}
+        streams: dict[str, DensityClass | MemberList] = {UTILITY: self.utility.model}
         names = [c.name for c in self.constraints]
         for name in names:
             if name == UTILITY or names.count(name) > 1:
@@ -444,7 +451,7 @@ class Problem(Shown):
                 if self.safe_action is not None:
                     out[:, j] = self.known_costs(j, x)[:, self.safe_action]
             else:
-                out[:, j] = _check_safe_value(
+                out[:, j] = check_safe_value(
                     evaluate(c.safe_value, x, f"safe_value of {c.name!r}"), c
                 )
         return out
@@ -555,66 +562,6 @@ def evaluate(value: NumberOrFunction | None, x: np.ndarray, what: str) -> np.nda
     if not np.isfinite(out).all():
         raise ProblemError(f"{what} must be finite, got {out[~np.isfinite(out)][0]}")
     return out
-
-
-def _check_functional(functional: Any, what: str) -> None:
-    if not (callable(functional) and hasattr(functional, "low") and hasattr(functional, "high")):
-        raise ProblemError(
-            f"the functional of the {what} must be one of mean(...), cvar(...), "
-            f"..., got {functional!r}"
-        )
-
-
-def _check_limit(at_most: Any, name: str) -> None:
-    try:
-        ok = math.isfinite(at_most)
-    except TypeError:
-        ok = False
-    if not ok:
-        raise ProblemError(
-            f"at_most of constraint {name!r} must be a finite number, got {at_most!r}"
-        )
-
-
-def _check_flag(every_draw: Any, name: str) -> None:
-    if not isinstance(every_draw, bool):
-        raise ProblemError(
-            f"every_draw of constraint {name!r} must be True (the limit holds for every action "
-            "that may be drawn) or False (for "
-            f"the policy's average), got {every_draw!r}"
-        )
-
-
-def _check_safe_value(value: np.ndarray, c: Constraint) -> np.ndarray:
-    low = c.functional.low
-    if not np.isfinite(value).all() or np.any(value < low):
-        raise ProblemError(
-            f"safe_value of constraint {c.name!r} must be finite and at least "
-            f"{low}, got {np.min(value)}"
-        )
-    if np.any(value > c.at_most):
-        raise ProblemError(
-            f"safe_value of constraint {c.name!r} must not exceed its limit at_most={c.at_most}, "
-            f"got {np.max(value)}: "
-            "an action above the limit is not safe"
-        )
-    return value
-
-
-def _check_room(safe_value: float, c: Constraint) -> None:
-    """With the limit at the safe value no other action can be mixed in, and an average is all
-    that this limit is on.
-    """
-    if (
-        c.at_most - safe_value <= ROUNDING * max(abs(c.at_most), abs(safe_value))
-        and not c.every_draw
-    ):
-        raise ProblemError(
-            f"safe_value of constraint {c.name!r} equals its limit at_most={c.at_most:g}, so that "
-            "no other action could ever be "
-            "mixed in: raise at_most, declare a smaller safe_value, or every_draw=True, which "
-            "certifies each action by itself"
-        )
 
 
 def _describe(thing: Any) -> str:

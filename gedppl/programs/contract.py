@@ -167,6 +167,16 @@ class MemberList(Model):
         """All parameters, (M,)."""
         return np.arange(self.size)
 
+    @property
+    def exactness(self) -> str:
+        """Which bounds will be exact and why."""
+        if self.sampled:
+            return f"exact over {self.size} draws, and no certificate: the truth is none of them."
+        return (
+            "exact: every bound is the largest or smallest value over those of the "
+            f"{self.size} members that remain plausible."
+        )
+
     def visit(
         self, finite: Callable[[MemberList], T], parametric: Callable[[DensityClass], T]
     ) -> T:

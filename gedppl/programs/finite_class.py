@@ -56,16 +56,6 @@ class FiniteClass(MemberList):
         if example is not None:
             self.trace(*example)
 
-    @property
-    def exactness(self) -> str:
-        """Which bounds will be exact and why."""
-        if self.sampled:
-            return f"exact over {self.size} draws, and no certificate: the truth is none of them."
-        return (
-            "exact: every bound is the largest or smallest value over those of the "
-            f"{self.size} members that remain plausible."
-        )
-
     def __repr__(self) -> str:
         kind = "draws" if self.sampled else "members"
         return (

@@ -41,7 +41,14 @@ from gedppl.programs.contract import (
 from gedppl.programs.exactness import exactness
 from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.seen import Refusal, Seen
-from gedppl.programs.tracing import Site, check_initial, find_program, parse_bounds
+from gedppl.programs.tracing import (
+    Site,
+    check_initial,
+    find_program,
+    flattened,
+    named_leaves,
+    parse_bounds,
+)
 from gedppl.rows import Rows
 from gedppl.showing import as_html
 
@@ -129,7 +136,7 @@ class ProgramClass:
         initial = program.default_initial()
         if self._init:
             values = {name: value[0] for name, value in program.constrain(initial[None]).items()}
-            initial = self._flatten(program, values | self._named_leaves(program, self._init))
+            initial = flattened(program, values | named_leaves(program, self._init))
         check_initial(program, initial)
         self._program, self._initial = program, initial
 
@@ -273,54 +280,7 @@ class ProgramClass:
         """The flat unconstrained vector of named constrained values: (D,), or (M, D) if each has
         a leading axis M.
         """
-        return self._flatten(self.program, self._named_leaves(self.program, params))
-
-    @staticmethod
-    def _named_leaves(program: Any, params: Params) -> dict[str, Any]:
-        named = program.named_leaves(params)
-        known = [site.name for site in program.sites]
-        unknown = sorted(set(named) - set(known))
-        if unknown:
-            raise ParameterError(
-                f"the model has no parameter {unknown[0]!r}; its parameters are {known}"
-            )
-        return named
-
-    @staticmethod
-    def _flatten(program: Any, values: Mapping[str, Any]) -> np.ndarray:
-        arrays, leading = {}, set()
-        for site in program.sites:
-            if site.name not in values:
-                raise ParameterError(
-                    f"parameter {site.name!r} is missing; the model needs "
-                    f"{[s.name for s in program.sites]}"
-                )
-            array = np.asarray(values[site.name], float)
-            extra = array.ndim - len(site.shape)
-            if extra not in (0, 1) or array.shape[extra:] != site.shape:
-                raise ParameterError(
-                    f"parameter {site.name!r} has shape {array.shape}, but the model gives it "
-                    f"shape {site.shape} "
-                    f"(or (M, *{site.shape}) for M settings at once)"
-                )
-            if not np.isfinite(array).all():
-                raise ParameterError(f"parameter {site.name!r} must be finite, got {array}")
-            leading.add(array.shape[:extra])
-            arrays[site.name] = array if extra else array[None]
-        if len(leading) > 1:
-            raise ParameterError(
-                "either every parameter has a leading axis M or none has, with "
-                f"one M; got {sorted(leading)}"
-            )
-        theta = program.unconstrain(arrays)
-        for site in program.sites:
-            if not np.isfinite(theta[:, site.start : site.stop]).all():
-                raise ParameterError(
-                    f"parameter {site.name!r} = {np.asarray(values[site.name])} lies outside its "
-                    "constraint "
-                    f"{program.constraint_of(site.name)}, or on its edge: move it inside"
-                )
-        return theta if any(leading) else theta[0]
+        return flattened(self.program, named_leaves(self.program, params))
 
     def unflatten(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Named constrained values of a flat vector (D,), or with a leading axis those of each

@@ -186,3 +186,50 @@ def check_initial(program: Any, initial: np.ndarray) -> None:
             "rows): compute such numbers "
             "once, outside the model, and use them as constants"
         )
+
+
+def named_leaves(program: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    named = program.named_leaves(params)
+    known = [site.name for site in program.sites]
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        raise ParameterError(
+            f"the model has no parameter {unknown[0]!r}; its parameters are {known}"
+        )
+    return named
+
+
+def flattened(program: Any, values: Mapping[str, Any]) -> np.ndarray:
+    arrays, leading = {}, set()
+    for site in program.sites:
+        if site.name not in values:
+            raise ParameterError(
+                f"parameter {site.name!r} is missing; the model needs "
+                f"{[s.name for s in program.sites]}"
+            )
+        array = np.asarray(values[site.name], float)
+        extra = array.ndim - len(site.shape)
+        if extra not in (0, 1) or array.shape[extra:] != site.shape:
+            raise ParameterError(
+                f"parameter {site.name!r} has shape {array.shape}, but the model gives it "
+                f"shape {site.shape} "
+                f"(or (M, *{site.shape}) for M settings at once)"
+            )
+        if not np.isfinite(array).all():
+            raise ParameterError(f"parameter {site.name!r} must be finite, got {array}")
+        leading.add(array.shape[:extra])
+        arrays[site.name] = array if extra else array[None]
+    if len(leading) > 1:
+        raise ParameterError(
+            "either every parameter has a leading axis M or none has, with "
+            f"one M; got {sorted(leading)}"
+        )
+    theta = program.unconstrain(arrays)
+    for site in program.sites:
+        if not np.isfinite(theta[:, site.start : site.stop]).all():
+            raise ParameterError(
+                f"parameter {site.name!r} = {np.asarray(values[site.name])} lies outside its "
+                "constraint "
+                f"{program.constraint_of(site.name)}, or on its edge: move it inside"
+            )
+    return theta if any(leading) else theta[0]

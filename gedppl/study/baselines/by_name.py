@@ -128,7 +128,7 @@ def _linear_settings(
     )
     settings = {
         "n_actions": K,
-        "dim": gain.dim,
+        "dim": reward.features(x[None], np.zeros(1, np.int64)).shape[1],
         "tau": limit.at_most,
         "safe_action": safe,
         "safe_utility": float(problem.safe_utilities(x[None])[0]),

@@ -10,6 +10,7 @@ import csv
 import html
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,16 +55,21 @@ class Trial:
         return np.cumsum(self.best - self.utility)
 
     @property
-    def gain(self) -> float:
-        """Share of what the constrained oracle gains over always playing safe; NaN where there
-        is nothing to gain.
+    def gained(self) -> float:
+        """What the policies were worth beyond always playing safe, over the whole trial."""
+        return 0.0 if self.safe_utility is None else float((self.utility - self.safe_utility).sum())
+
+    @property
+    def possible(self) -> float:
+        """What the constrained oracle is worth beyond always playing safe; 0 without a safe
+        action.
         """
-        if self.safe_utility is None:
-            return math.nan
-        possible = float((self.best - self.safe_utility).sum())
-        return (
-            float((self.utility - self.safe_utility).sum()) / possible if possible > 0 else math.nan
-        )
+        return 0.0 if self.safe_utility is None else float((self.best - self.safe_utility).sum())
+
+    @property
+    def gain(self) -> float:
+        """`gained` as a share of `possible`; NaN where there is nothing to gain."""
+        return share_of_gain([self])
 
     def rounds_until_half_leave(self, window: int) -> float:
         """The first round at which half of the last `window` rounds played other than the safe
@@ -153,7 +159,7 @@ class Plan(Shown):
             else math.nan,
             "utility": float(np.mean([t.utility.mean() for t in trials])),
             "oracle utility": float(np.mean([t.best.mean() for t in trials])),
-            "share of the oracle's gain": _mean([t.gain for t in trials]),
+            "share of the oracle's gain": share_of_gain(trials),
             "safe share": float(np.mean([t.safe.mean() for t in trials])),
             "rounds until half leave": float(
                 np.median([t.rounds_until_half_leave(self.window) for t in trials])
@@ -296,6 +302,16 @@ def _text(name: str, value: Any) -> str:
         shares = ("share", "reached", "stopped", "infeasible trials", "alarmed")
         return f"{value:.0%}" if any(word in name for word in shares) else f"{value:.4g}"
     return str(value)
+
+
+def share_of_gain(trials: Sequence[Trial]) -> float:
+    """What all trials gained over always playing safe, as a share of what their oracles gain.
+
+    A ratio of sums: a truth under which there is next to nothing to gain has a share of its own
+    that says nothing, and a mean of shares would follow it.
+    """
+    possible = sum(t.possible for t in trials)
+    return sum(t.gained for t in trials) / possible if possible > 0 else math.nan
 
 
 def _mean(values: list[float]) -> float:

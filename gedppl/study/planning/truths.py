@@ -196,7 +196,8 @@ def _safe_equations(
     """
     safe = np.full(len(contexts), problem.safe_action)
     j = problem.constraint_names.index(c.name)
-    offset = np.asarray(c.model.predictor.offset(contexts, safe), float)
-    return np.asarray(c.model.predictor.features(contexts, safe), float), problem.safe_values(
-        contexts
-    )[:, j] - offset
+    predictor = c.model.predictor
+    assert predictor is not None  # see `holds_parameters`
+    offset = np.asarray(predictor.offset(contexts, safe), float)
+    features = np.asarray(predictor.features(contexts, safe), float)
+    return features, problem.safe_values(contexts)[:, j] - offset

@@ -21,7 +21,7 @@ from gedppl.errors import SettingError, UnknownTruthError
 from gedppl.study.simulation.references import Reference, frontier, references
 
 if TYPE_CHECKING:
-    from gedppl.learning import Shrinkage
+    from gedppl.learning.shrinking import Shrinkage
     from gedppl.study.simulation.runs import Run
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers
