@@ -139,6 +139,12 @@ class FiniteLearner:
         if not len(a):
             return self
         table = np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float)
+        return self.absorb_table(x, a, y, table)
+
+    def absorb_table(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray, table: np.ndarray
+    ) -> FiniteLearner:
+        """The same with the log-likelihoods of all members, (M, m)."""
         added = table.sum(axis=1)
         totals = self.totals + np.where(np.isnan(added) | (added == np.inf), -np.inf, added)
         rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(

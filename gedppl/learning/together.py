@@ -32,23 +32,22 @@ RowsOfOne = tuple[np.ndarray, np.ndarray, np.ndarray]  # x (m, dx), a (m,), y (m
 class OneByOne:
     """Any learners, each asked by itself."""
 
-    only_sums = False  # whether rows are but added up, so that it does not matter when
-
     def __init__(self, learners: Sequence[Learner]) -> None:
         self.learners = tuple(learners)
 
-    def refitted(self, rows: Sequence[Sequence[RowsOfOne]]) -> OneByOne:
-        """Each with the rows that came in its run since the last time, and fitted anew."""
-        return type(self)(
-            [self._absorbed(one, own).refit() for one, own in zip(self.learners, rows)]
-        )
+    def refitted(self, rows: Sequence[RowsOfOne]) -> OneByOne:
+        """Each with the rows that came in its run since the last time, in their order, and fitted
+        anew.
+        """
+        return type(self)([one.refit() for one in self._absorbed(rows)])
 
-    def _absorbed(self, learner: Learner, rows: Sequence[RowsOfOne]) -> Learner:
-        # one after the other: a predictive is fixed before each, as it was when they came
-        parts = [tuple(map(np.concatenate, zip(*rows)))] if self.only_sums and rows else rows
-        for x, a, y in parts:
-            learner = learner.absorb(x, a, y)
-        return learner
+    def _absorbed(self, rows: Sequence[RowsOfOne]) -> list[Learner]:
+        found = list(self.learners)
+        for i, (x, a, y) in enumerate(rows):
+            # one after the other: a predictive is fixed before each, as it was when they came
+            for m in range(len(a)):
+                found[i] = found[i].absorb(x[m : m + 1], a[m : m + 1], y[m : m + 1])
+        return found
 
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
         found = [
@@ -78,7 +77,6 @@ class StackedEllipsoids(OneByOne):
     ones that know nothing.
     """
 
-    only_sums = True
     learners: tuple[LinearGaussianLearner, ...]
 
     def __init__(self, learners: Sequence[LinearGaussianLearner]) -> None:
@@ -104,6 +102,11 @@ class StackedEllipsoids(OneByOne):
         self.ruler[s, i, e.columns] = 1 / e.unit
         self.factor[s, i, : len(e.factor), e.columns] = e.factor.T
         self.open[s, i, : len(e.unseen), e.columns] = (e.unseen / e.unit).T
+
+    def _absorbed(self, rows: Sequence[RowsOfOne]) -> list[Learner]:
+        # rows are added up, and processes begin where they are due: it does not matter that they
+        # come together
+        return [one.absorb(*own) for one, own in zip(self.learners, rows)]
 
     def _range(self, phi: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ends (S K,) of phi'theta + offset, run by run: `LinearGaussianLearner._range`."""
@@ -154,13 +157,23 @@ class StackedMembers(OneByOne):
     run's own.
     """
 
-    only_sums = True
     learners: tuple[FiniteLearner, ...]
 
     def __init__(self, learners: Sequence[FiniteLearner]) -> None:
         super().__init__(learners)
         self.kept = np.array([one.kept[-1] for one in self.learners])  # (S, M)
         self.best = np.array([one.best[-1] for one in self.learners])
+
+    def _absorbed(self, rows: Sequence[RowsOfOne]) -> list[Learner]:
+        x, a, y = (np.concatenate(part) for part in zip(*rows))
+        if not len(a):
+            return list(self.learners)
+        cls, cuts = self.learners[0].cls, np.cumsum([len(own[1]) for own in rows])[:-1]
+        tables = np.split(np.asarray(cls.log_likelihood(cls.every, x, a, y), float), cuts, axis=1)
+        return [
+            one.absorb_table(*own, table) if len(own[1]) else one
+            for one, own, table in zip(self.learners, rows, tables)
+        ]
 
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
         found = self.bounds(functional, x, n_actions)

@@ -22,9 +22,9 @@ from gedppl.agent.feedback import Entry, read_outcomes, rows_by_stream
 from gedppl.errors import DataError, SettingError, ShapeError
 from gedppl.ged_ucb.settings import Settings, settings
 from gedppl.learning.learner import Learner
-from gedppl.learning.together import OneByOne, RowsOfOne, together
+from gedppl.learning.together import OneByOne, together
 from gedppl.numerics.arrays import check_whole, evolved
-from gedppl.problem import UTILITY, Problem
+from gedppl.problem import Problem
 from gedppl.selection import drawable, select_policies
 from gedppl.study.simulation import Environment, truth_of, world_streams
 from gedppl.study.simulation.realised import realised_values
@@ -61,9 +61,9 @@ def simulate_many(
     Notes
     -----
     Linear-Gaussian models and finite classes are stacked into arrays; others are right but hardly
-    faster. Other modes than the default, other explorations than ``"sets"``, ``confidence=`` and
-    ``outcome_age`` are refused by name. An error in one run ends all, where an agent would fall
-    back to its safe action.
+    faster. Other modes than the default, other explorations than ``"sets"``, ``confidence=``,
+    ``reveals`` and ``outcome_age`` are refused by name. An error in one run ends all, where an
+    agent would fall back to its safe action.
 
     >>> import numpy as np, jax.numpy as jnp, numpyro, numpyro.distributions as dist, gedppl as ged
     >>> def arms(x, a, y=None):
@@ -125,20 +125,20 @@ def why_not_together(problem: Problem, chosen: Settings) -> str:
         f"mode={chosen.mode!r}": chosen.mode != "default",
         f"exploration={chosen.exploration!r}": chosen.exploration != "sets",
         "confidence=": chosen.confidence is not None,
+        "reveals=": problem.reveals is not None,
         f"outcome_age={problem.outcome_age}": problem.outcome_age > 1,
     }
     return ", ".join(what for what, applies in reasons.items() if applies)
 
 
 class _Fleet:
-    """What all runs know: one state whose learners answer for all of them, and rows that wait for
-    the next fit.
+    """What all runs know: one state whose learners answer for all of them, and outcomes that wait
+    for the next fit.
     """
 
     def __init__(self, state: ged_ucb.State, parts: dict[str, OneByOne], runs: int) -> None:
-        self.state, self._parts, self._runs = state, parts, runs
-        self._waiting: dict[str, list[list[RowsOfOne]]] = {}
-        self._forget()
+        self.state, self._parts = state, parts
+        self._waiting: list[list[Entry]] = [[] for _ in range(runs)]
 
     @classmethod
     def begun(cls, problem: Problem, chosen: Sequence[Settings], x: np.ndarray) -> _Fleet:
@@ -154,30 +154,32 @@ class _Fleet:
         """Take in the outcomes of round t; fit when due."""
         problem, played = self.state.problem, self.state.played.copy()
         for i, ((y, z), action) in enumerate(zip(told, actions)):
-            outcomes = read_outcomes(problem, x[i], action, y, z)
-            if not outcomes:
+            outcomes = read_outcomes(problem, x[i], action, y, z, judged=False)
+            if len(outcomes) < len(problem.streams):
                 raise DataError(
-                    f"round {t} of run {i} told no outcome at all, which shifts the fits of one "
-                    "run against the others; simulate such worlds one by one"
+                    f"round {t} of run {i} did not tell every outcome, but {list(outcomes)} only: "
+                    "runs of such a world are simulated one by one"
                 )
-            rows = rows_by_stream(problem, [Entry(t, x[i], action, outcomes, first=True)])
-            for name, row in rows.items():
-                self._waiting[name][i].append(row)
-            if UTILITY in rows:
-                np.add.at(played[i], rows[UTILITY][1], 1.0)
+            self._waiting[i].append(Entry(t, x[i], action, outcomes, first=True))
+            played[i, action] += problem.learn_safe or action != problem.safe_action
         state = evolved(self.state, t=t + 1, told=t + 1, played=played)
         if state.told >= state.refit_at:
-            self._parts = {
-                name: part.refitted(self._waiting[name]) for name, part in self._parts.items()
-            }
-            self._forget()
-            state = evolved(
-                _with(state, self._parts), refit_at=ged_ucb.next_refit(state.settings, state.told)
-            )
+            state = self._refitted(state)
         self.state = state
 
-    def _forget(self) -> None:
-        self._waiting = {name: [[] for _ in range(self._runs)] for name in self._parts}
+    def _refitted(self, state: ged_ucb.State) -> ged_ucb.State:
+        problem = state.problem
+        rows = [rows_by_stream(problem, entries) for entries in self._waiting]
+        self._waiting = [[] for _ in rows]
+        for name, part in self._parts.items():
+            some = [own[name] for own in rows if name in own]
+            if some:  # otherwise all played safe, and nothing is learned of that
+                problem.streams[name].check_outcomes(*(np.concatenate(p) for p in zip(*some)))
+                x, a, y = some[0]
+                none = (x[:0], a[:0], y[:0])
+                self._parts[name] = part.refitted([own.get(name, none) for own in rows])
+        due = ged_ucb.next_refit(state.settings, state.told)
+        return evolved(_with(state, self._parts), refit_at=due)
 
 
 def _with(state: ged_ucb.State, parts: dict[str, OneByOne]) -> ged_ucb.State:
