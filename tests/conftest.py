@@ -1,8 +1,19 @@
 """What every test starts from, and how tests are dealt out to several processes."""
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
+
+# Most of the suite's time is compilation: equal programs are compiled once, also by the next run.
+# Every process has a folder of its own, because one might read what another has half written.
+CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(CACHE / os.environ.get("PYTEST_XDIST_WORKER", "alone"))
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # A shell starts its background jobs with interrupts ignored, and processes inherit that: tests that
 # interrupt need them.

@@ -9,12 +9,19 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoDelta, AutoLaplaceApproximation, AutoNormal
 
 import gedppl as ged
 from gedppl import errors
 from gedppl.ged_ucb.settings import settings
+from gedppl.learning.draws import sample
+from gedppl.learning.posterior import posterior
+from gedppl.learning.variational import SVI
+from gedppl.rows import Rows
+from tests.optional_pyro import PPLS, module, needs_pyro, pd, pyro, torch
 from tests.plain_worlds import ArmsWorld
 from tests.program_doubles import Glm
+from tests.test_cells import problem as cells
 from tests.test_credible import LOGISTIC
 
 WORLD = ArmsWorld("Bernoulli", actions=2)
@@ -155,15 +162,127 @@ def test_a_guide_that_fits_is_taken() -> None:
     assert agent.ask([0.0]).certificate.constraints[0].kind == "credible"
 
 
-def test_a_guide_without_spread_has_no_draws() -> None:
+def point_guide(x, a, y=None):
+    numpyro.sample("b", dist.Delta(numpyro.param("at", jnp.zeros(2))).to_event(1))
+
+
+@pytest.mark.parametrize("guide", ["delta", AutoDelta, AutoLaplaceApproximation, point_guide])
+def test_a_guide_without_spread_has_no_draws(guide) -> None:
+    """Draws that are all alike have equal weights: nothing later would notice."""
     with pytest.raises(
         errors.SettingError, match="confidence of 'cost': source='svi' needs a guide with spread"
     ):
         ged.GEDUCB(
             LOGISTIC,
-            oracle={"cost": ged.svi("delta")},
+            oracle={"cost": ged.svi(guide)},
             confidence={"cost": ged.credible_set(source="svi")},
         )
+    ged.GEDUCB(LOGISTIC, oracle={"cost": ged.svi(guide)})  # as an oracle a point will do
+
+
+def test_draws_of_a_point_never_stand_for_a_posterior(monkeypatch) -> None:
+    """Also where nobody looked at the guide before: they are replaced, and it is said."""
+    model = LOGISTIC.constraints[0].model
+    x, a, y = np.zeros((12, 1)), np.arange(12) % 3, (np.arange(12) % 4 == 0).astype(float)
+    monkeypatch.setattr(SVI, "check_spread", lambda self, cls: None)
+    found = posterior(model, Rows.of(x, a, y), source="svi", oracle=ged.svi(point_guide, steps=20))
+    assert found.found.source == "smc"
+    assert np.ptp(found.draws["b"], axis=0).min() > 0.5
+
+
+def half_guide(x, a, y=None):
+    at = numpyro.param("at", jnp.zeros(2))
+    numpyro.sample("b", dist.LogNormal(at, 1.0).to_event(1))
+
+
+def narrow_guide(x, a, y=None):
+    at = numpyro.param("at", jnp.zeros(2))
+    numpyro.sample("b", dist.Uniform(at - 0.1, at + 0.1).to_event(1))
+
+
+def whole_numbers(x, a, y=None):
+    numpyro.sample("b", dist.Poisson(jnp.ones(2)).to_event(1))
+
+
+def pyro_half(x, a, y=None):
+    at = pyro.param("at", torch.zeros(2))
+    pyro.sample("b", pd.LogNormal(at, 1.0).to_event(1))
+
+
+def in_both(*cases):
+    return [
+        pytest.param(
+            ppl, guide, id=f"{ppl}-{guide.__name__}", marks=[needs_pyro] if ppl == "pyro" else []
+        )
+        for ppl, guide in cases
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ppl", "guide"),
+    in_both(
+        ("numpyro", half_guide),
+        ("numpyro", narrow_guide),
+        ("numpyro", whole_numbers),
+        ("pyro", pyro_half),
+    ),
+)
+def test_a_guide_must_reach_wherever_the_prior_does(ppl, guide) -> None:
+    """Weights bring nothing back that is never drawn, and their k-hat does not see it."""
+    with pytest.raises(errors.SettingError, match=r"at \['b'\] it cannot draw every value"):
+        ged.GEDUCB(cells(ppl), oracle={"cost": ged.svi(guide)})
+
+
+def broken_guide(x, a, y=None):
+    raise RuntimeError("no such table")
+
+
+def one_argument(x):
+    numpyro.sample("b", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+
+
+@pytest.mark.parametrize(
+    ("ppl", "guide"),
+    in_both(
+        ("numpyro", broken_guide),
+        ("numpyro", one_argument),
+        ("pyro", broken_guide),
+        ("pyro", own_guide),
+    ),
+)
+def test_a_guide_that_cannot_be_run_is_named(ppl, guide) -> None:
+    with pytest.raises(
+        errors.SettingError,
+        match=r"oracle of 'cost': the guide broke off .*called as guide\(x, a, y=None\)",
+    ):
+        ged.GEDUCB(cells(ppl), oracle={"cost": ged.svi(guide)})
+
+
+@pytest.mark.parametrize("ppl", PPLS)
+def test_a_class_that_is_no_guide_of_the_models_ppl_is_refused(ppl) -> None:
+    with pytest.raises(errors.SettingError, match=r"class of one of .*'s autoguides.*int"):
+        ged.GEDUCB(cells(ppl), oracle={"cost": ged.svi(int)})
+    foreign = AutoNormal if ppl == "pyro" else module("pyro.infer.autoguide").AutoNormal
+    with pytest.raises(errors.SettingError, match=r"class of one of .*'s autoguides.*AutoNormal"):
+        ged.GEDUCB(cells(ppl), oracle={"cost": ged.svi(foreign)})
+
+
+def with_auxiliary(x, a, y=None):
+    at = numpyro.param("at", jnp.zeros(2))
+    shift = numpyro.sample("shift", dist.Normal(0.0, 1.0), infer={"is_auxiliary": True})
+    numpyro.sample("b", dist.Normal(at + shift, 0.5).to_event(1))
+
+
+def test_the_density_of_draws_that_depend_on_others_is_not_known() -> None:
+    """What the guide sums up is a joint density: weighting by it would be wrong."""
+    model = LOGISTIC.constraints[0].model
+    x, a, y = np.zeros((12, 1)), np.arange(12) % 3, (np.arange(12) % 4 == 0).astype(float)
+    drawn = {
+        guide: sample(model, Rows.of(x, a, y), "svi", 100, 0, oracle=ged.svi(guide, steps=20))
+        for guide in (with_auxiliary, own_guide)
+    }
+    assert drawn[with_auxiliary].log_proposal is None
+    assert drawn[own_guide].log_proposal is not None
 
 
 def test_chains_need_a_program() -> None:

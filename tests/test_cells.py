@@ -60,10 +60,10 @@ RULES = {
     "self-normalised": lambda: ged.hellinger_ball(ged.radius.self_normalised(1.0, 2.0)),
     "paper": ged.paper_radius,
     "bootstrap": lambda: ged.parametric_bootstrap(20),
-    "sampled": lambda: ged.sampled_set(draws=100),
+    "sampled": lambda: ged.sampled_set(draws=200),
     **{
-        f"credible {s}": (lambda s=s: ged.credible_set(source=s, draws=100))
-        for s in ("laplace", "svi", "nuts", "prior")
+        f"credible {s}": (lambda s=s: ged.credible_set(source=s, draws=200))
+        for s in ("laplace", "svi", "nuts", "smc", "prior")
     },
 }
 REFUSED = {("ball", o): "needs a finite class" for o in ORACLES}

@@ -350,7 +350,7 @@ def test_svi_settings_are_checked(cls: Any) -> None:
         (lambda: svi(learning_rate=-1.0), "learning_rate must be a positive number"),
         (
             lambda: svi(AutoNormal(logistic))(cls, LOGISTIC_ROWS),
-            "an autoguide's class, not an instance",
+            r"class of one of NumPyro's autoguides \(not an instance",
         ),
     ):
         with pytest.raises(SettingError, match=message):

@@ -283,5 +283,5 @@ def test_a_module_registered_twice_is_refused() -> None:
 
 
 def test_an_autoguide_instance_is_refused(cls: Any) -> None:
-    with pytest.raises(SettingError, match="an autoguide's class, not an instance"):
+    with pytest.raises(SettingError, match=r"class of one of Pyro.s autoguides \(not an instance"):
         svi(AutoNormal(hetero))(cls, ROWS)

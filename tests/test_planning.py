@@ -16,6 +16,8 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import gedppl as ged
@@ -75,6 +77,28 @@ def test_prior_draws_differ_and_repeat_with_their_seed() -> None:
 
     assert values(3) == values(3)
     assert len({values(seed) for seed in range(12)}) > 3
+
+
+def test_a_truth_from_the_prior_is_as_safe_as_declared_where_one_can_be() -> None:
+    """Half of the draws put the safe action above .1, and are drawn again; with a safe value that
+    no draw agrees with, the first draw stands.
+    """
+
+    def harm(x, a, y=None):
+        base = numpyro.sample("base", dist.Uniform(0, 0.2))
+        numpyro.sample("z", dist.Bernoulli(base + 0.1 * a + 0 * x[:, 0]), obs=y)
+
+    cls, x = ged.density_class(harm), np.zeros((1, 1))
+
+    def bases(safe_value: float) -> np.ndarray:
+        limit = ged.Constraint(cls, ged.mean(0, 1), 0.5, safe_value=safe_value, name="harm")
+        problem = ged.Problem(2, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0)
+        worlds = [make_world(problem, Scenario(), x, seed) for seed in range(12)]
+        return np.array([float(cls.unflatten(w.truth["harm"])["base"]) for w in worlds])
+
+    agreeing, none = bases(0.1), bases(1e-9)
+    assert agreeing.max() <= 0.1
+    assert none.max() > 0.1  # nothing else keeps truths low
 
 
 def test_safe_action_costs_what_was_declared() -> None:

@@ -53,7 +53,7 @@ from gedppl.rows import Rows
 
 def stored(memory: Memory, ledger: Ledger) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Arrays and JSON from which `restored` makes the same memory and ledger."""
-    writer = _Writer(strict=True)
+    writer = SnapshotWriter(strict=True)
     return writer.arrays, writer.memory(memory, ledger)
 
 
@@ -61,7 +61,7 @@ def state_hash(memory: Memory, ledger: Ledger) -> str:
     """SHA-256 of everything that decides the next policy, and of the ledger: equal memories have
     equal hashes.
     """
-    writer = _Writer(strict=False)
+    writer = SnapshotWriter(strict=False)
     tree = writer.memory(memory, ledger)
     h = hashlib.sha256(json.dumps(tree, sort_keys=True).encode())
     for name, array in writer.arrays.items():
@@ -71,7 +71,7 @@ def state_hash(memory: Memory, ledger: Ledger) -> str:
     return h.hexdigest()
 
 
-class _Writer(Writer):
+class SnapshotWriter(Writer):
     def outcomes(self, told: Iterable[Outcomes]) -> list[Any]:
         """A list of outcomes by columns: [name, positions, values], one for each name and shape."""
         columns: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[np.ndarray]]] = {}

@@ -290,8 +290,8 @@ def confidence_set(
     charged for the parameters of others. How often actions occur in the rows cannot stand in for
     it, since that may depend on outcomes.
     """
-    x, a, y = _rows(x, a, y)
-    learner = _started(
+    x, a, y = as_rows(x, a, y)
+    learner = started(
         cls,
         x,
         a,
@@ -305,7 +305,7 @@ def confidence_set(
     return ConfidenceSet(cls, feed(learner, x, a, y, growth=growth))
 
 
-def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def as_rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, a, y = np.asarray(x, float), np.asarray(a), np.asarray(y, float)
     if x.ndim != 2 or a.shape != (len(x),) or y.shape[:1] != (len(x),):
         raise ShapeError(
@@ -319,7 +319,7 @@ def _rows(x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, a, y
 
 
-def _started(cls: Any, x: Any, a: Any, n_actions: int | None, **options: Any) -> Any:
+def started(cls: Any, x: Any, a: Any, n_actions: int | None, **options: Any) -> Any:
     rows, actions = np.asarray(x, float), np.asarray(a)
     cls.trace(rows[:1], actions[:1])
     if n_actions is None:

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     import xarray
 
@@ -66,28 +64,3 @@ def write_netcdf(data: Any, path: Path) -> None:
     """
     with quiet():
         data.to_netcdf(str(path), engine=ENGINE)
-
-
-def loo(log_likelihood: np.ndarray) -> tuple[float, float, float]:
-    """Leave-one-out estimate of the summed log score from log-likelihoods (S, n) at draws: value,
-    standard error, largest k-hat.
-
-    NaN where a draw excludes an outcome, or ArviZ finds no estimate.
-    """
-    if not np.isfinite(log_likelihood).all():
-        return np.nan, np.nan, np.nan
-    import xarray
-
-    module = arviz()
-    logs = xarray.Dataset({"y": (("chain", "draw", "row"), log_likelihood[None])})
-    # ArviZ asks the posterior for the number of draws only
-    posterior = xarray.Dataset(
-        {"draw_number": (("chain", "draw"), np.arange(len(log_likelihood))[None])}
-    )
-    with quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of a large k-hat, which is handed on instead
-        found = module.loo(
-            from_groups({"posterior": posterior, "log_likelihood": logs}), pointwise=True, reff=1.0
-        )
-    value = found.elpd_loo if major(module) < 1 else found.elpd
-    return float(value), float(found.se), float(np.max(np.asarray(found.pareto_k)))

@@ -30,6 +30,7 @@ from scipy.stats import binom
 from gedppl.errors import SettingError
 from gedppl.learning.draws import CHAINS, guide_of
 from gedppl.learning.learner import Bounds, DrawnValues
+from gedppl.learning.variational import SVI
 from gedppl.numerics.weighted import quantile_index
 from gedppl.programs.contract import MemberList
 
@@ -268,7 +269,10 @@ def check_source(cls: Any, source: str, what: str, oracle: Any = None) -> None:
             "source='laplace'"
         )
     if source == "svi":
-        guide_of(oracle).check(cls)
+        chosen = guide_of(oracle)
+        chosen.check(cls)
+        assert isinstance(chosen.solve, SVI)
+        chosen.solve.check_spread(cls)
 
 
 def _is_number(value: object) -> bool:

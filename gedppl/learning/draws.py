@@ -35,7 +35,7 @@ from gedppl.learning.moves import HALF, Moved, moved, systematic, tempered
 from gedppl.learning.oracles import auto
 from gedppl.learning.seen_class import SeenClass
 from gedppl.learning.storing import storable
-from gedppl.learning.variational import SVI, svi
+from gedppl.learning.variational import NO_SPREAD, SVI, svi
 from gedppl.numerics import pareto
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import Rows
@@ -50,11 +50,6 @@ LARGEST_KHAT = 0.7  # beyond, importance weights converge too slowly to be of us
 SMALLEST_SHARE = 0.1  # of the draws, that the weights must be worth
 PROBES = 16  # draws at which a posterior must be the Gaussian that it is taken for
 SAME = 1e-8  # share of the log posterior, by which it may differ there
-NO_SPREAD = (
-    "source='svi' needs a guide with spread over at least one `sample` site: give the parameters "
-    "priors and a guide such as "
-    "'normal', or use source='laplace'"
-)
 CHAINS = {"numpyro": 4, "pyro": 2}  # side by side in NumPyro, one after another in Pyro
 WARMUP = 300
 WORN = 0.5  # share of their effective size, under which weighted draws are moved
@@ -199,15 +194,7 @@ def sample(
         if rows is None or empty or source == "prior":
             return _prior(cls, int(draws), int(seed))
         if isinstance(cls, SeenClass) and source in OF_THE_PROGRAM:
-            found = sample(
-                cls.whole,
-                rows,
-                source,
-                draws,
-                seed,
-                None,
-                oracle if isinstance(oracle, SVI) else None,
-            )
+            found = sample(cls.whole, rows, source, draws, seed, oracle=oracle)
             return replace(found, theta=cls.seen_of(found.theta))
         # one of what the data see has other coordinates
         mine = fit if fit is not None and len(fit.theta) == cls.dim else None
@@ -339,11 +326,7 @@ def _laplace(
 
 def guide_of(oracle: Oracle | None) -> Oracle:
     """The SVI oracle whose guide is drawn from: the one given, or independent Normals."""
-    chosen = oracle if oracle is not None and isinstance(oracle.solve, SVI) else svi()
-    assert isinstance(chosen.solve, SVI)
-    if chosen.solve.settings.guide == "delta":
-        raise SettingError(NO_SPREAD)
-    return chosen
+    return oracle if oracle is not None and isinstance(oracle.solve, SVI) else svi()
 
 
 def _svi(
@@ -351,7 +334,7 @@ def _svi(
 ) -> ParameterDraws:
     chosen = guide_of(oracle)
     assert isinstance(chosen.solve, SVI)
-    if np.all(cls.prior_free):
+    if np.all(cls.prior_free) or chosen.solve.runner(cls).point:
         raise SettingError(NO_SPREAD)
     found = _fitted(cls, rows, fit if fit is not None and fit.guide is not None else None, chosen)
     if found.guide is None:
@@ -374,7 +357,8 @@ def _svi(
         "svi",
         status,
         found.ok,
-        log_proposal=None if said else kept[0],
+        # a point has no density, whatever it says of itself
+        log_proposal=None if said or np.any(np.ptp(theta, axis=0) == 0) else kept[0],
     )
 
 

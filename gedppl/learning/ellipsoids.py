@@ -57,7 +57,7 @@ ROUNDING = 1e-9  # share of the numbers compared
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenDirections:
     """The directions u = lift z that rows have information about, scaled so that the information
     is z'z.
     """
@@ -80,18 +80,18 @@ def unit_diagonal(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return columns, size, matrix / (size[:, None] * size)
 
 
-def seen_directions(information: np.ndarray) -> Seen:
+def seen_directions(information: np.ndarray) -> SeenDirections:
     """Of A (q, q)."""
     columns, unit, scaled = unit_diagonal(information)
     value, axes = np.linalg.eigh(scaled)
     known = value > RANK * value.max(initial=0.0)
     root, along = np.sqrt(value[known]), axes[:, known]
-    return Seen(
+    return SeenDirections(
         columns, unit, along / root / unit[:, None], (along * root).T * unit, axes[:, ~known].T
     )
 
 
-def part_of(seen: Seen, rows: np.ndarray) -> np.ndarray:
+def part_of(seen: SeenDirections, rows: np.ndarray) -> np.ndarray:
     """The columns (m, c) that some row has touched of rows (m, q)."""
     return rows if len(seen.columns) == rows.shape[1] else rows[:, seen.columns]
 
@@ -111,7 +111,7 @@ class Quadratics:
 
 
 def log_processes(
-    seen: Seen,
+    seen: SeenDirections,
     moment: np.ndarray,
     information_at: np.ndarray,
     moment_at: np.ndarray,
@@ -144,7 +144,7 @@ def log_processes(
     return Quadratics(lifted @ after, np.einsum("kij,kj->ki", lifted, score), level)
 
 
-def log_bet(seen: Seen, moment: np.ndarray, covariance: np.ndarray) -> Quadratics:
+def log_bet(seen: SeenDirections, moment: np.ndarray, covariance: np.ndarray) -> Quadratics:
     """log evidence / likelihood under the prior N(0, covariance), around the least squares
     estimate.
     """
@@ -192,7 +192,7 @@ class Ellipsoid:
         return theta
 
 
-def spread_at(seen: Seen, phi: np.ndarray) -> np.ndarray:
+def spread_at(seen: SeenDirections, phi: np.ndarray) -> np.ndarray:
     """(m,) root of phi' A^-1 phi for phi (m, q), A as in `seen_directions`; infinite where phi
     leaves what A speaks about.
     """
@@ -268,7 +268,7 @@ class NormBall:
 
 
 def enclose(
-    seen: Seen,
+    seen: SeenDirections,
     moment: np.ndarray,
     processes: Quadratics,
     share: np.ndarray,
@@ -308,7 +308,7 @@ def enclose(
 
 
 def _inside(
-    e: Ellipsoid, moment: np.ndarray, seen: Seen, ball: NormBall, own_columns: bool
+    e: Ellipsoid, moment: np.ndarray, seen: SeenDirections, ball: NormBall, own_columns: bool
 ) -> bool:
     """Whether the ellipsoid lies in the ball, so that the ball cuts nothing off."""
     if (len(e.columns) < len(moment) and not own_columns) or len(e.unseen):
@@ -324,7 +324,7 @@ def _inside(
 def of_ball(ball: NormBall) -> Ellipsoid:
     """The declared ball alone, around theta = 0."""
     none = np.zeros(0)
-    nothing = Seen(
+    nothing = SeenDirections(
         none.astype(np.int64), none, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0))
     )
     return _cut_ellipsoids(nothing, np.zeros((0, 0)), none, 0.0, none, ball, [1.0])[0][0]
@@ -400,7 +400,7 @@ def _solve(
 
 
 def _ellipsoid(
-    seen: Seen, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray
+    seen: SeenDirections, B: np.ndarray, h: np.ndarray, room: float, estimate: np.ndarray
 ) -> tuple[Ellipsoid, float]:
     middle, half, loose, square = _solve(B, h, room)
     unseen = np.vstack([seen.unseen, _unit_rows((loose @ seen.lift.T) * seen.unit)])
@@ -411,7 +411,7 @@ def _ellipsoid(
 
 
 def _cut_ellipsoids(
-    seen: Seen,
+    seen: SeenDirections,
     B: np.ndarray,
     h: np.ndarray,
     room: float,
@@ -451,7 +451,7 @@ def _unit_rows(rows: np.ndarray) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def embedded(seen: Seen, moment: np.ndarray) -> np.ndarray:
+def embedded(seen: SeenDirections, moment: np.ndarray) -> np.ndarray:
     """The least squares estimate (q,), 0 where nothing was seen."""
     out = np.zeros_like(moment)
     out[seen.columns] = seen.lift @ (seen.lift.T @ moment[seen.columns])

@@ -25,7 +25,7 @@ from gedppl.learning import ellipsoids
 from gedppl.learning.ellipsoids import (
     Ellipsoid,
     Quadratics,
-    Seen,
+    SeenDirections,
     apart,
     embedded,
     ends,
@@ -380,7 +380,7 @@ class LinearGaussianLearner:
             empty |= none_left
         return tuple(found), empty
 
-    def processes(self, g: int, seen: Seen) -> tuple[Quadratics, np.ndarray]:
+    def processes(self, g: int, seen: SeenDirections) -> tuple[Quadratics, np.ndarray]:
         """log M_k of a group around its least squares estimate, and their weights."""
         begun = self.starts.of(g)
         processes = ellipsoids.log_processes(
@@ -434,7 +434,7 @@ class LinearGaussianLearner:
         return location, np.sqrt(scale**2 + ellipsoids.spread_at(seen, free) ** 2)
 
     @cached_property
-    def _predictive(self) -> tuple[Seen, np.ndarray]:
+    def _predictive(self) -> tuple[SeenDirections, np.ndarray]:
         """Directions of the posterior's precision, and its mean in their columns (c,); asked for
         twice by the monitors.
         """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import SettingError, renamed
-from gedppl.learning import _rows, _started, feed
+from gedppl.learning import as_rows, feed, started
 from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.radius import Rule
 from gedppl.showing import Spoken
@@ -69,7 +69,7 @@ def shrinkage(
     ("radius"), or the rows brought little information about the functional ("curvature"; also when
     nothing bounds it yet).
     """
-    x, a, y = _rows(x, a, y)
+    x, a, y = as_rows(x, a, y)
     if sizes is None:
         sizes = [s for s in (2**k for k in range(3, 40)) if s < len(a)] + [len(a)]
     sizes = sorted({int(s) for s in sizes})
@@ -77,7 +77,7 @@ def shrinkage(
         raise SettingError(f"sizes must lie between 1 and the {len(a)} rows given, got {sizes}")
     K = int(a.max()) + 1 if n_actions is None else n_actions
     at = np.atleast_2d(np.asarray(at, float))
-    learner = _started(cls, x, a, n_actions, delta=delta, confidence=confidence, seed=seed)
+    learner = started(cls, x, a, n_actions, delta=delta, confidence=confidence, seed=seed)
     rows: list[ShrinkageRow] = []
     done = 0
     for size in sizes:

@@ -19,13 +19,17 @@ import numpy as np
 from gedppl.errors import InputError, ParameterError, SettingError
 from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
 from gedppl.learning.oracles import Oracle, failed
-from gedppl.programs.guides import GuideRunner, GuideSettings
+from gedppl.programs.guides import GuideRunner, GuideSettings, GuideSite
 
 if TYPE_CHECKING:
     from gedppl.programs.contract import DensityClass
     from gedppl.rows import Rows
 
 
+NO_SPREAD = (
+    "source='svi' needs a guide with spread at every `sample` site: give the parameters priors and "
+    "a guide such as 'normal', or use source='laplace'"
+)
 GUIDES = ("delta", "normal", "multivariate_normal", "low_rank")
 
 
@@ -43,21 +47,50 @@ class SVI:
         known = cls.guide_loops.get(self.settings)
         if known is None:
             backend = import_module(f"gedppl.programs.{cls.backend}_svi")
-            known = cls.guide_loops[self.settings] = backend.Runner(cls, self.settings)
+            known = cls.guide_loops[self.settings] = backend.runner(cls, self.settings)
         return known
 
     def check(self, cls: DensityClass) -> None:
         """Raise where a guide of the user's does not fit the model, site by site."""
-        found = self.runner(cls).own_sites()
+        found = self._own_sites(cls)
+        if found is None:
+            return
+        shapes = {name: site.shape for name, site in found.items()}
         wanted = {site.name: tuple(site.shape) for site in cls.sites if site.prior}
-        if found is not None and found != wanted:
+        if shapes != wanted:
             raise SettingError(
-                f"the guide does not fit the model: it has the sites and shapes {found}, the model "
-                f"{wanted}. Write one sample "
+                f"the guide does not fit the model: it has the sites and shapes {shapes}, the "
+                f"model {wanted}. Write one sample "
                 "site of the same name and shape for each, use guide='normal', or give each "
                 "outcome an oracle of its own, "
                 "oracle={'...': svi(...)}"
             )
+        short = [name for name, site in found.items() if not site.reaches]
+        if short:
+            raise SettingError(
+                f"the guide does not fit the model: at {short} it cannot draw every value that "
+                "the prior can, and what it never draws no weight brings back. Give these sites "
+                "distributions with the prior's support, or use guide='normal'"
+            )
+
+    def check_spread(self, cls: DensityClass) -> None:
+        """Raise where draws of the guide are the same value again and again."""
+        found = self._own_sites(cls) or {}
+        points = [name for name, site in found.items() if not site.spread]
+        if self.runner(cls).point or points:
+            raise SettingError(NO_SPREAD + (f"; here {points} are points" if points else ""))
+
+    def _own_sites(self, cls: DensityClass) -> dict[str, GuideSite] | None:
+        try:
+            return self.runner(cls).own_sites()
+        except SettingError:
+            raise
+        except Exception as error:  # whatever a user's guide raises
+            said = str(error).split("\n")[0]  # Pyro adds the shapes of a trace
+            raise SettingError(
+                f"the guide broke off when it was run on one row: {type(error).__name__}: {said}. "
+                "It is called as guide(x, a, y=None), and written in the model's PPL"
+            ) from error
 
     def __call__(
         self,

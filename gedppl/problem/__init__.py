@@ -516,11 +516,18 @@ class Problem(Shown):
         return replace(self, constraints=constraints)
 
     def trace(self, x: np.ndarray) -> None:
-        """Let every model see the first of contexts x (n, dx), so that its parameters are known;
-        once is enough.
+        """Let every model see the first of contexts x (n, dx), so that its parameters are known,
+        under every action that it is asked about; once is enough.
+
+        A model with fewer arms than there are actions is an error here, not a bound for an action
+        that it takes for another.
         """
+        asked = np.arange(self.n_actions)
+        if not self.learn_safe:
+            asked = asked[asked != self.safe_action]
         for model in self.streams.values():
             model.trace(x[:1], np.zeros(1, np.int64))
+            model.trace(np.repeat(x[:1], len(asked), axis=0), asked)
 
     def fingerprint(self) -> str:
         """A hash of the declaration and of the models' source, to tell one problem's journal

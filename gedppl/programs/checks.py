@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass
-class Record:
+class SiteRecord:
     """One site of one run."""
 
     name: str
@@ -55,15 +55,15 @@ class Outline:
     observed: str
     observed_fn: Any
     event_shape: Shape
-    parameters: list[Record]
-    enumerated: list[Record]  # discrete latents drawn once a row, summed out exactly
+    parameters: list[SiteRecord]
+    enumerated: list[SiteRecord]  # discrete latents drawn once a row, summed out exactly
 
 
 def is_discrete(fn: Any) -> bool:
     return bool(getattr(fn.support, "is_discrete", False))
 
 
-def assignments(enumerated: list[Record]) -> list[dict[str, Any]]:
+def assignments(enumerated: list[SiteRecord]) -> list[dict[str, Any]]:
     """Every combination of values of the discrete row latents; one empty combination if there
     are none.
     """
@@ -75,7 +75,7 @@ def assignments(enumerated: list[Record]) -> list[dict[str, Any]]:
 
 
 def analyse(
-    run: Callable[..., tuple[list[Record], Exception | None]],
+    run: Callable[..., tuple[list[SiteRecord], Exception | None]],
     x: np.ndarray,
     a: np.ndarray,
     *,
@@ -126,7 +126,7 @@ def analyse(
     return Outline(observed.name, observed.fn, event_shape, parameters, enumerated)
 
 
-def _sites_of(run: Callable[..., Any], x: np.ndarray, a: np.ndarray, n: int) -> list[Record]:
+def _sites_of(run: Callable[..., Any], x: np.ndarray, a: np.ndarray, n: int) -> list[SiteRecord]:
     take = np.arange(n) % len(a)
     records, failure = run(x[take], a[take])
     if failure is not None:
@@ -136,7 +136,7 @@ def _sites_of(run: Callable[..., Any], x: np.ndarray, a: np.ndarray, n: int) -> 
     return records
 
 
-def _refuse_structure(sites: list[Record]) -> None:
+def _refuse_structure(sites: list[SiteRecord]) -> None:
     for site in sites:
         if site.kind == "factor":
             raise FactorError(
@@ -167,7 +167,7 @@ def _refuse_structure(sites: list[Record]) -> None:
             )
 
 
-def _the_observed(sites: list[Record]) -> Record:
+def _the_observed(sites: list[SiteRecord]) -> SiteRecord:
     observed = [site for site in sites if site.kind == "sample" and site.observed]
     names = [site.name for site in observed]
     if not observed:
@@ -189,7 +189,7 @@ def _the_observed(sites: list[Record]) -> Record:
     return observed[0]
 
 
-def _event_shape(two: Record, three: Record) -> Shape:
+def _event_shape(two: SiteRecord, three: SiteRecord) -> Shape:
     event, event3 = tuple(two.fn.event_shape), tuple(three.fn.event_shape)
     batch, batch3 = tuple(two.fn.batch_shape), tuple(three.fn.batch_shape)
     if event != event3:
@@ -213,9 +213,9 @@ def _event_shape(two: Record, three: Record) -> Shape:
     return event
 
 
-def _unique(sites: list[Record], params_may_repeat: bool) -> list[Record]:
+def _unique(sites: list[SiteRecord], params_may_repeat: bool) -> list[SiteRecord]:
     """Each site once; a name with two meanings is an error."""
-    first: dict[str, Record] = {}
+    first: dict[str, SiteRecord] = {}
     for site in sites:
         before = first.setdefault(site.name, site)
         again = (
@@ -233,7 +233,7 @@ def _unique(sites: list[Record], params_may_repeat: bool) -> list[Record]:
     return list(first.values())
 
 
-def _refuse_row_site(site: Record, wider: tuple[Shape, ...]) -> None:
+def _refuse_row_site(site: SiteRecord, wider: tuple[Shape, ...]) -> None:
     if site.kind == "param":
         raise ModelError(
             f"parameter {site.name!r} has one value a row (shapes {site.shapes} and {wider} with "
@@ -259,6 +259,16 @@ def _refuse_row_site(site: Record, wider: tuple[Shape, ...]) -> None:
             f"discrete latent {site.name!r} has shape {site.shapes[0]} for two rows; only one "
             "value a row, shape (n,), can be "
             "summed out: use one site for each"
+        )
+
+
+def refuse_unsteady(differs: bool) -> None:
+    """Raise if the densities are others when the same program is run on the same rows again."""
+    if differs:
+        raise ModelError(
+            "the model gives another density each time that it is run on the same rows: it draws "
+            "random numbers, counts its calls or changes what it reads. Draw or compute such "
+            "numbers once, outside the model"
         )
 
 

@@ -329,8 +329,8 @@ class DensityClass(Protocol):
         ...
 
     def trace(self, x: Array, a: Array) -> object:
-        """See rows (x, a) before any outcome, so that shapes are known; a second call does
-        nothing.
+        """See rows (x, a) before any outcome, so that shapes are known; a second call looks only
+        at actions that are new.
         """
         ...
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gedppl.learning.fits import WorkingPrior
     from gedppl.rows import Rows
 
+PROBES = 100  # draws from the prior that a guide of the user's must be able to draw too
+
 
 @dataclass(frozen=True)
 class GuideSettings:
@@ -46,8 +48,18 @@ class GuideDraws:
     """Draws from a fitted guide: constrained values by site, and the guide's log density there."""
 
     values: Mapping[str, Any]  # of every parameter site, with a leading axis S
-    # (S,) of the constrained values; None: a part of them is a point, without a density
+    # (S,) of the constrained values; None where they have none that is known: a part of them is
+    # a point, or depends on further draws that are not parameters
     log_density: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class GuideSite:
+    """One latent site of a guide that the user wrote."""
+
+    shape: tuple[int, ...]
+    spread: bool  # whether it draws different values when it is run again
+    reaches: bool  # whether it can draw whatever the model's prior can
 
 
 class GuideRunner(Protocol):
@@ -55,11 +67,13 @@ class GuideRunner(Protocol):
     between refits.
     """
 
+    point: bool  # whether the guide is one of the PPL's that draw the same value again and again
+
     def draw(self, state: Mapping[str, Any], size: int, seed: int) -> GuideDraws: ...
 
-    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
-        """Latent sites and their shapes of a guide that the user wrote; None for one that is
-        made from the model.
+    def own_sites(self) -> dict[str, GuideSite] | None:
+        """Latent sites of a guide that the user wrote, by name; None for one that is made from
+        the model.
         """
         ...
 

@@ -61,14 +61,15 @@ def levels(function: Callable[..., Any], theta: Any, *rows: Any) -> list[Level]:
 
 
 def what_matters(function: Callable[..., Any], *args: Any) -> tuple[list[bool], str]:
-    """Which arguments `function(*args)` makes use of, and the text of the operations that its
-    results come from.
+    """Which arguments `function(*args)` makes use of, and the text of the operations and
+    constants that its results come from.
     """
+    closed = jax.make_jaxpr(function)(*args)
     needed, used = dce_jaxpr(
-        jax.make_jaxpr(function)(*args).jaxpr,
-        [True] * len(jax.tree.leaves(jax.eval_shape(function, *args))),
+        closed.jaxpr, [True] * len(jax.tree.leaves(jax.eval_shape(function, *args)))
     )
-    return list(used), str(needed)
+    operations = str(needed).split("let")[-1]  # what follows the names of arguments
+    return list(used), operations + repr([hash(np.asarray(c).tobytes()) for c in closed.consts])
 
 
 def _walk(jaxpr: Any, inputs: list[Level]) -> list[Level]:

@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from gedppl.programs.contract import away_from
+from gedppl.programs.tracing import TRIALS
 
 STARTING_DRAWS = 99  # odd, so that the median is one of them
 SMALL = 64  # parameters up to which the prior's Hessian is looked at here
 
 
 class FirstLook(NamedTuple):
-    """initial (D,); log-likelihoods (2, 3) of three rows together and each alone, at two settings;
-    the log-prior ().
+    """initial (D,); log-likelihoods (2, 3) of three rows among many and each alone, at two
+    settings; the log-prior ().
 
     For a linear-Gaussian program also the log-prior's gradients (2, D) and Hessians (2, D, D) at
     `initial` and away from it.
@@ -84,7 +85,8 @@ def first_look(
         )
         places = jnp.stack([initial, away_from(initial)])[: 2 if small else 0]
         slopes, bends = jax.vmap(jax.grad(prior))(places), jax.vmap(jax.hessian(prior))(places)
-        return FirstLook(initial, logs(x, a, y), alone, prior(initial), slopes, bends)
+        many = [jnp.tile(rows, (TRIALS // 3,) + (1,) * (rows.ndim - 1)) for rows in (x, a, y)]
+        return FirstLook(initial, logs(*many)[:, :3], alone, prior(initial), slopes, bends)
 
     words = np.random.default_rng([0, 2]).integers(0, 2**32, (STARTING_DRAWS, 2), dtype=np.uint32)
     given = np.zeros(program.dim) if initial is None else initial

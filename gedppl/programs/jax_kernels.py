@@ -261,7 +261,7 @@ class JaxKernels:
         return self._look.initial
 
     def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the
+        """Log-likelihoods (2, 3) of three rows among many and each alone, at two settings, and the
         log-prior at `initial`.
         """
         if self._look is None or not np.array_equal(self._look.initial, initial):
@@ -442,6 +442,30 @@ class JaxKernels:
         useless = self._fact("index_check_useless", lambda: complaint(self.x, self.a) is not None)
         message = None if useless else complaint(x, a)
         return message and message.strip().splitlines()[0]
+
+    def beside_and_alone(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What is said of a few rows x (n, dx), a (n,) together, and of each alone: two (n, ...).
+
+        Features where a predictor is proved, log-densities elsewhere.
+        """
+
+        def logs(theta: Any, x: Any, a: Any) -> list[Any]:
+            support = self.run(theta, x, a).observed.support
+            y = jnp.asarray(support.feasible_like(jnp.zeros((len(a), *self.event_shape))), float)
+            return [self.row_log_likelihood(theta, x, a, y)[:, None]]
+
+        def said(x: np.ndarray, a: np.ndarray) -> np.ndarray:
+            if self.predictor is not None:
+                parts = self.by_row("predictor", self.predictor_parts, (x, a))
+            else:
+                other = theta + 0.3 * np.cos(1 + np.arange(self.dim))
+                parts = self.by_row("apart", logs, (x, a), first=(other,))
+            return np.concatenate([part.reshape(len(a), -1) for part in parts], axis=1)
+
+        alone = [said(x[i : i + 1], a[i : i + 1]) for i in range(len(a))]
+        return said(x, a), np.concatenate(alone)
 
     def values(
         self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray

@@ -138,13 +138,13 @@ def listing(function: Callable[..., Any], *args: Any) -> Listing:
     closed = jax.make_jaxpr(function)(*args)
     jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     assert all(used)
-    writer = _Writer()
+    writer = JaxLister()
     inputs = [writer.new() for _ in jaxpr.invars]
     outputs = writer.inline(jaxpr, closed.consts, inputs)
     return Listing(tuple(writer.steps), writer.constants, tuple(inputs), tuple(outputs))
 
 
-class _Writer:
+class JaxLister:
     """Values are numbered in the order in which they come up."""
 
     def __init__(self) -> None:

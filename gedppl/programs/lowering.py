@@ -236,16 +236,17 @@ def _transformed(d: Any, shape: Shape) -> Density | None:
     """
     density = lower(d.base_dist, shape)
     for transform in d.transforms:
-        kind = type(transform).__name__
+        kind = type(transform).__name__ if from_package(type(transform)) else ""
         if kind == "ExpTransform" and density.family == "Normal":
             density = Density("LogNormal", density.args)
         elif kind == "AffineTransform" and density.family in _LOCATION_SCALE:
-            shift, factor = _spread(transform.loc, shape), _spread(transform.scale, shape)
-            xp = namespace(density.args["loc"], factor)
-            moved = {
-                "loc": shift + factor * density.args["loc"],
-                "scale": xp.abs(factor) * density.args["scale"],
-            }
+            loc, scale = density.args["loc"], density.args["scale"]
+            xp = namespace(transform.loc, transform.scale, loc)
+            shift, factor, loc, scale = (
+                _spread(xp.asfloat(part), shape)
+                for part in (transform.loc, transform.scale, loc, scale)
+            )
+            moved = {"loc": shift + factor * loc, "scale": xp.abs(factor) * scale}
             density = Density(density.family, {**density.args, **moved})
         else:
             return None

@@ -21,12 +21,13 @@ from gedppl.density import Density
 from gedppl.errors import ModelError, ParameterError
 from gedppl.programs import LOCK
 from gedppl.programs.checks import (
-    Record,
+    SiteRecord,
     analyse,
     assignments,
     is_discrete,
     name_sites,
     refuse_outcome_use,
+    refuse_unsteady,
 )
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
@@ -36,29 +37,29 @@ from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
 from gedppl.programs.tracing import Site, support_range
 
 
-class _Recorder(Messenger):
+class NumpyroRecorder(Messenger):
     """Notes every site of one run, as the handlers inside the program left it."""
 
     def __init__(self, fn: Any) -> None:
         super().__init__(fn)
-        self.records: list[Record] = []
+        self.records: list[SiteRecord] = []
 
     def postprocess_message(self, msg: Any) -> None:
         kind, fn, value = msg["type"], msg.get("fn"), msg.get("value")
         if kind == "plate":
             size, subsample = msg["args"]
             self.records.append(
-                Record(msg["name"], "plate", subsampled=subsample not in (None, size))
+                SiteRecord(msg["name"], "plate", subsampled=subsample not in (None, size))
             )
         elif kind == "control_flow":
-            self.records.append(Record(str(msg.get("name", "scan")), "control_flow"))
+            self.records.append(SiteRecord(str(msg.get("name", "scan")), "control_flow"))
         elif kind == "param" and value is not None:
             # flax_module first asks whether a value is there
             shapes = tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(value))
             constraint = msg["kwargs"].get("constraint", constraints.real)
             free = tuple(tuple(biject_to(constraint).inverse_shape(shape)) for shape in shapes)
             self.records.append(
-                Record(
+                SiteRecord(
                     msg["name"],
                     "param",
                     value=value,
@@ -70,14 +71,14 @@ class _Recorder(Messenger):
                 )
             )
         elif kind == "sample" and isinstance(fn, numpyro.distributions.Unit):
-            self.records.append(Record(msg["name"], "factor"))
+            self.records.append(SiteRecord(msg["name"], "factor"))
         elif kind == "sample":
             latent = not msg["is_observed"] and not is_discrete(fn)
             free_shape = (
                 tuple(biject_to(fn.support).inverse_shape(jnp.shape(value))) if latent else ()
             )
             self.records.append(
-                Record(
+                SiteRecord(
                     msg["name"],
                     "sample",
                     value=value,
@@ -128,11 +129,11 @@ def untouched() -> Iterator[None]:
     yield
 
 
-def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
+def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[SiteRecord], Exception | None]:
     """The sites of one run, and what the program raised, if it did. Shapes only: no number is
     computed.
     """
-    recorder = _Recorder(model)
+    recorder = NumpyroRecorder(model)
 
     def run(x: Any, a: Any, y: Any) -> None:
         recorder.fn = seed(model, jax.random.key(0))
@@ -149,7 +150,7 @@ def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exce
     return recorder.records, None
 
 
-class _Fill(Messenger):
+class NumpyroFill(Messenger):
     """Fills parameters from a flat vector and discrete row latents from an assignment; keeps priors
     and the outcome.
 
@@ -158,7 +159,12 @@ class _Fill(Messenger):
     """
 
     def __init__(
-        self, fn: Any, program: TracedProgram, theta: Any, assignment: Mapping[str, Any], given: Any
+        self,
+        fn: Any,
+        program: NumpyroProgram,
+        theta: Any,
+        assignment: Mapping[str, Any],
+        given: Any,
     ) -> None:
         super().__init__(fn)
         self.program, self.theta, self.assignment, self.given = program, theta, assignment, given
@@ -212,7 +218,7 @@ class _Fill(Messenger):
         return value
 
 
-class Pass(NamedTuple):
+class NumpyroPass(NamedTuple):
     """What one run of the program at fixed parameters gives."""
 
     observed: Any
@@ -223,7 +229,7 @@ class Pass(NamedTuple):
     free: dict[str, Any]
 
 
-class TracedProgram(JaxKernels):
+class NumpyroProgram(JaxKernels):
     """A NumPyro program whose sites are known."""
 
     backend = "numpyro"
@@ -284,29 +290,32 @@ class TracedProgram(JaxKernels):
             self.x,
             self.a,
             zeros.astype(np.int64 if self.discrete else float),
+            np.zeros(2, np.uint32),
         )
 
-        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
-            one = self.run(theta, x, a, y=y)
+        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any, words: Any) -> list[Any]:
+            one = self.run(theta, x, a, y=y, key=jax.random.wrap_key_data(words))
             return [one.observed.log_prob(value), one.log_prior, jnp.asarray(one.log_weight)]
 
         with _quiet():
             used, text = what_matters(logs, zeros, *rows)
             refuse_outcome_use(used[0], False, self.observed)
+            refuse_unsteady(used[-1])
             try:
                 without = what_matters(lambda *rows: logs(None, *rows), *rows)[1]
             except Exception:
                 # whatever a user's program raises without y: then it has nothing to say there
                 return
-            if text.split("let")[-1] == without.split("let")[-1]:
+            if text == without:
                 return
             arrays = [jnp.asarray(array) for array in (zeros, *rows)]
-            pairs = zip(logs(*arrays), logs(None, *arrays[1:]))
-            refuse_outcome_use(
-                False,
-                any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs),
-                self.observed,
-            )
+
+            def differs(y: Any) -> bool:
+                pairs = zip(logs(*arrays), logs(y, *arrays[1:]))
+                return any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs)
+
+            refuse_unsteady(differs(arrays[0]))
+            refuse_outcome_use(False, differs(None), self.observed)
 
     def predictor_holds(self, predictor: LinearPredictor) -> bool:
         """Whether a predictor's log-density is the program's; asked where a class of the user's
@@ -319,7 +328,7 @@ class TracedProgram(JaxKernels):
 
     @staticmethod
     def _lay_out(
-        parameters: list[Record],
+        parameters: list[SiteRecord],
     ) -> tuple[tuple[Site, ...], dict[str, list[Site]], dict[str, Any]]:
         """Place every array of every parameter in the flat vector; a module is one site with a
         tree of arrays.
@@ -344,7 +353,7 @@ class TracedProgram(JaxKernels):
         given: Any = None,
         key: Any = None,
         y: Any = "zeros",
-    ) -> Pass:
+    ) -> NumpyroPass:
         """Run the program at a flat vector (or at `given` constrained values); traceable by JAX.
 
         What y is does not matter, which `_check_outcome_use` makes sure of.
@@ -352,7 +361,7 @@ class TracedProgram(JaxKernels):
         y = jnp.zeros((x.shape[0], *self.event_shape)) if isinstance(y, str) else y
         model = seed(self.model, jax.random.key(0) if key is None else key)
         with _quiet():
-            fill = _Fill(
+            fill = NumpyroFill(
                 model, self, theta, self.assignments[0] if assignment is None else assignment, given
             )
             fill(x, a, y)
@@ -362,7 +371,7 @@ class TracedProgram(JaxKernels):
                 "depend on x, a or y"
             )
         logs = jnp.asarray(fill.log_prior, float), jnp.asarray(fill.log_jacobian, float)
-        return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
+        return NumpyroPass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
 
     def bare(self, given: Mapping[str, Any], x: Any, a: Any) -> Any:
         """The outcome's distribution at constrained values by site, without the wrappers of
@@ -424,3 +433,6 @@ class TracedProgram(JaxKernels):
             for owner, group in self.groups.items()
             if name in [s.name for s in group]
         )
+
+
+traced = NumpyroProgram

@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from numpyro.distributions import Delta, ExpandedDistribution, Independent
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
+    AutoBNAFNormal,
     AutoDelta,
+    AutoDiagonalNormal,
     AutoGuide,
+    AutoIAFNormal,
+    AutoLaplaceApproximation,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
@@ -30,7 +36,7 @@ from numpyro.primitives import Messenger
 
 from gedppl.errors import SettingError
 from gedppl.programs import LOCK
-from gedppl.programs.guides import GuideDraws, GuideFit, GuideSettings
+from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
 from gedppl.rows import Rows
 
 NAMED = {
@@ -39,6 +45,16 @@ NAMED = {
     "multivariate_normal": AutoMultivariateNormal,
     "low_rank": AutoLowRankMultivariateNormal,
 }
+POINTS = (AutoDelta, AutoLaplaceApproximation)  # run as a guide, the latter is its own mode
+# whose parameters are all that is drawn, so that the density of a draw is known
+PLAIN = (
+    AutoNormal,
+    AutoDiagonalNormal,
+    AutoMultivariateNormal,
+    AutoLowRankMultivariateNormal,
+    AutoIAFNormal,
+    AutoBNAFNormal,
+)
 
 
 @contextmanager
@@ -60,7 +76,7 @@ class _Weigh(Messenger):
             msg["scale"] = self.weights if scale is None else scale * self.weights
 
 
-class Runner:
+class NumpyroRunner:
     """The fitting loop for one class and one guide."""
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
@@ -70,6 +86,8 @@ class Runner:
                 "SVI cannot sum out the discrete row latents of this model; use ged.mle()"
             )
         self.cls, self.program, self.settings = cls, program, settings
+        kind = NAMED[settings.guide] if isinstance(settings.guide, str) else settings.guide
+        self.point = isinstance(kind, type) and issubclass(kind, POINTS)
         self.latents = [site.name for site in program.sites if site.prior]
         self.params = [name for name, group in program.groups.items() if not group[0].prior]
         self.compilations = 0
@@ -91,29 +109,51 @@ class Runner:
             return NAMED[guide](self.model, init_loc_fn=start)
         if isinstance(guide, type) and issubclass(guide, AutoGuide):
             return guide(self.model, init_loc_fn=start)
-        if isinstance(guide, AutoGuide) or not callable(guide):
+        if isinstance(guide, AutoGuide | type) or not callable(guide):
             raise SettingError(
-                "pass an autoguide's class, not an instance, or a function (x, a, "
-                f"y); got {guide!r}"
+                "pass the class of one of NumPyro's autoguides (not an instance of it), or a "
+                f"function (x, a, y); got {guide!r}"
             )
         return lambda x, a, y, weights: guide(x, a, y)
 
-    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
-        guide = self.settings.guide
-        if isinstance(guide, str | type) or not self.latents:
+    def own_sites(self) -> dict[str, GuideSite] | None:
+        if isinstance(self.settings.guide, str | type) or not self.latents:
             return None
         with _alone():
-            found = trace(seed(guide, 0)).get_trace(self.program.x, self.program.a, None)
-        latent = {
+            first, again = self._own_draws(0), self._own_draws(1)
+            prior = self.cls.unflatten(self.cls.draw_prior(PROBES, 0))
+            return {
+                name: GuideSite(
+                    jnp.shape(site["value"]),
+                    bool(jnp.any(site["value"] != again[name]["value"])),
+                    name not in prior or _reaches(site["fn"], prior[name]),
+                )
+                for name, site in first.items()
+                if not site["infer"].get("is_auxiliary")
+            }
+
+    def _own_draws(self, key: int) -> dict[str, Any]:
+        """The latent sites of the user's guide, auxiliary ones too, drawn once."""
+        found = trace(seed(self.settings.guide, key)).get_trace(
+            self.program.x, self.program.a, None
+        )
+        return {
             name: site
             for name, site in found.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
-        return {
-            name: jnp.shape(s["value"])
-            for name, s in latent.items()
-            if not s["infer"].get("is_auxiliary")
-        }
+
+    @cached_property
+    def _has_density(self) -> bool:
+        """Whether the density of a draw is known: nothing but parameters is drawn, and none of
+        them is a point.
+        """
+        guide = self.settings.guide
+        kind = NAMED[guide] if isinstance(guide, str) else guide
+        if isinstance(kind, type):
+            return not self.params and issubclass(kind, PLAIN)
+        with _alone():
+            return not self.params and set(self._own_draws(0)) == set(self.latents)
 
     # the loop -------------------------------------------------------------------------------------
 
@@ -199,9 +239,7 @@ class Runner:
             spread = jax.tree.map(
                 lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), own
             )
-        return GuideDraws(
-            {**spread, **drawn}, None if own or self.settings.guide == "delta" else np.asarray(logs)
-        )
+        return GuideDraws({**spread, **drawn}, np.asarray(logs) if self._has_density else None)
 
     def fit(
         self,
@@ -229,7 +267,7 @@ class Runner:
             values = self._constrain(free)
             location = self._location(values, {name: values[name] for name in self.params})
         after, draws = jax.tree.map(np.asarray, free), None
-        if self.latents and self.settings.guide != "delta":
+        if self.latents and not self.point:
             draws = self.draw(after, self.settings.draws, self.settings.seed + 1).values
         return GuideFit(location, draws, after, float(loss))
 
@@ -248,6 +286,21 @@ class Runner:
         }
 
 
+def _reaches(fn: Any, values: Any) -> bool:
+    """Whether a guide's distribution may draw these values (S, ...) of a site; a `Delta`, which
+    carries over what was drawn elsewhere, is taken at its word.
+    """
+    base = fn
+    while isinstance(base, Independent | ExpandedDistribution):
+        base = base.base_dist
+    if isinstance(base, Delta):
+        return True
+    return not fn.support.is_discrete and bool(jnp.all(fn.support(jnp.asarray(values))))
+
+
 def _shapes(tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(dict(tree))
     return structure, [np.shape(leaf) for leaf in leaves]
+
+
+runner = NumpyroRunner

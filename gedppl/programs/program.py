@@ -19,6 +19,7 @@ from gedppl.density import Density
 from gedppl.errors import (
     ActionRangeError,
     ContextWidthError,
+    GedError,
     ModelError,
     NotFiniteError,
     OutOfSupportError,
@@ -43,6 +44,7 @@ from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import (
     Site,
+    check_apart,
     check_initial,
     find_program,
     flattened,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 # by token: many tasks bring the same class, it is compiled once
 ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()
 MOST_ARRIVED = 16
+FEW_ROWS = 6  # with new actions that are looked at beside each other
 
 
 def _arrived(
@@ -119,15 +122,33 @@ class ProgramClass:
 
     def trace(self, x: Any, a: Any) -> ProgramClass:
         """Find out the backend and the parameters by running the model on these rows; a second
-        call does nothing.
+        call looks only at actions that are new.
         """
-        if self._program is None:
-            x, a = self._check_rows(x, a)
+        x, a = self._check_rows(x, a)
+        new = self._program is None
+        if new:
             if len(a) == 0:
                 raise ShapeError("tracing a model needs at least one row, got x and a with none")
             with LOCK:
                 if self._program is None:
-                    self._adopt(find_program(self.model, x, a))
+                    try:
+                        self._adopt(find_program(self.model, x, a))
+                    except GedError:
+                        raise
+                    except Exception as failure:
+                        # whatever a user's program raises once its parameters are filled in
+                        raise ModelError(
+                            "the model cannot be run at given parameters: it raised "
+                            f"{type(failure).__name__}: {failure}. Every parameter must be a "
+                            "sample or param site of the model itself, without a handler that "
+                            "sets its value (substitute, condition, do)"
+                        ) from failure
+        try:
+            self._check_actions(x, a)
+        except GedError:
+            if new:
+                self._program = None
+            raise
         return self
 
     def _adopt(self, program: Any) -> None:
@@ -414,8 +435,9 @@ class ProgramClass:
                 )
 
     def _check_actions(self, x: np.ndarray, a: np.ndarray) -> None:
-        """Run each action number once in a mode that notices indices past the end: JAX would
-        clamp them silently.
+        """Run each action number once in a mode that notices indices past the end, which JAX would
+        clamp silently, and beside other actions, whose rows must not change what is said of its
+        own.
         """
         new = set(np.unique(a).tolist()) - self._known_actions
         for action in sorted(new):
@@ -423,7 +445,13 @@ class ProgramClass:
             problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
             if problem:
                 raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
-            self._known_actions.add(action)
+        known = np.array(sorted(self._known_actions | new))
+        if new and len(known) > 1:
+            beside = np.unique([known[0], *sorted(new)[:FEW_ROWS], known[-1]])
+            row = int(np.argmax(a == min(new)))
+            rows = np.repeat(x[row : row + 1], len(beside), axis=0)
+            check_apart(*self.program.beside_and_alone(self._initial, rows, beside))
+        self._known_actions |= new
 
     def check_outcomes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""

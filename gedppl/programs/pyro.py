@@ -27,23 +27,20 @@ from gedppl.errors import ModelError, SiteClashError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.checks import (
-    Record,
+    SiteRecord,
     analyse,
     assignments,
     is_discrete,
     name_sites,
     refuse_outcome_use,
+    refuse_unsteady,
 )
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
 from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
 from gedppl.programs.torch_affine import levels
-from gedppl.programs.torch_kernels import TorchKernels
+from gedppl.programs.torch_kernels import TorchKernels, as_tensor
 from gedppl.programs.tracing import Site, support_range
-
-
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.as_tensor(np.array(array))  # a copy: torch warns about read-only views
 
 
 class LowerCholeskyTransform(transforms.Transform):
@@ -100,6 +97,8 @@ def biject_to(constraint: Any) -> Any:
         ) from None
 
 
+# told in place of zeros, to see whether a program looks at them
+OTHER_OUTCOMES = (1.0, -1e3, 1e3, 1e9)
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _WRITES = (
     "__setitem__",
@@ -154,7 +153,7 @@ class _Swap(TorchFunctionMode):
 
 
 @contextmanager
-def _quiet() -> Iterator[_Swap]:
+def quiet() -> Iterator[_Swap]:
     """The same around a run of the program, with a parameter store of our own."""
     swap = _Swap()
     with _plain(), pyro.get_param_store().scope(), swap:
@@ -175,12 +174,12 @@ def _plain() -> Iterator[None]:
             torch.set_default_dtype(before)
 
 
-class _Recorder(Messenger):
+class PyroRecorder(Messenger):
     """Notes every site of one run, as the handlers inside the program left it."""
 
     def __init__(self, swap: _Swap) -> None:
         super().__init__()
-        self.records: list[Record] = []
+        self.records: list[SiteRecord] = []
         self.swap = swap
         self.registered: dict[int, str] = {}  # a module's parameter -> the site it came as
 
@@ -201,19 +200,21 @@ class _Recorder(Messenger):
         msg["value"] = value
         constraint = pyro.get_param_store().get_state()["constraints"].get(name, constraints.real)
         self.records.append(
-            Record(name, "param", value=value, shapes=(tuple(value.shape),), constraint=constraint)
+            SiteRecord(
+                name, "param", value=value, shapes=(tuple(value.shape),), constraint=constraint
+            )
         )
 
     def _pyro_post_sample(self, msg: Any) -> None:
         name, fn, value = msg["name"], msg["fn"], msg["value"]
         if site_is_subsample(msg):
             whole = fn.subsample_size is None or fn.subsample_size >= fn.size
-            self.records.append(Record(name, "plate", subsampled=not whole))
+            self.records.append(SiteRecord(name, "plate", subsampled=not whole))
         elif isinstance(fn, dist.Unit):
-            self.records.append(Record(name, "factor"))
+            self.records.append(SiteRecord(name, "factor"))
         elif not msg["infer"].get("_deterministic"):
             self.records.append(
-                Record(
+                SiteRecord(
                     name,
                     "sample",
                     value=value,
@@ -246,15 +247,15 @@ def untouched() -> Iterator[None]:
         yield
 
 
-def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exception | None]:
+def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[SiteRecord], Exception | None]:
     """The sites of one seeded run, and what the program raised, if it did."""
-    placeholder = _tensor(np.zeros(len(a)))
-    with _quiet() as swap, torch.random.fork_rng(devices=[]):
+    placeholder = as_tensor(np.zeros(len(a)))
+    with quiet() as swap, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        recorder = _Recorder(swap)
+        recorder = PyroRecorder(swap)
         try:
             with recorder:
-                model(_tensor(x), _tensor(a), placeholder)
+                model(as_tensor(x), as_tensor(a), placeholder)
         except Exception as failure:
             # whatever a user's program raises; the caller decides what it means
             return recorder.records, failure
@@ -263,14 +264,14 @@ def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[Record], Exce
         return recorder.records, None
 
 
-class _Fill(Messenger):
+class PyroFill(Messenger):
     """Fills parameters from a flat vector and discrete row latents from an assignment; keeps
     priors and the outcome.
     """
 
     def __init__(
         self,
-        program: TracedProgram,
+        program: PyroProgram,
         swap: _Swap,
         theta: Any,
         assignment: Mapping[str, Any],
@@ -330,7 +331,7 @@ class _Fill(Messenger):
         return value, free
 
 
-class Pass(NamedTuple):
+class PyroPass(NamedTuple):
     """What one run of the program at fixed parameters gives."""
 
     observed: Any
@@ -342,10 +343,10 @@ class Pass(NamedTuple):
 
 
 def _log_prob(distribution: Any, y: np.ndarray) -> np.ndarray:
-    return distribution.log_prob(_tensor(y)).numpy()
+    return distribution.log_prob(as_tensor(y)).numpy()
 
 
-class TracedProgram(TorchKernels):
+class PyroProgram(TorchKernels):
     """A Pyro program whose sites are known."""
 
     backend = "pyro"
@@ -380,7 +381,7 @@ class TracedProgram(TorchKernels):
 
     def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
         return self.run(
-            _tensor(theta), _tensor(self.x), _tensor(self.a), assignment=assignment
+            as_tensor(theta), as_tensor(self.x), as_tensor(self.a), assignment=assignment
         ).observed
 
     def _identify(self, assignment: Mapping[str, Any]) -> Identity:
@@ -398,9 +399,9 @@ class TracedProgram(TorchKernels):
         """Refuse a program in which y does more than to be observed."""
         zeros = torch.zeros((len(self.a), *self.event_shape), dtype=torch.float64)
         rows = (
-            _tensor(settings(self.dim)[1]),
-            _tensor(self.x),
-            _tensor(self.a),
+            as_tensor(settings(self.dim)[1]),
+            as_tensor(self.x),
+            as_tensor(self.a),
             zeros.clone(),
         )  # a graph tells tensors apart by identity
 
@@ -419,12 +420,14 @@ class TracedProgram(TorchKernels):
                 looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs
             )
 
+        refuse_unsteady(differs(zeros))
         try:
             depends = any(level is not Level.FREE for level in levels(logs, zeros, *rows))
         except RuntimeError:
-            # the program looks at values while it runs, so it has no fixed graph: look at values
-            # too
-            depends = differs(zeros + 1.0)
+            # the program looks at values while it runs, so it has no fixed graph
+            depends = False
+        # values that left the graph, through NumPy or a branch, are seen by what they do only
+        depends = depends or any(differs(zeros + value) for value in OTHER_OUTCOMES)
         refuse_outcome_use(depends, False, self.observed)
         try:
             other = differs(None)
@@ -453,7 +456,7 @@ class TracedProgram(TorchKernels):
         assignment: Mapping[str, Any] | None = None,
         given: Any = None,
         y: Any = "zeros",
-    ) -> Pass:
+    ) -> PyroPass:
         """Run the program at a flat vector (or at `given` constrained values); works inside
         torch.func transforms.
 
@@ -464,8 +467,8 @@ class TracedProgram(TorchKernels):
             if isinstance(y, str)
             else y
         )
-        with _quiet() as swap:
-            fill = _Fill(
+        with quiet() as swap:
+            fill = PyroFill(
                 self, swap, theta, self.assignments[0] if assignment is None else assignment, given
             )
             with fill:
@@ -476,7 +479,7 @@ class TracedProgram(TorchKernels):
                 "depend on x, a or y"
             )
         log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
-        return Pass(
+        return PyroPass(
             fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free
         )
 
@@ -549,7 +552,7 @@ class TracedProgram(TorchKernels):
         """
         with _plain(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            observed = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed
+            observed = self.run(as_tensor(theta), as_tensor(x), as_tensor(a)).observed
             try:
                 return np.asarray(observed.expand((len(a),)).sample(), float)
             except (ValueError, RuntimeError):  # torch refuses to draw with NaN arguments
@@ -559,7 +562,10 @@ class TracedProgram(TorchKernels):
         """What an index past the end of an array says, or None."""
         try:
             with torch.no_grad():
-                self.run(_tensor(theta), _tensor(x), _tensor(a))
+                self.run(as_tensor(theta), as_tensor(x), as_tensor(a))
         except (IndexError, RuntimeError) as error:
             return str(error)
         return None
+
+
+traced = PyroProgram

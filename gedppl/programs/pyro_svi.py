@@ -18,16 +18,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import Delta
+from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import (
     AutoDelta,
+    AutoDiagonalNormal,
     AutoGuide,
+    AutoIAFNormal,
+    AutoLaplaceApproximation,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
@@ -38,9 +44,10 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from gedppl.errors import SettingError
-from gedppl.programs.guides import GuideDraws, GuideFit, GuideSettings
-from gedppl.programs.pyro import _quiet, _tensor, biject_to
+from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
+from gedppl.programs.pyro import biject_to, quiet
 from gedppl.programs.torch_graphs import UNRECORDABLE, operations
+from gedppl.programs.torch_kernels import as_tensor
 from gedppl.rows import BUCKETS, Rows, bucket
 
 ROWS = "_rows_summed_out"  # the site of a likelihood with row latents summed out
@@ -50,6 +57,15 @@ NAMED = {
     "multivariate_normal": AutoMultivariateNormal,
     "low_rank": AutoLowRankMultivariateNormal,
 }
+POINTS = (AutoDelta, AutoLaplaceApproximation)  # run as a guide, the latter is its own mode
+# whose parameters are all that is drawn, so that the density of a draw is known
+PLAIN = (
+    AutoNormal,
+    AutoDiagonalNormal,
+    AutoMultivariateNormal,
+    AutoLowRankMultivariateNormal,
+    AutoIAFNormal,
+)
 Gradients = Callable[[], tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
 
 
@@ -120,21 +136,21 @@ class Session:
     tensors: dict[str, torch.Tensor]
 
 
-class Runner:
+class PyroRunner:
     """The fitting loop for one class and one guide."""
 
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
-        guide = settings.guide
-        if not isinstance(guide, str | type) and (
-            isinstance(guide, AutoGuide) or not callable(guide)
-        ):
+        guide = NAMED[settings.guide] if isinstance(settings.guide, str) else settings.guide
+        of_pyro = isinstance(guide, type) and issubclass(guide, AutoGuide)
+        if not of_pyro and (isinstance(guide, AutoGuide | type) or not callable(guide)):
             raise SettingError(
-                "pass an autoguide's class, not an instance, or a function (x, a, "
-                f"y); got {guide!r}"
+                "pass the class of one of Pyro's autoguides (not an instance of it), or a "
+                f"function (x, a, y); got {guide!r}"
             )
+        self.point = of_pyro and issubclass(guide, POINTS)
         self.cls, self.program, self.settings = cls, cls.program, settings
         self.latents = [site.name for site in self.program.sites if site.prior]
-        self.particles = 1 if guide == "delta" or not self.latents else settings.particles
+        self.particles = 1 if self.point or not self.latents else settings.particles
         # by size; None: it cannot be recorded
         self._graphs: dict[int, tuple[Callable[..., Any], Session] | None] = {}
 
@@ -143,23 +159,44 @@ class Runner:
         """Whether the last fits ran a graph."""
         return any(graph is not None for graph in self._graphs.values())
 
-    def own_sites(self) -> dict[str, tuple[int, ...]] | None:
-        guide = self.settings.guide
-        if isinstance(guide, str | type) or not self.latents:
+    def own_sites(self) -> dict[str, GuideSite] | None:
+        if isinstance(self.settings.guide, str | type) or not self.latents:
             return None
+        prior = self.cls.unflatten(self.cls.draw_prior(PROBES, 0))
+        with quiet(), torch.random.fork_rng(devices=[]):
+            first, again = self._own_draws(), self._own_draws()
+            return {
+                name: GuideSite(
+                    tuple(site["value"].shape),
+                    bool((site["value"] != again[name]["value"]).any()),
+                    name not in prior or _reaches(site["fn"], as_tensor(prior[name])),
+                )
+                for name, site in first.items()
+                if not site["infer"].get("is_auxiliary")
+            }
+
+    def _own_draws(self) -> dict[str, Any]:
+        """The latent sites of the user's guide, auxiliary ones too, drawn once."""
         x, a, _ = self._row()
-        with _quiet(), torch.random.fork_rng(devices=[]):
-            found = poutine.trace(guide).get_trace(x, a, None).nodes
-        latent = {
+        found = poutine.trace(self.settings.guide).get_trace(x, a, None).nodes
+        return {
             name: site
             for name, site in found.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
-        return {
-            name: tuple(s["value"].shape)
-            for name, s in latent.items()
-            if not s["infer"].get("is_auxiliary")
-        }
+
+    @cached_property
+    def _has_density(self) -> bool:
+        """Whether the density of a draw is known: nothing but parameters is drawn, and none of
+        them is a point.
+        """
+        guide = self.settings.guide
+        kind = NAMED[guide] if isinstance(guide, str) else guide
+        drawn_alone = len(self.latents) == len(self.program.sites)
+        if isinstance(kind, type):
+            return drawn_alone and issubclass(kind, PLAIN)
+        with quiet(), torch.random.fork_rng(devices=[]):
+            return drawn_alone and set(self._own_draws()) == set(self.latents)
 
     # the guide ------------------------------------------------------------------------------------
 
@@ -167,14 +204,14 @@ class Runner:
     def _session(self, state: Mapping[str, Any] | None) -> Iterator[Session]:
         initial = self.cls.initial
         free = {
-            site.name: _tensor(
+            site.name: as_tensor(
                 initial[site.start : site.stop].reshape(site.free_shape)
             ).requires_grad_()
             for site in self.program.sites
             if not site.prior
         }
         with ExitStack() as stack:
-            swap = stack.enter_context(_quiet())
+            swap = stack.enter_context(quiet())
             stack.enter_context(torch.random.fork_rng(devices=[]))
             torch.manual_seed(self.settings.seed)
             fill = _Fit(self.program, swap, free)
@@ -193,8 +230,8 @@ class Runner:
     def _row(self) -> tuple[torch.Tensor, ...]:
         """One row to run a guide on: parameters do not depend on the rows."""
         return (
-            _tensor(self.program.x),
-            _tensor(self.program.a),
+            as_tensor(self.program.x),
+            as_tensor(self.program.a),
             torch.zeros((1, *self.program.event_shape), dtype=torch.float64),
         )
 
@@ -203,7 +240,7 @@ class Runner:
         if state is not None and {name: np.shape(value) for name, value in state.items()} == shapes:
             with torch.no_grad():
                 for name, tensor in session.tensors.items():
-                    tensor.copy_(_tensor(state[name]))
+                    tensor.copy_(as_tensor(state[name]))
 
     def _model(self, fill: _Fit) -> Callable[..., Any]:
         def model(x: Any, a: Any, y: Any) -> None:
@@ -242,7 +279,7 @@ class Runner:
         return guide(
             model,
             init_loc_fn=init_to_value(
-                values={name: _tensor(values[name]) for name in self.latents}
+                values={name: as_tensor(values[name]) for name in self.latents}
             ),
         )
 
@@ -257,8 +294,8 @@ class Runner:
         steps: int,
     ) -> GuideFit:
         size = _graph_size(rows.n)
-        x, a, y, w = (_tensor(array[:size]) for array in rows.padded(weights))
-        data = (x, a, y, w, _tensor(prior.mean), _tensor(prior.precision))
+        x, a, y, w = (as_tensor(array[:size]) for array in rows.padded(weights))
+        data = (x, a, y, w, as_tensor(prior.mean), as_tensor(prior.precision))
         if size not in self._graphs:
             with self._session(None) as session:
                 self._graphs[size] = self._record(session, data)
@@ -404,7 +441,7 @@ class Runner:
             if isinstance(session.guide, AutoGuide):
                 median = session.guide.median(*self._row())
                 location = {**own, **{name: median[name].numpy().copy() for name in self.latents}}
-            if self.settings.guide != "delta":
+            if not self.point:
                 draws = self._drawn(session, self.settings.draws, self.settings.seed + 1).values
             return location, draws
 
@@ -434,8 +471,20 @@ class Runner:
         values = {name: np.broadcast_to(value, (size, *value.shape)) for name, value in own.items()}
         return GuideDraws(
             {**values, **dict(zip(self.latents, drawn))},
-            None if own or self.settings.guide == "delta" else logs,
+            logs if self._has_density else None,
         )
+
+
+def _reaches(fn: Any, values: torch.Tensor) -> bool:
+    """Whether a guide's distribution may draw these values (S, ...) of a site; a `Delta`, which
+    carries over what was drawn elsewhere, is taken at its word.
+    """
+    base = fn
+    while isinstance(base, torch.distributions.Independent | ExpandedDistribution):
+        base = base.base_dist
+    if isinstance(base, Delta):
+        return True
+    return not fn.support.is_discrete and bool(fn.support.check(values).all())
 
 
 def _graph_size(n: int) -> int:
@@ -449,3 +498,6 @@ def _apart(function: Callable[[Any], Any], size: int) -> Any:
     """function(None) so many times side by side, each with random numbers of its own."""
     with _NewNoise():
         return vmap(function, randomness="different")(torch.zeros(size))
+
+
+runner = PyroRunner

@@ -18,7 +18,7 @@ from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gedppl.programs import LOCK
-from gedppl.programs.torch_kernels import _agrees, _loop, _tensor, _two
+from gedppl.programs.torch_kernels import as_tensor, one_by_one, two_settings, vectorises
 from gedppl.rows import Rows
 
 # what torch raises at a program that looks at its values
@@ -34,7 +34,7 @@ def log_posterior(
     The prior is that of the free values, or without `jacobian` that of the constrained ones.
     """
     total = program._sum(rows, weights)
-    x, a = _tensor(program.x), _tensor(program.a)
+    x, a = as_tensor(program.x), as_tensor(program.a)
 
     def one(theta: Any) -> Any:
         run = program.run(theta, x, a)
@@ -44,10 +44,10 @@ def log_posterior(
         grad, value = grad_and_value(one)(theta)
         return value, grad
 
-    example = _tensor(start)
+    example = as_tensor(start)
     with LOCK:
-        together = _agrees(both, [_two(example)])
-        function = vmap(both) if together else lambda theta: _loop(both, (theta,))
+        together = vectorises(both, [two_settings(example)])
+        function = vmap(both) if together else lambda theta: one_by_one(both, (theta,))
         graph = record(function, example)
 
     def evaluate(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

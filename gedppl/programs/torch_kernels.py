@@ -22,14 +22,14 @@ from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.torch_affine import linear_predictor, ordered_predictor
 from gedppl.programs.torch_seen import seen_by_data
-from gedppl.programs.tracing import trial_rows
+from gedppl.programs.tracing import TRIALS, trial_rows
 from gedppl.rows import Histories, Rows
 
 MAX_CELLS = 1 << 20  # settings times rows evaluated at once
 
 
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.as_tensor(np.array(array))
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.as_tensor(np.array(array))  # a copy: torch warns about read-only views
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -67,10 +67,12 @@ class TorchKernels:
         """function (returning a tuple of tensors) over the leading axis of every argument."""
         with LOCK:  # every evaluation runs the user's program
             if kind not in self.vectorised:
-                self.vectorised[kind] = _agrees(function, [_two(array) for array in batched])
+                self.vectorised[kind] = vectorises(
+                    function, [two_settings(array) for array in batched]
+                )
             if self.vectorised[kind]:
                 return vmap(function, chunk_size=max(1, MAX_CELLS // cells))(*batched)
-            return _loop(function, batched)
+            return one_by_one(function, batched)
 
     def _fact(self, name: str, find: Callable[[], Any]) -> Any:
         """Something about the program that is found out once."""
@@ -89,7 +91,7 @@ class TorchKernels:
 
         def find() -> bool:
             theta = torch.zeros(self.dim, dtype=torch.float64, requires_grad=True)
-            return _depends(self.run(theta, _tensor(self.x), _tensor(self.a)).observed.support)
+            return _depends(self.run(theta, as_tensor(self.x), as_tensor(self.a)).observed.support)
 
         return self._fact("moving_support", find)
 
@@ -98,7 +100,7 @@ class TorchKernels:
         """The density at one row, for its structure."""
         zero = torch.zeros(self.dim, dtype=torch.float64)
         return self._fact(
-            "outline", lambda: self.row_density(zero, _tensor(self.x), _tensor(self.a))
+            "outline", lambda: self.row_density(zero, as_tensor(self.x), as_tensor(self.a))
         )
 
     @property
@@ -124,13 +126,13 @@ class TorchKernels:
         """A functional of the user's at a density with NumPy arguments, in arrays of this
         backend.
         """
-        return _numpy(functional(density.map_args(_tensor), x=_tensor(x), a=_tensor(a)))
+        return _numpy(functional(density.map_args(as_tensor), x=as_tensor(x), a=as_tensor(a)))
 
     # parameters -----------------------------------------------------------------------------------
 
     def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
         """Named constrained values, each with the leading axis M."""
-        x, a = _tensor(self.x), _tensor(self.a)
+        x, a = as_tensor(self.x), as_tensor(self.a)
 
         def function(one: Any) -> tuple[Any, ...]:
             values = self.run(one, x, a).values
@@ -138,7 +140,7 @@ class TorchKernels:
 
         if not self.sites:
             return {}
-        values = self._map("constrain", function, _tensor(theta))
+        values = self._map("constrain", function, as_tensor(theta))
         return {
             site.name: _numpy(value).reshape(-1, *site.shape)
             for site, value in zip(self.sites, values)
@@ -153,7 +155,7 @@ class TorchKernels:
         """
         if not values:
             return np.zeros((1, 0))
-        x, a = _tensor(self.x), _tensor(self.a)
+        x, a = as_tensor(self.x), as_tensor(self.a)
 
         def function(*arrays: Any) -> tuple[Any, ...]:
             given = dict(zip((site.name for site in self.sites), arrays))
@@ -170,21 +172,21 @@ class TorchKernels:
 
         return _numpy(
             self._map(
-                "unconstrain", function, *(_tensor(values[site.name]) for site in self.sites)
+                "unconstrain", function, *(as_tensor(values[site.name]) for site in self.sites)
             )[0]
         )
 
     def _prior(self, theta: Any) -> Any:
-        return self.run(theta, _tensor(self.x), _tensor(self.a)).log_prior
+        return self.run(theta, as_tensor(self.x), as_tensor(self.a)).log_prior
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
-        return _numpy(self._map("log_prior", lambda one: (self._prior(one),), _tensor(theta))[0])
+        return _numpy(self._map("log_prior", lambda one: (self._prior(one),), as_tensor(theta))[0])
 
     def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
         """(M,) log volume of the transforms from free to constrained values, over `sample`
         sites.
         """
-        x, a = _tensor(self.x), _tensor(self.a)
+        x, a = as_tensor(self.x), as_tensor(self.a)
 
         def function(one: Any) -> tuple[Any]:
             return (
@@ -192,12 +194,14 @@ class TorchKernels:
                 + 0.0 * one.sum(),
             )
 
-        return _numpy(self._map("log_jacobian", function, _tensor(theta))[0])
+        return _numpy(self._map("log_jacobian", function, as_tensor(theta))[0])
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not any(site.prior for site in self.sites):
             return np.zeros(self.dim), np.zeros((self.dim, self.dim))
-        return _numpy(grad(self._prior)(_tensor(theta))), self._hessian("prior", self._prior, theta)
+        return _numpy(grad(self._prior)(as_tensor(theta))), self._hessian(
+            "prior", self._prior, theta
+        )
 
     def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
         """n draws (n, D): sample sites from their priors, `param` coordinates standard normal
@@ -206,15 +210,17 @@ class TorchKernels:
         noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
         out = initial + noise
         if any(site.prior for site in self.sites):
-            x, a = _tensor(self.x), _tensor(self.a)
+            x, a = as_tensor(self.x), as_tensor(self.a)
             with LOCK, torch.no_grad(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 for i in range(n):
-                    out[i] = self._flat(self.run(_tensor(out[i]), x, a, given="draw").free).numpy()
+                    out[i] = self._flat(
+                        self.run(as_tensor(out[i]), x, a, given="draw").free
+                    ).numpy()
         return out
 
     def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Log-likelihoods (2, 3) of three rows together and each alone, at two settings, and the
+        """Log-likelihoods (2, 3) of three rows among many and each alone, at two settings, and the
         log-prior at `initial`.
         """
         x, a = trial_rows(self.x, self.a)
@@ -223,11 +229,24 @@ class TorchKernels:
         alone = [
             self.log_likelihood(theta, x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)
         ]
+        many = [np.tile(rows, (TRIALS // 3,) + (1,) * (rows.ndim - 1)) for rows in (x, a, y)]
         return (
-            self.log_likelihood(theta, x, a, y),
+            self.log_likelihood(theta, *many)[:, :3],
             np.concatenate(alone, axis=1),
             float(self.log_prior(initial[None])[0]),
         )
+
+    def beside_and_alone(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What is said of a few rows x (n, dx), a (n,) together, and of each alone."""
+        y = self.feasible(theta, x, a)
+        one = theta[None] + 0.3 * np.cos(1 + np.arange(self.dim))
+        alone = [
+            self.log_likelihood(one, x[i : i + 1], a[i : i + 1], y[i : i + 1])
+            for i in range(len(a))
+        ]
+        return self.log_likelihood(one, x, a, y)[0], np.concatenate(alone, axis=1)[0]
 
     # questions about a batch of rows --------------------------------------------------------------
 
@@ -236,12 +255,12 @@ class TorchKernels:
     ) -> np.ndarray:
         if len(a) == 0:
             return np.zeros((len(theta), 0))
-        rows = _tensor(x), _tensor(a), _tensor(y)
+        rows = as_tensor(x), as_tensor(a), as_tensor(y)
         return _numpy(
             self._map(
                 "log_likelihood",
                 lambda one: (self.row_log_likelihood(one, *rows),),
-                _tensor(theta),
+                as_tensor(theta),
                 cells=len(a),
             )[0]
         )
@@ -249,7 +268,7 @@ class TorchKernels:
     def score(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
         if len(a) == 0:
             return np.zeros((0, self.dim))
-        one = _tensor(theta)
+        one = as_tensor(theta)
 
         def function(x: Any, a: Any, y: Any) -> tuple[Any, ...]:
             return (
@@ -257,7 +276,9 @@ class TorchKernels:
             )
 
         return _numpy(
-            self._map("score", function, _tensor(x), _tensor(a), _tensor(y), cells=self.dim)[0]
+            self._map("score", function, as_tensor(x), as_tensor(a), as_tensor(y), cells=self.dim)[
+                0
+            ]
         )
 
     def in_support(
@@ -271,8 +292,8 @@ class TorchKernels:
         if self.moving_support:
             return np.ones(len(a), bool)
         with LOCK, torch.no_grad():
-            observed = self.run(_tensor(theta), _tensor(x), _tensor(a)).observed
-            inside = np.broadcast_to(observed.support.check(_tensor(y)).numpy(), (len(a),))
+            observed = self.run(as_tensor(theta), as_tensor(x), as_tensor(a)).observed
+            inside = np.broadcast_to(observed.support.check(as_tensor(y)).numpy(), (len(a),))
         if crossing(observed) is not None:
             # no edges to fall off, and at these settings the cutpoints may be out of order
             return inside
@@ -287,12 +308,14 @@ class TorchKernels:
     ) -> np.ndarray:
         if len(a) == 0:
             return np.zeros((len(theta), 0))
-        tx, ta = _tensor(x), _tensor(a)
+        tx, ta = as_tensor(x), as_tensor(a)
 
         def function(one: Any) -> tuple[Any, ...]:
             return (functional(self.row_density(one, tx, ta), x=tx, a=ta).expand(len(a)),)
 
-        return _numpy(self._map(("values", functional), function, _tensor(theta), cells=len(a))[0])
+        return _numpy(
+            self._map(("values", functional), function, as_tensor(theta), cells=len(a))[0]
+        )
 
     def values_grad(
         self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
@@ -310,21 +333,21 @@ class TorchKernels:
             return result, gradient
 
         value, gradient = self._map(
-            ("values_grad", functional), function, _tensor(theta), _tensor(x), _tensor(a)
+            ("values_grad", functional), function, as_tensor(theta), as_tensor(x), as_tensor(a)
         )
         return _numpy(value), _numpy(gradient)
 
     def density(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, single: bool) -> Density:
         """The density with NumPy arguments, batch (M, n), or (n,) for a single setting."""
-        tx, ta = _tensor(x), _tensor(a)
+        tx, ta = as_tensor(x), as_tensor(a)
         if is_external(self.outline_density):
             return external_density(
-                lambda one: self.row_density(_tensor(one), tx, ta), theta, single
+                lambda one: self.row_density(as_tensor(one), tx, ta), theta, single
             )
         arrays = self._map(
             "density",
             lambda one: tuple(self.row_density(one, tx, ta).leaves()),
-            _tensor(theta),
+            as_tensor(theta),
             cells=len(a),
         )
         return self.outline_density.rebuild(
@@ -341,14 +364,16 @@ class TorchKernels:
 
     def remember(self, rows: Rows) -> tuple[torch.Tensor, ...]:
         """The history as tensors x, a, y. Nothing is compiled here, so nothing is padded."""
-        return self.histories.get(rows, lambda: (_tensor(rows.x), _tensor(rows.a), _tensor(rows.y)))
+        return self.histories.get(
+            rows, lambda: (as_tensor(rows.x), as_tensor(rows.a), as_tensor(rows.y))
+        )
 
     def _sum(self, rows: Rows, weights: np.ndarray | None) -> Callable[[Any], Any]:
         x, a, y = self.remember(rows)
         w = (
             torch.ones(rows.n, dtype=torch.float64)
             if weights is None
-            else _tensor(np.asarray(weights, float))
+            else as_tensor(np.asarray(weights, float))
         )
 
         def total(theta: Any) -> Any:
@@ -360,7 +385,7 @@ class TorchKernels:
     def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
         total = self._sum(rows, weights)
         return _numpy(
-            self._map("total", lambda one: (total(one),), _tensor(theta), cells=rows.n)[0]
+            self._map("total", lambda one: (total(one),), as_tensor(theta), cells=rows.n)[0]
         )
 
     def total_grad(
@@ -368,7 +393,7 @@ class TorchKernels:
     ) -> tuple[np.ndarray, np.ndarray]:
         total = self._sum(rows, weights)
         gradient, value = self._map(
-            "total_grad", lambda one: grad_and_value(total)(one), _tensor(theta), cells=rows.n
+            "total_grad", lambda one: grad_and_value(total)(one), as_tensor(theta), cells=rows.n
         )
         return _numpy(value), _numpy(gradient)
 
@@ -381,7 +406,7 @@ class TorchKernels:
         """Backward twice: all rows of the Hessian at once where the program allows it, one by
         one otherwise.
         """
-        one = _tensor(theta)
+        one = as_tensor(theta)
         with LOCK:
             if ("hessian", kind) not in self.vectorised:
                 self.vectorised["hessian", kind] = _runs(lambda: jacrev(grad(function))(one))
@@ -393,11 +418,11 @@ class TorchKernels:
         return (hessian + hessian.T) / 2
 
 
-def _two(array: torch.Tensor) -> torch.Tensor:
+def two_settings(array: torch.Tensor) -> torch.Tensor:
     return array[torch.arange(2) % len(array)]
 
 
-def _loop(function: Callable[..., Any], batched: Any) -> tuple[torch.Tensor, ...]:
+def one_by_one(function: Callable[..., Any], batched: Any) -> tuple[torch.Tensor, ...]:
     results = [function(*entry) for entry in zip(*batched)]
     return tuple(torch.stack(column) for column in zip(*results))
 
@@ -410,11 +435,11 @@ def _runs(attempt: Callable[[], Any]) -> bool:
     return True
 
 
-def _agrees(function: Callable[..., Any], two: list[torch.Tensor]) -> bool:
+def vectorises(function: Callable[..., Any], two: list[torch.Tensor]) -> bool:
     """Whether vmap runs and says what a loop says; an error of the program itself comes out of
     the loop.
     """
-    slow = _loop(function, two)
+    slow = one_by_one(function, two)
     try:
         fast = vmap(function)(*two)
     except (RuntimeError, NotImplementedError, ValueError):

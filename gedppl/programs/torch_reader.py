@@ -188,10 +188,10 @@ def listing(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> List
         functionalize(function, remove="mutations_and_views"), record_stack_traces=True
     )(*args)
     module.graph.eliminate_dead_code()
-    return _Writer(module).listing()
+    return TorchLister(module).listing()
 
 
-class _Writer:
+class TorchLister:
     def __init__(self, module: Any) -> None:
         self.module = module
         self.steps: list[Step] = []

@@ -86,7 +86,7 @@ def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
                 stack.enter_context(other.untouched())
             records, failure = backend.record(model, x, a)
         if failure is None and any(record.observed for record in records):
-            return backend.TracedProgram(model, x, a)
+            return backend.traced(model, x, a)
         attempts.append((len(records), failure, name))
     seen, failure, name = max(attempts, key=lambda attempt: attempt[0])
     if isinstance(failure, ModelError):
@@ -161,6 +161,9 @@ def support_range(constraint: Any) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
+TRIALS = 129  # rows tried together: more than a program that looks at their number would expect
+
+
 def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Three rows (3, dx) and (3,) near the example's first, away from zeros."""
     return x[:1] * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]], np.repeat(a[:1], 3)
@@ -170,7 +173,8 @@ def check_initial(program: Any, initial: np.ndarray) -> None:
     """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on
     the rows beside it.
 
-    In the second case padding and histories would change it. Tried on `trial_rows`.
+    In the second case padding and histories would change it. Tried on `trial_rows`, among `TRIALS`
+    rows and alone; `check_apart` is asked again when more than one action is known.
     """
     together, alone, log_prior = program.tried(initial)
     if np.isnan(together[0, 0]) or np.isnan(log_prior):
@@ -180,10 +184,15 @@ def check_initial(program: Any, initial: np.ndarray) -> None:
             "where it is finite, or "
             "mend the model (a negative scale, a log of a negative number, 0/0)"
         )
+    check_apart(together, alone)
+
+
+def check_apart(together: np.ndarray, alone: np.ndarray) -> None:
+    """Raise if what a program says of rows beside each other is not what it says of each alone."""
     if not np.allclose(together, alone, rtol=1e-9, atol=1e-12, equal_nan=True):
         raise ModelError(
-            "a row's density depends on the other rows (batch statistics, a sum or mean over "
-            "rows): compute such numbers "
+            "a row's density depends on the other rows (their number or order, batch statistics, a "
+            "sum or mean over rows): compute such numbers "
             "once, outside the model, and use them as constants"
         )
 

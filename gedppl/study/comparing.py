@@ -22,10 +22,10 @@ from scipy.special import logsumexp
 from scipy.stats import kstest
 
 from gedppl.errors import DataError, ModelError, OutOfSupportError, SettingError
-from gedppl.learning import arviz_shim
 from gedppl.learning import draws as sampling
 from gedppl.learning.draws import ParameterDraws
 from gedppl.numerics.arrays import check_whole
+from gedppl.numerics.pareto import leave_one_out
 from gedppl.problem import Problem
 from gedppl.rows import Rows
 from gedppl.showing import Facts, Shown
@@ -294,7 +294,7 @@ def _score(
         )
         start += used
     final = _draws(cls, Rows.of(x, a, y), source, S, seed)
-    loo = arviz_shim.loo(sampling.log_likelihood(cls, final.resampled(S, seed), x, a, y))
+    loo = leave_one_out(sampling.log_likelihood(cls, final.resampled(S, seed), x, a, y))
     return ModelScore(name, logs, pit, *loo, said)
 
 

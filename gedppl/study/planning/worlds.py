@@ -20,6 +20,7 @@ from gedppl.study.simulation import Environment
 from gedppl.theory.eluder.classes import draw_members
 from gedppl.theory.guarantees.class_constants import grid
 
+ROUNDING = 1e-9  # of a declared value
 REDRAWS = 200  # prior draws tried before giving up on one inside the functionals' ranges
 
 
@@ -78,6 +79,7 @@ class ModelWorld:
             n, K
         )
         self._costs = np.empty((n, len(problem.constraints), K))
+        self.agrees = True  # the safe action is, by this truth, as safe as it was declared
         for j, c in enumerate(problem.constraints):
             if isinstance(c, KnownCost):
                 self._costs[:, j] = problem.known_costs(j, contexts)
@@ -85,7 +87,11 @@ class ModelWorld:
                 self._costs[:, j] = _values(c.model, truth[c.stream], c.functional, x, a).reshape(
                     n, K
                 )
-                self._costs[:, j, problem.safe_action] = problem.safe_values(contexts)[:, j]
+                declared = problem.safe_values(contexts)[:, j]
+                if problem.learn_safe:
+                    own = self._costs[:, j, problem.safe_action]
+                    self.agrees &= bool(np.all(own <= declared + ROUNDING * np.abs(declared)))
+                self._costs[:, j, problem.safe_action] = declared
         if noise != 1 and any(d.kind != "continuous" for d in self._densities.values()):
             raise SettingError(
                 "noise other than 1 is for continuous outcomes; describe a discrete "
@@ -135,7 +141,9 @@ def make_world(
     """The world of a scenario: outcomes it does not describe are drawn from the prior with this
     seed.
 
-    A prior draw whose functional leaves its declared range at some context is drawn again.
+    A prior draw whose functional leaves its declared range at some context is drawn again, and so
+    is one under which the safe action is less safe than declared: what was declared is known. Where
+    no draw agrees with the declared safe value, the first stands, and the run's alarms show it.
     """
     if scenario.world is not None:
         return scenario.world(seed)
@@ -147,17 +155,24 @@ def make_world(
     problem.trace(contexts)
     given = {name: _settled(problem.streams[name], value) for name, value in scenario.truth.items()}
     missing = [name for name in problem.streams if name not in given]
+    first = None
     for attempt in range(REDRAWS if missing else 1):
         drawn = {
             name: _prior(problem.streams[name], seed + 104_729 * attempt + k)
             for k, name in enumerate(missing)
         }
         try:
-            return ModelWorld(problem, given | drawn, contexts, scenario.noise)
+            world = ModelWorld(problem, given | drawn, contexts, scenario.noise)
         except FunctionalError as error:
             if not missing:
                 raise
             latest = error
+            continue
+        if world.agrees or not missing:
+            return world
+        first = first or world
+    if first is not None:
+        return first
     raise FunctionalError(
         f"{REDRAWS} draws from the prior of {missing} all left a functional's range ({latest}); "
         "describe the truth in "

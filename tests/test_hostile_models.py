@@ -1,0 +1,260 @@
+"""Programs that would make a certificate say more than it may: a density that goes with the other
+rows, with the outcome itself, with chance, or that is not the one its name says.
+
+Each is refused by name, or loses its exactness, in both languages; each guard is taken out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as nd
+import pytest
+from numpyro.distributions import transforms as nt
+
+import gedppl as ged
+from gedppl.errors import ActionRangeError, ModelError, OutcomeUsedError
+from gedppl.programs import numpyro as numpyro_side
+from gedppl.programs import program, tracing
+from tests.optional_pyro import needs_pyro, pd, pyro, torch
+
+X, A = np.array([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]), np.array([0, 1, 2])
+
+
+def arms_n(loc: Callable[..., Any], scale: Any = 0.3) -> Callable[..., Any]:
+    """y ~ Normal(loc(w, x, a, y), scale), w one number an action."""
+
+    def model(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        at = scale(y) if callable(scale) else scale
+        numpyro.sample("y", nd.Normal(loc(w, x, a, y), at), obs=y)
+
+    return model
+
+
+def arms_p(loc: Callable[..., Any], scale: Any = 0.3) -> Callable[..., Any]:
+    def model(x, a, y=None):
+        w = pyro.sample("w", pd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        at = scale(y) if callable(scale) else scale
+        pyro.sample("y", pd.Normal(loc(w, x, a, y), at), obs=y)
+
+    return model
+
+
+def counted() -> Callable[[], int]:
+    calls = [0]
+
+    def count() -> int:
+        calls[0] += 1
+        return calls[0]
+
+    return count
+
+
+OTHER_ROWS, USES_Y, UNSTEADY = (
+    "a row's density depends on the other rows",
+    "computed from y itself|another one when y is given",
+    "another density each time that it is run",
+)
+REFUSED: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
+    "sum of the actions before": (
+        OTHER_ROWS,
+        lambda: arms_n(lambda w, x, a, y: w[a] + 0.5 * jnp.cumsum(a)),
+        lambda: arms_p(lambda w, x, a, y: w[a] + 0.5 * torch.cumsum(a, 0)),
+    ),
+    "share of an action": (
+        OTHER_ROWS,
+        lambda: arms_n(lambda w, x, a, y: w[a] + jnp.mean(a == 1)),
+        lambda: arms_p(lambda w, x, a, y: w[a] + (a == 1).double().mean()),
+    ),
+    "actions in reverse": (
+        OTHER_ROWS,
+        lambda: arms_n(lambda w, x, a, y: w[a[::-1]]),
+        lambda: arms_p(lambda w, x, a, y: w[a.flip(0)]),
+    ),
+    "another model of many rows": (
+        OTHER_ROWS,
+        lambda: arms_n(lambda w, x, a, y: w[a] * (2.0 if len(a) > 40 else 1.0)),
+        lambda: arms_p(lambda w, x, a, y: w[a] * (2.0 if len(a) > 40 else 1.0)),
+    ),
+    "scale by whether y is given": (
+        USES_Y,
+        lambda: arms_n(lambda w, x, a, y: w[a], lambda y: 0.3 if y is None else 1.0),
+        lambda: arms_p(lambda w, x, a, y: w[a], lambda y: 0.3 if y is None else 1.0),
+    ),
+    "y without its gradient": (
+        USES_Y,
+        lambda: arms_n(
+            lambda w, x, a, y: w[a] + (0.0 if y is None else 0.5 * jax.lax.stop_gradient(y))
+        ),
+        lambda: arms_p(
+            lambda w, x, a, y: w[a] + (0.0 if y is None else torch.as_tensor(0.5 * y.numpy()))
+        ),
+    ),
+    "the outcome of the row before": (
+        USES_Y,
+        lambda: arms_n(lambda w, x, a, y: w[a] + (0.0 if y is None else jnp.roll(y, 1))),
+        lambda: arms_p(lambda w, x, a, y: w[a] * (2.0 if y is not None and y.max() > 5 else 1.0)),
+    ),
+    "a count of its calls": (
+        UNSTEADY,
+        lambda: (lambda n: arms_n(lambda w, x, a, y: w[a] + 0.01 * n()))(counted()),
+        lambda: (lambda n: arms_p(lambda w, x, a, y: w[a] + 0.01 * n()))(counted()),
+    ),
+    "random numbers": (
+        UNSTEADY,
+        lambda: arms_n(lambda w, x, a, y: w[a] + jax.random.normal(numpyro.prng_key())),
+        lambda: (lambda rng: arms_p(lambda w, x, a, y: w[a] * rng.normal()))(
+            np.random.default_rng(0)
+        ),
+    ),
+}
+BACKENDS = [0, pytest.param(1, marks=needs_pyro)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=["numpyro", "pyro"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_by_name(name, backend) -> None:
+    match, *models = REFUSED[name]
+    cls = ged.density_class(models[backend]())
+    with pytest.raises(ModelError, match=match):
+        cls.trace(X, A)
+    assert not cls.traced
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=["numpyro", "pyro"])
+@pytest.mark.parametrize("name", [n for n in REFUSED if REFUSED[n][0] == OTHER_ROWS])
+def test_without_the_look_at_other_rows_it_would_be_called_exact(
+    name, backend, monkeypatch
+) -> None:
+    for module in (tracing, program):
+        monkeypatch.setattr(module, "check_apart", lambda together, alone: None)
+    _, *models = REFUSED[name]
+    assert ged.density_class(models[backend](), example=(X, A)).exactness.startswith("exact")
+
+
+@pytest.mark.parametrize("name", ["scale by whether y is given", "random numbers"])
+def test_without_the_look_at_outcomes_it_would_be_called_exact(name, monkeypatch) -> None:
+    monkeypatch.setattr(numpyro_side, "refuse_outcome_use", lambda depends, differs, name: None)
+    monkeypatch.setattr(numpyro_side, "refuse_unsteady", lambda differs: None)
+    assert ged.density_class(REFUSED[name][1](), example=(X, A)).exactness.startswith("exact")
+
+
+def test_a_branch_on_y_that_only_constants_show_needs_the_constants(monkeypatch) -> None:
+    """The operations are the same; compared without their constants the two passed for one."""
+    plain = numpyro_side.what_matters
+
+    def without_constants(*args):
+        used, text = plain(*args)
+        return used, text.rpartition("[")[0]
+
+    monkeypatch.setattr(numpyro_side, "what_matters", without_constants)
+    ged.density_class(REFUSED["scale by whether y is given"][1](), example=(X, A))
+    monkeypatch.undo()
+    with pytest.raises(OutcomeUsedError, match="another one when y is given"):
+        ged.density_class(REFUSED["scale by whether y is given"][1](), example=(X, A))
+
+
+def problem(model: Any, n_actions: int, **options: Any) -> ged.Problem:
+    cls = ged.density_class(model)
+    limit = ged.Constraint(cls, ged.mean(-9, 9), at_most=1.0, safe_value=0.0, outcome="utility")
+    return ged.Problem(
+        n_actions, ged.Utility(cls, ged.mean(-9, 9)), [limit], safe_action=0, **options
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=["numpyro", "pyro"])
+def test_an_action_that_the_model_does_not_know_is_named_before_it_is_played(backend) -> None:
+    """JAX reads w[4] as the last entry: the first decision certified an action as another one."""
+    model = (arms_n, arms_p)[backend](lambda w, x, a, y: w[a])
+    agent = ged.GEDUCB(problem(model, 5), guard=None)
+    with pytest.raises(ActionRangeError, match="action 3 is out of range"):
+        agent.ask([0.1, 0.2])
+    assert agent.rounds == 0
+    assert ged.GEDUCB(problem(model, 3), guard=None).ask([0.1, 0.2]).certificate.guaranteed
+
+
+def test_a_model_need_not_know_a_safe_action_that_it_does_not_learn() -> None:
+    model = arms_n(lambda w, x, a, y: w[a - 1])  # w[-1] for the safe action, which nobody asks
+    asked = problem(model, 4, learn_safe=False)
+    assert ged.GEDUCB(asked, guard=None).ask([0.1, 0.2]).certificate.guaranteed
+
+
+def test_a_site_whose_value_a_handler_sets_is_named() -> None:
+    def model(x, a, y=None):
+        with numpyro.handlers.substitute(data={"w": jnp.zeros(3)}):
+            w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        numpyro.sample("y", nd.Normal(w[a], 0.3), obs=y)
+
+    cls = ged.density_class(model)
+    with pytest.raises(ModelError, match=r"cannot be run at given parameters.*without a handler"):
+        cls.trace(X, A)
+    assert not cls.traced
+
+
+# transforms are what they do ----------------------------------------------------------------------
+
+
+class AffineTransform(nt.AffineTransform):
+    """Of the packages' name, and another map."""
+
+    def __call__(self, x):
+        return self.loc + self.scale * x + 3.0
+
+    def _inverse(self, y):
+        return (y - 3.0 - self.loc) / self.scale
+
+
+def moved_n(transform: Any) -> Callable[..., Any]:
+    def model(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        base = nd.Normal(jnp.zeros(len(a)), 0.3)
+        numpyro.sample("y", nd.TransformedDistribution(base, [transform(w[a], 1.0)]), obs=y)
+
+    return model
+
+
+def moved_p(transform: Any) -> Callable[..., Any]:
+    def model(x, a, y=None):
+        w = pyro.sample("w", pd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        base = pd.Normal(torch.zeros(len(a), dtype=torch.float64), 0.3)
+        pyro.sample("y", pd.TransformedDistribution(base, [transform(w[a], 1.0)]), obs=y)
+
+    return model
+
+
+def their_transforms() -> tuple[Any, Any]:
+    base = torch.distributions.transforms.AffineTransform
+
+    def _call(self, x):
+        return self.loc + self.scale * x + 3.0
+
+    def _inverse(self, y):
+        return (y - 3.0 - self.loc) / self.scale
+
+    return base, type("AffineTransform", (base,), {"_call": _call, "_inverse": _inverse})
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=["numpyro", "pyro"])
+def test_a_transform_of_the_users_own_is_not_read_by_its_name(backend, monkeypatch) -> None:
+    own, foreign = their_transforms() if backend else (nt.AffineTransform, AffineTransform)
+    moved = (moved_n, moved_p)[backend]
+    members = [{"w": [0.1, 0.5, 0.9]}]
+
+    def mean(transform: Any) -> np.ndarray:
+        cls = ged.finite_class(moved(transform), members)
+        return cls.values(ged.mean(-9, 9), np.zeros(1, int), X, A)[0]
+
+    # the packages' own first: what is known of it must not be taken for the other
+    np.testing.assert_allclose(mean(own), members[0]["w"])
+    with pytest.raises(ged.errors.GedError):
+        mean(foreign)  # no mean is known of it
+    from gedppl.programs import lowering
+
+    monkeypatch.setattr(lowering, "from_package", lambda kind: True)  # the control
+    np.testing.assert_allclose(mean(foreign), members[0]["w"])
