@@ -19,9 +19,7 @@ SEEDS = (3, 4, 9)
 
 def alone(problem, worlds, rounds, seeds=SEEDS, **options):
     return [
-        ged.simulate(
-            problem, world, ged.GEDUCB(problem, guard=None, seed=s, **options), rounds, s
-        )
+        ged.simulate(problem, world, ged.GEDUCB(problem, guard=None, seed=s, **options), rounds, s)
         for world, s in zip(worlds, seeds)
     ]
 

@@ -2,8 +2,8 @@
 Biometrics 1990), power model.
 
     p_j = skeleton_j^exp(b),
-        b ~ N(0, 1.34);   the next patient gets the dose whose p_j at the posterior mean of b is
-        nearest
+        b ~ N(0, 1.34);   the next patient gets the dose whose p_j at the posterior mean (or
+        mode) of b is nearest
     to the target, going up by one dose at most; the dose named at the end is the nearest one.
 
 Every number depends on skeleton and prior: print them beside it.
@@ -35,6 +35,10 @@ class CRM(DoseDesign):
         How many are treated.
     prior_variance
         Of b.
+    at
+        ``"mean"`` or ``"mode"`` of b's posterior, at which toxicities are judged.
+    first
+        The first patient's dose: the lowest.
 
     Examples
     --------
@@ -49,6 +53,8 @@ class CRM(DoseDesign):
         target: float,
         patients: int,
         prior_variance: float = 1.34,
+        at: str = "mean",
+        first: int = 0,
         seed: int = 0,
     ) -> None:
         self.skeleton = np.asarray(skeleton, float)
@@ -65,7 +71,10 @@ class CRM(DoseDesign):
             )
         if not 0 < target < 1:
             raise SettingError(f"target must lie in (0, 1), got {target}")
+        if at not in ("mean", "mode"):
+            raise SettingError(f'at must be "mean" or "mode", got {at!r}')
         super().__init__(len(self.skeleton), seed)
+        self.at, self.dose = at, first
         self.target, self._most, self._variance = target, patients, prior_variance
         self._log_p = np.exp(GRID)[:, None] * np.log(self.skeleton)  # (G, K)
         self._log_q = np.log(-np.expm1(self._log_p))
@@ -83,8 +92,10 @@ class CRM(DoseDesign):
 
     @property
     def estimates(self) -> np.ndarray:
-        """Toxicities (K,) at the posterior mean of b."""
-        return self.skeleton ** math.exp(float(self.weights @ GRID))
+        """Toxicities (K,) at the posterior mean, or mode, of b."""
+        weights = self.weights
+        b = weights @ GRID if self.at == "mean" else GRID[weights.argmax()]
+        return self.skeleton ** math.exp(float(b))
 
     def best(self) -> int:
         """The dose that the data speak for."""
