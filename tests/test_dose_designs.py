@@ -225,3 +225,17 @@ def test_a_design_refuses_outcomes_that_are_no_toxicity(environment, match):
     world = make(environment)
     with pytest.raises(SettingError, match=match):
         make_baseline("boin", world.problem(), world.context(np.random.default_rng(0)), rounds=10)
+
+
+def test_crm_at_the_mode_maximises_the_posterior_and_starts_where_it_is_told() -> None:
+    design = CRM([0.1, 0.2, 0.35], target=0.2, patients=9, at="mode", first=1)
+    assert design.dose == 1
+    for toxic in (0.0, 0.0, 1.0):
+        design.learn(np.zeros(0), 1, 0.0, toxic)
+    b = np.linspace(-3, 3, 60_001)
+    log = np.log(0.2) * np.exp(b) + 2 * np.log1p(-(0.2 ** np.exp(b))) - b**2 / (2 * 1.34)
+    expected = np.array([0.1, 0.2, 0.35]) ** np.exp(b[log.argmax()])
+    assert np.allclose(design.estimates, expected, atol=0.01)  # the grid of b has steps of .025
+    assert design.dose == np.abs(expected - 0.2).argmin()
+    with pytest.raises(SettingError, match="mean"):
+        CRM([0.1, 0.2], target=0.2, patients=9, at="median")

@@ -60,7 +60,7 @@ def normal(x, a, y=None):
 
 
 class TwoLimits:
-    """Three arms with an intercept and a slope each, and two costs; one on every draw."""
+    """Three arms with an intercept and a slope each, and two costs."""
 
     means = np.array([0.1, 0.6, 0.9])
 
@@ -90,7 +90,6 @@ def two_limits(**options) -> ged.Problem:
             at_most=0.6,
             safe_value=0.2,
             name="b",
-            every_draw=True,
         ),
     ]
     gain = ged.Utility(ged.density_class(normal), ged.mean(-3, 3))
@@ -100,10 +99,10 @@ def two_limits(**options) -> ged.Problem:
 @pytest.mark.parametrize("learn_safe", [True, False])
 def test_priors_several_limits_and_an_unlearned_safe_action(learn_safe):
     problem = two_limits(learn_safe=learn_safe)
-    many = simulate_many(problem, [TwoLimits()] * 3, 60, SEEDS, delta=0.2, bonus_scale=1.0)
-    single = alone(problem, [TwoLimits()] * 3, 60, delta=0.2, bonus_scale=1.0)
+    many = simulate_many(problem, [TwoLimits()] * 2, 45, SEEDS[:2], delta=0.2, bonus_scale=1.0)
+    single = alone(problem, [TwoLimits()] * 2, 45, SEEDS[:2], delta=0.2, bonus_scale=1.0)
     assert_same(many, single)
-    assert sum((run.action > 0).sum() for run in many) > 20  # it did leave the safe action
+    assert sum((run.action > 0).sum() for run in many) > 3  # it did leave the safe action
 
 
 def test_a_set_that_is_empty_in_one_run_leaves_the_others_alone():

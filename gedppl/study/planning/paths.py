@@ -198,7 +198,7 @@ def event_free_path(
     its range.
 
     Where the utility has an outcome of its own, nothing is told of it, and the path takes the least
-    tried action that may be drawn: what is asked is which actions limits ever let through. None
+    tried action that may be drawn: what is asked is which actions the limits ever let through. None
     where the low end is no outcome of the model.
     """
     good: dict[str, float] = {}
@@ -223,15 +223,16 @@ def event_free_path(
 
 
 def _least_tried(design: GEDUCB, x: np.ndarray, path: list[int]) -> int:
-    """Of the actions whose worst case keeps every limit on every draw at context x."""
+    """Of the actions whose worst case keeps every limit on every draw at context x; the safe one if
+    there is no other.
+    """
     problem = design.problem
     with _quietly():
         upper = np.asarray(design.cost_bounds(x)[1])
     fine = drawable(upper, problem.limits, problem.every_draw)
-    tried = np.bincount(path, minlength=problem.n_actions).astype(float)
-    # an action that is let through for the first time goes before the safe one
-    tried[problem.safe_action] += 0.5
-    return int(np.argmin(np.where(fine, tried, np.inf)))
+    fine[problem.safe_action] = False
+    tried = np.bincount(path, minlength=problem.n_actions)
+    return int(np.argmin(np.where(fine, tried, np.inf)) if fine.any() else problem.safe_action or 0)
 
 
 def _tell(
