@@ -227,6 +227,31 @@ def test_a_design_refuses_outcomes_that_are_no_toxicity(environment, match):
         make_baseline("boin", world.problem(), world.context(np.random.default_rng(0)), rounds=10)
 
 
+def test_designs_play_a_problem_whose_first_action_is_no_dose() -> None:
+    """models/escalation.py: the toxicity is the only outcome, and action 0 treats nobody."""
+    from tests.test_models import load
+
+    script = load("escalation")
+    problem = script.problem()
+    for name in ("3+3", "boin", "crm", "ewoc"):
+        design = make_baseline(name, problem, np.zeros(1), rounds=12)
+        assert design.n_doses == 5
+        decision = design.ask(np.zeros(1))
+        assert decision.action == 1  # the lowest dose
+        design.tell(decision.id, 0.0)
+        assert design.patients.tolist() == [1, 0, 0, 0, 0]
+        with pytest.raises(OutOfSupportError, match="told as y"):
+            design.tell(design.ask(np.zeros(1)).id, 0.5)
+    stopped = ThreePlusThree(5)
+    stopped.below, stopped.shares_outcome = 1, True
+    for toxic in (1.0, 1.0, 1.0):
+        stopped.tell(stopped.ask(np.zeros(1)).id, toxic)
+    assert stopped.recommended is None
+    assert stopped.ask(np.zeros(1)).action == 0  # none is named, none is given
+    stopped.tell(3, 0.0)
+    assert stopped.patients.sum() == 3
+
+
 def test_crm_at_the_mode_maximises_the_posterior_and_starts_where_it_is_told() -> None:
     design = CRM([0.1, 0.2, 0.35], target=0.2, patients=9, at="mode", first=1)
     assert design.dose == 1

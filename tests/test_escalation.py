@@ -360,23 +360,22 @@ def test_a_decision_table_counts_events_and_not_amounts() -> None:
         ged.decision_table(two, np.zeros(12), 1)
 
 
-def two_outcomes(hidden: bool = False, **limit) -> ged.Problem:
+def two_outcomes(hidden: bool = False) -> ged.Problem:
     """Tables of Bernoulli toxicities, a response of its own, two arms beside a safe one.
 
     With no toxicity on arm 1 the second table is excluded, which lets arm 2 through; `hidden`: all
     tables say the same of arm 1, so that it never is.
     """
     first = [0.05, 0.05, 0.05] if hidden else [0.05, 0.25, 0.3]
-    tables = np.array([[0.0, p, q] for p, q in zip(first, (0.2, 0.6, 0.8))])
+    tables = np.array([[0.01, p, q] for p, q in zip(first, (0.2, 0.6, 0.8))])
     gains = np.array([[0.1, 0.5, 0.9], [0.1, 0.9, 0.5]])
     toxicity = ged.Constraint(
         PlainTables(tables[:, None]),
         ged.mean(0, 1),
         at_most=0.4,
-        safe_value=0.0,
+        safe_value=0.01,
         name="toxicity",
         every_draw=True,
-        **limit,
     )
     return ged.Problem(
         utility=ged.Utility(PlainTables(gains[:, None]), ged.mean(0, 1)),
