@@ -411,8 +411,8 @@ def _certify_one(
             c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw
         )
     else:
-        assert isinstance(c, Constraint)
-        witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
+        learned = dict(problem.learned)[j]
+        witness = Witnesses(partial(_witness, problem.safe_action, learned, bounds, policy, i))
         part = ConstraintCertificate(
             c.name,
             worst,
@@ -490,14 +490,12 @@ def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
     set, and not what is wrong.
     """
     told = "tighter parameter bounds or prior, fewer members"
-    c = state.problem.constraints[j]
-    if isinstance(c, Constraint) and high >= c.functional.high:
+    c = dict(state.problem.learned).get(j)
+    if c is None:
+        return told
+    if high >= c.functional.high:
         told += f", a range that ends below {c.functional.high:.3g}"
-    if (
-        isinstance(c, Constraint)
-        and not c.safe_value_exact
-        and holds_parameters(replace(c, safe_value_exact=True))
-    ):
+    if not c.safe_value_exact and holds_parameters(replace(c, safe_value_exact=True)):
         told += ", that the safe value is exact"
     return told
 
@@ -506,8 +504,8 @@ def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) ->
     """The parameters that carry the worst case of action a away from the fit, by their share of
     the first-order change.
     """
-    c = state.problem.constraints[j]
-    if not isinstance(c, Constraint):
+    c = dict(state.problem.learned).get(j)
+    if c is None:
         return ""
     cls = c.model.visit(lambda members: None, lambda cls: cls if cls.sites else None)
     if cls is None:  # without named parameters

@@ -56,7 +56,9 @@ def test_a_script_may_bring_agents_of_its_own(tmp_path):
     script = tmp_path / "own.py"
     plain_script = BANDIT.read_text()
     more = "\nfrom gedppl.study.baselines.always_safe import AlwaysSafe\n"
-    made = "AGENTS = {'mine': lambda problem, delta, seed: AlwaysSafe(problem, seed=seed)}\n"
+    made = (
+        "AGENTS = {'mine': lambda problem, delta, seed: AlwaysSafe(problem.n_actions, seed=seed)}\n"
+    )
     script.write_text(plain_script + more + made)
     mine, safe = compared(tmp_path / "out", script, ["mine", "always-safe"], range(1))
     assert "failed" not in mine

@@ -52,6 +52,7 @@ from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.learning import ConfidenceSet
 from gedppl.learning.posterior import Posterior
+from gedppl.numerics.arrays import is_one_of
 from gedppl.problem import UTILITY, Problem
 from gedppl.showing import Facts, Shown
 
@@ -136,7 +137,7 @@ class GEDUCB(Shown):
             exact_rounds=exact_rounds,
             exploration=exploration,
         )
-        if not (guard is None or (isinstance(guard, str) and guard in recorder.GUARDS)):
+        if not is_one_of(guard, recorder.GUARDS):
             raise SettingError(f"guard must be one of {recorder.GUARDS}, got {guard!r}")
         self._begin(Keeper.begin(problem, chosen, guard, journal))
 

@@ -42,12 +42,12 @@ from gedppl.errors import (
     RecordError,
     SettingError,
 )
-from gedppl.ged_ucb.settings import Settings, settings
+from gedppl.ged_ucb.settings import EVERY, Settings, by_stream, settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.journal.export import Blinding
 from gedppl.journal.format import Record, running_versions
-from gedppl.numerics.arrays import LARGEST
+from gedppl.numerics.arrays import LARGEST, is_number
 from gedppl.problem import UTILITY, Problem
 from gedppl.problem.names import read_contexts
 
@@ -96,11 +96,10 @@ def named_things(problem: Problem) -> dict[str, Any]:
 
 
 def _by_stream(value: Any, text: Callable[[Any], str]) -> Any:
-    return (
-        {str(stream): text(one) for stream, one in value.items()}
-        if isinstance(value, Mapping)
-        else text(value)
-    )
+    chosen = by_stream(value)
+    if EVERY in chosen:
+        return text(value)
+    return {str(stream): text(one) for stream, one in chosen.items()}
 
 
 def _name_of(oracle: Any) -> str:
@@ -238,10 +237,7 @@ def logged_entries(
 
 
 def limit_payload(name: str, at_most: Any) -> dict[str, Any]:
-    number = not isinstance(at_most, bool | np.timedelta64) and isinstance(
-        at_most, int | float | np.integer | np.floating
-    )
-    if not number or not abs(at_most if isinstance(at_most, int) else float(at_most)) <= LARGEST:
+    if not is_number(at_most) or not abs(at_most) <= LARGEST:
         raise ProblemError(
             f"at_most of constraint {name!r} must be a finite number, got {at_most!r}"
         )

@@ -33,7 +33,7 @@ from gedppl.families.family import Args
 from gedppl.functionals import lipschitz
 from gedppl.functionals.expectation import excess, expectation, probability_between
 from gedppl.functionals.expectation import quantile as quantile_of
-from gedppl.numerics.arrays import Array, Namespace
+from gedppl.numerics.arrays import Array, Namespace, is_number
 
 # ==================================================================================================
 # How a functional's value is computed: closed forms by family in an open registry, and the general
@@ -424,7 +424,7 @@ def cvar(level: float, low: float, high: float) -> Functional:
     Rockafellar and Uryasev, "Conditional value-at-risk for general loss distributions" (2002),
     where level is alpha.
     """
-    if not (isinstance(level, int | float) and 0 <= level < 1):
+    if not (is_number(level) and 0 <= level < 1):
         raise FunctionalError(
             f"cvar's level must lie in [0, 1), got {level!r}; it is a confidence level: 0.9 means "
             "the largest tenth"
@@ -434,7 +434,7 @@ def cvar(level: float, low: float, high: float) -> Functional:
 
 def quantile(level: float, low: float, high: float) -> Functional:
     """The smallest y with P(Y <= y) >= level. It has no Lipschitz constant in any divergence."""
-    if not (isinstance(level, int | float) and 0 < level < 1):
+    if not (is_number(level) and 0 < level < 1):
         raise FunctionalError(f"quantile's level must lie strictly between 0 and 1, got {level!r}")
     return Functional("quantile", *_range("quantile", low, high), level=float(level))
 
@@ -496,9 +496,7 @@ def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()
 
 
 def _range(name: str, low: float, high: float) -> tuple[float, float]:
-    numbers = all(
-        isinstance(end, int | float | np.number) and math.isfinite(end) for end in (low, high)
-    )
+    numbers = all(is_number(end) and math.isfinite(end) for end in (low, high))
     if not (numbers and low < high):
         raise FunctionalError(
             f"{name} needs a finite range with low < high, got low={low!r}, high={high!r}; give "

@@ -21,7 +21,7 @@ from gedppl.learning import draws as sampling
 from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.draws import ParameterDraws
 from gedppl.learning.learner import Bounds, Guess, Learner, Trail, UsedDraws
-from gedppl.learning.seen_class import SeenClass, served
+from gedppl.learning.seen_class import in_its_coordinates, served
 from gedppl.learning.storing import Reader, Tree, Writer
 from gedppl.learning.trusted import trusted
 from gedppl.rows import Rows
@@ -97,10 +97,7 @@ class DrawnLearner:
     @property
     def plausible(self) -> np.ndarray:
         """Which draws (S,) lie in the set, whatever coordinates that is kept in."""
-        known = served(self.cls)
-        return self.base.contains(
-            known.seen_of(self.draws.theta) if isinstance(known, SeenClass) else self.draws.theta
-        )
+        return self.base.contains(in_its_coordinates(served(self.cls), self.draws.theta))
 
     @property
     def status(self) -> str:

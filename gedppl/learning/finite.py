@@ -125,10 +125,11 @@ class FiniteLearner:
         """How far below the best member's log-likelihood a plausible member may lie, counted
         from the first start.
         """
-        if not isinstance(self.rule, LikelihoodRatio) or not self.starts:
+        process = self.rule.process
+        if process is None or not self.starts:
             return float("nan")
         return float(
-            self.totals.max() - thresholds(self.starts[:1], self.evidence, self.rule, self.delta)[0]
+            self.totals.max() - thresholds(self.starts[:1], self.evidence, process, self.delta)[0]
         )
 
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> FiniteLearner:
@@ -159,18 +160,17 @@ class FiniteLearner:
         )
         if len(starts) > len(self.starts):
             new = evolved(new, starts=starts, totals_at=np.vstack([self.totals_at, totals]))
-        if isinstance(self.rule, LikelihoodRatio):
-            likely = new._likely()
+        if self.rule.process is not None:
+            likely = new._likely(self.rule.process)
             new = evolved(new, plausible=likely, alive=self.alive & likely)
         return new
 
-    def _likely(self) -> np.ndarray:
+    def _likely(self, process: LikelihoodRatio) -> np.ndarray:
         """Members inside the likelihood-ratio set of every start."""
         evidence = self.evidence
         if evidence == -np.inf:
             return np.zeros(len(self.totals), bool)
-        assert isinstance(self.rule, LikelihoodRatio)
-        limits = thresholds(self.starts, evidence, self.rule, self.delta)
+        limits = thresholds(self.starts, evidence, process, self.delta)
         possible = np.isfinite(self.totals)
         since = np.where(possible, self.totals, 0.0) - np.where(possible, self.totals_at, 0.0)
         return possible & (since >= limits[:, None]).all(axis=0)
@@ -185,8 +185,8 @@ class FiniteLearner:
             )
         best = int(np.argmax(self.totals))
         plausible, sums = self.plausible, self.sums
-        if not isinstance(self.rule, LikelihoodRatio) and self.n:
-            sums = self._summed(best)
+        if self.rule.process is None and self.n:
+            sums = self._summed(best, self.rule.divergence)
             view = View(n=self.n, delta=self.delta, size=len(self.totals))
             plausible = sums[best][1] <= self.rule.radius(view)
         status = (
@@ -209,13 +209,12 @@ class FiniteLearner:
             kept=np.vstack([self.kept, plausible]),
         )
 
-    def _summed(self, best: int) -> dict[int, tuple[int, np.ndarray]]:
+    def _summed(self, best: int, divergence: str) -> dict[int, tuple[int, np.ndarray]]:
         """sum_i D^2(best, m)_i for every m: only the rows since this member was last best are
         computed.
         """
         assert self.rows is not None
-        assert not isinstance(self.rule, LikelihoodRatio)
-        if self.rule.divergence not in ("neg_log_affinity", "hellinger2", "total_variation2", "l2"):
+        if divergence not in ("neg_log_affinity", "hellinger2", "total_variation2", "l2"):
             raise SettingError(
                 f"{type(self.rule).__name__} is for parametric classes; use "
                 "likelihood_ratio() or a ball here"
@@ -224,10 +223,15 @@ class FiniteLearner:
         x, a = self.rows.x[done:], self.rows.a[done:]
         p = self.cls.density(best, x, a)
         gaps = [
-            row_divergence(self.rule.divergence, p, self.cls.density(m, x, a)).sum()
+            row_divergence(divergence, p, self.cls.density(m, x, a)).sum()
             for m in range(len(self.totals))
         ]
         return {**self.sums, best: (self.n, total + np.array(gaps))}
+
+    @property
+    def theta(self) -> int:
+        """The number of the most likely member."""
+        return int(self.best[-1])
 
     @property
     def fit(self) -> None:

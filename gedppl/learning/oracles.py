@@ -444,6 +444,19 @@ class Oracle:
             return failed(cls, rows, f"{self.name} broke off: {error}")
 
 
+# those whose answer a closed form gives as well
+CLOSED_FORM = ("auto", "least squares")
+# those that fit any parametric class, whatever its coordinates
+ANY_COORDINATES = (*CLOSED_FORM, "score equations", "maximum likelihood")
+
+
+def called(oracle: Callable[..., Fit] | None) -> str:
+    """The name of an oracle: ``"auto"`` if none is given, "" for a callable of the user's own."""
+    if oracle is None:
+        return "auto"
+    return oracle.name if isinstance(oracle, Oracle) else ""
+
+
 def failed(cls: DensityClass, rows: Rows, status: str) -> Fit:
     nothing = np.full((cls.dim, cls.dim), np.nan)
     return Fit(

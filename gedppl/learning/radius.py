@@ -19,13 +19,16 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from scipy.stats import chi2
 
 from gedppl.errors import SettingError
-from gedppl.programs.contract import MemberList
+
+if TYPE_CHECKING:
+    from gedppl.learning.oracles import Oracle
+    from gedppl.programs.contract import DensityClass, MemberList
 
 DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
 PREDICTIVES = ("laplace", "svi", "nuts", "prior")
@@ -68,8 +71,8 @@ class View:
     scale: float | None = None  # known noise scale of a linear-Gaussian class
     # (name, theta (M, D)) -> (M,)
     summed_divergence: Callable[[str, np.ndarray], np.ndarray] | None = None
-    # S -> fits (S, D) to outcomes simulated from the fit
-    refits: Callable[[int], np.ndarray] | None = None
+    # S -> fits (S, D) to outcomes simulated from the fit, None where that cannot be done
+    refits: Callable[[int], np.ndarray | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,14 @@ class LikelihoodRatio:
     guaranteed: bool = True
     intersect: bool = False
     predictive: str = "laplace"
+    source = None  # of draws that the set is read off; none are
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    @property
+    def process(self) -> LikelihoodRatio:
+        """The e-process behind the set: this one."""
+        return self
+
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         """Any class will do."""
 
     def level(self, k: int, delta: float) -> float:
@@ -123,8 +132,20 @@ class LikelihoodRatio:
         )
 
 
+class WithoutProcess:
+    """A rule whose sets come from a radius around the fit, and from no e-process."""
+
+    process = None
+    source: str | None = None  # of draws that the set is read off; none are
+    predictive = "laplace"  # where the densities that monitors ask for come from
+
+    def centre(self, view: View, top: np.ndarray) -> np.ndarray:
+        """What the set is around, given the maximum-likelihood estimate `top` (D,)."""
+        return top
+
+
 @dataclass(frozen=True)
-class ChiSquare:
+class ChiSquare(WithoutProcess):
     """Wilks: keep theta with l(theta_hat) - l(theta) <= chi2_{D, 1-delta'} / 2; delta' = delta, or
     delta / (2 t^3) with union.
 
@@ -136,7 +157,7 @@ class ChiSquare:
     guaranteed: bool = False
     divergence: str = "log_likelihood"
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         _check_parametric(cls, "chi_square")
 
     def radius(self, view: View) -> float:
@@ -186,9 +207,9 @@ class Est:
         ridge = self.prior_precision / view.scale**2 * np.eye(view.dim)
         return np.linalg.solve(view.information + ridge, view.information @ top)
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         """Raise where the class lacks what this bound is made of."""
-        finite = isinstance(cls, MemberList)
+        finite = cls.visit(lambda members: True, lambda cls: False)
         if self.kind == "finite" and not finite:
             raise SettingError(NEEDS_FINITE)
         if self.kind in ("bracketing", "chi_square") and finite:
@@ -258,7 +279,7 @@ def self_normalised(prior_precision: float, norm_bound: float, sharper: bool = T
 
 
 @dataclass(frozen=True)
-class Ball:
+class Ball(WithoutProcess):
     """{theta : sum_i D^2(theta_hat, theta)_i <= factor * Est}; ``factor`` carries Est from H^2
     to another divergence.
     """
@@ -271,8 +292,12 @@ class Ball:
     def guaranteed(self) -> bool:
         return self.est.kind != "chi_square"
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         self.est.check(cls)
+
+    def centre(self, view: View, top: np.ndarray) -> np.ndarray:
+        """What the ball is around, given the maximum-likelihood estimate `top` (D,)."""
+        return self.est.centre(view, top)
 
     def radius(self, view: View) -> float:
         return self.factor * self.est.value(view)
@@ -289,7 +314,7 @@ class Ball:
 
 
 @dataclass(frozen=True)
-class Paper:
+class Paper(WithoutProcess):
     """The paper's literal Est at delta/(2 t^3): finite class log(|F|/delta), least squares sigma^2
     (d + 2 sqrt(dL) + 2L).
 
@@ -302,7 +327,7 @@ class Paper:
     divergence: str = "hellinger2"
     guaranteed: bool = False
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         """Any class will do."""
 
     def radius(self, view: View) -> float:
@@ -334,7 +359,7 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class ParametricBootstrap:
+class ParametricBootstrap(WithoutProcess):
     """r = the ceil((S+1)(1-delta))-th smallest of sum_i D^2(theta_hat, theta_s)_i, theta_s
     fitted to outcomes simulated from theta_hat at the same contexts and actions.
     """
@@ -343,17 +368,16 @@ class ParametricBootstrap:
     divergence: str = "neg_log_affinity"
     guaranteed: bool = False
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         _check_parametric(cls, "parametric_bootstrap")
         if cls.predictor is None:
             raise SettingError(NEEDS_PREDICTOR)
 
     def radius(self, view: View) -> float:
-        if view.refits is None or view.summed_divergence is None:
+        fits = None if view.refits is None else view.refits(self.replicates)
+        if fits is None or view.summed_divergence is None:
             raise SettingError(NEEDS_PREDICTOR)
-        return _order_statistic(
-            view.summed_divergence(self.divergence, view.refits(self.replicates)), view.delta
-        )
+        return _order_statistic(view.summed_divergence(self.divergence, fits), view.delta)
 
     def describe(self, delta: float) -> str:
         return (
@@ -432,8 +456,8 @@ def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
     return ParametricBootstrap(int(replicates))
 
 
-def _check_parametric(cls: Any, what: str) -> None:
-    if isinstance(cls, MemberList):
+def _check_parametric(cls: DensityClass | MemberList, what: str) -> None:
+    if cls.visit(lambda members: True, lambda cls: False):
         raise SettingError(
             f"{what}() is for parametric classes; use likelihood_ratio() or a ball for a finite one"
         )

@@ -21,8 +21,9 @@ open that context.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from numbers import Real
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -404,6 +405,16 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a real number, of Python or NumPy, but no truth value and no duration."""
+    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
+
+
+def is_one_of(value: Any, words: Sequence[str | None]) -> bool:
+    """Whether this is one of several words, or None if that is among them."""
+    return any(value is word for word in words) or (isinstance(value, str) and value in words)
+
+
 def check_whole(least: int, **named: Any) -> None:
     """Each named value is a whole number of at least so much, or a `SettingError` says which is
     not.
@@ -515,11 +526,7 @@ def _shown(value: Any) -> str:
 
 def check_delta(delta: float) -> None:
     """A probability of error: strictly between 0 and 1."""
-    if (
-        isinstance(delta, bool)
-        or not isinstance(delta, int | float | np.integer | np.floating)
-        or not 0 < delta < 1
-    ):
+    if not is_number(delta) or not 0 < delta < 1:
         raise SettingError(
             f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary"
         )

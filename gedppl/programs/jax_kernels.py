@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,11 @@ from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import trial_rows
 from gedppl.rows import PIECES, Answers, Histories, Rows, pad, pieces, settings_size
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from gedppl.functionals import Functional
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
@@ -55,6 +60,11 @@ class JaxKernels:
     event_shape: tuple[int, ...]
     unconstrained: bool  # every parameter is its own free value: nothing is transformed
     packaged: bool  # nothing in the outcome is of a class that the packages do not bring
+    known_family: bool  # its family is one of ours
+    bare: Callable[..., Any]  # the outcome's distribution, without the wrappers of plates
+    ranges: dict[str, tuple[float, float]]  # of the sites
+    predictor_holds: Callable[[LinearPredictor], bool]
+    assignments: list[dict[str, Any]]  # of the discrete latents that are summed out
     # set when a predictor is found: (x, a) -> (index error, [features, offset, others])
     predictor_parts: Callable[..., Any]
 
@@ -67,7 +77,13 @@ class JaxKernels:
         self._facts: dict[str, Any] = {}
         self.compilations: dict[str, int] = {}  # how often each function was compiled
 
-    def call(self, name: str, function: Callable[..., Any], *args: Any, static: Any = None) -> Any:
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: np.ndarray | jax.Array,
+        static: Hashable = None,
+    ) -> Any:
         """Run `function` compiled for these shapes; results are JAX arrays."""
         key = (name, static, tuple(np.shape(arg) for arg in args))
         with jax.enable_x64(True):
@@ -100,7 +116,7 @@ class JaxKernels:
         """
 
         def find() -> bool:
-            def edges(theta: Any, x: Any, a: Any) -> list[Any]:
+            def edges(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
                 return jax.tree.leaves(self.run(theta, x, a).observed.support)
 
             return any(
@@ -123,7 +139,7 @@ class JaxKernels:
         """What function(theta, x, a) returns, with arrays that have shapes only."""
         found = []
 
-        def note(theta: Any, x: Any, a: Any) -> None:
+        def note(theta: jax.Array, x: jax.Array, a: jax.Array) -> None:
             found.append(function(theta, x, a))
 
         jax.eval_shape(note, np.zeros(self.dim), self.x, self.a)
@@ -163,7 +179,7 @@ class JaxKernels:
                 for site in self.sites
             }
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).values)(theta)
 
         out = self.call(
@@ -182,8 +198,8 @@ class JaxKernels:
             return np.zeros((1, 0))
         m = len(next(iter(values.values())))
 
-        def function(x: Any, a: Any, *arrays: Any) -> Any:
-            def one(*arrays: Any) -> Any:
+        def function(x: jax.Array, a: jax.Array, *arrays: jax.Array) -> Any:
+            def one(*arrays: jax.Array) -> Any:
                 given = dict(zip((site.name for site in self.sites), arrays))
                 free = self.run(None, x, a, given=given).free
                 theta = jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
@@ -213,7 +229,7 @@ class JaxKernels:
         if not any(site.prior for site in self.sites):
             return np.zeros(len(theta))
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).log_prior)(theta)
 
         return np.array(
@@ -227,7 +243,7 @@ class JaxKernels:
         if self.unconstrained or not any(site.prior for site in self.sites):
             return np.zeros(len(theta))
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).log_jacobian)(theta)
 
         return np.array(
@@ -244,8 +260,8 @@ class JaxKernels:
                 if np.array_equal(theta, place):
                     return self._look.gradient[i], self._look.hessian[i]
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
-            def prior(one: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            def prior(one: jax.Array) -> Any:
                 return self.run(one, x, a).log_prior
 
             return jax.grad(prior)(theta), jax.hessian(prior)(theta)
@@ -276,8 +292,8 @@ class JaxKernels:
         if not any(site.prior for site in self.sites):
             return initial + noise
 
-        def function(theta: Any, words: Any, x: Any, a: Any) -> Any:
-            def one(theta: Any, words: Any) -> Any:
+        def function(theta: jax.Array, words: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            def one(theta: jax.Array, words: jax.Array) -> Any:
                 free = self.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
                 return jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
 
@@ -299,10 +315,10 @@ class JaxKernels:
     def _over_pieces(
         self,
         name: str,
-        function: Any,
+        function: Callable[..., Any],
         theta: np.ndarray,
         rows: tuple[np.ndarray, ...],
-        static: Any = None,
+        static: Hashable = None,
     ) -> np.ndarray:
         """function(theta (M, D), rows) -> (M, n), asked in padded pieces."""
         found = self._answers.get(
@@ -313,7 +329,12 @@ class JaxKernels:
         return found[0]
 
     def _in_pieces(
-        self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any
+        self,
+        name: str,
+        function: Callable[..., Any],
+        theta: np.ndarray,
+        rows: tuple[np.ndarray, ...],
+        static: Hashable,
     ) -> np.ndarray:
         out = np.empty((len(theta), len(rows[0])))
         for cut, size in pieces(len(rows[0])):
@@ -332,11 +353,11 @@ class JaxKernels:
     def by_row(
         self,
         name: str,
-        function: Any,
+        function: Callable[..., Any],
         rows: tuple[np.ndarray, ...],
         *,
         first: tuple[Any, ...] = (),
-        static: Any = None,
+        static: Hashable = None,
         axis: int = 0,
     ) -> list[np.ndarray]:
         """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces; its
@@ -351,10 +372,10 @@ class JaxKernels:
     def _by_row(
         self,
         name: str,
-        function: Any,
+        function: Callable[..., Any],
         rows: tuple[np.ndarray, ...],
         first: tuple[Any, ...],
-        static: Any,
+        static: Hashable,
         axis: int,
     ) -> list[np.ndarray]:
         parts = []
@@ -374,14 +395,14 @@ class JaxKernels:
     def log_likelihood(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
     ) -> np.ndarray:
-        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
             return jax.vmap(lambda one: self.row_log_likelihood(one, x, a, y))(theta)
 
         return self._over_pieces("log_likelihood", function, theta, (x, a, y))
 
     def score(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
-            def row(one: Any, x: Any, a: Any, y: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
+            def row(one: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
                 return self.row_log_likelihood(one, x[None], a[None], y[None])[0]
 
             return [jax.vmap(jax.grad(row), (None, 0, 0, 0))(theta, x, a, y)]
@@ -401,7 +422,7 @@ class JaxKernels:
         if self.predictor is not None and self.predictor.family in COUNTED and self.packaged:
             return (y >= 0) & (y == np.floor(y)) & (y <= COUNTED[self.predictor.family])
 
-        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
             return [jnp.broadcast_to(self.run(theta, x, a).observed.support(y), (x.shape[0],))]
 
         inside = self.by_row("in_support", function, (x, a, y), first=(theta,))[0]
@@ -420,7 +441,7 @@ class JaxKernels:
         an index silently.
         """
 
-        def visit(theta: Any, x: Any, a: Any) -> None:
+        def visit(theta: jax.Array, x: jax.Array, a: jax.Array) -> None:
             self.run(theta, x, a)
 
         def complaint(x: np.ndarray, a: np.ndarray) -> str | None:
@@ -451,7 +472,7 @@ class JaxKernels:
         Features where a predictor is proved, log-densities elsewhere.
         """
 
-        def logs(theta: Any, x: Any, a: Any) -> list[Any]:
+        def logs(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
             support = self.run(theta, x, a).observed.support
             y = jnp.asarray(support.feasible_like(jnp.zeros((len(a), *self.event_shape))), float)
             return [self.row_log_likelihood(theta, x, a, y)[:, None]]
@@ -468,10 +489,10 @@ class JaxKernels:
         return said(x, a), np.concatenate(alone)
 
     def values(
-        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
     ) -> np.ndarray:
-        def function(theta: Any, x: Any, a: Any) -> Any:
-            def one(one: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            def one(one: jax.Array) -> Any:
                 return jnp.broadcast_to(
                     functional(self.row_density(one, x, a), x=x, a=a), (x.shape[0],)
                 )
@@ -481,7 +502,7 @@ class JaxKernels:
         return self._over_pieces("values", function, theta, (x, a), static=functional)
 
     def functional_at(
-        self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, density: Density, x: np.ndarray, a: np.ndarray
     ) -> np.ndarray:
         """A functional of the user's at a density with NumPy arguments, in arrays of this
         backend.
@@ -492,10 +513,10 @@ class JaxKernels:
             )
 
     def values_grad(
-        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        def function(theta: Any, x: Any, a: Any) -> Any:
-            def row(one: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            def row(one: jax.Array, x: jax.Array, a: jax.Array) -> Any:
                 x, a = x[None], a[None]
                 return jnp.reshape(functional(self.row_density(one, x, a), x=x, a=a), ())
 
@@ -512,7 +533,7 @@ class JaxKernels:
                     lambda one: self.row_density(one, jnp.asarray(x), jnp.asarray(a)), theta, single
                 )
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
             return jax.vmap(lambda one: self.row_density(one, x, a).leaves())(theta)
 
         padded = pad(theta, settings_size(len(theta)))
@@ -544,19 +565,24 @@ class JaxKernels:
             w[: rows.n] = weights
         return x, a, y, w
 
-    def _sum(self, theta: Any, x: Any, a: Any, y: Any, w: Any) -> Any:
+    def _sum(self, theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array, w: jax.Array) -> Any:
         logs = self.row_log_likelihood(theta, x, a, y)
         return jnp.sum(jnp.where(w == 0.0, 0.0, w * logs))
 
     def _at_settings(
-        self, name: str, one: Callable[..., Any], theta: np.ndarray, rows: Rows, weights: Any
+        self,
+        name: str,
+        one: Callable[..., Any],
+        theta: np.ndarray,
+        rows: Rows,
+        weights: np.ndarray | None,
     ) -> list[np.ndarray]:
         """one(theta_m, *history) at every setting of theta (M, D), one after another: on a CPU
         as fast as side by side, and however many there are, a history's bucket is compiled once.
         """
 
-        def function(theta: Any, m: Any, *history: Any) -> Any:
-            def step(i: Any, out: Any) -> Any:
+        def function(theta: jax.Array, m: jax.Array, *history: tuple[jax.Array, ...]) -> Any:
+            def step(i: jax.Array, out: jax.Array) -> Any:
                 return jax.tree.map(
                     lambda all_, new: all_.at[i].set(new), out, one(theta[i], *history)
                 )
@@ -587,10 +613,10 @@ class JaxKernels:
     def total_hessian(
         self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
     ) -> np.ndarray:
-        def function(theta: Any, *history: Any) -> Any:
+        def function(theta: jax.Array, *history: tuple[jax.Array, ...]) -> Any:
             grad = jax.grad(self._sum)
 
-            def column(direction: Any) -> Any:
+            def column(direction: jax.Array) -> Any:
                 return jax.jvp(lambda one: grad(one, *history), (theta,), (direction,))[1]
 
             if self.dim <= 64:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gedppl.programs.affine import Level
-from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
+from gedppl.programs.forms import Reading
 from gedppl.programs.jax_affine import levels
 from gedppl.programs.jax_reader import JaxArithmetic, listing
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
@@ -29,7 +29,11 @@ from gedppl.programs.seen import (
     narrowest,
     refused,
 )
+from gedppl.programs.values import Form, Known, Unknown, Value, Whole
 from gedppl.rows import pad, settings_size
+
+if TYPE_CHECKING:
+    from gedppl.programs.jax_kernels import JaxKernels
 
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
     "logit": (
@@ -70,7 +74,7 @@ def links() -> Table:
 class JaxRowReader:
     """See `gedppl.programs.seen.RowReader`."""
 
-    def __init__(self, program: Any, outcome: Outcome, n_actions: int | None) -> None:
+    def __init__(self, program: JaxKernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
         start = [np.zeros(site.shape) for site in program.sites]
         self.listing = listing(self._arguments, *start, program.x, program.a)
@@ -80,7 +84,7 @@ class JaxRowReader:
         self._links = links()
         jax.eval_shape(self._note, program.x, program.a)
 
-    def _arguments(self, *values: Any) -> list[Any]:
+    def _arguments(self, *values: jax.Array) -> list[Any]:
         *sites, x, a = values
         given = dict(zip((site.name for site in self.program.sites), sites))
         found = self.outcome.arguments(self.program.bare(given, x, a))
@@ -90,7 +94,7 @@ class JaxRowReader:
             for v in found
         ]
 
-    def _read(self, x: Any, a: Any) -> tuple[Reading, Conclusion | Unknown]:
+    def _read(self, x: jax.Array, a: jax.Array) -> tuple[Reading, Conclusion | Unknown]:
         """One row x (1, dx), a (1,)."""
         reading = Reading(JaxArithmetic())
         inputs: list[Value] = [
@@ -100,13 +104,15 @@ class JaxRowReader:
         values = reading.read(self.listing, inputs)
         return reading, conclude(reading, self.outcome, values, self._links)
 
-    def _note(self, x: Any, a: Any) -> None:
+    def _concluded(self, x: jax.Array, a: jax.Array) -> tuple[Reading, Conclusion]:
+        """The same for a reader whose verdict is a family."""
         reading, found = self._read(x, a)
-        if isinstance(found, Unknown):
-            self.verdict = Verdict("", "", (), found.why, found.line)
-            return
-        self.verdict = Verdict(found.family, found.link, tuple(found.others))
-        self._used = sorted(found.predictor.terms)
+        assert isinstance(found, Conclusion)
+        return reading, found
+
+    def _note(self, x: jax.Array, a: jax.Array) -> None:
+        reading, found = self._read(x, a)
+        self.verdict, self._used = Verdict(*found.verdict), found.used
         self._atoms = reading.atoms
         self._lines = [form.line for form in reading.cuts]
 
@@ -115,9 +121,8 @@ class JaxRowReader:
     def tables(self) -> Tables:
         x = self.program.x
 
-        def at(a: Any) -> Any:
-            reading, found = self._read(x, a[None])
-            assert isinstance(found, Conclusion)
+        def at(a: jax.Array) -> Any:
+            reading, found = self._concluded(x, a[None])
             atoms = [[_arrays(one) for one in atom.operands] for atom in reading.atoms]
             cuts = [_arrays(reading.cuts[k]) for k in self._used]
             return atoms, cuts, None if found.scale is None else _arrays(found.scale)
@@ -135,17 +140,16 @@ class JaxRowReader:
                     one.low,
                     one.high,
                     one.by_action,
-                    tuple(map(_operand, one.operands, arrays)),
+                    tuple(part.table(own, StillForm) for part, own in zip(one.operands, arrays)),
                 )
                 for one, arrays in zip(self._atoms, atoms)
             ),
-            tuple(_still(part, self._lines[k]) for k, part in zip(self._used, cuts)),
-            None if scale is None else _still(scale),
+            tuple(StillForm(part[0], part[1], self._lines[k]) for k, part in zip(self._used, cuts)),
+            None if scale is None else StillForm(scale[0], scale[1]),
         )
 
-    def _row(self, x: Any, a: Any) -> list[Any]:
-        found = self._read(x[None], a[None])[1]
-        assert isinstance(found, Conclusion)
+    def _row(self, x: jax.Array, a: jax.Array) -> list[Any]:
+        found = self._concluded(x[None], a[None])[1]
         form = found.predictor
         slots = [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
         wide = self.outcome.family == "Ordered"
@@ -160,13 +164,13 @@ class JaxRowReader:
         values = self.program.constrain(theta)
         x = self.program.x
 
-        def at(sites: Any, a: Any) -> Any:
+        def at(sites: Sequence[jax.Array], a: jax.Array) -> Any:
             return [
                 jnp.ravel(value).astype(float)
                 for value in self._read(x, a[None])[0].evaluate(sites)
             ]
 
-        def function(*sites: Any) -> Any:
+        def function(*sites: jax.Array) -> Any:
             actions = jnp.arange(self.n_actions or 1)
             return jax.vmap(lambda *one: jax.vmap(lambda a: at(one, a))(actions))(*sites)
 
@@ -181,7 +185,7 @@ class JaxRowReader:
         return max(found) <= Level.AFFINE
 
 
-def seen_by_data(program: Any) -> Seen | Refusal:
+def seen_by_data(program: JaxKernels) -> Seen | Refusal:
     """Coordinates and predictor of a NumPyro program, or why it has none."""
     kind = program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
     obstacle = refused(program, kind)
@@ -193,20 +197,4 @@ def seen_by_data(program: Any) -> Seen | Refusal:
 
 
 def _arrays(one: Known | Form | Whole) -> Any:
-    if isinstance(one, Known):
-        return jnp.asarray(one.value)
-    if isinstance(one, Whole):
-        return None
-    return {
-        k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()
-    }, one.offset.reshape(-1)
-
-
-def _still(arrays: Any, line: str = "") -> StillForm:
-    return StillForm(arrays[0], arrays[1], line)
-
-
-def _operand(one: Known | Form | Whole, arrays: Any) -> np.ndarray | StillForm | int:
-    if isinstance(one, Whole):
-        return one.atom
-    return _still(arrays) if isinstance(one, Form) else arrays
+    return jax.tree.map(jnp.asarray, one.arrays(None))

@@ -17,7 +17,7 @@ import torch
 from torch.func import functionalize, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.programs.forms import Listing, Step
+from gedppl.programs.values import Listing, Step
 
 _MOVES = (
     *(
@@ -149,31 +149,31 @@ _OURS = str(Path(__file__).resolve().parent)
 
 
 class TorchArithmetic:
-    """See `gedppl.programs.forms.Arithmetic`."""
+    """See `gedppl.programs.values.Arithmetic`."""
 
-    def over(self, run: Callable[..., Sequence[Any]], *stacked: Any) -> Sequence[Any]:
+    def over(self, run: Callable[..., Sequence[Any]], *stacked: torch.Tensor) -> Sequence[Any]:
         return vmap(lambda *columns: tuple(run(*columns)))(*stacked)
 
-    def constant(self, run: Callable[..., Sequence[Any]], *values: Any) -> Sequence[Any]:
+    def constant(self, run: Callable[..., Sequence[Any]], *values: torch.Tensor) -> Sequence[Any]:
         return run(*values)
 
-    def zeros(self, like: Any) -> Any:
+    def zeros(self, like: torch.Tensor) -> Any:
         return torch.zeros_like(like)
 
     def identity(self, shape: tuple[int, ...]) -> Any:
         size = int(np.prod(shape))
         return torch.eye(size, dtype=torch.float64).reshape(size, *shape)
 
-    def broadcast(self, value: Any, shape: tuple[int, ...]) -> Any:
+    def broadcast(self, value: torch.Tensor, shape: tuple[int, ...]) -> Any:
         return value.expand(shape)
 
-    def log(self, value: Any) -> Any:
+    def log(self, value: torch.Tensor) -> Any:
         return torch.log(value.to(torch.float64))
 
-    def logit(self, value: Any) -> Any:
+    def logit(self, value: torch.Tensor) -> Any:
         return torch.log(value) - torch.log1p(-value)
 
-    def total(self, terms: Any, weights: Any) -> Any:
+    def total(self, terms: torch.Tensor, weights: torch.Tensor) -> Any:
         return torch.tensordot(weights.reshape(-1), terms, dims=1)
 
 
@@ -192,7 +192,7 @@ def listing(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> List
 
 
 class TorchLister:
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: torch.fx.GraphModule) -> None:
         self.module = module
         self.steps: list[Step] = []
         self.constants: dict[int, Any] = {}
@@ -218,11 +218,11 @@ class TorchLister:
         self.count += 1
         return self.count - 1
 
-    def _name(self, node: Any) -> int:
+    def _name(self, node: torch.fx.Node) -> int:
         key = self.keys[node] = self._new()
         return key
 
-    def _write(self, node: Any) -> None:
+    def _write(self, node: torch.fx.Node) -> None:
         name = (
             getattr(node.target, "__name__", str(node.target))
             .partition(".")[0]
@@ -257,7 +257,7 @@ class TorchLister:
             self.constants[self._name(node)] = target(*_filled(args, like), **_filled(kwargs, like))
             return
 
-        def run(*values: Any) -> Sequence[Any]:
+        def run(*values: torch.Tensor) -> Sequence[Any]:
             given = iter(values)
             found = target(*_filled(args, given), **_filled(kwargs, given))
             return tuple(found) if isinstance(found, tuple | list) else (found,)
@@ -295,7 +295,7 @@ class TorchLister:
         self.constants[self._name(number)] = number.value
         return number
 
-    def _overwrite(self, node: Any) -> None:
+    def _overwrite(self, node: torch.fx.Node) -> None:
         """What is written replaces what was there, in the shape and type of what was there."""
         old, new = node.args[0].meta["val"], node.args[1].meta["val"]
         shape, dtype = tuple(old.shape), old.dtype
@@ -318,7 +318,7 @@ class TorchLister:
             )
         )
 
-    def _add_product(self, node: Any) -> None:
+    def _add_product(self, node: torch.fx.Node) -> None:
         """bias + left @ right, in two steps."""
         bias, left, right = (self.keys[part] for part in node.args)
         product, total, line = self._new(), self._name(node), _line(node)
@@ -346,7 +346,7 @@ class TorchLister:
         )
 
     @staticmethod
-    def _rule(name: str, node: Any, used: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
+    def _rule(name: str, node: torch.fx.Node, used: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
         """The rule and the inputs that say where, not what."""
         if name in ("_to_copy", "to") and len(used) == 1:
             before, after = used[0].meta["val"].dtype, node.meta["val"].dtype
@@ -369,7 +369,7 @@ class TorchLister:
         return _RULES.get(name, ""), ()
 
 
-def _viewing(target: Any, name: str) -> Any:
+def _viewing(target: torch._ops.OpOverload, name: str) -> Any:
     """The view itself in place of its copy: nothing is written to any more, and views can be
     vectorised.
     """
@@ -409,7 +409,7 @@ def _filled(part: Any, given: Iterator[Any]) -> Any:
     return part
 
 
-def _line(node: Any) -> str:
+def _line(node: torch.fx.Node) -> str:
     """The innermost line that belongs to no package."""
     for name, number in reversed(
         re.findall(r'File "(.+?)", line (\d+)', node.meta.get("stack_trace") or "")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.func import vmap
 
 from gedppl.programs.affine import Level
-from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
+from gedppl.programs.forms import Reading
 from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
 from gedppl.programs.lowering import package_class
 from gedppl.programs.seen import (
@@ -27,6 +27,10 @@ from gedppl.programs.seen import (
 )
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_reader import TorchArithmetic, listing
+from gedppl.programs.values import Known, Unknown, Value
+
+if TYPE_CHECKING:
+    from gedppl.programs.torch_kernels import TorchKernels
 
 _ROOT = 2.0**0.5
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
@@ -67,7 +71,7 @@ def links() -> Table:
 class TorchRowReader:
     """See `gedppl.programs.seen.RowReader`."""
 
-    def __init__(self, program: Any, outcome: Outcome, n_actions: int | None) -> None:
+    def __init__(self, program: TorchKernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
         self._x, a = torch.as_tensor(np.array(program.x)), torch.as_tensor(np.array(program.a))
         middle = program.constrain(np.zeros((1, program.dim)))
@@ -80,13 +84,9 @@ class TorchRowReader:
         self._links = links()
         reading, found = self._read(self._x, a)
         self._atoms, self._lines = reading.atoms, [form.line for form in reading.cuts]
-        self._used: list[int] = []
-        self.verdict = Verdict("", "", (), getattr(found, "why", ""), getattr(found, "line", ""))
-        if isinstance(found, Conclusion):
-            self.verdict = Verdict(found.family, found.link, tuple(found.others))
-            self._used = sorted(found.predictor.terms)
+        self.verdict, self._used = Verdict(*found.verdict), found.used
 
-    def _arguments(self, *values: Any) -> list[Any]:
+    def _arguments(self, *values: torch.Tensor) -> list[Any]:
         *sites, x, a = values
         given = dict(zip((site.name for site in self.program.sites), sites))
         found = self.outcome.arguments(self.program.bare(given, x, a))
@@ -94,7 +94,7 @@ class TorchRowReader:
         wide = self.outcome.family == "Ordered"
         return [v.expand((1, v.shape[-1]) if wide else (1,)) for v in tensors]
 
-    def _read(self, x: Any, a: Any) -> tuple[Reading, Conclusion | Unknown]:
+    def _read(self, x: torch.Tensor, a: torch.Tensor) -> tuple[Reading, Conclusion | Unknown]:
         """One row x (1, dx), a (1,)."""
         reading = Reading(TorchArithmetic())
         inputs: list[Value] = [
@@ -104,6 +104,12 @@ class TorchRowReader:
         values = reading.read(self.listing, inputs)
         return reading, conclude(reading, self.outcome, values, self._links)
 
+    def _concluded(self, x: torch.Tensor, a: torch.Tensor) -> tuple[Reading, Conclusion]:
+        """The same for a reader whose verdict is a family."""
+        reading, found = self._read(x, a)
+        assert isinstance(found, Conclusion)
+        return reading, found
+
     # what is asked --------------------------------------------------------------------------------
 
     def _actions(self) -> torch.Tensor:
@@ -112,15 +118,14 @@ class TorchRowReader:
     def tables(self) -> Tables:
         scales: list[bool] = []
 
-        def at(a: Any) -> Any:
-            reading, found = self._read(self._x, a[None])
-            assert isinstance(found, Conclusion)
+        def at(a: torch.Tensor) -> Any:
+            reading, found = self._concluded(self._x, a[None])
             scales.append(found.scale is not None)
-            atoms = [[_arrays(one, a) for one in atom.operands] for atom in reading.atoms]
+            atoms = [[one.arrays(a) for one in atom.operands] for atom in reading.atoms]
             return (
                 atoms,
-                [_arrays(reading.cuts[k], a) for k in self._used],
-                [] if found.scale is None else _arrays(found.scale, a),
+                [reading.cuts[k].arrays(a) for k in self._used],
+                [] if found.scale is None else found.scale.arrays(a),
             )
 
         atoms, cuts, scale = _as_numpy(vmap(at)(self._actions()))
@@ -132,7 +137,7 @@ class TorchRowReader:
                     one.low,
                     one.high,
                     one.by_action,
-                    tuple(map(_operand, one.operands, arrays)),
+                    tuple(part.table(own, StillForm) for part, own in zip(one.operands, arrays)),
                 )
                 for one, arrays in zip(self._atoms, atoms)
             ),
@@ -140,9 +145,8 @@ class TorchRowReader:
             StillForm(*scale) if scales[0] else None,
         )
 
-    def _row(self, x: Any, a: Any) -> list[Any]:
-        found = self._read(x[None], a[None])[1]
-        assert isinstance(found, Conclusion)
+    def _row(self, x: torch.Tensor, a: torch.Tensor) -> list[Any]:
+        found = self._concluded(x[None], a[None])[1]
         form = found.predictor
         together = torch.cat(
             [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
@@ -160,7 +164,7 @@ class TorchRowReader:
     def atoms(self, theta: np.ndarray) -> list[np.ndarray]:
         values = self.program.constrain(theta)
 
-        def at(sites: Any, a: Any) -> Any:
+        def at(sites: Sequence[torch.Tensor], a: torch.Tensor) -> Any:
             return [
                 value.reshape(-1).to(torch.float64)
                 for value in self._read(self._x, a[None])[0].evaluate(sites)
@@ -184,7 +188,7 @@ class TorchRowReader:
         return max(found) <= Level.AFFINE
 
 
-def seen_by_data(program: Any) -> Seen | Refusal:
+def seen_by_data(program: TorchKernels) -> Seen | Refusal:
     """Coordinates and predictor of a Pyro program, or why it has none."""
     x, a = (torch.as_tensor(np.array(part)) for part in (program.x, program.a))
     observed = program.bare(None, x, a)
@@ -204,25 +208,9 @@ def seen_by_data(program: Any) -> Seen | Refusal:
         return Refusal(f"it looks at values while it runs ({str(error).splitlines()[0]})")
 
 
-def _arrays(one: Known | Form | Whole, a: Any) -> Any:
-    if isinstance(one, Known):
-        return one.value
-    if isinstance(one, Whole):
-        return a
-    return {
-        k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()
-    }, one.offset.reshape(-1)
-
-
 def _as_numpy(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         return tree.detach().numpy()
     if isinstance(tree, dict):
         return {key: _as_numpy(part) for key, part in tree.items()}
     return type(tree)(_as_numpy(part) for part in tree)
-
-
-def _operand(one: Known | Form | Whole, arrays: Any) -> np.ndarray | StillForm | int:
-    if isinstance(one, Whole):
-        return one.atom
-    return StillForm(*arrays) if isinstance(one, Form) else arrays

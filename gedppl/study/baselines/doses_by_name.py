@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.problem import UTILITY, Constraint, Problem
+from gedppl.problem import UTILITY, Problem
 from gedppl.study.baselines.boin import BOIN
 from gedppl.study.baselines.crm import CRM
 from gedppl.study.baselines.dose_design import DoseDesign
@@ -66,8 +66,8 @@ def _target(name: str, problem: Problem, x: np.ndarray) -> float:
     """The limit, if it is one on the chance of a yes-or-no outcome and the lowest dose, or none
     at all, is the safe action.
     """
-    limit = problem.constraints[0] if len(problem.constraints) == 1 else None
-    if not isinstance(limit, Constraint) or limit.functional.name != "mean":
+    limit = problem.learned[0][1] if len(problem.constraints) == 1 and problem.learned else None
+    if limit is None or limit.functional.name != "mean":
         raise SettingError(f"{name} needs one limit, on the mean of a toxicity")
     if problem.safe_action != 0:
         raise SettingError(

@@ -25,6 +25,7 @@ import numpy as np
 from gedppl.certificate import plain
 from gedppl.errors import RunFileError, RunNotFoundError, SettingError, UnsafeFileError
 from gedppl.journal import format as reading
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem import UTILITY
 from gedppl.problem.names import Names, declared_actions, declared_columns
 from gedppl.study.simulation.runs import Round, Run, RunOutline
@@ -137,9 +138,7 @@ def load(folder: str | Path, max_bytes: int | None = None) -> Run:
     proportion to its files.
     """
     source = Path(folder)
-    if max_bytes is not None and (
-        isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0
-    ):
+    if max_bytes is not None and (not is_whole(max_bytes) or max_bytes < 0):
         raise SettingError(f"max_bytes must be a whole number of bytes, got {max_bytes!r}")
     if not (source / META).is_file():
         raise RunNotFoundError(
@@ -197,11 +196,11 @@ class _Budget:
 
 
 def _count(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_whole(value) or value < 0:
         raise RunFileError(
             f"{META} has {value!r} for {what}, which must be a whole number of at least 0"
         )
-    return value
+    return int(value)
 
 
 def _flags(values: Any, n: int) -> np.ndarray:
