@@ -6,9 +6,9 @@ Axis letters: K actions, J constraints, D flat parameters.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any
 
 import numpy as np
@@ -199,17 +199,27 @@ class Certificate(Shown):
         }
 
 
+@singledispatch
 def plain(value: Any) -> Any:
     """Arrays as lists, NumPy numbers as Python's, all through dictionaries."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
     return value
+
+
+@plain.register(dict)
+def _(value: dict[Any, Any]) -> dict[str, Any]:
+    return {str(k): plain(v) for k, v in value.items()}
+
+
+@plain.register(list)
+@plain.register(tuple)
+def _(value: Sequence[Any]) -> list[Any]:
+    return [plain(v) for v in value]
+
+
+@plain.register(np.ndarray)
+@plain.register(np.generic)
+def _(value: np.ndarray | np.generic) -> Any:
+    return value.tolist()
 
 
 @dataclass(frozen=True, repr=False)

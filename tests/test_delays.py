@@ -13,8 +13,8 @@ import gedppl as ged
 from gedppl import errors
 from gedppl.agent import AlarmWarning
 from gedppl.agent import memory as steps
-from gedppl.agent.feedback import Entry, rows_by_stream
 from gedppl.agent.memory import Memory
+from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.settings import settings
 from gedppl.guard import DelayMonitor, Guard, Told
 from tests.plain_worlds import PlainTables, PlainWorld, play

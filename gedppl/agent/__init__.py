@@ -34,7 +34,6 @@ from gedppl.agent.deciding import (
     decision_payload,
     recommend,
 )
-from gedppl.agent.feedback import Outcomes, read_mask
 from gedppl.agent.keeper import Keeper, Resumed
 from gedppl.agent.memory import Inbox, Memory
 from gedppl.certificate import Explanation
@@ -47,6 +46,7 @@ from gedppl.errors import (
     UnknownDecisionError,
     renamed,
 )
+from gedppl.ged_ucb import Outcomes
 from gedppl.ged_ucb.settings import settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
@@ -218,9 +218,7 @@ class GEDUCB(Shown):
         """
         with self._step():
             contexts, single = self._contexts(x)
-            mask = read_mask(
-                self._memory.problem.names, allowed, len(contexts), self._memory.available
-            )
+            mask = self._memory.mask(allowed, len(contexts))
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             self._refuse(choice)
@@ -252,9 +250,7 @@ class GEDUCB(Shown):
         """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded."""
         with self._step():
             contexts, single = self._contexts(x)
-            mask = read_mask(
-                self._memory.problem.names, allowed, len(contexts), self._memory.available
-            )
+            mask = self._memory.mask(allowed, len(contexts))
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             if choice.refused:

@@ -21,7 +21,6 @@ import numpy as np
 
 from gedppl.agent import memory as steps
 from gedppl.agent import recorder
-from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
 from gedppl.agent.memory import Inbox, Ledger, Memory, started
 from gedppl.errors import (
     JournalCorruptError,
@@ -32,7 +31,7 @@ from gedppl.errors import (
     ProblemError,
     RecordError,
 )
-from gedppl.ged_ucb import Block, State
+from gedppl.ged_ucb import Block, Entry, Outcomes, State, rows_by_stream
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
@@ -129,13 +128,13 @@ class SnapshotWriter(Writer):
 
     def _blocks(self, blocks: tuple[Block, ...]) -> list[Any]:
         columns = [
-            [getattr(b, name) for b in blocks] for name in ("start", "snapshot", "exploration")
+            np.array([b.start for b in blocks], np.int64),
+            np.array([b.snapshot for b in blocks], np.int64),
+            np.array([b.exploration for b in blocks], float),
+            np.stack([b.limits for b in blocks]),
+            np.stack([b.available for b in blocks]),
         ]
-        kinds = (np.int64, np.int64, float)
-        stacked = [np.stack([getattr(b, name) for b in blocks]) for name in ("limits", "available")]
-        return [self.array(np.array(c, kind)) for c, kind in zip(columns, kinds)] + [
-            self.array(s) for s in stacked
-        ]
+        return [self.array(column) for column in columns]
 
 
 def restored(

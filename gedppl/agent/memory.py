@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
 from gedppl.agent.monitoring import Watch
-from gedppl.errors import GedError, LearningError
+from gedppl.errors import ActionRangeError, GedError, LearningError
+from gedppl.ged_ucb import Entry, Outcomes, rows_by_stream
 from gedppl.ged_ucb.costs import Refuted
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
@@ -72,6 +73,15 @@ class Memory:
     inbox: Inbox = field(default_factory=Inbox)
     alarms: tuple[Alarm, ...] = ()  # all so far
     active: tuple[str, ...] = ()  # names of those not acknowledged
+
+    def mask(self, allowed: Any, n: int) -> np.ndarray | None:
+        """Actions that a caller allows at n contexts, (n, K) bool; None if no mask was given."""
+        if allowed is None:
+            return None
+        mask = self.problem.names.mask(allowed, n)
+        if not (mask & self.available).any(axis=1).all():
+            raise ActionRangeError("allowed leaves no action on offer; allow at least one")
+        return mask
 
     @property
     def width(self) -> int | None:

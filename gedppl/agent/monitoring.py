@@ -46,11 +46,11 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from gedppl import ged_ucb
-from gedppl.agent.feedback import Entry, rows_by_stream
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.functionals import Functional, mean, realised
+from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.costs import KINDS
 from gedppl.guard import (
     Alarm,

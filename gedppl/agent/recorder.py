@@ -31,7 +31,7 @@ import numpy as np
 
 from gedppl.agent import memory as steps
 from gedppl.agent.digest import digest
-from gedppl.agent.feedback import Entry, Outcomes, check_told
+from gedppl.agent.feedback import check_told
 from gedppl.agent.memory import Ledger, Memory
 from gedppl.errors import (
     InputError,
@@ -42,6 +42,7 @@ from gedppl.errors import (
     RecordError,
     SettingError,
 )
+from gedppl.ged_ucb import Entry, Outcomes
 from gedppl.ged_ucb.settings import EVERY, Settings, by_stream, settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
@@ -49,7 +50,7 @@ from gedppl.journal.export import Blinding
 from gedppl.journal.format import Record, running_versions
 from gedppl.numerics.arrays import LARGEST, is_number
 from gedppl.problem import UTILITY, Problem
-from gedppl.problem.names import read_contexts
+from gedppl.problem.names import are_texts, read_contexts
 
 GUARDS = ("fallback", "warn", None)
 OBSERVED_BYTES = 4 * 2**20  # of contexts in one record
@@ -133,9 +134,7 @@ def read_protocol(
         )
     texts, seed = ("mode", "warmup", "exploration"), found["seed"]
     numbers = [found[n] for n in _SETTINGS if n not in texts]
-    if not all(isinstance(found[n], str) for n in texts) or not all(
-        type(v) in (int, float) for v in numbers
-    ):
+    if not are_texts(found[n] for n in texts) or not all(type(v) in (int, float) for v in numbers):
         raise JournalMismatchError(f"the settings of this journal are no settings: {found}")
     if type(seed) is not int:
         raise JournalMismatchError(f"the seed of this journal must be a whole number, got {seed!r}")

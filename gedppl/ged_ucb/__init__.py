@@ -36,7 +36,7 @@ Axis letters: C contexts asked together, B blocks of rounds, K actions, J constr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,12 +113,15 @@ class Today:
     def only(self, c: int) -> Today:
         """The same for one context."""
         one = slice(c, c + 1)
-        arrays = {
-            f: getattr(self, f)[one]
-            for f in ("estimate", "bonus", "width", "lower", "upper", "usable")
-        }
         return replace(
-            self, **arrays, bounds=tuple(None if b is None else b.only(c) for b in self.bounds)
+            self,
+            estimate=self.estimate[one],
+            bonus=self.bonus[one],
+            width=self.width[one],
+            lower=self.lower[one],
+            upper=self.upper[one],
+            usable=self.usable[one],
+            bounds=tuple(None if b is None else b.only(c) for b in self.bounds),
         )
 
 
@@ -492,3 +495,68 @@ def _open_block(state: State, available: np.ndarray) -> State:
         if np.array_equal(last.limits, block.limits) and np.array_equal(last.available, available):
             kept, block = state.blocks[:-1], evolved(block, start=last.start)
     return evolved(state, blocks=(*kept, block))
+
+
+# outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
+Outcomes = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Outcomes of one decision that the models have not seen yet."""
+
+    id: int
+    x: np.ndarray  # (dx,)
+    action: int
+    outcomes: Outcomes
+    first: bool  # whether these are the first outcomes of this decision
+
+
+def rows_of_one(
+    problem: Problem,
+    name: str,
+    x: np.ndarray,
+    action: int,
+    value: np.ndarray,
+    *,
+    every: bool = False,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows (x, a, y) that one outcome adds to a model: one, unless those revealed together are
+    declared independent.
+
+    Which one must not depend on the outcomes, so it is settled by the action. `every`: all that
+    were told, to be checked.
+    """
+    event_shape = problem.streams[name].event_shape
+    if value.shape == event_shape:
+        actions, y = np.array([action]), value[None]
+    else:
+        told = ~np.isnan(value)
+        if not (every or problem.independent):
+            told &= np.arange(len(value)) == problem.learned_of(action)
+        actions = np.flatnonzero(told)
+        y = value[actions]
+    if not problem.learn_safe:
+        keep = actions != problem.safe_action
+        actions, y = actions[keep], y[keep]
+    return np.repeat(x[None], len(actions), axis=0), actions, y
+
+
+def rows_by_stream(
+    problem: Problem, entries: Iterable[Entry]
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Rows for every model: stream -> (x (m, dx), a (m,), y (m,)), in the order of decision ids."""
+    parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
+    for entry in sorted(entries, key=lambda e: e.id):
+        for name, value in entry.outcomes.items():
+            rows = rows_of_one(problem, name, entry.x, entry.action, value)
+            if len(rows[1]):
+                parts.setdefault(name, []).append(rows)
+    return {
+        name: (
+            np.concatenate([r[0] for r in rows]),
+            np.concatenate([r[1] for r in rows]),
+            np.concatenate([r[2] for r in rows]),
+        )
+        for name, rows in parts.items()
+    }

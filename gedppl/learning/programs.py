@@ -23,7 +23,7 @@ import numpy as np
 
 from gedppl.errors import FitWarning
 from gedppl.learning import learner as learners
-from gedppl.learning import program_bounds
+from gedppl.learning import program_bounds, program_trail
 from gedppl.learning.draws import sample
 from gedppl.learning.fits import Fit, WorkingPrior, keep_good
 from gedppl.learning.group_rows import GroupRows
@@ -409,13 +409,13 @@ class ProgramLearner:
         """The delta bound under every snapshot. It steers exploration only; no decision's
         feasibility rests on it.
         """
-        return program_bounds.trail(self, functional, np.asarray(x, float), n_actions)
+        return program_trail.trail(self, functional, np.asarray(x, float), n_actions)
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """About 2 kappa lambda_max(I^-1 sum_i h_i h_i'), h_i the functional's gradient at row i;
         from at most n_rows rows.
         """
-        return program_bounds.squared_deviation(self, functional, n_rows)
+        return program_trail.squared_deviation(self, functional, n_rows)
 
     # what monitors ask ----------------------------------------------------------------------------
 

@@ -483,8 +483,7 @@ def read_numbers(
     """
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise NotFiniteError(f"{what} is masked; {fix}")
-    if hasattr(value, "detach"):  # a torch tensor that a gradient may be asked for
-        value = value.detach()
+    value = detached(value)
     try:
         array = np.asarray(value)
         if array.dtype.kind == "O" and not any(isinstance(v, _NO_NUMBERS) for v in array.flat):
@@ -506,6 +505,11 @@ def read_numbers(
         )
         raise NotFiniteError(f"{what} must be finite, got {found}: it {said}; {fix}")
     return array
+
+
+def detached(value: Any) -> Any:
+    """A torch tensor without the gradient that may be asked for; anything else as it is."""
+    return value.detach() if hasattr(value, "detach") else value
 
 
 def _wanted(value: Any, what: str) -> str:

@@ -8,7 +8,6 @@ parameters.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from gedppl.errors import (
     TrialsError,
 )
 from gedppl.programs import LOCK
+from gedppl.programs.arriving import arrived
 from gedppl.programs.contract import (
     DensityClass,
     Drawn,
@@ -62,31 +62,7 @@ if TYPE_CHECKING:
     from gedppl.programs.contract import Program, Traced
     from gedppl.programs.guides import GuideRunner, GuideSettings
 
-# by token: many tasks bring the same class, it is compiled once
-ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()
-MOST_ARRIVED = 16
 FEW_ROWS = 6  # with new actions that are looked at beside each other
-
-
-def _arrived(
-    token: str,
-    model: Program,
-    init: Params,
-    bounds: Mapping[str, Any],
-    rows: tuple[Any, Any] | None,
-) -> ProgramClass:
-    """A class that came from another process, or its copy that came before."""
-    with LOCK:
-        known = ARRIVED.pop(token, None)
-        if known is None:
-            known = ProgramClass(model, init=init, bounds=bounds)
-            known._token = token
-        if rows is not None:
-            known.trace(*rows)
-        ARRIVED[token] = known
-        while len(ARRIVED) > MOST_ARRIVED:
-            ARRIVED.popitem(last=False)
-    return known
 
 
 class ProgramClass:
@@ -124,7 +100,7 @@ class ProgramClass:
             if self._program is None
             else (np.asarray(self._program.x), np.asarray(self._program.a))
         )
-        return _arrived, (self._token, self.model, self._init, self._declared_bounds, rows)
+        return arrived, (self._token, self.model, self._init, self._declared_bounds, rows)
 
     # tracing --------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -257,18 +258,17 @@ class TorchLister:
             self.constants[self._name(node)] = target(*_filled(args, like), **_filled(kwargs, like))
             return
 
+        metas = node.meta["val"]
+        several = isinstance(metas, tuple | list)
+
         def run(*values: torch.Tensor) -> Sequence[Any]:
             given = iter(values)
             found = target(*_filled(args, given), **_filled(kwargs, given))
-            return tuple(found) if isinstance(found, tuple | list) else (found,)
+            return tuple(found) if several else (found,)
 
-        metas = node.meta["val"]
-        real = tuple(
-            meta.dtype.is_floating_point
-            for meta in (metas if isinstance(metas, tuple | list) else (metas,))
-        )
+        real = tuple(meta.dtype.is_floating_point for meta in (metas if several else (metas,)))
         outputs = tuple(self._new() for _ in real)
-        if isinstance(metas, tuple | list):
+        if several:
             self.several[node] = outputs
         else:
             self.keys[node] = outputs[0]
@@ -388,25 +388,45 @@ class _Number:
         self.value = value
 
 
+@singledispatch
 def _leaves(part: Any) -> list[Any]:
-    if isinstance(part, dict):
-        part = list(part.values())
-    if isinstance(part, list | tuple):
-        return [leaf for one in part for leaf in _leaves(one)]
     return [part]
 
 
+@_leaves.register(dict)
+def _(part: dict[str, Any]) -> list[Any]:
+    return [leaf for one in part.values() for leaf in _leaves(one)]
+
+
+@_leaves.register(list)
+@_leaves.register(tuple)
+def _(part: Sequence[Any]) -> list[Any]:
+    return [leaf for one in part for leaf in _leaves(one)]
+
+
+@singledispatch
 def _filled(part: Any, given: Iterator[Any]) -> Any:
     """The arguments with the next of `given` in the place of every operand, in the order of
     `_leaves`.
     """
-    if isinstance(part, torch.fx.Node | _Number):
-        return next(given)
-    if isinstance(part, dict):
-        return {key: _filled(one, given) for key, one in part.items()}
-    if isinstance(part, list | tuple):
-        return type(part)(_filled(one, given) for one in part)
     return part
+
+
+@_filled.register(torch.fx.Node)
+@_filled.register(_Number)
+def _(part: torch.fx.Node | _Number, given: Iterator[Any]) -> Any:
+    return next(given)
+
+
+@_filled.register(dict)
+def _(part: dict[str, Any], given: Iterator[Any]) -> Any:
+    return {key: _filled(one, given) for key, one in part.items()}
+
+
+@_filled.register(list)
+@_filled.register(tuple)
+def _(part: Any, given: Iterator[Any]) -> Any:
+    return type(part)(_filled(one, given) for one in part)
 
 
 def _line(node: torch.fx.Node) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.agent.deciding import draw_action
-from gedppl.agent.feedback import Entry, read_outcomes, rows_by_stream
+from gedppl.agent.feedback import read_outcomes
 from gedppl.errors import DataError, SettingError, ShapeError
 from gedppl.ged_ucb.settings import Settings, settings
 from gedppl.learning.learner import Learner
@@ -138,7 +138,7 @@ class _Fleet:
 
     def __init__(self, state: ged_ucb.State, parts: dict[str, OneByOne], runs: int) -> None:
         self.state, self._parts = state, parts
-        self._waiting: list[list[Entry]] = [[] for _ in range(runs)]
+        self._waiting: list[list[ged_ucb.Entry]] = [[] for _ in range(runs)]
 
     @classmethod
     def begun(cls, problem: Problem, chosen: Sequence[Settings], x: np.ndarray) -> _Fleet:
@@ -160,7 +160,7 @@ class _Fleet:
                     f"round {t} of run {i} did not tell every outcome, but {list(outcomes)} only: "
                     "runs of such a world are simulated one by one"
                 )
-            self._waiting[i].append(Entry(t, x[i], action, outcomes, first=True))
+            self._waiting[i].append(ged_ucb.Entry(t, x[i], action, outcomes, first=True))
             played[i, action] += problem.learn_safe or action != problem.safe_action
         state = evolved(self.state, t=t + 1, told=t + 1, played=played)
         if state.told >= state.refit_at:
@@ -169,7 +169,7 @@ class _Fleet:
 
     def _refitted(self, state: ged_ucb.State) -> ged_ucb.State:
         problem = state.problem
-        rows = [rows_by_stream(problem, entries) for entries in self._waiting]
+        rows = [ged_ucb.rows_by_stream(problem, entries) for entries in self._waiting]
         self._waiting = [[] for _ in rows]
         for name, part in self._parts.items():
             some = [own[name] for own in rows if name in own]

@@ -17,6 +17,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import singledispatch
 from pathlib import Path
 from typing import IO, Any
 
@@ -373,13 +374,25 @@ def _told(value: np.ndarray) -> Any:
     return float(value) if np.ndim(value) == 0 else value
 
 
+@singledispatch
 def strict(value: Any) -> Any:
     """Plain values with null for numbers that JSON does not have (NaN and the infinities)."""
-    if isinstance(value, dict):
-        return {k: strict(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [strict(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+    return value
+
+
+@strict.register(dict)
+def _(value: dict[str, Any]) -> dict[str, Any]:
+    return {k: strict(v) for k, v in value.items()}
+
+
+@strict.register(list)
+def _(value: list[Any]) -> list[Any]:
+    return [strict(v) for v in value]
+
+
+@strict.register(float)
+def _(value: float) -> float | None:
+    return value if np.isfinite(value) else None
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
