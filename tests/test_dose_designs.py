@@ -264,3 +264,21 @@ def test_crm_at_the_mode_maximises_the_posterior_and_starts_where_it_is_told() -
     assert design.dose == np.abs(expected - 0.2).argmin()
     with pytest.raises(SettingError, match="mean"):
         CRM([0.1, 0.2], target=0.2, patients=9, at="median")
+
+
+def test_a_two_stage_crm_climbs_until_the_first_toxicity_and_may_name_none() -> None:
+    make = {"target": 0.2, "patients": 12, "initial": (0, 0, 1, 2), "too_toxic": 0.9}
+    design = CRM([0.1, 0.2, 0.35], **make)
+    given = []
+    for toxic in (0.0, 0.0, 0.0, 1.0):
+        given.append(design.dose)
+        design.learn(np.zeros(0), design.dose, 0.0, toxic)
+    assert given == [0, 0, 1, 2]
+    assert design.dose == design.best()  # the model decides from now on
+    early = CRM([0.1, 0.2, 0.35], **make)
+    early.learn(np.zeros(0), 0, 0.0, 1.0)
+    assert early.dose == 0  # not the second of the initial doses: there was a toxicity
+    for _ in range(6):
+        early.learn(np.zeros(0), 0, 0.0, 1.0)
+    assert early.recommended is None
+    assert CRM([0.1, 0.2, 0.35], target=0.2, patients=9).recommended is not None

@@ -325,4 +325,5 @@ def test_cells_that_kill_every_worker_are_given_up(tmp_path):
     cells = [sweeps.Cell("s.py", "roful", seed, 5, 0.05, "default") for seed in range(2)]
     results = list(sweeps._attempted(cells, deadly, lambda text: None))
     assert attempts == [2] * sweeps.ATTEMPTS
-    assert [r["failed"] for r in results] == [f"a worker was lost {sweeps.ATTEMPTS} times"] * 2
+    why = f"a worker was lost {sweeps.ATTEMPTS} times (RuntimeError: a worker died)"
+    assert [r["failed"] for r in results] == [why] * 2

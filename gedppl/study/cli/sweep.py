@@ -208,7 +208,7 @@ def _attempted(
     cells: list[Cell], spread: Callable[[list[Cell]], Iterator[Result]], say: Callable[[str], None]
 ) -> Iterator[Result]:
     """Results as they come. Cells lost with a worker are tried again, and fail after `ATTEMPTS`."""
-    left = {(c.agent, c.seed): c for c in cells}
+    left, why = {(c.agent, c.seed): c for c in cells}, ""
     for _ in range(ATTEMPTS):
         if not left:
             return
@@ -217,13 +217,14 @@ def _attempted(
                 left.pop((result["agent"], result["seed"]), None)
                 yield result
         except Exception as error:  # what a scheduler raises when a worker dies is its own
-            say(
-                f"{type(error).__name__}: "
-                f"{str(error).splitlines()[0] if str(error) else 'a worker was lost'}; trying "
-                "again"
-            )
+            first = str(error).splitlines()[0] if str(error) else "a worker was lost"
+            why = f"{type(error).__name__}: {first}"
+            say(f"{why}; trying again")
     for cell in left.values():
-        yield asdict(cell) | {"failed": f"a worker was lost {ATTEMPTS} times", "seconds": 0.0}
+        yield asdict(cell) | {
+            "failed": f"a worker was lost {ATTEMPTS} times ({why})",
+            "seconds": 0.0,
+        }
 
 
 @contextlib.contextmanager
