@@ -112,8 +112,18 @@ class ConstraintCertificate:
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
-    """Per constraint the worst case and why it holds; the state of the fits; and anything
-    unusual.
+    """What a decision rests on: per constraint the worst case and why it holds, the state of the
+    fits, and anything unusual.
+
+    ``print(certificate)`` says it in sentences; `guaranteed`, `verdict` and `to_dict` are for
+    programs.
+
+    Notes
+    -----
+    A *guarantee* is for all rounds at once, with probability at least 1 - delta, if the class holds
+    the truth; *credible* is for this decision, if model and prior are right; anything else is an
+    *approximation*. A guarantee says nothing of a truth outside the class: the guard watches for
+    that, and an alarm takes the word back.
     """
 
     round: int
@@ -224,7 +234,11 @@ def _(value: np.ndarray | np.generic) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The terms behind a policy, action by action, and why one action and not another."""
+    """The terms behind a policy, action by action, and why one action and not another.
+
+    The policy maximises sum_a pi_a (utility_a + bonus_a + width_a) among those whose worst case
+    keeps every limit. ``print`` it for a table, or ask ``why_not(action)``.
+    """
 
     action: int
     policy: np.ndarray  # (K,)
@@ -356,11 +370,8 @@ def certify(
     """
     problem = state.problem
     parts = tuple(
-        _doubted(_certify_one(state, j, x, policy, info, i), doubts or {})
+        _doubted(_certify_one(state, j, x, policy, info, i, watched or {}), doubts or {})
         for j in range(len(problem.constraints))
-    )
-    parts = tuple(
-        replace(part, watched=(watched or {}).get(part.name, part.watched)) for part in parts
     )
     certificate = Certificate(
         round=state.t + i,
@@ -373,18 +384,22 @@ def certify(
         fallback=fallback,
         feedback=problem.feedback,
     )
-    unknown, unknown_costs = (
-        np.full(problem.n_actions, np.nan),
-        np.full((len(parts), problem.n_actions), np.nan),
-    )
+    if info is None:
+        unknown = np.full(problem.n_actions, np.nan)
+        unknown_costs = np.full((len(parts), problem.n_actions), np.nan)
+        terms = (unknown, unknown, unknown, unknown_costs, unknown_costs)
+    else:
+        terms = (
+            info.utility[i],
+            info.bonus[i],
+            info.width[i],
+            info.cost_lower[i],
+            info.cost_upper[i],
+        )
     explanation = Explanation(
-        action=action,
-        policy=policy,
-        utility=unknown if info is None else info.utility[i],
-        bonus=unknown if info is None else info.bonus[i],
-        width=unknown if info is None else info.width[i],
-        cost_lower=unknown_costs if info is None else info.cost_lower[i],
-        cost_upper=unknown_costs if info is None else info.cost_upper[i],
+        action,
+        policy,
+        *terms,
         limits=problem.limits,
         names=tuple(problem.constraint_names),
         certificate=certificate,
@@ -407,18 +422,22 @@ def _certify_one(
     policy: np.ndarray,
     info: ged_ucb.Info | None,
     i: int,
+    watched: Mapping[str, str],
 ) -> ConstraintCertificate:
     problem, c = state.problem, state.problem.constraints[j]
+    shown = watched.get(c.name, ConstraintCertificate.watched)
     if info is None:
         safe = float(problem.safe_values(x[None])[0, j])
+        why = "the safe action alone"
         return ConstraintCertificate(
-            c.name, safe, c.at_most, "known", True, "the safe action alone", "", {}, c.every_draw
+            c.name, safe, c.at_most, "known", True, why, "", {}, c.every_draw, watched=shown
         )
     worst = float(info.worst[i, j])
     bounds = info.bounds[j]
     if bounds is None:
+        why = "the cost is known"
         part = ConstraintCertificate(
-            c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw
+            c.name, worst, c.at_most, "known", True, why, "", {}, c.every_draw, watched=shown
         )
     else:
         learned = dict(problem.learned)[j]
@@ -435,6 +454,7 @@ def _certify_one(
             c.every_draw,
             bounds.credible,
             bounds.used,
+            shown,
         )
     if info.unlimited:
         return replace(

@@ -44,7 +44,7 @@ def misses(problem: ged.Problem, runs: int, rounds: int, told_after, outcomes) -
         due: dict[int, list[Entry]] = {}
         lost = False
         for t in range(rounds):
-            memory = steps.decided(memory, np.zeros(1))
+            memory = steps.decided(memory, np.zeros((1, 1)))
             y = float(rng.random() < GRID[TRUTH])
             entry = Entry(t, np.zeros(1), 0, {"utility": np.asarray(outcomes(y))}, True)
             due.setdefault(t + told_after(y), []).append(entry)

@@ -11,7 +11,7 @@ import pytest
 import gedppl as ged
 from benchmarks.arena import make
 from gedppl.errors import DataError, OutOfSupportError, SettingError, ShapeError
-from gedppl.learning import together
+from gedppl.learning import several_runs
 from gedppl.study.simulation.many import simulate_many
 
 SEEDS = (3, 4, 9)
@@ -127,13 +127,13 @@ def test_a_set_that_is_empty_in_one_run_leaves_the_others_alone():
 
 def test_stacks_are_used():
     for name, kind in (
-        ("shared", together.StackedEllipsoids),
-        ("finite", together.StackedMembers),
+        ("shared", several_runs.StackedEllipsoids),
+        ("finite", several_runs.StackedMembers),
     ):
         agent = ged.GEDUCB(make(name, 0).problem(), guard=None)
         agent.ask(make(name, 0).context(np.random.default_rng(0)))
         learner = agent._state.learners["utility"]
-        assert type(together.together([learner, learner])) is kind
+        assert type(several_runs.stacked([learner, learner])) is kind
 
 
 # what is refused ----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from gedppl.agent.deciding import (
     recommend,
 )
 from gedppl.agent.keeper import Keeper, Resumed
-from gedppl.agent.memory import Inbox, Memory
+from gedppl.agent.memory import AskedDecisions, Inbox, Memory, ToldOutcomes
 from gedppl.certificate import Explanation
 from gedppl.errors import (
     DataError,
@@ -46,7 +46,6 @@ from gedppl.errors import (
     UnknownDecisionError,
     renamed,
 )
-from gedppl.ged_ucb import Outcomes
 from gedppl.ged_ucb.settings import settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
@@ -222,17 +221,12 @@ class GEDUCB(Shown):
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             self._refuse(choice)
-            made = [decide(choice, contexts[i], i) for i in range(len(contexts))]
-            after = choice.memory
-            records: list[recorder.Step] = []
-            for i, (d, _) in enumerate(made):
-                after = steps.decided(after, d.x, learned=broken is None)
-                records.append(
-                    (
-                        "decision",
-                        self._payload(d, None if mask is None else mask[i], broken is None),
-                    )
-                )
+            made = decide(choice, contexts)
+            after = steps.decided(choice.memory, contexts, learned=broken is None)
+            records: list[recorder.Step] = [
+                ("decision", self._payload(d, None if mask is None else mask[i], broken is None))
+                for i, (d, _) in enumerate(made)
+            ]
             raised = self._keeper.commit(
                 records, after, asked={d.id: (d.x, d.action) for d, _ in made}
             )
@@ -479,11 +473,11 @@ class GEDUCB(Shown):
         return self._memory.inbox
 
     @property
-    def _asked(self) -> dict[int, tuple[np.ndarray, int]]:
+    def _asked(self) -> AskedDecisions:
         return self._keeper.ledger.asked
 
     @property
-    def _told(self) -> dict[int, Outcomes]:
+    def _told(self) -> ToldOutcomes:
         return self._keeper.ledger.told
 
     def _contexts(self, x: Any) -> tuple[np.ndarray, bool]:

@@ -33,6 +33,7 @@ from gedppl.agent import memory as steps
 from gedppl.agent.digest import digest
 from gedppl.agent.feedback import check_told
 from gedppl.agent.memory import Ledger, Memory
+from gedppl.agent.memory import Step as Step
 from gedppl.errors import (
     InputError,
     JournalCorruptError,
@@ -65,8 +66,6 @@ _SETTINGS = (
     "exploration",
     "seed",
 )
-
-Step = tuple[str, Mapping[str, Any]]  # kind and payload
 
 
 # the protocol -------------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ def _decision(
     if type(payload["learned"]) is not bool:
         raise RecordError(f"learned is {payload['learned']!r}")
     action = memory.problem.names.action(payload["action"])
-    memory = steps.decided(memory, contexts[0], learned=payload["learned"])
+    memory = steps.decided(memory, contexts, learned=payload["learned"])
     ledger.asked[expected] = (contexts[0], action)
     return memory
 

@@ -114,7 +114,9 @@ def todays_costs(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, l
     for j, _ in problem.known:
         lower[:, j] = upper[:, j] = problem.known_costs(j, x)
     for j, c in problem.learned:
-        found = state.learners[c.stream].bounds(c.functional, x, problem.n_actions)
+        found = state.bounds_of.of(
+            c.name, state.learners[c.stream], c.functional, x, problem.n_actions
+        )
         lower[:, j], upper[:, j] = _pin_safe(problem, x, j, found.lower, found.upper)
         if by_theorem and not c.safe_value_exact:
             a0 = problem.safe_action

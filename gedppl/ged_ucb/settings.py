@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from gedppl.errors import SettingError
 from gedppl.learning.credible import credible_set
-from gedppl.learning.learner import Bounds, Learner
+from gedppl.learning.learner import Bounds, BoundsMemo, Learner
 from gedppl.learning.oracles import Oracle
 from gedppl.learning.radius import paper_radius
 from gedppl.numerics.arrays import check_delta, is_number, is_one_of, is_whole
@@ -303,6 +303,7 @@ class State:
     # (K,) rounds told, by action: ties go to the least played; (S, K) of S runs decided together
     played: np.ndarray
     warmup: int  # rounds before the first policy is computed
+    bounds_of: BoundsMemo = field(default_factory=BoundsMemo)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from gedppl.learning.learner import Bounds, Guess, Learner, Trail, UsedDraws
 from gedppl.learning.seen_class import in_its_coordinates, served
 from gedppl.learning.storing import Reader, Tree, Writer
 from gedppl.learning.trusted import trusted
-from gedppl.rows import Rows
+from gedppl.rows import Rows, grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -106,7 +106,7 @@ class DrawnLearner:
     def values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
         """(S, n, K), inside the functional's range; its high end where a draw has no value."""
         x = np.asarray(x, float)
-        xs, actions = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+        xs, actions = grid(x, n_actions)
         found = sampling.values(self.cls, self.draws, functional, xs, actions)
         clipped = functional.clip(np.where(np.isnan(found), functional.high, found))
         return np.asarray(clipped).reshape(-1, len(x), n_actions)

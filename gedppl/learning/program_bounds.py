@@ -21,6 +21,7 @@ from gedppl.learning.value_ranges import (
     limits_at,
     remarks,
 )
+from gedppl.rows import grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -47,7 +48,7 @@ def bounds(
 ) -> Bounds:
     """See `ProgramLearner.bounds`."""
     n, K, low, high = len(x), n_actions, functional.low, functional.high
-    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    xs, actions = grid(x, K)
     at_fit = np.broadcast_to(learner.theta, (n * K, learner.cls.dim))
     estimate = _values(learner.data, learner, functional, at_fit, xs, actions)
     sets, shape = learner.every_set, (n, K)
@@ -397,7 +398,7 @@ def _turns(
 def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
     """See `ProgramLearner.guess`."""
     n, K = len(x), n_actions
-    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    xs, actions = grid(x, K)
     if learner.fit is None:
         # a user's function may be written for its own arrays
         density = learner.cls if functional.fn is not None else learner

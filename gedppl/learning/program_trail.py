@@ -17,6 +17,7 @@ from gedppl.learning.value_ranges import (
     category_values,
     edge_weights,
 )
+from gedppl.rows import grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -31,7 +32,7 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
     B = len(shots.theta)
     # padded, so that a growing run compiles a handful of shapes
     take = np.minimum(np.arange(_padded(B)), B - 1)
-    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    xs, actions = grid(x, K)
     low, high, kappa = functional.low, functional.high, shots.kappa[take]
     found = _under_snapshots(learner.data, learner, functional, xs, actions, take)
     if found is None:

@@ -25,7 +25,7 @@ from gedppl.errors import FitWarning
 from gedppl.learning import learner as learners
 from gedppl.learning import program_bounds, program_trail
 from gedppl.learning.draws import sample
-from gedppl.learning.fits import Fit, WorkingPrior, keep_good
+from gedppl.learning.fits import Fit, WorkingPrior, keep_good, likeliest
 from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.learner import Bounds, Group, Guess, Trail, named, one_group
 from gedppl.learning.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 LIVE = ("cls", "oracle", "rule")  # come from the problem and settings
 APART = ("data", "own", "sets")  # stored in their own way
+SPREADS = (1.0, 0.5, 0.25)  # of a working prior, as shares of the widest
 PAST = 16  # sets kept for the running intersection: older ones are hardly ever the narrowest
 
 
@@ -89,6 +90,7 @@ class ProgramLearner:
     oracle: Any
     prior: WorkingPrior | None  # the user's; None: a weak one in the parameters' units
     unit: np.ndarray  # (D,) of parameters without a prior: see `units`
+    spread: float  # of their working prior, one of `SPREADS`: see `_spread_for`
     measured: int  # rows whose contexts gave the units
     n_actions: int
     seed: int
@@ -150,6 +152,7 @@ class ProgramLearner:
             oracle=auto() if oracle is None else oracle,
             prior=prior,
             unit=unit,
+            spread=1.0,
             measured=0,
             n_actions=1 if first is None else first[1],
             seed=int(seed),
@@ -191,7 +194,17 @@ class ProgramLearner:
     @property
     def working_prior(self) -> WorkingPrior:
         """What fits lean on: the user's, or a weak one."""
-        return WorkingPrior.weak(self.cls, unit=self.unit) if self.prior is None else self.prior
+        return self._weak(self.spread) if self.prior is None else self.prior
+
+    def _weak(self, spread: float) -> WorkingPrior:
+        return WorkingPrior.weak(self.cls, unit=spread * self.unit)
+
+    def _spread_for(self, fit: Fit) -> float:
+        """The width of the working prior that past rows speak for: the next fit leans on it."""
+        if self.prior is not None or not np.any(self.cls.prior_free):
+            return self.spread
+        others = [self._weak(spread) for spread in SPREADS]
+        return SPREADS[likeliest(fit, self.working_prior, others)]
 
     @property
     def every_set(self) -> tuple[Plausible, ...]:
@@ -312,6 +325,7 @@ class ProgramLearner:
             own=own,
             past=self._past(),
             particles=particles,
+            spread=self._spread_for(fit),
             candidates=candidates,
             snapshots=self.snapshots.push(self.n, fit.theta, chol, kappa),
             status=status,

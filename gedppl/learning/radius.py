@@ -393,11 +393,35 @@ Rule = LikelihoodRatio | ChiSquare | Ball | Paper | ParametricBootstrap
 def likelihood_ratio(
     restarts: bool = True, intersect: bool = False, predictive: str = "laplace"
 ) -> LikelihoodRatio:
-    """The default rule: anytime, adaptive, for any model.
+    """The default rule, a likelihood-ratio e-process: anytime, adaptive, for any model.
 
-    ``intersect``: with the sets of earlier refits. ``predictive``: where the draws come from that
-    predict each outcome before it is seen, ``"laplace"``, ``"svi"`` (the oracle's guide),
-    ``"nuts"`` or ``"prior"``; the set covers whatever they are.
+    C_t = {theta : l_{s:t}(theta) >= R_t - R_s - log(1 / delta_s) for every start s}, R_t the log of
+    predictive densities that were fixed before their outcomes were seen. See `LikelihoodRatio`.
+
+    Parameters
+    ----------
+    restarts
+        Begin anew at growing times, with a share of delta each: a poor start is forgotten.
+    intersect
+        With the sets of earlier refits: a few percent narrower, and a passing miss becomes a
+        lasting one.
+    predictive
+        Where the draws come from that predict each outcome before it is seen: ``"laplace"``,
+        ``"svi"`` (the oracle's guide), ``"nuts"`` or ``"prior"``. The set covers whatever they are.
+
+    Notes
+    -----
+    It covers at all times at once with probability 1 - delta if the model class holds the truth,
+    however the data were collected. It says nothing where the class does not.
+
+    References
+    ----------
+    Wasserman, Ramdas and Balakrishnan, "Universal inference" (2020); Ville's inequality.
+
+    Examples
+    --------
+    >>> likelihood_ratio().guaranteed, likelihood_ratio(intersect=True).intersect
+    (True, True)
     """
     if predictive not in PREDICTIVES:
         raise SettingError(f"predictive must be one of {PREDICTIVES}, got {predictive!r}")
@@ -410,8 +434,28 @@ def chi_square(union: bool = False) -> ChiSquare:
 
 
 def hellinger_ball(est: Est | None = None) -> Ball:
-    """sum H^2 <= Est. H^2 saturates at 1, so this ball is unbounded in any direction seen fewer
-    than Est times.
+    """A ball around the fit: sum_i H^2(fit, theta)_i <= Est, H^2 = 1 - affinity.
+
+    Parameters
+    ----------
+    est
+        A bound on the left side at the truth, `mle_finite()` by default; `bracketing` and
+        `self_normalised` are for parametric classes.
+
+    Notes
+    -----
+    H^2 saturates at 1, so this ball is unbounded in any direction seen fewer than Est times. It
+    covers where the constants of its Est hold, which are declared.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework".
+
+    Examples
+    --------
+    >>> hellinger_ball().divergence, hellinger_ball().est.kind
+    ('hellinger2', 'finite')
     """
     return Ball("hellinger2", est or mle_finite())
 
@@ -435,7 +479,18 @@ def l2_ball(density_bound: float, est: Est | None = None) -> Ball:
 
 
 def paper_radius() -> Paper:
-    """The paper's literal Est."""
+    """The paper's literal Est at delta / (2 t^3), to compare with: see `Paper`.
+
+    Notes
+    -----
+    It covers finite classes. Its least-squares form carries a factor sigma^2 too many, so that it
+    is too small below sigma = 0.354; a `CoverageWarning` says so.
+
+    Examples
+    --------
+    >>> paper_radius().describe(0.05)[:29]
+    "the paper's literal Est at 0."
+    """
     return Paper()
 
 
@@ -448,7 +503,12 @@ def posterior_quantile(*_: object, **__: object) -> NoReturn:
 
 
 def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
-    """Approximate: a quantile over refits to simulated outcomes."""
+    """A quantile of divergences to refits on simulated outcomes: approximate, and not valid for
+    data that were collected adaptively. See `ParametricBootstrap`.
+
+    >>> parametric_bootstrap().guaranteed
+    False
+    """
     if replicates < 20:
         raise SettingError(
             f"replicates must be at least 20, got {replicates}; a .95 quantile needs that many"

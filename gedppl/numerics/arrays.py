@@ -559,13 +559,12 @@ def evolved(record: Record, **changes: Any) -> Record:
     Count(name='rounds', n=2)
     """
     fields: dict[str, Any] = type(record).__dataclass_fields__  # type: ignore[attr-defined]
-    before = record.__dict__
-    values = {name: before[name] for name in fields}
-    values.update(changes)
+    values = record.__dict__ | changes
     if len(values) > len(fields):
-        raise TypeError(
-            f"{type(record).__name__} has no field {', '.join(sorted(set(values) - set(fields)))}"
-        )
+        strange = changes.keys() - fields.keys()
+        if strange:
+            raise TypeError(f"{type(record).__name__} has no field {', '.join(sorted(strange))}")
+        values = {name: values[name] for name in fields}
     after = object.__new__(type(record))
     after.__dict__.update(values)
     return after

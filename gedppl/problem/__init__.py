@@ -47,6 +47,11 @@ class Utility:
     functional
         What of the outcome matters, e.g. ``mean(0, 1)``; its ``low`` and ``high`` bound the
         utility.
+
+    Notes
+    -----
+    u(x, a) = T(f_{x,a}), f the density of the outcome and T the functional. A model that is wrong
+    costs utility and breaks no limit.
     """
 
     model: DensityClass | MemberList
@@ -431,12 +436,14 @@ class Problem(Shown):
         limits.setflags(write=False)
         return limits
 
-    @property
+    @cached_property
     def every_draw(self) -> np.ndarray:
         """Which limits hold for every action that may be drawn, and not for the average only:
         (J,) bool.
         """
-        return np.array([c.every_draw for c in self.constraints], bool)
+        which = np.array([c.every_draw for c in self.constraints], bool)
+        which.setflags(write=False)
+        return which
 
     @property
     def constraint_names(self) -> list[str]:
@@ -568,12 +575,17 @@ class Problem(Shown):
 def evaluate(value: NumberOrFunction | None, x: np.ndarray, what: str) -> np.ndarray:
     """A number, or a function of contexts, as (n,) floats."""
     out = np.asarray(value(x) if callable(value) else value, float)
+    if out.shape != (len(x),):
+        out = _one_each(out, x, what)
+    if not np.isfinite(out).all():
+        raise ProblemError(f"{what} must be finite, got {out[~np.isfinite(out)][0]}")
+    return out
+
+
+def _one_each(out: np.ndarray, x: np.ndarray, what: str) -> np.ndarray:
     try:
-        out = np.broadcast_to(out.reshape(-1) if out.ndim else out, (len(x),))
+        return np.broadcast_to(out.reshape(-1) if out.ndim else out, (len(x),))
     except ValueError:
         raise ShapeError(
             f"{what} must give one number for each of {len(x)} contexts, got shape {out.shape}"
         ) from None
-    if not np.isfinite(out).all():
-        raise ProblemError(f"{what} must be finite, got {out[~np.isfinite(out)][0]}")
-    return out

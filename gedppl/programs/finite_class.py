@@ -106,10 +106,9 @@ class FiniteClass(MemberList):
         """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member's
         model excludes the outcome.
         """
-        x, a, y = self.check_outcomes(x, a, y)
+        x, a, y, supported = self._checked(x, a, y)
         out = np.full((self.size, len(a)), -np.inf)
-        for p, program in enumerate(self._programs):
-            ok = program.supports(x, a, y)
+        for p, (program, ok) in enumerate(zip(self._programs, supported)):
             if ok.any():
                 logs = program.program.log_likelihood(self._thetas[p], x[ok], a[ok], y[ok])
                 out[np.ix_(self._of(p), np.flatnonzero(ok))] = logs
@@ -119,11 +118,18 @@ class FiniteClass(MemberList):
         self, x: ArrayLike, a: ArrayLike, y: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
+        return self._checked(x, a, y)[:3]
+
+    def _checked(
+        self, x: ArrayLike, a: ArrayLike, y: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[np.ndarray]]:
+        """The same, and which rows (n,) each program supports."""
         self.trace(x, a)
         rows = self._programs[0].check_shapes(x, a, y)
         for program in self._programs[1:]:
             rows = program.check_shapes(*rows)
-        ok = np.any([program.supports(*rows) for program in self._programs], axis=0)
+        supported = [program.supports(*rows) for program in self._programs]
+        ok = np.any(supported, axis=0)
         if not ok.all():
             row = int(np.argmin(ok))
             families = sorted({program.program.family for program in self._programs})
@@ -132,7 +138,7 @@ class FiniteClass(MemberList):
                 f"{' and of '.join(families)}: no member gives it a "
                 "positive density"
             )
-        return rows
+        return *rows, supported
 
     def values(
         self, functional: Functional, theta: np.ndarray, x: ArrayLike, a: ArrayLike

@@ -8,8 +8,6 @@ repeats a real row, because a NaN or an out-of-support value gives NaN gradients
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,7 @@ from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor, away_from
 from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
+from gedppl.programs.jax_compiled import Compiled
 from gedppl.programs.jax_first_look import FirstLook, first_look
 from gedppl.programs.jax_seen import seen_by_data
 from gedppl.programs.jax_sums import JaxSums
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
-# asked so seldom that compiling them well would cost more than it saves
-RARE = ("draw_prior", "first_look", "feature_table")
-KEEP_COMPILED = 512
 # families whose outcomes are whole numbers from 0 to this, at any parameter
 COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}
 
@@ -69,13 +65,16 @@ class JaxKernels(JaxSums):
     predictor_parts: Callable[..., Any]
 
     def __init__(self) -> None:
-        self._compiled: OrderedDict[Any, Any] = OrderedDict()
+        self._compiled = Compiled()
         self.histories = Histories()
         self._answers = Answers()
         self._look: FirstLook | None = None
-        self._guard = threading.Lock()
         self._facts: dict[str, Any] = {}
-        self.compilations: dict[str, int] = {}  # how often each function was compiled
+
+    @property
+    def compilations(self) -> dict[str, int]:
+        """How often each function was compiled."""
+        return self._compiled.counts
 
     def call(
         self,
@@ -87,18 +86,8 @@ class JaxKernels(JaxSums):
         """Run `function` compiled for these shapes; results are JAX arrays."""
         key = (name, static, tuple(np.shape(arg) for arg in args))
         with jax.enable_x64(True):
-            compiled = self._compiled.get(key)
-            if compiled is None:
-                options = {"xla_backend_optimization_level": 0} if name in RARE else None
-                with LOCK:  # compiling runs the user's program
-                    compiled = jax.jit(function).lower(*args).compile(compiler_options=options)
-                with self._guard:
-                    self._compiled[key] = compiled
-                    kind = name if static is None else f"{name} of {static}"
-                    self.compilations[kind] = self.compilations.get(kind, 0) + 1
-                    while len(self._compiled) > KEEP_COMPILED:
-                        self._compiled.popitem(last=False)
-            return compiled(*args)
+            known = self._compiled.known.get(key)
+            return (known or self._compiled.find(key, function, args))(*args)
 
     def _fact(self, name: str, find: Callable[[], Any]) -> Any:
         """Something about the program that is found out once."""

@@ -16,20 +16,18 @@ from gedppl.programs.affine import Level
 from gedppl.programs.forms import Reading
 from gedppl.programs.jax_affine import levels
 from gedppl.programs.jax_reader import JaxArithmetic, listing
-from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
+from gedppl.programs.links import OUTCOMES, Outcome, Table, link_table
 from gedppl.programs.lowering import package_class, strip
+from gedppl.programs.row_reading import ReaderOfRows
 from gedppl.programs.seen import (
-    AtomTable,
     Refusal,
     Seen,
-    StillForm,
     Tables,
-    Verdict,
     n_actions_of,
     narrowest,
     refused,
 )
-from gedppl.programs.values import Form, Known, Unknown, Value, Whole
+from gedppl.programs.values import Form, Known, Value, Whole
 from gedppl.rows import pad, settings_size
 
 if TYPE_CHECKING:
@@ -71,18 +69,18 @@ def links() -> Table:
         return link_table(read, REFERENCES, lambda every: jax.jit(every)())
 
 
-class JaxRowReader:
-    """See `gedppl.programs.seen.RowReader`."""
+class JaxRowReader(ReaderOfRows):
+    """A NumPyro program's."""
+
+    program: JaxKernels
+    arithmetic = JaxArithmetic()
 
     def __init__(self, program: JaxKernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
         start = [np.zeros(site.shape) for site in program.sites]
         self.listing = listing(self._arguments, *start, program.x, program.a)
-        self._used: list[int] = []  # cuts of the predictor, filled by a reading
-        self._atoms: list[Any] = []
-        self._lines: list[str] = []
-        self._links = links()
-        jax.eval_shape(self._note, program.x, program.a)
+        self.links = links()
+        jax.eval_shape(self.note, program.x, program.a)
 
     def _arguments(self, *values: jax.Array) -> list[Any]:
         *sites, x, a = values
@@ -94,37 +92,15 @@ class JaxRowReader:
             for v in found
         ]
 
-    def _read(self, x: jax.Array, a: jax.Array) -> tuple[Reading, Conclusion | Unknown]:
-        """One row x (1, dx), a (1,)."""
-        reading = Reading(JaxArithmetic())
-        inputs: list[Value] = [
-            reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites
-        ]
-        inputs += [Known(x, by_row=True), Known(a, by_row=self.n_actions is None, by_action=True)]
-        values = reading.read(self.listing, inputs)
-        return reading, conclude(reading, self.outcome, values, self._links)
-
-    def _concluded(self, x: jax.Array, a: jax.Array) -> tuple[Reading, Conclusion]:
-        """The same for a reader whose verdict is a family."""
-        reading, found = self._read(x, a)
-        assert isinstance(found, Conclusion)
-        return reading, found
-
-    def _note(self, x: jax.Array, a: jax.Array) -> None:
-        reading, found = self._read(x, a)
-        self.verdict, self._used = Verdict(*found.verdict), found.used
-        self._atoms = reading.atoms
-        self._lines = [form.line for form in reading.cuts]
-
     # what is asked --------------------------------------------------------------------------------
 
     def tables(self) -> Tables:
         x = self.program.x
 
         def at(a: jax.Array) -> Any:
-            reading, found = self._concluded(x, a[None])
+            reading, found = self.concluded(x, a[None])
             atoms = [[_arrays(one) for one in atom.operands] for atom in reading.atoms]
-            cuts = [_arrays(reading.cuts[k]) for k in self._used]
+            cuts = [_arrays(reading.cuts[k]) for k in self.used]
             return atoms, cuts, None if found.scale is None else _arrays(found.scale)
 
         actions = np.arange(self.n_actions or 1)
@@ -132,26 +108,12 @@ class JaxRowReader:
             np.asarray,
             self.program.call("seen_tables", jax.vmap(at), actions, static=self.n_actions),
         )
-        return Tables(
-            tuple(
-                AtomTable(
-                    one.name,
-                    one.shape,
-                    one.low,
-                    one.high,
-                    one.by_action,
-                    tuple(part.table(own, StillForm) for part, own in zip(one.operands, arrays)),
-                )
-                for one, arrays in zip(self._atoms, atoms)
-            ),
-            tuple(StillForm(part[0], part[1], self._lines[k]) for k, part in zip(self._used, cuts)),
-            None if scale is None else StillForm(scale[0], scale[1]),
-        )
+        return self.tabled(atoms, cuts, scale)
 
     def _row(self, x: jax.Array, a: jax.Array) -> list[Any]:
-        found = self._concluded(x[None], a[None])[1]
+        found = self.concluded(x[None], a[None])[1]
         form = found.predictor
-        slots = [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
+        slots = [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self.used]
         wide = self.outcome.family == "Ordered"
         together, offset = jnp.concatenate(slots), form.offset.reshape(-1)
         others = [jnp.reshape(one.value, ()) for one in found.others.values()]
@@ -166,8 +128,7 @@ class JaxRowReader:
 
         def at(sites: Sequence[jax.Array], a: jax.Array) -> Any:
             return [
-                jnp.ravel(value).astype(float)
-                for value in self._read(x, a[None])[0].evaluate(sites)
+                jnp.ravel(value).astype(float) for value in self.read(x, a[None])[0].evaluate(sites)
             ]
 
         def function(*sites: jax.Array) -> Any:

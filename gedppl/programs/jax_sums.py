@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gedppl.rows import Histories, Rows, pad
+from gedppl.programs.jax_compiled import Compiled
+from gedppl.rows import Histories, Rows, bucket, pad
 
-if TYPE_CHECKING:
-    pass
-
+AHEAD = 48  # rows before the end of a bucket by which the next one is begun at the latest
 AT_ONCE = 64  # settings whose sums over a history are asked for in one call
 
 
@@ -21,6 +20,7 @@ class JaxSums:
     """Of a traced program, which provides what is named here."""
 
     call: Callable[..., Any]
+    _compiled: Compiled
     row_log_likelihood: Callable[..., Any]
     histories: Histories
     dim: int
@@ -44,6 +44,20 @@ class JaxSums:
             w = np.zeros(w.shape)
             w[: rows.n] = weights
         return x, a, y, w
+
+    def _next_bucket(
+        self, name: str, function: Callable[..., Any], first: tuple[np.ndarray, ...], rows: Rows
+    ) -> None:
+        """Begin to compile function(*first, *history) for the next bucket once this one is half
+        full, the first one earlier, so that no decision has to wait for it in the middle of a run.
+        """
+        size = bucket(rows.n)
+        if size - rows.n < max(size // 2, AHEAD):
+            history = [
+                jax.ShapeDtypeStruct((bucket(size + 1), *array.shape[1:]), array.dtype)
+                for array in self.remember(rows)
+            ]
+            self._compiled.begin(name, function, *first, *history)
 
     def _sum(self, theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array, w: jax.Array) -> Any:
         logs = self.row_log_likelihood(theta, x, a, y)
@@ -75,7 +89,9 @@ class JaxSums:
         history, parts = self._history(rows, weights), []
         for first in range(0, len(theta), AT_ONCE):
             some = theta[first : first + AT_ONCE]
-            out = self.call(name, function, pad(some, AT_ONCE), np.array(len(some)), *history)
+            asked = pad(some, AT_ONCE), np.array(len(some))
+            out = self.call(name, function, *asked, *history)
+            self._next_bucket(name, function, asked, rows)
             parts.append([np.asarray(leaf)[: len(some)] for leaf in jax.tree.leaves(out)])
         return [np.concatenate(column) for column in zip(*parts)]
 
@@ -107,4 +123,5 @@ class JaxSums:
         hessian = np.array(
             self.call("total_hessian", function, theta, *self._history(rows, weights))
         )
+        self._next_bucket("total_hessian", function, (theta,), rows)
         return (hessian + hessian.T) / 2

@@ -423,14 +423,16 @@ class ProgramClass:
         clamp silently, and beside other actions, whose rows must not change what is said of its
         own.
         """
-        new = set(np.unique(a).tolist()) - self._known_actions
+        new = set(a.tolist()) - self._known_actions
+        if not new:
+            return
         for action in sorted(new):
             row = int(np.argmax(a == action))
             problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
             if problem:
                 raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
         known = np.array(sorted(self._known_actions | new))
-        if new and len(known) > 1:
+        if len(known) > 1:
             beside = np.unique([known[0], *sorted(new)[:FEW_ROWS], known[-1]])
             row = int(np.argmax(a == min(new)))
             rows = np.repeat(x[row : row + 1], len(beside), axis=0)

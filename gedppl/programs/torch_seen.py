@@ -12,22 +12,20 @@ from torch.func import vmap
 
 from gedppl.programs.affine import Level
 from gedppl.programs.forms import Reading
-from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
+from gedppl.programs.links import OUTCOMES, Outcome, Table, link_table
 from gedppl.programs.lowering import package_class
+from gedppl.programs.row_reading import ReaderOfRows
 from gedppl.programs.seen import (
-    AtomTable,
     Refusal,
     Seen,
-    StillForm,
     Tables,
-    Verdict,
     n_actions_of,
     narrowest,
     refused,
 )
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_reader import TorchArithmetic, listing
-from gedppl.programs.values import Known, Unknown, Value
+from gedppl.programs.values import Value
 
 if TYPE_CHECKING:
     from gedppl.programs.torch_kernels import TorchKernels
@@ -68,8 +66,11 @@ def links() -> Table:
     return link_table(read, REFERENCES, lambda every: every())
 
 
-class TorchRowReader:
-    """See `gedppl.programs.seen.RowReader`."""
+class TorchRowReader(ReaderOfRows):
+    """A Pyro program's."""
+
+    program: TorchKernels
+    arithmetic = TorchArithmetic()
 
     def __init__(self, program: TorchKernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
@@ -81,10 +82,8 @@ class TorchRowReader:
             self._x,
             a,
         )
-        self._links = links()
-        reading, found = self._read(self._x, a)
-        self._atoms, self._lines = reading.atoms, [form.line for form in reading.cuts]
-        self.verdict, self._used = Verdict(*found.verdict), found.used
+        self.links = links()
+        self.note(self._x, a)
 
     def _arguments(self, *values: torch.Tensor) -> list[Any]:
         *sites, x, a = values
@@ -93,22 +92,6 @@ class TorchRowReader:
         tensors = [torch.as_tensor(v).to(torch.float64) for v in found]
         wide = self.outcome.family == "Ordered"
         return [v.expand((1, v.shape[-1]) if wide else (1,)) for v in tensors]
-
-    def _read(self, x: torch.Tensor, a: torch.Tensor) -> tuple[Reading, Conclusion | Unknown]:
-        """One row x (1, dx), a (1,)."""
-        reading = Reading(TorchArithmetic())
-        inputs: list[Value] = [
-            reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites
-        ]
-        inputs += [Known(x, by_row=True), Known(a, by_row=self.n_actions is None, by_action=True)]
-        values = reading.read(self.listing, inputs)
-        return reading, conclude(reading, self.outcome, values, self._links)
-
-    def _concluded(self, x: torch.Tensor, a: torch.Tensor) -> tuple[Reading, Conclusion]:
-        """The same for a reader whose verdict is a family."""
-        reading, found = self._read(x, a)
-        assert isinstance(found, Conclusion)
-        return reading, found
 
     # what is asked --------------------------------------------------------------------------------
 
@@ -119,38 +102,22 @@ class TorchRowReader:
         scales: list[bool] = []
 
         def at(a: torch.Tensor) -> Any:
-            reading, found = self._concluded(self._x, a[None])
+            reading, found = self.concluded(self._x, a[None])
             scales.append(found.scale is not None)
             atoms = [[one.arrays(a) for one in atom.operands] for atom in reading.atoms]
             return (
                 atoms,
-                [reading.cuts[k].arrays(a) for k in self._used],
+                [reading.cuts[k].arrays(a) for k in self.used],
                 [] if found.scale is None else found.scale.arrays(a),
             )
 
         atoms, cuts, scale = _as_numpy(vmap(at)(self._actions()))
-        return Tables(
-            tuple(
-                AtomTable(
-                    one.name,
-                    one.shape,
-                    one.low,
-                    one.high,
-                    one.by_action,
-                    tuple(part.table(own, StillForm) for part, own in zip(one.operands, arrays)),
-                )
-                for one, arrays in zip(self._atoms, atoms)
-            ),
-            tuple(StillForm(part[0], part[1], self._lines[k]) for k, part in zip(self._used, cuts)),
-            StillForm(*scale) if scales[0] else None,
-        )
+        return self.tabled(atoms, cuts, scale if scales[0] else None)
 
     def _row(self, x: torch.Tensor, a: torch.Tensor) -> list[Any]:
-        found = self._concluded(x[None], a[None])[1]
+        found = self.concluded(x[None], a[None])[1]
         form = found.predictor
-        together = torch.cat(
-            [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
-        )
+        together = torch.cat([form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self.used])
         wide, offset = self.outcome.family == "Ordered", form.offset.reshape(-1)
         others = [one.value.reshape(()).to(torch.float64) for one in found.others.values()]
         return [together if wide else together[:, 0], offset if wide else offset[0], *others]
@@ -167,7 +134,7 @@ class TorchRowReader:
         def at(sites: Sequence[torch.Tensor], a: torch.Tensor) -> Any:
             return [
                 value.reshape(-1).to(torch.float64)
-                for value in self._read(self._x, a[None])[0].evaluate(sites)
+                for value in self.read(self._x, a[None])[0].evaluate(sites)
             ]
 
         sites = [torch.as_tensor(values[site.name]) for site in self.program.sites]

@@ -190,7 +190,7 @@ def _read_script(path: Path, full: Path, name: str) -> Script:
     segments = getattr(module, "segments", None) or getattr(environment, "segments", None)
     columns = getattr(environment, "context_names", None) or getattr(module, "COLUMNS", None)
     actions = getattr(environment, "action_names", None) or getattr(module, "ACTIONS", None)
-    title = first_sentence(module.__doc__ or "") or None
+    title = " ".join((module.__doc__ or "").strip().partition("\n\n")[0].split()) or None
     agents = getattr(module, "AGENTS", {})
     if not isinstance(agents, Mapping) or not all(callable(made) for made in agents.values()):
         raise ScriptError(
@@ -200,17 +200,6 @@ def _read_script(path: Path, full: Path, name: str) -> Script:
     return Script(
         path, problem, environment, new_environment, segments, actions, columns, title, dict(agents)
     )
-
-
-def first_sentence(text: str) -> str:
-    """Of a docstring, whose lines may break anywhere.
-
-    >>> first_sentence("Two wards, and one\\nnurse. More of it.")
-    'Two wards, and one nurse.'
-    """
-    paragraph = " ".join(text.strip().partition("\n\n")[0].split())
-    head, stop, _ = paragraph.partition(". ")
-    return head + stop.strip()
 
 
 def _function(module: ModuleType, name: str, path: Path) -> Callable[[], Any]:

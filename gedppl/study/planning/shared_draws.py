@@ -352,8 +352,8 @@ def shared_draws(
 
     Returns
     -------
-    An object whose ``agent(seed)`` is one run: ``plan(..., agent=lambda problem, delta, seed:
-    shared.agent(seed))``.
+    An object whose ``agent(seed)`` is one run; give `plan` the option
+    ``agent=lambda problem, delta, seed: shared.agent(seed)``.
 
     Notes
     -----

@@ -16,9 +16,9 @@ from gedppl.density import Density
 from gedppl.divergences.leaves import in_numpy
 from gedppl.errors import FunctionalError, ProblemError, SettingError, ShapeError
 from gedppl.problem import UTILITY, Problem
+from gedppl.rows import grid
 from gedppl.study.simulation import Environment
 from gedppl.theory.eluder.classes import draw_members
-from gedppl.theory.guarantees.class_constants import grid
 
 ROUNDING = 1e-9  # of a declared value
 REDRAWS = 200  # prior draws tried before giving up on one inside the functionals' ranges

@@ -22,7 +22,7 @@ from gedppl.agent.feedback import read_outcomes
 from gedppl.errors import DataError, SettingError, ShapeError
 from gedppl.ged_ucb.settings import Settings, settings
 from gedppl.learning.learner import Learner
-from gedppl.learning.together import OneByOne, together
+from gedppl.learning.several_runs import OneByOne, stacked
 from gedppl.numerics.arrays import check_whole, evolved
 from gedppl.problem import Problem
 from gedppl.selection import drawable, select_policies
@@ -144,7 +144,7 @@ class _Fleet:
     def begun(cls, problem: Problem, chosen: Sequence[Settings], x: np.ndarray) -> _Fleet:
         """Before round 1, with the first contexts x (S, dx)."""
         states = [ged_ucb.init(problem, one, x[i : i + 1]) for i, one in enumerate(chosen)]
-        parts = {name: together([s.learners[name] for s in states]) for name in problem.streams}
+        parts = {name: stacked([s.learners[name] for s in states]) for name in problem.streams}
         played = np.zeros((len(chosen), problem.n_actions))
         return cls(_with(evolved(states[0], played=played), parts), parts, len(chosen))
 

@@ -21,7 +21,8 @@ from gedppl.learning.ellipsoids import STRAY, Ellipsoid, disjoint, ends
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.learner import Bounds, Guess, Learner
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
-from gedppl.learning.value_ranges import is_searched, value_at, value_range
+from gedppl.learning.value_ranges import is_mean, is_searched, value_at, value_range
+from gedppl.selection.solvers import Together
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -69,7 +70,26 @@ class OneByOne:
             lower=np.concatenate([b.lower for b in found]),
             upper=np.concatenate([b.upper for b in found]),
             guaranteed=all(b.guaranteed for b in found),
+            together=_side_by_side([b.together for b in found], [b.upper for b in found]),
         )
+
+
+def _side_by_side(
+    forms: Sequence[tuple[Together, ...]], upper: Sequence[np.ndarray]
+) -> tuple[Together, ...]:
+    """The forms of all runs under each other, filled up with upper ends (1, K), which gain nothing."""
+    R = max((form.half.shape[2] for own in forms for form in own), default=0)
+    found = []
+    for i in range(max(len(own) for own in forms)):
+        middle, half = [], []
+        for own, ends_of in zip(forms, upper):
+            wide = np.zeros((*ends_of.shape, R))
+            if i < len(own):
+                wide[..., : own[i].half.shape[2]] = own[i].half
+            middle.append(own[i].middle if i < len(own) else ends_of)
+            half.append(wide)
+        found.append(Together(np.concatenate(middle), np.concatenate(half)))
+    return tuple(found)
 
 
 class StackedEllipsoids(OneByOne):
@@ -108,8 +128,12 @@ class StackedEllipsoids(OneByOne):
         # come together
         return [one.absorb(*own) for one, own in zip(self.learners, rows)]
 
-    def _range(self, phi: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ends (S K,) of phi'theta + offset, run by run: `LinearGaussianLearner._range`."""
+    def _range(
+        self, phi: np.ndarray, offset: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Ends (S K,) of phi'theta + offset and which ellipsoid sets the upper one, run by run, and
+        runs (S,) with no parameter left: `LinearGaussianLearner._range`.
+        """
         S, q = self.theta.shape
         free = phi.reshape(S, -1, q)
         K = free.shape[1]
@@ -124,14 +148,45 @@ class StackedEllipsoids(OneByOne):
         stray = np.abs(self.open @ free[:, None].swapaxes(2, 3)) > STRAY * size[:, :, None]
         extent[seen_nothing | stray.any(axis=2)] = np.inf
         rows = [part.swapaxes(1, 2).reshape(S * K, -1) for part in (at(self.middle), extent)]
-        low, high, _ = ends(rows[0], rows[1], 1.0)
+        low, high, tightest = ends(rows[0], rows[1], 1.0)
         empty = self.empty | disjoint(low, high).reshape(S, K).any(axis=1)
         none_left = np.repeat(empty, K)
         low, high = np.where(none_left, -np.inf, low), np.where(none_left, np.inf, high)
         known = ~phi.any(axis=1)
         low[known] = high[known] = 0.0
         base = offset + phi @ self.learners[0].space.origin
-        return np.minimum(low, high) + base, np.maximum(low, high) + base
+        return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty
+
+    def _together(
+        self,
+        phi: np.ndarray,
+        offset: np.ndarray,
+        tightest: np.ndarray,
+        upper: np.ndarray,
+        cut: np.ndarray,
+    ) -> tuple[Together, ...]:
+        """`linear_set.together` of every run: the ellipsoid that sets most of its upper ends. tightest,
+        upper, cut (S, K); a run to which a form does not apply has its upper ends, which gain nothing.
+        """
+        S, q = self.theta.shape
+        if not self.middle.shape[1]:
+            return ()
+        counts = (tightest[:, :, None] == np.arange(self.middle.shape[1])).sum(axis=1)
+        most, run = counts.argmax(axis=1), np.arange(S)
+        free = phi.reshape(S, -1, q)
+        base = (offset + phi @ self.learners[0].space.origin).reshape(S, -1)
+        middle = base + (free @ self.middle[run, most][:, :, None])[:, :, 0]
+        half = free @ self.factor[run, most].swapaxes(1, 2)  # (S, K, R)
+        own = (tightest == most[:, None]) & (counts.max(axis=1) > 0)[:, None]
+        some_cut = (own & cut).any(axis=1)[:, None]
+        forms = []
+        for mine in (np.where(some_cut, own & ~cut, own), own & some_cut):
+            mine = mine & (mine.sum(axis=1) > 1)[:, None]
+            if mine.any():
+                forms.append(
+                    Together(np.where(mine, middle, upper), np.where(mine[:, :, None], half, 0.0))
+                )
+        return tuple(forms)
 
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
         found = self.bounds(functional, x, n_actions)
@@ -139,7 +194,7 @@ class StackedEllipsoids(OneByOne):
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
         rows, a, phi, offset, scale = self.learners[0].features_at.grid(x, n_actions)
-        low, high = self._range(phi, offset)
+        low, high, tightest, empty = self._range(phi, offset)
         S, q = self.theta.shape
         fitted = (phi.reshape(S, -1, q) @ self.theta[:, :, None]).ravel() + offset
         parts = (
@@ -147,9 +202,14 @@ class StackedEllipsoids(OneByOne):
             *value_range(functional, low[None], high[None], scale, rows, a),
         )
         estimate, lower, upper = (functional.clip(p).reshape(S, n_actions) for p in parts)
-        sure = not (is_searched(functional) or self.empty.any())
+        sure = not (is_searched(functional) or empty.any())
         rule = self.learners[0].rule
-        return Bounds(estimate, lower, upper, "exact", guaranteed=sure, rule=rule)
+        forms: tuple[Together, ...] = ()
+        if is_mean(functional):
+            cut = upper != parts[2].reshape(S, n_actions)
+            closed = np.where(empty[:, None], -1, tightest.reshape(S, n_actions))
+            forms = self._together(phi, offset, closed, upper, cut)
+        return Bounds(estimate, lower, upper, "exact", guaranteed=sure, rule=rule, together=forms)
 
 
 class StackedMembers(OneByOne):
@@ -194,7 +254,7 @@ class StackedMembers(OneByOne):
         return Bounds(estimate, lower, upper, "exact", guaranteed=sure, rule=rule)
 
 
-def together(learners: Sequence[Learner]) -> OneByOne:
+def stacked(learners: Sequence[Learner]) -> OneByOne:
     """The learners of one outcome in several runs, stacked where that can be done.
 
     A learner that is held to an exact safe value has directions of its own in every run, which do
