@@ -77,7 +77,9 @@ class OneByOne:
 def _side_by_side(
     forms: Sequence[tuple[Together, ...]], upper: Sequence[np.ndarray]
 ) -> tuple[Together, ...]:
-    """The forms of all runs under each other, filled up with upper ends (1, K), which gain nothing."""
+    """The forms of all runs under each other, filled up with upper ends (1, K), which gain
+    nothing.
+    """
     R = max((form.half.shape[2] for own in forms for form in own), default=0)
     found = []
     for i in range(max(len(own) for own in forms)):
@@ -165,8 +167,9 @@ class StackedEllipsoids(OneByOne):
         upper: np.ndarray,
         cut: np.ndarray,
     ) -> tuple[Together, ...]:
-        """`linear_set.together` of every run: the ellipsoid that sets most of its upper ends. tightest,
-        upper, cut (S, K); a run to which a form does not apply has its upper ends, which gain nothing.
+        """`linear_set.together` of every run: the ellipsoid that sets most of its upper ends.
+        tightest, upper, cut (S, K); a run to which a form does not apply has its upper ends, which
+        gain nothing.
         """
         S, q = self.theta.shape
         if not self.middle.shape[1]:
