@@ -241,9 +241,8 @@ def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> A
 
 
 def _is_rule(value: Any) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, part, None)) for part in ("describe", "check")
-    )
+    methods = all(callable(getattr(value, part, None)) for part in ("describe", "check"))
+    return methods and not isinstance(value, type) and hasattr(value, "source")
 
 
 def _plain(value: Any) -> int | float:
