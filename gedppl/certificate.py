@@ -458,7 +458,9 @@ def _certify_one(
         )
     else:
         learned = dict(problem.learned)[j]
-        witness = Witnesses(partial(_witness, problem.safe_action, learned, bounds, policy, i))
+        witness = Witnesses(
+            partial(_witness, problem.safe_action, learned, bounds.to_keep, policy, i)
+        )
         part = ConstraintCertificate(
             c.name,
             worst,

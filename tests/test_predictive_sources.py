@@ -22,6 +22,7 @@ from gedppl.learning.fits import Fit, WorkingPrior, likeliest
 from gedppl.learning.learner import PARTICLES
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.variational import svi
+from tests.optional_pyro import PPLS, pd, pyro, torch
 
 DELTA, TRUTH = 0.1, np.array([0.8, -0.6, 0.5])
 
@@ -41,9 +42,15 @@ def line(x, a, y=None):
     numpyro.sample("y", nd.Normal(x @ w, 0.3), obs=y)
 
 
+def bits_in_pyro(x, a, y=None):
+    w = pyro.sample("w", pd.Normal(torch.zeros(3, dtype=torch.float64), 1.5).to_event(1))
+    pyro.sample("y", pd.Bernoulli(logits=x @ w), obs=y)
+
+
 @cache
-def logistic() -> Any:
-    return ged.density_class(bits, example=(np.ones((1, 3)), np.zeros(1, int)))
+def logistic(ppl: str = "numpyro") -> Any:
+    model = bits if ppl == "numpyro" else bits_in_pyro
+    return ged.density_class(model, example=(np.ones((1, 3)), np.zeros(1, int)))
 
 
 def far_off(cls: Any, rows: Any, S: int, seed: int, fit: Any, oracle: Any) -> ParameterDraws:
@@ -57,13 +64,13 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, np.zeros(n, int), (rng.random(n) < 1 / (1 + np.exp(-x @ TRUTH))).astype(float)
 
 
-def misses(source: str, runs: int, n: int, oracle: Any = None) -> int:
+def misses(source: str, runs: int, n: int, oracle: Any = None, ppl: str = "numpyro") -> int:
     """Runs in which the truth was outside the set at one of the refits."""
     missed = 0
     for seed in range(runs):
         x, a, y = rows(n, seed)
         rule = ged.likelihood_ratio(predictive=source)
-        learner = learner_for(logistic(), delta=DELTA, confidence=rule, oracle=oracle, seed=seed)
+        learner = learner_for(logistic(ppl), delta=DELTA, confidence=rule, oracle=oracle, seed=seed)
         inside = True
         for part in np.array_split(np.arange(n), 5):
             learner = feed(learner, x[part], a[part], y[part], growth=2.0)
@@ -149,15 +156,16 @@ def test_a_source_that_does_not_exist_is_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::gedppl.errors.FitWarning")
-@pytest.mark.parametrize("source", ["prior", "laplace", "svi", "nuts", "far off"])
-def test_every_source_covers(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, oracle = (100 if source == "nuts" else 200), None
+@pytest.mark.parametrize("source", ["prior", "laplace", "svi", "nuts", "smc", "far off"])
+@pytest.mark.parametrize("ppl", PPLS)
+def test_every_source_covers(ppl: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, oracle = {"nuts": 100 if ppl == "numpyro" else 40}.get(source, 200), None
     if source == "svi":
         oracle = svi("normal", steps=400)
     if source == "far off":
         monkeypatch.setitem(draws.FROM, "svi", far_off)
-    found = misses("svi" if source == "far off" else source, runs, 60, oracle)
-    print(f"{source}: the truth missed in {found} of {runs} runs at delta = {DELTA}")
+    found = misses("svi" if source == "far off" else source, runs, 60, oracle, ppl)
+    print(f"{ppl}, {source}: the truth missed in {found} of {runs} runs at delta = {DELTA}")
     assert found <= binom.ppf(0.999, runs, DELTA)
 
 

@@ -258,15 +258,21 @@ def drawable_today(problem: Problem, upper: np.ndarray, offered: np.ndarray) -> 
         for j in np.flatnonzero(problem.every_draw)
         if not (offered[c] & (upper[c, j] <= problem.limits[j])).any()
     ]
-    j = int(each[0] if each else np.flatnonzero(problem.every_draw)[0])
-    least = float(upper[c, j][offered[c]].min())
     actions = ", ".join(problem.names.label(int(a)) for a in np.flatnonzero(offered[c]))
+    fix = f"allow the safe action {problem.names.label(problem.safe_action or 0)} too"
+    if not each:
+        names = [problem.constraint_names[j] for j in np.flatnonzero(problem.every_draw)]
+        raise InfeasibleError(
+            f"no action on offer is certified under the limits on every draw of {names} together: "
+            f"each of the actions [{actions}] may exceed one of them; {fix}"
+        )
+    j = int(each[0])
+    least = float(upper[c, j][offered[c]].min())
     raise InfeasibleError(
         "no action on offer is certified under the limit on every draw of "
         f"{problem.constraint_names[j]!r}: actions "
         f"[{actions}] may cost at least {least:.6g} in the worst case, against a limit of "
-        f"{problem.limits[j]:.6g}; allow the safe action "
-        f"{problem.names.label(problem.safe_action or 0)} too"
+        f"{problem.limits[j]:.6g}; {fix}"
     )
 
 

@@ -28,9 +28,8 @@ import numpy as np
 from scipy.stats import binom
 
 from gedppl.errors import SettingError
-from gedppl.learning.draws import CHAINS, guide_of
+from gedppl.learning.draws import can_draw
 from gedppl.learning.learner import Bounds, DrawnValues
-from gedppl.learning.variational import SVI
 from gedppl.numerics.arrays import is_number
 from gedppl.numerics.weighted import quantile_index
 
@@ -262,14 +261,4 @@ def check_source(cls: Any, source: str, what: str, oracle: Any = None) -> None:
             "rule, confidence={'...': "
             "likelihood_ratio()}"
         )
-    if source == "nuts" and cls.backend not in CHAINS:
-        raise SettingError(
-            f"{what}(source='nuts') runs chains of a NumPyro or Pyro program, and this class is "
-            f"neither ({cls.backend!r}); use "
-            "source='laplace'"
-        )
-    if source == "svi":
-        chosen = guide_of(oracle)
-        chosen.check(cls)
-        assert isinstance(chosen.solve, SVI)
-        chosen.solve.check_spread(cls)
+    can_draw(cls, source, oracle)

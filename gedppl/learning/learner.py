@@ -111,6 +111,15 @@ class Bounds:
             together=tuple(form.only(one) for form in self.together),
         )
 
+    @property
+    def to_keep(self) -> Bounds:
+        """The same for a record, which may outlive the decision by years: without the draws, and
+        without the learner that declarations are held against.
+        """
+        if self.drawn is None and self.find_watched is None:
+            return self
+        return replace(self, drawn=None, find_watched=None)
+
     @cached_property
     def witness(self) -> np.ndarray | None:
         """(n, K, D) flat parameters at the upper value (finite class: (n, K) member indices);

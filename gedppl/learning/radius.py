@@ -25,13 +25,14 @@ import numpy as np
 from scipy.stats import chi2
 
 from gedppl.errors import SettingError
+from gedppl.learning.draws import can_draw
 
 if TYPE_CHECKING:
     from gedppl.learning.oracles import Oracle
     from gedppl.programs.contract import DensityClass, MemberList
 
 DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
-PREDICTIVES = ("laplace", "svi", "nuts", "prior")
+PREDICTIVES = ("laplace", "svi", "nuts", "smc", "prior")
 # the literal least-squares Est covers from about here up (8 sigma^2 >= 1)
 SMALLEST_COVERING_SCALE = 0.354
 
@@ -90,8 +91,8 @@ class LikelihoodRatio:
     Finite classes always do it; sets that are bounded by ascent never do.
 
     ``predictive`` says where those densities come from: draws given the rows before, by
-    ``"laplace"``, ``"svi"``, ``"nuts"`` or ``"prior"``. Draws that are far off cost width, never
-    coverage.
+    ``"laplace"``, ``"svi"``, ``"nuts"``, ``"smc"`` or ``"prior"``. Draws that are far off cost
+    width, never coverage.
     """
 
     restarts: bool = True
@@ -106,7 +107,8 @@ class LikelihoodRatio:
         return self
 
     def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
-        """Any class will do."""
+        """Any class will do for which its predictive can be drawn."""
+        can_draw(cls, self.predictive, oracle)
 
     def level(self, k: int, delta: float) -> float:
         """delta_s of the k-th start, k = 0, 1, ...
@@ -133,7 +135,11 @@ class LikelihoodRatio:
 
 
 class WithoutProcess:
-    """A rule whose sets come from a radius around the fit, and from no e-process."""
+    """A rule whose sets come from a radius around the fit, and from no e-process.
+
+    A rule of one's own derives from this and adds ``guaranteed``, ``divergence``, ``check(cls,
+    oracle)``, ``radius(view)`` and ``describe(delta)``.
+    """
 
     process = None
     source: str | None = None  # of draws that the set is read off; none are
@@ -407,7 +413,8 @@ def likelihood_ratio(
         lasting one.
     predictive
         Where the draws come from that predict each outcome before it is seen: ``"laplace"``,
-        ``"svi"`` (the oracle's guide), ``"nuts"`` or ``"prior"``. The set covers whatever they are.
+        ``"svi"`` (the oracle's guide), ``"nuts"``, ``"smc"`` or ``"prior"``. The set covers
+        whatever they are.
 
     Notes
     -----
