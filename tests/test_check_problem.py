@@ -82,6 +82,12 @@ def test_each_action_shows_its_own_parameters_and_all_show_everything(report: An
     assert [o.rank for o in report.outcomes] == [3, 3]
 
 
+def test_actions_with_parameters_of_their_own_are_known_before_any_data(report: Any) -> None:
+    own = [f"action {a} (1 parameters)" for a in range(3)]
+    assert all(o.sets == ("all rows (3 parameters)", *own) for o in report.outcomes)
+    assert f"  sets: for all rows (3 parameters); {'; '.join(own)}" in str(report)
+
+
 def test_a_certificate_is_read_and_not_promised(report: Any) -> None:
     assert (report.limits[0].method, report.limits[0].guaranteed) == ("exact", True)
 
@@ -239,3 +245,24 @@ def test_a_wait_too_short_to_be_seen_says_why() -> None:
     ):
         ged.check_problem(problem(), CONTEXTS, rounds=40)
     assert ged.check_problem(problem(), CONTEXTS, rounds=40, runs=0, draws=20).waits == ()
+
+
+def test_what_stands_in_for_a_missing_prior_contradicts_nothing() -> None:
+    """The same wide model with a prior is warned of; its control is the first of the two."""
+
+    def free(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.param("w", jnp.zeros(3))
+        numpyro.sample("y", dist.Normal(w[a], 0.1), obs=y)
+
+    def with_prior(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        numpyro.sample("y", dist.Normal(w[a], 0.1), obs=y)
+
+    for model, warned in ((with_prior, True), (free, False)):
+        cls = ged.density_class(model)
+        limit = ged.Constraint(
+            ged.density_class(model), ged.mean(0, 1), at_most=0.5, safe_value=0.1, name="cost"
+        )
+        declared = ged.Problem(3, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0)
+        found = ged.check_problem(declared, CONTEXTS, runs=0, draws=50)
+        assert any("declared range" in text for text in found.warnings) == warned

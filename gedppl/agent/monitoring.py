@@ -30,8 +30,8 @@ the limits are kept and the truth lies in the class, the chance that this ever h
 delta for the guard, besides the delta of the sets, whatever the prior. After a refuted declaration
 no action is known to be safe, and `ask` refuses. A refuted utility costs utility, never a limit, so
 it warns, as do the others; a prior that conflicts with the truth can set those off. A class can be
-refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones, and linear
-predictors with score equations. For other programs (a learned noise scale among them) the model's
+refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones with a known
+or an unknown scale, and linear predictors with score equations. For other programs the model's
 alarms warn only.
 """
 
@@ -46,11 +46,12 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from gedppl import ged_ucb
-from gedppl.agent.feedback import Entry, rows_by_stream
+from gedppl.agent.alarms import what_watches
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.families.one_predictor import FAMILIES
-from gedppl.functionals import Functional, mean, realised
+from gedppl.functionals import Functional, mean, quantile, realised
+from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.costs import KINDS
 from gedppl.guard import (
     Alarm,
@@ -115,7 +116,14 @@ class Watch:
                 cost = (
                     None
                     if bounds is None
-                    else certified_cost(c, c.functional.low, x, others[0], bounds.at(0, others[0]))
+                    else certified_cost(
+                        c,
+                        c.functional.low,
+                        x,
+                        others[0],
+                        bounds.at(0, others[0]).within(c),
+                        problem.n_actions,
+                    )
                 )
                 if cost and cost.limit is not None and cost.floor is not None:
                     certified[c.name] = (cost.limit, cost.floor.low, NO_UPPER_END)
@@ -134,38 +142,46 @@ class Watch:
             refutable=[name for name in models if state.learners[name].refutable],
         )
         columns = width if width <= OUTLIER_COLUMNS else Bets(width, 1).columns
-        watched = {c.name: _what_watches(c, guard) for _, c in problem.learned}
+        watched = {c.name: what_watches(c, guard) for _, c in problem.learned}
         return cls(guard, OutlierCheck.create(dx=columns), 0, watched)
 
     # contexts -------------------------------------------------------------------------------------
 
-    def flag(self, x: np.ndarray) -> str:
-        """A sentence if the context (dx,) is far outside of what was seen, else ""."""
-        sentence = self.contexts.flag(self._columns(x))
-        if sentence and len(x) > OUTLIER_COLUMNS:
-            sentence += (
-                f" (x[...] are {self.contexts.dx} random projections of the {len(x)} columns)"
-            )
-        return sentence
+    def flags(self, x: np.ndarray) -> list[str]:
+        """For contexts (n, dx) a sentence each if it is far outside of what was seen, else ""."""
+        found, width = self.contexts.flags(self._columns(x)), x.shape[1]
+        if width <= OUTLIER_COLUMNS:
+            return found
+        more = f" (x[...] are {self.contexts.dx} random projections of the {width} columns)"
+        return [sentence + more if sentence else "" for sentence in found]
 
     def include(self, x: np.ndarray, t: int) -> Watch:
-        """Take in the context of round t; of a long run one in t / 250, which is enough and
-        costs nothing.
+        """Take in contexts (n, dx) from round t on; of a long run one in t / 250, which is enough
+        and costs nothing.
         """
-        if t >= 500 and t % (t // 250):
-            return self
-        return evolved(self, contexts=self.contexts.include(self._columns(x)))
+        contexts = self.contexts
+        for i, row in enumerate(self._columns(x), t):
+            if i < 500 or i % (i // 250) == 0:
+                contexts = contexts.include(row)
+        return self if contexts is self.contexts else evolved(self, contexts=contexts)
 
     def _columns(self, x: np.ndarray) -> np.ndarray:
-        return x if len(x) <= OUTLIER_COLUMNS else Bets(len(x), 1).projected(x)
+        """(n, dx) -> the columns that are checked."""
+        width = x.shape[1]
+        return x if width <= OUTLIER_COLUMNS else Bets(width, 1).projected(x)
 
     # outcomes -------------------------------------------------------------------------------------
 
     def take_in(
-        self, state: ged_ucb.State, entries: Sequence[Entry], *, decided: bool
+        self,
+        state: ged_ucb.State,
+        entries: Sequence[Entry],
+        rows: ged_ucb.RowsByStream,
+        *,
+        decided: bool,
     ) -> tuple[Watch, list[Alarm]]:
-        """Show the monitors outcomes that `state` has not learned yet; the alarms that they set
-        off.
+        """Show the monitors outcomes that `state` has not learned yet, and the `rows_by_stream` of
+        them; the alarms that they set off.
 
         `decided` says whether the agent made these decisions: only then is it answerable for their
         costs.
@@ -186,7 +202,8 @@ class Watch:
                 late = max(state.t - entry.id - state.problem.outcome_age, 0) if decided else None
                 guard, new = guard.update(Told(entry.x, action, its_pits, costs, late))
                 alarms += new
-            for name, (x, a, y) in rows_by_stream(state.problem, chunk).items():
+            own = rows if len(chunks) == 1 else rows_by_stream(state.problem, chunk)
+            for name, (x, a, y) in own.items():
                 if f"refuted:{name}" in guard.monitors:
                     guard = guard.paid(name, learners[name].log_predictive(x, a, y))
                 if i + 1 < len(chunks):
@@ -208,7 +225,7 @@ class Watch:
             rows = [(i, e, value) for i, e, value in told if value is not None]
             if not rows:
                 continue
-            x, a = np.stack([e.x for _, e, _ in rows]), np.array([e.action for _, e, _ in rows])
+            x, a = np.array([e.x for _, e, _ in rows]), np.array([e.action for _, e, _ in rows])
             below, at = learners[name].predictive_cdf(
                 x, a, np.array([value for _, _, value in rows])
             )
@@ -305,43 +322,48 @@ def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
 
 @dataclass(frozen=True)
 class Certified:
-    """What the sets prove of n contexts: upper values of a functional and, where that is the
-    variance, the means' range.
+    """What the sets prove of n contexts: upper values of a functional and, where it is measured
+    from another one, that one's range: the mean under a variance, the quantile under a CVaR.
     """
 
     upper: np.ndarray  # (n, K)
-    means: tuple[np.ndarray, np.ndarray] | None  # each (n, K)
+    base: tuple[np.ndarray, np.ndarray] | None  # each (n, K)
 
     def at(self, i: int, action: int) -> Proved:
-        means = (
+        base = (
             None
-            if self.means is None
-            else (float(self.means[0][i, action]), float(self.means[1][i, action]))
+            if self.base is None
+            else (float(self.base[0][i, action]), float(self.base[1][i, action]))
         )
-        return Proved(float(self.upper[i, action]), means)
+        return Proved(float(self.upper[i, action]), base)
 
 
 class Proved(NamedTuple):
     """The same at one context and action."""
 
     upper: float
-    means: tuple[float, float] | None = None
+    base: tuple[float, float] | None = None
+
+    def within(self, c: Constraint) -> Proved:
+        """As it may be once there are data: before them nothing has an end."""
+        return Proved(self.upper, self.base and (c.functional.low, c.functional.high))
 
 
 def _certified(state: ged_ucb.State, c: Constraint, x: np.ndarray) -> Certified | None:
     """From the rows that `state` has learned, at x (n, dx); None where nothing is proved."""
     learner, n_actions = state.learners[c.stream], state.problem.n_actions
-    bounds = learner.bounds(c.functional, x, n_actions)
+    bounds = state.bounds_of.of(c.name, learner, c.functional, x, n_actions)
     if not bounds.guaranteed or bounds.empty:
         return None
-    if c.functional.name != "variance":
+    under = MEASURED_FROM.get(c.functional.name)
+    if under is None or (
+        c.functional.name in IN_SCALES and known_scale(c, x[0], 0, n_actions) is not None
+    ):
         return Certified(bounds.upper, None)
-    means = learner.bounds(ANY_MEAN, x, n_actions)
-    return (
-        Certified(bounds.upper, (means.lower, means.upper))
-        if means.guaranteed and not means.empty
-        else None
-    )
+    base = learner.bounds(under(c.functional.level), x, n_actions)
+    if not base.guaranteed or base.empty:
+        return Certified(bounds.upper, None)
+    return Certified(bounds.upper, (base.lower, base.upper))
 
 
 def _certified_costs(
@@ -369,7 +391,9 @@ def _certified_costs(
             cost = (
                 None
                 if found is None
-                else certified_cost(c, z, e.x, e.action, found.at(row, e.action))
+                else certified_cost(
+                    c, z, e.x, e.action, found.at(row, e.action), state.problem.n_actions
+                )
             )
             if cost is not None:
                 out[i][key] = cost
@@ -397,6 +421,7 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
 #     CVaR at level q
 #         E(Y - c0)+ <= (1 - q)(c0 - l),  where Y >= l   (E(Y - v)+ with v the quantile is (1 -
 #         q)(CVaR - v))
+#     mean of a symmetric outcome without a lower end or a known scale     P(Y > c0) <= 1/2
 #
 # Axis letters: n contexts, K actions.
 
@@ -409,21 +434,24 @@ IN_SCALES: dict[str, Callable[[float], float]] = {
         math.exp(-0.5 * float(ndtri(level)) ** 2) / math.sqrt(2.0 * math.pi) / (1.0 - level)
     ),
 }  # how many scales of its noise a functional of a Normal lies over loc
-ANY_MEAN = mean(-1e100, 1e100)
+ANYTHING = 1e100
+# functional -> what it is measured from, as a functional of its level
+MEASURED_FROM: dict[str, Callable[[float], Functional]] = {
+    "variance": lambda level: mean(-ANYTHING, ANYTHING),
+    "cvar": lambda level: quantile(level, -ANYTHING, ANYTHING),
+}
+# families that are symmetric about their mean, whatever their parameters
+SYMMETRIC = ("Normal", "Laplace", "Logistic")
 # share of the range: an upper bound of 0 is tested as this, which is as true and leaves room to bet
 LEAST = 1e-6
-
-
-def says_something(functional: Functional) -> bool:
-    """Whether one outcome is an unbiased word on the functional."""
-    return is_plain(functional) and functional.name in EXPECTATIONS
 
 
 def limit_floor(c: Constraint, x: np.ndarray, n_actions: int) -> Floor | None:
     """The lower end of what an outcome at context x (dx,) says of a limit, whichever action is
     drawn; None: not watched.
     """
-    if not says_something(c.functional):
+    # one outcome must be an unbiased word on the functional
+    if not (is_plain(c.functional) and c.functional.name in EXPECTATIONS):
         return None
     return outcome_floor(c, x, np.arange(n_actions)) if c.functional.name == "mean" else Floor(0.0)
 
@@ -458,62 +486,62 @@ def safe_cost(
         return None
     floor = outcome_floor(c, x, only) if f.name == "mean" else Floor(0.0)
     if floor is None:
-        return None
+        return Cost(float(z > safe_value), 0.5, Floor(0.0)) if symmetric(c, x, only) else None
     limit = max(safe_value, floor.low + LEAST * (f.high - f.low))
     return Cost(realised(f, np.asarray(z), x, safe_action), limit, floor)
 
 
 def certified_cost(
-    c: Constraint, z: float, x: np.ndarray, action: int, proved: Proved
+    c: Constraint, z: float, x: np.ndarray, action: int, proved: Proved, n_actions: int
 ) -> Cost | None:
-    """What outcome z of one action says of its certified value; None: not watched.
+    """What outcome z of one action of so many says of its certified value; None: not watched.
 
     With Normal noise of known scale s a mean, quantile or CVaR is loc + k s, so that loc <= u - k s
     and Phi((Z - u) / s + k) has a mean of at most 1/2. A variance is at least the mean squared
-    distance to an interval that holds the mean. All others as for the safe action.
+    distance to an interval that holds the mean. If the quantile v lies in [l, h] and the CVaR is at
+    most u, then E(Z - h)+ <= E(Z - v)+ = (1 - q)(CVaR - v) <= (1 - q)(u - l), which is nearer to
+    equality than what holds for any outcome with a lower end. All others as for the safe action.
     """
     f = c.functional
-    scale = known_scale(c, x, action)
+    scale = known_scale(c, x, action, n_actions)
     if scale is not None and is_plain(f) and f.name in IN_SCALES:
         return Cost(
             float(ndtr((z - proved.upper) / scale + IN_SCALES[f.name](f.level))), 0.5, Floor(0.0)
         )
-    if f.name == "variance" and is_plain(f) and proved.means is not None:
-        low, high = proved.means
+    if f.name == "variance" and is_plain(f):
+        if proved.base is None:
+            return None
+        low, high = proved.base
         return Cost(max(low - z, z - high, 0.0) ** 2, max(proved.upper, LEAST * f.high), Floor(0.0))
+    if f.name == "cvar" and is_plain(f) and proved.base is not None:
+        low, high = proved.base[0], min(proved.base[1], proved.upper)
+        if -ANYTHING < low < proved.upper:
+            excess = (1.0 - f.level) * (proved.upper - low)
+            return Cost(max(z - high, 0.0), excess, Floor(0.0))
     cost = safe_cost(c, z, x, action, proved.upper)
-    return (
-        cost
-        if cost is not None
-        and cost.limit is not None
-        and cost.floor is not None
-        and cost.floor.low < cost.limit
-        else None
-    )
+    if cost is None or cost.limit is None or cost.floor is None:
+        return None
+    return cost if cost.floor.low < cost.limit else None
 
 
-def known_scale(c: Constraint, x: np.ndarray, action: int) -> float | None:
-    """The known scale of Normal noise at x (dx,); None for any other noise."""
+def symmetric(c: Constraint, x: np.ndarray, actions: np.ndarray) -> bool:
+    """Whether outcomes at x (dx,) are symmetric about their mean, whichever parameter is right: a
+    mean of at most u is then exceeded by at most half of them.
+    """
+    rows = np.repeat(x[None], len(actions), axis=0)
+    return all(d.family in SYMMETRIC for d in c.model.densities(rows, actions))
+
+
+def known_scale(c: Constraint, x: np.ndarray, action: int, n_actions: int) -> float | None:
+    """The known scale of Normal noise at x (dx,); None for any other noise. All actions are asked
+    about, as the decision itself did: the predictor remembers.
+    """
     predictor = c.model.predictor
     if predictor is None or (predictor.family, predictor.link) != ("Normal", "identity"):
         return None
-    return float(np.asarray(predictor.fixed(x[None], np.array([action]))["scale"]).reshape(-1)[0])
-
-
-def _what_watches(c: Constraint, guard: Guard) -> str:
-    """For the certificate: what the outcomes of a constraint are held against, and what that
-    takes for granted.
-    """
-    kinds = {
-        "limit": "realised costs against the limit",
-        "certified": "outcomes against each action's certified value",
-    }
-    found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.monitors]
-    if not found:
-        return "not watched"
-    predictor = c.model.predictor
-    normal = predictor is not None and predictor.family == "Normal"
-    return "; ".join(found) + (", assuming Normal noise of the known scale" if normal else "")
+    rows = np.repeat(x[None], n_actions, axis=0)
+    scales = np.asarray(predictor.fixed(rows, np.arange(n_actions))["scale"]).reshape(-1)
+    return float(scales[action if len(scales) > 1 else 0])
 
 
 def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | None:

@@ -48,7 +48,7 @@ from scipy.special import digamma, gammaln, polygamma, xlogy
 
 from gedppl.learning.ascent import Found
 from gedppl.learning.likelihoods import PredictorData, ProgramData
-from gedppl.learning.program_sets import Plausible, concave_top, plausible
+from gedppl.learning.program_sets import Plausible, plausible
 from gedppl.learning.reach import Box, reached
 from gedppl.learning.value_ranges import is_plain, remarks
 from gedppl.programs.contract import LinearPredictor, Profiled
@@ -243,7 +243,7 @@ class Profile:
     def top(self, psi: float) -> float:
         """At least the largest log-likelihood at psi."""
         if psi not in self._tops:
-            self._tops[psi] = concave_top(self.data(psi), self.start) + HAIR
+            self._tops[psi] = self.data(psi).top(self.start) + HAIR
         return self._tops[psi]
 
     def members(self, psi: float, widen: float) -> Plausible:

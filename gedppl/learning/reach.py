@@ -6,7 +6,6 @@ Axis letters: m linear forms, D flat parameters, S sets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -366,34 +365,6 @@ def declared_box(cls: DensityClass, dim: int) -> Box:
                 np.broadcast_to(side, site.shape).ravel() for side in limit
             )
     return low, high
-
-
-def declared_ends(
-    cls: DensityClass, names: Sequence[str], low: np.ndarray, high: np.ndarray
-) -> Box:
-    """Ends of what is seen, by name, cut by the declared bounds of sites that are seen entry by
-    entry.
-    """
-    low, high, place = low.copy(), high.copy(), {name: j for j, name in enumerate(names)}
-    for site in cls.sites:
-        limit = cls.bounds.get(site.name)
-        if limit is None:
-            continue
-        sides = limit if isinstance(limit, tuple) else (-limit, limit)
-        for i, entry in enumerate(np.ndindex(*site.shape) if site.shape else [()]):
-            j = place.get(f"{site.name}{list(entry) if entry else ''}")
-            if j is not None:
-                low[j] = max(low[j], np.broadcast_to(sides[0], site.shape).ravel()[i])
-                high[j] = min(high[j], np.broadcast_to(sides[1], site.shape).ravel()[i])
-    return low, high
-
-
-def reach_of_box(phi: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The smallest phi'v (m,) for phi (m, D) and v between low and high (D,); the largest with the
-    two exchanged.
-    """
-    ends = np.where(phi > 0, low, high)
-    return np.sum(np.multiply(phi, ends, out=np.zeros(phi.shape), where=phi != 0), axis=1)
 
 
 def absolute_errors(

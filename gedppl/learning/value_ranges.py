@@ -213,22 +213,24 @@ def edge_weights(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def edge_bounds(
-    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+    data: OrderedData,
+    learner: ProgramLearner,
+    functional: Functional,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> Found | None:
     """The ends over every set, exact or outer; None if nothing is known of the functional's
     shape.
     """
-    data = learner.data
-    assert isinstance(data, OrderedData)
     n_edges = np.shape(data.ordered.offset(x[:1], a[:1]))[1]
     values = category_values(functional, n_edges, x, a)
     if values is not None:
         constant, weight = edge_weights(values)
         if np.all(np.count_nonzero(weight, axis=1) <= 1):
-            return _one_edge(learner, constant, weight, x, a)
+            return _one_edge(data, learner, constant, weight, x, a)
     elif not is_plain(functional) or functional.name not in ("quantile", "cvar", "variance"):
         return None
-    low, high, open_end, apart = _every_edge(learner, x, a)
+    low, high, open_end, apart = _every_edge(data, learner, x, a)
     if values is not None:
         lower, upper = _expectation(values, low, high)
     elif functional.name == "quantile":
@@ -243,11 +245,15 @@ def edge_bounds(
 
 
 def _one_edge(
-    learner: ProgramLearner, constant: np.ndarray, weight: np.ndarray, x: np.ndarray, a: np.ndarray
+    data: OrderedData,
+    learner: ProgramLearner,
+    constant: np.ndarray,
+    weight: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> Found:
     """P(y <= k) grows with one edge, which is affine in theta."""
-    assert isinstance(learner.data, OrderedData)
-    m, ordered = len(a), learner.data.ordered
+    m, ordered = len(a), data.ordered
     here = np.arange(m), np.argmax(np.abs(weight), axis=1)
     value, theta, apart = farthest(learner, ordered.features(x, a)[here])
     reached = ordered.offset(x, a)[here] + np.stack([-value[m:], value[:m]])
@@ -261,13 +267,12 @@ def _one_edge(
 
 
 def _every_edge(
-    learner: ProgramLearner, x: np.ndarray, a: np.ndarray
+    data: OrderedData, learner: ProgramLearner, x: np.ndarray, a: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """Ends (m, C) of every P(y <= k), which rows (m, 2) have an open edge, and whether sets are
     apart.
     """
-    assert isinstance(learner.data, OrderedData)
-    features, offset = learner.data.ordered.features(x, a), learner.data.ordered.offset(x, a)
+    features, offset = data.ordered.features(x, a), data.ordered.offset(x, a)
     m, n_edges, D = features.shape
     value, _, apart = farthest(learner, features.reshape(m * n_edges, D))
     ends = np.stack([-value[m * n_edges :], value[: m * n_edges]]).reshape(2, m, n_edges)

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
+
+if TYPE_CHECKING:
+    from gedppl.programs.contract import Kernels
 
 
 class Level(IntEnum):
@@ -84,6 +87,23 @@ FAMILIES = {
 }
 
 
+def may_be_affine(program: Kernels) -> bool:
+    """Whether a proof is worth trying: one number a row, of a family that is known, with parameters
+    and without latents that are summed out.
+    """
+    return (
+        len(program.assignments) <= 1
+        and not program.event_shape
+        and program.dim > 0
+        and program.known_family
+    )
+
+
+def believed(program: Kernels, predictor: LinearPredictor) -> LinearPredictor | None:
+    """The predictor, where nothing of the user's own stands in the outcome or what does agrees."""
+    return predictor if program.packaged or program.predictor_holds(predictor) else None
+
+
 def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:
     """Whether features, offset and other arguments are affine in the context, from the levels with
     the context as the variable.
@@ -98,6 +118,8 @@ def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:
 ORDERED = "OrderedLogistic"
 
 Parts = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
+
+KEPT_ANSWERS = 3
 
 
 def predictor_from(family: str, link: str, others: Sequence[str], parts: Parts) -> LinearPredictor:
@@ -123,12 +145,12 @@ def ordered_from(parts: Parts) -> OrderedPredictor:
 
 
 def _remembered(parts: Parts) -> Parts:
-    """Features, offset and other arguments are asked for one after the other at the same rows, so
-    the last answer is kept.
+    """Features, offset and other arguments are asked for one after the other at the same rows, and
+    again when an outcome is told, so the last few answers are kept.
 
-    The memo is replaced in one assignment and may be shared by threads.
+    The memos are replaced in one assignment and may be shared by threads.
     """
-    last: list[tuple[Any, list[np.ndarray]]] = [(None, [])]
+    last: list[tuple[tuple[Any, list[np.ndarray]], ...]] = [()]
     # arrays that nobody can have changed since
     same: list[tuple[Any, Any, list[np.ndarray]]] = [(None, None, [])]
 
@@ -139,12 +161,13 @@ def _remembered(parts: Parts) -> Parts:
         asked = x, a
         x, a = np.asarray(x, float), np.asarray(a, np.int64)
         key = (x.shape, x.tobytes(), a.tobytes())
-        known, answer = last[0]
-        if known != key:
-            answer = parts(x, a)
-            for array in answer:
+        found = next((answer for known, answer in last[0] if known == key), None)
+        if found is None:
+            found = parts(x, a)
+            for array in found:
                 array.flags.writeable = False
-            last[0] = (key, answer)
+            last[0] = ((key, found), *last[0][: KEPT_ANSWERS - 1])
+        answer = found
         if asked[0] is x and asked[1] is a and not (x.flags.writeable or a.flags.writeable):
             same[0] = (x, a, answer)
         return answer

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.programs.form_values import Listing, Step
+from gedppl.programs.values import Listing, Step
 
 RISING = frozenset(
     (

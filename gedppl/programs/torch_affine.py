@@ -5,7 +5,7 @@ read one by one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from gedppl.programs.affine import (
     FAMILIES,
     ORDERED,
     Level,
+    believed,
     combine,
     is_affine_by_context,
+    may_be_affine,
     ordered_from,
     predictor_from,
     tabulated,
@@ -25,6 +27,9 @@ from gedppl.programs.affine import (
 )
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.lowering import package_class, strip
+
+if TYPE_CHECKING:
+    from gedppl.programs.torch_kernels import TorchKernels
 
 # aten operation -> the name of its rule in `gedppl.programs.affine`
 _RULES = {
@@ -70,7 +75,7 @@ def levels(function: Callable[..., Any], theta: torch.Tensor, *rows: torch.Tenso
     raise AssertionError("a graph without output")
 
 
-def _step(node: Any, known: dict[Any, Level]) -> Level:
+def _step(node: torch.fx.Node, known: dict[Any, Level]) -> Level:
     operands = [
         known[part] if isinstance(part, torch.fx.Node) else Level.FREE for part in _flat(node.args)
     ]
@@ -100,7 +105,7 @@ def _step(node: Any, known: dict[Any, Level]) -> Level:
     return combine(_RULES.get(name), operands or [Level.FREE])
 
 
-def _holds(target: Any, source: Any) -> bool:
+def _holds(target: torch.fx.Node, source: torch.fx.Node) -> bool:
     """Whether writing the source into the target's type rounds nothing."""
     kinds = [node.meta["val"].dtype for node in (target, source) if isinstance(node, torch.fx.Node)]
     return kinds[0].is_floating_point and all(
@@ -116,14 +121,9 @@ def _flat(args: Any) -> list[Any]:
     ]
 
 
-def linear_predictor(program: Any) -> LinearPredictor | None:
+def linear_predictor(program: TorchKernels) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if (
-        len(program.assignments) > 1
-        or program.event_shape
-        or program.dim == 0
-        or not program.known_family
-    ):
+    if not may_be_affine(program):
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
@@ -137,7 +137,7 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return None
     family, link, argument, others = known
 
-    def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
+    def arguments(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> list[Any]:
         observed = strip(program.run(theta, x, a).observed)
         return [
             torch.as_tensor(getattr(observed, name), dtype=torch.float64).expand(a.shape)
@@ -152,44 +152,37 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
     if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
         return None
 
-    def eta(theta: Any, x: Any, a: Any) -> Any:
+    def eta(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Any:
         value = arguments(theta, x, a)[0]
         return torch.log(value) if link == "log" else value
 
-    def everything(x: Any, a: Any) -> list[Any]:
+    def everything(x: torch.Tensor, a: torch.Tensor) -> list[Any]:
         return [jacrev(eta)(zero, x, a), eta(zero, x, a), *arguments(zero, x, a)[1:]]
 
-    def parts(x: Any, a: Any) -> list[np.ndarray]:
+    def parts(x: torch.Tensor, a: torch.Tensor) -> list[np.ndarray]:
         found = everything(
             torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
         )
         return [value.detach().numpy().copy() for value in found]
 
     by_context = levels(lambda x, theta, a: arguments(theta, x, a), x0, zero, a0)
-    fast = (
-        tabulated(parts, unit_slopes(parts), program.dim)
-        if is_affine_by_context(by_context, needed)
-        else parts
+    fast = tabulated(parts, unit_slopes(parts), program.dim)
+    known_by_context = is_affine_by_context(by_context, needed)
+    return believed(
+        program, predictor_from(family, link, others, fast if known_by_context else parts)
     )
-    predictor = predictor_from(family, link, others, fast)
-    return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
-def ordered_predictor(program: Any) -> OrderedPredictor | None:
+def ordered_predictor(program: TorchKernels) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if (
-        len(program.assignments) > 1
-        or program.event_shape
-        or program.dim == 0
-        or not program.known_family
-    ):
+    if not may_be_affine(program):
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
     if package_class(strip(program.run(zero, x0, a0).observed)) != ORDERED or not program.packaged:
         return None
 
-    def edges(theta: Any, x: Any, a: Any) -> Any:
+    def edges(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Any:
         observed = strip(program.run(theta, x, a).observed)
         cut = observed.cutpoints - observed.predictor.expand(a.shape).unsqueeze(-1)
         return cut.expand(len(a), cut.shape[-1]).to(torch.float64)
@@ -201,7 +194,7 @@ def ordered_predictor(program: Any) -> OrderedPredictor | None:
     if found[0] is not Level.AFFINE:
         return None
 
-    def parts(x: Any, a: Any) -> list[np.ndarray]:
+    def parts(x: torch.Tensor, a: torch.Tensor) -> list[np.ndarray]:
         x, a = torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
         return [
             jacrev(edges)(zero, x, a).detach().numpy(),

@@ -19,15 +19,17 @@ import numpy as np
 from gedppl.agent import GEDUCB
 from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.functionals import Functional
+from gedppl.learning import Where
+from gedppl.learning.seen_class import served
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import Constraint, Problem, Utility
-from gedppl.programs.contract import DensityClass
+from gedppl.programs.contract import DensityClass, MemberList
+from gedppl.rows import grid
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
 from gedppl.study.planning.paths import event_free_path
 from gedppl.study.planning.worlds import Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
-from gedppl.theory.guarantees.class_constants import grid
 
 QUANTILES = (0.05, 0.5, 0.95)
 # shares of draws: fewer than FEW is no finding, more than MANY is most of them
@@ -50,6 +52,8 @@ class OutcomeCheck:
     unseen: tuple[str, ...]  # sites that no action shows in full
     # (K,) share of ones in the prior predictive, where outcomes are 0 or 1
     ones: np.ndarray | None = None
+    # rows that have a confidence set by themselves: all, and those of actions with own parameters
+    sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class ProblemReport(Shown):
             lines += [
                 f"outcome {o.name!r}",
                 f"  bounds: {o.exactness}",
+                *([f"  sets: for {'; '.join(o.sets)}"] if len(o.sets) > 1 else []),
                 *self._predictive(o),
                 *_identified(o),
             ]
@@ -322,7 +327,14 @@ def _shown_by(
     unseen = _unseen_sites(cls, np.sum(shown, axis=0))
     ranks = np.array([_rank(one) for one in shown])
     return OutcomeCheck(
-        name, cls.exactness, quantiles, int(cls.dim), ranks, _rank(np.sum(shown, axis=0)), unseen
+        name,
+        cls.exactness,
+        quantiles,
+        int(cls.dim),
+        ranks,
+        _rank(np.sum(shown, axis=0)),
+        unseen,
+        sets=tuple(map(str, Where(x[:1], n_actions, tuple(range(n_actions))).groups(served(cls)))),
     )
 
 
@@ -502,9 +514,14 @@ def _never_reached(problem: Problem, path: list[int]) -> list[str]:
     ]
 
 
+def _believed(model: DensityClass | MemberList) -> bool:
+    """Whether it has a prior: what stands in for one contradicts no declaration."""
+    return model.visit(lambda members: True, lambda cls: all(site.prior for site in cls.sites))
+
+
 def _of_utility(problem: Problem, outside: float) -> list[str]:
     f = problem.utility.functional
-    if outside <= FEW:
+    if outside <= FEW or not _believed(problem.utility.model):
         return []
     return [
         f"utility: {outside:.0%} of the prior's values lie outside its declared range, {f.low:g} "
@@ -534,13 +551,14 @@ def _given_twice(problem: Problem) -> list[str]:
 
 def _of_limit(problem: Problem, c: LimitCheck) -> list[str]:
     said = []
-    if c.outside > FEW:
+    believed = all(_believed(one.model) for _, one in problem.learned if one.name == c.name)
+    if believed and c.outside > FEW:
         said.append(
             f"limit {c.name!r}: {c.outside:.0%} of the prior's values lie outside the declared "
             "range; widen low= and high=, or "
             "narrow the prior: a range that is wrong is found out only later"
         )
-    if c.safe_above > MANY:
+    if believed and c.safe_above > MANY:
         said.append(
             f"limit {c.name!r}: in {c.safe_above:.0%} of the prior's draws the model puts the safe "
             "action above its declared "
