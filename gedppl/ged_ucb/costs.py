@@ -13,7 +13,7 @@ import numpy as np
 
 from gedppl.errors import InfeasibleError, ProblemError
 from gedppl.ged_ucb.settings import State
-from gedppl.learning.learner import Bounds, Trail
+from gedppl.learning.learner import REFUTED_BEYOND, Bounds, Trail
 from gedppl.learning.seen_class import served
 from gedppl.learning.value_ranges import is_mean
 from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
@@ -313,7 +313,6 @@ def check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: n
         )
 
 
-REFUTED_BEYOND = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
 # ==================================================================================================
 # What was declared of a problem, held against the parameters that the data still allow.
 #
@@ -433,17 +432,13 @@ def _range(names: Names, c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | N
     """Refuted if all values that the set allows some action lie on one side of the declared
     range.
     """
-    if not _watched(b):
+    f = c.functional
+    over, under = b.beyond(f)
+    gap = np.maximum(over, under)
+    if not gap.max() > -np.inf:
         return None
     assert b.free_lower is not None
     assert b.free_upper is not None
-    f = c.functional
-    slack = REFUTED_BEYOND * max(abs(f.low), abs(f.high))
-    over = np.where(np.isfinite(b.free_lower), b.free_lower - f.high, -np.inf)
-    under = np.where(np.isfinite(b.free_upper), f.low - b.free_upper, -np.inf)
-    gap = np.maximum(over, under)
-    if not gap.max() > slack:
-        return None
     i, a = np.unravel_index(int(gap.argmax()), gap.shape)
     above = over[i, a] >= under[i, a]
     value, end = (b.free_lower[i, a], "high") if above else (b.free_upper[i, a], "low")

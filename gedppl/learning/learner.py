@@ -65,6 +65,9 @@ class UsedDraws:
     khat: float | None  # Pareto's shape of their weights; None without weights
 
 
+REFUTED_BEYOND = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
+
+
 @dataclass(frozen=True)
 class Bounds:
     """A functional's plausible range at n contexts for all K actions, over everything the data
@@ -118,6 +121,23 @@ class Bounds:
     def watched(self) -> Bounds:
         """Those that declarations are held against."""
         return self if self.find_watched is None else self.find_watched()
+
+    def beyond(self, functional: Functional) -> tuple[np.ndarray, np.ndarray]:
+        """By how much everything plausible lies above, and below, the functional's declared range:
+        two (n, K), -inf where that is not proved or not so.
+
+        Rounding does not count (`REFUTED_BEYOND`).
+        """
+        nowhere = np.full(self.lower.shape, -np.inf)
+        if not self.guaranteed or self.free_lower is None or self.free_upper is None:
+            return nowhere, nowhere
+        low, high = functional.low, functional.high
+        slack = REFUTED_BEYOND * max(abs(low), abs(high))
+        over, under = self.free_lower - high, low - self.free_upper
+        return (
+            np.where(np.isfinite(self.free_lower) & (over > slack), over, -np.inf),
+            np.where(np.isfinite(self.free_upper) & (under > slack), under, -np.inf),
+        )
 
 
 @dataclass(frozen=True)

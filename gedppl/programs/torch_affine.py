@@ -24,7 +24,10 @@ from gedppl.programs.affine import (
     unit_slopes,
 )
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
+from gedppl.programs.identity import settings
 from gedppl.programs.lowering import package_class, strip
+
+ROUNDING = 1e-9  # share of the numbers added up
 
 # aten operation -> the name of its rule in `gedppl.programs.affine`
 _RULES = {
@@ -171,8 +174,24 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         if is_affine_by_context(by_context, needed)
         else parts
     )
+    if not _slopes_hold(eta, parts, program):
+        return None
     predictor = predictor_from(family, link, others, fast)
     return predictor if program.packaged or program.predictor_holds(predictor) else None
+
+
+def _slopes_hold(eta: Any, parts: Any, program: Any) -> bool:
+    """Whether what derivatives say of a function that is affine in theta is what it does: values
+    that left the graph (`.data`, `torch.no_grad`) have none, and move it all the same.
+    """
+    slopes, offset = parts(program.x, program.a)[:2]
+    rows = torch.as_tensor(np.array(program.x, float)), torch.as_tensor(np.array(program.a))
+    for theta in settings(program.dim):
+        value = eta(torch.as_tensor(theta), *rows).detach().numpy()
+        size = np.abs(slopes) @ np.abs(theta) + np.abs(offset) + np.abs(value)
+        if np.any(np.abs(slopes @ theta + offset - value) > ROUNDING * size):
+            return False
+    return True
 
 
 def ordered_predictor(program: Any) -> OrderedPredictor | None:
@@ -208,4 +227,4 @@ def ordered_predictor(program: Any) -> OrderedPredictor | None:
             edges(zero, x, a).detach().numpy().copy(),
         ]
 
-    return ordered_from(parts)
+    return ordered_from(parts) if _slopes_hold(edges, parts, program) else None
