@@ -11,6 +11,11 @@
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
     python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000
     python benchmarks/decide.py speed --rounds 1000   CPU time of ask and tell beside their targets
+    python benchmarks/decide.py commands
+        CPU time of README's example and of `gedppl run models/bandit.py`
+    python benchmarks/decide.py memory --rounds 100000    what a long run keeps
+    python benchmarks/decide.py stalls --rounds 600
+        longest ask of a program without an exact form; JAX's persistent cache empty and filled
 
 Ratios are taken within one run; absolute times depend on the machine.
 """
@@ -34,7 +39,7 @@ import numpyro
 import numpyro.distributions as dist
 from proof import SPREAD, proof
 from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
-from speed import speed
+from speed import commands, memory, speed, stalls
 from weights import play as play_arena
 
 import gedppl as ged
@@ -283,7 +288,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", choices=["regret", "spread", "proof", "rounds", "program", "growth", "speed"]
+        "what",
+        choices=[
+            "regret",
+            "spread",
+            "proof",
+            "rounds",
+            "program",
+            "growth",
+            "speed",
+            "commands",
+            "memory",
+            "stalls",
+        ],
     )
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=1000)
@@ -307,8 +324,10 @@ def main() -> None:
         proof(range(given.first_seed, given.first_seed + given.seeds), given.only)
     elif given.what == "rounds":
         rounds(given.rounds)
-    elif given.what == "speed":
-        speed(given.rounds)
+    elif given.what == "commands":
+        commands()
+    elif given.what in ("speed", "memory", "stalls"):
+        {"speed": speed, "memory": memory, "stalls": stalls}[given.what](given.rounds)
     elif given.what == "program":
         program(given.rounds)
     else:

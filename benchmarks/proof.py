@@ -47,6 +47,7 @@ SPREAD = {
     "logistic": 500,
     "logistic_arms": 1000,
     "counts": 500,
+    "masses": 569,  # online testing with one classifier: models/diagnosis.py
 }
 
 
@@ -97,12 +98,13 @@ def _one(name: str, rounds: int, seed: int, agent_for: Agent) -> tuple[float, fl
     over = np.einsum("tk,tjk->tj", run.policy, costs) > problem.limits + 1e-9 * np.abs(
         problem.limits
     )
-    off = np.cumsum(run.action != 0) >= 0.5 * np.arange(1, rounds + 1)
+    safe = 0 if problem.safe_action is None else problem.safe_action
+    off = np.cumsum(run.action != safe) >= 0.5 * np.arange(1, rounds + 1)
     settled = off & (np.arange(rounds) >= 20)  # one lucky first draw is no half
     first = float(np.argmax(settled) + 1) if settled.any() else np.inf
     return (
         float(np.sum(top - np.sum(run.policy * utility, axis=1))),
-        float(np.sum(top - utility[:, 0])),
+        float(np.sum(top - utility[:, safe])),
         int(over.any(1).sum()),
         first,
     )

@@ -1,5 +1,11 @@
-"""CPU time of `ask` and `tell`, with the default guard and without a journal, beside the targets.
-Run by `decide.py speed`.
+"""How much time and memory decisions take, beside the targets. Run by `decide.py`:
+
+    speed      CPU time of `ask` and `tell`, with the default guard and without a journal
+    commands   CPU time of README's example and of `gedppl run models/bandit.py`, in processes of
+               their own
+    memory     what a long run keeps
+    stalls     the longest ask of a program without an exact form, with JAX's persistent compilation
+               cache empty and filled
 
 The first ask compiles and is shown apart; "later" asks are all others. The yardstick is a fixed
 amount of small NumPy work measured before each row, since CPU time too depends on what else a
@@ -8,8 +14,15 @@ machine does: compare rows of one run.
 
 from __future__ import annotations
 
+import gc
+import os
+import re
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +49,8 @@ ASK = {
 TELL = {"linear 5x5": 0.1}
 AT_ONCE = {"linear 5x5": 30.0, "logistic K=5 d=4": 500.0}  # ms for 1,000 contexts
 STALL = 10.0  # the longest later ask, in medians
+README, COMMAND = 5.0, 5.0  # s
+ROOT = Path(__file__).parents[1]
 
 
 def yardstick() -> float:
@@ -95,10 +110,184 @@ def speed(rounds: int) -> None:
         rng = np.random.default_rng(1)
         x = np.stack([world.context(rng) for _ in range(CONTEXTS)])
         for what, call in (("policy", agent.policy), ("ask", agent.ask)):
-            first, again = (timed(lambda call=call, x=x: call(x))[1] for _ in range(2))
+            first, *again = (timed(lambda call=call, x=x: call(x))[1] for _ in range(6))
+            # the longest has one of Python's full garbage collections in it, over all of JAX
             row(
                 f"{what} of {CONTEXTS} at once",
-                again,
+                float(np.median(again)),
                 AT_ONCE.get(name),
-                f"the first time {first:.1f} ms",
+                f"the first time {first:.1f} ms, the longest {max(again):.1f} ms",
+            )
+
+
+# processes of their own ---------------------------------------------------------------------------
+
+
+def in_process(script: str, *args: str, **environment: str) -> str:
+    """What a Python process of its own prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *args],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+CLOCKED = """
+import sys, time
+import arviz, jax, jax.numpy, matplotlib.pyplot, numpyro, numpyro.distributions
+import gedppl as ged
+from gedppl.study.cli import main
+imported = time.process_time()
+if sys.argv[1] == "run":
+    main(sys.argv[1:])
+else:
+    exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), {"__name__": "example"})
+now = time.process_time()
+print(f"CLOCK {imported:.2f} {now - imported:.2f}")
+"""
+
+
+def commands() -> None:
+    """README's first example, and the command that it names, with a report."""
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "example.py"
+        script.write_text(example)
+        run = ["run", "models/bandit.py", "--rounds", "1000", "--out", str(Path(folder) / "run")]
+        for what, args, target in (
+            ("README's example", [str(script)], README),
+            ("gedppl run models/bandit.py, 1,000 rounds, with its report", run, COMMAND),
+        ):
+            said = in_process(CLOCKED, *args)
+            imports, cpu = map(float, said.rsplit("CLOCK ", 1)[1].split())
+            print(
+                f"{what}: {cpu:.2f} s of CPU, target {target:.0f} s, ratio {cpu / target:.2f}; "
+                f"imports before it {imports:.2f} s",
+                flush=True,
+            )
+
+
+# memory -------------------------------------------------------------------------------------------
+
+
+def resident() -> float:
+    """Megabytes of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def memory(rounds: int) -> None:
+    """Linear 5x5 without a journal: the process after 2,000 rounds, and how it grows from there.
+    What is kept of a round by design is its context, its action, its outcomes and its place in the
+    order of things, since any of them may be amended: 8 bytes for each number.
+    """
+    world = WORLDS["linear 5x5"]()
+    agent, rng = ged.GEDUCB(world.problem(), seed=0), np.random.default_rng(0)
+    before, first = 0.0, 2000
+    for t in range(1, rounds + 1):
+        x = world.context(rng)
+        decision = agent.ask(x)
+        agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+        if t in (first, rounds) or (t > first and t % max(first, rounds // 10) == 0):
+            gc.collect()
+            before = before or resident()
+            grown = resident() - before
+            print(
+                f"round {t:7d}: {resident():7.1f} MB, {grown:6.1f} MB more than after round {first}"
+                + (f": {1e6 * grown / (t - first):6.0f} bytes a round" if t > first else ""),
+                flush=True,
+            )
+    print(f"by design: {8 * (len(x) + 5)} bytes a round, in columns that double when full")
+
+
+# stalls -------------------------------------------------------------------------------------------
+
+STALLING = """
+import sys, time, warnings
+sys.path.insert(0, "benchmarks")
+warnings.simplefilter("ignore")
+import numpy as np
+from speed import general
+rounds, K = int(sys.argv[1]), 5
+problem, phi, outcome = general(rounds, K)
+import gedppl as ged
+agent, times = ged.GEDUCB(problem, seed=0), []
+for t in range(rounds):
+    cpu, wall = time.thread_time(), time.perf_counter()
+    decision = agent.ask(phi[t].ravel())
+    times.append((time.thread_time() - cpu, time.perf_counter() - wall))
+    agent.tell(decision.id, outcome(t, decision.action))
+cpu, wall = np.array(times).T
+total = time.process_time()
+for name, clock in (("CPU of the asking thread", cpu), ("wall clock", wall)):
+    later, middle = clock[1:], clock[20:]
+    median = np.median(later)
+    print(
+        f"  {name:25s} first {clock[0]:6.2f} s, median {1e3 * median:6.1f} ms, longest later "
+        f"{later.max():5.2f} s at round {later.argmax() + 1} ({later.max() / median:.0f} medians), "
+        f"longest after round 20 {middle.max():5.2f} s at round {middle.argmax() + 20} "
+        f"({middle.max() / median:.1f} medians); asks beyond ten medians "
+        f"{np.flatnonzero(later > 10 * median)[:8] + 1}"
+    )
+print(f"  CPU of the process {total:.1f} s")
+"""
+
+
+def general(rounds: int, K: int) -> tuple[ged.Problem, np.ndarray, Callable[[int, int], float]]:
+    """A heteroscedastic Normal, mean and log-scale linear in four features each: no closed form.
+    The problem, features (T, K, 4) and outcomes by round and action.
+    """
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    def model(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([4]).to_event(1))
+        v = numpyro.sample("v", dist.Normal(0, 0.3).expand([4]).to_event(1))
+        phi = x.reshape(-1, K, 4)[jnp.arange(x.shape[0]), a]
+        numpyro.sample("y", dist.Normal(phi @ w, jnp.exp(-1.5 + phi @ v)), obs=y)
+
+    rng = np.random.default_rng(0)
+    phi, w, v = rng.normal(size=(rounds, K, 4)) / 2, *(0.3 * rng.normal(size=(2, 4)))
+    noise = rng.normal(size=rounds)
+    cls = ged.density_class(model, example=(phi[:3].reshape(3, -1), np.zeros(3, np.int64)))
+
+    def safe(x: np.ndarray) -> np.ndarray:
+        return np.minimum(np.exp(2 * (-1.5 + x.reshape(-1, K, 4)[:, 0] @ v)), 0.6)
+
+    limit = ged.Constraint(
+        cls, ged.variance(4.0), at_most=0.6, safe_value=safe, outcome="utility", name="spread"
+    )
+    problem = ged.Problem(
+        n_actions=K, utility=ged.Utility(cls, ged.mean(-4, 4)), constraints=[limit], safe_action=0
+    )
+
+    def outcome(t: int, action: int) -> float:
+        f = phi[t, action]
+        return float(f @ w + np.exp(-1.5 + f @ v) * noise[t])
+
+    return problem, phi, outcome
+
+
+def stalls(rounds: int) -> None:
+    """The same run three times: without JAX's persistent cache, with an empty one and with a full
+    one.
+    """
+    print(f"a program without an exact form, {rounds} rounds; target {STALL:.0f} medians")
+    with tempfile.TemporaryDirectory() as folder:
+        cache = {
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        for what, environment in (
+            ("no cache", {}),
+            ("cache, empty at first", cache),
+            ("the same cache", cache),
+        ):
+            print(
+                f"{what}:\n{in_process(STALLING, str(rounds), **environment)}", end="", flush=True
             )

@@ -6,9 +6,9 @@ Axis letters: K actions, J constraints, D flat parameters.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any
 
 import numpy as np
@@ -112,8 +112,18 @@ class ConstraintCertificate:
 
 @dataclass(frozen=True, repr=False)
 class Certificate(Shown):
-    """Per constraint the worst case and why it holds; the state of the fits; and anything
-    unusual.
+    """What a decision rests on: per constraint the worst case and why it holds, the state of the
+    fits, and anything unusual.
+
+    ``print(certificate)`` says it in sentences; `guaranteed`, `verdict` and `to_dict` are for
+    programs.
+
+    Notes
+    -----
+    A *guarantee* is for all rounds at once, with probability at least 1 - delta, if the class holds
+    the truth; *credible* is for this decision, if model and prior are right; anything else is an
+    *approximation*. A guarantee says nothing of a truth outside the class: the guard watches for
+    that, and an alarm takes the word back.
     """
 
     round: int
@@ -199,22 +209,36 @@ class Certificate(Shown):
         }
 
 
+@singledispatch
 def plain(value: Any) -> Any:
     """Arrays as lists, NumPy numbers as Python's, all through dictionaries."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
     return value
+
+
+@plain.register(dict)
+def _(value: dict[Any, Any]) -> dict[str, Any]:
+    return {str(k): plain(v) for k, v in value.items()}
+
+
+@plain.register(list)
+@plain.register(tuple)
+def _(value: Sequence[Any]) -> list[Any]:
+    return [plain(v) for v in value]
+
+
+@plain.register(np.ndarray)
+@plain.register(np.generic)
+def _(value: np.ndarray | np.generic) -> Any:
+    return value.tolist()
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The terms behind a policy, action by action, and why one action and not another."""
+    """The terms behind a policy, action by action, and why one action and not another.
+
+    The policy maximises sum_a pi_a (utility_a + bonus_a + width_a) among those whose worst case
+    keeps every limit. ``print`` it for a table, or ask ``why_not(action)``.
+    """
 
     action: int
     policy: np.ndarray  # (K,)
@@ -346,11 +370,8 @@ def certify(
     """
     problem = state.problem
     parts = tuple(
-        _doubted(_certify_one(state, j, x, policy, info, i), doubts or {})
+        _doubted(_certify_one(state, j, x, policy, info, i, watched or {}), doubts or {})
         for j in range(len(problem.constraints))
-    )
-    parts = tuple(
-        replace(part, watched=(watched or {}).get(part.name, part.watched)) for part in parts
     )
     certificate = Certificate(
         round=state.t + i,
@@ -363,18 +384,22 @@ def certify(
         fallback=fallback,
         feedback=problem.feedback,
     )
-    unknown, unknown_costs = (
-        np.full(problem.n_actions, np.nan),
-        np.full((len(parts), problem.n_actions), np.nan),
-    )
+    if info is None:
+        unknown = np.full(problem.n_actions, np.nan)
+        unknown_costs = np.full((len(parts), problem.n_actions), np.nan)
+        terms = (unknown, unknown, unknown, unknown_costs, unknown_costs)
+    else:
+        terms = (
+            info.utility[i],
+            info.bonus[i],
+            info.width[i],
+            info.cost_lower[i],
+            info.cost_upper[i],
+        )
     explanation = Explanation(
-        action=action,
-        policy=policy,
-        utility=unknown if info is None else info.utility[i],
-        bonus=unknown if info is None else info.bonus[i],
-        width=unknown if info is None else info.width[i],
-        cost_lower=unknown_costs if info is None else info.cost_lower[i],
-        cost_upper=unknown_costs if info is None else info.cost_upper[i],
+        action,
+        policy,
+        *terms,
         limits=problem.limits,
         names=tuple(problem.constraint_names),
         certificate=certificate,
@@ -397,22 +422,28 @@ def _certify_one(
     policy: np.ndarray,
     info: ged_ucb.Info | None,
     i: int,
+    watched: Mapping[str, str],
 ) -> ConstraintCertificate:
     problem, c = state.problem, state.problem.constraints[j]
+    shown = watched.get(c.name, ConstraintCertificate.watched)
     if info is None:
         safe = float(problem.safe_values(x[None])[0, j])
+        why = "the safe action alone"
         return ConstraintCertificate(
-            c.name, safe, c.at_most, "known", True, "the safe action alone", "", {}, c.every_draw
+            c.name, safe, c.at_most, "known", True, why, "", {}, c.every_draw, watched=shown
         )
     worst = float(info.worst[i, j])
     bounds = info.bounds[j]
     if bounds is None:
+        why = "the cost is known"
         part = ConstraintCertificate(
-            c.name, worst, c.at_most, "known", True, "the cost is known", "", {}, c.every_draw
+            c.name, worst, c.at_most, "known", True, why, "", {}, c.every_draw, watched=shown
         )
     else:
-        assert isinstance(c, Constraint)
-        witness = Witnesses(partial(_witness, problem.safe_action, c, bounds, policy, i))
+        learned = dict(problem.learned)[j]
+        witness = Witnesses(
+            partial(_witness, problem.safe_action, learned, bounds.to_keep, policy, i)
+        )
         part = ConstraintCertificate(
             c.name,
             worst,
@@ -425,6 +456,7 @@ def _certify_one(
             c.every_draw,
             bounds.credible,
             bounds.used,
+            shown,
         )
     if info.unlimited:
         return replace(
@@ -490,14 +522,12 @@ def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
     set, and not what is wrong.
     """
     told = "tighter parameter bounds or prior, fewer members"
-    c = state.problem.constraints[j]
-    if isinstance(c, Constraint) and high >= c.functional.high:
+    c = dict(state.problem.learned).get(j)
+    if c is None:
+        return told
+    if high >= c.functional.high:
         told += f", a range that ends below {c.functional.high:.3g}"
-    if (
-        isinstance(c, Constraint)
-        and not c.safe_value_exact
-        and holds_parameters(replace(c, safe_value_exact=True))
-    ):
+    if not c.safe_value_exact and holds_parameters(replace(c, safe_value_exact=True)):
         told += ", that the safe value is exact"
     return told
 
@@ -506,8 +536,8 @@ def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) ->
     """The parameters that carry the worst case of action a away from the fit, by their share of
     the first-order change.
     """
-    c = state.problem.constraints[j]
-    if not isinstance(c, Constraint):
+    c = dict(state.problem.learned).get(j)
+    if c is None:
         return ""
     cls = c.model.visit(lambda members: None, lambda cls: cls if cls.sites else None)
     if cls is None:  # without named parameters

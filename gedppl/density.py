@@ -87,8 +87,7 @@ class Density:
         }
 
     def _is_array(self, name: str) -> bool:
-        value = self.args[name]
-        return name not in self.spec.static and not isinstance(value, Density | tuple)
+        return name not in self.spec.static and not nested_in(self.args[name])
 
     @property
     def kind(self) -> str:
@@ -109,10 +108,11 @@ class Density:
             return full[: len(full) - self.args["event_ndim"]]
         shapes: list[tuple[int, ...]] = []
         for name, value in self.args.items():
-            if isinstance(value, Density):
-                shapes.append(value.batch_shape[:-1] if name == "components" else value.batch_shape)
-            elif isinstance(value, tuple) and name == "components":
-                shapes += [part.batch_shape for part in value]
+            inner = nested_in(value)
+            if inner:
+                # stacked components have an axis of their own
+                stacked = name == "components" and inner[0] is value
+                shapes += [part.batch_shape[:-1] if stacked else part.batch_shape for part in inner]
             else:
                 shape = tuple(np.shape(value))
                 shapes.append(shape[: len(shape) - self.spec.arg_ndim.get(name, 0)])
@@ -130,8 +130,7 @@ class Density:
                 + base.event_shape
             )
         if self.family == "Mixture":
-            components = self.args["components"]
-            return (components[0] if isinstance(components, tuple) else components).event_shape
+            return nested_in(self.args["components"])[0].event_shape
         first = self.args[self.spec.args[0]]
         return tuple(np.shape(first))[np.ndim(first) - 1 :] if self.spec.event_ndim else ()
 
@@ -243,13 +242,11 @@ class Density:
         """Every argument array, nested densities included, in a fixed order."""
         found: list[Any] = []
         for name in self.spec.args:
-            value = self.args[name]
-            if isinstance(value, Density):
-                found += value.leaves()
-            elif isinstance(value, tuple) and name == "components":
-                found += [leaf for part in value for leaf in part.leaves()]
+            inner = nested_in(self.args[name])
+            if inner:
+                found += [leaf for part in inner for leaf in part.leaves()]
             elif name not in self.spec.static:
-                found.append(value)
+                found.append(self.args[name])
         return found
 
     def rebuild(self, leaves: Sequence[Any]) -> Density:
@@ -259,15 +256,24 @@ class Density:
 
     def map_args(self, fn: Callable[[Any], Any]) -> Density:
         """The same structure with fn applied to every argument array."""
+        return self.remade(lambda _, value: fn(value), lambda _, part: part.map_args(fn))
+
+    def remade(
+        self, array: Callable[[str, Any], Any], inner: Callable[[str, Density], Density]
+    ) -> Density:
+        """The same structure with array(name, value) in place of every argument array, and
+        inner(name, density) of every nested density; the name is "" for one of several components.
+        """
         changed: dict[str, Any] = {}
         for name in self.spec.args:
             value = self.args[name]
-            if isinstance(value, Density):
-                changed[name] = value.map_args(fn)
-            elif isinstance(value, tuple) and name == "components":
-                changed[name] = tuple(part.map_args(fn) for part in value)
+            parts = nested_in(value)
+            if parts and parts[0] is value:
+                changed[name] = inner(name, parts[0])
+            elif parts:
+                changed[name] = tuple(inner("", part) for part in parts)
             else:
-                changed[name] = value if name in self.spec.static else fn(value)
+                changed[name] = value if name in self.spec.static else array(name, value)
         return Density(self.family, changed)
 
     def __getitem__(self, index: Any) -> Density:
@@ -283,28 +289,20 @@ class Density:
 
     def _indexed(self, index: tuple[Any, ...], batch: tuple[int, ...]) -> Density:
         xp = self.xp
-        changed: dict[str, Any] = {}
-        for name, value in self.args.items():
-            if isinstance(value, Density):
-                extra = (
-                    value.batch_shape[len(value.batch_shape) - self._own_axes(name) :]
-                    if self._own_axes(name)
-                    else ()
-                )
-                changed[name] = value._indexed(index, batch + extra)
-            elif isinstance(value, tuple) and name == "components":
-                changed[name] = tuple(part._indexed(index, batch) for part in value)
-            elif name in self.spec.static:
-                changed[name] = value
-            else:
-                array = xp.asarray(value)
-                own = tuple(array.shape)[array.ndim - self.spec.arg_ndim.get(name, 0) :]
-                changed[name] = xp.broadcast_to(array, batch + own)[index]
-        return Density(self.family, changed)
 
-    def _own_axes(self, name: str) -> int:
-        """Batch axes of a nested density that belong to one outer density."""
-        return {"components": 1, "base": self.args.get("event_ndim", 0)}[name]
+        def array(name: str, value: Any) -> Any:
+            value = xp.asarray(value)
+            own = tuple(value.shape)[value.ndim - self.spec.arg_ndim.get(name, 0) :]
+            return xp.broadcast_to(value, batch + own)[index]
+
+        return self.remade(
+            array, lambda name, part: part._indexed(index, batch + self.own_axes(name, part))
+        )
+
+    def own_axes(self, name: str, part: Density) -> tuple[int, ...]:
+        """The last batch axes of a nested density, which belong to one outer density."""
+        own = {"components": 1, "base": self.args.get("event_ndim", 0), "": 0}[name]
+        return part.batch_shape[len(part.batch_shape) - own :]
 
     def row(self, i: int) -> Density:
         """Row i: the last batch axis at i."""
@@ -316,16 +314,26 @@ class Density:
     def _describe(self) -> str:
         parts = []
         for name, value in self.args.items():
-            if isinstance(value, Density):
-                parts.append(f"{name} {value._describe()}")
-            elif isinstance(value, tuple) and name == "components":
-                parts.append(f"{name} ({', '.join(part._describe() for part in value)})")
+            inner = nested_in(value)
+            if inner and inner[0] is value:
+                parts.append(f"{name} {inner[0]._describe()}")
+            elif inner:
+                parts.append(f"{name} ({', '.join(part._describe() for part in inner)})")
             elif name in self.spec.static:
                 shown = value if isinstance(value, int) else type(value).__name__
                 parts.append(f"{name}={shown}")
             else:
                 parts.append(f"{name} {tuple(np.shape(value))}")
         return f"{self.family}({', '.join(parts)})"
+
+
+def nested_in(value: Any) -> tuple[Density, ...]:
+    """The densities that an argument consists of: one, the several components of a mixture, or
+    none.
+    """
+    if isinstance(value, Density):
+        return (value,)
+    return value if isinstance(value, tuple) and value and nested_in(value[0]) else ()
 
 
 def _full_index(index: Any, ndim: int) -> tuple[Any, ...]:

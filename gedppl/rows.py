@@ -26,6 +26,15 @@ def bucket(n: int) -> int:
     return -(-n // BUCKETS[-1]) * BUCKETS[-1]
 
 
+def grid(x: np.ndarray, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every context x (n, dx) with every action, contexts slowest: x (nK, dx), a (nK,).
+
+    >>> [part.tolist() for part in grid(np.array([[0.5], [0.7]]), 2)]
+    [[[0.5], [0.5], [0.7], [0.7]], [0, 1, 0, 1]]
+    """
+    return np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+
+
 class Rows:
     """x (n, dx), a (n,), y (n,) or (n, e): read-only views of a shared, growing buffer.
 

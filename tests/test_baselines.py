@@ -218,7 +218,7 @@ def test_feedback_rules():
     ("change", "match"),
     [
         ({"safe_value": 0.5}, "safe_value < tau"),
-        ({"delta": 1.5}, "0 < delta < 1"),
+        ({"delta": 1.5}, "strictly between 0 and 1"),
         ({"form": "x"}, "form must be one of"),
     ],
 )

@@ -313,7 +313,7 @@ def test_those_without_a_guarantee_break_it(cls, more):
     ("cls", "change", "match"),
     [
         (GenOP, {"safe_value": 0.6}, "GenOP needs safe_value < tau, got 0.6 and 0.5"),
-        (ROFUL, {"delta": 0.0}, "0 < delta < 1"),
+        (ROFUL, {"delta": 0.0}, "strictly between 0 and 1"),
         (SafeLUCB, {"explore": -1}, "explore must be a number of rounds, got -1"),
         (HPUCB, {"level": 1.0}, r"level must lie in \(0, 1\), got 1.0"),
         (LinUCB, {"limits": "hope"}, "limits must be one of .*got 'hope'"),
@@ -332,7 +332,7 @@ def test_bad_settings_of_the_others_are_named():
         OPB(n_actions=3, tau=0.5, safe_value=0.5, horizon=10)
     with pytest.raises(SettingError, match="at least 2 rounds, got 1"):
         OPB(n_actions=3, tau=0.5, safe_value=0.1, horizon=1)
-    with pytest.raises(SettingError, match=r"delta must lie in \(0, 1\), got 0"):
+    with pytest.raises(SettingError, match=r"delta must lie strictly between 0 and 1, got 0"):
         FiniteLP(max, max, max, max, n_actions=2, tau=0.5, safe_value=0.1, delta=0)
     agent = GenOP(arms, **settings())
     made = agent.ask(X)

@@ -177,6 +177,14 @@ def test_a_guide_without_spread_has_no_draws(guide) -> None:
             oracle={"cost": ged.svi(guide)},
             confidence={"cost": ged.credible_set(source="svi")},
         )
+    with pytest.raises(
+        errors.SettingError, match="confidence of 'cost': source='svi' needs a guide with spread"
+    ):
+        ged.GEDUCB(
+            LOGISTIC,
+            oracle={"cost": ged.svi(guide)},
+            confidence={"cost": ged.likelihood_ratio(predictive="svi")},
+        )
     ged.GEDUCB(LOGISTIC, oracle={"cost": ged.svi(guide)})  # as an oracle a point will do
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
+from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -44,7 +46,45 @@ def pyro_gain(x, a, y=None):
     pyro.sample("y", pyro.distributions.Normal(a * (w[0] + w[1] * x[:, 0]), 0.5), obs=y)
 
 
+def numpyro_line(x, a, y=None):
+    b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("z", dist.Normal(0.1 + 0.1 * a * (b[0] + b[1] * x[:, 0]), 0.3), obs=y)
+
+
+def pyro_line(x, a, y=None):
+    b = pyro.sample(
+        "b", pyro.distributions.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1)
+    )
+    mean = 0.1 + 0.1 * a * (b[0] + b[1] * x[:, 0])
+    pyro.sample("z", pyro.distributions.Normal(mean, 0.3), obs=y)
+
+
+def numpyro_bent(x, a, y=None):
+    b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("z", dist.Bernoulli(logits=-2 + a * jnp.tanh(b[0] + b[1] * x[:, 0])), obs=y)
+
+
+def pyro_bent(x, a, y=None):
+    b = pyro.sample(
+        "b", pyro.distributions.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1)
+    )
+    logits = -2 + a * torch.tanh(b[0] + b[1] * x[:, 0])
+    pyro.sample("z", pyro.distributions.Bernoulli(logits=logits), obs=y)
+
+
 MODELS = {"numpyro": (numpyro_gain, numpyro_cost), "pyro": (pyro_gain, pyro_cost)}
+# of the cost: exact by an ellipsoid, on a grid of members, by search
+KINDS = {
+    "numpyro": {"linear": numpyro_line, "finite": numpyro_cost, "program": numpyro_bent},
+    "pyro": {"linear": pyro_line, "finite": pyro_cost, "program": pyro_bent},
+}
+MEMBERS = [{"b": [u, v]} for u in (-1.0, 0.0, 0.5, 1.0) for v in (-0.5, 0.0, 0.5)]
+SOURCES = ("laplace", "svi", "nuts", "smc", "prior")
+BY_DRAWS = {
+    "credible": lambda s: ged.credible_set(source=s, draws=200),
+    "sampled": lambda s: ged.sampled_set(s, draws=200),
+    "predictive": lambda s: ged.likelihood_ratio(predictive=s),
+}
 ORACLES = {
     "auto": lambda: None,
     "mle": ged.mle,
@@ -61,10 +101,7 @@ RULES = {
     "paper": ged.paper_radius,
     "bootstrap": lambda: ged.parametric_bootstrap(20),
     "sampled": lambda: ged.sampled_set(draws=200),
-    **{
-        f"credible {s}": (lambda s=s: ged.credible_set(source=s, draws=200))
-        for s in ("laplace", "svi", "nuts", "smc", "prior")
-    },
+    **{f"credible {s}": (lambda s=s: ged.credible_set(source=s, draws=200)) for s in SOURCES},
 }
 REFUSED = {("ball", o): "needs a finite class" for o in ORACLES}
 REFUSED |= {("self-normalised", o): "known noise scale" for o in ORACLES}
@@ -80,6 +117,19 @@ def problem(ppl: str) -> ged.Problem:
     gain, cost = (ged.density_class(model, example=EXAMPLE) for model in MODELS[ppl])
     limit = ged.Constraint(cost, ged.mean(0, 1), at_most=0.3, safe_value=0.13, name="cost")
     return ged.Problem(3, ged.Utility(gain, ged.mean(-4, 4)), [limit], safe_action=0)
+
+
+@functools.cache
+def other_problem(ppl: str, kind: str) -> ged.Problem:
+    """The same with another kind of class behind the limit."""
+    model = KINDS[ppl][kind]
+    cost = (
+        ged.finite_class(model, MEMBERS)
+        if kind == "finite"
+        else ged.density_class(model, example=EXAMPLE)
+    )
+    limit = ged.Constraint(cost, ged.mean(0, 1), at_most=0.3, safe_value=0.13, name="cost")
+    return replace(problem(ppl), constraints=[limit])
 
 
 def run(declared: ged.Problem, oracle: str, rule: str, rounds: int) -> None:
@@ -98,7 +148,14 @@ def run(declared: ged.Problem, oracle: str, rule: str, rounds: int) -> None:
         with pytest.raises(errors.SettingError, match=f"of 'cost': .*{REFUSED[rule, oracle]}"):
             begun()
         return
-    agent, rng = begun(), np.random.default_rng(0)
+    part = last_certificate(begun(), rounds)
+    assert part.guaranteed is (rule == "likelihood ratio") or rule == "bracketing"
+    assert part.kind == ("credible" if rule.startswith("credible") else part.kind)
+
+
+def last_certificate(agent: ged.GEDUCB, rounds: int) -> ged.ConstraintCertificate:
+    """Of the limit, after so many rounds of which none fell back."""
+    rng = np.random.default_rng(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", ged.FallbackWarning)
@@ -112,9 +169,7 @@ def run(declared: ged.Problem, oracle: str, rule: str, rounds: int) -> None:
                 rng.normal(0.5 * a, 0.5),
                 float(rng.random() < 1 / (1 + np.exp(2 - 0.5 * a))),
             )
-    part = decision.certificate.constraints[0]
-    assert part.guaranteed is (rule == "likelihood ratio") or rule == "bracketing"
-    assert part.kind == ("credible" if rule.startswith("credible") else part.kind)
+    return decision.certificate.constraints[0]
 
 
 QUICK = [
@@ -145,3 +200,31 @@ def test_every_cell_runs_a_hundred_rounds_or_is_refused(ppl) -> None:
     declared = problem(ppl)
     for oracle, rule in itertools.product(ORACLES, RULES):
         run(declared, oracle, rule, 100)
+
+
+def serves(ppl: str, kind: str, way: str, source: str, rounds: int) -> None:
+    agent = ged.GEDUCB(
+        other_problem(ppl, kind),
+        oracle={"cost": ged.svi(steps=200)} if source == "svi" and kind != "finite" else None,
+        confidence={"cost": BY_DRAWS[way](source)},
+        seed=0,
+        guard=None,
+    )
+    part = last_certificate(agent, rounds)
+    exact = kind != "program" and way == "predictive"
+    kinds = {"credible": "credible", "sampled": "approximation"}
+    assert part.kind == kinds.get(way, "guarantee" if exact else "approximation")
+    assert part.guaranteed is exact
+
+
+@pytest.mark.parametrize(("kind", "source"), [("linear", "smc"), ("finite", "nuts")])
+def test_draws_serve_other_kinds_of_classes_too(kind, source) -> None:
+    serves("numpyro", kind, "credible", source, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["linear", "finite", "program"])
+@pytest.mark.parametrize("ppl", PPLS)
+def test_every_source_serves_every_kind_of_class(ppl, kind) -> None:
+    for way, source in itertools.product(BY_DRAWS, SOURCES):
+        serves(ppl, kind, way, source, 100 if ppl == "numpyro" else 40)

@@ -44,7 +44,7 @@ def refuted(name: str, *, low: bool, runs: int, rounds: int) -> int:
     )
     proved = Proved(too_low if low else exact, (mean - 0.05, mean + 0.05))
     costs = [
-        certified_cost(c, float(z), X, 0, proved)
+        certified_cost(c, float(z), X, 0, proved, 2)
         for z in truth.icdf(np.random.default_rng(5).random(runs * rounds))
     ]
     first = costs[0]
@@ -89,11 +89,11 @@ def test_with_normal_noise_of_known_scale_the_transform_has_mean_one_half(functi
         )[0]
     )
     costs = np.array(
-        [certified_cost(c, float(one), np.zeros(2), 1, Proved(value)).value for one in z]
+        [certified_cost(c, float(one), np.zeros(2), 1, Proved(value), 2).value for one in z]
     )
     assert np.mean(costs) == pytest.approx(0.5, abs=4 * np.sqrt(1 / 12 / len(z)))
     low = np.array(
-        [certified_cost(c, float(one), np.zeros(2), 1, Proved(value - 0.3)).value for one in z]
+        [certified_cost(c, float(one), np.zeros(2), 1, Proved(value - 0.3), 2).value for one in z]
     )
     assert np.mean(low) > 0.7
 

@@ -82,6 +82,12 @@ def test_each_action_shows_its_own_parameters_and_all_show_everything(report: An
     assert [o.rank for o in report.outcomes] == [3, 3]
 
 
+def test_actions_with_parameters_of_their_own_are_known_before_any_data(report: Any) -> None:
+    own = [f"action {a} (1 parameters)" for a in range(3)]
+    assert all(o.sets == ("all rows (3 parameters)", *own) for o in report.outcomes)
+    assert f"  sets: for all rows (3 parameters); {'; '.join(own)}" in str(report)
+
+
 def test_a_certificate_is_read_and_not_promised(report: Any) -> None:
     assert (report.limits[0].method, report.limits[0].guaranteed) == ("exact", True)
 

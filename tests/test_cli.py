@@ -19,7 +19,8 @@ from gedppl.study.planning.price import first_mix
 from gedppl.study.simulation.runs import Run
 from tests.table_runs import WORLD
 
-SCRIPT = '''"""Two wards.
+SCRIPT = '''"""Two wards, in a title
+of two lines.
 
 More about them.
 """
@@ -108,7 +109,7 @@ def test_run_writes_everything_and_prints_a_table(script, tmp_path, capsys):
         p.name for p in out.iterdir()
     }
     run = Run.load(out)
-    assert (len(run), run.seed, run.meta["title"]) == (12, 4, "Two wards.")
+    assert (len(run), run.seed, run.meta["title"]) == (12, 4, "Two wards, in a title of two lines.")
     assert sorted(run.segments) == ["ward"]
     assert f"{run.summary()['regret']:.4g}" in printed.out
     assert "from the script" not in printed.out

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from gedppl.density import Density
 from gedppl.divergences import hellinger2
-from gedppl.errors import NotFiniteError, SettingError, ShapeError
+from gedppl.errors import NotFiniteError, ParameterError, SettingError, ShapeError
 from gedppl.functionals import expected, mean, variance
 from gedppl.learning import ConfidenceSet, confidence_set, feed, learner_for, radius
 from gedppl.learning.finite import EMPTY, FiniteLearner
@@ -679,7 +679,7 @@ def test_shrinkage_names_the_cause() -> None:
         ),
         (
             lambda: ConfidenceSet(Means(GRID), finite_learner(5)[0]).contains({"m": 1}),
-            SettingError,
+            ParameterError,
             "members are numbers",
         ),
     ],

@@ -4,6 +4,7 @@ played, and what is claimed.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -18,7 +19,10 @@ from gedppl import errors
 from gedppl.ged_ucb import Today, kept_on_draws, limit_costs
 from gedppl.learning import feed, learner_for
 from gedppl.learning.credible import MONTE_CARLO, quantile_level
+from gedppl.learning.drawn import DrawnLearner
+from gedppl.learning.draws import ParameterDraws
 from gedppl.learning.learner import Bounds, DrawnValues
+from gedppl.learning.variational import SVI
 from gedppl.numerics.weighted import quantile_index
 from tests.plain_worlds import PlainWorld
 from tests.plain_worlds import play as play_world
@@ -272,6 +276,46 @@ def test_the_policy_played_meets_the_draws_quantile_of_its_own_cost(given) -> No
         mixed += (decision.policy > 0).sum() > 1
         agent.tell(decision.id, rng.normal(0.2, SCALE), float(rng.random() < 0.2))
     assert mixed > 2
+
+
+@pytest.mark.parametrize(
+    "rule", [ged.credible_set(), ged.sampled_set()], ids=["credible", "sampled"]
+)
+def test_a_record_of_a_decision_does_not_keep_the_draws_alive(rule) -> None:
+    """Thousands of draws for each of thousands of decisions would fill any memory."""
+    agent = ged.GEDUCB(LOGISTIC, confidence={"cost": rule}, seed=0, guard=None)
+    play(agent, 12)
+    gc.collect()
+    kinds = (DrawnValues, ParameterDraws, DrawnLearner)
+    alive = {k: sum(type(thing) is k for thing in gc.get_objects()) for k in kinds}
+    play(agent, 12)
+    gc.collect()
+    for kind, before in alive.items():
+        now = sum(type(thing) is kind for thing in gc.get_objects())
+        assert now <= before + 2, kind
+    assert agent.explain(agent.rounds - 1).certificate.constraints[0].witness is not None
+
+
+def test_a_guide_of_its_own_is_fitted_from_where_it_was(monkeypatch, tmp_path) -> None:
+    """The oracle is another, so that only the draws need the guide; also after a snapshot."""
+    steps, rule = [], ged.credible_set(source="svi", draws=100)
+    fit = SVI._fit
+    monkeypatch.setattr(SVI, "_fit", lambda self, *a: steps.append(a[-1]) or fit(self, *a))
+    agent = ged.GEDUCB(LOGISTIC, confidence={"cost": rule}, journal=tmp_path / "j.db", guard=None)
+    rng = np.random.default_rng(0)
+    x, a = rng.normal(size=(40, 1)), np.arange(40) % K
+    z = (rng.random(40) < 0.2).astype(float)
+    agent.observe(x[:30], a[:30], np.zeros(30), z[:30])
+    agent.policy([0.0])
+    assert steps[0] == 2000
+    assert agent.save()
+    agent.close()
+    steps.clear()
+    back = ged.resume(tmp_path / "j.db", LOGISTIC, confidence={"cost": rule})
+    back.observe(x[30:], a[30:], np.zeros(10), z[30:])
+    back.policy([0.0])
+    back.close()
+    assert set(steps) == {40}
 
 
 def test_an_informative_prior_is_believed_and_a_guarantee_does_not_believe_it() -> None:

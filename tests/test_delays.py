@@ -13,8 +13,8 @@ import gedppl as ged
 from gedppl import errors
 from gedppl.agent import AlarmWarning
 from gedppl.agent import memory as steps
-from gedppl.agent.feedback import Entry, rows_by_stream
 from gedppl.agent.memory import Memory
+from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.settings import settings
 from gedppl.guard import DelayMonitor, Guard, Told
 from tests.plain_worlds import PlainTables, PlainWorld, play
@@ -44,7 +44,7 @@ def misses(problem: ged.Problem, runs: int, rounds: int, told_after, outcomes) -
         due: dict[int, list[Entry]] = {}
         lost = False
         for t in range(rounds):
-            memory = steps.decided(memory, np.zeros(1))
+            memory = steps.decided(memory, np.zeros((1, 1)))
             y = float(rng.random() < GRID[TRUTH])
             entry = Entry(t, np.zeros(1), 0, {"utility": np.asarray(outcomes(y))}, True)
             due.setdefault(t + told_after(y), []).append(entry)

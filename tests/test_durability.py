@@ -23,7 +23,7 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors, ged_ucb
-from gedppl.agent import feedback, keeper, memory
+from gedppl.agent import keeper, memory
 from gedppl.learning.finite import FiniteLearner
 from tests.plain_worlds import PlainWorld, play
 
@@ -520,7 +520,7 @@ def test_without_the_order_of_ids_permutations_would_matter(monkeypatch) -> None
     """The positive control: rows in the order of arrival."""
 
     def by_arrival(problem, entries):
-        return feedback.rows_by_stream(
+        return ged_ucb.rows_by_stream(
             problem, [type(e)(i, e.x, e.action, e.outcomes, e.first) for i, e in enumerate(entries)]
         )
 

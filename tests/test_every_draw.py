@@ -77,9 +77,11 @@ def test_what_a_limit_on_every_draw_is_about_is_the_dearest_action_in_play() -> 
         {"mode": "theory"},
         {"mode": "theory", "exploration": "sets"},
         {"exploration": "counterfactual", "exact_rounds": 5},
+        {"mode": "paper", "warmup": "none"},
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore::gedppl.learning.radius.CoverageWarning")
 def test_nothing_uncertified_is_ever_played_in_any_mode(options) -> None:
     agent = informed(ged.GEDUCB(PROBLEM, seed=0, **options))
     left = barred = 0
@@ -135,9 +137,19 @@ def test_the_safe_action_counts_by_its_declared_value() -> None:
     assert agent.cost_bounds(x)[1][0, 0] == pytest.approx(x[:3] @ LINEAR.mu)
 
 
-@pytest.mark.parametrize("exploration", ["sets", "counterfactual"])
-def test_where_nothing_allowed_is_certified_the_error_says_which_limit(exploration) -> None:
-    agent = ged.GEDUCB(PROBLEM, seed=0, exploration=exploration)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"exploration": "counterfactual"},
+        {"mode": "theory"},
+        {"mode": "paper", "warmup": "none"},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::gedppl.learning.radius.CoverageWarning")
+def test_where_nothing_allowed_is_certified_the_error_says_which_limit(options) -> None:
+    agent = ged.GEDUCB(PROBLEM, seed=0, **options)
     x = LINEAR.context(np.random.default_rng(0))
     with pytest.raises(
         errors.InfeasibleError,
@@ -146,6 +158,20 @@ def test_where_nothing_allowed_is_certified_the_error_says_which_limit(explorati
     ):
         agent.ask(x, allowed=[False, True, True, True])
     assert agent.rounds == 0
+
+
+def test_two_limits_that_leave_no_action_between_them_are_both_named() -> None:
+    fees = [
+        ged.known_cost(lambda x, c=c: c, at_most=1.0, name=name, every_draw=True)
+        for name, c in {"fee": [0.0, 2.0, 0.5, 0.5], "time": [0.0, 0.5, 2.0, 2.0]}.items()
+    ]
+    agent = ged.GEDUCB(replace(AVERAGE, constraints=[*AVERAGE.constraints, *fees]), seed=0)
+    x = LINEAR.context(np.random.default_rng(0))
+    with pytest.raises(
+        errors.InfeasibleError, match=r"of \['fee', 'time'\] together: .*\[1, 2, 3\]"
+    ):
+        agent.ask(x, allowed=[False, True, True, True])
+    assert agent.policy(x)[0] == 1
 
 
 def test_a_limit_that_equals_the_safe_value_is_no_dead_end() -> None:

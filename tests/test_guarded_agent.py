@@ -14,9 +14,9 @@ import gedppl.agent as agent_module
 from gedppl import errors
 from gedppl.agent import AlarmWarning, monitoring, views
 from gedppl.agent.alarms import stops
-from gedppl.agent.feedback import Entry
 from gedppl.agent.memory import alarmed
 from gedppl.agent.monitoring import limit_floor
+from gedppl.ged_ucb import Entry
 from gedppl.guard import Alarm, Cost, Told
 from gedppl.learning import linear_gaussian
 from gedppl.programs.contract import LinearPredictor

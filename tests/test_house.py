@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,37 @@ def test_docstring_lines() -> None:
 )
 def test_the_check_fails_where_a_measure_got_worse(name, value, bad) -> None:
     assert bool(house.worse(house.BASE | {name: value}, house.BASE)) == bad
+
+
+# results by commit --------------------------------------------------------------------------------
+
+tracked = importlib.util.spec_from_file_location("track", PATH.with_name("track.py"))
+track = importlib.util.module_from_spec(tracked)
+tracked.loader.exec_module(track)
+
+
+def test_what_moved_is_shown_and_what_is_noise_is_not() -> None:
+    before = {"files": 40.0, "ask": 1.0, "gone": 2.0}
+    now = {"files": 39.0, "ask": 1.2, "new": 3.0}
+    assert track.moved(before, now, noise=0.1) == [
+        ("ask", 1.0, 1.2),
+        ("gone", 2.0, None),
+        ("new", None, 3.0),
+    ]
+    assert ("files", 40.0, 39.0) in track.moved(before, now)
+    assert track.moved(before, before) == []
+
+
+def test_results_are_compared_with_the_newest_line_of_the_same_measure(tmp_path: Path) -> None:
+    path = tmp_path / "track.jsonl"
+    lines = [
+        {"commit": "a", "results": {"house": {"files": 1}}},
+        {"commit": "b", "results": {"house": {"files": 2}, "speed": {"ask": 1}}},
+        {"commit": "c", "results": {"house": {"files": 3}}},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    kept = track.kept(path)
+    assert track.last(kept, "house")["commit"] == "c"
+    assert track.last(kept, "speed")["commit"] == "b"
+    assert track.last(kept, "regret") is None
+    assert track.kept(tmp_path / "none") == []

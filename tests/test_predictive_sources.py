@@ -16,11 +16,13 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.errors import SettingError
-from gedppl.learning import draws, feed, learner_for
+from gedppl.learning import draws, feed, learner_for, programs
 from gedppl.learning.draws import ParameterDraws
+from gedppl.learning.fits import Fit, WorkingPrior, likeliest
 from gedppl.learning.learner import PARTICLES
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.variational import svi
+from tests.optional_pyro import PPLS, pd, pyro, torch
 
 DELTA, TRUTH = 0.1, np.array([0.8, -0.6, 0.5])
 
@@ -40,9 +42,15 @@ def line(x, a, y=None):
     numpyro.sample("y", nd.Normal(x @ w, 0.3), obs=y)
 
 
+def bits_in_pyro(x, a, y=None):
+    w = pyro.sample("w", pd.Normal(torch.zeros(3, dtype=torch.float64), 1.5).to_event(1))
+    pyro.sample("y", pd.Bernoulli(logits=x @ w), obs=y)
+
+
 @cache
-def logistic() -> Any:
-    return ged.density_class(bits, example=(np.ones((1, 3)), np.zeros(1, int)))
+def logistic(ppl: str = "numpyro") -> Any:
+    model = bits if ppl == "numpyro" else bits_in_pyro
+    return ged.density_class(model, example=(np.ones((1, 3)), np.zeros(1, int)))
 
 
 def far_off(cls: Any, rows: Any, S: int, seed: int, fit: Any, oracle: Any) -> ParameterDraws:
@@ -56,13 +64,13 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, np.zeros(n, int), (rng.random(n) < 1 / (1 + np.exp(-x @ TRUTH))).astype(float)
 
 
-def misses(source: str, runs: int, n: int, oracle: Any = None) -> int:
+def misses(source: str, runs: int, n: int, oracle: Any = None, ppl: str = "numpyro") -> int:
     """Runs in which the truth was outside the set at one of the refits."""
     missed = 0
     for seed in range(runs):
         x, a, y = rows(n, seed)
         rule = ged.likelihood_ratio(predictive=source)
-        learner = learner_for(logistic(), delta=DELTA, confidence=rule, oracle=oracle, seed=seed)
+        learner = learner_for(logistic(ppl), delta=DELTA, confidence=rule, oracle=oracle, seed=seed)
         inside = True
         for part in np.array_split(np.arange(n), 5):
             learner = feed(learner, x[part], a[part], y[part], growth=2.0)
@@ -148,15 +156,16 @@ def test_a_source_that_does_not_exist_is_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::gedppl.errors.FitWarning")
-@pytest.mark.parametrize("source", ["prior", "laplace", "svi", "nuts", "far off"])
-def test_every_source_covers(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, oracle = (100 if source == "nuts" else 200), None
+@pytest.mark.parametrize("source", ["prior", "laplace", "svi", "nuts", "smc", "far off"])
+@pytest.mark.parametrize("ppl", PPLS)
+def test_every_source_covers(ppl: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, oracle = {"nuts": 100 if ppl == "numpyro" else 40}.get(source, 200), None
     if source == "svi":
         oracle = svi("normal", steps=400)
     if source == "far off":
         monkeypatch.setitem(draws.FROM, "svi", far_off)
-    found = misses("svi" if source == "far off" else source, runs, 60, oracle)
-    print(f"{source}: the truth missed in {found} of {runs} runs at delta = {DELTA}")
+    found = misses("svi" if source == "far off" else source, runs, 60, oracle, ppl)
+    print(f"{ppl}, {source}: the truth missed in {found} of {runs} runs at delta = {DELTA}")
     assert found <= binom.ppf(0.999, runs, DELTA)
 
 
@@ -174,3 +183,47 @@ def test_a_predictive_that_has_seen_the_outcome_does_not_cover() -> None:
         gain = 0.5 * (np.sum(y**2) - np.sum((y - x @ best) ** 2))
         missed += gain > np.log(1 / DELTA)
     assert missed > binom.ppf(0.999, 200, DELTA)
+
+
+# the working prior's width ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leaned_on", [0.04, 1.0])
+@pytest.mark.parametrize("truth", [0.2, 1.0, 2.0, 8.0])
+def test_the_likeliest_width_is_that_of_largest_evidence(truth: float, leaned_on: float) -> None:
+    """Normal rows, where Laplace's approximation and the evidence of rows around a mean of 1 are
+    exact, whatever width the fit itself leaned on.
+    """
+    n, wide, dims = 7, np.array([5.0, 2.0, 0.5]), 2
+    mean = np.ones(dims)
+    y = mean + truth * np.array([1.0, -1.0]) + np.random.default_rng(0).normal(size=(n, dims))
+    prior = WorkingPrior(mean, np.full(dims, leaned_on))
+    theta = (y.sum(axis=0) + leaned_on * mean) / (n + leaned_on)
+    fit = Fit(theta, 0.0, n * np.eye(dims), (n + leaned_on) * np.eye(dims), True, "", n)
+    variance = wide[:, None] ** 2 + 1 / n  # of the rows' average under each width
+    evidence = np.sum(-0.5 * np.log(variance) - (y.mean(axis=0) - mean) ** 2 / variance / 2, axis=1)
+    others = [WorkingPrior(mean, np.full(dims, w**-2)) for w in wide]
+    assert likeliest(fit, prior, others) == int(np.argmax(evidence))
+
+
+def free_bits(x, a, y=None):
+    w = numpyro.param("w", jnp.zeros(3))
+    numpyro.sample("y", nd.Bernoulli(logits=x @ w), obs=y)
+
+
+def evidence_of(spreads: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> float:
+    """Mean log evidence of 60 rows over 10 data sets, for a model without a prior."""
+    monkeypatch.setattr(programs, "SPREADS", spreads)
+    cls = ged.density_class(free_bits, example=(np.ones((1, 3)), np.zeros(1, int)))
+    found = []
+    for seed in range(10):
+        x, a, y = rows(60, seed)
+        found.append(feed(learner_for(cls, delta=DELTA), x, a, y, growth=1.1).evidence)
+    return float(np.mean(found))
+
+
+@pytest.mark.filterwarnings("ignore::gedppl.errors.FitWarning")
+def test_a_width_that_rows_choose_predicts_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = evidence_of((1.0,), monkeypatch)
+    monkeypatch.undo()
+    assert evidence_of(programs.SPREADS, monkeypatch) > fixed + 0.5

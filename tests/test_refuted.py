@@ -20,7 +20,6 @@ from gedppl.guard.bets import log_total
 from gedppl.learning import linear_gaussian
 from gedppl.learning.likelihoods import PredictorData
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
-from gedppl.learning.program_sets import concave_top
 from gedppl.programs.contract import LinearPredictor
 from tests.plain_worlds import ArmsWorld, PlainWorld
 from tests.program_doubles import Glm
@@ -154,7 +153,7 @@ def test_a_top_is_found_whatever_the_unit_of_a_feature(unit) -> None:
     chance = 1 / (1 + np.exp(-(2 - 2 * x[:, 0])))
     y = (rng.random(500) < chance).astype(float)
     data = PredictorData.empty(coin, 2).append(x, a, y)
-    found = concave_top(data, np.zeros(2))
+    found = data.top(np.zeros(2))
     assert bernoulli.logpmf(y, chance).sum() < found < bernoulli.logpmf(y, chance).sum() + 8
 
 

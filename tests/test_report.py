@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -25,6 +24,7 @@ from gedppl.study.report import learning, page, plots, style
 from gedppl.study.simulation import FixedPolicy, simulate
 from gedppl.study.simulation.references import frontier, references
 from gedppl.study.simulation.runs import Run
+from tests.browser import CHROMIUM, console_of
 from tests.table_runs import WORLD, K, agents_run
 
 
@@ -564,11 +564,6 @@ def test_what_is_no_guarantee_is_not_called_one(run):
     assert "inner approximation" in words
 
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-
-
 def browse(page, width, folder):
     """Open a page in a frame of this width (windows cannot be narrower than 500); what the console
     said, and the page's width.
@@ -587,29 +582,9 @@ def browse(page, width, folder):
         "1).length;"
         "console.log('measured', d.documentElement.scrollWidth, seen, cut)}</script></body></html>"
     )
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--allow-file-access-from-files",
-        "--enable-logging=stderr",
-        f"--user-data-dir={folder / 'profile'}",
-        f"--window-size={max(width, 500)},900",
-        "--virtual-time-budget=3000",
-        f"--screenshot={folder / 'page.png'}",
-    ]
-    done = subprocess.run(
-        [CHROMIUM, *flags, wrapper.as_uri()], capture_output=True, text=True, timeout=120
-    )
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    console = console_of(wrapper, width, folder)
     measured = re.search(r"measured (\d+) (\d+) (\d+)", "\n".join(console))
-    assert measured is not None, done.stderr
+    assert measured is not None, console
     return (
         [line for line in console if "measured" not in line],
         int(measured[1]),

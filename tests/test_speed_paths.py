@@ -6,20 +6,24 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import gedppl as ged
 from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
+from gedppl.agent.memory import History, Ledger
 from gedppl.agent.monitoring import outcome_floor
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import bets as contexts_file
+from gedppl.learning import linear_gaussian
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
 from gedppl.learning.likelihoods import PredictorData
-from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.program_bounds import GUESS_SDS
 from gedppl.learning.programs import ProgramLearner
 from gedppl.numerics.arrays import evolved
@@ -90,10 +94,10 @@ def test_the_distance_of_a_context_is_that_along_the_axes(
         x[0] + 8.0 * np.array([1.0, 0, 0, 1.0]),
         20 * x[1] * np.array([1, 1, 0, 1]) + np.array([0, 0, x[1, 2], 0]),
     ]
-    quick = [check._ratio(context) for context in seen]
+    quick = list(zip(*check._ratios(np.array(seen)), strict=True))
     assert (check._seen[2] is None) == dependent
     monkeypatch.setattr(contexts_file, "MOST_DEPENDENT", 0.0)
-    literal = [replace(check)._ratio(context) for context in seen]
+    literal = list(zip(*replace(check)._ratios(np.array(seen)), strict=True))
     for (ratio, column), (expected, same) in zip(quick, literal, strict=True):
         assert column == same
         assert ratio == pytest.approx(expected, rel=1e-9)
@@ -204,11 +208,9 @@ def test_a_witness_is_found_when_it_is_read_and_once() -> None:
 
 def test_bounds_hold_a_witness_only_for_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    slow = LinearGaussianLearner._witness
+    slow = linear_gaussian.witness
     monkeypatch.setattr(
-        LinearGaussianLearner,
-        "_witness",
-        lambda self, *rest: (looked.append(1), slow(self, *rest))[1],
+        linear_gaussian, "witness", lambda *rest: (looked.append(1), slow(*rest))[1]
     )
     world = make("treatments")
     agent, rng = ged.GEDUCB(world.problem(), seed=0), np.random.default_rng(0)
@@ -299,3 +301,143 @@ def test_one_predictor_models_answer_as_their_programs_do(family: Any) -> None:
     np.testing.assert_allclose(
         guess.upper.ravel(), np.minimum(value + GUESS_SDS * sd, 9.0), rtol=1e-5
     )
+
+
+# what a decision rested on ------------------------------------------------------------------------
+
+
+def test_an_outcome_is_held_against_the_bounds_its_decision_rested_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found once, when it was asked; found anew for another context and another learner."""
+    asked: list[bytes] = []
+    slow = linear_gaussian.LinearGaussianLearner.bounds
+
+    def counted(self: Any, functional: Any, x: np.ndarray, n_actions: int) -> Any:
+        asked.append(x.tobytes())
+        return slow(self, functional, x, n_actions)
+
+    monkeypatch.setattr(linear_gaussian.LinearGaussianLearner, "bounds", counted)
+    world = make("treatments")
+    agent, rng = ged.GEDUCB(world.problem(), seed=0), np.random.default_rng(0)
+    contexts = [world.context(rng) for _ in range(20)]
+    for x in contexts:
+        decision = agent.ask(x)
+        agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+    agent.alarms  # noqa: B018 - what was told last is held against its bounds now
+    own = [key for key in asked if key != contexts[0].tobytes()]
+    assert len(own) == len(set(own)) == len(contexts) - 1
+    memo, state = agent._state.bounds_of, agent._state
+    learner, f = state.learners["cost"], agent.problem.constraints[0].functional
+    x = contexts[-1][None]
+    assert memo.of("cost", learner, f, x, agent.problem.n_actions) is memo.of(
+        "cost", learner, f, x, agent.problem.n_actions
+    )
+    other = learner.absorb(x, np.zeros(1, np.int64), np.array([0.2])).refit()
+    found = memo.of("cost", other, f, x, agent.problem.n_actions)
+    np.testing.assert_array_equal(found.upper, slow(other, f, x, agent.problem.n_actions).upper)
+    assert not np.array_equal(found.upper, slow(learner, f, x, agent.problem.n_actions).upper)
+
+
+def test_contexts_asked_together_are_flagged_as_each_alone() -> None:
+    rng = np.random.default_rng(5)
+    check = OutlierCheck.create(dx=3)
+    for row in rng.normal(size=(100, 3)) * [1.0, 0.0, 2.0]:
+        check = check.include(row)
+    x = rng.normal(size=(6, 3)) * [1.0, 0.0, 2.0]
+    x[1, 0], x[2, 1], x[4, 2] = 40.0, 1.0, np.sqrt(np.finfo(float).max) / 1e9
+    assert check.flags(x) == [check.flag(row) for row in x]
+    assert [bool(said) for said in check.flags(x)] == [False, True, True, False, True, False]
+
+
+def test_a_ledger_in_columns_is_a_dictionary() -> None:
+    ledger, asked, told = Ledger(), {}, {}
+    rng = np.random.default_rng(0)
+    for key in range(50):
+        asked[key] = (rng.normal(size=3), int(rng.integers(4)))
+        if key % 3:
+            told[key] = {"utility": np.asarray(rng.normal())} if key % 2 else {}
+        if key % 5 == 1:
+            told[key] = told.get(key, {}) | {"cost": rng.normal(size=2)}
+        for _ in range(2):  # a step may be written twice
+            ledger.write({key: asked[key]}, {key: told[key]} if key in told else {})
+    assert list(ledger.asked) == list(asked)
+    assert list(ledger.told) == sorted(told)
+    for key, (x, action) in asked.items():
+        np.testing.assert_array_equal(ledger.asked[key][0], x)
+        assert ledger.asked[key][1] == action
+        assert (key in ledger.told) == (key in told)
+    for key, outcomes in told.items():
+        assert ledger.told[key].keys() == outcomes.keys()
+        for name, value in outcomes.items():
+            np.testing.assert_array_equal(ledger.told[key][name], value)
+            assert ledger.told[key][name].shape == value.shape
+    assert 50 not in ledger.asked
+    assert "1" not in ledger.asked
+    with pytest.raises(KeyError):
+        ledger.asked[50]
+    with pytest.raises(KeyError):
+        ledger.told[0]
+    with pytest.raises(KeyError):  # no decision is left out
+        ledger.asked[52] = (np.zeros(3), 0)
+
+
+def test_a_history_gives_back_the_steps_that_were_written() -> None:
+    ledger, history = Ledger(), History()
+    x = np.array([0.5, 2.0])
+    steps = [
+        ("decision", {"id": 0, "x": x, "action": 1, "learned": True}),
+        ("decision", {"id": 1, "x": 2 * x, "action": 0, "learned": False}),
+        ("outcome", {"id": 1, "y": None, "z": {"cost": 0.25}}),
+        ("change", {"change": "limit", "name": "cost", "at_most": 0.3}),
+        ("outcome", {"id": 1, "y": 1.5, "z": {}}),
+    ]
+    ledger.write({0: (x, 1), 1: (2 * x, 0)}, {})
+    ledger.write({}, {1: {"utility": np.asarray(1.5), "cost": np.asarray(0.25)}})
+    history.write(0, steps[:4])
+    history.write(3, steps[3:])
+    history.write(3, steps[3:])  # after an interrupt
+    assert len(history) == len(steps)
+    for (kind, payload), (was, wanted) in zip(history.steps(ledger), steps, strict=True):
+        assert kind == was
+        assert str(payload) == str(
+            wanted if kind != "outcome" else {k: _as_array(v) for k, v in wanted.items()}
+        )
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: np.asarray(one) for name, one in value.items()}
+    return np.asarray(value) if isinstance(value, float) else value
+
+
+# compiled before it is needed ---------------------------------------------------------------------
+
+
+def test_the_next_bucket_is_compiled_before_it_is_needed() -> None:
+    """Begun 48 rows before the first bucket's end, and not before; then nothing is left to
+    compile.
+    """
+
+    def model(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(w[0] * x[:, 0], jnp.exp(w[1])), obs=y)
+
+    rng = np.random.default_rng(0)
+    x, a, y = rng.normal(size=(70, 1)), np.zeros(70, np.int64), rng.normal(size=70)
+    cls = ged.density_class(model, example=(x[:3], a[:3]))
+    program, theta = cls.program, np.zeros((1, 2))
+    rows = Rows.of(x[:16], a[:16], y[:16])
+    program.total_grad(theta, rows, None)
+    assert not program._compiled._begun
+    rows = rows.append(x[16:17], a[16:17], y[16:17])
+    program.total_grad(theta, rows, None)
+    (thread,) = program._compiled._begun.values()
+    assert not thread.daemon  # a process must not end inside the compiler
+    thread.join()
+    assert program.compilations["total_grad"] == 2
+    rows = rows.append(x[17:], a[17:], y[17:])
+    value, _ = program.total_grad(theta, rows, None)
+    assert program.compilations["total_grad"] == 2
+    fresh = ged.density_class(model, example=(x[:3], a[:3])).program
+    assert value == fresh.total_grad(theta, Rows.of(x, a, y), None)[0]

@@ -239,8 +239,8 @@ assert np.max(np.abs(upper["pooled"] - upper["alone"])[large]) < np.min(
 # harm must stay below .35 and `north` is known to keep it? The guarantee rests on the model that is
 # exact for it, the credible limit on the one that pools; `confidence=` may differ by outcome, and
 # the certificate says what its limit is. The draws come from NUTS: a hierarchy is far from a
-# Gaussian, and Laplace's approximation is badly off there (`python benchmarks/posterior.py sbc`
-# prints by how much).
+# Gaussian. Asked for Laplace's approximation, an agent would notice by its weights and put other
+# draws in its place (`python benchmarks/posterior.py sbc` prints how far off it is by itself).
 
 
 # %%

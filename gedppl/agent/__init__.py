@@ -34,9 +34,8 @@ from gedppl.agent.deciding import (
     decision_payload,
     recommend,
 )
-from gedppl.agent.feedback import Outcomes, read_mask
 from gedppl.agent.keeper import Keeper, Resumed
-from gedppl.agent.memory import Inbox, Memory
+from gedppl.agent.memory import AskedDecisions, Inbox, Memory, ToldOutcomes
 from gedppl.certificate import Explanation
 from gedppl.errors import (
     DataError,
@@ -52,6 +51,7 @@ from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.learning import ConfidenceSet
 from gedppl.learning.posterior import Posterior
+from gedppl.numerics.arrays import is_one_of
 from gedppl.problem import UTILITY, Problem
 from gedppl.showing import Facts, Shown
 
@@ -136,7 +136,7 @@ class GEDUCB(Shown):
             exact_rounds=exact_rounds,
             exploration=exploration,
         )
-        if not (guard is None or (isinstance(guard, str) and guard in recorder.GUARDS)):
+        if not is_one_of(guard, recorder.GUARDS):
             raise SettingError(f"guard must be one of {recorder.GUARDS}, got {guard!r}")
         self._begin(Keeper.begin(problem, chosen, guard, journal))
 
@@ -217,23 +217,16 @@ class GEDUCB(Shown):
         """
         with self._step():
             contexts, single = self._contexts(x)
-            mask = read_mask(
-                self._memory.problem.names, allowed, len(contexts), self._memory.available
-            )
+            mask = self._memory.mask(allowed, len(contexts))
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             self._refuse(choice)
-            made = [decide(choice, contexts[i], i) for i in range(len(contexts))]
-            after = choice.memory
-            records: list[recorder.Step] = []
-            for i, (d, _) in enumerate(made):
-                after = steps.decided(after, d.x, learned=broken is None)
-                records.append(
-                    (
-                        "decision",
-                        self._payload(d, None if mask is None else mask[i], broken is None),
-                    )
-                )
+            made = decide(choice, contexts)
+            after = steps.decided(choice.memory, contexts, learned=broken is None)
+            records: list[recorder.Step] = [
+                ("decision", self._payload(d, None if mask is None else mask[i], broken is None))
+                for i, (d, _) in enumerate(made)
+            ]
             raised = self._keeper.commit(
                 records, after, asked={d.id: (d.x, d.action) for d, _ in made}
             )
@@ -251,9 +244,7 @@ class GEDUCB(Shown):
         """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded."""
         with self._step():
             contexts, single = self._contexts(x)
-            mask = read_mask(
-                self._memory.problem.names, allowed, len(contexts), self._memory.available
-            )
+            mask = self._memory.mask(allowed, len(contexts))
             memory, broken = self._keeper.learned(contexts[0])
             choice = choose(memory, contexts, mask, broken)
             if choice.refused:
@@ -482,11 +473,11 @@ class GEDUCB(Shown):
         return self._memory.inbox
 
     @property
-    def _asked(self) -> dict[int, tuple[np.ndarray, int]]:
+    def _asked(self) -> AskedDecisions:
         return self._keeper.ledger.asked
 
     @property
-    def _told(self) -> dict[int, Outcomes]:
+    def _told(self) -> ToldOutcomes:
         return self._keeper.ledger.told
 
     def _contexts(self, x: Any) -> tuple[np.ndarray, bool]:

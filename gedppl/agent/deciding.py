@@ -44,7 +44,11 @@ class AlarmWarning(UserWarning):
 
 @dataclass(frozen=True, repr=False)
 class Decision:
-    """One decision: play `action`, which was drawn from `policy`."""
+    """One decision: play `action`, which was drawn from `policy`.
+
+    Tell its outcome to the agent with the decision itself or its `id`. `propensity` is what
+    off-policy evaluation divides by, and `certificate` says what is claimed of the limits.
+    """
 
     id: int
     action: int
@@ -251,37 +255,38 @@ def _safe_policy(
     return policy
 
 
-def decide(choice: Choice, x: np.ndarray, i: int) -> tuple[Decision, Explanation]:
-    """Draw the action of context i, x (dx,), from its policy, and certify it."""
-    memory, policy, fallback = choice.memory, choice.policy[i], choice.fallback
+def decide(choice: Choice, contexts: np.ndarray) -> list[tuple[Decision, Explanation]]:
+    """Draw the actions of contexts (n, dx) from their policies, and certify them."""
+    memory, fallback = choice.memory, choice.fallback
     assert memory.state is not None
-    key = memory.state.t + i
-    # one stream for every decision id: the draw does not depend on what else was drawn
-    uniform = np.random.default_rng([memory.settings.seed, key]).random()
-    support = np.flatnonzero(policy > 0)
-    action = int(support[np.searchsorted(np.cumsum(policy[support])[:-1], uniform, side="right")])
+    watch, state, seed = memory.watch, memory.state, memory.settings.seed
     said = {alarm.name: alarm.sentence for alarm in memory.alarms}
-    remarks = [] if fallback else [said[name] for name in memory.active]
-    if memory.watch is not None and (far := memory.watch.flag(x)):
-        remarks.append(far)
-    watched = {} if memory.watch is None else memory.watch.watched
-    certificate, explanation = certify(
-        memory.state,
-        x,
-        policy,
-        action,
-        choice.info,
-        i,
-        fallback,
-        tuple(remarks),
-        choice.doubts,
-        watched,
-    )
-    policy = policy.copy()
-    policy.setflags(write=False)  # like x: a decision is a record of what happened
-    return Decision(
-        key, action, policy, certificate, x, memory.problem.names.label(action)
-    ), explanation
+    remarks = () if fallback else tuple(said[name] for name in memory.active)
+    watched = {} if watch is None else watch.watched
+    flags = [""] * len(contexts) if watch is None else watch.flags(contexts)
+    policies = choice.policy.copy()
+    policies.setflags(write=False)  # like x: a decision is a record of what happened
+    made = []
+    for i, (x, policy, far) in enumerate(zip(contexts, policies, flags)):
+        # one stream for every decision id: the draw does not depend on what else was drawn
+        uniform = np.random.default_rng([seed, state.t + i]).random()
+        support = (policy > 0).nonzero()[0]
+        action = int(support[policy[support].cumsum()[:-1].searchsorted(uniform, side="right")])
+        certificate, explanation = certify(
+            state,
+            x,
+            policy,
+            action,
+            choice.info,
+            i,
+            fallback,
+            (*remarks, far) if far else remarks,
+            choice.doubts,
+            watched,
+        )
+        label = memory.problem.names.label(action)
+        made.append((Decision(state.t + i, action, policy, certificate, x, label), explanation))
+    return made
 
 
 # ==================================================================================================

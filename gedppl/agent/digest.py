@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import singledispatch
+from types import FunctionType
 from typing import Any
 
 import numpy as np
+
+from gedppl.numerics.arrays import detached
 
 MAX_DEPTH = 8
 
@@ -27,60 +31,96 @@ def digest(model: Any) -> str:
     >>> digest(scaled(2.0)) == digest(scaled(2.0)), digest(scaled(2.0)) == digest(scaled(3.0))
     (True, False)
     """
-    h = hashlib.sha256()
-    _feed(h, model, 0)
-    return h.hexdigest()
+    h = _Hash()
+    h.feed(model, 0)
+    return h.sha.hexdigest()
 
 
-def _feed(h: Any, value: Any, depth: int) -> None:
-    def say(*words: Any) -> None:
+class _Hash:
+    """What was said of a declaration so far."""
+
+    def __init__(self) -> None:
+        self.sha = hashlib.sha256()
+
+    def say(self, *words: object) -> None:
         for word in words:
-            data = word if isinstance(word, bytes) else str(word).encode()
-            h.update(len(data).to_bytes(8, "little") + data)
+            self.say_bytes(str(word).encode())
 
-    if depth > MAX_DEPTH:
-        say("deeper")
-    elif value is None or isinstance(value, str | bytes | bool | int | float | complex):
-        say(type(value).__name__, repr(value))
-    elif isinstance(value, Mapping):
-        say("map", len(value))
-        for key in sorted(value, key=str):
-            say(key)
-            _feed(h, value[key], depth + 1)
-    elif isinstance(value, list | tuple):
-        say("list", len(value))
-        for item in value:
-            _feed(h, item, depth + 1)
-    elif inspect.isfunction(value):
-        say("function", _source(value))
-        _feed(h, value.__defaults__, depth + 1)
-        _feed(h, value.__kwdefaults__, depth + 1)
-        for cell in value.__closure__ or ():
-            try:
-                _feed(h, cell.cell_contents, depth + 1)
-            except ValueError:  # not filled yet
-                say("empty")
-    elif callable(getattr(value, "describe", None)) and not isinstance(value, type):
-        say("described", value.describe())
+    def say_bytes(self, data: bytes) -> None:
+        self.sha.update(len(data).to_bytes(8, "little") + data)
+
+    def feed(self, value: Any, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            self.say("deeper")
+        else:
+            _feed(value, self, depth)
+
+
+@singledispatch
+def _feed(value: Any, h: _Hash, depth: int) -> None:
+    """An object that says itself what it was declared as, or an array; any other counts by its
+    type.
+    """
+    is_class = inspect.isclass(value)
+    if callable(getattr(value, "describe", None)) and not is_class:
+        h.say("described", value.describe())
     elif hasattr(value, "members"):  # a finite class
-        say("members")
-        _feed(h, value.members, depth + 1)
+        h.say("members")
+        h.feed(value.members, depth + 1)
     elif hasattr(value, "model") and hasattr(value, "density_at"):
         # a class of densities from a program
-        say("class")
+        h.say("class")
         for part in (
             value.model,
             getattr(value, "_declared_bounds", None),
             getattr(value, "_init", None),
         ):
-            _feed(h, part, depth + 1)
-    elif hasattr(value, "__array__") and not isinstance(value, type):
-        array = np.asarray(value.detach() if hasattr(value, "detach") else value)
-        say("array", array.dtype.str, array.shape)
+            h.feed(part, depth + 1)
+    elif hasattr(value, "__array__") and not is_class:
+        array = np.asarray(detached(value))
+        h.say("array", array.dtype.str, array.shape)
         if not array.dtype.hasobject:
-            say(np.ascontiguousarray(array).tobytes())
+            h.say_bytes(np.ascontiguousarray(array).tobytes())
     else:
-        say("object", type(value).__module__, type(value).__qualname__)
+        h.say("object", type(value).__module__, type(value).__qualname__)
+
+
+@_feed.register(type(None))
+@_feed.register(str)
+@_feed.register(bytes)
+@_feed.register(int)
+@_feed.register(float)
+@_feed.register(complex)
+def _(value: str | bytes | complex | None, h: _Hash, depth: int) -> None:
+    h.say(type(value).__name__, repr(value))
+
+
+@_feed.register(Mapping)
+def _(value: Mapping[Any, Any], h: _Hash, depth: int) -> None:
+    h.say("map", len(value))
+    for key in sorted(value, key=str):
+        h.say(key)
+        h.feed(value[key], depth + 1)
+
+
+@_feed.register(list)
+@_feed.register(tuple)
+def _(value: Sequence[Any], h: _Hash, depth: int) -> None:
+    h.say("list", len(value))
+    for item in value:
+        h.feed(item, depth + 1)
+
+
+@_feed.register(FunctionType)
+def _(value: FunctionType, h: _Hash, depth: int) -> None:
+    h.say("function", _source(value))
+    h.feed(value.__defaults__, depth + 1)
+    h.feed(value.__kwdefaults__, depth + 1)
+    for cell in value.__closure__ or ():
+        try:
+            h.feed(cell.cell_contents, depth + 1)
+        except ValueError:  # not filled yet
+            h.say("empty")
 
 
 def _source(function: Any) -> str:

@@ -8,14 +8,12 @@ arrival does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from gedppl.errors import (
-    ActionRangeError,
     ColumnError,
     ConflictingOutcomeError,
     DataError,
@@ -24,23 +22,10 @@ from gedppl.errors import (
     NotFiniteError,
     ShapeError,
 )
-from gedppl.numerics.arrays import read_numbers, shape_of
+from gedppl.ged_ucb import Entry, Outcomes, rows_of_one
+from gedppl.numerics.arrays import detached, read_numbers, shape_of
 from gedppl.problem import UTILITY, Problem
-from gedppl.problem.names import Names, Table, as_table, hint, listed
-
-# outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
-Outcomes = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Outcomes of one decision that the models have not seen yet."""
-
-    id: int
-    x: np.ndarray  # (dx,)
-    action: int
-    outcomes: Outcomes
-    first: bool  # whether these are the first outcomes of this decision
+from gedppl.problem.names import Table, as_table, hint, listed
 
 
 def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) -> Outcomes:
@@ -74,7 +59,7 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
         array = _read(problem, name, action, value)
         if array is None:
             continue
-        xs, actions, ys = _rows_of_one(problem, name, x, action, array, every=True)
+        xs, actions, ys = rows_of_one(problem, name, x, action, array, every=True)
         if len(actions):
             _checked(problem.streams[name].check_outcomes, name, xs, actions, ys)
         out[name] = array
@@ -144,56 +129,6 @@ def _read(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | 
     return array
 
 
-def _rows_of_one(
-    problem: Problem,
-    name: str,
-    x: np.ndarray,
-    action: int,
-    value: np.ndarray,
-    *,
-    every: bool = False,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows (x, a, y) that one outcome adds to a model: one, unless those revealed together are
-    declared independent.
-
-    Which one must not depend on the outcomes, so it is settled by the action. `every`: all that
-    were told, to be checked.
-    """
-    event_shape = problem.streams[name].event_shape
-    if value.shape == event_shape:
-        actions, y = np.array([action]), value[None]
-    else:
-        told = ~np.isnan(value)
-        if not (every or problem.independent):
-            told &= np.arange(len(value)) == problem.learned_of(action)
-        actions = np.flatnonzero(told)
-        y = value[actions]
-    if not problem.learn_safe:
-        keep = actions != problem.safe_action
-        actions, y = actions[keep], y[keep]
-    return np.repeat(x[None], len(actions), axis=0), actions, y
-
-
-def rows_by_stream(
-    problem: Problem, entries: Iterable[Entry]
-) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Rows for every model: stream -> (x (m, dx), a (m,), y (m,)), in the order of decision ids."""
-    parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
-    for entry in sorted(entries, key=lambda e: e.id):
-        for name, value in entry.outcomes.items():
-            rows = _rows_of_one(problem, name, entry.x, entry.action, value)
-            if len(rows[1]):
-                parts.setdefault(name, []).append(rows)
-    return {
-        name: (
-            np.concatenate([r[0] for r in rows]),
-            np.concatenate([r[1] for r in rows]),
-            np.concatenate([r[2] for r in rows]),
-        )
-        for name, rows in parts.items()
-    }
-
-
 def new_outcomes(decision_id: int, known: Outcomes, told: Outcomes) -> Outcomes:
     """What `told` adds to what is `known`. The same value again is no news; another value is an
     error.
@@ -231,16 +166,6 @@ def amended_outcomes(decision_id: int, known: Outcomes, told: Outcomes) -> Outco
 # has changed.
 #
 # Every array is copied: what a caller does to it later changes nothing here.
-
-
-def read_mask(names: Names, allowed: Any, n: int, available: np.ndarray) -> np.ndarray | None:
-    """Actions allowed at n contexts, (n, K) bool; None if the caller set no mask."""
-    if allowed is None:
-        return None
-    mask = names.mask(allowed, n)
-    if not (mask & available).any(axis=1).all():
-        raise ActionRangeError("allowed leaves no action on offer; allow at least one")
-    return mask
 
 
 def read_triples(outcomes: Any) -> list[tuple[Any, Any, Any]]:
@@ -307,7 +232,7 @@ def _entries(
     shape = shape_of(a, "a")
     if shape != (n,) and (shape, n) != ((), 1):
         raise ShapeError(f"a must have one action for each of {n} rows, got shape {shape}")
-    a = a.detach() if hasattr(a, "detach") else a
+    a = detached(a)
     actions = [a] if not shape else a.tolist() if isinstance(a, np.ndarray) else list(a)
     ys = [y] if single else _column(y, "y", n)
     if z is None or single:

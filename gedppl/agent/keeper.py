@@ -21,8 +21,7 @@ import numpy as np
 
 from gedppl.agent import memory as steps
 from gedppl.agent import recorder
-from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
-from gedppl.agent.memory import Inbox, Ledger, Memory, started
+from gedppl.agent.memory import History, Inbox, Ledger, Memory, started
 from gedppl.errors import (
     JournalCorruptError,
     JournalError,
@@ -32,7 +31,7 @@ from gedppl.errors import (
     ProblemError,
     RecordError,
 )
-from gedppl.ged_ucb import Block, State
+from gedppl.ged_ucb import Block, Entry, Outcomes, State, rows_by_stream
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
@@ -129,13 +128,13 @@ class SnapshotWriter(Writer):
 
     def _blocks(self, blocks: tuple[Block, ...]) -> list[Any]:
         columns = [
-            [getattr(b, name) for b in blocks] for name in ("start", "snapshot", "exploration")
+            np.array([b.start for b in blocks], np.int64),
+            np.array([b.snapshot for b in blocks], np.int64),
+            np.array([b.exploration for b in blocks], float),
+            np.stack([b.limits for b in blocks]),
+            np.stack([b.available for b in blocks]),
         ]
-        kinds = (np.int64, np.int64, float)
-        stacked = [np.stack([getattr(b, name) for b in blocks]) for name in ("limits", "available")]
-        return [self.array(np.array(c, kind)) for c, kind in zip(columns, kinds)] + [
-            self.array(s) for s in stacked
-        ]
+        return [self.array(column) for column in columns]
 
 
 def restored(
@@ -166,9 +165,11 @@ class _Reader(Reader):
             return begin, ledger
         memory = started(begin, self.array(tree["origin"]))
         actions = self.array(tree["a"]).tolist()
-        ledger.asked.update(enumerate(zip(self.array(tree["x"]), actions)))
         told = self.array(tree["told"]).tolist()
-        ledger.told.update(zip(told, self.outcomes(len(told), tree["outcomes"])))
+        ledger.write(
+            dict(enumerate(zip(self.array(tree["x"]), actions))),
+            dict(zip(told, self.outcomes(len(told), tree["outcomes"]))),
+        )
         problem = memory.problem
         if tree["n_actions"] != problem.n_actions:
             problem = problem.with_actions(tree["n_actions"], tree.get("actions"))
@@ -298,7 +299,7 @@ class Keeper:
     journal: Journal | None = None
     memory: Memory = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
-    history: list[recorder.Step] = field(default_factory=list)  # without a journal
+    history: History = field(default_factory=History)  # without a journal
     _absorbed: Memory | None = None
     _pending: _Pending | None = None
     _saved_at: int = 0  # decisions in the newest snapshot
@@ -361,7 +362,8 @@ class Keeper:
         """Everything that happened."""
         if self.journal is not None:
             return self.journal.records(kind)
-        return (r for r in recorder.remembered(self.history) if kind is None or r.kind == kind)
+        steps = recorder.remembered(self.history.steps(self.ledger))
+        return (record for record in steps if kind is None or record.kind == kind)
 
     def amended(self, key: int, news: Outcomes) -> tuple[Memory, Ledger]:
         """The memory and ledger as they would be, had these outcomes been told in place of the
@@ -483,10 +485,9 @@ class Keeper:
         if step.ledger is not None:
             self.ledger = step.ledger
             self._saved_at = -SNAPSHOT_EVERY  # after an amendment older snapshots are of no use
-        self.ledger.asked.update(step.asked)
-        self.ledger.told.update(step.told)
+        self.ledger.write(step.asked, step.told)
         if self.journal is None:
-            self.history[step.first :] = step.records
+            self.history.write(step.first, step.records)
         self._absorbed = None
         self.memory = step.memory
 

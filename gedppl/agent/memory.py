@@ -8,20 +8,22 @@ the same memory.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent.feedback import Entry, Outcomes, rows_by_stream
 from gedppl.agent.monitoring import Watch
-from gedppl.errors import GedError, LearningError
+from gedppl.errors import ActionRangeError, GedError, LearningError
+from gedppl.ged_ucb import Entry, Outcomes, rows_by_stream
 from gedppl.ged_ucb.costs import Refuted
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
 from gedppl.numerics.arrays import evolved
-from gedppl.problem import Problem
+from gedppl.problem import UTILITY, Problem
 
 
 class Inbox:
@@ -51,12 +53,156 @@ class Inbox:
         return iter(self._entries[: self._n])
 
 
+# ==================================================================================================
+# The ledger: every decision, and what was told of it. Grows only; entries are never taken back. It
+# is kept in columns, since a long run has nothing else that grows: 8 bytes for each number.
+# ==================================================================================================
+
+
+def _grown(column: np.ndarray, size: int) -> np.ndarray:
+    """The column with room for so many entries, zeros at first."""
+    if size <= len(column):
+        return column
+    after = np.zeros((max(size, 2 * len(column), 16), *column.shape[1:]), column.dtype)
+    after[: len(column)] = column
+    return after
+
+
+class AskedDecisions(Mapping[int, tuple[np.ndarray, int]]):
+    """Decision id -> (x, action), for ids 0, 1, ..."""
+
+    def __init__(self) -> None:
+        self._n, self._x, self._action = 0, np.zeros((0, 0)), np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._n))
+
+    def __contains__(self, key: object) -> bool:
+        return key in range(self._n)
+
+    def __getitem__(self, key: int) -> tuple[np.ndarray, int]:
+        if key not in self:
+            raise KeyError(key)
+        x = self._x[key]
+        x.flags.writeable = False
+        return x, int(self._action[key])
+
+    def __setitem__(self, key: int, decision: tuple[np.ndarray, int]) -> None:
+        x, action = decision
+        if not 0 <= key <= self._n:
+            raise KeyError(f"decision {key} after {self._n} decisions")
+        if not self._n:
+            self._x = np.zeros((0, len(x)))
+        self._x, self._action = _grown(self._x, key + 1), _grown(self._action, key + 1)
+        self._x[key], self._action[key] = x, action
+        self._n = max(self._n, key + 1)
+
+
+class ToldOutcomes(Mapping[int, Outcomes]):
+    """Decision id -> what was told of it: one column for every outcome and shape."""
+
+    def __init__(self) -> None:
+        self._known = np.zeros(0, bool)
+        self._columns: dict[tuple[str, tuple[int, ...]], tuple[np.ndarray, np.ndarray]] = {}
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self._known))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.flatnonzero(self._known).tolist())
+
+    def __contains__(self, key: object) -> bool:
+        return key in range(len(self._known)) and bool(self._known[cast(int, key)])
+
+    def __getitem__(self, key: int) -> Outcomes:
+        if key not in self:
+            raise KeyError(key)
+        return {
+            name: values[key, ...].copy()
+            for (name, _), (here, values) in self._columns.items()
+            if key < len(here) and here[key]
+        }
+
+    def __setitem__(self, key: int, outcomes: Outcomes) -> None:
+        self._known = _grown(self._known, key + 1)
+        for name, value in outcomes.items():
+            column = (name, value.shape)
+            here, values = self._columns.get(
+                column, (np.zeros(0, bool), np.zeros((0, *value.shape)))
+            )
+            here, values = _grown(here, key + 1), _grown(values, key + 1)
+            here[key], values[key] = True, value
+            self._columns[column] = (here, values)
+        self._known[key] = True
+
+
 @dataclass
 class Ledger:
-    """Every decision, and what was told of it. Grows only; entries are never taken back."""
+    """Every decision, and what was told of it."""
 
-    asked: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)  # id -> (x, action)
-    told: dict[int, Outcomes] = field(default_factory=dict)
+    asked: AskedDecisions = field(default_factory=AskedDecisions)
+    told: ToldOutcomes = field(default_factory=ToldOutcomes)
+
+    def write(
+        self, asked: Mapping[int, tuple[np.ndarray, int]], told: Mapping[int, Outcomes]
+    ) -> None:
+        """May be repeated: nothing changes the second time."""
+        for key, decision in asked.items():
+            self.asked[key] = decision
+        for key, outcomes in told.items():
+            self.told[key] = outcomes
+
+
+Step = tuple[str, Mapping[str, Any]]  # the kind and payload of a record
+
+
+class History:
+    """What happened, in order, of an agent without a journal: what decisions and outcomes were is
+    in the ledger, so that a number for each is enough.
+    """
+
+    def __init__(self) -> None:
+        # a decision is 0, or 1 if nothing was learned before it; an outcome is 2 and more, by what
+        # was told; anything else is -1, and its payload is kept
+        self._kinds, self._ids = array("q"), array("q")
+        self._told: list[tuple[str, ...]] = []
+        self._others: dict[int, Step] = {}
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def write(self, first: int, steps: Sequence[Step]) -> None:
+        """Steps from number `first` on, in place of any that are there: it may be repeated."""
+        del self._kinds[first:], self._ids[first:]
+        for i, (kind, payload) in enumerate(steps, first):
+            code = -1
+            if kind == "decision":
+                code = 0 if payload["learned"] else 1
+            elif kind == "outcome":
+                names = (*([] if payload["y"] is None else [UTILITY]), *payload["z"])
+                if names not in self._told:
+                    self._told.append(names)
+                code = 2 + self._told.index(names)
+            else:
+                self._others[i] = (kind, payload)
+            self._kinds.append(code)
+            self._ids.append(payload.get("id", -1) if code >= 0 else -1)
+
+    def steps(self, ledger: Ledger) -> Iterator[Step]:
+        """Every step, from the ledger that was written beside them."""
+        for i, (code, key) in enumerate(zip(self._kinds, self._ids)):
+            if code < 0:
+                yield self._others[i]
+            elif code < 2:
+                x, action = ledger.asked[key]
+                yield "decision", {"id": key, "x": x, "action": action, "learned": code == 0}
+            else:
+                told = ledger.told[key]
+                part = {name: told[name] for name in self._told[code - 2]}
+                yield "outcome", {"id": key, "y": part.pop(UTILITY, None), "z": part}
 
 
 @dataclass(frozen=True)
@@ -72,6 +218,15 @@ class Memory:
     inbox: Inbox = field(default_factory=Inbox)
     alarms: tuple[Alarm, ...] = ()  # all so far
     active: tuple[str, ...] = ()  # names of those not acknowledged
+
+    def mask(self, allowed: Any, n: int) -> np.ndarray | None:
+        """Actions that a caller allows at n contexts, (n, K) bool; None if no mask was given."""
+        if allowed is None:
+            return None
+        mask = self.problem.names.mask(allowed, n)
+        if not (mask & self.available).any(axis=1).all():
+            raise ActionRangeError("allowed leaves no action on offer; allow at least one")
+        return mask
 
     @property
     def width(self) -> int | None:
@@ -110,24 +265,22 @@ def absorbed(memory: Memory) -> Memory:
         return memory
     waiting = Inbox([e for e, is_due in zip(memory.inbox, old) if not is_due])
     with _learning():
-        memory = _watched(memory, due, decided=True)
+        rows = rows_by_stream(memory.problem, due)
+        memory = _watched(memory, due, rows, decided=True)
         rounds = sum(e.first for e in due)
-        return _learned(
-            evolved(memory, inbox=waiting),
-            ged_ucb.update(state, rows_by_stream(memory.problem, due), rounds),
-        )
+        return _learned(evolved(memory, inbox=waiting), ged_ucb.update(state, rows, rounds))
 
 
 def decided(memory: Memory, x: np.ndarray, *, learned: bool = True) -> Memory:
-    """One more decision, at x (dx,). `learned` False: the feedback before it could not be
-    learned and waits on.
+    """With decisions at x (n, dx), made together. `learned` False: the feedback before them could
+    not be learned and waits on.
     """
-    memory = started(memory, x)
+    memory = started(memory, x[0])
     if learned:
         memory = absorbed(memory)
     assert memory.state is not None
     watch = memory.watch and memory.watch.include(x, memory.state.t)
-    return evolved(memory, state=ged_ucb.advance(memory.state, 1), watch=watch)
+    return evolved(memory, state=ged_ucb.advance(memory.state, len(x)), watch=watch)
 
 
 def told(memory: Memory, entries: Sequence[Entry]) -> Memory:
@@ -142,8 +295,9 @@ def observed(memory: Memory, entries: Sequence[Entry]) -> Memory:
     assert memory.state is not None
     with _learning():
         for chunk in _chunks(entries, memory.state):
-            memory = _watched(memory, chunk, decided=False)
-            state = ged_ucb.update(memory.state, rows_by_stream(memory.problem, chunk), len(chunk))  # type: ignore[arg-type]
+            rows = rows_by_stream(memory.problem, chunk)
+            memory = _watched(memory, chunk, rows, decided=False)
+            state = ged_ucb.update(memory.state, rows, len(chunk))  # type: ignore[arg-type]
             memory = _learned(memory, state)
     return memory
 
@@ -200,10 +354,12 @@ def _learning() -> Iterator[None]:
         ) from error
 
 
-def _watched(memory: Memory, entries: Sequence[Entry], *, decided: bool) -> Memory:
+def _watched(
+    memory: Memory, entries: Sequence[Entry], rows: ged_ucb.RowsByStream, *, decided: bool
+) -> Memory:
     if memory.watch is None or memory.state is None:
         return memory
-    watch, alarms = memory.watch.take_in(memory.state, entries, decided=decided)
+    watch, alarms = memory.watch.take_in(memory.state, entries, rows, decided=decided)
     return with_alarms(evolved(memory, watch=watch), alarms)
 
 

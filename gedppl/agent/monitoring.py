@@ -46,11 +46,11 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from gedppl import ged_ucb
-from gedppl.agent.feedback import Entry, rows_by_stream
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.functionals import Functional, mean, realised
+from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.costs import KINDS
 from gedppl.guard import (
     Alarm,
@@ -115,7 +115,14 @@ class Watch:
                 cost = (
                     None
                     if bounds is None
-                    else certified_cost(c, c.functional.low, x, others[0], bounds.at(0, others[0]))
+                    else certified_cost(
+                        c,
+                        c.functional.low,
+                        x,
+                        others[0],
+                        bounds.at(0, others[0]),
+                        problem.n_actions,
+                    )
                 )
                 if cost and cost.limit is not None and cost.floor is not None:
                     certified[c.name] = (cost.limit, cost.floor.low, NO_UPPER_END)
@@ -139,33 +146,41 @@ class Watch:
 
     # contexts -------------------------------------------------------------------------------------
 
-    def flag(self, x: np.ndarray) -> str:
-        """A sentence if the context (dx,) is far outside of what was seen, else ""."""
-        sentence = self.contexts.flag(self._columns(x))
-        if sentence and len(x) > OUTLIER_COLUMNS:
-            sentence += (
-                f" (x[...] are {self.contexts.dx} random projections of the {len(x)} columns)"
-            )
-        return sentence
+    def flags(self, x: np.ndarray) -> list[str]:
+        """For contexts (n, dx) a sentence each if it is far outside of what was seen, else ""."""
+        found, width = self.contexts.flags(self._columns(x)), x.shape[1]
+        if width <= OUTLIER_COLUMNS:
+            return found
+        more = f" (x[...] are {self.contexts.dx} random projections of the {width} columns)"
+        return [sentence + more if sentence else "" for sentence in found]
 
     def include(self, x: np.ndarray, t: int) -> Watch:
-        """Take in the context of round t; of a long run one in t / 250, which is enough and
-        costs nothing.
+        """Take in contexts (n, dx) from round t on; of a long run one in t / 250, which is enough
+        and costs nothing.
         """
-        if t >= 500 and t % (t // 250):
-            return self
-        return evolved(self, contexts=self.contexts.include(self._columns(x)))
+        contexts = self.contexts
+        for i, row in enumerate(self._columns(x), t):
+            if i < 500 or i % (i // 250) == 0:
+                contexts = contexts.include(row)
+        return self if contexts is self.contexts else evolved(self, contexts=contexts)
 
     def _columns(self, x: np.ndarray) -> np.ndarray:
-        return x if len(x) <= OUTLIER_COLUMNS else Bets(len(x), 1).projected(x)
+        """(n, dx) -> the columns that are checked."""
+        width = x.shape[1]
+        return x if width <= OUTLIER_COLUMNS else Bets(width, 1).projected(x)
 
     # outcomes -------------------------------------------------------------------------------------
 
     def take_in(
-        self, state: ged_ucb.State, entries: Sequence[Entry], *, decided: bool
+        self,
+        state: ged_ucb.State,
+        entries: Sequence[Entry],
+        rows: ged_ucb.RowsByStream,
+        *,
+        decided: bool,
     ) -> tuple[Watch, list[Alarm]]:
-        """Show the monitors outcomes that `state` has not learned yet; the alarms that they set
-        off.
+        """Show the monitors outcomes that `state` has not learned yet, and the `rows_by_stream` of
+        them; the alarms that they set off.
 
         `decided` says whether the agent made these decisions: only then is it answerable for their
         costs.
@@ -186,7 +201,8 @@ class Watch:
                 late = max(state.t - entry.id - state.problem.outcome_age, 0) if decided else None
                 guard, new = guard.update(Told(entry.x, action, its_pits, costs, late))
                 alarms += new
-            for name, (x, a, y) in rows_by_stream(state.problem, chunk).items():
+            own = rows if len(chunks) == 1 else rows_by_stream(state.problem, chunk)
+            for name, (x, a, y) in own.items():
                 if f"refuted:{name}" in guard.monitors:
                     guard = guard.paid(name, learners[name].log_predictive(x, a, y))
                 if i + 1 < len(chunks):
@@ -208,7 +224,7 @@ class Watch:
             rows = [(i, e, value) for i, e, value in told if value is not None]
             if not rows:
                 continue
-            x, a = np.stack([e.x for _, e, _ in rows]), np.array([e.action for _, e, _ in rows])
+            x, a = np.array([e.x for _, e, _ in rows]), np.array([e.action for _, e, _ in rows])
             below, at = learners[name].predictive_cdf(
                 x, a, np.array([value for _, _, value in rows])
             )
@@ -331,7 +347,7 @@ class Proved(NamedTuple):
 def _certified(state: ged_ucb.State, c: Constraint, x: np.ndarray) -> Certified | None:
     """From the rows that `state` has learned, at x (n, dx); None where nothing is proved."""
     learner, n_actions = state.learners[c.stream], state.problem.n_actions
-    bounds = learner.bounds(c.functional, x, n_actions)
+    bounds = state.bounds_of.of(c.name, learner, c.functional, x, n_actions)
     if not bounds.guaranteed or bounds.empty:
         return None
     if c.functional.name != "variance":
@@ -369,7 +385,9 @@ def _certified_costs(
             cost = (
                 None
                 if found is None
-                else certified_cost(c, z, e.x, e.action, found.at(row, e.action))
+                else certified_cost(
+                    c, z, e.x, e.action, found.at(row, e.action), state.problem.n_actions
+                )
             )
             if cost is not None:
                 out[i][key] = cost
@@ -464,16 +482,16 @@ def safe_cost(
 
 
 def certified_cost(
-    c: Constraint, z: float, x: np.ndarray, action: int, proved: Proved
+    c: Constraint, z: float, x: np.ndarray, action: int, proved: Proved, n_actions: int
 ) -> Cost | None:
-    """What outcome z of one action says of its certified value; None: not watched.
+    """What outcome z of one action of so many says of its certified value; None: not watched.
 
     With Normal noise of known scale s a mean, quantile or CVaR is loc + k s, so that loc <= u - k s
     and Phi((Z - u) / s + k) has a mean of at most 1/2. A variance is at least the mean squared
     distance to an interval that holds the mean. All others as for the safe action.
     """
     f = c.functional
-    scale = known_scale(c, x, action)
+    scale = known_scale(c, x, action, n_actions)
     if scale is not None and is_plain(f) and f.name in IN_SCALES:
         return Cost(
             float(ndtr((z - proved.upper) / scale + IN_SCALES[f.name](f.level))), 0.5, Floor(0.0)
@@ -492,12 +510,16 @@ def certified_cost(
     )
 
 
-def known_scale(c: Constraint, x: np.ndarray, action: int) -> float | None:
-    """The known scale of Normal noise at x (dx,); None for any other noise."""
+def known_scale(c: Constraint, x: np.ndarray, action: int, n_actions: int) -> float | None:
+    """The known scale of Normal noise at x (dx,); None for any other noise. All actions are asked
+    about, as the decision itself did: the predictor remembers.
+    """
     predictor = c.model.predictor
     if predictor is None or (predictor.family, predictor.link) != ("Normal", "identity"):
         return None
-    return float(np.asarray(predictor.fixed(x[None], np.array([action]))["scale"]).reshape(-1)[0])
+    rows = np.repeat(x[None], n_actions, axis=0)
+    scales = np.asarray(predictor.fixed(rows, np.arange(n_actions))["scale"]).reshape(-1)
+    return float(scales[action if len(scales) > 1 else 0])
 
 
 def _what_watches(c: Constraint, guard: Guard) -> str:

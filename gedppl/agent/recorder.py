@@ -31,8 +31,9 @@ import numpy as np
 
 from gedppl.agent import memory as steps
 from gedppl.agent.digest import digest
-from gedppl.agent.feedback import Entry, Outcomes, check_told
+from gedppl.agent.feedback import check_told
 from gedppl.agent.memory import Ledger, Memory
+from gedppl.agent.memory import Step as Step
 from gedppl.errors import (
     InputError,
     JournalCorruptError,
@@ -42,14 +43,15 @@ from gedppl.errors import (
     RecordError,
     SettingError,
 )
-from gedppl.ged_ucb.settings import Settings, settings
+from gedppl.ged_ucb import Entry, Outcomes
+from gedppl.ged_ucb.settings import EVERY, Settings, by_stream, settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.journal.export import Blinding
 from gedppl.journal.format import Record, running_versions
-from gedppl.numerics.arrays import LARGEST
+from gedppl.numerics.arrays import LARGEST, is_number
 from gedppl.problem import UTILITY, Problem
-from gedppl.problem.names import read_contexts
+from gedppl.problem.names import are_texts, read_contexts
 
 GUARDS = ("fallback", "warn", None)
 OBSERVED_BYTES = 4 * 2**20  # of contexts in one record
@@ -64,8 +66,6 @@ _SETTINGS = (
     "exploration",
     "seed",
 )
-
-Step = tuple[str, Mapping[str, Any]]  # kind and payload
 
 
 # the protocol -------------------------------------------------------------------------------------
@@ -96,11 +96,10 @@ def named_things(problem: Problem) -> dict[str, Any]:
 
 
 def _by_stream(value: Any, text: Callable[[Any], str]) -> Any:
-    return (
-        {str(stream): text(one) for stream, one in value.items()}
-        if isinstance(value, Mapping)
-        else text(value)
-    )
+    chosen = by_stream(value)
+    if EVERY in chosen:
+        return text(value)
+    return {str(stream): text(one) for stream, one in chosen.items()}
 
 
 def _name_of(oracle: Any) -> str:
@@ -134,9 +133,7 @@ def read_protocol(
         )
     texts, seed = ("mode", "warmup", "exploration"), found["seed"]
     numbers = [found[n] for n in _SETTINGS if n not in texts]
-    if not all(isinstance(found[n], str) for n in texts) or not all(
-        type(v) in (int, float) for v in numbers
-    ):
+    if not are_texts(found[n] for n in texts) or not all(type(v) in (int, float) for v in numbers):
         raise JournalMismatchError(f"the settings of this journal are no settings: {found}")
     if type(seed) is not int:
         raise JournalMismatchError(f"the seed of this journal must be a whole number, got {seed!r}")
@@ -238,10 +235,7 @@ def logged_entries(
 
 
 def limit_payload(name: str, at_most: Any) -> dict[str, Any]:
-    number = not isinstance(at_most, bool | np.timedelta64) and isinstance(
-        at_most, int | float | np.integer | np.floating
-    )
-    if not number or not abs(at_most if isinstance(at_most, int) else float(at_most)) <= LARGEST:
+    if not is_number(at_most) or not abs(at_most) <= LARGEST:
         raise ProblemError(
             f"at_most of constraint {name!r} must be a finite number, got {at_most!r}"
         )
@@ -336,7 +330,7 @@ def _decision(
     if type(payload["learned"]) is not bool:
         raise RecordError(f"learned is {payload['learned']!r}")
     action = memory.problem.names.action(payload["action"])
-    memory = steps.decided(memory, contexts[0], learned=payload["learned"])
+    memory = steps.decided(memory, contexts, learned=payload["learned"])
     ledger.asked[expected] = (contexts[0], action)
     return memory
 

@@ -11,8 +11,6 @@ from gedppl.agent import memory as steps
 from gedppl.agent import recorder
 from gedppl.agent.deciding import Decision
 from gedppl.agent.feedback import (
-    Entry,
-    Outcomes,
     amended_outcomes,
     new_outcomes,
     read_log,
@@ -22,6 +20,7 @@ from gedppl.agent.feedback import (
 from gedppl.agent.keeper import Keeper
 from gedppl.agent.memory import Memory
 from gedppl.errors import ActionRangeError, DataError, UnknownDecisionError
+from gedppl.ged_ucb import Entry, Outcomes
 from gedppl.guard import Alarm
 from gedppl.numerics.arrays import is_whole
 

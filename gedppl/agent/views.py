@@ -50,13 +50,13 @@ def posterior_of(keeper: Keeper, stream: str, source: str | None, draws: int) ->
     """See `GEDUCB.posterior`."""
     problem, chosen = keeper.memory.problem, keeper.first.settings
     model = model_of(problem, stream)
-    rows = rows_of(keeper, stream)
+    rows, rule = rows_of(keeper, stream), chosen.confidence_of(stream)
     if rows is not None:
         model.trace(rows.x[:1], rows.a[:1])
     return posterior(
         model,
         rows,
-        source=str(source or getattr(chosen.confidence_of(stream), "source", "laplace")),
+        source=source or (rule and rule.source) or "laplace",
         draws=draws,
         seed=chosen.seed % 2**31,
         oracle=chosen.oracle_of(stream),

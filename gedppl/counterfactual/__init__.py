@@ -15,7 +15,7 @@ inner loop over i.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from gedppl.counterfactual.inverse_counts import (
 )
 from gedppl.selection import SLACK, Polytope, best_vertex, pulled_back, scaled_excess
 from gedppl.selection.solvers import tie_tolerance
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 # rounds between clean-ups of products too small to matter (0.01^64 is far from underflow)
 FLUSH_EVERY = 64
@@ -62,15 +65,15 @@ class PassResult(NamedTuple):
 
 
 def exact_pass(
-    base_score: Any,
-    cost_upper: Any,
-    at_most: Any,
-    bonus_weight: Any,
-    block_start: Any,
+    base_score: ArrayLike,
+    cost_upper: ArrayLike,
+    at_most: ArrayLike,
+    bonus_weight: ArrayLike,
+    block_start: ArrayLike,
     t: int,
     *,
-    available: Any = None,
-    reveals: Any = None,
+    available: ArrayLike | None = None,
+    reveals: ArrayLike | None = None,
     warmup_pulls: int = 1,
     safe_action: int | None = None,
     keep_path: bool = False,
@@ -194,15 +197,15 @@ def _walk(given: Inputs, c: int, keep_path: bool) -> _Walked:
 
 
 def block_pass(
-    base_score: Any,
-    cost_upper: Any,
-    at_most: Any,
-    bonus_weight: Any,
-    block_start: Any,
+    base_score: ArrayLike,
+    cost_upper: ArrayLike,
+    at_most: ArrayLike,
+    bonus_weight: ArrayLike,
+    block_start: ArrayLike,
     t: int,
     *,
-    available: Any = None,
-    reveals: Any = None,
+    available: ArrayLike | None = None,
+    reveals: ArrayLike | None = None,
     warmup_pulls: int = 1,
     safe_action: int | None = None,
 ) -> PassResult:

@@ -122,7 +122,13 @@ def _compiled() -> Any:
     from jax import lax
 
     def filling(
-        count: Any, score: Any, excess: Any, usable: Any, beta: Any, n: Any, enough: Any
+        count: jax.Array,
+        score: jax.Array,
+        excess: jax.Array,
+        usable: jax.Array,
+        beta: jax.Array,
+        n: jax.Array,
+        enough: jax.Array,
     ) -> Any:
         """One block: shares y (K,) of its n rounds.
 
@@ -134,21 +140,21 @@ def _compiled() -> Any:
         beta = jnp.maximum(beta, 1e-8 * spread + 1e-12)
         scale = spread + jnp.max(jnp.where(usable, beta / count, 0.0))
 
-        def room(value: Any, change: Any) -> Any:
+        def room(value: jax.Array, change: jax.Array) -> Any:
             """The longest step that keeps `value` positive."""
             return jnp.min(
                 jnp.where(change < 0, -value / jnp.minimum(change, -1e-300), jnp.inf),
                 initial=jnp.inf,
             )
 
-        def gap(y: Any, z: Any, s: Any, mu: Any) -> Any:
+        def gap(y: jax.Array, z: jax.Array, s: jax.Array, mu: jax.Array) -> Any:
             return (jnp.sum(jnp.where(usable, y * z, 0.0)) + jnp.sum(s * mu)) / (k + n_limits)
 
-        def unsettled(state: Any) -> Any:
+        def unsettled(state: tuple[jax.Array, ...]) -> Any:
             y, z, s, mu, _, speed, i = state
             return (i < MOST_STEPS) & ((gap(y, z, s, mu) > enough) | (speed < 0.9))
 
-        def step(state: Any) -> Any:
+        def step(state: tuple[jax.Array, ...]) -> Any:
             y, z, s, mu, lam, speed, i = state
             target = gap(y, z, s, mu) * jnp.where(speed > 0.9, 0.02, 0.2)
             level = count + n * y
@@ -178,7 +184,7 @@ def _compiled() -> Any:
                 i + 1,
             )
 
-        def _solve(matrix: Any, right: Any) -> Any:
+        def _solve(matrix: jax.Array, right: jax.Array) -> Any:
             """Cholesky by hand: these systems have 1 to 4 rows, far below what a library call
             costs.
             """
@@ -222,9 +228,15 @@ def _compiled() -> Any:
         return y / jnp.sum(y)
 
     def context(
-        score: Any, excess: Any, usable: Any, beta: Any, rounds: Any, pulls: Any, n_blocks: Any
+        score: jax.Array,
+        excess: jax.Array,
+        usable: jax.Array,
+        beta: jax.Array,
+        rounds: jax.Array,
+        pulls: jax.Array,
+        n_blocks: jax.Array,
     ) -> Any:
-        def block(b: Any, state: Any) -> Any:
+        def block(b: jax.Array, state: tuple[jax.Array, ...]) -> Any:
             count, gain, surplus, shares = state
             count = count + gain
             enough = jnp.where(b == n_blocks - 1, GAP, PAST_GAP)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gedppl.counterfactual.inverse_counts import check_pulls
 from gedppl.errors import InfeasibleError, NotFiniteError, ShapeError
 from gedppl.selection import check_action, eagerness, why_infeasible
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,14 @@ def merged(given: Inputs, share: float) -> tuple[Inputs, list[int]]:
 
 
 def checked(
-    base_score: Any,
-    cost_upper: Any,
-    at_most: Any,
-    bonus_weight: Any,
-    block_start: Any,
+    base_score: ArrayLike,
+    cost_upper: ArrayLike,
+    at_most: ArrayLike,
+    bonus_weight: ArrayLike,
+    block_start: ArrayLike,
     t: int,
-    available: Any,
-    reveals: Any,
+    available: ArrayLike | None,
+    reveals: ArrayLike | None,
     pulls: int,
     safe_action: int | None,
 ) -> Inputs:

@@ -5,11 +5,14 @@ of history.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.errors import DataError, SettingError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 PANELS = 20  # dyadic panels: enough for counts up to a few million
 NODES = 8  # per panel: relative error 1e-12
@@ -31,7 +34,7 @@ def quadrature(panels: int) -> tuple[np.ndarray, np.ndarray]:
     return node, weight
 
 
-def expected_inverse_count(p: Any, *, pulls: int = 1) -> Any:
+def expected_inverse_count(p: ArrayLike, *, pulls: int = 1) -> Any:
     """E[1 / (N + pulls)] for N a sum of independent Bernoulli(p_j).
 
     ``E[1 / (N + m)] = ∫_0^1 (1 - v)^(m-1) Π_j (1 - p_j v) dv``, by Gauss-Legendre on dyadic panels:

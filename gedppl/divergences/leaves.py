@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl.density import Density
+from gedppl.density import Density, nested_in
 from gedppl.errors import ParameterError
 from gedppl.numerics.arrays import namespace, to_numpy
 
@@ -67,17 +67,10 @@ def in_numpy(density: Density) -> Density:
     """The density with float64 NumPy arguments, checked: no NaN, scales positive, probabilities
     in [0, 1].
     """
-    args: dict[str, Any] = {}
-    for name, value in density.args.items():
-        if isinstance(value, Density):
-            args[name] = in_numpy(value)
-        elif name in density.spec.static:
-            args[name] = value
-        elif isinstance(value, tuple) and name == "components":
-            args[name] = tuple(in_numpy(part) for part in value)
-        else:
-            args[name] = _checked(density.family, name, np.asarray(to_numpy(value), np.float64))
-    return Density(density.family, args)
+    return density.remade(
+        lambda name, value: _checked(density.family, name, np.asarray(to_numpy(value), np.float64)),
+        lambda _, part: in_numpy(part),
+    )
 
 
 def _checked(family: str, name: str, value: np.ndarray) -> np.ndarray:
@@ -100,29 +93,24 @@ def spread(density: Density, shape: Shape, index: Any, trailing: Shape = ()) -> 
     """The densities at flat positions `index` of the batch `shape`: a batch of one axis (and the
     trailing ones).
     """
-    args: dict[str, Any] = {}
-    for name, value in density.args.items():
-        if isinstance(value, Density):
-            inner = value.batch_shape
-            own = {"components": 1, "base": density.args.get("event_ndim", 0)}[name]
-            args[name] = spread(value, shape, index, (*trailing, *inner[len(inner) - own :]))
-        elif isinstance(value, tuple):
-            args[name] = tuple(spread(part, shape, index, trailing) for part in value)
-        elif name in density.spec.static:
-            args[name] = value
-        else:
-            event = value.shape[value.ndim - density.spec.arg_ndim.get(name, 0) :]
-            full = np.broadcast_to(value, (*shape, *trailing, *event))
-            args[name] = full.reshape(-1, *trailing, *event)[index]
-    return Density(density.family, args)
+
+    def array(name: str, value: np.ndarray) -> np.ndarray:
+        event = value.shape[value.ndim - density.spec.arg_ndim.get(name, 0) :]
+        full = np.broadcast_to(value, (*shape, *trailing, *event))
+        return full.reshape(-1, *trailing, *event)[index]
+
+    return density.remade(
+        array,
+        lambda name, part: spread(part, shape, index, (*trailing, *density.own_axes(name, part))),
+    )
 
 
 def components(mixture: Density) -> list[Density]:
     """The components of a Mixture, each with the mixture's batch shape."""
-    parts = mixture.args["components"]
-    if isinstance(parts, tuple):
+    parts = nested_in(mixture.args["components"])
+    if parts[0] is not mixture.args["components"]:
         return list(parts)
-    return [parts[..., c] for c in range(mixture.args["probs"].shape[-1])]
+    return [parts[0][..., c] for c in range(mixture.args["probs"].shape[-1])]
 
 
 def leaves(density: Density, log_weight: Any = 0.0) -> list[Leaf]:

@@ -14,11 +14,13 @@ Making: A Unified Framework":
     pi~_{t,i}                  the counterfactual policy of round i at today's context
 
 One round. Today's policy maximises a score, subject to  sum_a pi_a cost_upper_a <= tau  (or, for a
-limit on every draw,
-cost_upper_a <= tau wherever pi_a > 0). There are three scores:
+limit on every draw, cost_upper_a <= tau wherever pi_a > 0). Where costs are affine in the
+parameters and the set an ellipsoid, the worst case of a policy is known in one piece, and is less:
+sup_theta sum_a pi_a cost_a(theta) <= tau lets more policies in (`selection.solvers.Together`; not
+for past rounds, so not with "counterfactual"). There are three scores:
 
     exploration="sets"
-        utility + rho (utility_upper - utility) + w alpha (cost_upper - cost_lower), see `optimism`
+        utility + rho (utility_upper - utility) + w alpha (cost_upper - cost_lower), see `today`
     exploration="counterfactual"
         the paper's: utility + beta_t E[1 / (N + 1)] + alpha_r (cost_upper - cost_lower)
 
@@ -26,9 +28,9 @@ cost_upper_a <= tau wherever pi_a > 0). There are three scores:
 
 For the second every past round i is replayed at today's context: its snapshot of the models gives
 utilities, cost bounds and widths, and its policy; N counts how often these policies would have
-revealed the action. Feasibility rests on `cost_upper` alone: the weights steer exploration and
+revealed the action. Feasibility rests on the cost sets alone: the weights steer exploration and
 never touch it. Where a limit is credible, the policy found is held against the draws once more
-(`mixtures`).
+(`kept_on_draws`).
 
 Axis letters: C contexts asked together, B blocks of rounds, K actions, J constraints.
 """
@@ -36,7 +38,7 @@ Axis letters: C contexts asked together, B blocks of rounds, K actions, J constr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,6 +78,7 @@ from gedppl.learning.learner import Bounds, Guess
 from gedppl.numerics.arrays import evolved
 from gedppl.problem import UTILITY, Problem
 from gedppl.selection import eagerness, policy_cost, select_policies
+from gedppl.selection.solvers import Together, gained_together
 
 # ==================================================================================================
 # Optimism from the utility's own set: today's scores and cost bounds, without a look at past
@@ -88,8 +91,10 @@ from gedppl.selection import eagerness, policy_cost, select_policies
 # the cost bounds. With rho = w = 1 and the utility's set valid, the policy that maximises the score
 # under sum_a pi_a U_{j,a} <= tau_j is worth at least the best policy that keeps the limits: mix
 # that one with the safe action until its worst case fits, and the third term pays for the mixing.
-# That holds at every context by itself. Smaller weights explore less and keep the limits all the
-# same.
+# That holds at every context by itself, and all the more where further policies are let in because
+# the worst case of a whole policy is known: the largest score only grows, and what it exceeds the
+# true utility by is still made of the widths of the actions in play. Smaller weights explore less
+# and keep the limits all the same.
 #
 # Axis letters: C contexts asked together, K actions, J constraints.
 # ==================================================================================================
@@ -109,16 +114,22 @@ class Today:
     usable: np.ndarray  # (C, K) bool: on offer, allowed, and not barred by a limit on every draw
     bounds: tuple[Bounds | None, ...]  # J; None where the cost is known
     notes: tuple[str, ...]
+    # J; costs of actions that share their worst case, the safe action's pinned: `Bounds.together`
+    together: tuple[tuple[Together, ...], ...] = ()
 
     def only(self, c: int) -> Today:
         """The same for one context."""
         one = slice(c, c + 1)
-        arrays = {
-            f: getattr(self, f)[one]
-            for f in ("estimate", "bonus", "width", "lower", "upper", "usable")
-        }
         return replace(
-            self, **arrays, bounds=tuple(None if b is None else b.only(c) for b in self.bounds)
+            self,
+            estimate=self.estimate[one],
+            bonus=self.bonus[one],
+            width=self.width[one],
+            lower=self.lower[one],
+            upper=self.upper[one],
+            usable=self.usable[one],
+            bounds=tuple(None if b is None else b.only(c) for b in self.bounds),
+            together=tuple(tuple(form.only(one) for form in forms) for forms in self.together),
         )
 
 
@@ -148,7 +159,22 @@ def today(state: State, x: np.ndarray, allowed: np.ndarray) -> Today:
         usable,
         tuple(bounds),
         said,
+        tuple(_together(problem, j, b, upper[:, j]) for j, b in enumerate(bounds)),
     )
+
+
+def _together(
+    problem: Problem, j: int, found: Bounds | None, upper: np.ndarray
+) -> tuple[Together, ...]:
+    """What the j-th limit's actions may cost under one parameter, for upper (C, K) with the safe
+    action pinned. A limit on every draw is about single actions.
+    """
+    safe = problem.safe_action
+    if found is None or problem.every_draw[j]:
+        return ()
+    if safe is None:
+        return found.together
+    return tuple(form.pinned(safe, upper[:, safe]) for form in found.together)
 
 
 def _hoped_for(state: State, x: np.ndarray, utility: Guess) -> np.ndarray:
@@ -212,6 +238,9 @@ def limit_costs(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray
     quantile of the cost over draws.
     """
     cost = policy_cost(policy, seen.upper, problem.every_draw)
+    for j, forms in enumerate(seen.together):
+        for form in forms:
+            cost[:, j] = np.minimum(cost[:, j], form.worst(policy))
     for j, found in enumerate(seen.bounds):
         drawn = None if found is None else found.drawn
         if drawn is None or drawn.level > 1 or problem.every_draw[j]:
@@ -340,8 +369,10 @@ def select(
         policy, engine = np.eye(K)[np.full(len(x), action)], f"warm-up ({chosen.warmup})"
     else:
         policy = kept_on_draws(problem, seen, policy)
+    worst = limit_costs(problem, seen, policy)
+    if state.t >= warmup:
         in_play = np.where(policy[:, None] > 0, np.abs(seen.upper), 0.0).max(axis=2)
-        check_feasible(limit_costs(problem, seen, policy), problem.limits, in_play)
+        check_feasible(worst, problem.limits, in_play)
     if len(problem.constraints) and state.told == 0 and problem.safe_action is not None:
         check_explorable(problem, x, seen.upper, mask)
     info = Info(
@@ -352,7 +383,7 @@ def select(
         cost_upper=seen.upper,
         limits=problem.limits,
         bounds=seen.bounds,
-        worst=limit_costs(problem, seen, policy),
+        worst=worst,
         engine=engine,
         notes=seen.notes,
         unlimited=state.t < warmup and chosen.warmup == "paper",
@@ -371,6 +402,10 @@ def _by_score(
     policy = select_policies(
         score, seen.upper, problem.limits, seen.usable, played, problem.safe_action
     )
+    if len(seen.together) == 1:  # with several limits, action by action
+        for form in seen.together[0]:
+            limit = float(problem.limits[0])
+            policy = gained_together(policy, score, form, limit, seen.usable, played)
     return policy, seen, ENGINES[state.settings.exploration]
 
 
@@ -486,3 +521,69 @@ def _open_block(state: State, available: np.ndarray) -> State:
         if np.array_equal(last.limits, block.limits) and np.array_equal(last.available, available):
             kept, block = state.blocks[:-1], evolved(block, start=last.start)
     return evolved(state, blocks=(*kept, block))
+
+
+# outcome name -> () or event-shaped value, or (K,) with NaN where nothing was revealed
+Outcomes = dict[str, np.ndarray]
+RowsByStream = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]  # x (m, dx), a (m,), y (m,)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Outcomes of one decision that the models have not seen yet."""
+
+    id: int
+    x: np.ndarray  # (dx,)
+    action: int
+    outcomes: Outcomes
+    first: bool  # whether these are the first outcomes of this decision
+
+
+def rows_of_one(
+    problem: Problem,
+    name: str,
+    x: np.ndarray,
+    action: int,
+    value: np.ndarray,
+    *,
+    every: bool = False,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows (x, a, y) that one outcome adds to a model: one, unless those revealed together are
+    declared independent.
+
+    Which one must not depend on the outcomes, so it is settled by the action. `every`: all that
+    were told, to be checked.
+    """
+    event_shape = problem.streams[name].event_shape
+    if value.shape == event_shape:
+        actions, y = np.array([action]), value[None]
+    else:
+        told = ~np.isnan(value)
+        if not (every or problem.independent):
+            told &= np.arange(len(value)) == problem.learned_of(action)
+        actions = np.flatnonzero(told)
+        y = value[actions]
+    if not problem.learn_safe:
+        keep = actions != problem.safe_action
+        actions, y = actions[keep], y[keep]
+    return x[None] if len(actions) == 1 else np.repeat(x[None], len(actions), axis=0), actions, y
+
+
+def rows_by_stream(problem: Problem, entries: Iterable[Entry]) -> RowsByStream:
+    """Rows for every model: stream -> (x (m, dx), a (m,), y (m,)), in the order of decision ids."""
+    parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
+    for entry in sorted(entries, key=lambda e: e.id):
+        for name, value in entry.outcomes.items():
+            rows = rows_of_one(problem, name, entry.x, entry.action, value)
+            if len(rows[1]):
+                parts.setdefault(name, []).append(rows)
+    return {
+        name: rows[0]
+        if len(rows) == 1
+        else (
+            np.concatenate([r[0] for r in rows]),
+            np.concatenate([r[1] for r in rows]),
+            np.concatenate([r[2] for r in rows]),
+        )
+        for name, rows in parts.items()
+    }

@@ -13,10 +13,10 @@ import numpy as np
 
 from gedppl.errors import InfeasibleError, ProblemError
 from gedppl.ged_ucb.settings import State
-from gedppl.learning.learner import REFUTED_BEYOND, Bounds, Trail
+from gedppl.learning.learner import Bounds, Trail
 from gedppl.learning.seen_class import served
-from gedppl.learning.value_ranges import is_mean
-from gedppl.problem import UTILITY, Constraint, KnownCost, Problem
+from gedppl.learning.value_ranges import REFUTED_BEYOND, beyond_range, is_mean
+from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.problem.checks import ROUNDING
 from gedppl.problem.names import Names
 from gedppl.selection import drawable
@@ -110,20 +110,20 @@ def todays_costs(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, l
     by_theorem = chosen.mode == "theory" and chosen.exploration == "sets"
     lower = np.empty((len(x), len(problem.constraints), problem.n_actions))
     upper = np.empty_like(lower)
-    bounds: list[Bounds | None] = []
-    for j, c in enumerate(problem.constraints):
-        if isinstance(c, KnownCost):
-            lower[:, j] = upper[:, j] = problem.known_costs(j, x)
-            bounds.append(None)
-        else:
-            found = state.learners[c.stream].bounds(c.functional, x, problem.n_actions)
-            lower[:, j], upper[:, j] = _pin_safe(problem, x, j, found.lower, found.upper)
-            if by_theorem and not c.safe_value_exact:
-                a0 = problem.safe_action
-                lower[:, j, a0] = np.minimum(lower[:, j, a0], found.lower[:, a0])
-                if found.guaranteed:
-                    upper[:, j, a0] = np.minimum(upper[:, j, a0], found.upper[:, a0])
-            bounds.append(found)
+    bounds: list[Bounds | None] = [None] * len(problem.constraints)
+    for j, _ in problem.known:
+        lower[:, j] = upper[:, j] = problem.known_costs(j, x)
+    for j, c in problem.learned:
+        found = state.bounds_of.of(
+            c.name, state.learners[c.stream], c.functional, x, problem.n_actions
+        )
+        lower[:, j], upper[:, j] = _pin_safe(problem, x, j, found.lower, found.upper)
+        if by_theorem and not c.safe_value_exact:
+            a0 = problem.safe_action
+            lower[:, j, a0] = np.minimum(lower[:, j, a0], found.lower[:, a0])
+            if found.guaranteed:
+                upper[:, j, a0] = np.minimum(upper[:, j, a0], found.upper[:, a0])
+        bounds[j] = found
     return lower, upper, bounds
 
 
@@ -137,13 +137,11 @@ def _cost_trail(
     problem = state.problem
     shape = (len(x), len(snapshots), len(problem.constraints), problem.n_actions)
     lower, upper = np.empty(shape), np.empty(shape)
-    bounds: list[Bounds | None] = []
+    bounds: list[Bounds | None] = [None] * len(problem.constraints)
     steering = []
-    for j, c in enumerate(problem.constraints):
-        if isinstance(c, KnownCost):
-            lower[:, :, j] = upper[:, :, j] = problem.known_costs(j, x)[:, None]
-            bounds.append(None)
-            continue
+    for j, _ in problem.known:
+        lower[:, :, j] = upper[:, :, j] = problem.known_costs(j, x)[:, None]
+    for j, c in problem.learned:
         learner = state.learners[c.stream]
         trail, today = (
             learner.trail(c.functional, x, problem.n_actions),
@@ -155,7 +153,7 @@ def _cost_trail(
         lower[:, :, j], upper[:, :, j] = _pin_safe(
             problem, x, j, trail.lower[:, snapshots], trail.upper[:, snapshots]
         )
-        bounds.append(today)
+        bounds[j] = today
     return lower, upper, bounds, steering
 
 
@@ -260,15 +258,21 @@ def drawable_today(problem: Problem, upper: np.ndarray, offered: np.ndarray) -> 
         for j in np.flatnonzero(problem.every_draw)
         if not (offered[c] & (upper[c, j] <= problem.limits[j])).any()
     ]
-    j = int(each[0] if each else np.flatnonzero(problem.every_draw)[0])
-    least = float(upper[c, j][offered[c]].min())
     actions = ", ".join(problem.names.label(int(a)) for a in np.flatnonzero(offered[c]))
+    fix = f"allow the safe action {problem.names.label(problem.safe_action or 0)} too"
+    if not each:
+        names = [problem.constraint_names[j] for j in np.flatnonzero(problem.every_draw)]
+        raise InfeasibleError(
+            f"no action on offer is certified under the limits on every draw of {names} together: "
+            f"each of the actions [{actions}] may exceed one of them; {fix}"
+        )
+    j = int(each[0])
+    least = float(upper[c, j][offered[c]].min())
     raise InfeasibleError(
         "no action on offer is certified under the limit on every draw of "
         f"{problem.constraint_names[j]!r}: actions "
         f"[{actions}] may cost at least {least:.6g} in the worst case, against a limit of "
-        f"{problem.limits[j]:.6g}; allow the safe action "
-        f"{problem.names.label(problem.safe_action or 0)} too"
+        f"{problem.limits[j]:.6g}; {fix}"
     )
 
 
@@ -297,8 +301,8 @@ def check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: n
     """With the limit at the safe value and nothing known, every round would play the safe action
     for ever: refuse.
     """
-    learned = np.array([isinstance(c, Constraint) for c in problem.constraints])
-    learned &= ~problem.every_draw  # there no mixing is meant
+    learned = ~problem.every_draw  # there no mixing is meant
+    learned[[j for j, _ in problem.known]] = False
     stuck = (room_for_mixing(problem.limits, problem.safe_values(x)) <= 0) & learned  # (C, J)
     certified = (upper <= problem.limits[:, None]).all(axis=1) & mask
     certified[:, problem.safe_action] = False
@@ -357,8 +361,9 @@ def refuted(
     """
     found: dict[str, Refuted] = {}
     safe_values = problem.safe_values(x)
-    for c, b, safe in zip(problem.constraints, bounds, safe_values.T):
-        if not isinstance(c, Constraint) or b is None:
+    for j, c in problem.learned:
+        b, safe = bounds[j], safe_values[:, j]
+        if b is None:
             continue
         if b.find_watched is not None and not watching:
             continue
@@ -397,8 +402,8 @@ def doubts(problem: Problem, said: Mapping[str, str]) -> dict[str, str]:
 def _empty(problem: Problem, c: Constraint) -> Refuted:
     held = [
         f"the exact safe_value of {other.name!r}"
-        for other in problem.constraints
-        if isinstance(other, Constraint) and other.stream == c.stream and holds_parameters(other)
+        for _, other in problem.learned
+        if other.stream == c.stream and holds_parameters(other)
     ]
     sites = ", ".join(sorted(c.model.bounds))
     if not held and not sites:
@@ -433,7 +438,7 @@ def _range(names: Names, c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | N
     range.
     """
     f = c.functional
-    over, under = b.beyond(f)
+    over, under = beyond_range(b, f)
     gap = np.maximum(over, under)
     if not gap.max() > -np.inf:
         return None
@@ -507,10 +512,9 @@ def known_directions(problem: Problem, x: np.ndarray) -> dict[str, tuple[np.ndar
     to know; where they do, it is one valid equation.
     """
     known: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for j, c in enumerate(problem.constraints):
+    for j, c in problem.learned:
         if not holds_parameters(c):
             continue
-        assert isinstance(c, Constraint)
         action = np.array([problem.safe_action])
         predictor = served(c.model).predictor  # in the coordinates that its learner has
         features = np.asarray(predictor.features(x, action), float)
@@ -551,9 +555,9 @@ def exactness_notes(state: State) -> list[str]:
     return notes
 
 
-def holds_parameters(c: Constraint | KnownCost) -> bool:
+def holds_parameters(c: Constraint) -> bool:
     """Whether an exact safe value is one linear equation in the parameters."""
-    if not isinstance(c, Constraint) or not c.safe_value_exact or not is_mean(c.functional):
+    if not c.safe_value_exact or not is_mean(c.functional):
         return False
     predictor = c.model.predictor
     return predictor is not None and predictor.family == "Normal" and predictor.link == "identity"

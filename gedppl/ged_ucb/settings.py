@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from numbers import Integral, Real
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.learning.credible import CredibleSet, SampledSet, credible_set
-from gedppl.learning.learner import Bounds, Learner
+from gedppl.learning.credible import credible_set
+from gedppl.learning.learner import Bounds, BoundsMemo, Learner
 from gedppl.learning.oracles import Oracle
 from gedppl.learning.radius import paper_radius
-from gedppl.numerics.arrays import check_delta
+from gedppl.numerics.arrays import check_delta, is_number, is_one_of, is_whole
 from gedppl.problem import UTILITY, Problem
 from gedppl.programs.contract import DensityClass, MemberList
 
@@ -53,7 +52,7 @@ class Settings:
         if (
             self.exploration == "thompson"
             and stream == UTILITY
-            and not isinstance(chosen, CredibleSet | SampledSet)
+            and (chosen is None or chosen.source is None)
         ):
             return credible_set()  # what it is drawn from
         return paper_radius() if chosen is None and self.mode == "paper" else chosen
@@ -69,9 +68,7 @@ class Settings:
         A class that was not run yet is looked at when it was, before the first decision.
         """
         self._check_names(streams)
-        if self.mode == "paper" and isinstance(
-            self.confidence_of(UTILITY), CredibleSet | SampledSet
-        ):
+        if self.mode == "paper" and self.confidence_of(UTILITY).source is not None:
             raise SettingError(
                 'mode="paper" takes the size of its bonus from the paper\'s radius: give a rule '
                 "over draws to constraints only, "
@@ -86,7 +83,7 @@ class Settings:
 
     def _check_names(self, streams: Collection[str]) -> None:
         for name, value in (("oracle", self.oracle), ("confidence", self.confidence)):
-            unknown = [s for s in value if s not in streams] if isinstance(value, Mapping) else []
+            unknown = [s for s in by_stream(value) if s != EVERY and s not in streams]
             if unknown:
                 raise SettingError(
                     f"{name} names {unknown[0]!r}, which is no outcome that is learned; choose "
@@ -101,8 +98,17 @@ def _named(what: str, check: Callable[..., None], *args: Any) -> None:
         raise SettingError(f"{what}: {error}") from error
 
 
+EVERY = object()  # stands for all outcomes in what `by_stream` returns
+
+
+def by_stream(value: Any) -> Mapping[Any, Any]:
+    """A choice by outcome, as it was given, or the one for every outcome."""
+    return value if isinstance(value, Mapping) else {EVERY: value}
+
+
 def _of_stream(value: Any, stream: str) -> Any:
-    return value.get(stream) if isinstance(value, Mapping) else value
+    chosen = by_stream(value)
+    return chosen.get(stream, chosen.get(EVERY))
 
 
 def settings(
@@ -135,11 +141,9 @@ def settings(
     its distance from the estimate. The default mode explores by sets, the other two by
     counterfactuals.
     """
-    if exploration is not None and not (
-        isinstance(exploration, str) and exploration in EXPLORATIONS
-    ):
+    if exploration is not None and not is_one_of(exploration, EXPLORATIONS):
         raise SettingError(f"exploration must be one of {EXPLORATIONS}, got {exploration!r}")
-    if not isinstance(mode, str) or mode not in MODES:
+    if not is_one_of(mode, MODES):
         raise SettingError(f"mode must be one of {MODES}, got {mode!r}")
     if mode == "paper" and exploration == "sets":
         raise SettingError(
@@ -177,7 +181,7 @@ def settings(
         },
     }
     check_delta(delta)
-    if not _is_number(seed) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**64:
+    if not is_whole(seed) or not 0 <= int(seed) < 2**64:
         raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     oracle = _checked("oracle", oracle, callable, "one of the oracles or a callable like them")
     confidence = _checked(
@@ -191,20 +195,20 @@ def settings(
     given |= {"growth": growth, "exact_rounds": exact_rounds}
     chosen = presets[mode] | {name: value for name, value in given.items() if value is not None}
     for name in ("bonus_scale", "width_scale", "growth", "exact_rounds"):
-        if _is_number(chosen[name]):
+        if is_number(chosen[name]):
             chosen[name] = _plain(chosen[name])
     for name in ("bonus_scale", "width_scale"):
-        if not (_is_number(chosen[name]) and 0 <= chosen[name] <= LARGEST_SCALE):
+        if not (is_number(chosen[name]) and 0 <= chosen[name] <= LARGEST_SCALE):
             raise SettingError(
                 f"{name} must be a finite number of at least 0, up to "
                 f"{LARGEST_SCALE:g}, got {chosen[name]!r}"
             )
-    if not (_is_number(chosen["growth"]) and 1 <= chosen["growth"] <= LARGEST_SCALE):
+    if not (is_number(chosen["growth"]) and 1 <= chosen["growth"] <= LARGEST_SCALE):
         raise SettingError(
             f"growth must be at least 1 and finite, got {chosen['growth']!r}; 1 "
             "refits after every round"
         )
-    if not (_is_number(chosen["exact_rounds"]) and chosen["exact_rounds"] >= 0):
+    if not (is_number(chosen["exact_rounds"]) and chosen["exact_rounds"] >= 0):
         raise SettingError(
             f"exact_rounds must be a number of at least 0, got {chosen['exact_rounds']!r}"
         )
@@ -222,17 +226,18 @@ def settings(
 
 def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> Any:
     """A choice for all outcomes, or one for each in a dictionary of our own."""
-    if isinstance(value, Mapping) and not value:
+    chosen = by_stream(value)
+    if not chosen:
         raise SettingError(
             f"{name} is a mapping by outcome that names none; leave it out to have "
             "the model's own choice"
         )
-    for one in value.values() if isinstance(value, Mapping) else [value]:
+    for one in chosen.values():
         if one is not None and not fits(one):
             raise SettingError(
                 f"{name} must be {what}, or a mapping of them by outcome, got {one!r}"
             )
-    return dict(value) if isinstance(value, Mapping) else value
+    return chosen[EVERY] if EVERY in chosen else dict(chosen)
 
 
 def _is_rule(value: Any) -> bool:
@@ -241,14 +246,9 @@ def _is_rule(value: Any) -> bool:
     )
 
 
-def _is_number(value: Any) -> bool:
-    # a duration counts as a number there
-    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
-
-
 def _plain(value: Any) -> int | float:
     """The number as Python's own, so that a journal stores and compares it alike."""
-    return int(value) if isinstance(value, Integral) else float(value)
+    return int(value) if is_whole(value) else float(value)
 
 
 def warmup_rounds(warmup: str, n_actions: int) -> int:
@@ -302,6 +302,7 @@ class State:
     lipschitz: float | None
     played: np.ndarray  # (K,) rounds told, by action: ties go to the least played
     warmup: int  # rounds before the first policy is computed
+    bounds_of: BoundsMemo = field(default_factory=BoundsMemo)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
-from gedppl.guard.bets import Bets, Moments, OutlierCheck, Trend, check_row, crossed, shared
+from gedppl.guard.bets import (
+    BetRound,
+    Bets,
+    Moments,
+    OutlierCheck,
+    Trend,
+    crossed,
+    shared,
+    stacked,
+)
 from gedppl.guard.monitors import (
     CertifiedMonitor,
     ClassMonitor,
@@ -126,77 +135,57 @@ def _first_wealth(bets: Bets, drifting: bool) -> np.ndarray:
     return weights
 
 
-class BetRound:
-    """One context and action, as betting monitors see them. What several monitors need is
-    computed once: those of one model share moments, trend and bets, and those of several models
-    the moments, as long as they began together.
+@lru_cache(maxsize=64)
+def _first_wealths(bets: Bets, drifting: tuple[bool, ...]) -> np.ndarray:
+    """The same of several monitors, (P, E + 1)."""
+    weights = np.array([_first_wealth(bets, one) for one in drifting])
+    weights.setflags(write=False)
+    return weights
+
+
+def _check_pits(pits: np.ndarray) -> np.ndarray:
+    if not (pits.min() >= 0 and pits.max() <= 1):  # NaN fails both
+        raise DataError(f"a probability integral transform lies in [0, 1], got {pits.tolist()}")
+    return pits
+
+
+def bet_together(
+    now: BetRound, monitors: Sequence[PitMonitor], pits: Sequence[Any]
+) -> list[PitMonitor]:
+    """The monitors (P) after a round with these pits (P, ...); all have the same moments and are
+    past their first rounds. What two monitors of one model share is computed once.
     """
-
-    def __init__(self, bets: Bets, x: Any, action: Any) -> None:
-        context = np.asarray(x, float)
-        check_row(context, action, bets.dx, bets.n_actions)
-        self._bets, self._action, self._projected = (
-            bets,
-            np.asarray(action),
-            bets.projected(context),
+    told = _check_pits(np.array(pits, float))
+    # models that have not bet yet may share a trend and differ in their outcomes
+    first_of: dict[tuple[int, bytes], int] = {}
+    keys = [(id(m.trend), u.tobytes()) for m, u in zip(monitors, told)]
+    for i, key in enumerate(keys):
+        first_of.setdefault(key, i)
+    row = {key: n for n, key in enumerate(first_of)}
+    model, own = [row[key] for key in keys], list(first_of.values())
+    trends = [monitors[i].trend for i in own]
+    moments, after, growth = now.grown(monitors[0].moments, trends, told[own])
+    runs = told.shape[1:]
+    wealth = stacked([m.wealth for m in monitors], runs, 1) * growth[model]
+    gain = wealth.sum(-1)
+    ones = (1,) * len(runs)
+    first = _first_wealths(monitors[0].bets, tuple(m.drifting for m in monitors))
+    rates = np.array([m.rate for m in monitors]).reshape(-1, *ones, 1)
+    wealth = shared(wealth / gain[..., None], first.reshape(len(first), *ones, -1), rates)
+    total = stacked([m.log_total for m in monitors], runs, 0) + np.log(gain)
+    peak = np.maximum(stacked([m.log_peak for m in monitors], runs, 0), total)
+    return [
+        evolved(
+            m,
+            n=m.n + 1,
+            moments=moments,
+            trend=after[model[i]],
+            wealth=wealth[i],
+            log_total=total[i],
+            log_peak=peak[i],
         )
-        # by the identity of what they were computed from, which is kept here so that it stays the
-        # same
-        self._moments: dict[int, tuple[Moments, Moments]] = {}
-        self._features: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-        self._bet: dict[tuple[int, int, bytes], tuple[Trend, Trend, np.ndarray]] = {}
-
-    def moments(self, before: Moments, u: Any) -> Moments:
-        """With this context taken in; u is checked, so that a wrong one is refused in any round."""
-        _check_pit(u)
-        return self._after(before)
-
-    def _after(self, before: Moments) -> Moments:
-        if id(before) not in self._moments:
-            self._moments[id(before)] = (before, before.include(self._projected))
-        return self._moments[id(before)][1]
-
-    def bet(self, before: Moments, trend: Trend, u: Any) -> tuple[Moments, Trend, np.ndarray]:
-        """Moments and trend after this round, and 1 + payoff (..., E + 1) of every bet on u, the
-        last of what is kept.
-        """
-        pit, moments = _check_pit(u), self._after(before)
-        key = (id(moments), id(trend), pit.tobytes())
-        if key not in self._bet:
-            self._bet[key] = (trend, *self._placed(moments, trend, pit))
-        return moments, *self._bet[key][1:]
-
-    def bet_together(self, before: Moments, models: Sequence[tuple[Trend, float]]) -> None:
-        """`bet` of several models whose moments are the same, in one pass; what it found is kept
-        for `bet`.
-        """
-        pits = np.array([_check_pit(u) for _, u in models])
-        moments = self._after(before)
-        every = Trend(
-            np.stack([t.products for t, _ in models]), np.stack([t.squares for t, _ in models])
-        )
-        after, growth = self._placed(moments, every, pits)
-        for i, (trend, _) in enumerate(models):
-            key = (id(moments), id(trend), pits[i].tobytes())
-            self._bet[key] = (trend, Trend(after.products[i], after.squares[i]), growth[i])
-
-    def _placed(self, moments: Moments, trend: Trend, pit: np.ndarray) -> tuple[Trend, np.ndarray]:
-        """The trend after this round, and 1 + payoff (..., E + 1)."""
-        if id(moments) not in self._features:
-            column, group = self._bets.features(moments.standardised(self._projected), self._action)
-            self._features[id(moments)] = column, group, Trend.within_action(column, group)
-        column, group, f = self._features[id(moments)]
-        payoff = self._bets.payoffs(pit, column, group, trend.expected(f))
-        growth = np.ones((*payoff.shape[:-1], payoff.shape[-1] + 1))
-        growth[..., :-1] += payoff
-        return trend.include(pit, f), growth
-
-
-def _check_pit(u: Any) -> np.ndarray:
-    pit = np.asarray(u, float)
-    if not (pit.min() >= 0 and pit.max() <= 1):  # NaN fails both
-        raise DataError(f"a probability integral transform lies in [0, 1], got {u}")
-    return pit
+        for i, m in enumerate(monitors)
+    ]
 
 
 @dataclass(frozen=True)
@@ -269,33 +258,29 @@ class PitMonitor:
 
     def shown(self, now: BetRound, u: Any) -> PitMonitor:
         """`update`, with what other monitors have computed of the same round."""
-        if self.n < self.burn_in:
-            return evolved(self, n=self.n + 1, moments=now.moments(self.moments, u))
-        moments, trend, growth = now.bet(self.moments, self.trend, u)
-        grown = self.wealth * growth
-        gain = grown.sum(-1)
-        wealth, total = grown / gain[..., None], self.log_total + np.log(gain)
-        if self.drifting:
-            wealth = shared(
-                wealth, _first_wealth(self.bets, True), 1.0 / (self.n - self.burn_in + 2)
-            )
-        peak = np.maximum(self.log_peak, total)
-        return evolved(
-            self,
-            n=self.n + 1,
-            moments=moments,
-            trend=trend,
-            wealth=wealth,
-            log_total=total,
-            log_peak=peak,
-        )
+        if self.betting:
+            return bet_together(now, [self], [u])[0]
+        _check_pits(np.asarray(u, float))
+        return evolved(self, n=self.n + 1, moments=now.moments(self.moments))
+
+    @property
+    def betting(self) -> bool:
+        """Whether its first rounds, in which it only looks, are over."""
+        return self.n >= self.burn_in
+
+    @property
+    def rate(self) -> float:
+        """Which share of the wealth is dealt out anew in this round."""
+        return 1.0 / (self.n - self.burn_in + 2) if self.drifting else 0.0
 
     def said(self, name: str, finding: Callable[[str], str]) -> str:
         return self.sentence(name)
 
     def take(self, key: str, now: Now) -> PitMonitor:
         u = now.told.pits.get(of_stream(key))
-        return self if u is None else self.shown(now.rounds[self.bets], u)
+        if u is None:
+            return self
+        return now.betting.get(key) or self.shown(now.rounds[self.bets], u)
 
     def fresh(self) -> PitMonitor:
         return self._create(
@@ -371,6 +356,7 @@ class Now:
 
     told: Told
     rounds: Mapping[Bets, BetRound]
+    betting: Mapping[str, PitMonitor]  # those that have placed their bets on it
     growth: Callable[[str], float]  # model -> log of what its bets on this outcome paid
 
 
@@ -452,34 +438,30 @@ class Guard:
         # before `refuted`
         now = Now(
             told,
-            self._bets_of(told),
+            *self._bets_of(told),
             lambda name: _together(after, name) - _together(self.monitors, name),
         )
         for key, monitor in self.monitors.items():
             after[key] = monitor.take(key, now)
         return Guard(after), self._news(after)
 
-    def _bets_of(self, told: Told) -> dict[Bets, BetRound]:
-        """The round as the betting monitors see it; models that began together place their bets
-        in one pass.
+    def _bets_of(self, told: Told) -> tuple[dict[Bets, BetRound], dict[str, PitMonitor]]:
+        """The round as the betting monitors see it, and those that bet, after it; models that
+        began together place their bets in one pass.
         """
         rounds: dict[Bets, BetRound] = {}
-        together: dict[int, tuple[BetRound, Moments, dict[str, tuple[Trend, float]]]] = {}
+        together: dict[int, dict[str, PitMonitor]] = {}
         for key, m in self.monitors.items():
-            name = of_stream(key)
-            if isinstance(m, PitMonitor) and name in told.pits:
-                now = rounds.get(m.bets)
-                if now is None:
-                    now = rounds[m.bets] = BetRound(m.bets, told.x, told.action)
-                if m.n >= m.burn_in:
-                    together.setdefault(id(m.moments), (now, m.moments, {}))[2][name] = (
-                        m.trend,
-                        told.pits[name],
-                    )
-        for now, moments, models in together.values():
-            if len(models) > 1:
-                now.bet_together(moments, list(models.values()))
-        return rounds
+            if isinstance(m, PitMonitor) and of_stream(key) in told.pits:
+                if m.bets not in rounds:
+                    rounds[m.bets] = BetRound(m.bets, told.x, told.action)
+                if m.betting:
+                    together.setdefault(id(m.moments), {})[key] = m
+        after: dict[str, PitMonitor] = {}
+        for group in together.values():
+            monitors, pits = list(group.values()), [told.pits[of_stream(key)] for key in group]
+            after |= zip(group, bet_together(rounds[monitors[0].bets], monitors, pits))
+        return rounds, after
 
     def paid(self, name: str, log_predictive: float) -> Guard:
         """With the log predictive density of the outcomes of one model that were shown."""

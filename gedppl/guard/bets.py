@@ -13,6 +13,8 @@ runs (any leading axes), C context columns, A action groups, G shapes, E bets.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -41,6 +43,7 @@ WINDOWS = np.array([100.0, 400.0])
 KEPT = (1.0 - 1.0 / WINDOWS)[:, None]  # of the past, each round
 STAKES = np.array([0.5, 1.0])
 RIDGE = 10.0
+FEW = 8
 
 
 def shapes(u: np.ndarray) -> np.ndarray:
@@ -51,16 +54,24 @@ def shapes(u: np.ndarray) -> np.ndarray:
     upper 5% and the outermost 0.5%: the coverage of the usual predictive intervals.
     """
     v = 2.0 * np.asarray(u, float) - 1.0
+    if v.size > FEW:
+        return np.stack(_shapes(v), -1)
+    # of a few numbers Python is done before NumPy has begun
+    return np.array([_shapes(one) for one in v.ravel().tolist()]).reshape(*v.shape, -1)
+
+
+def _shapes(v: Any) -> tuple[Any, ...]:
+    """At v = 2u - 1, a number or an array."""
     squared = v * v
-    out = np.empty((*np.shape(v), len(SHAPES)))
-    out[..., 0] = v
-    out[..., 1] = 1.5 * squared - 0.5
-    out[..., 2] = v * (2.5 * squared - 1.5)
-    out[..., 3] = (35.0 * squared * squared - 30.0 * squared + 3.0) / 8.0
-    out[..., 4] = ((v < -0.9) - 0.05) / 0.95
-    out[..., 5] = ((v > 0.9) - 0.05) / 0.95
-    out[..., 6] = ((abs(v) > 0.995) - 0.005) / 0.995
-    return out
+    return (
+        v,
+        1.5 * squared - 0.5,
+        v * (2.5 * squared - 1.5),
+        (35.0 * squared * squared - 30.0 * squared + 3.0) / 8.0,
+        ((v < -0.9) - 0.05) / 0.95,
+        ((v > 0.9) - 0.05) / 0.95,
+        ((abs(v) > 0.995) - 0.005) / 0.995,
+    )
 
 
 @lru_cache(maxsize=32)
@@ -127,31 +138,29 @@ class Bets:
         z (..., C) standardised.
         """
         column = np.concatenate([z / 2.0, (z * z - 1.0) / 2.0], -1)
-        column = np.where(np.isfinite(column), np.minimum(np.maximum(column, -1.0), 1.0), 0.0)
-        group = np.asarray(action)[..., None] % self.groups == np.arange(self.groups)
-        return column, group.astype(float)
+        finite = np.isfinite(column)
+        column = np.minimum(np.maximum(column, -1.0), 1.0)
+        return np.where(finite, column, 0.0), _groups(self.groups)[action % self.groups]
 
-    def payoffs(
-        self, u: np.ndarray, column: np.ndarray, group: np.ndarray, expected: np.ndarray
+    def growth(
+        self, u: np.ndarray, column: np.ndarray, f: np.ndarray, expected: np.ndarray
     ) -> np.ndarray:
-        """eps g(u) s for every bet, (..., E). u (...), `features` of the round, `Trend.expected`
-        before it (..., W).
+        """1 + eps g(u) s for every bet, and 1 of what is kept, (..., E + 1). u (...), `features` of
+        the round and `Trend.within_action` of them, `Trend.expected` before it (..., W).
         """
         g = shapes(u)
-        lead = g.shape[:-1]
-        cells = [g, (column[..., :, None] * g[..., None, :2]).reshape(*lead, -1)]
-        if self.groups > 1:
-            cells.append((group[..., :, None] * g[..., None, :2]).reshape(*lead, -1))
-            if self.interactions:
-                cells.append(
-                    (group[..., :, None] * (column * g[..., :1])[..., None, :]).reshape(*lead, -1)
-                )
-        fixed = (np.concatenate(cells, -1)[..., None] * AMOUNTS).reshape(*lead, -1)
+        lead, (feature, shape) = g.shape[:-1], _cells(self)
+        every = np.concatenate([np.ones((*column.shape[:-1], 1)), column, f], -1)
+        cells = every.take(feature, axis=-1) * g.take(shape, axis=-1)
         # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
-        stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9).reshape(
-            *lead, -1
-        )
-        return np.concatenate([fixed, stakes * g[..., :1]], -1)
+        stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9)
+        fixed = len(feature) * len(AMOUNTS)
+        out = np.zeros((*lead, fixed + len(WINDOWS) * len(STAKES) + 1))
+        by_amount = out[..., :fixed].reshape(*lead, -1, len(AMOUNTS))  # a view
+        np.multiply(cells[..., None], AMOUNTS, out=by_amount)
+        out[..., fixed:-1] = stakes.reshape(*lead, -1) * g[..., :1]
+        out += 1.0
+        return out
 
     def describe(self, index: int) -> str:
         """Bet number `index` in words: what about the outcomes differed from the predictions,
@@ -184,6 +193,33 @@ class Bets:
             if self.n_actions <= MAX_ACTION_GROUPS
             else f" on actions {group} mod {self.groups}"
         )
+
+
+@lru_cache(maxsize=32)
+def _groups(n: int) -> np.ndarray:
+    """(n, n): row g says that an action is of group g."""
+    one = np.eye(n)
+    one.setflags(write=False)
+    return one
+
+
+@lru_cache(maxsize=64)
+def _cells(bets: Bets) -> tuple[np.ndarray, np.ndarray]:
+    """Which feature and which shape each amount is bet on, in the order of `Bets.sizes`. Features:
+    1, the columns, and `Trend.within_action`.
+    """
+    columns, groups = np.arange(2 * bets.columns), np.arange(bets.groups)
+    # where each group's own features begin, itself before its columns
+    first = 1 + len(columns) + groups * (1 + len(columns))
+    alone = np.zeros(len(SHAPES), np.intp), np.arange(len(SHAPES))
+    with_column = np.repeat(1 + columns, 2), np.tile([0, 1], len(columns))
+    parts = [alone, with_column]
+    if bets.groups > 1:
+        parts.append((np.repeat(first, 2), np.tile([0, 1], len(groups))))
+    if bets.interactions:
+        within = (first[:, None] + 1 + columns).ravel()
+        parts.append((within, np.zeros(len(within), np.intp)))
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
 _LOCATION = ("outcomes are larger than predicted", "outcomes are smaller than predicted")
@@ -277,11 +313,10 @@ class Trend:
 
 def log_total(log_wealth: np.ndarray) -> np.ndarray:
     """log of the summed wealth, (..., E) -> (...)."""
-    top = log_wealth.max(-1)
-    return top + np.log(np.exp(log_wealth - top[..., None]).sum(-1))
+    return np.asarray(np.logaddexp.reduce(log_wealth, axis=-1))
 
 
-def shared(wealth: np.ndarray, weights: np.ndarray, rate: float) -> np.ndarray:
+def shared(wealth: np.ndarray, weights: np.ndarray, rate: float | np.ndarray) -> np.ndarray:
     """Every bet gives up a fraction `rate` of its wealth, and the pot is dealt out anew. wealth
     (..., E) and weights sum to 1.
 
@@ -298,8 +333,66 @@ def shared(wealth: np.ndarray, weights: np.ndarray, rate: float) -> np.ndarray:
 
 def crossed(log_peak: np.ndarray, delta: float) -> Any:
     """Whether evidence has reached 1/delta, for one run or for each of several."""
-    alarmed = np.asarray(log_peak) >= -np.log(delta)
-    return bool(alarmed) if alarmed.ndim == 0 else alarmed
+    alarmed = log_peak >= -math.log(delta)
+    return alarmed if np.ndim(alarmed) else bool(alarmed)
+
+
+def span(values: np.ndarray) -> tuple[float, float]:
+    """The smallest and the largest; NaN if any is."""
+    if values.ndim == 0:
+        return float(values), float(values)
+    return float(values.min()), float(values.max())
+
+
+class BetRound:
+    """One context and action, as betting monitors see them. What several monitors need is
+    computed once: those of one model share moments, trend and bets, and those of several models
+    the moments, as long as they began together.
+    """
+
+    def __init__(self, bets: Bets, x: Any, action: Any) -> None:
+        context = np.asarray(x, float)
+        check_row(context, action, bets.dx, bets.n_actions)
+        self._bets, self._action, self._projected = (
+            bets,
+            np.asarray(action),
+            bets.projected(context),
+        )
+        # by the identity of what they were computed from, which is kept here so that it stays the
+        # same
+        self._moments: dict[int, tuple[Moments, Moments]] = {}
+
+    def moments(self, before: Moments) -> Moments:
+        """With this context taken in."""
+        known = self._moments.get(id(before))
+        if known is None:
+            known = self._moments[id(before)] = (before, before.include(self._projected))
+        return known[1]
+
+    def grown(
+        self, before: Moments, trends: Sequence[Trend], pits: np.ndarray
+    ) -> tuple[Moments, list[Trend], np.ndarray]:
+        """The moments and the trends (N) after this round, and the growth (N, ..., E + 1) of every
+        bet on pits (N, ...).
+        """
+        moments = self.moments(before)
+        column, group = self._bets.features(moments.standardised(self._projected), self._action)
+        f = Trend.within_action(column, group)
+        runs = pits.shape[1:]
+        every = Trend(
+            stacked([t.products for t in trends], runs, 2),
+            stacked([t.squares for t in trends], runs, 2),
+        )
+        growth = self._bets.growth(pits, column, f, every.expected(f))
+        after = every.include(pits, f)
+        return moments, [Trend(*both) for both in zip(after.products, after.squares)], growth
+
+
+def stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> np.ndarray:
+    """Arrays (..., *own) with so many axes of their own as one (N, *runs, *own)."""
+    if not runs:
+        return np.array(arrays)
+    return np.array([np.broadcast_to(a, (*runs, *a.shape[a.ndim - axes :])) for a in arrays])
 
 
 # ==================================================================================================
@@ -346,26 +439,33 @@ class OutlierCheck:
         """Take in one context (dx,)."""
         context = np.asarray(x, float)
         check_row(context, 0, self.dx, 1)
-        ratio, _ = self._ratio(context)
-        gap = (
-            (context - self.mean) / np.sqrt(max(ratio, 1.0))
-            if np.isfinite(ratio)
-            else context - self.mean
-        )
+        ratio = float(self._ratios(context[None])[0][0])
+        gap = context - self.mean
+        if 1.0 < ratio < math.inf:
+            gap = gap / math.sqrt(ratio)
         mean = self.mean + gap / (self.n + 1)
-        scatter = self.scatter + np.outer(gap, gap) * (self.n / (self.n + 1))
+        scatter = self.scatter + gap[:, None] * gap * (self.n / (self.n + 1))
         return evolved(self, n=self.n + 1, mean=mean, scatter=scatter)
 
     def flag(self, x: Any) -> str:
-        """A sentence for the certificate, or "" if the context is ordinary or too few were seen
-        to tell.
+        """A sentence for the certificate, or "" if the context (dx,) is ordinary or too few were
+        seen to tell.
         """
-        context = np.asarray(x, float)
-        check_row(context, 0, self.dx, 1)
-        ratio, column = self._ratio(context)
-        if ratio <= 1:
-            return ""
-        if np.isinf(ratio):
+        return self.flags(np.asarray(x, float)[None])[0]
+
+    def flags(self, x: np.ndarray) -> list[str]:
+        """The same for contexts (n, dx)."""
+        check_row(x, 0, self.dx, 1)
+        ratios, columns = self._ratios(x)
+        if not (ratios > 1).any():
+            return [""] * len(x)
+        return [
+            self._said(context, ratio, column) if ratio > 1 else ""
+            for context, ratio, column in zip(x, ratios.tolist(), columns.tolist())
+        ]
+
+    def _said(self, context: np.ndarray, ratio: float, column: int) -> str:
+        if math.isinf(ratio):
             return (
                 f"the context is far outside of what was seen: x[{column}] = {context[column]:g} "
                 "departs from what held in "
@@ -378,29 +478,35 @@ class OutlierCheck:
             "here are extrapolation"
         )
 
-    def _ratio(self, context: np.ndarray) -> tuple[float, int]:
-        """Squared distance over its threshold (0: cannot tell; inf: off the span of all seen),
-        and the column most off.
+    def _ratios(self, contexts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Squared distances of contexts (n, dx) over their threshold (0: cannot tell; inf: off the
+        span of all seen), and the columns most off, each (n,).
         """
         if self.dx == 0 or self.n < 2 * self.dx + 10:
-            return 0.0, 0
-        unit, moved, inverse = self._seen
-        gap = (context - self.mean) / unit
+            return np.zeros(len(contexts)), np.zeros(len(contexts), np.intp)
+        unit, moved, inverse, far = self._seen
+        gap = (contexts - self.mean) / unit
         away = np.abs(gap)
-        column = int(away.argmax())
-        tolerance = 1e-6 * (1.0 + (np.abs(self.mean) / unit).max() + away[column])
+        columns = away.argmax(axis=1)
+        tolerance = 1e-6 * (1.0 + far + away.max(axis=1))
         if inverse is None:
-            return self._ratio_along_axes(gap, column, tolerance)
-        still = np.where(moved, 0.0, away)  # columns that never varied
-        if still.max() > tolerance:
-            return np.inf, int(still.argmax())
-        part = gap[moved]
-        return self._over_threshold(float(part @ inverse @ part), len(part)), column
+            found = [self._ratio_along_axes(*one) for one in zip(gap, columns.tolist(), tolerance)]
+            return np.array([one[0] for one in found]), np.array([one[1] for one in found])
+        part = gap if moved.all() else gap[:, moved]
+        ratios = ((part @ inverse) * part).sum(axis=1) / self._threshold(part.shape[1])
+        if part is not gap:
+            still = np.where(moved, 0.0, away)  # columns that never varied
+            off = still.max(axis=1) > tolerance
+            ratios, columns = (
+                np.where(off, np.inf, ratios),
+                np.where(off, still.argmax(axis=1), columns),
+            )
+        return ratios, columns
 
     @cached_property
-    def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Units (dx,), which columns varied (dx,), and the inverse of their correlations; None
-        where they depend on each other.
+    def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
+        """Units (dx,), which columns varied (dx,), the inverse of their correlations, or None
+        where they depend on each other, and how many units the mean lies from 0 at most.
 
         1 / trace(inverse) is at most the smallest eigenvalue and the number of columns at least the
         largest, so that the trace proves that no direction counts as one that never varied; else
@@ -410,16 +516,16 @@ class OutlierCheck:
         scale = np.sqrt(self.scatter.diagonal() / (self.n - 1))
         moved = scale > 0
         unit = np.where(moved, scale, 1.0)
-        correlations = (self.scatter / unit / unit[:, None] / (self.n - 1))[moved][:, moved]
+        far = float((np.abs(self.mean) / unit).max())
+        correlations = self.scatter / unit / unit[:, None] / (self.n - 1)
+        if not moved.all():
+            correlations = correlations[moved][:, moved]
         try:
             inverse = np.linalg.inv(correlations)
         except np.linalg.LinAlgError:
-            return unit, moved, None
-        return (
-            unit,
-            moved,
-            inverse if len(inverse) and 0 < inverse.trace() < MOST_DEPENDENT else None,
-        )
+            return unit, moved, None, far
+        proved = len(inverse) and 0 < inverse.trace() < MOST_DEPENDENT
+        return unit, moved, inverse if proved else None, far
 
     def _ratio_along_axes(
         self, gap: np.ndarray, column: int, tolerance: float
@@ -434,25 +540,20 @@ class OutlierCheck:
         rank = int(varied.sum())
         if rank == 0:
             return 0.0, column
-        return self._over_threshold(
-            float(np.sum(along[varied] ** 2 / values[varied])), rank
-        ), column
+        return float(np.sum(along[varied] ** 2 / values[varied])) / self._threshold(rank), column
 
-    def _over_threshold(self, distance: float, rank: int) -> float:
-        threshold = (
-            rank
-            * (self.n - 1)
-            / (self.n - rank)
-            * float(fdtri(rank, self.n - rank, 1.0 - self.level))
-        )
-        return self.n / (self.n + 1) * distance / threshold
+    def _threshold(self, rank: int) -> float:
+        """The largest squared distance that is ordinary."""
+        quantile = float(fdtri(rank, self.n - rank, 1.0 - self.level))
+        return rank * (self.n - 1) / (self.n - rank) * quantile * (self.n + 1) / self.n
 
 
 def check_row(x: np.ndarray, action: Any, dx: int, n_actions: int) -> None:
     if x.ndim == 0 or x.shape[-1] != dx:
         raise ContextWidthError(f"a context has {dx} columns here, got an array of shape {x.shape}")
-    if not np.all(np.isfinite(x)):
+    if not np.isfinite(x).all():
         raise NotFiniteError(f"a context must be finite, got {x}")
     a = np.asarray(action)
-    if a.dtype.kind not in "iu" or a.min() < 0 or a.max() >= n_actions:
+    least, most = span(a) if a.dtype.kind in "iu" else (-1.0, 0.0)
+    if least < 0 or most >= n_actions:
         raise ActionRangeError(f"an action must be one of 0, ..., {n_actions - 1}, got {action}")

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.special import ndtr
 
 from gedppl.errors import DataError, NotFiniteError, SettingError
-from gedppl.guard.bets import Moments, crossed, log_total
+from gedppl.guard.bets import Moments, crossed, log_total, span
 from gedppl.numerics.arrays import check_delta, evolved
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Monitor(Protocol):
         ...
 
 
+@lru_cache(maxsize=256)
 def of_stream(key: str) -> str:
     """``"refuted:cost"`` -> ``"cost"``."""
     return key.split(":", 1)[1]
@@ -125,10 +127,10 @@ def _dealt_anew(log_wealth: np.ndarray, n: int) -> np.ndarray:
     the steady ones keep theirs.
     """
     late = log_wealth[..., STEADY:]
-    pot = log_total(late)[..., None] + LATE_LOG_WEIGHTS - np.log(n + 1.0)
-    return np.concatenate(
-        [log_wealth[..., :STEADY], np.logaddexp(late + np.log(n / (n + 1.0)), pot)], -1
-    )
+    pot = log_total(late)[..., None] + (LATE_LOG_WEIGHTS - math.log(n + 1.0))
+    out = log_wealth.copy()
+    np.logaddexp(late + math.log(n / (n + 1.0)), pot, out=out[..., STEADY:])
+    return out
 
 
 @dataclass(frozen=True)
@@ -192,11 +194,12 @@ class LimitMonitor:
         if limit is not None and limit != self.limit:
             return evolved(self, limit=limit).update(cost, None, floor)
         z = np.asarray(cost, float)
-        if not np.all(np.isfinite(z)):
+        least, most = span(z)
+        if not (math.isfinite(least) and math.isfinite(most)):
             raise NotFiniteError(f"a cost must be finite, got {cost}")
         low, excess = Floor(self.low) if floor is None else floor
         slack = ROUNDING * max(abs(self.low), abs(self.limit))
-        if (floor is None and z.min() < self.low - slack) or z.max() > self.high + ROUNDING * abs(
+        if (floor is None and least < self.low - slack) or most > self.high + ROUNDING * abs(
             self.high
         ):
             raise DataError(
@@ -204,7 +207,7 @@ class LimitMonitor:
                 "correct it or the range"
             )
         room = self.limit + excess - low
-        payoff = np.clip((z - self.limit - excess) / room, -1.0, None)
+        payoff = np.maximum((z - self.limit - excess) / room, -1.0)
         wealth = _dealt_anew(self.log_wealth + np.log1p(payoff[..., None] * BET), self.n + 1)
         peak = np.maximum(self.log_peak, log_total(wealth))
         mean = self.mean + (z - self.mean) / (self.n + 1)
@@ -319,9 +322,11 @@ class DelayMonitor:
         parallel runs).
         """
         pit, rounds = np.asarray(u, float), np.asarray(late, float)
-        if not (pit.min() >= 0 and pit.max() <= 1):  # NaN fails both
+        least, most = span(pit)
+        if not (least >= 0 and most <= 1):  # NaN fails both
             raise DataError(f"a probability integral transform lies in [0, 1], got {u}")
-        if not (rounds.min() >= 0 and rounds.max() < np.inf):
+        least, most = span(rounds)
+        if not (least >= 0 and most < np.inf):
             raise DataError(f"an outcome is told some rounds late, 0 or more, got {late}")
         column = np.log1p(rounds)[..., None]
         moments = self.moments.include(column)
@@ -437,11 +442,9 @@ class ClassMonitor:
 
     @classmethod
     def create(cls, *, delta: float, first: int = 50) -> ClassMonitor:
-        if not 0 < delta < 1 or first < 0:
-            raise SettingError(
-                "delta must lie strictly between 0 and 1 and first be at least 0, "
-                f"got {delta} and {first}"
-            )
+        check_delta(delta)
+        if first < 0:
+            raise SettingError(f"first must be at least 0, got {first}")
         none = np.zeros(0)
         return cls(delta, 0, first, 0, none, none, none, np.zeros((0, 0)), np.zeros(()))
 
@@ -509,7 +512,7 @@ class ClassMonitor:
         computing.
         """
         return not self.alarmed and bool(
-            self.log_wealth.max(initial=-np.inf) >= -np.log(self.delta)
+            self.log_wealth.max(initial=-np.inf) >= -math.log(self.delta)
         )
 
     def weigh(self, tops: np.ndarray) -> ClassMonitor:
@@ -519,7 +522,7 @@ class ClassMonitor:
 
     @property
     def alarmed(self) -> bool:
-        return bool(self.log_peak >= -np.log(self.delta))
+        return bool(self.log_peak >= -math.log(self.delta))
 
     def sentence(self, name: str, finding: str) -> str:
         return (

@@ -66,6 +66,7 @@ from gedppl.journal.format import (
     read_head,
 )
 from gedppl.journal.snapshot import MAX_SNAPSHOT_BYTES, pack, unpack
+from gedppl.numerics.arrays import is_whole
 
 _KEPT_SNAPSHOTS = 2
 
@@ -349,11 +350,7 @@ class Journal:
 
         The newest two snapshots are kept. Their hashes stay in the chain for good.
         """
-        if (
-            isinstance(sequence, bool)
-            or not isinstance(sequence, int)
-            or not 0 <= sequence < len(self)
-        ):
+        if not is_whole(sequence) or not 0 <= sequence < len(self):
             raise RecordError(
                 "a snapshot's sequence must be that of a record, 0 to "
                 f"{len(self) - 1}, got {sequence!r}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.fits import WorkingPrior
 from gedppl.learning.learner import Group, Learner, action_groups, dependence, program_dependence
 from gedppl.learning.location_scale import LocationScaleLearner
+from gedppl.learning.oracles import CLOSED_FORM, called
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
-from gedppl.learning.seen_class import SeenClass, served
-from gedppl.numerics.arrays import check_delta
+from gedppl.learning.seen_class import fitting, served
+from gedppl.learning.value_ranges import beyond_range
+from gedppl.numerics.arrays import check_delta, is_whole
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.showing import Facts, Shown
 
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
 
 GROWTH = 1.1  # refit once the rows have grown by this factor
 PRIOR_PROBES = 16  # draws at which a prior must be what its curvature says
-CLOSED_FORM_ORACLES = ("auto", "least squares")
 PRIOR_DRAWS = 2000  # from which a prior that is not Gaussian is summarised
 MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
 
@@ -132,7 +134,7 @@ def learner_for(
 
     def parametric(cls: DensityClass) -> Learner:
         known = served(cls)
-        fitted = known.oracle(oracle) if isinstance(known, SeenClass) else oracle
+        fitted = fitting(known, oracle)
         return _parametric(
             known, delta, confidence, fitted, prior, seed, known_direction, where, first, keep_past
         )
@@ -152,18 +154,12 @@ def _parametric(
     first: tuple[np.ndarray, int] | None,
     keep_past: bool,
 ) -> Learner:
-    ratio = LikelihoodRatio() if confidence is None else confidence
-    closed = oracle is None or getattr(oracle, "name", "") in CLOSED_FORM_ORACLES
+    rule = LikelihoodRatio() if confidence is None else confidence
+    ratio = rule.process
     # else its draws are asked for
-    closed &= not isinstance(ratio, LikelihoodRatio) or ratio.predictive == "laplace"
+    closed = called(oracle) in CLOSED_FORM and rule.predictive == "laplace" and prior is None
     gaussian_outcome = cls.predictor is not None and cls.predictor.family == "Normal"
-    if (
-        closed
-        and prior is None
-        and gaussian_outcome
-        and cls.predictor is not None
-        and isinstance(ratio, LikelihoodRatio)
-    ):
+    if closed and gaussian_outcome and cls.predictor is not None and ratio is not None:
         from gedppl.learning.linear_gaussian import LinearGaussianLearner
 
         mean, precision = gaussian_prior(cls, seed)
@@ -180,13 +176,8 @@ def _parametric(
             groups=None if where is None else where.groups(cls),
             keep_past=keep_past,
         )
-    groups = None if where is None or not isinstance(ratio, LikelihoodRatio) else where.groups(cls)
-    if (
-        closed
-        and prior is None
-        and cls.location_scale is not None
-        and isinstance(ratio, LikelihoodRatio)
-    ):
+    groups = None if where is None or ratio is None else where.groups(cls)
+    if closed and cls.location_scale is not None and ratio is not None:
         return LocationScaleLearner.start(
             cls, delta=delta, confidence=ratio, seed=seed, groups=groups, keep_past=keep_past
         )
@@ -322,11 +313,7 @@ def started(cls: Any, x: Any, a: Any, n_actions: int | None, **options: Any) -> 
     cls.trace(rows[:1], actions[:1])
     if n_actions is None:
         return learner_for(cls, first=(rows[:1], int(actions[:1].max(initial=0)) + 1), **options)
-    if (
-        isinstance(n_actions, bool)
-        or not isinstance(n_actions, int | np.integer)
-        or n_actions <= actions.max(initial=0)
-    ):
+    if not is_whole(n_actions) or n_actions <= actions.max(initial=0):
         raise SettingError(
             f"n_actions must be a whole number above every action in the rows, got {n_actions!r} "
             "with action "
@@ -403,18 +390,12 @@ class ConfidenceSet(Shown):
     @property
     def _set(self) -> Any:
         """The learner whose set holds parameters: draws stand around one."""
-        return self.learner.base if isinstance(self.learner, DrawnLearner) else self.learner
+        return _holding(self.learner)
 
     @property
     def rule(self) -> str:
         """The radius rule in one sentence."""
-        if isinstance(self.learner, ProgramLearner | LocationScaleLearner):
-            return self.learner.sentence
-        return (
-            self.learner.rule
-            if isinstance(self.learner.rule, str)
-            else self.learner.rule.describe(self.learner.delta)
-        )
+        return _sentence(self.learner)
 
     @property
     def radius(self) -> float:
@@ -431,44 +412,26 @@ class ConfidenceSet(Shown):
     @property
     def estimate(self) -> Any:
         """The fit: named parameters, or the number of a finite class's member."""
-        if isinstance(self._set, FiniteLearner):
-            return int(self._set.best[-1])
         return self.cls.unflatten(self._set.theta)
 
     def contains(self, params: Mapping[str, Any] | int) -> bool:
         """Whether these named parameters (or this member of a finite class) are plausible."""
-        if isinstance(self._set, FiniteLearner):
-            if not isinstance(params, (int, np.integer)):
-                raise SettingError(
-                    "a finite class's members are numbers 0, ..., "
-                    f"{self.cls.size - 1}, got {params!r}"
-                )
-            return bool(self._set.contains(np.array([params]))[0])
-        return bool(self._set.contains(self.cls.flatten(params)[None])[0])
+        theta = np.asarray(self.cls.flatten(params))
+        return bool(self._set.contains(theta[None])[0])
 
     def members(self, n: int, seed: int = 0, source: str = "set") -> list[Any]:
         """At most n members: named parameters (or member numbers). An inner approximation of the
         set; see `sampled_sets`.
         """
-        if isinstance(self._set, FiniteLearner):
-            return [int(m) for m in np.flatnonzero(self._set.plausible)[:n]]
-        return [self.cls.unflatten(theta) for theta in self._drawn(n, seed, source).theta]
-
-    def _drawn(self, n: int, seed: int, source: str) -> Members:
-        if isinstance(self._set, ProgramLearner):
-            return members(self._set, n, seed, source)
-        if source != "set":
-            raise SettingError(
-                f"this set is known exactly and draws from source='set' only, got {source!r}"
-            )
-        return Members(np.asarray(self._set.draw_members(n, seed)), "the set", n)
+        found = _drawn_from(self._set, n, seed, source)
+        return [self.cls.unflatten(theta) for theta in found.theta]
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> SetBounds:
         """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole
         set.
         """
         found = self.learner.bounds(functional, np.atleast_2d(np.asarray(x, float)), n_actions)
-        if max(np.max(gap) for gap in found.beyond(functional)) > -np.inf:
+        if max(np.max(gap) for gap in beyond_range(found, functional)) > -np.inf:
             refuted = (
                 f"the range [{functional.low:g}, {functional.high:g}] declared for the "
                 f"{functional.name} is refuted: all that the data leave some action lies outside"
@@ -491,16 +454,10 @@ class ConfidenceSet(Shown):
         """The same over drawn members only, for display: an inner approximation, smaller than
         the truth.
         """
-        if not isinstance(self._set, ProgramLearner):
-            raise SettingError(
-                f"this set has exact bounds: use bounds(...); a sample would only be an {INNER}"
-            )
-        found = members(self._set, n, seed, source)
-        return self._named(
-            sampled_bounds(
-                self._set, functional, np.atleast_2d(np.asarray(x, float)), n_actions, found
-            )
+        found = _over_draws(
+            self._set, functional, np.atleast_2d(np.asarray(x, float)), n_actions, n, seed, source
         )
+        return self._named(found)
 
     def _named(self, found: Bounds) -> SetBounds:
         n, K = found.upper.shape
@@ -508,8 +465,7 @@ class ConfidenceSet(Shown):
         def name(i: int, k: int) -> Any:
             if found.witness is None:
                 return None
-            here = found.witness[i, k]
-            return int(here) if isinstance(self._set, FiniteLearner) else self.cls.unflatten(here)
+            return self.cls.unflatten(found.witness[i, k])
 
         witness = [[name(i, k) for k in range(K)] for i in range(n)]
         return SetBounds(
@@ -522,3 +478,74 @@ class ConfidenceSet(Shown):
             found.note,
             witness,
         )
+
+
+# what the learners answer in their own ways -------------------------------------------------------
+
+
+@singledispatch
+def _holding(learner: Learner) -> Any:
+    """The learner whose set holds parameters."""
+    return learner
+
+
+@_holding.register(DrawnLearner)
+def _(learner: DrawnLearner) -> Learner:
+    return learner.base  # draws stand around one
+
+
+@singledispatch
+def _sentence(learner: Any) -> str:
+    """The rule of a learner in words."""
+    return str(learner.rule)
+
+
+@_sentence.register(ProgramLearner)
+@_sentence.register(LocationScaleLearner)
+def _(learner: ProgramLearner | LocationScaleLearner) -> str:
+    return learner.sentence
+
+
+@_sentence.register(FiniteLearner)
+@_sentence.register(DrawnLearner)
+def _(learner: FiniteLearner | DrawnLearner) -> str:
+    return learner.rule.describe(learner.delta)
+
+
+@singledispatch
+def _drawn_from(learner: Any, n: int, seed: int, source: str) -> Members:
+    """Members of a set that is known exactly."""
+    if source != "set":
+        raise SettingError(
+            f"this set is known exactly and draws from source='set' only, got {source!r}"
+        )
+    return Members(np.asarray(learner.draw_members(n, seed)), "the set", n)
+
+
+@_drawn_from.register(FiniteLearner)
+def _(learner: FiniteLearner, n: int, seed: int, source: str) -> Members:
+    return Members(np.flatnonzero(learner.plausible)[:n], "the set", n)
+
+
+_drawn_from.register(ProgramLearner, members)
+
+
+@singledispatch
+def _over_draws(learner: Learner, *asked: object) -> Bounds:
+    raise SettingError(
+        f"this set has exact bounds: use bounds(...); a sample would only be an {INNER}"
+    )
+
+
+@_over_draws.register(ProgramLearner)
+def _(
+    learner: ProgramLearner,
+    functional: Functional,
+    x: np.ndarray,
+    n_actions: int,
+    n: int,
+    seed: int,
+    source: str,
+) -> Bounds:
+    found = members(learner, n, seed, source)
+    return sampled_bounds(learner, functional, x, n_actions, found)

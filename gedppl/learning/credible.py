@@ -28,11 +28,10 @@ import numpy as np
 from scipy.stats import binom
 
 from gedppl.errors import SettingError
-from gedppl.learning.draws import CHAINS, guide_of
+from gedppl.learning.draws import can_draw
 from gedppl.learning.learner import Bounds, DrawnValues
-from gedppl.learning.variational import SVI
+from gedppl.numerics.arrays import is_number
 from gedppl.numerics.weighted import quantile_index
-from gedppl.programs.contract import MemberList
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -197,10 +196,10 @@ def credible_set(
     >>> credible_set(0.9).describe(0.05)[:33]
     'posterior quantile at level 0.9 f'
     """
-    if not (_is_number(level) and 0.5 <= level < 1):
+    if not (is_number(level) and 0.5 <= level < 1):
         raise SettingError(f"level must lie in [0.5, 1), got {level!r}; 0.95 is customary")
     check_draws(source, draws)
-    if not isinstance(margin, bool):
+    if margin is not True and margin is not False:
         raise SettingError(f"margin must be True or False, got {margin!r}")
     return CredibleSet(float(level), source, int(draws), margin=margin)
 
@@ -242,7 +241,7 @@ def quantile_level(size: float, eps: float, n_actions: int, *, exact: bool = Fal
 def check_draws(source: object, draws: object) -> None:
     if source not in SOURCES:
         raise SettingError(f"source must be one of {SOURCES}, got {source!r}")
-    if not _is_number(draws) or int(draws) != draws or not 20 <= draws <= MOST_DRAWS:  # type: ignore[call-overload,operator]
+    if not is_number(draws) or int(draws) != draws or not 20 <= draws <= MOST_DRAWS:  # type: ignore[call-overload,operator]
         raise SettingError(
             f"draws must be a whole number from 20 to {MOST_DRAWS}, got {draws!r}; "
             "1000 is customary"
@@ -251,8 +250,8 @@ def check_draws(source: object, draws: object) -> None:
 
 def check_source(cls: Any, source: str, what: str, oracle: Any = None) -> None:
     """Raise where a class has no proper prior, or no way to draw from this source."""
-    if isinstance(cls, MemberList):  # its posterior over members is exact, whatever the source
-        return
+    if cls.visit(lambda members: True, lambda cls: False):
+        return  # its posterior over members is exact, whatever the source
     free = [site.name for site in cls.sites if not site.prior]
     if free:
         raise SettingError(
@@ -262,18 +261,4 @@ def check_source(cls: Any, source: str, what: str, oracle: Any = None) -> None:
             "rule, confidence={'...': "
             "likelihood_ratio()}"
         )
-    if source == "nuts" and cls.backend not in CHAINS:
-        raise SettingError(
-            f"{what}(source='nuts') runs chains of a NumPyro or Pyro program, and this class is "
-            f"neither ({cls.backend!r}); use "
-            "source='laplace'"
-        )
-    if source == "svi":
-        chosen = guide_of(oracle)
-        chosen.check(cls)
-        assert isinstance(chosen.solve, SVI)
-        chosen.solve.check_spread(cls)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    can_draw(cls, source, oracle)

@@ -20,17 +20,19 @@ import numpy as np
 from gedppl.learning import draws as sampling
 from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.draws import ParameterDraws
+from gedppl.learning.fits import Fit
 from gedppl.learning.learner import Bounds, Guess, Learner, Trail, UsedDraws
-from gedppl.learning.seen_class import SeenClass, served
+from gedppl.learning.seen_class import in_its_coordinates, served
 from gedppl.learning.storing import Reader, Tree, Writer
 from gedppl.learning.trusted import trusted
-from gedppl.rows import Rows
+from gedppl.rows import Rows, grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
 
 # share of a chain's effective size, above which weighting does instead of another chain
 ENOUGH = 0.5
+STORED = ("rows", "draws", "fresh", "guided")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class DrawnLearner:
     rows: Rows | None
     draws: ParameterDraws
     fresh: float  # effective size when last drawn
+    guided: Fit | None = None  # the guide's last fit, from which the next one starts
 
     @classmethod
     def start(
@@ -97,10 +100,7 @@ class DrawnLearner:
     @property
     def plausible(self) -> np.ndarray:
         """Which draws (S,) lie in the set, whatever coordinates that is kept in."""
-        known = served(self.cls)
-        return self.base.contains(
-            known.seen_of(self.draws.theta) if isinstance(known, SeenClass) else self.draws.theta
-        )
+        return self.base.contains(in_its_coordinates(served(self.cls), self.draws.theta))
 
     @property
     def status(self) -> str:
@@ -109,7 +109,7 @@ class DrawnLearner:
     def values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
         """(S, n, K), inside the functional's range; its high end where a draw has no value."""
         x = np.asarray(x, float)
-        xs, actions = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+        xs, actions = grid(x, n_actions)
         found = sampling.values(self.cls, self.draws, functional, xs, actions)
         clipped = functional.clip(np.where(np.isnan(found), functional.high, found))
         return np.asarray(clipped).reshape(-1, len(x), n_actions)
@@ -128,8 +128,12 @@ class DrawnLearner:
 
     def _redrawn(self) -> DrawnLearner:
         """New draws given all rows; the old ones stay if that fails and they will still do."""
+        assert self.rows is not None
         # one of what the data see has other coordinates
-        fit = self.base.fit if served(self.cls) is self.cls else None
+        fit, guided = self.base.fit if served(self.cls) is self.cls else None, self.guided
+        if self.rule.source == "svi" and (fit is None or fit.guide is None):
+            # the base has no guide: one of our own, warm from its last fit
+            fit = guided = sampling.guide_of(self.oracle)(self.cls, self.rows, start=guided)
         raw = sampling.sample(
             self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle
         )
@@ -137,8 +141,8 @@ class DrawnLearner:
             self.cls, self.rows, raw, self.seed, self.draws if self.usable else None, self.fresh
         )
         if found is self.draws or (not found.ok and self.usable):
-            return self
-        return replace(self, draws=found, fresh=found.ess)
+            return replace(self, guided=guided)
+        return replace(self, draws=found, fresh=found.ess, guided=guided)
 
     def _renewed(self) -> DrawnLearner:
         """The draws moved; if all weight was lost, found anew from the prior on."""
@@ -243,12 +247,12 @@ class DrawnLearner:
     # storing --------------------------------------------------------------------------------------
 
     def stored(self, out: Writer) -> Tree:
-        return {"base": self.base.stored(out)} | out.fields(self, ("rows", "draws", "fresh"))
+        return {"base": self.base.stored(out)} | out.fields(self, STORED)
 
     def restored(self, read: Reader, tree: Tree) -> DrawnLearner:
         kept = {name: tree[name] for name in tree if name != "base"}
         return replace(
             self,
             base=self.base.restored(read, tree["base"]),
-            **read.fields(kept, ("rows", "draws", "fresh")),
+            **read.fields(kept, STORED),
         )

@@ -329,6 +329,27 @@ def guide_of(oracle: Oracle | None) -> Oracle:
     return oracle if oracle is not None and isinstance(oracle.solve, SVI) else svi()
 
 
+def can_draw(cls: DensityClass | MemberList, source: str, oracle: Oracle | None = None) -> None:
+    """Raise where a class cannot be drawn from by this source."""
+
+    def parametric(cls: DensityClass) -> None:
+        if source == "nuts" and cls.backend not in CHAINS:
+            raise SettingError(
+                "source='nuts' runs chains of a NumPyro or Pyro program, and this class is neither "
+                f"({cls.backend!r}); use source='laplace'"
+            )
+        if source == "svi":
+            if np.all(cls.prior_free):
+                raise SettingError(NO_SPREAD)
+            chosen = guide_of(oracle)
+            chosen.check(cls)
+            assert isinstance(chosen.solve, SVI)
+            chosen.solve.check_spread(cls)
+
+    # the posterior over members is exact, whatever the source
+    cls.visit(lambda members: None, parametric)
+
+
 def _svi(
     cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None
 ) -> ParameterDraws:
@@ -365,11 +386,7 @@ def _svi(
 def _nuts(
     cls: Any, rows: Rows, S: int, seed: int, fit: Fit | None, oracle: Oracle | None
 ) -> ParameterDraws:
-    if cls.backend not in CHAINS:
-        raise SettingError(
-            "source='nuts' needs a NumPyro or Pyro program, this class runs on "
-            f"{cls.backend!r}; use 'laplace'"
-        )
+    can_draw(cls, "nuts")
     found = _fitted(cls, rows, fit, auto())
     centre, root = _frame(cls, found, seed)
     C = CHAINS[cls.backend]

@@ -28,6 +28,7 @@ Axis letters: n contexts, K actions, B snapshots, M members.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +40,7 @@ from gedppl.learning.radius import LikelihoodRatio, Paper, Rule, View
 from gedppl.learning.rule_view import row_divergence
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
 from gedppl.numerics.arrays import check_delta, evolved
-from gedppl.rows import Rows
+from gedppl.rows import Rows, grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -125,10 +126,11 @@ class FiniteLearner:
         """How far below the best member's log-likelihood a plausible member may lie, counted
         from the first start.
         """
-        if not isinstance(self.rule, LikelihoodRatio) or not self.starts:
+        process = self.rule.process
+        if process is None or not self.starts:
             return float("nan")
         return float(
-            self.totals.max() - thresholds(self.starts[:1], self.evidence, self.rule, self.delta)[0]
+            self.totals.max() - thresholds(self.starts[:1], self.evidence, process, self.delta)[0]
         )
 
     def absorb(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> FiniteLearner:
@@ -138,8 +140,7 @@ class FiniteLearner:
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
         if not len(a):
             return self
-        table = np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float)
-        added = table.sum(axis=1)
+        added = self._log_likelihood(x, a, y).sum(axis=1)
         totals = self.totals + np.where(np.isnan(added) | (added == np.inf), -np.inf, added)
         rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(
             x, a, y
@@ -153,18 +154,17 @@ class FiniteLearner:
         )
         if len(starts) > len(self.starts):
             new = evolved(new, starts=starts, totals_at=np.vstack([self.totals_at, totals]))
-        if isinstance(self.rule, LikelihoodRatio):
-            likely = new._likely()
+        if self.rule.process is not None:
+            likely = new._likely(self.rule.process)
             new = evolved(new, plausible=likely, alive=self.alive & likely)
         return new
 
-    def _likely(self) -> np.ndarray:
+    def _likely(self, process: LikelihoodRatio) -> np.ndarray:
         """Members inside the likelihood-ratio set of every start."""
         evidence = self.evidence
         if evidence == -np.inf:
             return np.zeros(len(self.totals), bool)
-        assert isinstance(self.rule, LikelihoodRatio)
-        limits = thresholds(self.starts, evidence, self.rule, self.delta)
+        limits = thresholds(self.starts, evidence, process, self.delta)
         possible = np.isfinite(self.totals)
         since = np.where(possible, self.totals, 0.0) - np.where(possible, self.totals_at, 0.0)
         return possible & (since >= limits[:, None]).all(axis=0)
@@ -179,8 +179,8 @@ class FiniteLearner:
             )
         best = int(np.argmax(self.totals))
         plausible, sums = self.plausible, self.sums
-        if not isinstance(self.rule, LikelihoodRatio) and self.n:
-            sums = self._summed(best)
+        if self.rule.process is None and self.n:
+            sums = self._summed(best, self.rule.divergence)
             view = View(n=self.n, delta=self.delta, size=len(self.totals))
             plausible = sums[best][1] <= self.rule.radius(view)
         status = (
@@ -203,13 +203,12 @@ class FiniteLearner:
             kept=np.vstack([self.kept, plausible]),
         )
 
-    def _summed(self, best: int) -> dict[int, tuple[int, np.ndarray]]:
+    def _summed(self, best: int, divergence: str) -> dict[int, tuple[int, np.ndarray]]:
         """sum_i D^2(best, m)_i for every m: only the rows since this member was last best are
         computed.
         """
         assert self.rows is not None
-        assert not isinstance(self.rule, LikelihoodRatio)
-        if self.rule.divergence not in ("neg_log_affinity", "hellinger2", "total_variation2", "l2"):
+        if divergence not in ("neg_log_affinity", "hellinger2", "total_variation2", "l2"):
             raise SettingError(
                 f"{type(self.rule).__name__} is for parametric classes; use "
                 "likelihood_ratio() or a ball here"
@@ -218,10 +217,15 @@ class FiniteLearner:
         x, a = self.rows.x[done:], self.rows.a[done:]
         p = self.cls.density(best, x, a)
         gaps = [
-            row_divergence(self.rule.divergence, p, self.cls.density(m, x, a)).sum()
+            row_divergence(divergence, p, self.cls.density(m, x, a)).sum()
             for m in range(len(self.totals))
         ]
         return {**self.sums, best: (self.n, total + np.array(gaps))}
+
+    @property
+    def theta(self) -> int:
+        """The number of the most likely member."""
+        return int(self.best[-1])
 
     @property
     def fit(self) -> None:
@@ -296,7 +300,7 @@ class FiniteLearner:
     def _free_values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
         """(M, n, K), as the members have it: NaN where one has no value."""
         x = np.asarray(x, float)
-        xs, actions = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+        xs, actions = grid(x, n_actions)
         return np.asarray(self.cls.values(functional, self.cls.every, xs, actions), float).reshape(
             len(self.totals), len(x), n_actions
         )
@@ -334,9 +338,23 @@ class FiniteLearner:
         )
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
-        return mixed_log_density(
-            self._log_weights, np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float)
-        )
+        return mixed_log_density(self._log_weights, self._log_likelihood(x, a, y))
+
+    def _log_likelihood(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Of every member at rows, (M, n). The last answer is kept: what the monitors were shown is
+        then learned.
+        """
+        asked = (x.tobytes(), a.tobytes(), y.tobytes())
+        found = self._latest.get(asked)
+        if found is None:
+            found = np.asarray(self.cls.log_likelihood(self.cls.every, x, a, y), float)
+            self._latest.clear()
+            self._latest[asked] = found
+        return found
+
+    @cached_property
+    def _latest(self) -> dict[tuple[bytes, bytes, bytes], np.ndarray]:
+        return {}
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return have_cdfs([density for _, density in self.cls.parts(x, np.zeros(len(x), np.int64))])

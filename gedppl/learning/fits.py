@@ -9,7 +9,7 @@ Axis letters: n rows, D flat parameters, S draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,25 @@ class WorkingPrior:
     def log_density(self, theta: np.ndarray) -> float:
         """Up to a constant."""
         return float(-0.5 * self.precision @ (theta - self.mean) ** 2)
+
+
+def likeliest(fit: Fit, prior: WorkingPrior, others: Sequence[WorkingPrior]) -> int:
+    """Under which of the others the rows of a fit that leaned on `prior` are most probable, by
+    Laplace's approximation around it; they have one mean.
+
+    A working prior that is far too wide predicts poorly, and that is what a likelihood-ratio set
+    pays for: a logistic arm of three coefficients with 130 rows loses two nats by a width of 5
+    instead of 2. The choice is a function of past rows, so that coverage is not touched.
+    """
+    free = prior.precision > 0
+    rest, z = fit.precision - np.diag(prior.precision), fit.theta - prior.mean
+    found = []
+    for other in others:
+        total, slope = rest + np.diag(other.precision), (prior.precision - other.precision) * z
+        sign, log_det = np.linalg.slogdet(total)
+        fitted = slope @ np.linalg.solve(total, slope) - other.precision @ z**2
+        found.append(fitted + np.log(other.precision[free]).sum() - log_det if sign > 0 else np.nan)
+    return 0 if np.isnan(found).any() else int(np.argmax(found))
 
 
 class Objective:

@@ -25,6 +25,7 @@ from gedppl.learning.fits import positive_definite
 from gedppl.learning.storing import storable
 from gedppl.numerics.weighted import quantile_index
 from gedppl.rows import Rows
+from gedppl.selection.solvers import Together
 
 if TYPE_CHECKING:
     from gedppl.density import Density
@@ -65,9 +66,6 @@ class UsedDraws:
     khat: float | None  # Pareto's shape of their weights; None without weights
 
 
-REFUTED_BEYOND = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
-
-
 @dataclass(frozen=True)
 class Bounds:
     """A functional's plausible range at n contexts for all K actions, over everything the data
@@ -93,6 +91,8 @@ class Bounds:
     # what a policy's own cost is read off, if the claim is about the policy as a whole
     drawn: DrawnValues | None = None
     used: UsedDraws | None = None  # what those draws are
+    # how far one parameter attains upper values together, where that is in closed form; each holds
+    together: tuple[Together, ...] = ()
     # those that declarations are held against, if not these; see `watched`
     find_watched: Callable[[], Bounds] | None = None
 
@@ -108,7 +108,17 @@ class Bounds:
             lower=self.lower[one],
             upper=self.upper[one],
             drawn=drawn,
+            together=tuple(form.only(one) for form in self.together),
         )
+
+    @property
+    def to_keep(self) -> Bounds:
+        """The same for a record, which may outlive the decision by years: without the draws, and
+        without the learner that declarations are held against.
+        """
+        if self.drawn is None and self.find_watched is None:
+            return self
+        return replace(self, drawn=None, find_watched=None)
 
     @cached_property
     def witness(self) -> np.ndarray | None:
@@ -121,23 +131,6 @@ class Bounds:
     def watched(self) -> Bounds:
         """Those that declarations are held against."""
         return self if self.find_watched is None else self.find_watched()
-
-    def beyond(self, functional: Functional) -> tuple[np.ndarray, np.ndarray]:
-        """By how much everything plausible lies above, and below, the functional's declared range:
-        two (n, K), -inf where that is not proved or not so.
-
-        Rounding does not count (`REFUTED_BEYOND`).
-        """
-        nowhere = np.full(self.lower.shape, -np.inf)
-        if not self.guaranteed or self.free_lower is None or self.free_upper is None:
-            return nowhere, nowhere
-        low, high = functional.low, functional.high
-        slack = REFUTED_BEYOND * max(abs(low), abs(high))
-        over, under = self.free_lower - high, low - self.free_upper
-        return (
-            np.where(np.isfinite(self.free_lower) & (over > slack), over, -np.inf),
-            np.where(np.isfinite(self.free_upper) & (under > slack), under, -np.inf),
-        )
 
 
 @dataclass(frozen=True)
@@ -281,6 +274,28 @@ class Learner(Protocol):
         ...
 
 
+class BoundsMemo:
+    """The bounds last found under each name: an outcome is held against those that its decision
+    rested on. Replaced in one assignment, so threads may share it.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[Learner, tuple[Functional, int, bytes], Bounds]] = {}
+
+    def of(
+        self, name: str, learner: Learner, functional: Functional, x: np.ndarray, n_actions: int
+    ) -> Bounds:
+        """`learner.bounds` of a functional at x (n, dx)."""
+        known, asked = self._last.get(name), (functional, n_actions, x.tobytes())
+        if known is not None and known[0] is learner and known[1] == asked:
+            return known[2]
+        found = learner.bounds(functional, x, n_actions)
+        self._last[name] = (learner, asked, found)
+        return found
+
+
 # ==================================================================================================
 # The predictive density that a likelihood-ratio set is measured against, as a weighted set of
 # parameters.
@@ -301,6 +316,8 @@ class Learner(Protocol):
 
 PARTICLES = 128
 FROM_PRIOR = 16
+# weight of the prior's draws beside those of a fit: up to -log(1 - share) is lost at every refit
+PRIOR_SHARE = 0.02
 PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another, in their units
 
 
@@ -359,7 +376,15 @@ def laplace(
     steps = solve_triangular(chol, base.T, lower=True, trans=1).T
     near = np.vstack([theta[None], theta + steps, theta - steps])[: PARTICLES - FROM_PRIOR]
     draws = np.vstack([near, prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
-    return Particles(draws, np.full(PARTICLES, -np.log(PARTICLES)))
+    return Particles(draws, _mostly_near())
+
+
+def _mostly_near() -> np.ndarray:
+    """(M,) log weights of draws around a fit, followed by the prior's."""
+    near = PARTICLES - FROM_PRIOR
+    return np.log(
+        np.repeat([(1 - PRIOR_SHARE) / near, PRIOR_SHARE / FROM_PRIOR], [near, FROM_PRIOR])
+    )
 
 
 def drawn(
@@ -378,7 +403,7 @@ def drawn(
             prior_draws(cls, FROM_PRIOR, seed + 1, unit),
         ]
     )
-    return Particles(every, np.full(PARTICLES, -np.log(PARTICLES)))
+    return Particles(every, _mostly_near())
 
 
 def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.ndarray:

@@ -19,12 +19,13 @@ from gedppl.density import Density
 from gedppl.errors import GedError, NotFiniteError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.fits import units
-from gedppl.learning.ordered import GAP, edge_terms, gap_terms, terms_of
+from gedppl.learning.ordered import GAP, crossed, edge_terms, gap_terms, terms_of
 from gedppl.numerics.arrays import LARGEST, countable
 from gedppl.programs.contract import LinearPredictor
 from gedppl.rows import Rows, bucket
 
 if TYPE_CHECKING:
+    from gedppl.learning.storing import Node, Reader, Writer
     from gedppl.programs.contract import DensityClass, OrderedPredictor
 
 
@@ -40,6 +41,16 @@ class Data(Protocol):
     concave: bool
 
     @property
+    def noise_scale(self) -> float | None:
+        """The widest known noise scale of a linear-Gaussian class, None for another."""
+        ...
+
+    @property
+    def top_known(self) -> bool:
+        """Whether `top` is more than inf."""
+        ...
+
+    @property
     def smooth(self) -> bool:
         """Whether `information` is minus the Hessian, and not a working weight beside kinks."""
         ...
@@ -49,6 +60,36 @@ class Data(Protocol):
         ...
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Data: ...
+
+    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Data:
+        """With m rows more; `rows` has all of them, so that nobody need keep them twice."""
+        ...
+
+    def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """(M, m) bool: where theta has no density, though single outcomes are given a value."""
+        ...
+
+    def density_of(
+        self, cls: DensityClass, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> Density:
+        """Densities (M, n) of the class at theta (M, D), without its program where possible."""
+        ...
+
+    def simulated_fits(self, centre: np.ndarray, n: int, seed: int) -> np.ndarray | None:
+        """Fits (n, D) to outcomes simulated from centre at the same rows, if that can be done."""
+        ...
+
+    def top(self, near: np.ndarray) -> float:
+        """At least the largest log-likelihood; inf where it is not known (see `top_known`)."""
+        ...
+
+    def stored(self, out: Writer) -> Node:
+        """What the rows alone do not give back."""
+        ...
+
+    def restored(self, read: Reader, node: Node, rows: Rows | None) -> Data:
+        """The same form around what was stored, and all rows."""
+        ...
 
     def between(self, start: int, stop: int) -> Data:
         """The rows start..stop-1 as a history of their own."""
@@ -77,7 +118,31 @@ class Data(Protocol):
         ...
 
 
-class ProgramData:
+class NoPredictor:
+    """Rows whose outcomes do not follow one linear predictor."""
+
+    noise_scale = None
+    top_known = False
+
+    def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return np.zeros((1, 1), bool)
+
+    def density_of(
+        self, cls: DensityClass, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> Density:
+        return cls.density_at(theta, x, a)
+
+    def simulated_fits(self, centre: np.ndarray, n: int, seed: int) -> np.ndarray | None:
+        return None
+
+    def top(self, near: np.ndarray) -> float:
+        return np.inf
+
+    def stored(self, out: Writer) -> Node:
+        return None
+
+
+class ProgramData(NoPredictor):
     """Through the program's compiled kernels."""
 
     concave, smooth = False, True
@@ -91,6 +156,12 @@ class ProgramData:
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramData:
         # the first set the width
         return ProgramData(self.cls, self.rows.append(x, a, y) if self.n else Rows.of(x, a, y))
+
+    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramData:
+        return ProgramData(self.cls, rows)
+
+    def restored(self, read: Reader, node: Node, rows: Rows | None) -> ProgramData:
+        return self if rows is None else ProgramData(self.cls, rows)
 
     def between(self, start: int, stop: int) -> ProgramData:
         if start == 0 and stop == self.n:
@@ -157,6 +228,27 @@ class PredictorData:
         table = Rows.empty(columns.shape[1]) if self.table is None else self.table
         return PredictorData(self.predictor, self.dim, table.append(columns, a, y), names)
 
+    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> PredictorData:
+        return self.append(x, a, y)
+
+    def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return np.zeros((1, 1), bool)
+
+    @property
+    def noise_scale(self) -> float | None:
+        return float(np.max(self.fixed()["scale"])) if self.predictor.family == "Normal" else None
+
+    @property
+    def top_known(self) -> bool:
+        return self.smooth
+
+    def stored(self, out: Writer) -> Node:
+        return [out.node(self.table), out.node(self.names)]
+
+    def restored(self, read: Reader, node: Node, rows: Rows | None) -> PredictorData:
+        table, names = (read.node(part) for part in node)
+        return PredictorData(self.predictor, self.dim, table, names)
+
     def columns(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         """features | offset | fixed arguments: (n, D + 1 + ...) and the fixed arguments' names."""
         n = len(a)
@@ -211,6 +303,11 @@ class PredictorData:
         }
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             return self.density(eta, fixed)
+
+    def density_of(
+        self, cls: DensityClass, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> Density:
+        return self.density_at(theta, x, a)
 
     def _terms(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         assert self.table is not None
@@ -295,8 +392,43 @@ class PredictorData:
         noise = columns[:, [self.dim + 1 + names.index("scale")]] if "scale" in names else 1.0
         return np.mean((columns[:, : self.dim] / noise) ** 2, axis=0)
 
+    def simulated_fits(self, centre: np.ndarray, n: int, seed: int) -> np.ndarray:
+        """Fits (n, D) to outcomes simulated from centre at the same rows."""
+        rng, table = np.random.default_rng(seed), self.table
+        assert table is not None
+        density = self.density(self.features @ centre + table.x[:, self.dim], self.fixed())
+        out = []
+        for y in density.sample(int(rng.integers(2**31)), n):
+            simulated = PredictorData(
+                self.predictor, self.dim, type(table).of(table.x, table.a, y), self.names
+            )
+            out.append(climb(simulated, centre))
+        return np.array(out)
 
-class OrderedData:
+    def top(self, near: np.ndarray) -> float:
+        """The top of a concave log-likelihood, and what a last Newton step would still promise; inf
+        if the climb did not settle.
+        """
+        if self.table is None or not self.n:
+            return 0.0
+        # a climb leaves directions of little curvature alone
+        unit = np.sqrt(np.mean(self.features**2, axis=0))
+        unit = np.where(unit > 0, unit, 1.0)
+        table = self.table.x.copy()
+        table[:, : self.dim] /= unit
+        scaled = PredictorData(
+            self.predictor, self.dim, Rows.of(table, self.table.a, self.table.y), self.names
+        )
+        theta = climb(scaled, near * unit, steps=100, enough=1e-9)
+        value, grad = (part[0] for part in scaled.value_grad(theta[None]))
+        values, vectors = np.linalg.eigh(scaled.information(theta))
+        left = np.sum(
+            (vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300))
+        )
+        return float(value + left) if left < 1e-3 else np.inf
+
+
+class OrderedData(NoPredictor):
     """From the edges of ordered outcomes: see `gedppl.learning.ordered`.
 
     The terms' features and offsets are the columns of one growing `Rows`, with the row a term
@@ -330,6 +462,15 @@ class OrderedData:
             self.table.x[first:last], self.table.a[first:last] - start, self.table.y[first:last]
         )
         return OrderedData(self.ordered, self.dim, stop - start, table)
+
+    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> OrderedData:
+        return self.append(x, a, y)
+
+    def restored(self, read: Reader, node: Node, rows: Rows | None) -> OrderedData:
+        return self if rows is None else self.append(rows.x, rows.a, rows.y)
+
+    def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return crossed(self.ordered, theta, x, a)
 
     @cached_property
     def edges(self) -> PredictorData:

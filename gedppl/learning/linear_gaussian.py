@@ -52,11 +52,12 @@ from gedppl.learning.linear_parts import (
     stage_weights,
     until_due,
 )
-from gedppl.learning.linear_set import drawn_members, in_set, trail_of, witness
+from gedppl.learning.linear_set import drawn_members, in_set, together, trail_of, witness
 from gedppl.learning.storing import Reader, Tree, Writer, stored_fields
 from gedppl.learning.value_ranges import (
     SEARCHED,
     direction,
+    is_mean,
     is_searched,
     slope,
     value_at,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 
     from gedppl.functionals import Functional
     from gedppl.programs.contract import LinearPredictor
+    from gedppl.selection.solvers import Together
 
 EMPTY = (
     "every parameter is excluded by the data: the model is misspecified (noise scale, "
@@ -429,17 +431,27 @@ class LinearGaussianLearner:
         """Mean and standard deviation (n,) of outcomes not seen yet, under a prior a hundred
         times as wide; inf where unknown.
         """
+        asked = x.tobytes() + a.tobytes()
+        known = self._predicted.get(asked)
+        if known is not None:
+            return known
         phi, offset, scale = self.features_at.rows(x, a)
         seen, eta = self._predictive
         free = phi @ self.space.basis if self.space.known else phi
         location = ellipsoids.part_of(seen, free) @ eta + phi @ self.space.origin + offset
-        return location, np.sqrt(scale**2 + ellipsoids.spread_at(seen, free) ** 2)
+        found = location, np.sqrt(scale**2 + ellipsoids.spread_at(seen, free) ** 2)
+        self._predicted.clear()
+        self._predicted[asked] = found
+        return found
+
+    @cached_property
+    def _predicted(self) -> dict[bytes, tuple[np.ndarray, np.ndarray]]:
+        """The last answer of `predict`: monitors ask for the cdf and for the density."""
+        return {}
 
     @cached_property
     def _predictive(self) -> tuple[SeenDirections, np.ndarray]:
-        """Directions of the posterior's precision, and its mean in their columns (c,); asked for
-        twice by the monitors.
-        """
+        """Directions of the posterior's precision, and its mean in their columns (c,)."""
         seen = seen_directions(WIDER_PRIOR * self.space.prior + self.information[0])
         return seen, seen.lift @ (seen.lift.T @ self.moment[0][seen.columns])
 
@@ -527,10 +539,15 @@ class LinearGaussianLearner:
         estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a)
         free_lower, free_upper = value_range(functional, low[None], high[None], scale, rows, a)
         shape = len(x), n_actions
+        upper = functional.clip(free_upper)
+        forms: tuple[Together, ...] = ()
+        if is_mean(functional) and not empty:  # affine in theta
+            cut = (upper != free_upper).ravel()
+            forms = together(self, phi, offset, tightest, upper.ravel(), cut, n_actions)
         return Bounds(
             estimate=functional.clip(estimate).reshape(shape),
             lower=functional.clip(free_lower).reshape(shape),
-            upper=functional.clip(free_upper).reshape(shape),
+            upper=upper.reshape(shape),
             method="ascent" if searched else "exact",
             guaranteed=not (empty or searched),
             rule=self.rule,
@@ -539,6 +556,7 @@ class LinearGaussianLearner:
             empty=empty,
             free_lower=free_lower.reshape(shape),
             free_upper=free_upper.reshape(shape),
+            together=forms,
         )
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:

@@ -17,6 +17,7 @@ from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, NormBall, unit_diagonal
 from gedppl.learning.storing import storable
 from gedppl.numerics.arrays import LARGEST, countable
+from gedppl.rows import grid
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -262,6 +263,12 @@ class RegionMemo:
         return region
 
 
+def one_each(values: ArrayLike, n: int) -> np.ndarray:
+    """A number, or one for each row, as (n,)."""
+    array = np.asarray(values, float)
+    return array if array.shape == (n,) else np.broadcast_to(array, (n,))
+
+
 class FeatureMemo:
     """Features, offsets and scales of rows, checked; the last grid of contexts x actions is
     remembered.
@@ -288,8 +295,8 @@ class FeatureMemo:
         phi = np.asarray(self._predictor.features(x, a), float)
         if phi.shape != (m, self._dim):
             raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")
-        offset = np.broadcast_to(np.asarray(self._predictor.offset(x, a), float), (m,))
-        scale = np.broadcast_to(np.asarray(self._predictor.fixed(x, a)["scale"], float), (m,))
+        offset = one_each(self._predictor.offset(x, a), m)
+        scale = one_each(self._predictor.fixed(x, a)["scale"], m)
         if not (countable(phi).all() and countable(offset).all()):
             raise NotFiniteError(
                 "features or offset are not finite at some row, or beyond "
@@ -310,7 +317,7 @@ class FeatureMemo:
         key = (x.tobytes(), x.shape, n_actions)
         last_key, last = self._last
         if key != last_key:
-            rows, a = np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+            rows, a = grid(x, n_actions)
             # then predictors know them again without a look
             rows.flags.writeable = a.flags.writeable = False
             last = (rows, a, *self.rows(rows, a))

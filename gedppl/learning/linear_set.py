@@ -21,6 +21,7 @@ from gedppl.learning.value_ranges import (
     value_at,
     value_range,
 )
+from gedppl.selection.solvers import Together
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -123,3 +124,41 @@ def witness(
         mine = tightest == e
         eta[mine] = own[e].attained(free[mine], near, side)
     return space.origin + eta @ space.basis.T
+
+
+def together(
+    learner: LinearGaussianLearner,
+    phi: np.ndarray,
+    offset: np.ndarray,
+    tightest: np.ndarray,
+    upper: np.ndarray,
+    cut: np.ndarray,
+    n_actions: int,
+) -> tuple[Together, ...]:
+    """phi'theta + offset of all actions over the ellipsoid that sets most of their upper ends; none
+    where it sets no two at one context.
+
+    tightest, upper, cut (m,): the ellipsoid behind each upper end, -1 where it is open, the end
+    itself, and whether the declared range cut it. The true theta lies in all ellipsoids at once and
+    its values in the range, so that what is known of different actions may be added up: an action
+    that another ellipsoid bounds stands with its upper end. Of one that the range cut the first
+    form takes that end, the second the ellipsoid, which may still say more of a mixture.
+    """
+    closed = tightest[tightest >= 0]
+    if not len(closed):
+        return ()
+    most = int(np.bincount(closed).argmax())
+    one = [e for s in learner.in_force() for e in s.ellipsoids][most]
+    free, base = learner.space.projected(phi, offset)
+    part = free if len(one.columns) == free.shape[1] else free[:, one.columns]
+    middle, half = base + part @ one.middle, part @ one.factor.T
+    own, forms = tightest == most, []
+    for mine in (own & ~cut, own) if (own & cut).any() else (own,):
+        if mine.reshape(-1, n_actions).sum(axis=1).max() > 1:
+            forms.append(
+                Together(
+                    np.where(mine, middle, upper).reshape(-1, n_actions),
+                    np.where(mine[:, None], half, 0.0).reshape(-1, n_actions, half.shape[1]),
+                )
+            )
+    return tuple(forms)

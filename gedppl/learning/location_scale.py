@@ -50,7 +50,7 @@ from gedppl.learning.scale_reach import ScaleReach
 from gedppl.learning.scale_sets import LOG_2PI, ScaleSet, fits_of, row_values, table_of
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.numerics.arrays import check_delta
-from gedppl.rows import Rows
+from gedppl.rows import Rows, grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -350,7 +350,7 @@ class LocationScaleLearner:
         """
         x = np.asarray(x, float)
         n, K, low, high = len(x), n_actions, functional.low, functional.high
-        xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+        xs, actions = grid(x, K)
         lower, upper = np.full(n * K, -np.inf), np.full(n * K, np.inf)
         searched = scale_bounds.is_searched(functional)
         if not self.refuted:
@@ -423,7 +423,7 @@ class LocationScaleLearner:
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
         """The estimate and posterior standard deviations around it, from the particles."""
         n, K = len(x), n_actions
-        xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+        xs, actions = grid(x, K)
         drawn = self._values(functional, self.particles.theta, xs, actions)
         drawn = np.clip(
             np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high
@@ -450,7 +450,7 @@ class LocationScaleLearner:
         """
         x, B = np.asarray(x, float), len(self.snapshots.sizes)
         n, K = len(x), n_actions
-        xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+        xs, actions = grid(x, K)
         estimate = self._values(functional, self.snapshots.estimate, xs, actions)  # (B, nK)
         lower, upper = np.full((B, n * K), functional.low), np.full((B, n * K), functional.high)
         phi, offset = (

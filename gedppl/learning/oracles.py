@@ -444,6 +444,19 @@ class Oracle:
             return failed(cls, rows, f"{self.name} broke off: {error}")
 
 
+# those whose answer a closed form gives as well
+CLOSED_FORM = ("auto", "least squares")
+# those that fit any parametric class, whatever its coordinates
+ANY_COORDINATES = (*CLOSED_FORM, "score equations", "maximum likelihood")
+
+
+def called(oracle: Callable[..., Fit] | None) -> str:
+    """The name of an oracle: ``"auto"`` if none is given, "" for a callable of the user's own."""
+    if oracle is None:
+        return "auto"
+    return oracle.name if isinstance(oracle, Oracle) else ""
+
+
 def failed(cls: DensityClass, rows: Rows, status: str) -> Fit:
     nothing = np.full((cls.dim, cls.dim), np.nan)
     return Fit(
@@ -452,7 +465,19 @@ def failed(cls: DensityClass, rows: Rows, status: str) -> Fit:
 
 
 def mle(*, starts: int = 1, seed: int = 0, max_steps: int = 100) -> Oracle:
-    """Newton or L-BFGS on the program itself: see `maximum_likelihood`."""
+    """Maximum likelihood by Newton or L-BFGS on the program itself: see `maximum_likelihood`.
+
+    argmax_theta sum_i log p_theta(y_i | x_i, a_i) + log prior(theta), from `starts` points.
+
+    Notes
+    -----
+    No solver's word is taken: a fit that does not pass the checks of `believe` says so in its
+    status. A maximum of a likelihood that is not concave may be a local one; sets do not rest on
+    it, their width does.
+
+    >>> mle(starts=3).name
+    'maximum likelihood'
+    """
     return Oracle(
         "maximum likelihood",
         maximum_likelihood,
@@ -461,14 +486,29 @@ def mle(*, starts: int = 1, seed: int = 0, max_steps: int = 100) -> Oracle:
 
 
 def score_equations(*, max_steps: int = 100) -> Oracle:
-    """Score equations of a one-predictor family: see `fit_score_equations`."""
+    """Score equations, sum_i J_i' (T(y_i) - A'(eta_i)) = 0, of a family with one linear predictor:
+    see `fit_score_equations`.
+
+    The log-likelihood is concave there, so that the solution is the maximum. Other classes are
+    refused.
+
+    >>> score_equations().name
+    'score equations'
+    """
     return Oracle(
         "score equations", fit_score_equations, {"max_steps": max_steps}, check_score_equations
     )
 
 
 def least_squares() -> Oracle:
-    """Exact least squares for a linear-Gaussian class: see `fit_least_squares`."""
+    """Exact least squares for a linear-Gaussian class of known scale: see `fit_least_squares`.
+
+    argmin_theta sum_i (y_i - offset_i - phi_i' theta)^2 / scale_i^2, plus Gaussian priors. Other
+    classes are refused.
+
+    >>> least_squares().name
+    'least squares'
+    """
     return Oracle("least squares", fit_least_squares, {}, check_least_squares)
 
 

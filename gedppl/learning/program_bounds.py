@@ -5,24 +5,23 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, G grid poin
 
 from __future__ import annotations
 
+from functools import singledispatch
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit
 
 from gedppl.learning.ascent import Found, by_ascent
 from gedppl.learning.fits import positive_definite
-from gedppl.learning.learner import Bounds, Guess, Trail
-from gedppl.learning.likelihoods import OrderedData, PredictorData
+from gedppl.learning.learner import Bounds, Guess
+from gedppl.learning.likelihoods import Data, OrderedData, PredictorData
 from gedppl.learning.reach import farthest
 from gedppl.learning.value_ranges import (
-    category_values,
     edge_bounds,
-    edge_weights,
     is_plain,
     limits_at,
     remarks,
 )
+from gedppl.rows import grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -49,13 +48,15 @@ def bounds(
 ) -> Bounds:
     """See `ProgramLearner.bounds`."""
     n, K, low, high = len(x), n_actions, functional.low, functional.high
-    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
-    estimate = _values(
-        learner, functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions
-    )
+    xs, actions = grid(x, K)
+    at_fit = np.broadcast_to(learner.theta, (n * K, learner.cls.dim))
+    estimate = _values(learner.data, learner, functional, at_fit, xs, actions)
     sets, shape = learner.every_set, (n, K)
     void = any(s.region.kappa <= 0 for s in sets)
-    found = None if void else _find_exactly(learner, functional, xs, actions)
+    convex = all(s.convex for s in sets)
+    found = None
+    if convex and not void:
+        found = _find_exactly(learner.data, learner, functional, xs, actions)
     exact = found is not None
     if found is None and not void and sets:
         found = by_ascent(learner, functional, xs, actions)
@@ -116,22 +117,37 @@ def _unknown_shape(
     return not bool(np.all(np.all(steps >= 0, axis=0) | np.all(steps <= 0, axis=0)))
 
 
+@singledispatch
 def _values(
-    learner: ProgramLearner, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    data: Data,
+    learner: ProgramLearner,
+    functional: Functional,
+    theta: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> np.ndarray:
-    """The functional at rows, row i at its own theta[i]."""
-    # no need to ask the program
-    if isinstance(learner.data, PredictorData) and functional.fn is None and is_plain(functional):
-        columns, _ = learner.data.columns(x, a)
-        eta = (
-            np.einsum("md,md->m", theta, columns[:, : learner.data.dim])
-            + columns[:, learner.data.dim]
-        )
-        return _at_predictor(learner, functional, eta[None], columns, x, a)[0]
+    """The functional at rows, row i at its own theta[i]: the program is asked."""
     return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
 
 
-def _at_predictor(
+@_values.register(PredictorData)
+def _(
+    data: PredictorData,
+    learner: ProgramLearner,
+    functional: Functional,
+    theta: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
+) -> np.ndarray:
+    if functional.fn is not None or not is_plain(functional):
+        return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
+    columns, _ = data.columns(x, a)
+    eta = np.einsum("md,md->m", theta, columns[:, : data.dim]) + columns[:, data.dim]
+    return at_predictor(data, learner, functional, eta[None], columns, x, a)[0]
+
+
+def at_predictor(
+    data: PredictorData,
     learner: ProgramLearner,
     functional: Functional,
     eta: np.ndarray,
@@ -142,8 +158,6 @@ def _at_predictor(
     """The functional at linear predictors eta (G, m), offset included; columns (m, ...) as
     `PredictorData.columns` gives them.
     """
-    data = learner.data
-    assert isinstance(data, PredictorData)
     D, (G, m) = data.dim, eta.shape
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         # a user's function may be written for the program's own arrays: ask the program
@@ -152,7 +166,12 @@ def _at_predictor(
             steps = (eta - offset) / np.maximum(np.sum(phi**2, axis=1), 1e-300)
             theta = steps[:, :, None] * phi  # any theta with this predictor gives the same density
             return _values(
-                learner, functional, theta.reshape(G * m, D), np.tile(x, (G, 1)), np.tile(a, G)
+                data,
+                learner,
+                functional,
+                theta.reshape(G * m, D),
+                np.tile(x, (G, 1)),
+                np.tile(a, G),
             ).reshape(G, m)
         fixed = {name: columns[:, D + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
         density = data.density(
@@ -161,25 +180,30 @@ def _at_predictor(
         return np.asarray(functional(density, x=x, a=a), float)
 
 
+@singledispatch
 def _find_exactly(
-    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+    data: Data, learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
 ) -> Found | None:
-    """The ends where the functional is that of one affine form of theta and the set convex; else
-    None.
+    """The ends where the functional is that of one affine form of theta and the set is convex;
+    None for a program of which that is not known.
     """
-    if not all(s.convex for s in learner.every_set):
-        return None
-    if isinstance(learner.data, PredictorData):
-        return _exact(learner, functional, x, a)
-    return edge_bounds(learner, functional, x, a) if isinstance(learner.data, OrderedData) else None
+    return None
+
+
+_find_exactly.register(OrderedData, edge_bounds)
 
 
 # exact: one linear predictor ----------------------------------------------------------------------
 
 
-def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray) -> Found:
-    data = learner.data
-    assert isinstance(data, PredictorData)
+@_find_exactly.register(PredictorData)
+def _exact(
+    data: PredictorData,
+    learner: ProgramLearner,
+    functional: Functional,
+    x: np.ndarray,
+    a: np.ndarray,
+) -> Found:
     columns, _ = data.columns(x, a)
     phi, offset = columns[:, : data.dim], columns[:, data.dim]
     m = len(phi)
@@ -190,9 +214,9 @@ def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np
     ends = np.clip(ends, *data.family.domain)
     searched = _unknown_shape(data, functional, columns, x, a)
     if searched:
-        lower, upper, at_low = _searched(learner, functional, columns, ends, x, a)
+        lower, upper, at_low = _searched(data, learner, functional, columns, ends, x, a)
     else:
-        lower, upper, at_low = _over_interval(learner, functional, columns, ends, x, a)
+        lower, upper, at_low = _over_interval(data, learner, functional, columns, ends, x, a)
     notes = remarks(open_end, a, apart)
     notes += [SEARCHED] if searched else []
     return Found(
@@ -207,6 +231,7 @@ def _exact(learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np
 
 @np.errstate(invalid="ignore")  # inf - inf between ends that are open
 def _over_interval(
+    data: PredictorData,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -225,13 +250,15 @@ def _over_interval(
     low, high = ends[:, :1], ends[:, 1:]
     inside = np.hstack(
         [
-            _turns(learner, functional, columns, np.linspace(0.0, 1.0, GRID), x, a),
-            _probes(learner, columns, x, a),
+            _turns(data, learner, functional, columns, np.linspace(0.0, 1.0, GRID), x, a),
+            _probes(data, columns, x, a),
         ]
     )
     eta = np.hstack([low, np.sort(np.clip(inside, low, high), axis=1), high])
-    values = _with_limits(eta, _at_predictor(learner, functional, eta.T, columns, x, a).T)
-    peaks = [_zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0)]
+    values = _with_limits(eta, at_predictor(data, learner, functional, eta.T, columns, x, a).T)
+    peaks = [
+        _zoom(data, learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0)
+    ]
     best = np.argmax(np.where(np.isnan(values), np.inf, values), axis=1)
     first_finite = np.where(np.isfinite(low[:, 0]), 0, 1)
     lower, upper = -peaks[0], peaks[1]
@@ -259,6 +286,7 @@ def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _zoom(
+    data: PredictorData,
     learner: ProgramLearner,
     functional: Functional,
     sign: float,
@@ -288,13 +316,14 @@ def _zoom(
             left + np.where(np.isfinite(right - left), right - left, 0.0) * steps,
             middle,
         )
-        found = sign * _at_predictor(learner, functional, grid.T, columns, x, a).T
+        found = sign * at_predictor(data, learner, functional, grid.T, columns, x, a).T
         found = np.where(np.isnan(found), -np.inf, found)
         where, best = np.argmax(found, axis=1), np.maximum(best, found.max(axis=1))
     return best
 
 
 def _searched(
+    data: PredictorData,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -309,20 +338,17 @@ def _searched(
     low, high = (np.where(known, side, columns[:, learner.cls.dim])[:, None] for side in ends.T)
     eta = low + (high - low) * np.linspace(0.0, 1.0, GRID)
     eta[:, -1] = high[:, 0]
-    values = _at_predictor(learner, functional, eta.T, columns, x, a).T
+    values = at_predictor(data, learner, functional, eta.T, columns, x, a).T
     lower, upper = (
-        sign * _zoom(learner, functional, sign, eta, values, columns, x, a) for sign in (-1.0, 1.0)
+        sign * _zoom(data, learner, functional, sign, eta, values, columns, x, a)
+        for sign in (-1.0, 1.0)
     )
     at_low = np.argmax(np.where(np.isnan(values), np.inf, values), axis=1) <= GRID // 2
     return np.where(known, lower, -np.inf), np.where(known, upper, np.inf), at_low
 
 
-def _probes(
-    learner: ProgramLearner, columns: np.ndarray, x: np.ndarray, a: np.ndarray
-) -> np.ndarray:
+def _probes(data: PredictorData, columns: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
     """A few linear predictors (m, 3) around zero, which a Normal's noise gives a unit."""
-    data = learner.data
-    assert isinstance(data, PredictorData)
     names = data.fixed_names(x, a)
     unit = (
         columns[:, data.dim + 1 + names.index("scale")]
@@ -333,6 +359,7 @@ def _probes(
 
 
 def _turns(
+    data: PredictorData,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -349,8 +376,6 @@ def _turns(
     wide interval may miss. The same holds of a log-concave location family (where a Weibull's and a
     LogNormal's logarithms belong), with its centre for E[Y].
     """
-    data = learner.data
-    assert isinstance(data, PredictorData)
     family, m = data.family, len(columns)
     if functional.name in family.turns:
         return np.full((m, 1), family.turns[functional.name])
@@ -373,7 +398,7 @@ def _turns(
 def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
     """See `ProgramLearner.guess`."""
     n, K = len(x), n_actions
-    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    xs, actions = grid(x, K)
     if learner.fit is None:
         # a user's function may be written for its own arrays
         density = learner.cls if functional.fn is not None else learner
@@ -385,35 +410,51 @@ def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
             np.where(np.isnan(drawn), functional.high, drawn), functional.low, functional.high
         )
         value, sd = drawn.mean(axis=0), drawn.std(axis=0)
-    elif isinstance(learner.data, PredictorData) and functional.fn is None and is_plain(functional):
-        value, sd = _by_predictor(learner, functional, learner.fit.precision, xs, actions)
     else:
-        value, grad = learner.cls.values_grad(
-            functional, np.broadcast_to(learner.theta, (n * K, learner.cls.dim)), xs, actions
-        )
-        value, grad = np.asarray(value, float), np.where(np.isfinite(grad), grad, 0.0)
-        step = np.linalg.solve(positive_definite(learner.fit.precision), grad.T)
-        sd = np.sqrt(np.maximum(np.einsum("md,dm->m", grad, step), 0.0))
+        value, sd = _at_fit(learner.data, learner, functional, learner.fit.precision, xs, actions)
     value = np.where(np.isnan(value), functional.high, value)
     return Guess(
         *(functional.clip(value + side * GUESS_SDS * sd).reshape(n, K) for side in (0.0, -1.0, 1.0))
     )
 
 
-def _by_predictor(
+@singledispatch
+def _at_fit(
+    data: Data,
     learner: ProgramLearner,
     functional: Functional,
     precision: np.ndarray,
     x: np.ndarray,
     a: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The functional at the fit and its posterior standard deviation |dT/d eta| sd(eta), each (m,),
-    without the program.
-
-    The slope is a difference over a millionth of sd(eta), so that it has no unit.
+    """The functional at the fit and its posterior standard deviation sqrt(h' precision^-1 h), h its
+    gradient, each (m,).
     """
-    data = learner.data
-    assert isinstance(data, PredictorData)
+    value, grad = learner.cls.values_grad(
+        functional, np.broadcast_to(learner.theta, (len(a), learner.cls.dim)), x, a
+    )
+    value, grad = np.asarray(value, float), np.where(np.isfinite(grad), grad, 0.0)
+    step = np.linalg.solve(positive_definite(precision), grad.T)
+    return value, np.sqrt(np.maximum(np.einsum("md,dm->m", grad, step), 0.0))
+
+
+_at_fit_by_program = _at_fit.dispatch(object)
+
+
+@_at_fit.register(PredictorData)
+def _by_predictor(
+    data: PredictorData,
+    learner: ProgramLearner,
+    functional: Functional,
+    precision: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """|dT/d eta| sd(eta), without the program. The slope is a difference over a millionth of
+    sd(eta), so that it has no unit.
+    """
+    if functional.fn is not None or not is_plain(functional):
+        return _at_fit_by_program(data, learner, functional, precision, x, a)
     columns, _ = data.columns(x, a)
     phi = columns[:, : data.dim]
     eta = phi @ learner.theta + columns[:, data.dim]
@@ -423,119 +464,6 @@ def _by_predictor(
         )
     )
     near = eta + STEP * np.array([[-1.0], [0.0], [1.0]]) * spread
-    below, value, above = _at_predictor(learner, functional, near, columns, x, a)
+    below, value, above = at_predictor(data, learner, functional, near, columns, x, a)
     slope = np.abs(above - below) / (2 * STEP)
     return value, np.where(np.isfinite(slope), slope, 0.0)
-
-
-# past snapshots -----------------------------------------------------------------------------------
-
-
-def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
-    """See `ProgramLearner.trail`."""
-    shots, n, K = learner.snapshots, len(x), n_actions
-    B, D = shots.theta.shape
-    # padded, so that a growing run compiles a handful of shapes
-    take = np.minimum(np.arange(_padded(B)), B - 1)
-    P = len(take)
-    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
-    theta, whitener, kappa = shots.theta[take], shots.whitener[take], shots.kappa[take]
-    reach = np.sqrt(2 * kappa)
-    low, high = functional.low, functional.high
-    if isinstance(learner.data, PredictorData):
-        columns, _ = learner.data.columns(xs, actions)
-        phi, offset = columns[:, :D], columns[:, D]
-        centre = theta @ phi.T  # (P, nK)
-        size = np.linalg.norm(np.einsum("pij,mj->pmi", whitener, phi), axis=2)
-        half = np.where(np.isfinite(reach), reach, 0.0)[:, None] * size  # unknown: replaced below
-        eta = offset + np.stack([centre, centre - half, centre + half])  # (3, P, nK)
-        values = _at_predictor(
-            learner, functional, eta.reshape(3 * P, n * K), columns, xs, actions
-        ).reshape(eta.shape)
-        estimate = values[0]
-        lower = np.where(np.isnan(values), low, values).min(axis=0)
-        upper = np.where(np.isnan(values), high, values).max(axis=0)
-    elif (
-        isinstance(learner.data, OrderedData)
-        and (known := _ordered_trail(learner, functional, xs, actions, take)) is not None
-    ):
-        estimate, lower, upper = known
-    else:
-        points = np.repeat(theta, n * K, axis=0)
-        value, grad = learner.cls.values_grad(
-            functional, points, np.tile(xs, (P, 1)), np.tile(actions, P)
-        )
-        estimate = np.asarray(value, float).reshape(P, n * K)
-        grad = np.asarray(grad, float).reshape(P, n * K, D)
-        size = np.linalg.norm(np.einsum("pij,pmj->pmi", whitener, grad), axis=2)
-        half = np.where(
-            np.isfinite(reach)[:, None],
-            np.where(np.isfinite(reach), reach, 0.0)[:, None] * size,
-            np.inf,
-        )
-        lower, upper = estimate - half, estimate + half
-        lower, upper = np.where(np.isnan(lower), low, lower), np.where(np.isnan(upper), high, upper)
-    unknown = ~np.isfinite(kappa)[:, None]
-    lower, upper = np.where(unknown, low, lower), np.where(unknown, high, upper)
-
-    def shaped(values: np.ndarray) -> np.ndarray:
-        return np.clip(values, low, high)[:B].reshape(B, n, K).transpose(1, 0, 2)
-
-    return Trail(
-        shaped(np.where(np.isnan(estimate), high, estimate)),
-        shaped(lower),
-        shaped(upper),
-        approximate=True,
-    )
-
-
-def _ordered_trail(
-    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray, take: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Estimate, lower and upper under the snapshots `take`, each (P, m), edge by edge; None if
-    the functional is not linear.
-    """
-    assert isinstance(learner.data, OrderedData)
-    shots, ordered = learner.snapshots, learner.data.ordered
-    features, offset = ordered.features(x, a), ordered.offset(x, a)
-    values = category_values(functional, offset.shape[1], x, a)
-    if values is None:
-        return None
-    constant, weight = edge_weights(values)
-    edge = np.einsum("pj,mcj->pmc", shots.theta[take], features) + offset
-    size = np.linalg.norm(np.einsum("pij,mcj->pmci", shots.whitener[take], features), axis=3)
-    reach = np.sqrt(2 * shots.kappa[take])
-    # unknown: replaced by the caller
-    half = np.where(np.isfinite(reach), reach, 0.0)[:, None, None] * size
-    ends = weight * expit(np.stack([edge - half, edge, edge + half]))
-    return (
-        constant + ends[1].sum(axis=2),
-        constant + ends.min(axis=0).sum(axis=2),
-        constant + ends.max(axis=0).sum(axis=2),
-    )
-
-
-def _padded(count: int) -> int:
-    size = 16
-    while size < count:
-        size *= 2
-    return size
-
-
-def squared_deviation(learner: ProgramLearner, functional: Functional, n_rows: int | None) -> float:
-    """See `ProgramLearner.squared_deviation`."""
-    span = functional.high - functional.low
-    most = learner.n * span**2 if np.isfinite(span) else np.inf
-    kappa = learner.kappa
-    if learner.rows is None or not np.isfinite(kappa):
-        return float(most) if learner.n else 0.0
-    used = min(learner.n, 512 if n_rows is None else n_rows)
-    take = np.linspace(0, learner.n - 1, 512 if used == 512 else used).astype(np.int64)
-    theta = np.broadcast_to(learner.theta, (len(take), learner.cls.dim))
-    grad = np.asarray(
-        learner.cls.values_grad(functional, theta, learner.rows.x[take], learner.rows.a[take])[1],
-        float,
-    )
-    white = np.where(np.isfinite(grad), grad, 0.0) @ learner.snapshots.whitener[-1].T
-    largest = float(np.linalg.eigvalsh(white.T @ white)[-1]) * learner.n / max(len(take), 1)
-    return float(min(2 * kappa * largest, most))

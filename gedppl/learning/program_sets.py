@@ -16,14 +16,12 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from gedppl.learning.fits import RANK_TOLERANCE, decrement, symmetric, units
-from gedppl.learning.likelihoods import TOP, Data, PredictorData, climb
+from gedppl.learning.likelihoods import TOP, Data, climb
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
-from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.learning.radius import LikelihoodRatio
-    from gedppl.rows import Rows
 
 
 MARGIN = 6.0  # of a residual, in units of the set's radius: see `extremes`
@@ -317,11 +315,10 @@ def next_starts(
     is everything.
     """
     number = starts[-1].k + 1 if starts else 0
+    again = rule.process is not None and rule.process.restarts
     if evidence == -math.inf:
-        return (
-            (Start(number, n, 0.0),) if isinstance(rule, LikelihoodRatio) and rule.restarts else ()
-        )
-    if not (isinstance(rule, LikelihoodRatio) and rule.restarts) or not starts:
+        return (Start(number, n, 0.0),) if again else ()
+    if not again or not starts:
         return starts
     due = FIRST_RESTART
     while due <= starts[-1].n:
@@ -508,26 +505,3 @@ def _outside_if_nan(slack: np.ndarray) -> np.ndarray:
 
 
 # what a rule may look at --------------------------------------------------------------------------
-
-
-def concave_top(data: PredictorData, near: np.ndarray) -> float:
-    """The top of a concave log-likelihood, and what a last Newton step would still promise; inf
-    if the climb did not settle.
-    """
-    if data.table is None or not data.n:
-        return 0.0
-    # a climb leaves directions of little curvature alone
-    unit = np.sqrt(np.mean(data.features**2, axis=0))
-    unit = np.where(unit > 0, unit, 1.0)
-    table = data.table.x.copy()
-    table[:, : data.dim] /= unit
-    scaled = PredictorData(
-        data.predictor, data.dim, Rows.of(table, data.table.a, data.table.y), data.names
-    )
-    theta = climb(scaled, near * unit, steps=100, enough=1e-9)
-    value, grad = (part[0] for part in scaled.value_grad(theta[None]))
-    values, vectors = np.linalg.eigh(scaled.information(theta))
-    left = np.sum(
-        (vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300))
-    )
-    return float(value + left) if left < 1e-3 else np.inf

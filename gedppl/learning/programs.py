@@ -23,26 +23,24 @@ import numpy as np
 
 from gedppl.errors import FitWarning
 from gedppl.learning import learner as learners
-from gedppl.learning import program_bounds
+from gedppl.learning import program_bounds, program_trail
 from gedppl.learning.draws import sample
-from gedppl.learning.fits import Fit, WorkingPrior, keep_good
+from gedppl.learning.fits import Fit, WorkingPrior, keep_good, likeliest
 from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.learner import Bounds, Group, Guess, Trail, named, one_group
 from gedppl.learning.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
 from gedppl.learning.oracles import auto, has_score_equations
-from gedppl.learning.ordered import crossed
 from gedppl.learning.program_sets import (
     Plausible,
     Start,
     ball,
-    concave_top,
     ellipsoid,
     likelihood_sets,
     next_starts,
     plausible,
     within,
 )
-from gedppl.learning.radius import Ball, LikelihoodRatio, Paper, Rule
+from gedppl.learning.radius import LikelihoodRatio, Paper, Rule
 from gedppl.learning.rule_view import summed_divergence, view_of
 from gedppl.learning.storing import Reader, Tree, Writer, storable, stored_fields
 from gedppl.learning.units import ENOUGH, parameter_units
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
 
 LIVE = ("cls", "oracle", "rule")  # come from the problem and settings
 APART = ("data", "own", "sets")  # stored in their own way
+SPREADS = (1.0, 0.5, 0.25)  # of a working prior, as shares of the widest
 PAST = 16  # sets kept for the running intersection: older ones are hardly ever the narrowest
 
 
@@ -91,6 +90,7 @@ class ProgramLearner:
     oracle: Any
     prior: WorkingPrior | None  # the user's; None: a weak one in the parameters' units
     unit: np.ndarray  # (D,) of parameters without a prior: see `units`
+    spread: float  # of their working prior, one of `SPREADS`: see `_spread_for`
     measured: int  # rows whose contexts gave the units
     n_actions: int
     seed: int
@@ -140,7 +140,7 @@ class ProgramLearner:
             data = ProgramData(density, Rows.empty(1))
         initial = np.asarray(density.initial, float)
         rule = LikelihoodRatio() if confidence is None else confidence
-        split = one_group(D) if groups is None or not isinstance(rule, LikelihoodRatio) else groups
+        split = one_group(D) if groups is None or rule.process is None else groups
         unit = np.ones(D)
         if first is not None and prior is None and np.any(density.prior_free):
             unit = parameter_units(data, initial, *first)
@@ -152,6 +152,7 @@ class ProgramLearner:
             oracle=auto() if oracle is None else oracle,
             prior=prior,
             unit=unit,
+            spread=1.0,
             measured=0,
             n_actions=1 if first is None else first[1],
             seed=int(seed),
@@ -193,7 +194,17 @@ class ProgramLearner:
     @property
     def working_prior(self) -> WorkingPrior:
         """What fits lean on: the user's, or a weak one."""
-        return WorkingPrior.weak(self.cls, unit=self.unit) if self.prior is None else self.prior
+        return self._weak(self.spread) if self.prior is None else self.prior
+
+    def _weak(self, spread: float) -> WorkingPrior:
+        return WorkingPrior.weak(self.cls, unit=spread * self.unit)
+
+    def _spread_for(self, fit: Fit) -> float:
+        """The width of the working prior that past rows speak for: the next fit leans on it."""
+        if self.prior is not None or not np.any(self.cls.prior_free):
+            return self.spread
+        others = [self._weak(spread) for spread in SPREADS]
+        return SPREADS[likeliest(fit, self.working_prior, others)]
 
     @property
     def every_set(self) -> tuple[Plausible, ...]:
@@ -222,27 +233,18 @@ class ProgramLearner:
         x, a, y = self.cls.check_outcomes(x, a, y)
         if not len(a):
             return self
-        through_program = isinstance(self.data, ProgramData)
-        fresh = (
-            ProgramData(self.cls, Rows.of(x, a, y))
-            if through_program
-            else self.data.cleared().append(x, a, y)
-        )
-        values = fresh.row_values(self.particles.theta)
+        values = self.data.cleared().append(x, a, y).row_values(self.particles.theta)
         # no density there: what the single outcomes are given may exceed one in sum
-        if isinstance(self.data, OrderedData):
-            values = np.where(
-                crossed(self.data.ordered, self.particles.theta, x, a), -np.inf, values
-            )
+        values = np.where(self.data.crosses(self.particles.theta, x, a), -np.inf, values)
         log_q, particles = self.particles.predict(values)
         rows = Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows
         rows = rows.append(x, a, y)
-        data = ProgramData(self.cls, rows) if through_program else self.data.append(x, a, y)
+        data = self.data.grown(rows, x, a, y)
         starts = next_starts(self.starts, rows.n, self.evidence + log_q, self.rule)
         evidence = 0.0 if log_q == -np.inf else self.evidence + log_q
-        own = self.own
-        if isinstance(self.rule, LikelihoodRatio):
-            own = tuple(part.absorb(x, a, y, values, self.particles, self.rule) for part in own)
+        own, process = self.own, self.rule.process
+        if process is not None:
+            own = tuple(part.absorb(x, a, y, values, self.particles, process) for part in own)
         return evolved(
             self,
             rows=rows,
@@ -298,9 +300,9 @@ class ProgramLearner:
                 f"{fit.status}"
             )
             warnings.warn(text, FitWarning, stacklevel=3)
-        sets, own = self._sets(fit), self.own
-        if isinstance(self.rule, LikelihoodRatio):
-            own = tuple(part.refit(self.rule, self.delta, fit.theta) for part in own)
+        sets, own, process = self._sets(fit), self.own, self.rule.process
+        if process is not None:
+            own = tuple(part.refit(process, self.delta, fit.theta) for part in own)
         every = (*sets, *(s for part in own for s in part.sets))
         particles = self._predicting(fit)
         status, kappa, chol = (
@@ -323,6 +325,7 @@ class ProgramLearner:
             own=own,
             past=self._past(),
             particles=particles,
+            spread=self._spread_for(fit),
             candidates=candidates,
             snapshots=self.snapshots.push(self.n, fit.theta, chol, kappa),
             status=status,
@@ -332,7 +335,7 @@ class ProgramLearner:
         """The draws that predict the next outcomes; fixed before these are seen, so that the set
         covers whatever they are.
         """
-        source = self.rule.predictive if isinstance(self.rule, LikelihoodRatio) else "laplace"
+        source = self.rule.predictive
         if source == "prior":
             return self.particles  # the prior's draws, weighted by the likelihood so far
         if source == "laplace":
@@ -352,7 +355,7 @@ class ProgramLearner:
         """Sets of refits until now that go on counting: those of the first start, which share
         the history's memory.
         """
-        if not (isinstance(self.rule, LikelihoodRatio) and self.rule.intersect):
+        if self.rule.process is None or not self.rule.process.intersect:
             return ()
         return (
             *self.past,
@@ -362,21 +365,18 @@ class ProgramLearner:
     def _sets(self, fit: Fit) -> tuple[Plausible, ...]:
         assert self.rows is not None
         rule = self.rule
-        if isinstance(rule, LikelihoodRatio):
+        if rule.process is not None:
             return likelihood_sets(
-                self.data, self.starts, self.evidence, rule, self.whole_delta, fit.theta
+                self.data, self.starts, self.evidence, rule.process, self.whole_delta, fit.theta
             )
-        linear_gaussian = (
-            isinstance(self.data, PredictorData) and self.data.predictor.family == "Normal"
-        )
+        linear_gaussian = self.data.noise_scale is not None
         # one step, and exact
         centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)
         view = view_of(self.cls, self.data, self.rows, centre, self.delta, self.seed)
         radius = rule.radius(view)
         if rule.divergence == "log_likelihood":
             return (plausible(self.data, 0, centre, 0.0, drop=radius),)
-        if isinstance(rule, Ball):
-            centre = rule.est.centre(view, centre)
+        centre = rule.centre(view, centre)
         # -log affinity is an eighth of d'Id, exactly
         if rule.divergence == "neg_log_affinity" and linear_gaussian:
             return (ellipsoid(self.data, centre, 4 * radius),)
@@ -397,13 +397,14 @@ class ProgramLearner:
         inside = np.broadcast_to(np.asarray(self.cls.inside(theta)), len(theta)).copy()
         if self.rows is None:
             return inside
-        if not isinstance(self.rule, LikelihoodRatio):
+        process = self.rule.process
+        if process is None:
             for s in self.sets:
                 inside &= s.region.slack(theta) >= 0
             return inside
-        inside &= within(self.data, self.starts, self.evidence, self.rule, self.whole_delta, theta)
+        inside &= within(self.data, self.starts, self.evidence, process, self.whole_delta, theta)
         for part in self.own:
-            inside &= part.contains(theta, self.rule, self.delta)
+            inside &= part.contains(theta, process, self.delta)
         return inside
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
@@ -422,13 +423,13 @@ class ProgramLearner:
         """The delta bound under every snapshot. It steers exploration only; no decision's
         feasibility rests on it.
         """
-        return program_bounds.trail(self, functional, np.asarray(x, float), n_actions)
+        return program_trail.trail(self, functional, np.asarray(x, float), n_actions)
 
     def squared_deviation(self, functional: Functional, n_rows: int | None = None) -> float:
         """About 2 kappa lambda_max(I^-1 sum_i h_i h_i'), h_i the functional's gradient at row i;
         from at most n_rows rows.
         """
-        return program_bounds.squared_deviation(self, functional, n_rows)
+        return program_trail.squared_deviation(self, functional, n_rows)
 
     # what monitors ask ----------------------------------------------------------------------------
 
@@ -458,36 +459,25 @@ class ProgramLearner:
         """Densities (M, n) at theta (M, D); where there is a linear predictor, without the
         program.
         """
-        return (
-            self.data.density_at(theta, x, a)
-            if isinstance(self.data, PredictorData)
-            else self.cls.density_at(theta, x, a)
-        )
+        return self.data.density_of(self.cls, theta, x, a)
 
     @property
     def refutable(self) -> bool:
         """Where the likelihood is known to be concave and smooth, its top is known."""
-        return isinstance(self.data, PredictorData) and self.data.smooth
+        return self.data.top_known
 
     def mark(self) -> np.ndarray:
         return np.array([float(self.n)])
 
     def top(self, since: np.ndarray) -> float:
-        data = self.data.between(int(since[0]), self.n)
-        assert isinstance(data, PredictorData)
-        return concave_top(data, self.theta)
+        return self.data.between(int(since[0]), self.n).top(self.theta)
 
     # storing --------------------------------------------------------------------------------------
 
     def stored(self, out: Writer) -> Tree:
-        table = (
-            [out.node(self.data.table), out.node(self.data.names)]
-            if isinstance(self.data, PredictorData)
-            else None
-        )
         return {
             **out.fields(self, stored_fields(self, LIVE + APART)),
-            "data": table,  # of other kinds the rows are enough
+            "data": self.data.stored(out),
             "own": [part.stored(out) for part in self.own],
             "sets": [s.stored(out) for s in self.sets],
         }
@@ -498,16 +488,8 @@ class ProgramLearner:
             stored_fields(self, LIVE + APART),
         )
         learner = evolved(self, **plain)
-        data, rows = self.data, learner.rows
-        if isinstance(data, PredictorData):
-            table, fixed = (read.node(n) for n in tree["data"])
-            data = PredictorData(data.predictor, data.dim, table, fixed)
-        elif rows is not None:
-            data = (
-                ProgramData(self.cls, rows)
-                if isinstance(data, ProgramData)
-                else data.append(rows.x, rows.a, rows.y)
-            )
+        rows = learner.rows
+        data = self.data.restored(read, tree["data"], rows)
         own = tuple(GroupRows.restored(self.data, rows, read, part) for part in tree["own"])
         if tuple(part.group for part in own) != learner.groups[1:]:
             raise ValueError("the groups of rows are not those of the learner")

@@ -19,16 +19,20 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from scipy.stats import chi2
 
 from gedppl.errors import SettingError
-from gedppl.programs.contract import MemberList
+from gedppl.learning.draws import can_draw
+
+if TYPE_CHECKING:
+    from gedppl.learning.oracles import Oracle
+    from gedppl.programs.contract import DensityClass, MemberList
 
 DIVERGENCES = ("neg_log_affinity", "hellinger2", "total_variation2", "l2")
-PREDICTIVES = ("laplace", "svi", "nuts", "prior")
+PREDICTIVES = ("laplace", "svi", "nuts", "smc", "prior")
 # the literal least-squares Est covers from about here up (8 sigma^2 >= 1)
 SMALLEST_COVERING_SCALE = 0.354
 
@@ -68,8 +72,8 @@ class View:
     scale: float | None = None  # known noise scale of a linear-Gaussian class
     # (name, theta (M, D)) -> (M,)
     summed_divergence: Callable[[str, np.ndarray], np.ndarray] | None = None
-    # S -> fits (S, D) to outcomes simulated from the fit
-    refits: Callable[[int], np.ndarray] | None = None
+    # S -> fits (S, D) to outcomes simulated from the fit, None where that cannot be done
+    refits: Callable[[int], np.ndarray | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,17 +91,24 @@ class LikelihoodRatio:
     Finite classes always do it; sets that are bounded by ascent never do.
 
     ``predictive`` says where those densities come from: draws given the rows before, by
-    ``"laplace"``, ``"svi"``, ``"nuts"`` or ``"prior"``. Draws that are far off cost width, never
-    coverage.
+    ``"laplace"``, ``"svi"``, ``"nuts"``, ``"smc"`` or ``"prior"``. Draws that are far off cost
+    width, never coverage.
     """
 
     restarts: bool = True
     guaranteed: bool = True
     intersect: bool = False
     predictive: str = "laplace"
+    source = None  # of draws that the set is read off; none are
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
-        """Any class will do."""
+    @property
+    def process(self) -> LikelihoodRatio:
+        """The e-process behind the set: this one."""
+        return self
+
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
+        """Any class will do for which its predictive can be drawn."""
+        can_draw(cls, self.predictive, oracle)
 
     def level(self, k: int, delta: float) -> float:
         """delta_s of the k-th start, k = 0, 1, ...
@@ -123,8 +134,20 @@ class LikelihoodRatio:
         )
 
 
+class WithoutProcess:
+    """A rule whose sets come from a radius around the fit, and from no e-process."""
+
+    process = None
+    source: str | None = None  # of draws that the set is read off; none are
+    predictive = "laplace"  # where the densities that monitors ask for come from
+
+    def centre(self, view: View, top: np.ndarray) -> np.ndarray:
+        """What the set is around, given the maximum-likelihood estimate `top` (D,)."""
+        return top
+
+
 @dataclass(frozen=True)
-class ChiSquare:
+class ChiSquare(WithoutProcess):
     """Wilks: keep theta with l(theta_hat) - l(theta) <= chi2_{D, 1-delta'} / 2; delta' = delta, or
     delta / (2 t^3) with union.
 
@@ -136,7 +159,7 @@ class ChiSquare:
     guaranteed: bool = False
     divergence: str = "log_likelihood"
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         _check_parametric(cls, "chi_square")
 
     def radius(self, view: View) -> float:
@@ -186,9 +209,9 @@ class Est:
         ridge = self.prior_precision / view.scale**2 * np.eye(view.dim)
         return np.linalg.solve(view.information + ridge, view.information @ top)
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         """Raise where the class lacks what this bound is made of."""
-        finite = isinstance(cls, MemberList)
+        finite = cls.visit(lambda members: True, lambda cls: False)
         if self.kind == "finite" and not finite:
             raise SettingError(NEEDS_FINITE)
         if self.kind in ("bracketing", "chi_square") and finite:
@@ -258,7 +281,7 @@ def self_normalised(prior_precision: float, norm_bound: float, sharper: bool = T
 
 
 @dataclass(frozen=True)
-class Ball:
+class Ball(WithoutProcess):
     """{theta : sum_i D^2(theta_hat, theta)_i <= factor * Est}; ``factor`` carries Est from H^2
     to another divergence.
     """
@@ -271,8 +294,12 @@ class Ball:
     def guaranteed(self) -> bool:
         return self.est.kind != "chi_square"
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         self.est.check(cls)
+
+    def centre(self, view: View, top: np.ndarray) -> np.ndarray:
+        """What the ball is around, given the maximum-likelihood estimate `top` (D,)."""
+        return self.est.centre(view, top)
 
     def radius(self, view: View) -> float:
         return self.factor * self.est.value(view)
@@ -289,7 +316,7 @@ class Ball:
 
 
 @dataclass(frozen=True)
-class Paper:
+class Paper(WithoutProcess):
     """The paper's literal Est at delta/(2 t^3): finite class log(|F|/delta), least squares sigma^2
     (d + 2 sqrt(dL) + 2L).
 
@@ -302,7 +329,7 @@ class Paper:
     divergence: str = "hellinger2"
     guaranteed: bool = False
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         """Any class will do."""
 
     def radius(self, view: View) -> float:
@@ -334,7 +361,7 @@ class Paper:
 
 
 @dataclass(frozen=True)
-class ParametricBootstrap:
+class ParametricBootstrap(WithoutProcess):
     """r = the ceil((S+1)(1-delta))-th smallest of sum_i D^2(theta_hat, theta_s)_i, theta_s
     fitted to outcomes simulated from theta_hat at the same contexts and actions.
     """
@@ -343,17 +370,16 @@ class ParametricBootstrap:
     divergence: str = "neg_log_affinity"
     guaranteed: bool = False
 
-    def check(self, cls: Any, oracle: Any = None) -> None:
+    def check(self, cls: DensityClass | MemberList, oracle: Oracle | None = None) -> None:
         _check_parametric(cls, "parametric_bootstrap")
         if cls.predictor is None:
             raise SettingError(NEEDS_PREDICTOR)
 
     def radius(self, view: View) -> float:
-        if view.refits is None or view.summed_divergence is None:
+        fits = None if view.refits is None else view.refits(self.replicates)
+        if fits is None or view.summed_divergence is None:
             raise SettingError(NEEDS_PREDICTOR)
-        return _order_statistic(
-            view.summed_divergence(self.divergence, view.refits(self.replicates)), view.delta
-        )
+        return _order_statistic(view.summed_divergence(self.divergence, fits), view.delta)
 
     def describe(self, delta: float) -> str:
         return (
@@ -369,11 +395,36 @@ Rule = LikelihoodRatio | ChiSquare | Ball | Paper | ParametricBootstrap
 def likelihood_ratio(
     restarts: bool = True, intersect: bool = False, predictive: str = "laplace"
 ) -> LikelihoodRatio:
-    """The default rule: anytime, adaptive, for any model.
+    """The default rule, a likelihood-ratio e-process: anytime, adaptive, for any model.
 
-    ``intersect``: with the sets of earlier refits. ``predictive``: where the draws come from that
-    predict each outcome before it is seen, ``"laplace"``, ``"svi"`` (the oracle's guide),
-    ``"nuts"`` or ``"prior"``; the set covers whatever they are.
+    C_t = {theta : l_{s:t}(theta) >= R_t - R_s - log(1 / delta_s) for every start s}, R_t the log of
+    predictive densities that were fixed before their outcomes were seen. See `LikelihoodRatio`.
+
+    Parameters
+    ----------
+    restarts
+        Begin anew at growing times, with a share of delta each: a poor start is forgotten.
+    intersect
+        With the sets of earlier refits: a few percent narrower, and a passing miss becomes a
+        lasting one.
+    predictive
+        Where the draws come from that predict each outcome before it is seen: ``"laplace"``,
+        ``"svi"`` (the oracle's guide), ``"nuts"``, ``"smc"`` or ``"prior"``. The set covers
+        whatever they are.
+
+    Notes
+    -----
+    It covers at all times at once with probability 1 - delta if the model class holds the truth,
+    however the data were collected. It says nothing where the class does not.
+
+    References
+    ----------
+    Wasserman, Ramdas and Balakrishnan, "Universal inference" (2020); Ville's inequality.
+
+    Examples
+    --------
+    >>> likelihood_ratio().guaranteed, likelihood_ratio(intersect=True).intersect
+    (True, True)
     """
     if predictive not in PREDICTIVES:
         raise SettingError(f"predictive must be one of {PREDICTIVES}, got {predictive!r}")
@@ -386,8 +437,28 @@ def chi_square(union: bool = False) -> ChiSquare:
 
 
 def hellinger_ball(est: Est | None = None) -> Ball:
-    """sum H^2 <= Est. H^2 saturates at 1, so this ball is unbounded in any direction seen fewer
-    than Est times.
+    """A ball around the fit: sum_i H^2(fit, theta)_i <= Est, H^2 = 1 - affinity.
+
+    Parameters
+    ----------
+    est
+        A bound on the left side at the truth, `mle_finite()` by default; `bracketing` and
+        `self_normalised` are for parametric classes.
+
+    Notes
+    -----
+    H^2 saturates at 1, so this ball is unbounded in any direction seen fewer than Est times. It
+    covers where the constants of its Est hold, which are declared.
+
+    References
+    ----------
+    Hu, Simchi-Levi and Azizan, "Constrained Contextual Online Decision Making: A Unified
+    Framework".
+
+    Examples
+    --------
+    >>> hellinger_ball().divergence, hellinger_ball().est.kind
+    ('hellinger2', 'finite')
     """
     return Ball("hellinger2", est or mle_finite())
 
@@ -411,7 +482,18 @@ def l2_ball(density_bound: float, est: Est | None = None) -> Ball:
 
 
 def paper_radius() -> Paper:
-    """The paper's literal Est."""
+    """The paper's literal Est at delta / (2 t^3), to compare with: see `Paper`.
+
+    Notes
+    -----
+    It covers finite classes. Its least-squares form carries a factor sigma^2 too many, so that it
+    is too small below sigma = 0.354; a `CoverageWarning` says so.
+
+    Examples
+    --------
+    >>> paper_radius().describe(0.05)[:29]
+    "the paper's literal Est at 0."
+    """
     return Paper()
 
 
@@ -424,7 +506,12 @@ def posterior_quantile(*_: object, **__: object) -> NoReturn:
 
 
 def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
-    """Approximate: a quantile over refits to simulated outcomes."""
+    """A quantile of divergences to refits on simulated outcomes: approximate, and not valid for
+    data that were collected adaptively. See `ParametricBootstrap`.
+
+    >>> parametric_bootstrap().guaranteed
+    False
+    """
     if replicates < 20:
         raise SettingError(
             f"replicates must be at least 20, got {replicates}; a .95 quantile needs that many"
@@ -432,8 +519,8 @@ def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
     return ParametricBootstrap(int(replicates))
 
 
-def _check_parametric(cls: Any, what: str) -> None:
-    if isinstance(cls, MemberList):
+def _check_parametric(cls: DensityClass | MemberList, what: str) -> None:
+    if cls.visit(lambda members: True, lambda cls: False):
         raise SettingError(
             f"{what}() is for parametric classes; use likelihood_ratio() or a ball for a finite one"
         )

@@ -10,7 +10,7 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_variation
 from gedppl.errors import NoClosedFormError
-from gedppl.learning.likelihoods import Data, PredictorData, climb
+from gedppl.learning.likelihoods import Data
 from gedppl.learning.radius import View
 from gedppl.rows import Rows
 
@@ -53,35 +53,12 @@ def view_of(
     cls: DensityClass, data: Data, rows: Rows, centre: np.ndarray, delta: float, seed: int
 ) -> View:
     """What a radius rule may look at, for a parametric class."""
-    scale = None
-    if (
-        isinstance(data, PredictorData)
-        and cls.predictor is not None
-        and cls.predictor.family == "Normal"
-    ):
-        scale = float(np.max(data.fixed()["scale"]))
     return View(
         n=rows.n,
         delta=delta,
         dim=cls.dim,
         information=data.information(centre),
-        scale=scale,
+        scale=data.noise_scale,
         summed_divergence=lambda name, theta: summed_divergence(cls, rows, centre, name)(theta),
-        refits=(lambda n: bootstrap(data, centre, n, seed + 11))
-        if isinstance(data, PredictorData)
-        else None,
+        refits=lambda n: data.simulated_fits(centre, n, seed + 11),
     )
-
-
-def bootstrap(data: PredictorData, centre: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """Fits (n, D) to outcomes simulated from centre at the same rows."""
-    rng, table = np.random.default_rng(seed), data.table
-    assert table is not None
-    density = data.density(data.features @ centre + table.x[:, data.dim], data.fixed())
-    out = []
-    for y in density.sample(int(rng.integers(2**31)), n):
-        simulated = PredictorData(
-            data.predictor, data.dim, type(table).of(table.x, table.a, y), data.names
-        )
-        out.append(climb(simulated, centre))
-    return np.array(out)

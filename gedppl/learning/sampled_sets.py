@@ -22,6 +22,7 @@ from gedppl.learning.draws import SOURCES as DRAWN_FROM
 from gedppl.learning.draws import sample
 from gedppl.learning.learner import Bounds
 from gedppl.learning.program_sets import Region
+from gedppl.rows import grid
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -127,7 +128,7 @@ def sampled_bounds(
     """Largest and smallest value over drawn members: for exploration and display only."""
     x = np.asarray(x, float)
     n, K, low, high = len(x), n_actions, functional.low, functional.high
-    xs, actions = np.repeat(x, K, axis=0), np.tile(np.arange(K), n)
+    xs, actions = grid(x, K)
     thetas = np.vstack([found.theta, learner.theta])
     values = np.clip(
         np.asarray(learner.cls.values(functional, thetas, xs, actions), float), low, high

@@ -74,8 +74,8 @@ class ScaleReach:
     @classmethod
     def joined(cls, parts: Sequence[ScaleReach]) -> ScaleReach:
         """The rows of all parts, one after another."""
-        names = ("centre", "size", "unit", "count", "top")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        columns = zip(*((p.centre, p.size, p.unit, p.count, p.top) for p in parts))
+        return cls(*(np.concatenate(column) for column in columns))
 
     def mirrored(self) -> ScaleReach:
         """The same for -location."""

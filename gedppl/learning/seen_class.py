@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, singledispatch
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
 from gedppl.learning.learner import prior_draws
 from gedppl.learning.likelihoods import OrderedData, PredictorData
+from gedppl.learning.oracles import ANY_COORDINATES, called
 from gedppl.programs.contract import Model
 from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike as Array
 
     from gedppl.functionals import Functional
-    from gedppl.programs.contract import Params
+    from gedppl.learning.oracles import Oracle
+    from gedppl.programs.contract import DensityClass, Params
     from gedppl.programs.seen import Seen
 
 DRAWS = 1000  # of the prior, for the Gaussian that stands in for it
@@ -43,8 +45,6 @@ MIDDLE_HALF = 1.349  # standard deviations between the quartiles of a Gaussian
 FARTHEST = 3.0  # spreads from the median: beyond, a draw counts as this far in correlations
 SHRINK = 0.95  # of correlations: those of finitely many draws are never taken as perfect
 STEP = 1e-5  # of a predictor, for slopes that steer exploration
-# oracles that fit v itself
-IN_V = ("auto", "least squares", "score equations", "maximum likelihood")
 
 
 class SeenClass(Model):
@@ -308,7 +308,7 @@ class SeenClass(Model):
         """An oracle for v: the given one where it fits any class, else its fit of the program,
         mapped to v.
         """
-        if given is None or getattr(given, "name", "") in IN_V:
+        if called(given) in ANY_COORDINATES:
             return given
 
         def mapped(
@@ -343,3 +343,25 @@ def served(cls: Any) -> Any:
     if seen is None or (seen.predictor is None and seen.ordered is None):
         return cls
     return cls.in_what_is_seen(lambda: SeenClass(cls, seen))
+
+
+@singledispatch
+def fitting(cls: DensityClass, oracle: Oracle | None) -> Oracle | None:
+    """The oracle that fits a class which `served` found: the given one."""
+    return oracle
+
+
+@fitting.register(SeenClass)
+def _(cls: SeenClass, oracle: Oracle | None) -> Oracle | None:
+    return cls.oracle(oracle)
+
+
+@singledispatch
+def in_its_coordinates(cls: DensityClass, theta: np.ndarray) -> np.ndarray:
+    """The program's parameters (M, D) in the coordinates of a class which `served` found."""
+    return theta
+
+
+@in_its_coordinates.register(SeenClass)
+def _(cls: SeenClass, theta: np.ndarray) -> np.ndarray:
+    return cls.seen_of(theta)

@@ -9,8 +9,9 @@ by name; nothing in a file is executed, and anything unexpected is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import singledispatch
 from typing import Any, TypeVar
 
 import numpy as np
@@ -60,26 +61,7 @@ class Writer:
         return {"array": name}
 
     def node(self, value: Any) -> Node:
-        if value is None or isinstance(value, str | bool | int | float):
-            return float(value) if isinstance(value, np.floating) else value
-        if isinstance(value, np.generic):
-            return value.item()
-        if isinstance(value, np.ndarray):
-            return self.array(value)
-        if isinstance(value, tuple | list):
-            return {"tuple": [self.node(v) for v in value]}
-        if isinstance(value, Mapping):
-            return {"map": [[self.node(k), self.node(v)] for k, v in value.items()]}
-        if isinstance(value, Rows):
-            return {"rows": [self.array(part) for part in (value.x, value.a, value.y)]}
-        if STORABLE.get(type(value).__name__) is type(value):
-            return {
-                "of": type(value).__name__,
-                "fields": self.fields(
-                    value, [f.name for f in fields(STORABLE[type(value).__name__])]
-                ),
-            }
-        return self.left_out(f"a {type(value).__name__}")
+        return _node(value, self)
 
     def fields(self, value: object, names: Iterable[str]) -> Tree:
         """These fields of an object, by name."""
@@ -90,6 +72,50 @@ class Writer:
         if self.strict:
             raise NotStorableError(f"{what} cannot be part of a snapshot")
         return {"left out": what}
+
+
+@singledispatch
+def _node(value: Any, out: Writer) -> Node:
+    """A value as JSON and arrays: by default an object of a class that says it is storable."""
+    name = type(value).__name__
+    if STORABLE.get(name) is not type(value):
+        return out.left_out(f"a {name}")
+    names = [f.name for f in fields(STORABLE[name])]
+    return {"of": name, "fields": out.fields(value, names)}
+
+
+@_node.register(type(None))
+@_node.register(str)
+@_node.register(int)
+@_node.register(float)
+def _(value: str | float | None, out: Writer) -> Node:
+    return value
+
+
+@_node.register(np.generic)
+def _(value: np.generic, out: Writer) -> Node:
+    return value.item()
+
+
+@_node.register(np.ndarray)
+def _(value: np.ndarray, out: Writer) -> Node:
+    return out.array(value)
+
+
+@_node.register(tuple)
+@_node.register(list)
+def _(value: Sequence[Any], out: Writer) -> Node:
+    return {"tuple": [out.node(v) for v in value]}
+
+
+@_node.register(Mapping)
+def _(value: Mapping[Any, Any], out: Writer) -> Node:
+    return {"map": [[out.node(k), out.node(v)] for k, v in value.items()]}
+
+
+@_node.register(Rows)
+def _(value: Rows, out: Writer) -> Node:
+    return {"rows": [out.array(part) for part in (value.x, value.a, value.y)]}
 
 
 class Reader:

@@ -17,6 +17,7 @@ from gedppl.learning.reach import farthest
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
+    from gedppl.learning.learner import Bounds
     from gedppl.learning.programs import ProgramLearner
 
 
@@ -213,22 +214,24 @@ def edge_weights(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def edge_bounds(
-    learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+    data: OrderedData,
+    learner: ProgramLearner,
+    functional: Functional,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> Found | None:
     """The ends over every set, exact or outer; None if nothing is known of the functional's
     shape.
     """
-    data = learner.data
-    assert isinstance(data, OrderedData)
     n_edges = np.shape(data.ordered.offset(x[:1], a[:1]))[1]
     values = category_values(functional, n_edges, x, a)
     if values is not None:
         constant, weight = edge_weights(values)
         if np.all(np.count_nonzero(weight, axis=1) <= 1):
-            return _one_edge(learner, constant, weight, x, a)
+            return _one_edge(data, learner, constant, weight, x, a)
     elif not is_plain(functional) or functional.name not in ("quantile", "cvar", "variance"):
         return None
-    low, high, open_end, apart = _every_edge(learner, x, a)
+    low, high, open_end, apart = _every_edge(data, learner, x, a)
     if values is not None:
         lower, upper = _expectation(values, low, high)
     elif functional.name == "quantile":
@@ -243,11 +246,15 @@ def edge_bounds(
 
 
 def _one_edge(
-    learner: ProgramLearner, constant: np.ndarray, weight: np.ndarray, x: np.ndarray, a: np.ndarray
+    data: OrderedData,
+    learner: ProgramLearner,
+    constant: np.ndarray,
+    weight: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> Found:
     """P(y <= k) grows with one edge, which is affine in theta."""
-    assert isinstance(learner.data, OrderedData)
-    m, ordered = len(a), learner.data.ordered
+    m, ordered = len(a), data.ordered
     here = np.arange(m), np.argmax(np.abs(weight), axis=1)
     value, theta, apart = farthest(learner, ordered.features(x, a)[here])
     reached = ordered.offset(x, a)[here] + np.stack([-value[m:], value[:m]])
@@ -261,13 +268,12 @@ def _one_edge(
 
 
 def _every_edge(
-    learner: ProgramLearner, x: np.ndarray, a: np.ndarray
+    data: OrderedData, learner: ProgramLearner, x: np.ndarray, a: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """Ends (m, C) of every P(y <= k), which rows (m, 2) have an open edge, and whether sets are
     apart.
     """
-    assert isinstance(learner.data, OrderedData)
-    features, offset = learner.data.ordered.features(x, a), learner.data.ordered.offset(x, a)
+    features, offset = data.ordered.features(x, a), data.ordered.offset(x, a)
     m, n_edges, D = features.shape
     value, _, apart = farthest(learner, features.reshape(m * n_edges, D))
     ends = np.stack([-value[m * n_edges :], value[: m * n_edges]]).reshape(2, m, n_edges)
@@ -323,3 +329,24 @@ def remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
     # of contexts asked together, the least known
     most = int(open_end.any(axis=1).reshape(-1, n_actions).sum(axis=1).max())
     return [f"{most} of {n_actions} actions are not yet bounded by the data"] if most else []
+
+
+# a declared range against what the data leave -----------------------------------------------------
+
+REFUTED_BEYOND = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
+
+
+def beyond_range(found: Bounds, functional: Functional) -> tuple[np.ndarray, np.ndarray]:
+    """By how much everything plausible lies above, and below, the functional's declared range: two
+    (n, K), -inf where that is not proved or not so. Rounding does not count.
+    """
+    nowhere = np.full(found.lower.shape, -np.inf)
+    if not found.guaranteed or found.free_lower is None or found.free_upper is None:
+        return nowhere, nowhere
+    low, high = functional.low, functional.high
+    slack = REFUTED_BEYOND * max(abs(low), abs(high))
+    over, under = found.free_lower - high, low - found.free_upper
+    return (
+        np.where(np.isfinite(found.free_lower) & (over > slack), over, -np.inf),
+        np.where(np.isfinite(found.free_upper) & (under > slack), under, -np.inf),
+    )

@@ -21,8 +21,9 @@ open that context.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from numbers import Real
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -405,6 +406,16 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
 
 
+def is_number(value: Any) -> bool:
+    """Whether this is a real number, of Python or NumPy, but no truth value and no duration."""
+    return isinstance(value, Real) and not isinstance(value, bool | np.timedelta64)
+
+
+def is_one_of(value: Any, words: Sequence[str | None]) -> bool:
+    """Whether this is one of several words, or None if that is among them."""
+    return any(value is word for word in words) or (isinstance(value, str) and value in words)
+
+
 def check_whole(least: int, **named: Any) -> None:
     """Each named value is a whole number of at least so much, or a `SettingError` says which is
     not.
@@ -473,8 +484,7 @@ def read_numbers(
     """
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise NotFiniteError(f"{what} is masked; {fix}")
-    if hasattr(value, "detach"):  # a torch tensor that a gradient may be asked for
-        value = value.detach()
+    value = detached(value)
     try:
         array = np.asarray(value)
         if array.dtype.kind == "O" and not any(isinstance(v, _NO_NUMBERS) for v in array.flat):
@@ -505,6 +515,11 @@ def countable(array: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(array) <= LARGEST)
 
 
+def detached(value: Any) -> Any:
+    """A torch tensor without the gradient that may be asked for; anything else as it is."""
+    return value.detach() if hasattr(value, "detach") else value
+
+
 def _wanted(value: Any, what: str) -> str:
     return (
         f"{what} must hold numbers"
@@ -523,11 +538,7 @@ def _shown(value: Any) -> str:
 
 def check_delta(delta: float) -> None:
     """A probability of error: strictly between 0 and 1."""
-    if (
-        isinstance(delta, bool)
-        or not isinstance(delta, int | float | np.integer | np.floating)
-        or not 0 < delta < 1
-    ):
+    if not is_number(delta) or not 0 < delta < 1:
         raise SettingError(
             f"delta must lie strictly between 0 and 1, got {delta!r}; 0.05 is customary"
         )
@@ -556,13 +567,12 @@ def evolved(record: Record, **changes: Any) -> Record:
     Count(name='rounds', n=2)
     """
     fields: dict[str, Any] = type(record).__dataclass_fields__  # type: ignore[attr-defined]
-    before = record.__dict__
-    values = {name: before[name] for name in fields}
-    values.update(changes)
+    values = record.__dict__ | changes
     if len(values) > len(fields):
-        raise TypeError(
-            f"{type(record).__name__} has no field {', '.join(sorted(set(values) - set(fields)))}"
-        )
+        strange = changes.keys() - fields.keys()
+        if strange:
+            raise TypeError(f"{type(record).__name__} has no field {', '.join(sorted(strange))}")
+        values = {name: values[name] for name in fields}
     after = object.__new__(type(record))
     after.__dict__.update(values)
     return after

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.errors import FunctionalError
 from gedppl.numerics.arrays import concrete, namespace
+
+if TYPE_CHECKING:
+    from gedppl.density import Density
+    from gedppl.numerics.arrays import Array, ArrayOf, Namespace
 
 
 @cache
@@ -22,7 +26,7 @@ def gauss_legendre(order: int) -> tuple[np.ndarray, np.ndarray]:
     return 0.5 * (x + 1), 0.5 * w
 
 
-def panels(points: Any, order: int = 16, xp: Any = None) -> tuple[Any, Any]:
+def panels(points: Any, order: int = 16, xp: Namespace | None = None) -> tuple[Any, Any]:
     """Nodes and weights of a Gauss–Legendre rule on every interval between neighbouring points.
 
     Parameters
@@ -69,7 +73,7 @@ TERMS = 1024
 MOST_TERMS = 1_000_000
 
 
-def nodes(density: Any, points: Sequence[Any] = (), order: int = 16) -> tuple[Any, Any]:
+def nodes(density: Density, points: Sequence[Any] = (), order: int = 16) -> tuple[Any, Any]:
     """Nodes y and weights w (Q, *batch) with ``sum(w * g(y) * p(y), axis=0)`` close to the integral
     of g p dy.
 
@@ -78,6 +82,7 @@ def nodes(density: Any, points: Sequence[Any] = (), order: int = 16) -> tuple[An
     """
     xp, family, args = density.xp, density.spec, density.arrays
     low, high = density.bulk(FAR_TAIL)
+    assert family.core is not None  # every family that is integrated has one
     centre, width = (xp.broadcast_to(part, density.batch_shape) for part in family.core(args, xp))
     to_t, from_t = _chart(family.chart, centre, width, xp)
     t_low, t_high = to_t(low), to_t(high)
@@ -98,7 +103,7 @@ def nodes(density: Any, points: Sequence[Any] = (), order: int = 16) -> tuple[An
     return y, weights * slope
 
 
-def _ladder(ends: tuple[Any, ...], steps: tuple[int, ...], xp: Any) -> Any:
+def _ladder(ends: tuple[Any, ...], steps: tuple[int, ...], xp: Namespace) -> Any:
     """Points from the first end to the last, ascending, with so many equal steps between
     neighbouring ends.
     """
@@ -109,7 +114,7 @@ def _ladder(ends: tuple[Any, ...], steps: tuple[int, ...], xp: Any) -> Any:
     return xp.concatenate([*pieces, xp.expand_dims(ends[-1], 0)], axis=0)
 
 
-def _inserted(edges: Any, points: list[Any], xp: Any) -> Any:
+def _inserted(edges: ArrayOf, points: list[Any], xp: Namespace) -> Any:
     """The ascending edges with the points put in their places: clipping one between each pair of
     neighbours does it.
     """
@@ -120,7 +125,7 @@ def _inserted(edges: Any, points: list[Any], xp: Any) -> Any:
 
 
 def _chart(
-    name: str, centre: Any, width: Any, xp: Any
+    name: str, centre: Array, width: Array, xp: Namespace
 ) -> tuple[Callable[[Any], Any], Callable[[Any], tuple[Any, Any]]]:
     """The map from outcomes to the coordinate t, and the map back with its slope."""
     if name == "sinh":
@@ -135,7 +140,7 @@ def _chart(
     return (lambda y: y), lambda t: (t, 1.0 + 0.0 * t)
 
 
-def lattice(density: Any) -> tuple[Any, Any]:
+def lattice(density: Density) -> tuple[Any, Any]:
     """Integers k (T, *batch) that carry the mass of a discrete density, and their probabilities (T,
     *batch).
 

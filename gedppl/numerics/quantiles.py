@@ -4,11 +4,15 @@ unknown distribution.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.errors import FamilyError, FunctionalError
+
+if TYPE_CHECKING:
+    from gedppl.density import Density
+    from gedppl.programs.contract import Distribution
 
 Array = Any
 
@@ -16,7 +20,7 @@ _HALVINGS = {"discrete": 48, "linear": 60, "other": 120}  # 120: from 1e15 wide 
 _SLACK = 1e-12  # rounding in a distribution function that steps
 
 
-def quantile(density: Any, p: Array) -> Array:
+def quantile(density: Density, p: Array) -> Array:
     """The smallest y with P(Y <= y) >= p. Its derivative is -dF/f, and 0 where the outcome is an
     integer or an atom.
     """
@@ -34,7 +38,7 @@ def quantile(density: Any, p: Array) -> Array:
     frozen = density.map_args(xp.stop_gradient)
     slack = _SLACK if density.kind != "continuous" else 0.0
 
-    def step(i: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(i: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = 0.5 * (low + high)
         middle = xp.floor(middle) if whole else middle
@@ -52,7 +56,7 @@ def quantile(density: Any, p: Array) -> Array:
     return q - xp.where(smooth, change, 0.0)
 
 
-def check_own(distribution: Any, *attributes: str) -> None:
+def check_own(distribution: Distribution, *attributes: str) -> None:
     """Raise if a class brings a log_prob of its own but has all of these attributes from a base
     class, for another density.
     """
@@ -69,7 +73,7 @@ def check_own(distribution: Any, *attributes: str) -> None:
         )
 
 
-def external_draws(density: Any, size: int, seed: int) -> Array:
+def external_draws(density: Density, size: int, seed: int) -> Array:
     """Draws of an unknown distribution through its own sampler, under a fixed seed."""
     check_own(density.args["distribution"], "sample", "rsample")
     distribution, name = density.args["distribution"], density.xp.name

@@ -13,10 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy.special as sp
+
+if TYPE_CHECKING:
+    from types import ModuleType, SimpleNamespace
+
+    from gedppl.numerics.arrays import Array, ArrayOf, Namespace
+
+    # the functions of an array library, or as many of them as are needed here
+    Calls: TypeAlias = Namespace | ModuleType | SimpleNamespace
 
 # Seven-point central differences, with a step small beside the scale on which an incomplete
 # function bends in its shape (its sqrt). For gammainc at shapes about 10 they agree with JAX's own
@@ -25,7 +33,7 @@ _OFFSETS = (-3, -2, -1, 1, 2, 3)
 _WEIGHTS = (-1 / 60, 9 / 60, -45 / 60, 45 / 60, -9 / 60, 1 / 60)
 
 
-def _shape_slope(function: Callable[..., Any], args: tuple[Any, ...], which: int, xp: Any) -> Any:
+def _shape_slope(function: Callable[..., Any], args: tuple[Any, ...], which: int, xp: Calls) -> Any:
     """d function / d args[which] for a positive shape argument; the arguments have one shape."""
     shape = args[which]
     step = 0.01 * shape / xp.sqrt(1 + shape)
@@ -35,7 +43,7 @@ def _shape_slope(function: Callable[..., Any], args: tuple[Any, ...], which: int
     return (weights * function(*others[:which], moved, *others[which + 1 :])).sum(0) / step
 
 
-def _beta_pdf(a: Any, b: Any, x: Any, xp: Any, betaln: Any) -> Any:
+def _beta_pdf(a: ArrayOf, b: ArrayOf, x: ArrayOf, xp: Calls, betaln: Callable[..., Any]) -> Any:
     inside = (x > 0) & (x < 1)
     z = xp.where(inside, x, 0.5)
     return xp.where(
@@ -43,18 +51,18 @@ def _beta_pdf(a: Any, b: Any, x: Any, xp: Any, betaln: Any) -> Any:
     )
 
 
-def jax_betainc(jax: Any, betaln: Any) -> Callable[[Any, Any, Any], Any]:
+def jax_betainc(jax: ModuleType, betaln: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
     """JAX's own incomplete beta, with derivatives in all three arguments (first derivatives
     only).
     """
     jnp, native = jax.numpy, jax.scipy.special.betainc
 
     @jax.custom_jvp  # type: ignore[untyped-decorator]
-    def betainc(a: Any, b: Any, x: Any) -> Any:
+    def betainc(a: ArrayOf, b: ArrayOf, x: ArrayOf) -> Any:
         return native(a, b, x)
 
     @betainc.defjvp  # type: ignore[untyped-decorator]
-    def tangent(primals: Any, tangents: Any) -> Any:
+    def tangent(primals: tuple[ArrayOf, ...], tangents: tuple[ArrayOf, ...]) -> Any:
         a, b, x = primals
         slopes = (
             _shape_slope(native, primals, 0, jnp),
@@ -65,7 +73,7 @@ def jax_betainc(jax: Any, betaln: Any) -> Callable[[Any, Any, Any], Any]:
             slope * move for slope, move in zip(slopes, tangents, strict=True)
         )
 
-    def call(a: Any, b: Any, x: Any) -> Any:
+    def call(a: ArrayOf, b: ArrayOf, x: ArrayOf) -> Any:
         a, b, x = jnp.broadcast_arrays(
             *(jnp.asarray(arg, jnp.result_type(float)) for arg in (a, b, x))
         )
@@ -79,13 +87,13 @@ def jax_betainc(jax: Any, betaln: Any) -> Callable[[Any, Any, Any], Any]:
 _HALVINGS = 64  # of an interval of length 1,400 on the log or logit scale: 1e-16 relative
 
 
-def jax_inverses(xp: Any, native: Any) -> dict[str, Any]:
+def jax_inverses(xp: Calls, native: ModuleType) -> dict[str, Any]:
     """`gammaincinv`, `gammainccinv`, `betaincinv` and `stdtrit`; ``native`` is
     jax.scipy.special.
     """
 
-    def bisect(is_below: Callable[[Any], Any], low: Any, high: Any) -> Any:
-        def step(i: Any, ends: Any) -> Any:
+    def bisect(is_below: Callable[[Any], Any], low: ArrayOf, high: ArrayOf) -> Any:
+        def step(i: ArrayOf, ends: tuple[ArrayOf, ArrayOf]) -> Any:
             low, high = ends
             mid = 0.5 * (low + high)
             below = is_below(mid)
@@ -94,23 +102,23 @@ def jax_inverses(xp: Any, native: Any) -> dict[str, Any]:
         low, high = xp.repeat(_HALVINGS, step, (low, high))
         return 0.5 * (low + high)
 
-    def ends(*args: Any) -> tuple[Any, ...]:
+    def ends(*args: Array) -> tuple[Any, ...]:
         args = xp.broadcast_arrays(*(xp.stop_gradient(xp.asfloat(x)) for x in args))
         return *args, xp.full_like(args[0], -700.0), xp.full_like(args[0], 700.0)
 
-    def gammaincinv(a: Any, p: Any) -> Any:
+    def gammaincinv(a: ArrayOf, p: ArrayOf) -> Any:
         a, p, low, high = ends(a, p)
         return xp.exp(bisect(lambda t: native.gammainc(a, xp.exp(t)) < p, low, high))
 
-    def gammainccinv(a: Any, p: Any) -> Any:
+    def gammainccinv(a: ArrayOf, p: ArrayOf) -> Any:
         a, p, low, high = ends(a, p)
         return xp.exp(bisect(lambda t: native.gammaincc(a, xp.exp(t)) > p, low, high))
 
-    def betaincinv(a: Any, b: Any, p: Any) -> Any:
+    def betaincinv(a: Array, b: Array, p: ArrayOf) -> Any:
         a, b, p, low, high = ends(a, b, p)
         return xp.expit(bisect(lambda t: native.betainc(a, b, xp.expit(t)) < p, low, high))
 
-    def stdtrit(df: Any, p: Any) -> Any:
+    def stdtrit(df: ArrayOf, p: ArrayOf) -> Any:
         df, p, _, _ = ends(df, p)
         near = xp.abs(p - 0.5) < 0.25
         tail = 2 * xp.minimum(p, 1 - p)
@@ -170,23 +178,34 @@ def torch_functions() -> dict[str, Any]:
         """
 
         @staticmethod
-        def forward(kernel: Any, *args: Any) -> Any:
+        def forward(kernel: Callable[..., Any], *args: torch.Tensor) -> Any:
             return tuple(
                 torch.from_numpy(np.asarray(out))
                 for out in kernel(*(x.detach().numpy() for x in args))
             )
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        def setup_context(
+            ctx: torch.autograd.function.FunctionCtx,
+            inputs: tuple[Any, ...],
+            output: tuple[torch.Tensor, ...],
+        ) -> None:
             ctx.mark_non_differentiable(*output[1:])
             ctx.save_for_backward(*output[1:])
 
         @staticmethod
-        def backward(ctx: Any, grad: Any, *unused: Any) -> Any:
+        def backward(
+            ctx: torch.autograd.function.FunctionCtx, grad: torch.Tensor, *unused: torch.Tensor
+        ) -> Any:
             return None, *(grad * slope for slope in ctx.saved_tensors)
 
         @staticmethod
-        def vmap(info: Any, in_dims: Any, kernel: Any, *args: Any) -> Any:
+        def vmap(
+            info: Any,
+            in_dims: tuple[int | None, ...],
+            kernel: Callable[..., Any],
+            *args: torch.Tensor,
+        ) -> Any:
             size = info.batch_size
             front = [
                 x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
@@ -194,8 +213,8 @@ def torch_functions() -> dict[str, Any]:
             ]
             return FromScipy.apply(kernel, *front), (0,) * (len(args) + 1)
 
-    def lifted(kernel: Any) -> Any:
-        def call(*args: Any) -> Any:
+    def lifted(kernel: Callable[..., Any]) -> Any:
+        def call(*args: torch.Tensor) -> Any:
             tensors = [x if isinstance(x, torch.Tensor) else torch.as_tensor(x) for x in args]
             return FromScipy.apply(
                 kernel, *torch.broadcast_tensors(*(x.to(torch.float64) for x in tensors))

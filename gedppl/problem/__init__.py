@@ -7,7 +7,6 @@ Axis letters: n contexts, K actions, J constraints.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.errors import ActionRangeError, ProblemError, ShapeError
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem.checks import (
     check_flag,
     check_functional,
     check_limit,
     check_room,
     check_safe_value,
+    described,
 )
 from gedppl.problem.names import Names, declared_actions, declared_columns, listed
 from gedppl.showing import Facts, Shown
@@ -46,6 +47,11 @@ class Utility:
     functional
         What of the outcome matters, e.g. ``mean(0, 1)``; its ``low`` and ``high`` bound the
         utility.
+
+    Notes
+    -----
+    u(x, a) = T(f_{x,a}), f the density of the outcome and T the functional. A model that is wrong
+    costs utility and breaks no limit.
     """
 
     model: DensityClass | MemberList
@@ -123,6 +129,16 @@ class Constraint:
         return self.outcome or self.name
 
     @property
+    def declared(self) -> str:
+        """All of it in one line, for `Problem.fingerprint`."""
+        return (
+            f"constraint={self.name}|{self.at_most!r}|{self.stream}|{described(self.safe_value)}|"
+            f"{described(self.model)}|{described(self.functional)}"
+            + "|exact" * self.safe_value_exact
+            + "|every draw" * self.every_draw
+        )
+
+    @property
     def words(self) -> str:
         """What is limited, where, and what is known of the safe action, in a line."""
         value = f"{self.functional!r}" + (f" of {self.outcome!r}" if self.outcome else "")
@@ -146,6 +162,13 @@ class KnownCost:
     def __post_init__(self) -> None:
         check_limit(self.at_most, self.name)
         check_flag(self.every_draw, self.name)
+
+    @property
+    def declared(self) -> str:
+        """All of it in one line, for `Problem.fingerprint`."""
+        return f"known={self.name}|{self.at_most!r}|{described(self.fn)}" + (
+            "|every draw" * self.every_draw
+        )
 
     @property
     def words(self) -> str:
@@ -246,14 +269,16 @@ class Problem(Shown):
         self._check_feedback()
 
     def _check_feedback(self) -> None:
-        if not isinstance(self.independent, bool) or (self.independent and self.reveals is None):
+        if not (self.independent is True or self.independent is False) or (
+            self.independent and self.reveals is None
+        ):
             raise ProblemError(
                 f"independent={self.independent!r}: True says that outcomes revealed together are "
                 "independent given x; without "
                 "reveals= there is one a round, leave it out"
             )
         age = self.outcome_age
-        if isinstance(age, bool) or not isinstance(age, (int, np.integer)) or age < 1:
+        if not is_whole(age) or age < 1:
             raise ProblemError(
                 f"outcome_age must be a whole number of rounds, at least 1, got {age!r}; 1 learns "
                 "every outcome at the next "
@@ -303,7 +328,7 @@ class Problem(Shown):
 
     def _read_names(self) -> Names:
         actions, n_actions = declared_actions(self.actions, self.n_actions)
-        if not isinstance(n_actions, (int, np.integer)) or n_actions < 1:
+        if not is_whole(n_actions) or n_actions < 1:
             raise ProblemError(f"n_actions must be a positive whole number, got {n_actions!r}")
         columns = declared_columns(self.columns)
         names = Names(n_actions, actions, columns)
@@ -368,6 +393,11 @@ class Problem(Shown):
         """
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, Constraint))
 
+    @property
+    def known(self) -> tuple[tuple[int, KnownCost], ...]:
+        """The limits on known costs, each with its place among the constraints."""
+        return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, KnownCost))
+
     def _collect_streams(self) -> dict[str, DensityClass | MemberList]:
         """Outcome name -> model. Every model is fitted once for each outcome it explains."""
         streams: dict[str, DensityClass | MemberList] = {UTILITY: self.utility.model}
@@ -406,12 +436,14 @@ class Problem(Shown):
         limits.setflags(write=False)
         return limits
 
-    @property
+    @cached_property
     def every_draw(self) -> np.ndarray:
         """Which limits hold for every action that may be drawn, and not for the average only:
         (J,) bool.
         """
-        return np.array([c.every_draw for c in self.constraints], bool)
+        which = np.array([c.every_draw for c in self.constraints], bool)
+        which.setflags(write=False)
+        return which
 
     @property
     def constraint_names(self) -> list[str]:
@@ -439,21 +471,16 @@ class Problem(Shown):
     @cached_property
     def _same_everywhere(self) -> np.ndarray | None:
         """(1, J) the safe values, if none of them depends on the context."""
-        numbers = all(
-            isinstance(c, Constraint) and not callable(c.safe_value) for c in self.constraints
-        )
+        numbers = not self.known and not any(callable(c.safe_value) for _, c in self.learned)
         return self._safe_values(np.zeros((1, 1))) if numbers else None
 
     def _safe_values(self, x: np.ndarray) -> np.ndarray:
         out = np.full((len(x), len(self.constraints)), np.nan)
-        for j, c in enumerate(self.constraints):
-            if isinstance(c, KnownCost):
-                if self.safe_action is not None:
-                    out[:, j] = self.known_costs(j, x)[:, self.safe_action]
-            else:
-                out[:, j] = check_safe_value(
-                    evaluate(c.safe_value, x, f"safe_value of {c.name!r}"), c
-                )
+        for j, c in self.learned:
+            out[:, j] = check_safe_value(evaluate(c.safe_value, x, f"safe_value of {c.name!r}"), c)
+        if self.safe_action is not None:
+            for j, _ in self.known:
+                out[:, j] = self.known_costs(j, x)[:, self.safe_action]
         return out
 
     def safe_utilities(self, x: np.ndarray) -> np.ndarray:
@@ -471,8 +498,7 @@ class Problem(Shown):
 
     def known_costs(self, j: int, x: np.ndarray) -> np.ndarray:
         """The known cost j at contexts x: (n, K)."""
-        c = self.constraints[j]
-        assert isinstance(c, KnownCost)
+        c = dict(self.known)[j]
         out = np.array([np.asarray(c.fn(row), float) for row in x]).reshape(len(x), -1)
         if out.shape != (len(x), self.n_actions):
             raise ShapeError(
@@ -540,51 +566,26 @@ class Problem(Shown):
         parts += [f"outcome_age={self.outcome_age}"] * (self.outcome_age != 1)
         parts += [f"actions={self.actions!r}"] * (self.actions is not None)
         parts += [f"columns={self.names.columns!r}"] * (self.columns is not None)
-        parts += [f"safe_utility={_describe(self.safe_utility)}"]
-        parts += [f"utility={_describe(self.utility.model)}|{_describe(self.utility.functional)}"]
-        for c in self.constraints:
-            if isinstance(c, KnownCost):
-                parts.append(
-                    f"known={c.name}|{c.at_most!r}|{_describe(c.fn)}" + "|every draw" * c.every_draw
-                )
-            else:
-                parts.append(
-                    f"constraint={c.name}|{c.at_most!r}|{c.stream}|{_describe(c.safe_value)}|{_describe(c.model)}|"
-                    f"{_describe(c.functional)}"
-                    + "|exact" * c.safe_value_exact
-                    + "|every draw" * c.every_draw
-                )
+        parts += [f"safe_utility={described(self.safe_utility)}"]
+        parts += [f"utility={described(self.utility.model)}|{described(self.utility.functional)}"]
+        parts += [c.declared for c in self.constraints]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def evaluate(value: NumberOrFunction | None, x: np.ndarray, what: str) -> np.ndarray:
     """A number, or a function of contexts, as (n,) floats."""
     out = np.asarray(value(x) if callable(value) else value, float)
-    try:
-        out = np.broadcast_to(out.reshape(-1) if out.ndim else out, (len(x),))
-    except ValueError:
-        raise ShapeError(
-            f"{what} must give one number for each of {len(x)} contexts, got shape {out.shape}"
-        ) from None
+    if out.shape != (len(x),):
+        out = _one_each(out, x, what)
     if not np.isfinite(out).all():
         raise ProblemError(f"{what} must be finite, got {out[~np.isfinite(out)][0]}")
     return out
 
 
-def _describe(thing: Any) -> str:
-    """Text that changes when the thing does: source for functions, repr without addresses for
-    the rest.
-    """
-    program = getattr(thing, "model", thing)
-    describe = getattr(thing, "describe", None)
-    if callable(describe):
-        return str(describe())
-    if callable(program) and hasattr(program, "__code__"):
-        try:
-            return inspect.getsource(program)
-        except (OSError, TypeError):
-            code = program.__code__
-            return f"{program.__qualname__}:{code.co_code.hex()}:{code.co_consts!r}"
-    if callable(thing) and not hasattr(thing, "low"):
-        return type(thing).__qualname__
-    return repr(thing)
+def _one_each(out: np.ndarray, x: np.ndarray, what: str) -> np.ndarray:
+    try:
+        return np.broadcast_to(out.reshape(-1) if out.ndim else out, (len(x),))
+    except ValueError:
+        raise ShapeError(
+            f"{what} must give one number for each of {len(x)} contexts, got shape {out.shape}"
+        ) from None

@@ -1,7 +1,8 @@
-"""What a declared constraint must satisfy, in sentences."""
+"""What a declared constraint must satisfy, in sentences, and declarations as texts to compare."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def check_limit(at_most: Any, name: str) -> None:
 
 
 def check_flag(every_draw: Any, name: str) -> None:
-    if not isinstance(every_draw, bool):
+    if every_draw is not True and every_draw is not False:
         raise ProblemError(
             f"every_draw of constraint {name!r} must be True (the limit holds for every action "
             "that may be drawn) or False (for "
@@ -73,3 +74,22 @@ def check_room(safe_value: float, c: Constraint) -> None:
             "mixed in: raise at_most, declare a smaller safe_value, or every_draw=True, which "
             "certifies each action by itself"
         )
+
+
+def described(thing: Any) -> str:
+    """Text that changes when the thing does: source for functions, repr without addresses for
+    the rest.
+    """
+    program = getattr(thing, "model", thing)
+    describe = getattr(thing, "describe", None)
+    if callable(describe):
+        return str(describe())
+    if callable(program) and hasattr(program, "__code__"):
+        try:
+            return inspect.getsource(program)
+        except (OSError, TypeError):
+            code = program.__code__
+            return f"{program.__qualname__}:{code.co_code.hex()}:{code.co_consts!r}"
+    if callable(thing) and not hasattr(thing, "low"):
+        return type(thing).__qualname__
+    return repr(thing)

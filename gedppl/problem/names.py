@@ -83,11 +83,16 @@ def _declared_levels(name: str, kind: Any) -> Levels | None:
     return levels
 
 
+def are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
 def _distinct(names: Any, what: str) -> tuple[str, ...]:
     found = () if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
     if (
         not found
-        or not all(isinstance(name, str) and name.strip() for name in found)
+        or not are_texts(found)
+        or not all(name.strip() for name in found)
         or len(set(found)) != len(found)
     ):
         raise ProblemError(
@@ -290,7 +295,7 @@ def _as_row(x: Any) -> Table | None:
     ):
         return None
     named = list(index)
-    return dict(x.items()) if named and all(isinstance(name, str) for name in named) else None
+    return dict(x.items()) if named and are_texts(named) else None
 
 
 def _rows_as_table(rows: Sequence[Any]) -> tuple[Table, bool] | None:
@@ -364,13 +369,13 @@ def _name_lists(allowed: Any, n: int) -> list[list[str]] | None:
     if isinstance(allowed, np.ndarray) and allowed.dtype.kind in "UO":
         allowed = allowed.tolist()
     items = list(allowed) if isinstance(allowed, list | tuple | set | frozenset) else []
-    if items and all(isinstance(item, str) for item in items):
+    if items and are_texts(items):
         return [items] * n
     lists = len(items) == n and all(
         isinstance(item, list | tuple | set | frozenset) and item for item in items
     )
     return (
         [list(item) for item in items]
-        if lists and all(isinstance(name, str) for item in items for name in item)
+        if lists and are_texts(name for item in items for name in item)
         else None
     )

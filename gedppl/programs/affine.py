@@ -99,6 +99,8 @@ ORDERED = "OrderedLogistic"
 
 Parts = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
 
+KEPT_ANSWERS = 3
+
 
 def predictor_from(family: str, link: str, others: Sequence[str], parts: Parts) -> LinearPredictor:
     """A `LinearPredictor` over one function parts(x, a) -> [features, offset, *others]."""
@@ -123,12 +125,12 @@ def ordered_from(parts: Parts) -> OrderedPredictor:
 
 
 def _remembered(parts: Parts) -> Parts:
-    """Features, offset and other arguments are asked for one after the other at the same rows, so
-    the last answer is kept.
+    """Features, offset and other arguments are asked for one after the other at the same rows, and
+    again when an outcome is told, so the last few answers are kept.
 
-    The memo is replaced in one assignment and may be shared by threads.
+    The memos are replaced in one assignment and may be shared by threads.
     """
-    last: list[tuple[Any, list[np.ndarray]]] = [(None, [])]
+    last: list[tuple[tuple[Any, list[np.ndarray]], ...]] = [()]
     # arrays that nobody can have changed since
     same: list[tuple[Any, Any, list[np.ndarray]]] = [(None, None, [])]
 
@@ -139,12 +141,13 @@ def _remembered(parts: Parts) -> Parts:
         asked = x, a
         x, a = np.asarray(x, float), np.asarray(a, np.int64)
         key = (x.shape, x.tobytes(), a.tobytes())
-        known, answer = last[0]
-        if known != key:
-            answer = parts(x, a)
-            for array in answer:
+        found = next((answer for known, answer in last[0] if known == key), None)
+        if found is None:
+            found = parts(x, a)
+            for array in found:
                 array.flags.writeable = False
-            last[0] = (key, answer)
+            last[0] = ((key, found), *last[0][: KEPT_ANSWERS - 1])
+        answer = found
         if asked[0] is x and asked[1] is a and not (x.flags.writeable or a.flags.writeable):
             same[0] = (x, a, answer)
         return answer

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from gedppl.errors import (
     SubsampledPlateError,
 )
 from gedppl.programs.tracing import Site
+
+if TYPE_CHECKING:
+    from gedppl.programs.contract import Distribution
 
 Shape = tuple[int, ...]
 
@@ -59,7 +62,7 @@ class Outline:
     enumerated: list[SiteRecord]  # discrete latents drawn once a row, summed out exactly
 
 
-def is_discrete(fn: Any) -> bool:
+def is_discrete(fn: Distribution) -> bool:
     return bool(getattr(fn.support, "is_discrete", False))
 
 

@@ -8,23 +8,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike as Array  # jax and torch arrays among them
 
 from gedppl.density import Density
 from gedppl.errors import FamilyError, ParameterError, SiteClashError
+from gedppl.numerics.arrays import is_whole
 
 if TYPE_CHECKING:
+    import numpyro.distributions as numpyro_distributions
+    import torch.distributions as torch_distributions
+
     from gedppl.functionals import Functional
     from gedppl.learning.learner import Learner
     from gedppl.programs.finite_class import FiniteClass
     from gedppl.programs.guides import GuideRunner, GuideSettings
+    from gedppl.programs.jax_kernels import JaxKernels
+    from gedppl.programs.numpyro import NumpyroProgram
     from gedppl.programs.program import ProgramClass
+    from gedppl.programs.pyro import PyroProgram
+    from gedppl.programs.torch_kernels import TorchKernels
     from gedppl.programs.tracing import Site
     from gedppl.rows import Rows
 
+    # either library's
+    Distribution: TypeAlias = numpyro_distributions.Distribution | torch_distributions.Distribution
+    Constraint: TypeAlias = (
+        numpyro_distributions.constraints.Constraint | torch_distributions.constraints.Constraint
+    )
+    Traced: TypeAlias = NumpyroProgram | PyroProgram
+    Kernels: TypeAlias = JaxKernels | TorchKernels
+
+Program = Callable[..., Any]  # a model as the user writes it: model(x, a, y=None)
 Params = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -216,11 +233,7 @@ class MemberList(Model):
 
     def flatten(self, params: int) -> int:
         """A member's number, checked."""
-        if (
-            isinstance(params, bool)
-            or not isinstance(params, (int, np.integer))
-            or not 0 <= params < self.size
-        ):
+        if not is_whole(params) or not 0 <= params < self.size:
             raise ParameterError(
                 f"a finite class's members are numbers 0, ..., {self.size - 1}, got {params!r}"
             )
@@ -516,7 +529,7 @@ def check_site_names(classes: Sequence[ProgramClass]) -> None:
                 )
 
 
-def as_density(distribution: Any) -> Density:
+def as_density(distribution: Distribution) -> Density:
     """A Density, or a NumPyro, Pyro or torch distribution lowered to one.
 
     >>> import numpyro.distributions as dist

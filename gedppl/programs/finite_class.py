@@ -17,6 +17,8 @@ from gedppl.programs.program import ProgramClass
 from gedppl.showing import as_html
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from gedppl.functionals import Functional
 
 
@@ -66,7 +68,7 @@ class FiniteClass(MemberList):
     def _repr_html_(self) -> str:
         return as_html(repr(self), {"bounds": self.exactness})
 
-    def trace(self, x: Any, a: Any) -> FiniteClass:
+    def trace(self, x: ArrayLike, a: ArrayLike) -> FiniteClass:
         """Run the models on these rows to learn their parameters and check every member; a
         second call does nothing.
         """
@@ -98,44 +100,57 @@ class FiniteClass(MemberList):
     def _of(self, p: int) -> np.ndarray:
         return np.flatnonzero(self._owner == p)
 
-    def log_likelihood(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
+    def log_likelihood(
+        self, theta: np.ndarray, x: ArrayLike, a: ArrayLike, y: ArrayLike
+    ) -> np.ndarray:
         """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member's
         model excludes the outcome.
         """
-        x, a, y = self.check_outcomes(x, a, y)
+        x, a, y, supported = self._checked(x, a, y)
         out = np.full((self.size, len(a)), -np.inf)
-        for p, program in enumerate(self._programs):
-            ok = program.supports(x, a, y)
+        for p, (program, ok) in enumerate(zip(self._programs, supported)):
             if ok.any():
                 logs = program.program.log_likelihood(self._thetas[p], x[ok], a[ok], y[ok])
                 out[np.ix_(self._of(p), np.flatnonzero(ok))] = logs
         return out[theta]
 
-    def check_outcomes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def check_outcomes(
+        self, x: ArrayLike, a: ArrayLike, y: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
+        return self._checked(x, a, y)[:3]
+
+    def _checked(
+        self, x: ArrayLike, a: ArrayLike, y: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[np.ndarray]]:
+        """The same, and which rows (n,) each program supports."""
         self.trace(x, a)
-        for program in self._programs:
-            x, a, y = program.check_shapes(x, a, y)
-        ok = np.any([program.supports(x, a, y) for program in self._programs], axis=0)
+        rows = self._programs[0].check_shapes(x, a, y)
+        for program in self._programs[1:]:
+            rows = program.check_shapes(*rows)
+        supported = [program.supports(*rows) for program in self._programs]
+        ok = np.any(supported, axis=0)
         if not ok.all():
             row = int(np.argmin(ok))
             families = sorted({program.program.family for program in self._programs})
             raise OutOfSupportError(
-                f"outcome {y[row]} in row {row} is outside the support of "
+                f"outcome {rows[2][row]} in row {row} is outside the support of "
                 f"{' and of '.join(families)}: no member gives it a "
                 "positive density"
             )
-        return x, a, y
+        return *rows, supported
 
-    def values(self, functional: Functional, theta: np.ndarray, x: Any, a: Any) -> np.ndarray:
+    def values(
+        self, functional: Functional, theta: np.ndarray, x: ArrayLike, a: ArrayLike
+    ) -> np.ndarray:
         """The functional of members theta (M,) at every row, (M, n)."""
         self.trace(x, a)
-        out = np.empty((self.size, len(a)))
+        out = np.empty((self.size, len(np.atleast_1d(a))))
         for p, program in enumerate(self._programs):
             out[self._of(p)] = program.values(functional, self._thetas[p], x, a)
         return out[theta]
 
-    def density(self, params: int, x: Any, a: Any) -> Density:
+    def density(self, params: int, x: ArrayLike, a: ArrayLike) -> Density:
         """The density of member number `params`, batch (n,)."""
         m = int(params)
         if not 0 <= m < self.size:
@@ -146,7 +161,7 @@ class FiniteClass(MemberList):
             self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a
         )
 
-    def parts(self, x: Any, a: Any) -> list[tuple[np.ndarray, Density]]:
+    def parts(self, x: ArrayLike, a: ArrayLike) -> list[tuple[np.ndarray, Density]]:
         """Members (m,) and their densities, batch (m, n): one pair for each program that the
         class is made of.
         """

@@ -25,137 +25,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 import numpy as np
 
-Array = Any  # of the backend
-Terms = dict[int, Array]  # atom or cut -> (its size, *shape of the value)
+from gedppl.programs.values import (
+    Arithmetic,
+    Array,
+    Atom,
+    Exp,
+    Form,
+    Known,
+    Listing,
+    Operands,
+    Step,
+    Tail,
+    Terms,
+    Unknown,
+    Value,
+    Whole,
+)
 
 NONNEGATIVE = ("exp", "logistic", "sigmoid", "sqrt", "square", "abs", "softplus")
 ADDING = ("add", "add_any", "reduce_sum", "cumsum", "concatenate", "sum", "cat", "stack")
-
-
-class Arithmetic(Protocol):
-    """What the reading asks of a backend's arrays."""
-
-    def over(self, run: Callable[..., Sequence[Array]], *stacked: Array) -> Sequence[Array]:
-        """`run` over the leading axis of each argument."""
-        ...
-
-    def constant(self, run: Callable[..., Sequence[Array]], *values: Array) -> Sequence[Array]:
-        """`run` at constants, whatever is being traced around it."""
-        ...
-
-    def zeros(self, like: Array) -> Array: ...
-    def identity(self, shape: tuple[int, ...]) -> Array:
-        """(size, *shape): the Jacobian of a value by itself."""
-        ...
-
-    def broadcast(self, value: Array, shape: tuple[int, ...]) -> Array: ...
-    def log(self, value: Array) -> Array: ...
-    def logit(self, value: Array) -> Array: ...
-    def total(self, terms: Array, weights: Array) -> Array:
-        """sum_i weights[i] terms[i], for terms (size, *shape) and weights of any shape with that
-        size.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operation."""
-
-    name: str  # with the settings that change what it computes
-    run: Callable[..., Sequence[Array]]  # arrays -> arrays
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    real: tuple[bool, ...]  # whether each output is floating point
-    # "move" (rearranges), "linear", "multiply", "contract", "divide", "exp", "log", "power" or none
-    rule: str = ""
-    # inputs of a move or linear step that say where, not what: they must be free of theta
-    needs: tuple[int, ...] = ()
-    elementwise: bool = False
-    power: float = 1.0
-    line: str = ""  # of the user's program, where known
-
-
-@dataclass(frozen=True)
-class Listing:
-    """One row of a program: inputs are the sites, then x (1, dx), then a (1,)."""
-
-    steps: tuple[Step, ...]
-    constants: dict[int, Array]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Known:
-    value: Array
-    by_row: bool = False
-    by_action: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Form:
-    terms: Terms  # by atom if still, by cut otherwise
-    offset: Array
-    still: bool
-    by_action: bool = False
-    low: float = -np.inf  # of a still form's entries
-    high: float = np.inf
-    centred: bool = False  # the offset is zero by construction
-    factor: tuple[Known, Form] | None = None  # value = known * still, entry by entry
-    line: str = ""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.offset.shape)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
-
-
-@dataclass(frozen=True, eq=False)
-class Exp:
-    log: Form
-
-
-@dataclass(frozen=True, eq=False)
-class Tail:
-    expression: tuple[Any, ...]
-    root: Form
-
-
-@dataclass(frozen=True)
-class Whole:
-    atom: int
-    by_action: bool
-
-
-@dataclass(frozen=True)
-class Unknown:
-    why: str
-    line: str
-
-
-Value = Known | Form | Exp | Tail | Whole | Unknown
-
-
-@dataclass(frozen=True)
-class Atom:
-    """A site, or one output of an operation on still values that is not affine in earlier atoms."""
-
-    name: str
-    shape: tuple[int, ...]
-    low: float
-    high: float
-    by_action: bool
-    run: Callable[..., Sequence[Array]] | None = None  # None: a site
-    operands: tuple[Known | Form | Whole, ...] = ()
-    output: int = 0
 
 
 @dataclass
@@ -171,12 +62,12 @@ class Reading:
         self, name: str, shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf
     ) -> Form:
         self.atoms.append(Atom(name, shape, low, high, False))
-        return self._atom_form()
+        return self._form_of(len(self.atoms) - 1)
 
-    def _atom_form(self) -> Form:
-        atom = self.atoms[-1]
+    def _form_of(self, number: int) -> Form:
+        atom = self.atoms[number]
         jacobian = self.arithmetic.identity(atom.shape)
-        terms = {len(self.atoms) - 1: jacobian}
+        terms = {number: jacobian}
         return Form(
             terms,
             self.arithmetic.zeros(jacobian[0]),
@@ -196,30 +87,23 @@ class Reading:
             values.update(zip(step.outputs, found))
         return [values[key] for key in listing.outputs]
 
-    def step(self, step: Step, operands: list[Value]) -> list[Value]:
-        if any(isinstance(one, Unknown) for one in operands):
-            lost = next(one for one in operands if isinstance(one, Unknown))
-            return [lost] * len(step.outputs)
-        known = [one for one in operands if isinstance(one, Known)]
-        if len(known) == len(operands):
-            return self._known(step, known)
-        by_row = any(
-            isinstance(one, Exp | Tail) or (isinstance(one, Known) and one.by_row)
-            for one in operands
-        )
-        by_row |= any(isinstance(one, Form) and not one.still for one in operands)
-        if not by_row:
+    def step(self, step: Step, values: list[Value]) -> list[Value]:
+        operands = Operands.of(values)
+        if operands.lost:
+            return [operands.lost[0]] * len(step.outputs)
+        if len(operands.known) == len(operands):
+            return self._known(step, list(operands.known.values()))
+        if not any(one.by_row for one in values):
             return self._still(step, operands)
-        if any(isinstance(one, Whole) for one in operands):
+        if operands.wholes:
             return self._lost(
                 step, "a whole number or truth value made of parameters meets the data"
             )
         return self._moving(step, operands)
 
     def _known(self, step: Step, operands: list[Known]) -> list[Value]:
-        by_row, by_action = (
-            any(getattr(one, name) for one in operands) for name in ("by_row", "by_action")
-        )
+        by_row = any(one.by_row for one in operands)
+        by_action = any(one.by_action for one in operands)
         values = [one.value for one in operands]
         found = (
             step.run(*values)
@@ -234,75 +118,55 @@ class Reading:
 
     # theta alone ----------------------------------------------------------------------------------
 
-    def _still(self, step: Step, operands: Sequence[Value]) -> list[Value]:
+    def _still(self, step: Step, operands: Operands) -> list[Value]:
         if self._is_linear(step, operands) and all(step.real):
             low, high = _range(step, operands)
             return [
                 replace(form, low=low, high=high)
-                for form in self._linear(step, operands, still=True)
+                for form in self.linear(step, operands, still=True)
             ]
-        return self._opaque(step, operands)
-
-    def _opaque(self, step: Step, operands: Sequence[Value]) -> list[Value]:
-        """A new atom for each output."""
-        by_action = any(one.by_action for one in operands if isinstance(one, Known | Form | Whole))
-        low, high = _range(step, operands)
-        used = tuple(one for one in operands if isinstance(one, Known | Form | Whole))
-        # shapes come from running the step on offsets: numbers do not matter
         found: list[Value] = []
-        sample = step.run(*[self._stand_in(one) for one in used])
-        for i, (value, real) in enumerate(zip(sample, step.real)):
-            name = (
-                f"{step.name.partition('[')[0]} at {step.line}"
-                if step.line
-                else step.name.partition("[")[0]
-            )
-            self.atoms.append(
-                Atom(name, tuple(value.shape), low, high, by_action, step.run, used, i)
-            )
-            found.append(self._atom_form() if real else Whole(len(self.atoms) - 1, by_action))
+        for number, real in zip(self._new_atoms(step, operands), step.real):
+            atom = self.atoms[number]
+            found.append(self._form_of(number) if real else Whole(number, atom.by_action))
         return found
 
-    def _stand_in(self, one: Known | Form | Whole) -> Array:
-        if isinstance(one, Known):
-            return one.value
-        if isinstance(one, Form):
-            return one.offset
-        atom = self.atoms[one.atom]
-        assert atom.run is not None
-        return atom.run(*[self._stand_in(part) for part in atom.operands])[atom.output]
+    def _new_atoms(self, step: Step, operands: Operands) -> list[int]:
+        """An atom for each output: their numbers."""
+        used = tuple(operands.settled)
+        by_action = any(one.by_action for one in used)
+        low, high = _range(step, operands)
+        name = step.name.partition("[")[0] + (f" at {step.line}" if step.line else "")
+        # shapes come from running the step on offsets: numbers do not matter
+        sample = step.run(*[one.stand_in(self.atoms) for one in used])
+        first = len(self.atoms)
+        self.atoms += [
+            Atom(name, tuple(value.shape), low, high, by_action, step.run, used, i)
+            for i, value in enumerate(sample[: len(step.real)])
+        ]
+        return list(range(first, len(self.atoms)))
 
     def apply(self, run: Callable[..., Array], name: str, *operands: Form, line: str = "") -> Form:
         """A still form computed from still forms by an operation that is not the program's own."""
         step = Step(name, lambda *values: (run(*values),), (), (-1,), (True,), line=line)
-        (found,) = self._opaque(step, operands)
-        assert isinstance(found, Form)
-        return found
+        (number,) = self._new_atoms(step, Operands.of(operands))
+        return self._form_of(number)
 
     def evaluate(self, sites: Sequence[Array]) -> list[Array]:
         """Every atom's value at the sites' values; actions are those of the reading."""
         values: list[Array] = list(sites)
         for atom in self.atoms[len(sites) :]:
             assert atom.run is not None
-            values.append(atom.run(*[self._at(one, values) for one in atom.operands])[atom.output])
+            parts = [one.at(values, self.arithmetic) for one in atom.operands]
+            values.append(atom.run(*parts)[atom.output])
         return values
-
-    def _at(self, one: Known | Form | Whole, values: list[Array]) -> Array:
-        if isinstance(one, Known):
-            return one.value
-        if isinstance(one, Whole):
-            return values[one.atom]
-        out = one.offset
-        for k, jacobian in one.terms.items():
-            out = out + self.arithmetic.total(jacobian, values[k])
-        return out
 
     # affine steps ---------------------------------------------------------------------------------
 
     @staticmethod
-    def _is_linear(step: Step, operands: Sequence[Value]) -> bool:
-        forms = [i for i, one in enumerate(operands) if isinstance(one, Form)]
-        if not all(isinstance(one, Known | Form) for one in operands):
+    def _is_linear(step: Step, operands: Operands) -> bool:
+        forms = list(operands.forms)
+        if len(operands.known) + len(forms) != len(operands):
             return False
         if step.rule in ("move", "linear"):
             return not set(forms) & set(step.needs)
@@ -310,40 +174,39 @@ class Reading:
             return len(forms) == 1
         return step.rule == "divide" and forms == [0]
 
-    def _linear(self, step: Step, operands: Sequence[Value], still: bool) -> list[Form]:
+    def linear(self, step: Step, operands: Operands, still: bool) -> list[Form]:
         """An affine step on forms of one kind: the offset goes through it, each Jacobian through
         its linear part.
         """
+        known, forms = operands.known, operands.forms
         keep = (
             range(len(operands)) if step.rule in ("multiply", "contract", "divide") else step.needs
         )
         plain = [
-            one.offset if isinstance(one, Form) else one.value
-            for one in operands
-            if isinstance(one, Form | Known)
+            forms[i].offset if i in forms else known[i].value
+            for i in range(len(operands))
+            if i in forms or i in known
         ]
         offsets = step.run(*plain)
         terms: list[Terms] = [{} for _ in offsets]
-        for k in dict.fromkeys(k for one in operands if isinstance(one, Form) for k in one.terms):
-            mapped = [
-                i for i, one in enumerate(operands) if isinstance(one, Form) and k in one.terms
-            ]
+        for k in dict.fromkeys(k for one in forms.values() for k in one.terms):
+            mapped = [i for i, one in forms.items() if k in one.terms]
 
             def part(*columns: Array, mapped: list[int] = mapped) -> Sequence[Array]:
                 values = [
-                    v if i in keep and isinstance(operands[i], Known) else self.arithmetic.zeros(v)
+                    v if i in keep and i in known else self.arithmetic.zeros(v)
                     for i, v in enumerate(plain)
                 ]
                 for i, column in zip(mapped, columns):
                     values[i] = column
                 return step.run(*values)
 
-            stacked = [one.terms[k] for one in operands if isinstance(one, Form) and k in one.terms]
+            stacked = [forms[i].terms[k] for i in mapped]
             for out, jacobian in zip(terms, self.arithmetic.over(part, *stacked)):
                 out[k] = jacobian
-        adds = any(isinstance(one, Known) and i not in keep for i, one in enumerate(operands))
-        centred = not adds and all(one.centred for one in operands if isinstance(one, Form))
-        by_action = any(one.by_action for one in operands if isinstance(one, Known | Form))
+        adds = any(i not in keep for i in known)
+        centred = not adds and all(one.centred for one in forms.values())
+        by_action = any(one.by_action for one in operands.settled)
         return [
             Form(t, offset, still, still and by_action, centred=centred, line=step.line)
             for t, offset in zip(terms, offsets)
@@ -366,42 +229,35 @@ class Reading:
             centred=True,
         )
 
-    def _moving(self, step: Step, operands: list[Value]) -> list[Value]:
-        forms = [one for one in operands if isinstance(one, Form)]
-        if step.rule == "divide" and isinstance(operands[0], Known | Form):
-            below = operands[1]
-            if isinstance(below, Form) and below.still:
+    def _moving(self, step: Step, operands: Operands) -> list[Value]:
+        forms = list(operands.forms.values())
+        if step.rule == "divide" and (0 in operands.known or 0 in operands.forms):
+            below = operands.forms.get(1)
+            if below is not None and below.still:
                 inverse = self.apply(lambda v: 1.0 / v, "reciprocal", below, line=step.line)
                 inverse = replace(inverse, low=0.0 if below.low >= 0 else -np.inf)
                 product = replace(step, name="multiply", rule="multiply", run=lambda u, v: (u * v,))
-                return self._moving(product, [operands[0], inverse])
+                return self._moving(product, Operands.of([operands.every[0], inverse]))
         if self._is_linear(step, operands) and all(step.real):
-            found: list[Value] = list(
-                self._linear(step, [self._cut_any(one) for one in operands], still=False)
-            )
-            return self._with_factor(step, operands, found)
+            found = self.linear(step, operands.cut(self), still=False)
+            return [*self._with_factor(step, operands, found)]
         if step.rule == "multiply" and len(forms) == 2 and len(operands) == 2:
             product_form = self._product(step, *forms)
             if product_form is not None:
                 return [product_form]
         return [self._link(step, operands)]
 
-    def _cut_any(self, one: Value) -> Value:
-        return self.cut(one) if isinstance(one, Form) else one
-
-    def _with_factor(self, step: Step, operands: list[Value], found: list[Value]) -> list[Value]:
+    @staticmethod
+    def _with_factor(step: Step, operands: Operands, found: list[Form]) -> list[Form]:
         """Remember known * still, so that another still factor can join the still one."""
         if step.rule != "multiply" or len(operands) != 2:
             return found
-        known = next(one for one in operands if isinstance(one, Known))
-        form = next(one for one in operands if isinstance(one, Form))
-        out = found[0]
-        assert isinstance(out, Form)
+        (known,), (form,) = operands.known.values(), operands.forms.values()
         if form.still:
-            return [replace(out, factor=(known, form))]
+            return [replace(found[0], factor=(known, form))]
         if form.factor is not None:
             both = Known(known.value * form.factor[0].value, True)
-            return [replace(out, factor=(both, form.factor[1]))]
+            return [replace(found[0], factor=(both, form.factor[1]))]
         return found
 
     def _product(self, step: Step, left: Form, right: Form) -> Form | None:
@@ -414,12 +270,9 @@ class Reading:
             together = self.apply(lambda u, v: u * v, "multiply", inner, still, line=step.line)
             together = replace(together, low=0.0 if min(inner.low, still.low) >= 0 else -np.inf)
             product = replace(step, run=lambda u, v: (u * v,))
-            (found,) = self._moving(product, [known, together])
-            return (
-                found
-                if isinstance(found, Form) and found.shape == _shape(left.shape, right.shape)
-                else None
-            )
+            found = Operands.of(self._moving(product, Operands.of([known, together]))).forms.get(0)
+            fits = found is not None and found.shape == _shape(left.shape, right.shape)
+            return found if fits else None
         if still.size != 1:
             return None
         shape = _shape(left.shape, right.shape)
@@ -440,24 +293,26 @@ class Reading:
 
     # links ----------------------------------------------------------------------------------------
 
-    def _link(self, step: Step, operands: list[Value]) -> Value:
-        first = operands[0]
-        if step.rule == "exp" and isinstance(first, Form):
-            return Exp(first)
-        if step.rule == "log" and isinstance(first, Exp):
-            return first.log
-        if (
-            step.rule == "move"
-            and len(operands) == 1 + len(step.needs)
-            and isinstance(first, Exp | Tail)
-        ):
-            root = first.log if isinstance(first, Exp) else first.root
-            if all(isinstance(one, Known) for one in operands[1:]):
-                (moved,) = self._linear(step, [root, *operands[1:]], still=False)
-                return Exp(moved) if isinstance(first, Exp) else replace(first, root=moved)
-        if step.rule in ("multiply", "divide") and any(isinstance(one, Exp) for one in operands):
-            logs = [self.log_of(one) for one in operands]
-            if None not in logs:
+    def _link(self, step: Step, operands: Operands) -> Value:
+        form, exp, tail = (
+            operands.forms.get(0),
+            operands.exps.get(0),
+            operands.tails.get(0),
+        )
+        if step.rule == "exp" and form is not None:
+            return Exp(form)
+        if step.rule == "log" and exp is not None:
+            return exp.log
+        alone = len(operands) == 1 + len(step.needs) == 1 + len(operands.known)
+        if step.rule == "move" and alone:
+            if exp is not None:
+                return Exp(self._moved(step, exp.log, operands))
+            if tail is not None:
+                return replace(tail, root=self._moved(step, tail.root, operands))
+        if step.rule in ("multiply", "divide") and operands.exps:
+            found = [one.log_in(self) for one in operands.every]
+            logs = [log for log in found if log is not None]
+            if len(logs) == len(found):
                 sign = 1.0 if step.rule == "multiply" else -1.0
                 adding = Step(
                     "add",
@@ -468,91 +323,53 @@ class Reading:
                     "linear",
                     line=step.line,
                 )
-                return Exp(
-                    self._linear(
-                        adding, [self._cut_any(one) for one in logs if one is not None], still=False
-                    )[0]
-                )
-        if step.rule == "power" and isinstance(first, Exp):
+                return Exp(self.linear(adding, Operands.of(logs).cut(self), still=False)[0])
+        if step.rule == "power" and exp is not None:
             scaling = Step(
                 "scale", lambda u: (u * step.power,), (), (-1,), (True,), "linear", line=step.line
             )
-            return Exp(self._linear(scaling, [first.log], still=False)[0])
+            return Exp(self.linear(scaling, Operands.of([exp.log]), still=False)[0])
         return self._tail(step, operands)
 
-    def log_of(self, one: Value) -> Value | None:
-        """The log of a value that is positive by construction, as something affine; None if that
-        is not known.
-        """
-        if isinstance(one, Exp):
-            return one.log
-        if isinstance(one, Known):
-            if not (one.by_row or one.by_action) and not np.all(np.asarray(one.value) > 0):
-                return None
-            return replace(one, value=self.arithmetic.log(one.value))
-        if isinstance(one, Form) and one.still and one.low >= 0:
-            return self.apply(self.arithmetic.log, "log", one, line=one.line)
-        if isinstance(one, Form) and one.factor is not None and one.factor[1].low >= 0:
-            known, still = one.factor
-            log = self.cut(self.apply(self.arithmetic.log, "log", still, line=one.line))
-            adding = Step("add", lambda u, v: (u + v,), (), (-1,), (True,), "linear", line=one.line)
-            (found,) = self._linear(
-                adding, [replace(known, value=self.arithmetic.log(known.value)), log], still=False
-            )
-            return found if found.shape == one.shape else None
-        return None
+    def _moved(self, step: Step, root: Form, operands: Operands) -> Form:
+        (found,) = self.linear(step, Operands.of([root, *operands.every[1:]]), still=False)
+        return found
 
-    def _tail(self, step: Step, operands: list[Value]) -> Value:
+    def _tail(self, step: Step, operands: Operands) -> Value:
         lost = Unknown(
             f"{step.name.partition('[')[0]} of a value that mixes data and parameters", step.line
         )
         if not step.elementwise:
             return lost
-        roots: list[Form] = []
-        parts: list[Any] = []
-        for one in operands:
-            if isinstance(one, Known):
-                number = None if one.by_row or one.by_action else _one_number(one.value)
-                if number is None:
-                    return lost
-                parts.append(("constant", number))
-            elif isinstance(one, Tail):
-                roots.append(one.root)
-                parts.append(one.expression)
-            elif isinstance(one, Exp):
-                roots.append(one.log)
-                parts.append(("exp", ("root",)))
-            elif isinstance(one, Form):
-                roots.append(one)
-                parts.append(("root",))
+        found = [one.in_tail() for one in operands.every]
+        parts = [part for part in found if part is not None]
+        roots = [root for _, root in parts if root is not None]
+        if len(parts) < len(found):
+            return lost
         if any(root is not roots[0] for root in roots) or roots[0].still:
             return lost
+        expression = [part for part, _ in parts]
         if step.name in ("add", "mul", "max", "min"):
-            parts.sort(key=str)
-        return Tail((step.name, *parts), roots[0])
-
-
-def _one_number(value: Array) -> float | None:
-    numbers = np.unique(np.asarray(value, float))
-    return round(float(numbers[0]), 12) if len(numbers) == 1 else None
+            expression.sort(key=str)
+        return Tail((step.name, *expression), roots[0])
 
 
 def _shape(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(np.broadcast_shapes(left, right))
 
 
-def _range(step: Step, operands: Sequence[Value]) -> tuple[float, float]:
+def _range(step: Step, operands: Operands) -> tuple[float, float]:
     """Bounds on a still result's entries that are known without numbers."""
     name = step.name.partition("[")[0]
     if name in ("logistic", "sigmoid"):
         return 0.0, 1.0
     if name in NONNEGATIVE:
         return 0.0, np.inf
-    forms = [one for one in operands if isinstance(one, Form)]
+    forms = list(operands.forms.values())
     known = [
         np.asarray(one.value)
-        for i, one in enumerate(operands)
-        if isinstance(one, Known) and i not in step.needs and not (one.by_row or one.by_action)
+        for i, one in operands.known.items()
+        if i not in step.needs and not (one.by_row or one.by_action)
     ]
     if len(forms) + len(known) + len(step.needs) != len(operands) or not forms:
         return -np.inf, np.inf

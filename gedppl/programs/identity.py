@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from gedppl.families.one_predictor import TERMS
 from gedppl.numerics.arrays import namespace
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.lowering import crossing, from_package, is_external, lower, strip
+
+if TYPE_CHECKING:
+    from gedppl.density import Density
+    from gedppl.programs.contract import Distribution
 
 DRAWS = 24  # outcomes compared at each row
 # of a log-density: above the packages' rounding (1e-6 in a BetaBinomial), below what a certificate
@@ -48,7 +52,7 @@ class Identity:
     packaged: bool  # nothing in it is of a class that the packages do not bring
 
 
-def identify(outline: Any, observed: Observed, log_prob: LogProb, dim: int, n: int) -> Identity:
+def identify(outline: Density, observed: Observed, log_prob: LogProb, dim: int, n: int) -> Identity:
     """Whether the distributions that a program observes are what `lower` takes them for.
 
     `outline` is one of them, whose arguments need not be numbers.
@@ -106,7 +110,7 @@ def looks_alike(ours: np.ndarray, theirs: np.ndarray) -> bool | None:
     return bool(np.all(np.abs(ours[both] - theirs[both]) <= TOLERANCE * (1 + np.abs(ours[both]))))
 
 
-def _same(distribution: Any, log_prob: LogProb, n: int) -> bool | None:
+def _same(distribution: Distribution, log_prob: LogProb, n: int) -> bool | None:
     """Whether the family's log-density is the object's at outcomes drawn from the family; None
     if that cannot be asked.
     """
@@ -130,7 +134,7 @@ def _same(distribution: Any, log_prob: LogProb, n: int) -> bool | None:
     return looks_alike(ours, log_prob(distribution, y))
 
 
-def _types(thing: Any) -> Iterator[type]:
+def _types(thing: Distribution) -> Iterator[type]:
     """The classes of a distribution and of those it is made of."""
     yield type(thing)
     for value in vars(thing).values():
@@ -139,7 +143,7 @@ def _types(thing: Any) -> Iterator[type]:
                 yield from _types(part)
 
 
-def _patched(thing: Any) -> bool:
+def _patched(thing: Distribution) -> bool:
     """Whether the object itself, or one it is made of, carries a log_prob that its class does
     not know of.
     """

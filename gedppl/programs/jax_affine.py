@@ -5,7 +5,7 @@ operation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,9 @@ from gedppl.programs.affine import (
 )
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.lowering import package_class, strip
+
+if TYPE_CHECKING:
+    from gedppl.programs.jax_kernels import JaxKernels
 
 # JAX primitive -> the name of its rule in `gedppl.programs.affine`
 _RULES = {
@@ -52,7 +55,7 @@ FEW_ROWS = 2000  # rows that the program answers sooner than another function of
 _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat")
 
 
-def levels(function: Callable[..., Any], theta: Any, *rows: Any) -> list[Level]:
+def levels(function: Callable[..., Any], theta: np.ndarray, *rows: np.ndarray) -> list[Level]:
     """How each array that `function(theta, *rows)` returns depends on theta (D,), whatever the
     rows hold.
     """
@@ -60,7 +63,7 @@ def levels(function: Callable[..., Any], theta: Any, *rows: Any) -> list[Level]:
     return _walk(closed.jaxpr, [Level.AFFINE] + [Level.FREE] * len(rows))
 
 
-def what_matters(function: Callable[..., Any], *args: Any) -> tuple[list[bool], str]:
+def what_matters(function: Callable[..., Any], *args: jax.Array) -> tuple[list[bool], str]:
     """Which arguments `function(*args)` makes use of, and the text of the operations and
     constants that its results come from.
     """
@@ -72,10 +75,10 @@ def what_matters(function: Callable[..., Any], *args: Any) -> tuple[list[bool], 
     return list(used), operations + repr([hash(np.asarray(c).tobytes()) for c in closed.consts])
 
 
-def _walk(jaxpr: Any, inputs: list[Level]) -> list[Level]:
+def _walk(jaxpr: jax.core.Jaxpr, inputs: list[Level]) -> list[Level]:
     known = dict(zip(jaxpr.invars, inputs))
 
-    def level(atom: Any) -> Level:
+    def level(atom: jax.core.Atom) -> Level:
         return known.get(atom, Level.FREE) if not hasattr(atom, "val") else Level.FREE
 
     for equation in jaxpr.eqns:
@@ -88,7 +91,7 @@ def _walk(jaxpr: Any, inputs: list[Level]) -> list[Level]:
     return [level(atom) for atom in jaxpr.outvars]
 
 
-def _step(equation: Any, operands: list[Level]) -> list[Level]:
+def _step(equation: jax.core.JaxprEqn, operands: list[Level]) -> list[Level]:
     name = equation.primitive.name
     if name in _CALLS:
         inner = equation.params["jaxpr"]
@@ -107,13 +110,13 @@ def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:
     predictor has parts.
     """
 
-    def both(x: Any, a: Any) -> Any:
+    def both(x: jax.Array, a: jax.Array) -> Any:
         return function(x, a), jax.jacrev(function)(x, a)
 
     return both
 
 
-def linear_predictor(program: Any) -> LinearPredictor | None:
+def linear_predictor(program: JaxKernels) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
     if (
         len(program.assignments) > 1
@@ -129,7 +132,7 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return None
     family, link, argument, others = known
 
-    def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
+    def arguments(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
         observed = strip(program.run(theta, x, a).observed)
         return [
             jnp.broadcast_to(getattr(observed, name), a.shape).astype(float)
@@ -141,21 +144,21 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
     if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
         return None
 
-    def eta(theta: Any, x: Any, a: Any) -> Any:
+    def eta(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
         value = arguments(theta, x, a)[0]
         return jnp.log(value) if link == "log" else value
 
-    def everything(x: Any, a: Any) -> list[Any]:
+    def everything(x: jax.Array, a: jax.Array) -> list[Any]:
         zero = jnp.zeros(program.dim)  # traced, never computed
         offset, jacobian = eta(zero, x, a), jax.jacfwd(eta)(zero, x, a)
         return [jacobian, offset, *arguments(zero, x, a)[1:]]
 
     program.predictor_parts = checkify.checkify(everything, errors=checkify.index_checks)
 
-    def parts(x: Any, a: Any) -> list[np.ndarray]:
+    def parts(x: jax.Array, a: jax.Array) -> list[np.ndarray]:
         return program.by_row("predictor", program.predictor_parts, (x, a))
 
-    def row(x: Any, a: Any) -> Any:
+    def row(x: jax.Array, a: jax.Array) -> Any:
         return jnp.concatenate([jnp.ravel(part) for part in everything(x[None], a[None])])
 
     def slopes(n_actions: int, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -179,7 +182,7 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
     return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
-def ordered_predictor(program: Any) -> OrderedPredictor | None:
+def ordered_predictor(program: JaxKernels) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
     if (
         len(program.assignments) > 1
@@ -195,7 +198,7 @@ def ordered_predictor(program: Any) -> OrderedPredictor | None:
     ):
         return None
 
-    def edges(theta: Any, x: Any, a: Any) -> Any:
+    def edges(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
         observed = strip(program.run(theta, x, a).observed)
         cut = observed.cutpoints - jnp.broadcast_to(observed.predictor, a.shape)[:, None]
         return jnp.broadcast_to(cut, (len(a), cut.shape[-1])).astype(float)
@@ -204,7 +207,7 @@ def ordered_predictor(program: Any) -> OrderedPredictor | None:
     if levels(lambda *args: [edges(*args)], zero, program.x, program.a)[0] is not Level.AFFINE:
         return None
 
-    def everything(x: Any, a: Any) -> list[Any]:
+    def everything(x: jax.Array, a: jax.Array) -> list[Any]:
         return [jax.jacfwd(edges)(zero, x, a), edges(zero, x, a)]
 
     return ordered_from(lambda x, a: program.by_row("ordered", everything, (x, a)))

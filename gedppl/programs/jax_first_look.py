@@ -6,7 +6,7 @@ of a Gaussian prior: each is one small question, but each would be a compilation
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ import numpy as np
 
 from gedppl.programs.contract import away_from
 from gedppl.programs.tracing import TRIALS
+
+if TYPE_CHECKING:
+    from gedppl.programs.jax_kernels import JaxKernels
 
 STARTING_DRAWS = 99  # odd, so that the median is one of them
 SMALL = 64  # parameters up to which the prior's Hessian is looked at here
@@ -36,7 +39,7 @@ class FirstLook(NamedTuple):
 
 
 def first_look(
-    program: Any, x: np.ndarray, a: np.ndarray, initial: np.ndarray | None = None
+    program: JaxKernels, x: np.ndarray, a: np.ndarray, initial: np.ndarray | None = None
 ) -> FirstLook:
     """Look at rows x (3, dx), a (3,). Without `initial`: `param` sites at their own start, the
     others at a prior median.
@@ -47,7 +50,7 @@ def first_look(
         and program.predictor.family == "Normal"
     )
 
-    def start(words: Any, x: Any, a: Any) -> Any:
+    def start(words: jax.Array, x: jax.Array, a: jax.Array) -> Any:
         free = program.run(None, x, a, given="start").free
         theta = jnp.concatenate(
             [
@@ -59,7 +62,7 @@ def first_look(
         if not any(site.prior for site in program.sites):
             return theta
 
-        def draw(words: Any) -> Any:
+        def draw(words: jax.Array) -> Any:
             free = program.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
             return jnp.concatenate([jnp.ravel(free[site.name]) for site in program.sites])
 
@@ -68,16 +71,18 @@ def first_look(
             [(middle if s.prior else theta)[s.start : s.stop] for s in program.sites]
         )
 
-    def function(words: Any, given: Any, use: Any, x: Any, a: Any) -> Any:
+    def function(
+        words: jax.Array, given: jax.Array, use: jax.Array, x: jax.Array, a: jax.Array
+    ) -> Any:
         initial = jnp.where(use, given, start(words, x[:1], a[:1]))
         support = program.run(initial, x, a).observed.support
         y = jnp.asarray(support.feasible_like(jnp.zeros((3, *program.event_shape))), float)
         theta = jnp.stack([initial, initial + 0.3 * jnp.cos(1 + jnp.arange(program.dim))])
 
-        def logs(*rows: Any) -> Any:
+        def logs(*rows: jax.Array) -> Any:
             return jax.vmap(lambda one: program.row_log_likelihood(one, *rows))(theta)
 
-        def prior(one: Any) -> Any:
+        def prior(one: jax.Array) -> Any:
             return program.run(one, x[:1], a[:1]).log_prior
 
         alone = jnp.concatenate(

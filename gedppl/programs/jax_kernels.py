@@ -8,10 +8,8 @@ repeats a real row, because a NaN or an out-of-support value gives NaN gradients
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,24 +21,27 @@ from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor, away_from
 from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
+from gedppl.programs.jax_compiled import Compiled
 from gedppl.programs.jax_first_look import FirstLook, first_look
 from gedppl.programs.jax_seen import seen_by_data
+from gedppl.programs.jax_sums import JaxSums
 from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import trial_rows
-from gedppl.rows import PIECES, Answers, Histories, Rows, pad, pieces, settings_size
+from gedppl.rows import PIECES, Answers, Histories, pad, pieces, settings_size
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from gedppl.functionals import Functional
 
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
-# asked so seldom that compiling them well would cost more than it saves
-RARE = ("draw_prior", "first_look", "feature_table")
-KEEP_COMPILED = 512
 # families whose outcomes are whole numbers from 0 to this, at any parameter
 COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}
-AT_ONCE = 64  # settings whose sums over a history are asked for in one call
 
 
-class JaxKernels:
+class JaxKernels(JaxSums):
     """Compiled functions over `run`, `row_log_likelihood` and `row_density`, which the traced
     program provides.
     """
@@ -55,34 +56,38 @@ class JaxKernels:
     event_shape: tuple[int, ...]
     unconstrained: bool  # every parameter is its own free value: nothing is transformed
     packaged: bool  # nothing in the outcome is of a class that the packages do not bring
+    known_family: bool  # its family is one of ours
+    bare: Callable[..., Any]  # the outcome's distribution, without the wrappers of plates
+    ranges: dict[str, tuple[float, float]]  # of the sites
+    predictor_holds: Callable[[LinearPredictor], bool]
+    assignments: list[dict[str, Any]]  # of the discrete latents that are summed out
     # set when a predictor is found: (x, a) -> (index error, [features, offset, others])
     predictor_parts: Callable[..., Any]
 
     def __init__(self) -> None:
-        self._compiled: OrderedDict[Any, Any] = OrderedDict()
+        self._compiled = Compiled()
         self.histories = Histories()
         self._answers = Answers()
         self._look: FirstLook | None = None
-        self._guard = threading.Lock()
         self._facts: dict[str, Any] = {}
-        self.compilations: dict[str, int] = {}  # how often each function was compiled
 
-    def call(self, name: str, function: Callable[..., Any], *args: Any, static: Any = None) -> Any:
+    @property
+    def compilations(self) -> dict[str, int]:
+        """How often each function was compiled."""
+        return self._compiled.counts
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: np.ndarray | jax.Array,
+        static: Hashable = None,
+    ) -> Any:
         """Run `function` compiled for these shapes; results are JAX arrays."""
         key = (name, static, tuple(np.shape(arg) for arg in args))
         with jax.enable_x64(True):
-            compiled = self._compiled.get(key)
-            if compiled is None:
-                options = {"xla_backend_optimization_level": 0} if name in RARE else None
-                with LOCK:  # compiling runs the user's program
-                    compiled = jax.jit(function).lower(*args).compile(compiler_options=options)
-                with self._guard:
-                    self._compiled[key] = compiled
-                    kind = name if static is None else f"{name} of {static}"
-                    self.compilations[kind] = self.compilations.get(kind, 0) + 1
-                    while len(self._compiled) > KEEP_COMPILED:
-                        self._compiled.popitem(last=False)
-            return compiled(*args)
+            known = self._compiled.known.get(key)
+            return (known or self._compiled.find(key, function, args))(*args)
 
     def _fact(self, name: str, find: Callable[[], Any]) -> Any:
         """Something about the program that is found out once."""
@@ -100,7 +105,7 @@ class JaxKernels:
         """
 
         def find() -> bool:
-            def edges(theta: Any, x: Any, a: Any) -> list[Any]:
+            def edges(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
                 return jax.tree.leaves(self.run(theta, x, a).observed.support)
 
             return any(
@@ -123,7 +128,7 @@ class JaxKernels:
         """What function(theta, x, a) returns, with arrays that have shapes only."""
         found = []
 
-        def note(theta: Any, x: Any, a: Any) -> None:
+        def note(theta: jax.Array, x: jax.Array, a: jax.Array) -> None:
             found.append(function(theta, x, a))
 
         jax.eval_shape(note, np.zeros(self.dim), self.x, self.a)
@@ -163,7 +168,7 @@ class JaxKernels:
                 for site in self.sites
             }
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).values)(theta)
 
         out = self.call(
@@ -182,8 +187,8 @@ class JaxKernels:
             return np.zeros((1, 0))
         m = len(next(iter(values.values())))
 
-        def function(x: Any, a: Any, *arrays: Any) -> Any:
-            def one(*arrays: Any) -> Any:
+        def function(x: jax.Array, a: jax.Array, *arrays: jax.Array) -> Any:
+            def one(*arrays: jax.Array) -> Any:
                 given = dict(zip((site.name for site in self.sites), arrays))
                 free = self.run(None, x, a, given=given).free
                 theta = jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
@@ -213,7 +218,7 @@ class JaxKernels:
         if not any(site.prior for site in self.sites):
             return np.zeros(len(theta))
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).log_prior)(theta)
 
         return np.array(
@@ -227,7 +232,7 @@ class JaxKernels:
         if self.unconstrained or not any(site.prior for site in self.sites):
             return np.zeros(len(theta))
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
             return jax.vmap(lambda one: self.run(one, x, a).log_jacobian)(theta)
 
         return np.array(
@@ -244,8 +249,8 @@ class JaxKernels:
                 if np.array_equal(theta, place):
                     return self._look.gradient[i], self._look.hessian[i]
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
-            def prior(one: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            def prior(one: jax.Array) -> Any:
                 return self.run(one, x, a).log_prior
 
             return jax.grad(prior)(theta), jax.hessian(prior)(theta)
@@ -276,8 +281,8 @@ class JaxKernels:
         if not any(site.prior for site in self.sites):
             return initial + noise
 
-        def function(theta: Any, words: Any, x: Any, a: Any) -> Any:
-            def one(theta: Any, words: Any) -> Any:
+        def function(theta: jax.Array, words: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            def one(theta: jax.Array, words: jax.Array) -> Any:
                 free = self.run(theta, x, a, given="draw", key=jax.random.wrap_key_data(words)).free
                 return jnp.concatenate([jnp.ravel(free[site.name]) for site in self.sites])
 
@@ -299,10 +304,10 @@ class JaxKernels:
     def _over_pieces(
         self,
         name: str,
-        function: Any,
+        function: Callable[..., Any],
         theta: np.ndarray,
         rows: tuple[np.ndarray, ...],
-        static: Any = None,
+        static: Hashable = None,
     ) -> np.ndarray:
         """function(theta (M, D), rows) -> (M, n), asked in padded pieces."""
         found = self._answers.get(
@@ -313,7 +318,12 @@ class JaxKernels:
         return found[0]
 
     def _in_pieces(
-        self, name: str, function: Any, theta: np.ndarray, rows: tuple[np.ndarray, ...], static: Any
+        self,
+        name: str,
+        function: Callable[..., Any],
+        theta: np.ndarray,
+        rows: tuple[np.ndarray, ...],
+        static: Hashable,
     ) -> np.ndarray:
         out = np.empty((len(theta), len(rows[0])))
         for cut, size in pieces(len(rows[0])):
@@ -332,11 +342,11 @@ class JaxKernels:
     def by_row(
         self,
         name: str,
-        function: Any,
+        function: Callable[..., Any],
         rows: tuple[np.ndarray, ...],
         *,
         first: tuple[Any, ...] = (),
-        static: Any = None,
+        static: Hashable = None,
         axis: int = 0,
     ) -> list[np.ndarray]:
         """function(*first, *rows) -> arrays with the rows on `axis`, asked in padded pieces; its
@@ -351,10 +361,10 @@ class JaxKernels:
     def _by_row(
         self,
         name: str,
-        function: Any,
+        function: Callable[..., Any],
         rows: tuple[np.ndarray, ...],
         first: tuple[Any, ...],
-        static: Any,
+        static: Hashable,
         axis: int,
     ) -> list[np.ndarray]:
         parts = []
@@ -374,14 +384,14 @@ class JaxKernels:
     def log_likelihood(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
     ) -> np.ndarray:
-        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
             return jax.vmap(lambda one: self.row_log_likelihood(one, x, a, y))(theta)
 
         return self._over_pieces("log_likelihood", function, theta, (x, a, y))
 
     def score(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
-            def row(one: Any, x: Any, a: Any, y: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
+            def row(one: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
                 return self.row_log_likelihood(one, x[None], a[None], y[None])[0]
 
             return [jax.vmap(jax.grad(row), (None, 0, 0, 0))(theta, x, a, y)]
@@ -401,7 +411,7 @@ class JaxKernels:
         if self.predictor is not None and self.predictor.family in COUNTED and self.packaged:
             return (y >= 0) & (y == np.floor(y)) & (y <= COUNTED[self.predictor.family])
 
-        def function(theta: Any, x: Any, a: Any, y: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
             return [jnp.broadcast_to(self.run(theta, x, a).observed.support(y), (x.shape[0],))]
 
         inside = self.by_row("in_support", function, (x, a, y), first=(theta,))[0]
@@ -420,7 +430,7 @@ class JaxKernels:
         an index silently.
         """
 
-        def visit(theta: Any, x: Any, a: Any) -> None:
+        def visit(theta: jax.Array, x: jax.Array, a: jax.Array) -> None:
             self.run(theta, x, a)
 
         def complaint(x: np.ndarray, a: np.ndarray) -> str | None:
@@ -451,7 +461,7 @@ class JaxKernels:
         Features where a predictor is proved, log-densities elsewhere.
         """
 
-        def logs(theta: Any, x: Any, a: Any) -> list[Any]:
+        def logs(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
             support = self.run(theta, x, a).observed.support
             y = jnp.asarray(support.feasible_like(jnp.zeros((len(a), *self.event_shape))), float)
             return [self.row_log_likelihood(theta, x, a, y)[:, None]]
@@ -468,10 +478,10 @@ class JaxKernels:
         return said(x, a), np.concatenate(alone)
 
     def values(
-        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
     ) -> np.ndarray:
-        def function(theta: Any, x: Any, a: Any) -> Any:
-            def one(one: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            def one(one: jax.Array) -> Any:
                 return jnp.broadcast_to(
                     functional(self.row_density(one, x, a), x=x, a=a), (x.shape[0],)
                 )
@@ -481,7 +491,7 @@ class JaxKernels:
         return self._over_pieces("values", function, theta, (x, a), static=functional)
 
     def functional_at(
-        self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, density: Density, x: np.ndarray, a: np.ndarray
     ) -> np.ndarray:
         """A functional of the user's at a density with NumPy arguments, in arrays of this
         backend.
@@ -492,10 +502,10 @@ class JaxKernels:
             )
 
     def values_grad(
-        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        def function(theta: Any, x: Any, a: Any) -> Any:
-            def row(one: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            def row(one: jax.Array, x: jax.Array, a: jax.Array) -> Any:
                 x, a = x[None], a[None]
                 return jnp.reshape(functional(self.row_density(one, x, a), x=x, a=a), ())
 
@@ -512,7 +522,7 @@ class JaxKernels:
                     lambda one: self.row_density(one, jnp.asarray(x), jnp.asarray(a)), theta, single
                 )
 
-        def function(theta: Any, x: Any, a: Any) -> Any:
+        def function(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
             return jax.vmap(lambda one: self.row_density(one, x, a).leaves())(theta)
 
         padded = pad(theta, settings_size(len(theta)))
@@ -521,84 +531,3 @@ class JaxKernels:
             for array in self.by_row("density", function, (x, a), first=(padded,), axis=1)
         ]
         return self.outline_density.rebuild([array[0] for array in arrays] if single else arrays)
-
-    # sums over a history --------------------------------------------------------------------------
-
-    def knows(self, rows: Rows) -> bool:
-        return rows in self.histories
-
-    def known_part(self, rows: Rows) -> int:
-        return self.histories.known_part(rows)
-
-    def remember(self, rows: Rows) -> tuple[Any, ...]:
-        """The padded history on the device: x, a, y and weights."""
-        with jax.enable_x64(True):
-            return self.histories.get(
-                rows, lambda: tuple(jax.device_put(array) for array in rows.padded())
-            )
-
-    def _history(self, rows: Rows, weights: np.ndarray | None) -> tuple[Any, ...]:
-        x, a, y, w = self.remember(rows)
-        if weights is not None:
-            w = np.zeros(w.shape)
-            w[: rows.n] = weights
-        return x, a, y, w
-
-    def _sum(self, theta: Any, x: Any, a: Any, y: Any, w: Any) -> Any:
-        logs = self.row_log_likelihood(theta, x, a, y)
-        return jnp.sum(jnp.where(w == 0.0, 0.0, w * logs))
-
-    def _at_settings(
-        self, name: str, one: Callable[..., Any], theta: np.ndarray, rows: Rows, weights: Any
-    ) -> list[np.ndarray]:
-        """one(theta_m, *history) at every setting of theta (M, D), one after another: on a CPU
-        as fast as side by side, and however many there are, a history's bucket is compiled once.
-        """
-
-        def function(theta: Any, m: Any, *history: Any) -> Any:
-            def step(i: Any, out: Any) -> Any:
-                return jax.tree.map(
-                    lambda all_, new: all_.at[i].set(new), out, one(theta[i], *history)
-                )
-
-            shapes = jax.eval_shape(one, theta[0], *history)
-            return jax.lax.fori_loop(
-                0, m, step, jax.tree.map(lambda leaf: jnp.zeros((AT_ONCE, *leaf.shape)), shapes)
-            )
-
-        history, parts = self._history(rows, weights), []
-        for first in range(0, len(theta), AT_ONCE):
-            some = theta[first : first + AT_ONCE]
-            out = self.call(name, function, pad(some, AT_ONCE), np.array(len(some)), *history)
-            parts.append([np.asarray(leaf)[: len(some)] for leaf in jax.tree.leaves(out)])
-        return [np.concatenate(column) for column in zip(*parts)]
-
-    def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
-        return self._at_settings("total", self._sum, theta, rows, weights)[0]
-
-    def total_grad(
-        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        value, grad = self._at_settings(
-            "total_grad", jax.value_and_grad(self._sum), theta, rows, weights
-        )
-        return value, grad
-
-    def total_hessian(
-        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
-    ) -> np.ndarray:
-        def function(theta: Any, *history: Any) -> Any:
-            grad = jax.grad(self._sum)
-
-            def column(direction: Any) -> Any:
-                return jax.jvp(lambda one: grad(one, *history), (theta,), (direction,))[1]
-
-            if self.dim <= 64:
-                return jax.vmap(column)(jnp.eye(self.dim))
-            # bounds the memory of a large network
-            return jax.lax.map(column, jnp.eye(self.dim), batch_size=32)
-
-        hessian = np.array(
-            self.call("total_hessian", function, theta, *self._history(rows, weights))
-        )
-        return (hessian + hessian.T) / 2

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from gedppl.programs.forms import Listing, Step
+from gedppl.programs.values import Listing, Step
 
 LONGEST_SCAN = 64  # steps that are written out one after another
 
@@ -102,36 +102,36 @@ _OURS = str(Path(__file__).resolve().parent)
 
 
 class JaxArithmetic:
-    """See `gedppl.programs.forms.Arithmetic`."""
+    """See `gedppl.programs.values.Arithmetic`."""
 
-    def over(self, run: Callable[..., Sequence[Any]], *stacked: Any) -> Sequence[Any]:
+    def over(self, run: Callable[..., Sequence[Any]], *stacked: jax.Array) -> Sequence[Any]:
         return jax.vmap(run)(*stacked)
 
-    def constant(self, run: Callable[..., Sequence[Any]], *values: Any) -> Sequence[Any]:
+    def constant(self, run: Callable[..., Sequence[Any]], *values: jax.Array) -> Sequence[Any]:
         with jax.ensure_compile_time_eval():
             return run(*values)
 
-    def zeros(self, like: Any) -> Any:
+    def zeros(self, like: jax.Array) -> Any:
         return jnp.zeros(jnp.shape(like), jnp.result_type(like))
 
     def identity(self, shape: tuple[int, ...]) -> Any:
         size = int(np.prod(shape))
         return np.eye(size).reshape(size, *shape)
 
-    def broadcast(self, value: Any, shape: tuple[int, ...]) -> Any:
+    def broadcast(self, value: jax.Array, shape: tuple[int, ...]) -> Any:
         return jnp.broadcast_to(value, shape)
 
-    def log(self, value: Any) -> Any:
+    def log(self, value: jax.Array) -> Any:
         return jnp.log(jnp.asarray(value, float))
 
-    def logit(self, value: Any) -> Any:
+    def logit(self, value: jax.Array) -> Any:
         return jnp.log(value) - jnp.log1p(-value)
 
-    def total(self, terms: Any, weights: Any) -> Any:
+    def total(self, terms: jax.Array, weights: jax.Array) -> Any:
         return jnp.tensordot(jnp.ravel(weights), terms, axes=1)
 
 
-def listing(function: Callable[..., Any], *args: Any) -> Listing:
+def listing(function: Callable[..., Any], *args: jax.Array) -> Listing:
     """The steps of `function(*args)`, without those that its results do not need; its arguments
     are the listing's inputs.
     """
@@ -156,16 +156,18 @@ class JaxLister:
         self.count += 1
         return self.count - 1
 
-    def constant(self, value: Any) -> int:
+    def constant(self, value: jax.Array) -> int:
         key = self.new()
         self.constants[key] = value
         return key
 
-    def inline(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[int]) -> list[int]:
+    def inline(
+        self, jaxpr: jax.core.Jaxpr, consts: Sequence[Any], inputs: Sequence[int]
+    ) -> list[int]:
         known = {var: self.constant(value) for var, value in zip(jaxpr.constvars, consts)}
         known.update(zip(jaxpr.invars, inputs))
 
-        def key(atom: Any) -> int:
+        def key(atom: jax.core.Atom) -> int:
             return (
                 self.constant(np.asarray(atom.val, atom.aval.dtype))
                 if hasattr(atom, "val")
@@ -178,7 +180,7 @@ class JaxLister:
             )
         return [key(atom) for atom in jaxpr.outvars]
 
-    def write(self, equation: Any, inputs: list[int]) -> list[int]:
+    def write(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
         name, params = equation.primitive.name, equation.params
         if name in _CALLS:
             inner = next(
@@ -197,16 +199,33 @@ class JaxLister:
         run: Callable[..., Sequence[Any]],
         inputs: Sequence[int],
         real: Sequence[bool],
-        **more: Any,
+        *,
+        rule: str = "",
+        needs: tuple[int, ...] = (),
+        elementwise: bool = False,
+        power: float = 1.0,
+        line: str = "",
     ) -> list[int]:
         outputs = [self.new() for _ in real]
-        self.steps.append(Step(name, run, tuple(inputs), tuple(outputs), tuple(real), **more))
+        step = Step(
+            name,
+            run,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(real),
+            rule,
+            needs,
+            elementwise,
+            power,
+            line,
+        )
+        self.steps.append(step)
         return outputs
 
-    def _plain(self, equation: Any, inputs: list[int]) -> list[int]:
+    def _plain(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
         primitive, params, name = equation.primitive, equation.params, equation.primitive.name
 
-        def run(*values: Any) -> Sequence[Any]:
+        def run(*values: jax.Array) -> Sequence[Any]:
             found = primitive.bind(*values, **params)
             return found if primitive.multiple_results else (found,)
 
@@ -233,7 +252,7 @@ class JaxLister:
             line=_line(equation),
         )
 
-    def _cond(self, equation: Any, inputs: list[int]) -> list[int]:
+    def _cond(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
         """All branches, then a choice among their results."""
         branches = [
             self.inline(branch.jaxpr, branch.consts, inputs[1:])
@@ -241,7 +260,7 @@ class JaxLister:
         ]
         line, found = _line(equation), []
 
-        def choose(index: Any, *cases: Any) -> Sequence[Any]:
+        def choose(index: jax.Array, *cases: jax.Array) -> Sequence[Any]:
             at = jnp.clip(jnp.asarray(index).astype(jnp.int32), 0, len(cases) - 1)
             return (
                 jnp.stack(
@@ -262,7 +281,7 @@ class JaxLister:
             )
         return found
 
-    def _scan(self, equation: Any, inputs: list[int]) -> list[int]:
+    def _scan(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
         """A short scan, written out."""
         params, line = equation.params, _line(equation)
         first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
@@ -302,7 +321,7 @@ def _needs(name: str, n_inputs: int) -> tuple[int, ...]:
     return {"select_n": (0,), "scatter": (1,), "scatter-add": (1,)}.get(name, ())
 
 
-def _line(equation: Any) -> str:
+def _line(equation: jax.core.JaxprEqn) -> str:
     """The nearest line that belongs to no package."""
     trace = equation.source_info.traceback
     for frame in [] if trace is None else trace.frames:

@@ -6,30 +6,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gedppl.programs.affine import Level
-from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
+from gedppl.programs.forms import Reading
 from gedppl.programs.jax_affine import levels
 from gedppl.programs.jax_reader import JaxArithmetic, listing
-from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
+from gedppl.programs.links import OUTCOMES, Outcome, Table, link_table
 from gedppl.programs.lowering import package_class, strip
+from gedppl.programs.row_reading import ReaderOfRows
 from gedppl.programs.seen import (
-    AtomTable,
     Refusal,
     Seen,
-    StillForm,
     Tables,
-    Verdict,
     n_actions_of,
     narrowest,
     refused,
 )
+from gedppl.programs.values import Form, Known, Value, Whole
 from gedppl.rows import pad, settings_size
+
+if TYPE_CHECKING:
+    from gedppl.programs.jax_kernels import JaxKernels
 
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
     "logit": (
@@ -67,20 +69,20 @@ def links() -> Table:
         return link_table(read, REFERENCES, lambda every: jax.jit(every)())
 
 
-class JaxRowReader:
-    """See `gedppl.programs.seen.RowReader`."""
+class JaxRowReader(ReaderOfRows):
+    """A NumPyro program's."""
 
-    def __init__(self, program: Any, outcome: Outcome, n_actions: int | None) -> None:
+    program: JaxKernels
+    arithmetic = JaxArithmetic()
+
+    def __init__(self, program: JaxKernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
         start = [np.zeros(site.shape) for site in program.sites]
         self.listing = listing(self._arguments, *start, program.x, program.a)
-        self._used: list[int] = []  # cuts of the predictor, filled by a reading
-        self._atoms: list[Any] = []
-        self._lines: list[str] = []
-        self._links = links()
-        jax.eval_shape(self._note, program.x, program.a)
+        self.links = links()
+        jax.eval_shape(self.note, program.x, program.a)
 
-    def _arguments(self, *values: Any) -> list[Any]:
+    def _arguments(self, *values: jax.Array) -> list[Any]:
         *sites, x, a = values
         given = dict(zip((site.name for site in self.program.sites), sites))
         found = self.outcome.arguments(self.program.bare(given, x, a))
@@ -90,36 +92,15 @@ class JaxRowReader:
             for v in found
         ]
 
-    def _read(self, x: Any, a: Any) -> tuple[Reading, Conclusion | Unknown]:
-        """One row x (1, dx), a (1,)."""
-        reading = Reading(JaxArithmetic())
-        inputs: list[Value] = [
-            reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites
-        ]
-        inputs += [Known(x, by_row=True), Known(a, by_row=self.n_actions is None, by_action=True)]
-        values = reading.read(self.listing, inputs)
-        return reading, conclude(reading, self.outcome, values, self._links)
-
-    def _note(self, x: Any, a: Any) -> None:
-        reading, found = self._read(x, a)
-        if isinstance(found, Unknown):
-            self.verdict = Verdict("", "", (), found.why, found.line)
-            return
-        self.verdict = Verdict(found.family, found.link, tuple(found.others))
-        self._used = sorted(found.predictor.terms)
-        self._atoms = reading.atoms
-        self._lines = [form.line for form in reading.cuts]
-
     # what is asked --------------------------------------------------------------------------------
 
     def tables(self) -> Tables:
         x = self.program.x
 
-        def at(a: Any) -> Any:
-            reading, found = self._read(x, a[None])
-            assert isinstance(found, Conclusion)
+        def at(a: jax.Array) -> Any:
+            reading, found = self.concluded(x, a[None])
             atoms = [[_arrays(one) for one in atom.operands] for atom in reading.atoms]
-            cuts = [_arrays(reading.cuts[k]) for k in self._used]
+            cuts = [_arrays(reading.cuts[k]) for k in self.used]
             return atoms, cuts, None if found.scale is None else _arrays(found.scale)
 
         actions = np.arange(self.n_actions or 1)
@@ -127,27 +108,12 @@ class JaxRowReader:
             np.asarray,
             self.program.call("seen_tables", jax.vmap(at), actions, static=self.n_actions),
         )
-        return Tables(
-            tuple(
-                AtomTable(
-                    one.name,
-                    one.shape,
-                    one.low,
-                    one.high,
-                    one.by_action,
-                    tuple(map(_operand, one.operands, arrays)),
-                )
-                for one, arrays in zip(self._atoms, atoms)
-            ),
-            tuple(_still(part, self._lines[k]) for k, part in zip(self._used, cuts)),
-            None if scale is None else _still(scale),
-        )
+        return self.tabled(atoms, cuts, scale)
 
-    def _row(self, x: Any, a: Any) -> list[Any]:
-        found = self._read(x[None], a[None])[1]
-        assert isinstance(found, Conclusion)
+    def _row(self, x: jax.Array, a: jax.Array) -> list[Any]:
+        found = self.concluded(x[None], a[None])[1]
         form = found.predictor
-        slots = [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
+        slots = [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self.used]
         wide = self.outcome.family == "Ordered"
         together, offset = jnp.concatenate(slots), form.offset.reshape(-1)
         others = [jnp.reshape(one.value, ()) for one in found.others.values()]
@@ -160,13 +126,12 @@ class JaxRowReader:
         values = self.program.constrain(theta)
         x = self.program.x
 
-        def at(sites: Any, a: Any) -> Any:
+        def at(sites: Sequence[jax.Array], a: jax.Array) -> Any:
             return [
-                jnp.ravel(value).astype(float)
-                for value in self._read(x, a[None])[0].evaluate(sites)
+                jnp.ravel(value).astype(float) for value in self.read(x, a[None])[0].evaluate(sites)
             ]
 
-        def function(*sites: Any) -> Any:
+        def function(*sites: jax.Array) -> Any:
             actions = jnp.arange(self.n_actions or 1)
             return jax.vmap(lambda *one: jax.vmap(lambda a: at(one, a))(actions))(*sites)
 
@@ -181,7 +146,7 @@ class JaxRowReader:
         return max(found) <= Level.AFFINE
 
 
-def seen_by_data(program: Any) -> Seen | Refusal:
+def seen_by_data(program: JaxKernels) -> Seen | Refusal:
     """Coordinates and predictor of a NumPyro program, or why it has none."""
     kind = program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
     obstacle = refused(program, kind)
@@ -193,20 +158,4 @@ def seen_by_data(program: Any) -> Seen | Refusal:
 
 
 def _arrays(one: Known | Form | Whole) -> Any:
-    if isinstance(one, Known):
-        return jnp.asarray(one.value)
-    if isinstance(one, Whole):
-        return None
-    return {
-        k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()
-    }, one.offset.reshape(-1)
-
-
-def _still(arrays: Any, line: str = "") -> StillForm:
-    return StillForm(arrays[0], arrays[1], line)
-
-
-def _operand(one: Known | Form | Whole, arrays: Any) -> np.ndarray | StillForm | int:
-    if isinstance(one, Whole):
-        return one.atom
-    return _still(arrays) if isinstance(one, Form) else arrays
+    return jax.tree.map(jnp.asarray, one.arrays(None))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 from gedppl.families.one_predictor import TERMS
-from gedppl.programs.forms import Exp, Form, Known, Reading, Tail, Unknown, Value
+from gedppl.programs.forms import Reading
+from gedppl.programs.values import Exp, Form, Known, Operands, Tail, Unknown, Value
 
 CANONICAL = {
     "probs": "logit",
@@ -105,8 +107,9 @@ def link_table(
         found.clear()
         roots = []
         for link, references in functions.items():
-            for tail in map(read, references):
-                if isinstance(tail, Tail):
+            for value in map(read, references):
+                tail = Operands.of([value]).tails.get(0)
+                if tail is not None:
                     found.append((tail.expression, link))
                     roots.append(
                         [
@@ -122,21 +125,36 @@ def link_table(
     }
 
 
-def carried(reading: Reading, kind: str, value: Value, table: Table) -> Affine | Unknown:
+@singledispatch
+def carried(value: Value, reading: Reading, kind: str, table: Table) -> Affine | Unknown:
     """How an argument of this kind depends on a predictor that is affine in cuts."""
-    if isinstance(value, Unknown):
-        return value
-    if isinstance(value, Known):
-        return Unknown("no parameter moves the outcome's distribution", "")
-    if isinstance(value, Form) and value.still:
-        return Affine(CANONICAL[kind], reading.cut(_canonical(reading, kind, value)))
-    found = _linked(reading, kind, value, table)
+    found = linked(value, reading, kind, table)
     if found is None or found.link not in LINKS[kind]:
         return Unknown(
             f"the predictor comes through none of its links ({', '.join(LINKS[kind])})",
-            _root(value).line,
+            value.line,
         )
     return found
+
+
+_by_link = carried.dispatch(object)
+
+
+@carried.register(Unknown)
+def _(value: Unknown, reading: Reading, kind: str, table: Table) -> Unknown:
+    return value
+
+
+@carried.register(Known)
+def _(value: Known, reading: Reading, kind: str, table: Table) -> Unknown:
+    return Unknown("no parameter moves the outcome's distribution", "")
+
+
+@carried.register(Form)
+def _(value: Form, reading: Reading, kind: str, table: Table) -> Affine | Unknown:
+    if value.still:
+        return Affine(CANONICAL[kind], reading.cut(_canonical(reading, kind, value)))
+    return _by_link(value, reading, kind, table)
 
 
 def _canonical(reading: Reading, kind: str, value: Form) -> Form:
@@ -150,30 +168,33 @@ def _canonical(reading: Reading, kind: str, value: Form) -> Form:
     return value
 
 
-def _linked(reading: Reading, kind: str, value: Value, table: Table) -> Affine | None:
-    if isinstance(value, Exp):
-        return Affine("log", value.log)
-    if isinstance(value, Form):
-        log = reading.log_of(value) if kind in ("rate", "mean", "size") else None
-        if isinstance(log, Form):
-            return Affine("log", log)
-        return Affine("logit" if kind == "logits" else "identity", value)
-    if isinstance(value, Tail) and value.expression in table:
-        link, alpha, beta = table[value.expression]
-        terms = {k: jacobian / alpha for k, jacobian in value.root.terms.items()}
-        return Affine(
-            link, Form(terms, (value.root.offset - beta) / alpha, False, line=value.root.line)
-        )
+@singledispatch
+def linked(value: Value, reading: Reading, kind: str, table: Table) -> Affine | None:
+    """The link that a moving argument comes through, and its predictor; None if none is known."""
     return None
 
 
-def _root(value: Value) -> Form:
-    if isinstance(value, Exp):
-        return value.log
-    if isinstance(value, Tail):
-        return value.root
-    assert isinstance(value, Form)
-    return value
+@linked.register(Exp)
+def _(value: Exp, reading: Reading, kind: str, table: Table) -> Affine:
+    return Affine("log", value.log)
+
+
+@linked.register(Form)
+def _(value: Form, reading: Reading, kind: str, table: Table) -> Affine:
+    log = value.log_in(reading) if kind in ("rate", "mean", "size") else None
+    if log is not None:
+        return Affine("log", log)
+    return Affine("logit" if kind == "logits" else "identity", value)
+
+
+@linked.register(Tail)
+def _(value: Tail, reading: Reading, kind: str, table: Table) -> Affine | None:
+    if value.expression not in table:
+        return None
+    link, alpha, beta = table[value.expression]
+    root = value.root
+    terms = {k: jacobian / alpha for k, jacobian in root.terms.items()}
+    return Affine(link, Form(terms, (root.offset - beta) / alpha, False, line=root.line))
 
 
 @dataclass(frozen=True)
@@ -186,34 +207,36 @@ class Conclusion:
     others: dict[str, Known]
     scale: Form | None  # still: unknown, and made of theta alone
 
+    @property
+    def verdict(self) -> tuple[str, str, tuple[str, ...], str, str]:
+        """Family, link and other arguments; there is nothing to explain."""
+        return self.family, self.link, tuple(self.others), "", ""
+
+    @property
+    def used(self) -> list[int]:
+        """The cuts of its predictor."""
+        return sorted(self.predictor.terms)
+
 
 def conclude(
     reading: Reading, outcome: Outcome, values: Sequence[Value], table: Table
 ) -> Conclusion | Unknown:
     """The family, its link and its predictor; or why there is none."""
-    found = carried(reading, outcome.kind, values[0], table)
+    found = carried(values[0], reading, outcome.kind, table)
     if isinstance(found, Unknown):
         return found
-    others, scale = {}, None
-    for name, value in zip(outcome.others, values[1:]):
-        if isinstance(value, Known):
-            others[name] = value
-        elif (
-            name == "scale" and outcome.family in SCALED and isinstance(value, Form) and value.still
-        ):
-            scale = value
+    rest, others, scale = Operands.of(values[1:]), {}, None
+    for i, name in enumerate(outcome.others):
+        form = rest.forms.get(i)
+        if i in rest.known:
+            others[name] = rest.known[i]
+        elif name == "scale" and outcome.family in SCALED and form is not None and form.still:
+            scale = form
         else:
-            place = (
-                value.line
-                if isinstance(value, Form | Unknown)
-                else _root(value).line
-                if isinstance(value, Exp | Tail)
-                else ""
-            )
             return Unknown(
                 f"the {outcome.family}'s {name} depends on parameters; only a known one "
                 "leaves a convex set",
-                place,
+                rest.every[i].line,
             )
     if scale is None and outcome.family != "Ordered" and (outcome.family, found.link) not in TERMS:
         return Unknown(

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gedppl.density import Density
+from gedppl.density import Density, nested_in
 from gedppl.errors import ModelError
-from gedppl.numerics.arrays import namespace
+from gedppl.numerics.arrays import ArrayOf, namespace
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gedppl.programs.contract import Distribution
 
 Shape = tuple[int, ...]
 
@@ -61,7 +66,7 @@ _PACKAGES = ("numpyro", "pyro", "torch")
 _LOCATION_SCALE = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic")
 
 
-def crossing(distribution: Any) -> Any:
+def crossing(distribution: Distribution) -> Any:
     """Where the cutpoints of an ordered outcome are out of order, (n,) or (); None for any other
     distribution.
 
@@ -80,14 +85,14 @@ def from_package(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in _PACKAGES
 
 
-def package_class(distribution: Any) -> str:
+def package_class(distribution: Distribution) -> str:
     """The name of the packages' class that a distribution is, or derives from; "" if there is
     none.
     """
     return next((base.__name__ for base in type(distribution).__mro__ if from_package(base)), "")
 
 
-def strip(distribution: Any) -> Any:
+def strip(distribution: Distribution) -> Any:
     """The distribution without the wrappers of plates and trivial masks."""
     while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
         if is_masked(distribution):
@@ -99,7 +104,7 @@ def strip(distribution: Any) -> Any:
     return distribution
 
 
-def is_masked(distribution: Any) -> bool:
+def is_masked(distribution: Distribution) -> bool:
     """Whether some wrapper switches parts of the log-density off."""
     while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
         mask = getattr(distribution, "_mask", None)
@@ -109,7 +114,7 @@ def is_masked(distribution: Any) -> bool:
     return False
 
 
-def lower(distribution: Any, shape: Shape) -> Density:
+def lower(distribution: Distribution, shape: Shape) -> Density:
     """The distribution as a Density whose arguments are broadcast to the batch `shape`."""
     # its lazy attributes are then not stored in the caller's object
     distribution = copy.copy(strip(distribution))
@@ -133,20 +138,20 @@ def lower(distribution: Any, shape: Shape) -> Density:
     return external(distribution, shape)
 
 
-def external(distribution: Any, shape: Shape) -> Density:
+def external(distribution: Distribution, shape: Shape) -> Density:
     """The distribution as one that only its PPL knows, without the wrappers; its batch shape is
     its own.
     """
     return Density("External", {"distribution": copy.copy(strip(distribution))})
 
 
-def _spread(value: Any, shape: Shape, event_dims: int = 0) -> Any:
+def _spread(value: ArrayOf, shape: Shape, event_dims: int = 0) -> Any:
     xp = namespace(value)
     value = xp.asfloat(value)
     return xp.broadcast_to(value, (*shape, *value.shape[value.ndim - event_dims :]))
 
 
-def _negative_binomial(d: Any, shape: Shape) -> Density:
+def _negative_binomial(d: Distribution, shape: Shape) -> Density:
     probs = d.probs if hasattr(d, "probs") else namespace(d.logits).expit(d.logits)
     return Density(
         "NegativeBinomial",
@@ -154,7 +159,7 @@ def _negative_binomial(d: Any, shape: Shape) -> Density:
     )
 
 
-def _gamma_poisson(d: Any, shape: Shape) -> Density:
+def _gamma_poisson(d: Distribution, shape: Shape) -> Density:
     """A Poisson with Gamma(concentration, rate) rate: mean concentration / rate."""
     xp = namespace(d.rate, d.concentration)
     probs = 1.0 / (1.0 + xp.asfloat(d.rate))
@@ -164,7 +169,7 @@ def _gamma_poisson(d: Any, shape: Shape) -> Density:
     )
 
 
-def _independent(d: Any, shape: Shape) -> Density:
+def _independent(d: Distribution, shape: Shape) -> Density:
     n = d.reinterpreted_batch_ndims
     inner = strip(d.base_dist)
     if n == 0:
@@ -173,7 +178,7 @@ def _independent(d: Any, shape: Shape) -> Density:
     return Density("Independent", {"base": lower(inner, (*shape, *event)), "event_ndim": n})
 
 
-def _mixture_same_family(d: Any, shape: Shape) -> Density:
+def _mixture_same_family(d: Distribution, shape: Shape) -> Density:
     mixing = getattr(d, "mixing_distribution", None)
     component = getattr(d, "component_distribution", None)
     # torch keeps them private-ish under the same public names; older releases differ
@@ -185,7 +190,7 @@ def _mixture_same_family(d: Any, shape: Shape) -> Density:
     )
 
 
-def _mixture_general(d: Any, shape: Shape) -> Density:
+def _mixture_general(d: Distribution, shape: Shape) -> Density:
     probs = _spread(copy.copy(strip(d.mixing_distribution)).probs, shape, 1)
     return Density(
         "Mixture",
@@ -196,24 +201,24 @@ def _mixture_general(d: Any, shape: Shape) -> Density:
     )
 
 
-def _zero_inflated(d: Any, shape: Shape) -> Density:
+def _zero_inflated(d: Distribution, shape: Shape) -> Density:
     return Density(
         "ZeroInflated", {"gate": _spread(d.gate, shape), "base": lower(d.base_dist, shape)}
     )
 
 
-def _delta(d: Any, shape: Shape) -> Density | None:
+def _delta(d: Distribution, shape: Shape) -> Density | None:
     return Density("Delta", {"v": _spread(d.v, shape)}) if d.event_dim == 0 else None
 
 
-def _low_rank(d: Any, shape: Shape) -> Density:
+def _low_rank(d: Distribution, shape: Shape) -> Density:
     return Density(
         "MultivariateNormal",
         {"loc": _spread(d.loc, shape, 1), "scale_tril": _spread(d.scale_tril, shape, 2)},
     )
 
 
-def _truncated(d: Any, shape: Shape) -> Density | None:
+def _truncated(d: Distribution, shape: Shape) -> Density | None:
     base = strip(d.base_dist)
     if type(base).__name__ != "Normal":
         return None
@@ -230,7 +235,7 @@ def _truncated(d: Any, shape: Shape) -> Density | None:
     )
 
 
-def _transformed(d: Any, shape: Shape) -> Density | None:
+def _transformed(d: Distribution, shape: Shape) -> Density | None:
     """exp of a Normal, and shifted and scaled location-scale families; anything else is
     External.
     """
@@ -277,9 +282,8 @@ def nested(density: Density) -> Iterator[Density]:
     """The density and every one that it is made of."""
     yield density
     for value in density.args.values():
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, Density):
-                yield from nested(part)
+        for part in nested_in(value):
+            yield from nested(part)
 
 
 def is_external(density: Density) -> bool:
@@ -297,7 +301,9 @@ def trials_of(density: Density) -> list[Any]:
     return [part.args["total_count"] for part in nested(density) if part.family in _TRIALS]
 
 
-def external_density(row_density: Callable[[Any], Density], theta: Any, single: bool) -> Density:
+def external_density(
+    row_density: Callable[[Any], Density], theta: np.ndarray, single: bool
+) -> Density:
     """The density of a program whose outcome's distribution only the PPL knows: the object
     itself, one setting at a time.
     """
@@ -310,7 +316,7 @@ def external_density(row_density: Callable[[Any], Density], theta: Any, single: 
     return row_density(theta[0])
 
 
-def lower_as_given(distribution: Any) -> Density:
+def lower_as_given(distribution: Distribution) -> Density:
     """The distribution as a Density with the batch shape it has: NumPy float64, or its own
     arrays while they are traced.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,16 +36,23 @@ from gedppl.programs.jax_kernels import JaxKernels
 from gedppl.programs.lowering import crossing, external, is_masked, lower, strip
 from gedppl.programs.tracing import Site, support_range
 
+if TYPE_CHECKING:
+    from numpyro.distributions.transforms import Transform
+
+    from gedppl.programs.contract import Distribution, Program
+
 
 class NumpyroRecorder(Messenger):
     """Notes every site of one run, as the handlers inside the program left it."""
 
-    def __init__(self, fn: Any) -> None:
+    def __init__(self, fn: Distribution) -> None:
         super().__init__(fn)
         self.records: list[SiteRecord] = []
 
-    def postprocess_message(self, msg: Any) -> None:
-        kind, fn, value = msg["type"], msg.get("fn"), msg.get("value")
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        kind = msg["type"]
+        fn: Any = msg.get("fn")
+        value: Any = msg.get("value")
         if kind == "plate":
             size, subsample = msg["args"]
             self.records.append(
@@ -97,13 +104,13 @@ class NumpyroRecorder(Messenger):
             )
 
 
-def _is_identity(transform: Any) -> bool:
+def _is_identity(transform: Transform) -> bool:
     if isinstance(transform, IndependentTransform):
         transform = transform.base_transform
     return isinstance(transform, IdentityTransform)
 
 
-def _outcomes(fn: Any) -> np.ndarray | None:
+def _outcomes(fn: Distribution) -> np.ndarray | None:
     """The values a discrete distribution can take, if they are finitely many."""
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
@@ -129,13 +136,15 @@ def untouched() -> Iterator[None]:
     yield
 
 
-def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[SiteRecord], Exception | None]:
+def record(
+    model: Program, x: np.ndarray, a: np.ndarray
+) -> tuple[list[SiteRecord], Exception | None]:
     """The sites of one run, and what the program raised, if it did. Shapes only: no number is
     computed.
     """
     recorder = NumpyroRecorder(model)
 
-    def run(x: Any, a: Any, y: Any) -> None:
+    def run(x: jax.Array, a: jax.Array, y: jax.Array) -> None:
         recorder.fn = seed(model, jax.random.key(0))
         recorder(x, a, y)
         for site in recorder.records:
@@ -160,9 +169,9 @@ class NumpyroFill(Messenger):
 
     def __init__(
         self,
-        fn: Any,
+        fn: Distribution,
         program: NumpyroProgram,
-        theta: Any,
+        theta: jax.Array,
         assignment: Mapping[str, Any],
         given: Any,
     ) -> None:
@@ -175,8 +184,8 @@ class NumpyroFill(Messenger):
         self.log_weight: Any = 0.0
         self.observed: Any = None
 
-    def process_message(self, msg: Any) -> None:
-        name, kind = msg.get("name"), msg["type"]
+    def process_message(self, msg: dict[str, Any]) -> None:
+        name, kind = msg.get("name", ""), msg["type"]
         if kind == "param" and self.given != "start":
             transform = biject_to(msg["kwargs"].get("constraint", constraints.real))
             leaves = [self._place(site, transform) for site in self.program.groups[name]]
@@ -197,13 +206,13 @@ class NumpyroFill(Messenger):
             self.log_prior = self.log_prior + jnp.sum(fn.log_prob(value)) + jacobian
             self.log_jacobian = self.log_jacobian + jacobian
 
-    def postprocess_message(self, msg: Any) -> None:
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "param" and self.given == "start" and msg["value"] is not None:
             transform = biject_to(msg["kwargs"].get("constraint", constraints.real))
             for site, leaf in zip(self.program.groups[msg["name"]], jax.tree.leaves(msg["value"])):
                 self._place(site, transform, jnp.asarray(leaf, float))
 
-    def _place(self, site: Site, transform: Any, value: Any = None) -> Any:
+    def _place(self, site: Site, transform: Transform, value: jax.Array = None) -> Any:
         """One array's constrained value: the one passed, given by name, or from theta. Both its
         forms are kept.
         """
@@ -234,7 +243,7 @@ class NumpyroProgram(JaxKernels):
 
     backend = "numpyro"
 
-    def __init__(self, model: Any, x: np.ndarray, a: np.ndarray) -> None:
+    def __init__(self, model: Program, x: np.ndarray, a: np.ndarray) -> None:
         super().__init__()
         self.model = model
         self.x, self.a = x[:1], a[:1]
@@ -264,7 +273,7 @@ class NumpyroProgram(JaxKernels):
     def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
         return self.run(jnp.asarray(theta), self.x, self.a, assignment=assignment).observed
 
-    def _log_prob(self, distribution: Any, y: np.ndarray) -> np.ndarray:
+    def _log_prob(self, distribution: Distribution, y: np.ndarray) -> np.ndarray:
         return np.asarray(
             distribution.log_prob(jnp.asarray(y, jnp.int64 if self.discrete else float))
         )
@@ -293,7 +302,9 @@ class NumpyroProgram(JaxKernels):
             np.zeros(2, np.uint32),
         )
 
-        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any, words: Any) -> list[Any]:
+        def logs(
+            y: jax.Array, theta: jax.Array, x: jax.Array, a: jax.Array, value: jax.Array, words: Any
+        ) -> list[Any]:
             one = self.run(theta, x, a, y=y, key=jax.random.wrap_key_data(words))
             return [one.observed.log_prob(value), one.log_prior, jnp.asarray(one.log_weight)]
 
@@ -310,7 +321,7 @@ class NumpyroProgram(JaxKernels):
                 return
             arrays = [jnp.asarray(array) for array in (zeros, *rows)]
 
-            def differs(y: Any) -> bool:
+            def differs(y: jax.Array) -> bool:
                 pairs = zip(logs(*arrays), logs(y, *arrays[1:]))
                 return any(looks_alike(*map(np.asarray, pair)) is False for pair in pairs)
 
@@ -345,14 +356,14 @@ class NumpyroProgram(JaxKernels):
 
     def run(
         self,
-        theta: Any,
-        x: Any,
-        a: Any,
+        theta: jax.Array,
+        x: jax.Array,
+        a: jax.Array,
         *,
         assignment: Mapping[str, Any] | None = None,
         given: Any = None,
-        key: Any = None,
-        y: Any = "zeros",
+        key: jax.Array = None,
+        y: jax.Array = "zeros",
     ) -> NumpyroPass:
         """Run the program at a flat vector (or at `given` constrained values); traceable by JAX.
 
@@ -373,13 +384,13 @@ class NumpyroProgram(JaxKernels):
         logs = jnp.asarray(fill.log_prior, float), jnp.asarray(fill.log_jacobian, float)
         return NumpyroPass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
 
-    def bare(self, given: Mapping[str, Any], x: Any, a: Any) -> Any:
+    def bare(self, given: Mapping[str, Any], x: jax.Array, a: jax.Array) -> Any:
         """The outcome's distribution at constrained values by site, without the wrappers of
         plates.
         """
         return strip(self.run(None, x, a, given=given).observed)
 
-    def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any) -> Any:
+    def row_log_likelihood(self, theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
         """log p(y_i | x_i, a_i, theta), (n,); discrete row latents summed out."""
         outcome = y.astype(jnp.int64) if self.discrete else y
         terms = []
@@ -393,7 +404,7 @@ class NumpyroProgram(JaxKernels):
             terms.append(jnp.broadcast_to(one.log_weight + logp, (x.shape[0],)))
         return terms[0] if len(terms) == 1 else jax.nn.logsumexp(jnp.stack(terms), axis=0)
 
-    def row_density(self, theta: Any, x: Any, a: Any) -> Density:
+    def row_density(self, theta: jax.Array, x: jax.Array, a: jax.Array) -> Density:
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]

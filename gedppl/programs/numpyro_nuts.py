@@ -43,28 +43,28 @@ def run_chains(
     program = cls.program
 
     def chains(
-        z: Any,
-        words: Any,
-        centre: Any,
-        root: Any,
-        mean: Any,
-        precision: Any,
-        x1: Any,
-        a1: Any,
-        *history: Any,
+        z: jax.Array,
+        words: jax.Array,
+        centre: jax.Array,
+        root: jax.Array,
+        mean: jax.Array,
+        precision: jax.Array,
+        x1: jax.Array,
+        a1: jax.Array,
+        *history: tuple[jax.Array, ...],
     ) -> Any:
-        def potential(z: Any) -> Any:
+        def potential(z: jax.Array) -> Any:
             theta = centre + root @ z
             prior = program.run(theta, x1, a1).log_prior - 0.5 * jnp.sum(
                 precision * (theta - mean) ** 2
             )
             return -(program._sum(theta, *history) + prior)
 
-        def one(z: Any, words: Any) -> Any:
+        def one(z: jax.Array, words: jax.Array) -> Any:
             start, step = hmc(potential, algo="NUTS")
             state = start(z, warmup, rng_key=jax.random.wrap_key_data(words))
 
-            def go_on(state: Any, _: Any) -> Any:
+            def go_on(state: jax.Array, _: None) -> Any:
                 state = step(state)
                 return state, (state.z, state.diverging)
 

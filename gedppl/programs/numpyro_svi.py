@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,9 @@ from gedppl.errors import SettingError
 from gedppl.programs import LOCK
 from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
 from gedppl.rows import Rows
+
+if TYPE_CHECKING:
+    from gedppl.learning.fits import WorkingPrior
 
 NAMED = {
     "delta": AutoDelta,
@@ -66,11 +69,11 @@ def _alone() -> Iterator[None]:
 class _Weigh(Messenger):
     """Multiplies each row's log-density at the observed site by its weight; priors keep theirs."""
 
-    def __init__(self, fn: Any, site: str, weights: Any) -> None:
+    def __init__(self, fn: Any, site: str, weights: jax.Array) -> None:
         super().__init__(fn)
         self.site, self.weights = site, weights
 
-    def process_message(self, msg: Any) -> None:
+    def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "sample" and msg["name"] == self.site:
             scale = msg.get("scale")
             msg["scale"] = self.weights if scale is None else scale * self.weights
@@ -99,10 +102,10 @@ class NumpyroRunner:
             start = init_to_value(values={name: values[name] for name in self.latents})
             self.guide = self._make_guide(settings.guide, start)
 
-    def model(self, x: Any, a: Any, y: Any, weights: Any) -> Any:
+    def model(self, x: jax.Array, a: jax.Array, y: jax.Array, weights: jax.Array) -> Any:
         return _Weigh(self.program.model, self.program.observed, weights)(x, a, y)
 
-    def _make_guide(self, guide: Any, start: Any) -> Any:
+    def _make_guide(self, guide: Any, start: Mapping[str, Any]) -> Any:
         if not self.latents:  # only `param` sites: plain maximum likelihood, nothing to guide
             return lambda *args: None
         if isinstance(guide, str):
@@ -176,7 +179,7 @@ class NumpyroRunner:
             self._start = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), start)
         return self._start
 
-    def _penalty(self, free: Any, mean: Any, precision: Any) -> Any:
+    def _penalty(self, free: dict[str, jax.Array], mean: jax.Array, precision: jax.Array) -> Any:
         total = 0.0
         for name in self.params:
             for site, leaf in zip(self.program.groups[name], jax.tree.leaves(free[name])):
@@ -184,18 +187,26 @@ class NumpyroRunner:
                 total += 0.5 * jnp.sum(precision[part] * (jnp.ravel(leaf) - mean[part]) ** 2)
         return total
 
-    def _run(self, free: Any, key: Any, steps: Any, mean: Any, precision: Any, *data: Any) -> Any:
+    def _run(
+        self,
+        free: dict[str, jax.Array],
+        key: jax.Array,
+        steps: jax.Array,
+        mean: jax.Array,
+        precision: jax.Array,
+        *data: tuple[jax.Array, ...],
+    ) -> Any:
         """Adam from `free`, its rate decaying to a hundredth: the last parameters, the loss
         averaged over the last tenth.
         """
         self.compilations += 1  # a Python statement: runs when traced, not when run
         elbo = Trace_ELBO(num_particles=self.settings.particles)
 
-        def loss(free: Any, key: Any) -> Any:
+        def loss(free: dict[str, jax.Array], key: jax.Array) -> Any:
             value = elbo.loss(key, self._constrain(free), self.model, self.guide, *data)
             return value + self._penalty(free, mean, precision)
 
-        def step(i: Any, carry: Any) -> Any:
+        def step(i: jax.Array, carry: tuple[Any, ...]) -> Any:
             state, tail = carry
             (value, _), state = adam.eval_and_update(
                 lambda free: (loss(free, jax.random.fold_in(key, i)), None), state
@@ -209,10 +220,18 @@ class NumpyroRunner:
 
     # what the guide says --------------------------------------------------------------------------
 
-    def _sample_guide(self, free: Any, keys: Any, x: Any, a: Any, y: Any, weights: Any) -> Any:
+    def _sample_guide(
+        self,
+        free: dict[str, jax.Array],
+        keys: jax.Array,
+        x: jax.Array,
+        a: jax.Array,
+        y: jax.Array,
+        weights: jax.Array,
+    ) -> Any:
         values = self._constrain(free)
 
-        def one(key: Any) -> Any:
+        def one(key: jax.Array) -> Any:
             sites = trace(substitute(seed(self.guide, key), data=values)).get_trace(
                 x, a, y, weights
             )
@@ -245,7 +264,7 @@ class NumpyroRunner:
         self,
         rows: Rows,
         weights: np.ndarray | None,
-        prior: Any,
+        prior: WorkingPrior,
         state: Mapping[str, Any] | None,
         steps: int,
     ) -> GuideFit:
@@ -271,7 +290,9 @@ class NumpyroRunner:
             draws = self.draw(after, self.settings.draws, self.settings.seed + 1).values
         return GuideFit(location, draws, after, float(loss))
 
-    def _location(self, values: Any, own: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _location(
+        self, values: Mapping[str, jax.Array], own: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         if not self.latents:
             return dict(own)
         if not isinstance(self.guide, AutoGuide):
@@ -286,7 +307,7 @@ class NumpyroRunner:
         }
 
 
-def _reaches(fn: Any, values: Any) -> bool:
+def _reaches(fn: Any, values: Mapping[str, jax.Array]) -> bool:
     """Whether a guide's distribution may draw these values (S, ...) of a site; a `Delta`, which
     carries over what was drawn elsewhere, is taken at its word.
     """
@@ -298,7 +319,7 @@ def _reaches(fn: Any, values: Any) -> bool:
     return not fn.support.is_discrete and bool(jnp.all(fn.support(jnp.asarray(values))))
 
 
-def _shapes(tree: Any) -> Any:
+def _shapes(tree: Mapping[str, Any]) -> Any:
     leaves, structure = jax.tree.flatten(dict(tree))
     return structure, [np.shape(leaf) for leaf in leaves]
 

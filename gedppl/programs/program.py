@@ -8,7 +8,6 @@ parameters.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from gedppl.errors import (
 )
 from gedppl.numerics.arrays import LARGER_UNIT, countable
 from gedppl.programs import LOCK
+from gedppl.programs.arriving import arrived
 from gedppl.programs.contract import (
     DensityClass,
     Drawn,
@@ -56,30 +56,14 @@ from gedppl.rows import Rows
 from gedppl.showing import as_html
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from gedppl.functionals import Functional
     from gedppl.learning.learner import Learner
+    from gedppl.programs.contract import Program, Traced
     from gedppl.programs.guides import GuideRunner, GuideSettings
 
-# by token: many tasks bring the same class, it is compiled once
-ARRIVED: OrderedDict[str, ProgramClass] = OrderedDict()
-MOST_ARRIVED = 16
 FEW_ROWS = 6  # with new actions that are looked at beside each other
-
-
-def _arrived(
-    token: str, model: Any, init: Params, bounds: Mapping[str, Any], rows: tuple[Any, Any] | None
-) -> ProgramClass:
-    """A class that came from another process, or its copy that came before."""
-    with LOCK:
-        known = ARRIVED.pop(token, None)
-        if known is None:
-            known = ProgramClass(model, init=init, bounds=bounds)
-            known._token = token
-        if rows is not None:
-            known.trace(*rows)
-        ARRIVED[token] = known
-        while len(ARRIVED) > MOST_ARRIVED:
-            ARRIVED.popitem(last=False)
-    return known
 
 
 class ProgramClass:
@@ -89,7 +73,7 @@ class ProgramClass:
 
     def __init__(
         self,
-        model: Any,
+        model: Program,
         *,
         init: Params | None = None,
         bounds: Mapping[str, Any] | None = None,
@@ -117,11 +101,11 @@ class ProgramClass:
             if self._program is None
             else (np.asarray(self._program.x), np.asarray(self._program.a))
         )
-        return _arrived, (self._token, self.model, self._init, self._declared_bounds, rows)
+        return arrived, (self._token, self.model, self._init, self._declared_bounds, rows)
 
     # tracing --------------------------------------------------------------------------------------
 
-    def trace(self, x: Any, a: Any) -> ProgramClass:
+    def trace(self, x: ArrayLike, a: ArrayLike) -> ProgramClass:
         """Find out the backend and the parameters by running the model on these rows; a second
         call looks only at actions that are new.
         """
@@ -152,7 +136,7 @@ class ProgramClass:
             raise
         return self
 
-    def _adopt(self, program: Any) -> None:
+    def _adopt(self, program: Traced) -> None:
         self._bounds = parse_bounds(self._declared_bounds, program.sites)
         self._width = program.x.shape[1]
         initial = program.default_initial()
@@ -313,7 +297,7 @@ class ProgramClass:
         found = {name: value[0] for name, value in values.items()} if single else values
         return DrawnParams.of(found) if isinstance(theta, Drawn) else found
 
-    def _settings(self, theta: Any) -> tuple[np.ndarray, bool]:
+    def _settings(self, theta: ArrayLike) -> tuple[np.ndarray, bool]:
         theta = np.asarray(theta, float)
         if theta.ndim not in (1, 2) or theta.shape[-1] != self.dim:
             raise ParameterError(
@@ -322,7 +306,7 @@ class ProgramClass:
             )
         return (theta[None], True) if theta.ndim == 1 else (theta, False)
 
-    def _one(self, theta: Any) -> np.ndarray:
+    def _one(self, theta: ArrayLike) -> np.ndarray:
         settings, single = self._settings(theta)
         if not single:
             raise ParameterError(
@@ -383,7 +367,7 @@ class ProgramClass:
 
     # rows -----------------------------------------------------------------------------------------
 
-    def _check_rows(self, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _check_rows(self, x: ArrayLike, a: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         x, raw = np.asarray(x, float), np.asarray(a)
         if x.ndim != 2 or raw.ndim != 1 or len(x) != len(raw):
             raise ShapeError(
@@ -405,7 +389,7 @@ class ProgramClass:
             )
         return x, actions
 
-    def _ready(self, x: Any, a: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _ready(self, x: ArrayLike, a: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Checked rows, after tracing the model with them if nobody has yet."""
         x, a = self._check_rows(x, a)
         if self._program is None:
@@ -439,21 +423,25 @@ class ProgramClass:
         clamp silently, and beside other actions, whose rows must not change what is said of its
         own.
         """
-        new = set(np.unique(a).tolist()) - self._known_actions
+        new = set(a.tolist()) - self._known_actions
+        if not new:
+            return
         for action in sorted(new):
             row = int(np.argmax(a == action))
             problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
             if problem:
                 raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
         known = np.array(sorted(self._known_actions | new))
-        if new and len(known) > 1:
+        if len(known) > 1:
             beside = np.unique([known[0], *sorted(new)[:FEW_ROWS], known[-1]])
             row = int(np.argmax(a == min(new)))
             rows = np.repeat(x[row : row + 1], len(beside), axis=0)
             check_apart(*self.program.beside_and_alone(self._initial, rows, beside))
         self._known_actions |= new
 
-    def check_outcomes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def check_outcomes(
+        self, x: ArrayLike, a: ArrayLike, y: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Rows that may join a history, as arrays; a named error otherwise."""
         x, a, y = self.check_shapes(x, a, y)
         ok = self.supports(x, a, y)
@@ -465,7 +453,9 @@ class ProgramClass:
             )
         return x, a, y
 
-    def check_shapes(self, x: Any, a: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def check_shapes(
+        self, x: ArrayLike, a: ArrayLike, y: ArrayLike
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The same without looking at the support."""
         x, a = self._ready(x, a)
         y = np.asarray(y, float)
@@ -499,35 +489,39 @@ class ProgramClass:
 
     # the density ----------------------------------------------------------------------------------
 
-    def density(self, params: Params, x: Any, a: Any) -> Density:
+    def density(self, params: Params, x: ArrayLike, a: ArrayLike) -> Density:
         """The outcome's density at named parameters: a batch (n,), or (M, n) if every parameter
         has a leading axis M.
         """
         x, a = self._ready(x, a)
         return self.density_at(self.flatten(params), x, a)
 
-    def density_at(self, theta: np.ndarray, x: Any, a: Any) -> Density:
+    def density_at(self, theta: np.ndarray, x: ArrayLike, a: ArrayLike) -> Density:
         """The same at a flat vector (D,) or (M, D)."""
         x, a = self._ready(x, a)
         settings, single = self._settings(theta)
         return self.program.density(settings, x, a, single)
 
-    def densities(self, x: Any, a: Any) -> list[Density]:
+    def densities(self, x: ArrayLike, a: ArrayLike) -> list[Density]:
         return [self.density_at(self.initial, x, a)]
 
-    def log_likelihood(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
+    def log_likelihood(
+        self, theta: np.ndarray, x: ArrayLike, a: ArrayLike, y: ArrayLike
+    ) -> np.ndarray:
         """Per-row log-likelihood, (n,) or (M, n)."""
         x, a, y = self.check_outcomes(x, a, y)
         settings, single = self._settings(theta)
         out = self.program.log_likelihood(settings, x, a, y)
         return out[0] if single else out
 
-    def score(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
+    def score(self, theta: np.ndarray, x: ArrayLike, a: ArrayLike, y: ArrayLike) -> np.ndarray:
         """Its gradient in theta (D,): (n, D)."""
         x, a, y = self.check_outcomes(x, a, y)
         return self.program.score(self._one(theta), x, a, y)
 
-    def information(self, theta: np.ndarray, x: Any, a: Any, y: Any) -> np.ndarray:
+    def information(
+        self, theta: np.ndarray, x: ArrayLike, a: ArrayLike, y: ArrayLike
+    ) -> np.ndarray:
         """Observed information at theta (D,), minus the Hessian of the summed log-likelihood:
         (D, D).
         """
@@ -569,7 +563,9 @@ class ProgramClass:
             else np.zeros((self.dim, self.dim))
         )
 
-    def values(self, functional: Any, theta: np.ndarray, x: Any, a: Any) -> np.ndarray:
+    def values(
+        self, functional: Functional, theta: np.ndarray, x: ArrayLike, a: ArrayLike
+    ) -> np.ndarray:
         """The functional at theta (M, D) and rows: (M, n); at theta (D,): (n,)."""
         x, a = self._ready(x, a)
         settings, single = self._settings(theta)
@@ -577,7 +573,7 @@ class ProgramClass:
         return out[0] if single else out
 
     def values_grad(
-        self, functional: Any, theta: np.ndarray, x: Any, a: Any
+        self, functional: Functional, theta: np.ndarray, x: ArrayLike, a: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray]:
         """Row i at its own theta[i] (n, D): the functional (n,) and its gradient (n, D)."""
         x, a = self._ready(x, a)

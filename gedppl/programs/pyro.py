@@ -8,9 +8,9 @@ parameters are swapped for ours while its operations run, which also lifts it to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyro
@@ -42,6 +42,11 @@ from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_kernels import TorchKernels, as_tensor
 from gedppl.programs.tracing import Site, support_range
 
+if TYPE_CHECKING:
+    from torch.distributions.constraints import Constraint
+
+    from gedppl.programs.contract import Distribution, Program
+
 
 class LowerCholeskyTransform(transforms.Transform):
     """A vector as a lower triangular matrix with positive diagonal, in NumPyro's order; torch
@@ -71,10 +76,10 @@ class LowerCholeskyTransform(transforms.Transform):
     def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x[..., -y.shape[-1] :].sum(-1)
 
-    def forward_shape(self, shape: Any) -> Any:
+    def forward_shape(self, shape: torch.Size) -> Any:
         return (*shape[:-1], _matrix_size(shape[-1]), _matrix_size(shape[-1]))
 
-    def inverse_shape(self, shape: Any) -> Any:
+    def inverse_shape(self, shape: torch.Size) -> Any:
         return (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2)
 
 
@@ -82,7 +87,7 @@ def _matrix_size(k: int) -> int:
     return round((np.sqrt(1 + 8 * k) - 1) / 2)
 
 
-def biject_to(constraint: Any) -> Any:
+def biject_to(constraint: Constraint) -> Any:
     """The bijection from the real line (or vectors) to what the constraint allows."""
     if constraint is constraints.lower_cholesky:
         return LowerCholeskyTransform()
@@ -120,7 +125,7 @@ class _Swap(TorchFunctionMode):
         super().__init__()
         self.values: dict[int, torch.Tensor] = {}
 
-    def put(self, msg: Any, value: torch.Tensor) -> None:
+    def put(self, msg: dict[str, Any], value: torch.Tensor) -> None:
         """A module registers its parameters as initial values of `param` sites: from now on they
         mean our value.
         """
@@ -128,7 +133,13 @@ class _Swap(TorchFunctionMode):
             if isinstance(part, torch.nn.Parameter):
                 self.values[id(part)] = value
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         name = getattr(func, "__name__", "")
         # a distribution made outside validates its values: ours are checked at the door
         if name == "_is_all_true":
@@ -142,7 +153,7 @@ class _Swap(TorchFunctionMode):
         target = args[:1] if writes else ()  # a widened copy would take the write, and be dropped
         return func(*target, *self._swapped(args[len(target) :], widen), **swapped)
 
-    def _swapped(self, value: Any, widen: bool) -> Any:
+    def _swapped(self, value: torch.Tensor, widen: bool) -> Any:
         if isinstance(value, torch.Tensor):
             if id(value) in self.values:
                 return self.values[id(value)]
@@ -183,7 +194,7 @@ class PyroRecorder(Messenger):
         self.swap = swap
         self.registered: dict[int, str] = {}  # a module's parameter -> the site it came as
 
-    def _pyro_post_param(self, msg: Any) -> None:
+    def _pyro_post_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
         for part in msg["args"]:
             if (
@@ -205,7 +216,7 @@ class PyroRecorder(Messenger):
             )
         )
 
-    def _pyro_post_sample(self, msg: Any) -> None:
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         name, fn, value = msg["name"], msg["fn"], msg["value"]
         if site_is_subsample(msg):
             whole = fn.subsample_size is None or fn.subsample_size >= fn.size
@@ -230,7 +241,7 @@ class PyroRecorder(Messenger):
             )
 
 
-def _outcomes(fn: Any) -> np.ndarray | None:
+def _outcomes(fn: Distribution) -> np.ndarray | None:
     """The values a discrete distribution can take, if they are finitely many."""
     if not fn.has_enumerate_support or not is_discrete(fn):
         return None
@@ -247,7 +258,9 @@ def untouched() -> Iterator[None]:
         yield
 
 
-def record(model: Any, x: np.ndarray, a: np.ndarray) -> tuple[list[SiteRecord], Exception | None]:
+def record(
+    model: Program, x: np.ndarray, a: np.ndarray
+) -> tuple[list[SiteRecord], Exception | None]:
     """The sites of one seeded run, and what the program raised, if it did."""
     placeholder = as_tensor(np.zeros(len(a)))
     with quiet() as swap, torch.random.fork_rng(devices=[]):
@@ -273,7 +286,7 @@ class PyroFill(Messenger):
         self,
         program: PyroProgram,
         swap: _Swap,
-        theta: Any,
+        theta: torch.Tensor,
         assignment: Mapping[str, Any],
         given: Any,
     ) -> None:
@@ -287,7 +300,7 @@ class PyroFill(Messenger):
         self.log_weight: Any = 0.0
         self.observed: Any = None
 
-    def _pyro_param(self, msg: Any) -> None:
+    def _pyro_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
         (site,) = self.program.groups[name]
         value, _ = self._leaf(site, biject_to(self.program.constraint_of(name)), None)
@@ -295,7 +308,7 @@ class PyroFill(Messenger):
         self.swap.put(msg, value)
         msg["value"], msg["done"] = value, True
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
         name, fn = msg["name"], msg["fn"]
         if site_is_subsample(msg):
             return
@@ -317,7 +330,9 @@ class PyroFill(Messenger):
             self.log_jacobian = self.log_jacobian + jacobian
             msg["value"], msg["done"] = value.clone(), True
 
-    def _leaf(self, site: Site, transform: Any, drawn: Any) -> tuple[Any, Any]:
+    def _leaf(
+        self, site: Site, transform: transforms.Transform, drawn: torch.Tensor
+    ) -> tuple[Any, Any]:
         """The constrained and unconstrained value of one array: from theta, given by name, or
         drawn.
         """
@@ -342,7 +357,7 @@ class PyroPass(NamedTuple):
     free: dict[str, Any]
 
 
-def _log_prob(distribution: Any, y: np.ndarray) -> np.ndarray:
+def _log_prob(distribution: Distribution, y: np.ndarray) -> np.ndarray:
     return distribution.log_prob(as_tensor(y)).numpy()
 
 
@@ -351,7 +366,7 @@ class PyroProgram(TorchKernels):
 
     backend = "pyro"
 
-    def __init__(self, model: Any, x: np.ndarray, a: np.ndarray) -> None:
+    def __init__(self, model: Program, x: np.ndarray, a: np.ndarray) -> None:
         super().__init__()
         self.model = model
         self.x, self.a = x[:1].copy(), a[:1].copy()  # torch wants arrays that may be written to
@@ -405,7 +420,13 @@ class PyroProgram(TorchKernels):
             zeros.clone(),
         )  # a graph tells tensors apart by identity
 
-        def logs(y: Any, theta: Any, x: Any, a: Any, value: Any) -> list[Any]:
+        def logs(
+            y: torch.Tensor,
+            theta: torch.Tensor,
+            x: torch.Tensor,
+            a: torch.Tensor,
+            value: torch.Tensor,
+        ) -> list[Any]:
             one = self.run(theta, x, a, y=y)
             with _plain():
                 return [
@@ -414,7 +435,7 @@ class PyroProgram(TorchKernels):
                     torch.as_tensor(one.log_weight),
                 ]
 
-        def differs(y: Any) -> bool:
+        def differs(y: torch.Tensor) -> bool:
             pairs = zip(logs(zeros, *rows), logs(y, *rows))
             return any(
                 looks_alike(*(part.detach().numpy() for part in pair)) is False for pair in pairs
@@ -449,13 +470,13 @@ class PyroProgram(TorchKernels):
 
     def run(
         self,
-        theta: Any,
-        x: Any,
-        a: Any,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        a: torch.Tensor,
         *,
         assignment: Mapping[str, Any] | None = None,
         given: Any = None,
-        y: Any = "zeros",
+        y: torch.Tensor = "zeros",
     ) -> PyroPass:
         """Run the program at a flat vector (or at `given` constrained values); works inside
         torch.func transforms.
@@ -483,14 +504,21 @@ class PyroProgram(TorchKernels):
             fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free
         )
 
-    def bare(self, given: Mapping[str, Any] | None, x: Any, a: Any) -> Any:
+    def bare(self, given: Mapping[str, Any] | None, x: torch.Tensor, a: torch.Tensor) -> Any:
         """The outcome's distribution at constrained values by site (None: at theta = 0), without
         the wrappers of plates.
         """
         theta = torch.zeros(self.dim, dtype=torch.float64) if given is None else None
         return strip(self.run(theta, x, a, given=given).observed)
 
-    def row_log_likelihood(self, theta: Any, x: Any, a: Any, y: Any, given: Any = None) -> Any:
+    def row_log_likelihood(
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        a: torch.Tensor,
+        y: torch.Tensor,
+        given: Any = None,
+    ) -> Any:
         """log p(y_i | x_i, a_i, theta), (n,), or at `given` constrained values; discrete row
         latents summed out.
         """
@@ -506,7 +534,7 @@ class PyroProgram(TorchKernels):
             terms.append((one.log_weight + logp).expand(x.shape[0]))
         return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
 
-    def row_density(self, theta: Any, x: Any, a: Any) -> Density:
+    def row_density(self, theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Density:
         """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
         shape = (x.shape[0],)
         passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]

@@ -29,12 +29,12 @@ class _Known(torch.autograd.Function):
     """A number whose gradient was computed along with it."""
 
     @staticmethod
-    def forward(ctx: Any, z: Any, value: Any, grad: Any) -> Any:
+    def forward(ctx: Any, z: torch.Tensor, value: torch.Tensor, grad: torch.Tensor) -> Any:
         ctx.save_for_backward(grad)
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, *above: Any) -> Any:
+    def backward(ctx: Any, *above: torch.Tensor) -> Any:
         return above[0] * ctx.saved_tensors[0], None, None
 
 
@@ -55,7 +55,7 @@ def run_chains(
     evaluate = log_posterior(cls.program, rows, None, centre[None])
     middle, axes = torch.as_tensor(centre), torch.as_tensor(root)
 
-    def potential(params: Any) -> Any:
+    def potential(params: dict[str, torch.Tensor]) -> Any:
         z = params["z"]
         theta = (middle + axes @ z.detach()).numpy()
         value, grad = evaluate(theta[None])

@@ -15,11 +15,11 @@ Axis letters: P particles, n rows, S draws, D flat parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyro
@@ -50,6 +50,10 @@ from gedppl.programs.torch_graphs import UNRECORDABLE, operations
 from gedppl.programs.torch_kernels import as_tensor
 from gedppl.rows import BUCKETS, Rows, bucket
 
+if TYPE_CHECKING:
+    from gedppl.learning.fits import WorkingPrior
+    from gedppl.programs.pyro import PyroProgram
+
 ROWS = "_rows_summed_out"  # the site of a likelihood with row latents summed out
 NAMED = {
     "delta": AutoDelta,
@@ -72,12 +76,12 @@ Gradients = Callable[[], tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
 class _Fit(Messenger):
     """Fills the model's `param` sites from our free tensors and weighs the observed site's rows."""
 
-    def __init__(self, program: Any, swap: Any, free: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, program: PyroProgram, swap: Any, free: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         self.program, self.swap, self.free = program, swap, free
         self.weights = torch.ones(1)
 
-    def _pyro_param(self, msg: Any) -> None:
+    def _pyro_param(self, msg: dict[str, Any]) -> None:
         if msg["name"] in self.free:
             value = self.value(msg["name"])
             self.swap.put(msg, value)
@@ -86,7 +90,7 @@ class _Fit(Messenger):
     def value(self, name: str) -> torch.Tensor:
         return biject_to(self.program.constraint_of(name))(self.free[name])
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["name"] == self.program.observed:
             msg["scale"] = msg["scale"] * self.weights
 
@@ -96,12 +100,12 @@ class _Hide(Messenger):
     all rows share.
     """
 
-    def __init__(self, program: Any) -> None:
+    def __init__(self, program: PyroProgram) -> None:
         super().__init__()
         self.program = program
         self.values: dict[str, torch.Tensor] = {}
 
-    def _pyro_sample(self, msg: Any) -> None:
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
         rows = self.program.assignments[0]
         if msg["name"] in rows:
             msg["value"], msg["done"] = (
@@ -110,7 +114,7 @@ class _Hide(Messenger):
             )
         msg["stop"] = msg["name"] in rows or msg["name"] == self.program.observed
 
-    def _pyro_post_sample(self, msg: Any) -> None:
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         self.values[msg["name"]] = msg["value"]
 
 
@@ -119,7 +123,13 @@ class _NewNoise(TorchFunctionMode):
     new tensor: vmap wants that.
     """
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         if func is torch.Tensor.normal_ and len(args) == 1 and not kwargs:
             return torch.randn_like(args[0])
         return func(*args, **(kwargs or {}))
@@ -243,7 +253,7 @@ class PyroRunner:
                     tensor.copy_(as_tensor(state[name]))
 
     def _model(self, fill: _Fit) -> Callable[..., Any]:
-        def model(x: Any, a: Any, y: Any) -> None:
+        def model(x: torch.Tensor, a: torch.Tensor, y: torch.Tensor) -> None:
             with fill:
                 if len(self.program.assignments) == 1:
                     self.program.model(x, a, y)
@@ -252,7 +262,7 @@ class PyroRunner:
 
         return model
 
-    def _summed(self, fill: _Fit, x: Any, a: Any, y: Any) -> None:
+    def _summed(self, fill: _Fit, x: torch.Tensor, a: torch.Tensor, y: torch.Tensor) -> None:
         """The model with its discrete row latents summed out: what all rows share, and the rows'
         likelihood as a factor.
         """
@@ -289,7 +299,7 @@ class PyroRunner:
         self,
         rows: Rows,
         weights: np.ndarray | None,
-        prior: Any,
+        prior: WorkingPrior,
         state: Mapping[str, Any] | None,
         steps: int,
     ) -> GuideFit:
@@ -354,7 +364,7 @@ class PyroRunner:
         if not all(site["fn"].has_rsample for site in nodes if site["type"] == "sample"):
             return None  # a score-function gradient is needed: that is Pyro's
 
-        def function(*data: Any) -> tuple[Any, tuple[Any, ...]]:
+        def function(*data: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
             with torch.enable_grad():
                 loss = self._elbo_loss(session, data)
                 return loss, torch.autograd.grad(
@@ -393,7 +403,7 @@ class PyroRunner:
         x, a, y, w, mean, precision = data
         session.fill.weights = w
 
-        def one(_: Any) -> Any:
+        def one(_: torch.Tensor | None) -> Any:
             guide = poutine.trace(session.guide).get_trace(x, a, y)
             model = poutine.trace(poutine.replay(session.model, trace=guide)).get_trace(x, a, y)
             return torch.as_tensor(guide.log_prob_sum() - model.log_prob_sum())
@@ -402,7 +412,7 @@ class PyroRunner:
         value = one(None) if P == 1 else _apart(one, P).mean()
         return value + self._penalty(session, mean, precision)
 
-    def _penalty(self, session: Session, mean: Any, precision: Any) -> Any:
+    def _penalty(self, session: Session, mean: torch.Tensor, precision: torch.Tensor) -> Any:
         value = torch.zeros(())
         for site in self.program.sites:
             if not site.prior:
@@ -456,7 +466,7 @@ class PyroRunner:
             self._row(),
         )
 
-        def one(_: Any) -> tuple[Any, ...]:
+        def one(_: torch.Tensor | None) -> tuple[Any, ...]:
             trace = poutine.trace(session.guide).get_trace(*row)
             return torch.as_tensor(trace.log_prob_sum()), *(
                 trace.nodes[name]["value"] for name in self.latents

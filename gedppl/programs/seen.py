@@ -18,13 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from gedppl.programs.affine import Parts, ordered_from, predictor_from, tabulated, unit_slopes
 from gedppl.programs.contract import LinearPredictor, LocationScale, OrderedPredictor
 from gedppl.programs.links import OUTCOMES
+
+if TYPE_CHECKING:
+    from gedppl.programs.contract import Kernels
 
 MOST_ACTIONS = 256  # read one by one; beyond, the action is data like the context
 APART = 1e-6  # smallest singular value of unit rows that count as independent
@@ -402,7 +405,7 @@ def _same_kind(one: Seen, other: Seen) -> bool:
     return (one.location_scale is None) == (other.location_scale is None)
 
 
-def n_actions_of(program: Any) -> int | None:
+def n_actions_of(program: Kernels) -> int | None:
     """How many actions a program's arrays have places for; None if they set no limit, or a very
     high one.
     """
@@ -420,7 +423,7 @@ def n_actions_of(program: Any) -> int | None:
     return high
 
 
-def refused(program: Any, kind: str) -> Refusal | None:
+def refused(program: Kernels, kind: str) -> Refusal | None:
     """What rules out a proof before anything is read; `kind` is the packages' class of the
     outcome.
     """

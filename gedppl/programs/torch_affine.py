@@ -5,7 +5,7 @@ read one by one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from gedppl.programs.affine import (
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.identity import settings
 from gedppl.programs.lowering import package_class, strip
+
+if TYPE_CHECKING:
+    from gedppl.programs.torch_kernels import TorchKernels
 
 ROUNDING = 1e-9  # share of the numbers added up
 
@@ -73,7 +76,7 @@ def levels(function: Callable[..., Any], theta: torch.Tensor, *rows: torch.Tenso
     raise AssertionError("a graph without output")
 
 
-def _step(node: Any, known: dict[Any, Level]) -> Level:
+def _step(node: torch.fx.Node, known: dict[Any, Level]) -> Level:
     operands = [
         known[part] if isinstance(part, torch.fx.Node) else Level.FREE for part in _flat(node.args)
     ]
@@ -103,7 +106,7 @@ def _step(node: Any, known: dict[Any, Level]) -> Level:
     return combine(_RULES.get(name), operands or [Level.FREE])
 
 
-def _holds(target: Any, source: Any) -> bool:
+def _holds(target: torch.fx.Node, source: torch.fx.Node) -> bool:
     """Whether writing the source into the target's type rounds nothing."""
     kinds = [node.meta["val"].dtype for node in (target, source) if isinstance(node, torch.fx.Node)]
     return kinds[0].is_floating_point and all(
@@ -119,7 +122,7 @@ def _flat(args: Any) -> list[Any]:
     ]
 
 
-def linear_predictor(program: Any) -> LinearPredictor | None:
+def linear_predictor(program: TorchKernels) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
     if (
         len(program.assignments) > 1
@@ -140,7 +143,7 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
         return None
     family, link, argument, others = known
 
-    def arguments(theta: Any, x: Any, a: Any) -> list[Any]:
+    def arguments(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> list[Any]:
         observed = strip(program.run(theta, x, a).observed)
         return [
             torch.as_tensor(getattr(observed, name), dtype=torch.float64).expand(a.shape)
@@ -155,14 +158,14 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
     if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
         return None
 
-    def eta(theta: Any, x: Any, a: Any) -> Any:
+    def eta(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Any:
         value = arguments(theta, x, a)[0]
         return torch.log(value) if link == "log" else value
 
-    def everything(x: Any, a: Any) -> list[Any]:
+    def everything(x: torch.Tensor, a: torch.Tensor) -> list[Any]:
         return [jacrev(eta)(zero, x, a), eta(zero, x, a), *arguments(zero, x, a)[1:]]
 
-    def parts(x: Any, a: Any) -> list[np.ndarray]:
+    def parts(x: torch.Tensor, a: torch.Tensor) -> list[np.ndarray]:
         found = everything(
             torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
         )
@@ -180,7 +183,7 @@ def linear_predictor(program: Any) -> LinearPredictor | None:
     return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
-def _slopes_hold(eta: Any, parts: Any, program: Any) -> bool:
+def _slopes_hold(eta: Any, parts: Any, program: TorchKernels) -> bool:
     """Whether what derivatives say of a function that is affine in theta is what it does: values
     that left the graph (`.data`, `torch.no_grad`) have none, and move it all the same.
     """
@@ -194,7 +197,7 @@ def _slopes_hold(eta: Any, parts: Any, program: Any) -> bool:
     return True
 
 
-def ordered_predictor(program: Any) -> OrderedPredictor | None:
+def ordered_predictor(program: TorchKernels) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
     if (
         len(program.assignments) > 1
@@ -208,7 +211,7 @@ def ordered_predictor(program: Any) -> OrderedPredictor | None:
     if package_class(strip(program.run(zero, x0, a0).observed)) != ORDERED or not program.packaged:
         return None
 
-    def edges(theta: Any, x: Any, a: Any) -> Any:
+    def edges(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Any:
         observed = strip(program.run(theta, x, a).observed)
         cut = observed.cutpoints - observed.predictor.expand(a.shape).unsqueeze(-1)
         return cut.expand(len(a), cut.shape[-1]).to(torch.float64)
@@ -220,7 +223,7 @@ def ordered_predictor(program: Any) -> OrderedPredictor | None:
     if found[0] is not Level.AFFINE:
         return None
 
-    def parts(x: Any, a: Any) -> list[np.ndarray]:
+    def parts(x: torch.Tensor, a: torch.Tensor) -> list[np.ndarray]:
         x, a = torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
         return [
             jacrev(edges)(zero, x, a).detach().numpy(),

@@ -10,7 +10,7 @@ Axis letters: P settings, n rows, D flat parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,12 +21,19 @@ from gedppl.programs import LOCK
 from gedppl.programs.torch_kernels import as_tensor, one_by_one, two_settings, vectorises
 from gedppl.rows import Rows
 
+if TYPE_CHECKING:
+    from gedppl.programs.torch_kernels import TorchKernels
+
 # what torch raises at a program that looks at its values
 UNRECORDABLE = (RuntimeError, NotImplementedError, ValueError)
 
 
 def log_posterior(
-    program: Any, rows: Rows, weights: np.ndarray | None, start: np.ndarray, jacobian: bool = True
+    program: TorchKernels,
+    rows: Rows,
+    weights: np.ndarray | None,
+    start: np.ndarray,
+    jacobian: bool = True,
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """theta (P, D) -> log-likelihood + log prior (P,) and its gradient (P, D), both NumPy; start
     (P, D) is to be recorded at.
@@ -36,11 +43,11 @@ def log_posterior(
     total = program._sum(rows, weights)
     x, a = as_tensor(program.x), as_tensor(program.a)
 
-    def one(theta: Any) -> Any:
+    def one(theta: torch.Tensor) -> Any:
         run = program.run(theta, x, a)
         return total(theta) + run.log_prior - (0.0 if jacobian else run.log_jacobian)
 
-    def both(theta: Any) -> tuple[Any, Any]:
+    def both(theta: torch.Tensor) -> tuple[Any, Any]:
         grad, value = grad_and_value(one)(theta)
         return value, grad
 
@@ -63,7 +70,7 @@ def log_posterior(
     return evaluate
 
 
-def operations(function: Callable[..., Any], *example: Any) -> Callable[..., Any]:
+def operations(function: Callable[..., Any], *example: torch.Tensor) -> Callable[..., Any]:
     """The graph of a function at these arguments; tensors that it closes over stay what they
     are, and may be written to.
     """
@@ -73,7 +80,7 @@ def operations(function: Callable[..., Any], *example: Any) -> Callable[..., Any
     return graph
 
 
-def record(function: Callable[[Any], Any], example: Any) -> Callable[[Any], Any] | None:
+def record(function: Callable[[Any], Any], example: torch.Tensor) -> Callable[[Any], Any] | None:
     """The operations of the function as a graph; None if it cannot be recorded or says something
     else elsewhere.
     """

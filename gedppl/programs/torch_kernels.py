@@ -8,8 +8,8 @@ entries; `vectorised` holds the answers. Axis letters: M parameter settings, n r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,13 @@ from gedppl.programs.torch_affine import linear_predictor, ordered_predictor
 from gedppl.programs.torch_seen import seen_by_data
 from gedppl.programs.tracing import TRIALS, trial_rows
 from gedppl.rows import Histories, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from torch.distributions.constraints import Constraint
+
+    from gedppl.functionals import Functional
 
 MAX_CELLS = 1 << 20  # settings times rows evaluated at once
 
@@ -55,6 +62,12 @@ class TorchKernels:
     x: np.ndarray
     a: np.ndarray
     event_shape: tuple[int, ...]
+    packaged: bool  # nothing in the outcome is of a class that the packages do not bring
+    known_family: bool  # its family is one of ours
+    bare: Callable[..., Any]  # the outcome's distribution, without the wrappers of plates
+    ranges: dict[str, tuple[float, float]]  # of the sites
+    predictor_holds: Callable[[LinearPredictor], bool]
+    action_problem: Callable[[np.ndarray, np.ndarray, np.ndarray], str | None]
 
     def __init__(self) -> None:
         self.vectorised: dict[Any, bool] = {}
@@ -62,7 +75,7 @@ class TorchKernels:
         self._facts: dict[str, Any] = {}
 
     def _map(
-        self, kind: Any, function: Callable[..., Any], *batched: torch.Tensor, cells: int = 1
+        self, kind: Hashable, function: Callable[..., Any], *batched: torch.Tensor, cells: int = 1
     ) -> tuple[torch.Tensor, ...]:
         """function (returning a tuple of tensors) over the leading axis of every argument."""
         with LOCK:  # every evaluation runs the user's program
@@ -121,7 +134,7 @@ class TorchKernels:
         return self._fact("seen", lambda: seen_by_data(self))
 
     def functional_at(
-        self, functional: Any, density: Density, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, density: Density, x: np.ndarray, a: np.ndarray
     ) -> np.ndarray:
         """A functional of the user's at a density with NumPy arguments, in arrays of this
         backend.
@@ -134,7 +147,7 @@ class TorchKernels:
         """Named constrained values, each with the leading axis M."""
         x, a = as_tensor(self.x), as_tensor(self.a)
 
-        def function(one: Any) -> tuple[Any, ...]:
+        def function(one: torch.Tensor) -> tuple[Any, ...]:
             values = self.run(one, x, a).values
             return tuple(values[site.name] for site in self.sites)
 
@@ -157,7 +170,7 @@ class TorchKernels:
             return np.zeros((1, 0))
         x, a = as_tensor(self.x), as_tensor(self.a)
 
-        def function(*arrays: Any) -> tuple[Any, ...]:
+        def function(*arrays: torch.Tensor) -> tuple[Any, ...]:
             given = dict(zip((site.name for site in self.sites), arrays))
             free = self.run(None, x, a, given=given).free
             back = self.run(self._flat(free), x, a).values
@@ -176,7 +189,7 @@ class TorchKernels:
             )[0]
         )
 
-    def _prior(self, theta: Any) -> Any:
+    def _prior(self, theta: torch.Tensor) -> Any:
         return self.run(theta, as_tensor(self.x), as_tensor(self.a)).log_prior
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
@@ -188,7 +201,7 @@ class TorchKernels:
         """
         x, a = as_tensor(self.x), as_tensor(self.a)
 
-        def function(one: Any) -> tuple[Any]:
+        def function(one: torch.Tensor) -> tuple[Any]:
             return (
                 torch.as_tensor(self.run(one, x, a).log_jacobian, dtype=torch.float64)
                 + 0.0 * one.sum(),
@@ -270,7 +283,7 @@ class TorchKernels:
             return np.zeros((0, self.dim))
         one = as_tensor(theta)
 
-        def function(x: Any, a: Any, y: Any) -> tuple[Any, ...]:
+        def function(x: torch.Tensor, a: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
             return (
                 grad(lambda one: self.row_log_likelihood(one, x[None], a[None], y[None])[0])(one),
             )
@@ -304,30 +317,32 @@ class TorchKernels:
         return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
 
     def values(
-        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
     ) -> np.ndarray:
         if len(a) == 0:
             return np.zeros((len(theta), 0))
         tx, ta = as_tensor(x), as_tensor(a)
 
-        def function(one: Any) -> tuple[Any, ...]:
-            return (functional(self.row_density(one, tx, ta), x=tx, a=ta).expand(len(a)),)
+        def function(one: torch.Tensor) -> tuple[Any, ...]:
+            found: Any = functional(self.row_density(one, tx, ta), x=tx, a=ta)
+            return (found.expand(len(a)),)
 
         return _numpy(
             self._map(("values", functional), function, as_tensor(theta), cells=len(a))[0]
         )
 
     def values_grad(
-        self, functional: Any, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+        self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         if len(a) == 0:
             return np.zeros(0), np.zeros((0, self.dim))
 
-        def function(one: Any, x: Any, a: Any) -> tuple[Any, ...]:
-            def value(one: Any) -> Any:
-                return functional(
+        def function(one: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> tuple[Any, ...]:
+            def value(one: torch.Tensor) -> Any:
+                found: Any = functional(
                     self.row_density(one, x[None], a[None]), x=x[None], a=a[None]
-                ).reshape(())
+                )
+                return found.reshape(())
 
             gradient, result = grad_and_value(value)(one)
             return result, gradient
@@ -376,7 +391,7 @@ class TorchKernels:
             else as_tensor(np.asarray(weights, float))
         )
 
-        def total(theta: Any) -> Any:
+        def total(theta: torch.Tensor) -> Any:
             logs = self.row_log_likelihood(theta, x, a, y)
             return torch.where(w == 0.0, 0.0, w * logs).sum()
 
@@ -422,7 +437,9 @@ def two_settings(array: torch.Tensor) -> torch.Tensor:
     return array[torch.arange(2) % len(array)]
 
 
-def one_by_one(function: Callable[..., Any], batched: Any) -> tuple[torch.Tensor, ...]:
+def one_by_one(
+    function: Callable[..., Any], batched: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
     results = [function(*entry) for entry in zip(*batched)]
     return tuple(torch.stack(column) for column in zip(*results))
 
@@ -449,7 +466,7 @@ def vectorises(function: Callable[..., Any], two: list[torch.Tensor]) -> bool:
     )
 
 
-def _depends(constraint: Any) -> bool:
+def _depends(constraint: Constraint) -> bool:
     """Whether any number inside a constraint carries a gradient."""
     if isinstance(constraint, torch.Tensor):
         return constraint.requires_grad

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from torch.func import functionalize, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.programs.forms import Listing, Step
+from gedppl.programs.values import Listing, Step
 
 _MOVES = (
     *(
@@ -149,31 +150,31 @@ _OURS = str(Path(__file__).resolve().parent)
 
 
 class TorchArithmetic:
-    """See `gedppl.programs.forms.Arithmetic`."""
+    """See `gedppl.programs.values.Arithmetic`."""
 
-    def over(self, run: Callable[..., Sequence[Any]], *stacked: Any) -> Sequence[Any]:
+    def over(self, run: Callable[..., Sequence[Any]], *stacked: torch.Tensor) -> Sequence[Any]:
         return vmap(lambda *columns: tuple(run(*columns)))(*stacked)
 
-    def constant(self, run: Callable[..., Sequence[Any]], *values: Any) -> Sequence[Any]:
+    def constant(self, run: Callable[..., Sequence[Any]], *values: torch.Tensor) -> Sequence[Any]:
         return run(*values)
 
-    def zeros(self, like: Any) -> Any:
+    def zeros(self, like: torch.Tensor) -> Any:
         return torch.zeros_like(like)
 
     def identity(self, shape: tuple[int, ...]) -> Any:
         size = int(np.prod(shape))
         return torch.eye(size, dtype=torch.float64).reshape(size, *shape)
 
-    def broadcast(self, value: Any, shape: tuple[int, ...]) -> Any:
+    def broadcast(self, value: torch.Tensor, shape: tuple[int, ...]) -> Any:
         return value.expand(shape)
 
-    def log(self, value: Any) -> Any:
+    def log(self, value: torch.Tensor) -> Any:
         return torch.log(value.to(torch.float64))
 
-    def logit(self, value: Any) -> Any:
+    def logit(self, value: torch.Tensor) -> Any:
         return torch.log(value) - torch.log1p(-value)
 
-    def total(self, terms: Any, weights: Any) -> Any:
+    def total(self, terms: torch.Tensor, weights: torch.Tensor) -> Any:
         return torch.tensordot(weights.reshape(-1), terms, dims=1)
 
 
@@ -192,7 +193,7 @@ def listing(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> List
 
 
 class TorchLister:
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: torch.fx.GraphModule) -> None:
         self.module = module
         self.steps: list[Step] = []
         self.constants: dict[int, Any] = {}
@@ -218,11 +219,11 @@ class TorchLister:
         self.count += 1
         return self.count - 1
 
-    def _name(self, node: Any) -> int:
+    def _name(self, node: torch.fx.Node) -> int:
         key = self.keys[node] = self._new()
         return key
 
-    def _write(self, node: Any) -> None:
+    def _write(self, node: torch.fx.Node) -> None:
         name = (
             getattr(node.target, "__name__", str(node.target))
             .partition(".")[0]
@@ -257,18 +258,17 @@ class TorchLister:
             self.constants[self._name(node)] = target(*_filled(args, like), **_filled(kwargs, like))
             return
 
-        def run(*values: Any) -> Sequence[Any]:
+        metas = node.meta["val"]
+        several = isinstance(metas, tuple | list)
+
+        def run(*values: torch.Tensor) -> Sequence[Any]:
             given = iter(values)
             found = target(*_filled(args, given), **_filled(kwargs, given))
-            return tuple(found) if isinstance(found, tuple | list) else (found,)
+            return tuple(found) if several else (found,)
 
-        metas = node.meta["val"]
-        real = tuple(
-            meta.dtype.is_floating_point
-            for meta in (metas if isinstance(metas, tuple | list) else (metas,))
-        )
+        real = tuple(meta.dtype.is_floating_point for meta in (metas if several else (metas,)))
         outputs = tuple(self._new() for _ in real)
-        if isinstance(metas, tuple | list):
+        if several:
             self.several[node] = outputs
         else:
             self.keys[node] = outputs[0]
@@ -295,7 +295,7 @@ class TorchLister:
         self.constants[self._name(number)] = number.value
         return number
 
-    def _overwrite(self, node: Any) -> None:
+    def _overwrite(self, node: torch.fx.Node) -> None:
         """What is written replaces what was there, in the shape and type of what was there."""
         old, new = node.args[0].meta["val"], node.args[1].meta["val"]
         shape, dtype = tuple(old.shape), old.dtype
@@ -318,7 +318,7 @@ class TorchLister:
             )
         )
 
-    def _add_product(self, node: Any) -> None:
+    def _add_product(self, node: torch.fx.Node) -> None:
         """bias + left @ right, in two steps."""
         bias, left, right = (self.keys[part] for part in node.args)
         product, total, line = self._new(), self._name(node), _line(node)
@@ -346,7 +346,7 @@ class TorchLister:
         )
 
     @staticmethod
-    def _rule(name: str, node: Any, used: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
+    def _rule(name: str, node: torch.fx.Node, used: Sequence[Any]) -> tuple[str, tuple[int, ...]]:
         """The rule and the inputs that say where, not what."""
         if name in ("_to_copy", "to") and len(used) == 1:
             before, after = used[0].meta["val"].dtype, node.meta["val"].dtype
@@ -369,7 +369,7 @@ class TorchLister:
         return _RULES.get(name, ""), ()
 
 
-def _viewing(target: Any, name: str) -> Any:
+def _viewing(target: torch._ops.OpOverload, name: str) -> Any:
     """The view itself in place of its copy: nothing is written to any more, and views can be
     vectorised.
     """
@@ -388,28 +388,48 @@ class _Number:
         self.value = value
 
 
+@singledispatch
 def _leaves(part: Any) -> list[Any]:
-    if isinstance(part, dict):
-        part = list(part.values())
-    if isinstance(part, list | tuple):
-        return [leaf for one in part for leaf in _leaves(one)]
     return [part]
 
 
+@_leaves.register(dict)
+def _(part: dict[str, Any]) -> list[Any]:
+    return [leaf for one in part.values() for leaf in _leaves(one)]
+
+
+@_leaves.register(list)
+@_leaves.register(tuple)
+def _(part: Sequence[Any]) -> list[Any]:
+    return [leaf for one in part for leaf in _leaves(one)]
+
+
+@singledispatch
 def _filled(part: Any, given: Iterator[Any]) -> Any:
     """The arguments with the next of `given` in the place of every operand, in the order of
     `_leaves`.
     """
-    if isinstance(part, torch.fx.Node | _Number):
-        return next(given)
-    if isinstance(part, dict):
-        return {key: _filled(one, given) for key, one in part.items()}
-    if isinstance(part, list | tuple):
-        return type(part)(_filled(one, given) for one in part)
     return part
 
 
-def _line(node: Any) -> str:
+@_filled.register(torch.fx.Node)
+@_filled.register(_Number)
+def _(part: torch.fx.Node | _Number, given: Iterator[Any]) -> Any:
+    return next(given)
+
+
+@_filled.register(dict)
+def _(part: dict[str, Any], given: Iterator[Any]) -> Any:
+    return {key: _filled(one, given) for key, one in part.items()}
+
+
+@_filled.register(list)
+@_filled.register(tuple)
+def _(part: Any, given: Iterator[Any]) -> Any:
+    return type(part)(_filled(one, given) for one in part)
+
+
+def _line(node: torch.fx.Node) -> str:
     """The innermost line that belongs to no package."""
     for name, number in reversed(
         re.findall(r'File "(.+?)", line (\d+)', node.meta.get("stack_trace") or "")

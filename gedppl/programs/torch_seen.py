@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.func import vmap
 
 from gedppl.programs.affine import Level
-from gedppl.programs.forms import Form, Known, Reading, Unknown, Value, Whole
-from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
+from gedppl.programs.forms import Reading
+from gedppl.programs.links import OUTCOMES, Outcome, Table, link_table
 from gedppl.programs.lowering import package_class
+from gedppl.programs.row_reading import ReaderOfRows
 from gedppl.programs.seen import (
-    AtomTable,
     Refusal,
     Seen,
-    StillForm,
     Tables,
-    Verdict,
     n_actions_of,
     narrowest,
     refused,
 )
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_reader import TorchArithmetic, listing
+from gedppl.programs.values import Value
+
+if TYPE_CHECKING:
+    from gedppl.programs.torch_kernels import TorchKernels
 
 _ROOT = 2.0**0.5
 REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
@@ -64,10 +66,13 @@ def links() -> Table:
     return link_table(read, REFERENCES, lambda every: every())
 
 
-class TorchRowReader:
-    """See `gedppl.programs.seen.RowReader`."""
+class TorchRowReader(ReaderOfRows):
+    """A Pyro program's."""
 
-    def __init__(self, program: Any, outcome: Outcome, n_actions: int | None) -> None:
+    program: TorchKernels
+    arithmetic = TorchArithmetic()
+
+    def __init__(self, program: TorchKernels, outcome: Outcome, n_actions: int | None) -> None:
         self.program, self.outcome, self.n_actions = program, outcome, n_actions
         self._x, a = torch.as_tensor(np.array(program.x)), torch.as_tensor(np.array(program.a))
         middle = program.constrain(np.zeros((1, program.dim)))
@@ -77,32 +82,16 @@ class TorchRowReader:
             self._x,
             a,
         )
-        self._links = links()
-        reading, found = self._read(self._x, a)
-        self._atoms, self._lines = reading.atoms, [form.line for form in reading.cuts]
-        self._used: list[int] = []
-        self.verdict = Verdict("", "", (), getattr(found, "why", ""), getattr(found, "line", ""))
-        if isinstance(found, Conclusion):
-            self.verdict = Verdict(found.family, found.link, tuple(found.others))
-            self._used = sorted(found.predictor.terms)
+        self.links = links()
+        self.note(self._x, a)
 
-    def _arguments(self, *values: Any) -> list[Any]:
+    def _arguments(self, *values: torch.Tensor) -> list[Any]:
         *sites, x, a = values
         given = dict(zip((site.name for site in self.program.sites), sites))
         found = self.outcome.arguments(self.program.bare(given, x, a))
         tensors = [torch.as_tensor(v).to(torch.float64) for v in found]
         wide = self.outcome.family == "Ordered"
         return [v.expand((1, v.shape[-1]) if wide else (1,)) for v in tensors]
-
-    def _read(self, x: Any, a: Any) -> tuple[Reading, Conclusion | Unknown]:
-        """One row x (1, dx), a (1,)."""
-        reading = Reading(TorchArithmetic())
-        inputs: list[Value] = [
-            reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites
-        ]
-        inputs += [Known(x, by_row=True), Known(a, by_row=self.n_actions is None, by_action=True)]
-        values = reading.read(self.listing, inputs)
-        return reading, conclude(reading, self.outcome, values, self._links)
 
     # what is asked --------------------------------------------------------------------------------
 
@@ -112,41 +101,23 @@ class TorchRowReader:
     def tables(self) -> Tables:
         scales: list[bool] = []
 
-        def at(a: Any) -> Any:
-            reading, found = self._read(self._x, a[None])
-            assert isinstance(found, Conclusion)
+        def at(a: torch.Tensor) -> Any:
+            reading, found = self.concluded(self._x, a[None])
             scales.append(found.scale is not None)
-            atoms = [[_arrays(one, a) for one in atom.operands] for atom in reading.atoms]
+            atoms = [[one.arrays(a) for one in atom.operands] for atom in reading.atoms]
             return (
                 atoms,
-                [_arrays(reading.cuts[k], a) for k in self._used],
-                [] if found.scale is None else _arrays(found.scale, a),
+                [reading.cuts[k].arrays(a) for k in self.used],
+                [] if found.scale is None else found.scale.arrays(a),
             )
 
         atoms, cuts, scale = _as_numpy(vmap(at)(self._actions()))
-        return Tables(
-            tuple(
-                AtomTable(
-                    one.name,
-                    one.shape,
-                    one.low,
-                    one.high,
-                    one.by_action,
-                    tuple(map(_operand, one.operands, arrays)),
-                )
-                for one, arrays in zip(self._atoms, atoms)
-            ),
-            tuple(StillForm(part[0], part[1], self._lines[k]) for k, part in zip(self._used, cuts)),
-            StillForm(*scale) if scales[0] else None,
-        )
+        return self.tabled(atoms, cuts, scale if scales[0] else None)
 
-    def _row(self, x: Any, a: Any) -> list[Any]:
-        found = self._read(x[None], a[None])[1]
-        assert isinstance(found, Conclusion)
+    def _row(self, x: torch.Tensor, a: torch.Tensor) -> list[Any]:
+        found = self.concluded(x[None], a[None])[1]
         form = found.predictor
-        together = torch.cat(
-            [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self._used]
-        )
+        together = torch.cat([form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self.used])
         wide, offset = self.outcome.family == "Ordered", form.offset.reshape(-1)
         others = [one.value.reshape(()).to(torch.float64) for one in found.others.values()]
         return [together if wide else together[:, 0], offset if wide else offset[0], *others]
@@ -160,10 +131,10 @@ class TorchRowReader:
     def atoms(self, theta: np.ndarray) -> list[np.ndarray]:
         values = self.program.constrain(theta)
 
-        def at(sites: Any, a: Any) -> Any:
+        def at(sites: Sequence[torch.Tensor], a: torch.Tensor) -> Any:
             return [
                 value.reshape(-1).to(torch.float64)
-                for value in self._read(self._x, a[None])[0].evaluate(sites)
+                for value in self.read(self._x, a[None])[0].evaluate(sites)
             ]
 
         sites = [torch.as_tensor(values[site.name]) for site in self.program.sites]
@@ -184,7 +155,7 @@ class TorchRowReader:
         return max(found) <= Level.AFFINE
 
 
-def seen_by_data(program: Any) -> Seen | Refusal:
+def seen_by_data(program: TorchKernels) -> Seen | Refusal:
     """Coordinates and predictor of a Pyro program, or why it has none."""
     x, a = (torch.as_tensor(np.array(part)) for part in (program.x, program.a))
     observed = program.bare(None, x, a)
@@ -204,25 +175,9 @@ def seen_by_data(program: Any) -> Seen | Refusal:
         return Refusal(f"it looks at values while it runs ({str(error).splitlines()[0]})")
 
 
-def _arrays(one: Known | Form | Whole, a: Any) -> Any:
-    if isinstance(one, Known):
-        return one.value
-    if isinstance(one, Whole):
-        return a
-    return {
-        k: part.reshape(part.shape[0], -1) for k, part in one.terms.items()
-    }, one.offset.reshape(-1)
-
-
 def _as_numpy(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         return tree.detach().numpy()
     if isinstance(tree, dict):
         return {key: _as_numpy(part) for key, part in tree.items()}
     return type(tree)(_as_numpy(part) for part in tree)
-
-
-def _operand(one: Known | Form | Whole, arrays: Any) -> np.ndarray | StillForm | int:
-    if isinstance(one, Whole):
-        return one.atom
-    return StillForm(*arrays) if isinstance(one, Form) else arrays

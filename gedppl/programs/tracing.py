@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from gedppl.errors import (
     NotANumberError,
     ParameterError,
 )
+
+if TYPE_CHECKING:
+    from gedppl.programs.contract import Constraint, Program, Traced
 
 BACKENDS = ("numpyro", "pyro")
 
@@ -63,7 +66,7 @@ def _likely_cause(failure: BaseException) -> str:
     return "".join(f"; {cause}" for cause in found)
 
 
-def find_program(model: Any, x: np.ndarray, a: np.ndarray) -> Any:
+def find_program(model: Program, x: np.ndarray, a: np.ndarray) -> Any:
     """Run the model under each PPL that is loaded; the one that records the observed site is its
     backend.
     """
@@ -146,7 +149,7 @@ def parse_bounds(declared: Mapping[str, Any], sites: tuple[Site, ...]) -> dict[s
     return parsed
 
 
-def support_range(constraint: Any) -> tuple[float, float]:
+def support_range(constraint: Constraint) -> tuple[float, float]:
     """The interval that a constraint keeps every entry in, as far as it says so in numbers."""
     base = getattr(constraint, "base_constraint", constraint)
     if "simplex" in type(base).__name__.lower():
@@ -169,7 +172,7 @@ def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x[:1] * [[1.0], [1.1], [0.9]] + [[0.0], [0.1], [-0.1]], np.repeat(a[:1], 3)
 
 
-def check_initial(program: Any, initial: np.ndarray) -> None:
+def check_initial(program: Traced, initial: np.ndarray) -> None:
     """Raise if the log-density is NaN at the initial parameters, or if a row's density depends on
     the rows beside it.
 
@@ -197,7 +200,7 @@ def check_apart(together: np.ndarray, alone: np.ndarray) -> None:
         )
 
 
-def named_leaves(program: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+def named_leaves(program: Traced, params: Mapping[str, Any]) -> dict[str, Any]:
     named = program.named_leaves(params)
     known = [site.name for site in program.sites]
     unknown = sorted(set(named) - set(known))
@@ -208,7 +211,7 @@ def named_leaves(program: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def flattened(program: Any, values: Mapping[str, Any]) -> np.ndarray:
+def flattened(program: Traced, values: Mapping[str, Any]) -> np.ndarray:
     arrays, leading = {}, set()
     for site in program.sites:
         if site.name not in values:

@@ -1,11 +1,20 @@
-"""The best policy where listing every vertex would take too long: the upper concave hull for one
-limit, HiGHS for several."""
+"""The best policy where listing every vertex would take too long (the upper concave hull for one
+limit, HiGHS for several), and where actions share the parameter that is their worst case.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 
 from gedppl.errors import InfeasibleError
+
+MOST_TOGETHER = 10  # actions of which all pairs and triples are tried
+CANDIDATES_AT_ONCE = 500_000  # numbers in a list of them
+ROUNDING = 1e-13  # share of the costs in play by which V may exceed the limit
 
 
 def tie_tolerance(score: np.ndarray) -> float:
@@ -135,3 +144,179 @@ def _polished(policy: np.ndarray, excess: np.ndarray) -> np.ndarray:
     else:
         polished[support] = policy[support]
     return polished / polished.sum()
+
+
+# ==================================================================================================
+# Actions that share the parameter which is their worst case.
+#
+# Where a cost is affine in the parameters and the set an ellipsoid, the costs of all actions are
+# middle_a + half_a'v with one and the same v, |v| <= 1. The largest average cost of a policy is
+#
+#     V(pi) = middle'pi + |sum_a pi_a half_a|,
+#
+# at most sum_a pi_a (middle_a + |half_a|), the average of the actions' own worst cases, which no
+# single v need attain. So {V <= limit} holds every policy that keeps the limit action by action,
+# and more, and V is what the set says of a policy's cost: nothing is given up.
+#
+# On a face of the simplex, pi = e_0 + sum_i w_i (e_i - e_0), the score is s'w + constant. With
+# m, D the differences of middle and half, h = half_0 and r = limit - middle_0 - m'w the room, the
+# best point of V = limit has a multiple k of the price of the limit with D'(h + D w) = k s - r m,
+# hence w = Q^-1 (k s - r m - D'h), Q = D'D: linear in k, since r is. That |h + D w| = r is then a
+# quadratic equation for k. Faces of two and three actions are solved so; more than three hardly
+# ever gain (on the linear problems of `benchmarks/regret.py` nothing that could be measured).
+#
+# Axis letters: C contexts, K actions, r directions, n faces.
+# ==================================================================================================
+
+
+@dataclass(frozen=True)
+class Together:
+    """Costs of all actions under one parameter, up to a v with |v| <= 1 that they share."""
+
+    middle: np.ndarray  # (C, K)
+    half: np.ndarray  # (C, K, r)
+
+    def worst(self, policy: np.ndarray) -> np.ndarray:
+        """V(pi) (C,) of policies (C, K), or (C, n) of n policies (C, n, K) for each context."""
+        several = policy if policy.ndim == 3 else policy[:, None]
+        turned = several @ self.half
+        found = (several @ self.middle[:, :, None])[:, :, 0] + np.sqrt((turned**2).sum(axis=2))
+        return found if policy.ndim == 3 else found[:, 0]
+
+    def pinned(self, action: int, value: np.ndarray) -> Together:
+        """With the cost of one action known, value (C,)."""
+        middle, half = self.middle.copy(), self.half.copy()
+        middle[:, action], half[:, action] = value, 0.0
+        return Together(middle, half)
+
+    def only(self, contexts: slice | np.ndarray) -> Together:
+        return Together(self.middle[contexts], self.half[contexts])
+
+    def among(self, actions: np.ndarray) -> Together:
+        """For actions (C, k) of each context."""
+        return Together(
+            np.take_along_axis(self.middle, actions, 1),
+            np.take_along_axis(self.half, actions[:, :, None], 1),
+        )
+
+
+def gained_together(
+    policy: np.ndarray,
+    score: np.ndarray,
+    together: Together,
+    limit: float,
+    usable: np.ndarray,
+    played: np.ndarray,
+) -> np.ndarray:
+    """Policies (C, K) with a higher score than the given ones (C, K), which keep V <= limit; the
+    same where there is none.
+
+    score, usable (C, K), played (K,): ties go to the least played.
+    """
+    reward = np.where(usable, score, -np.inf)
+    top, now = reward.max(axis=1), np.sum(np.where(policy > 0, policy * score, 0.0), axis=1)
+    size = np.ptp(np.where(usable, score, top[:, None]), axis=1)
+    tolerance = 1e-10 * size + 1e-12 * np.abs(top)
+    (bound,) = np.nonzero(top > now + tolerance)  # where the limit holds the policy back
+    if not len(bound):
+        return policy
+    found = policy.copy()
+    K = score.shape[1]
+    step = max(1, CANDIDATES_AT_ONCE // (3 * min(K, MOST_TOGETHER) ** 4))
+    for first in range(0, len(bound), step):
+        some = bound[first : first + step]
+        near, own, can = together.only(some), score[some], usable[some]
+        actions = np.broadcast_to(np.arange(K), own.shape)
+        if K > MOST_TOGETHER:
+            actions = _promising(policy[some], reward[some], near)
+            near, own, can = (
+                near.among(actions),
+                *(np.take_along_axis(part, actions, 1) for part in (own, can)),
+            )
+        tried = _on_the_limit(own, near, limit)
+        kept = ((tried >= 0) & (can[:, None] | (tried == 0))).all(axis=2)
+        tried = np.where(kept[:, :, None], tried, 0.0)
+        slack = ROUNDING * (abs(limit) + np.abs(near.middle).max(axis=1))
+        kept &= near.worst(tried) <= (limit + slack)[:, None]
+        value = np.where(kept, (tried @ own[:, :, None])[:, :, 0], -np.inf)
+        best = value.max(axis=1)
+        for i in np.flatnonzero(best > now[some] + tolerance[some]):
+            tied = np.flatnonzero(value[i] >= best[i] - tolerance[some[i]])
+            least = tied[np.argmin(tried[i, tied] @ played[actions[i]])]
+            found[some[i]] = 0.0
+            found[some[i], actions[i]] = tried[i, least]
+    return found
+
+
+def _promising(policy: np.ndarray, reward: np.ndarray, together: Together) -> np.ndarray:
+    """(C, k) actions worth mixing: those in play, and those that gain most at the parameter which
+    is the worst case of the given policies, with the limit priced as these price it.
+    """
+    turned = (policy[:, None] @ together.half)[:, 0]
+    length = np.maximum(np.linalg.norm(turned, axis=1), np.finfo(float).tiny)
+    cost = together.middle + (together.half @ (turned / length[:, None])[:, :, None])[:, :, 0]
+    used = policy > 0
+    gap = np.where(used, reward, np.nan)
+    price = (np.nanmax(gap, axis=1) - np.nanmin(gap, axis=1)) / np.maximum(
+        np.ptp(np.where(used, cost, cost[:, :1]), axis=1), np.finfo(float).tiny
+    )
+    worth = np.where(used, np.inf, reward - price[:, None] * cost)
+    return np.sort(np.argpartition(-worth, MOST_TOGETHER - 1, axis=1)[:, :MOST_TOGETHER], axis=1)
+
+
+@lru_cache(maxsize=64)
+def _faces(k: int) -> tuple[np.ndarray, np.ndarray]:
+    """(n, 3) actions of every pair and triple of k, the second repeated in a pair; and which are
+    pairs (n,).
+    """
+    pairs = [(a, b, b) for a, b in combinations(range(k), 2)]
+    faces = np.array([*pairs, *combinations(range(k), 3)], np.intp).reshape(-1, 3)
+    return faces, np.arange(len(faces)) < len(pairs)
+
+
+@np.errstate(all="ignore")  # parallel halves, no root: no number, and not a policy
+def _on_the_limit(score: np.ndarray, together: Together, limit: float) -> np.ndarray:
+    """(C, 2n, k): where V = limit and the score is stationary on every face of two or three
+    actions; negative shares, or none that is a number, where that lies outside the face.
+    """
+    faces, pair = _faces(score.shape[1])
+    a, b, c = faces.T
+    gram = together.half @ np.swapaxes(together.half, 1, 2)
+    mid = together.middle
+    s1, s2 = score[:, b] - score[:, a], score[:, c] - score[:, a]
+    m1, m2 = mid[:, b] - mid[:, a], mid[:, c] - mid[:, a]
+    g, room = gram[:, a, a], limit - mid[:, a]
+    h1, h2 = gram[:, a, b] - g, gram[:, a, c] - g
+    q11, q22 = gram[:, b, b] - gram[:, a, b] - h1, gram[:, c, c] - gram[:, a, c] - h2
+    q12 = gram[:, b, c] - gram[:, a, b] - h2
+    determinant = q11 * q22 - q12**2
+
+    def solved(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (q22 * x - q12 * y) / determinant, (q11 * y - q12 * x) / determinant
+
+    (sx, sy), (mx, my), (hx, hy) = solved(s1, s2), solved(m1, m2), solved(h1, h2)
+    curbed = 1 - m1 * mx - m2 * my
+    # the room is r = start + slope k
+    start, slope = (room + m1 * hx + m2 * hy) / curbed, -(m1 * sx + m2 * sy) / curbed
+    ux, uy = sx - slope * mx, sy - slope * my  # w = k u + v
+    vx, vy = -start * mx - hx, -start * my - hy
+    # a pair has one share, w = k: nothing is left to choose but where it meets the limit
+    start, slope = np.where(pair, room, start), np.where(pair, -m1, slope)
+    ux, uy, vx, vy = (np.where(pair, one, of) for one, of in zip((1, 0, 0, 0), (ux, uy, vx, vy)))
+
+    def squared(x: np.ndarray, y: np.ndarray, z: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return q11 * x * z + q12 * (x * w + y * z) + q22 * y * w
+
+    two = squared(ux, uy, ux, uy) - slope**2
+    one = squared(ux, uy, vx, vy) + h1 * ux + h2 * uy - start * slope
+    none = squared(vx, vy, vx, vy) + 2 * (h1 * vx + h2 * vy) + g - start**2
+    far = -(one + np.copysign(np.sqrt(one**2 - two * none), one))
+    out = np.zeros((len(score), 2 * len(faces), score.shape[1]))
+    row = np.arange(len(faces))
+    for part, k in enumerate((far / two, none / far)):
+        x, y = k * ux + vx, k * uy + vy
+        here = row + part * len(faces)
+        out[:, here, b] += x
+        out[:, here, c] += y
+        out[:, here, a] = 1 - x - y
+    return out

@@ -50,12 +50,12 @@ def make_baseline(
 
 
 def _limit(problem: Problem, name: str) -> Constraint:
-    if len(problem.constraints) != 1 or not isinstance(problem.constraints[0], Constraint):
+    if len(problem.constraints) != 1 or problem.known:
         raise SettingError(
             f"{name} keeps one learned limit; this problem has "
             f"{len(problem.constraints)} ({problem.constraints})"
         )
-    limit = problem.constraints[0]
+    limit = problem.learned[0][1]
     if limit.outcome is not None or (limit.functional.name, problem.utility.functional.name) != (
         "mean",
         "mean",

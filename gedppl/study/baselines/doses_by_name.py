@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.problem import Constraint, Problem
+from gedppl.problem import Problem
 from gedppl.study.baselines.boin import BOIN
 from gedppl.study.baselines.crm import CRM
 from gedppl.study.baselines.dose_design import DoseDesign
@@ -57,12 +57,8 @@ def _target(name: str, problem: Problem, x: np.ndarray) -> float:
     """The limit, if it is one on the chance of a yes-or-no outcome of its own and the lowest
     dose is the safe action.
     """
-    limit = problem.constraints[0] if len(problem.constraints) == 1 else None
-    if (
-        not isinstance(limit, Constraint)
-        or limit.outcome is not None
-        or limit.functional.name != "mean"
-    ):
+    limit = problem.learned[0][1] if len(problem.constraints) == 1 and problem.learned else None
+    if limit is None or limit.outcome is not None or limit.functional.name != "mean":
         raise SettingError(
             f"{name} needs one limit, on the mean of a toxicity with an outcome of its own"
         )

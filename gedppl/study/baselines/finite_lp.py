@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from gedppl.errors import SettingError, ShapeError
+from gedppl.numerics.arrays import check_delta
 from gedppl.selection import check_action, select_policy
 from gedppl.study.baselines.shell import Baseline
 
@@ -61,8 +62,7 @@ class FiniteLP(Baseline):
         check_action(safe_action, n_actions)
         if not safe_value < tau:
             raise SettingError(f"FiniteLP needs safe_value < tau, got {safe_value} and {tau}")
-        if not 0 < delta < 1:
-            raise SettingError(f"delta must lie in (0, 1), got {delta}")
+        check_delta(delta)
         self._likelihoods, self._gains, self._costs = (
             (gain_likelihood, cost_likelihood),
             gains,

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError, ShapeError
+from gedppl.numerics.arrays import check_delta
 from gedppl.selection import check_action, select_policy
 from gedppl.study.baselines.shell import Baseline
 
@@ -85,9 +86,11 @@ class OPLB(Baseline):
         check_action(safe_action, n_actions)
         if not safe_value < tau:
             raise SettingError(f"OPLB needs safe_value < tau, got {safe_value} and {tau}")
-        if not 0 < delta < 1 or min(sigma, ridge, radius_scale) <= 0:
+        check_delta(delta)
+        if min(sigma, ridge, radius_scale) <= 0:
             raise SettingError(
-                "OPLB needs 0 < delta < 1 and positive sigma, ridge and radius_scale"
+                f"OPLB needs positive sigma, ridge and radius_scale, got {sigma}, {ridge} and "
+                f"{radius_scale}"
             )
         if form not in FORMS:
             raise SettingError(f"form must be one of {FORMS}, got {form!r}")

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError, ShapeError
+from gedppl.numerics.arrays import check_delta
 from gedppl.selection import check_action
 from gedppl.study.baselines.shell import Baseline
 
@@ -151,10 +152,10 @@ class LinearBaseline(Baseline):
         cost_sigma = sigma if cost_sigma is None else cost_sigma
         if not callable(safe_value) and not safe_value < tau:
             raise SettingError(f"{name} needs safe_value < tau, got {safe_value} and {tau}")
-        if not 0 < delta < 1 or min(sigma, cost_sigma, ridge) <= 0:
+        check_delta(delta)
+        if min(sigma, cost_sigma, ridge) <= 0:
             raise SettingError(
-                f"{name} needs 0 < delta < 1 and positive sigma and ridge, got {delta}, "
-                f"{min(sigma, cost_sigma)} and {ridge}"
+                f"{name} needs positive sigma and ridge, got {min(sigma, cost_sigma)} and {ridge}"
             )
         self._features, self._K, self._d = features, n_actions, dim
         self._tau, self._safe, self._safe_value = float(tau), safe_action, safe_value

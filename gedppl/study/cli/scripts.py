@@ -179,7 +179,7 @@ def _read_script(path: Path, full: Path, name: str) -> Script:
     segments = getattr(module, "segments", None) or getattr(environment, "segments", None)
     columns = getattr(environment, "context_names", None) or getattr(module, "COLUMNS", None)
     actions = getattr(environment, "action_names", None) or getattr(module, "ACTIONS", None)
-    title = (module.__doc__ or "").strip().partition("\n")[0] or None
+    title = " ".join((module.__doc__ or "").strip().partition("\n\n")[0].split()) or None
     return Script(path, problem, environment, new_environment, segments, actions, columns, title)
 
 

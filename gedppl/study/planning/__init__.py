@@ -21,6 +21,7 @@ import numpy as np
 
 from gedppl.agent import AlarmWarning, SafeActionWarning
 from gedppl.errors import SettingError
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem import Problem
 from gedppl.study.planning.rules import StoppingRules
 from gedppl.study.planning.running import make_agent, shown
@@ -121,7 +122,7 @@ def plan(
     (standard normal around its initial value).
     """
     for name, value in (("rounds", rounds), ("replicates", replicates)):
-        if not (isinstance(value, (int, np.integer)) and value >= 1):
+        if not (is_whole(value) and value >= 1):
             raise SettingError(f"{name} must be a positive whole number, got {value!r}")
     named = {
         name: _scenario(name, value) for name, value in (scenarios or {"prior": Scenario()}).items()

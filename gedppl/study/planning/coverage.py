@@ -23,6 +23,7 @@ from scipy.stats import binom
 
 from gedppl.agent import AlarmWarning, SafeActionWarning
 from gedppl.errors import FitWarning, ProblemError, SettingError
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem import Problem
 from gedppl.showing import as_html, as_text
 from gedppl.study.planning.price import some_contexts
@@ -301,7 +302,7 @@ def check_coverage(
     (True, 0)
     """
     for name, value in (("runs", runs), ("rounds", rounds)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        if not is_whole(value) or value < 1:
             raise SettingError(f"{name} must be a positive whole number, got {value!r}")
     learned = tuple(c.name for _, c in problem.learned)
     if not learned:

@@ -156,10 +156,10 @@ class HalfwayPrior:
 def with_model(problem: Problem, stream: str, model: Any) -> Problem:
     """The same problem with another class for one outcome, wherever it is used."""
     utility = replace(problem.utility, model=model) if stream == UTILITY else problem.utility
-    constraints = [
-        replace(c, model=model) if isinstance(c, Constraint) and c.stream == stream else c
-        for c in problem.constraints
-    ]
+    constraints = list(problem.constraints)
+    for j, c in problem.learned:
+        if c.stream == stream:
+            constraints[j] = replace(c, model=model)
     return replace(problem, utility=utility, constraints=constraints)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from gedppl.agent import SafeActionWarning
 from gedppl.errors import FitWarning, SettingError
 from gedppl.numerics.arrays import check_whole
-from gedppl.problem import UTILITY, Constraint, Problem
+from gedppl.problem import UTILITY, Problem
 from gedppl.study.planning.running import make_agent
 from gedppl.study.planning.worlds import read_rows
 
@@ -146,11 +146,7 @@ def event_free_path(
     """
     if list(problem.streams) != [UTILITY]:
         return None
-    lows = {
-        c.functional.low
-        for c in problem.constraints
-        if isinstance(c, Constraint) and c.functional.name == "mean"
-    }
+    lows = {c.functional.low for _, c in problem.learned if c.functional.name == "mean"}
     if len(lows) != 1:
         return None
     design, good = make_agent({"guard": None} | dict(agent), problem, 0.05, seed), lows.pop()

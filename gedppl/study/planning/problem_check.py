@@ -19,15 +19,17 @@ import numpy as np
 from gedppl.agent import GEDUCB
 from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.functionals import Functional
+from gedppl.learning import Where
+from gedppl.learning.seen_class import served
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import Constraint, Problem, Utility
 from gedppl.programs.contract import DensityClass
+from gedppl.rows import grid
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
 from gedppl.study.planning.paths import event_free_path
 from gedppl.study.planning.worlds import Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
-from gedppl.theory.guarantees.class_constants import grid
 
 QUANTILES = (0.05, 0.5, 0.95)
 # shares of draws: fewer than FEW is no finding, more than MANY is most of them
@@ -50,6 +52,8 @@ class OutcomeCheck:
     unseen: tuple[str, ...]  # sites that no action shows in full
     # (K,) share of ones in the prior predictive, where outcomes are 0 or 1
     ones: np.ndarray | None = None
+    # rows that have a confidence set by themselves: all, and those of actions with own parameters
+    sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class ProblemReport(Shown):
             lines += [
                 f"outcome {o.name!r}",
                 f"  bounds: {o.exactness}",
+                *([f"  sets: for {'; '.join(o.sets)}"] if len(o.sets) > 1 else []),
                 *self._predictive(o),
                 *_identified(o),
             ]
@@ -322,7 +327,14 @@ def _shown_by(
     unseen = _unseen_sites(cls, np.sum(shown, axis=0))
     ranks = np.array([_rank(one) for one in shown])
     return OutcomeCheck(
-        name, cls.exactness, quantiles, int(cls.dim), ranks, _rank(np.sum(shown, axis=0)), unseen
+        name,
+        cls.exactness,
+        quantiles,
+        int(cls.dim),
+        ranks,
+        _rank(np.sum(shown, axis=0)),
+        unseen,
+        sets=tuple(map(str, Where(x[:1], n_actions, tuple(range(n_actions))).groups(served(cls)))),
     )
 
 

@@ -44,9 +44,10 @@ class StoppingRules:
     every: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("window", "first_look", "every"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        looks = {"window": self.window, "first_look": self.first_look, "every": self.every}
+        for name, value in looks.items():
+            if value < 1:
+                raise SettingError(f"{name} must be at least 1, got {value!r}")
         if self.safe_share is not None and not 0 < self.safe_share <= 1:
             raise SettingError(f"safe_share must lie in (0, 1], got {self.safe_share!r}")
         if self.beyond_reach and self.target is None:

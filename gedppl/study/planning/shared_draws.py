@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import FitWarning, SettingError
-from gedppl.numerics.arrays import check_whole
+from gedppl.numerics.arrays import check_whole, is_number
 from gedppl.problem import UTILITY, Problem
 from gedppl.study.planning.worlds import read_rows
 
@@ -81,7 +81,7 @@ class SharedDraws:
         seed: int = 0,
     ) -> None:
         check_whole(100, draws=draws)
-        if not (isinstance(level, (int, float)) and 0.5 <= level < 1):
+        if not (is_number(level) and 0.5 <= level < 1):
             raise SettingError(f"level must lie in [0.5, 1), got {level!r}; 0.95 is customary")
         _check(problem)
         x = read_rows(problem, contexts)
@@ -352,8 +352,8 @@ def shared_draws(
 
     Returns
     -------
-    An object whose ``agent(seed)`` is one run: ``plan(..., agent=lambda problem, delta, seed:
-    shared.agent(seed))``.
+    An object whose ``agent(seed)`` is one run; give `plan` the option
+    ``agent=lambda problem, delta, seed: shared.agent(seed)``.
 
     Notes
     -----

@@ -22,10 +22,10 @@ from gedppl.functionals import Functional
 from gedppl.ged_ucb.costs import holds_parameters
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.programs.contract import DensityClass, MemberList
+from gedppl.rows import grid
 from gedppl.study.planning.worlds import ModelWorld
 from gedppl.study.simulation import constrained_best
 from gedppl.theory.eluder.classes import draw_members
-from gedppl.theory.guarantees.class_constants import grid
 
 ANGLES = 32  # of an ellipse, tried together
 SLICES, MIXING = 400, 30  # at most, and after the declaration is kept

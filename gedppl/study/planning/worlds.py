@@ -15,10 +15,10 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.divergences.leaves import in_numpy
 from gedppl.errors import FunctionalError, ProblemError, SettingError, ShapeError
-from gedppl.problem import UTILITY, KnownCost, Problem
+from gedppl.problem import UTILITY, Problem
+from gedppl.rows import grid
 from gedppl.study.simulation import Environment
 from gedppl.theory.eluder.classes import draw_members
-from gedppl.theory.guarantees.class_constants import grid
 
 ROUNDING = 1e-9  # of a declared value
 REDRAWS = 200  # prior draws tried before giving up on one inside the functionals' ranges
@@ -80,18 +80,16 @@ class ModelWorld:
         )
         self._costs = np.empty((n, len(problem.constraints), K))
         self.agrees = True  # the safe action is, by this truth, as safe as it was declared
-        for j, c in enumerate(problem.constraints):
-            if isinstance(c, KnownCost):
-                self._costs[:, j] = problem.known_costs(j, contexts)
-            else:
-                self._costs[:, j] = _values(c.model, truth[c.stream], c.functional, x, a).reshape(
-                    n, K
-                )
-                declared = problem.safe_values(contexts)[:, j]
-                if problem.learn_safe:
-                    own = self._costs[:, j, problem.safe_action]
-                    self.agrees &= bool(np.all(own <= declared + ROUNDING * np.abs(declared)))
-                self._costs[:, j, problem.safe_action] = declared
+        for j, _ in problem.known:
+            self._costs[:, j] = problem.known_costs(j, contexts)
+        for j, c in problem.learned:
+            values = _values(c.model, truth[c.stream], c.functional, x, a)
+            self._costs[:, j] = values.reshape(n, K)
+            declared = problem.safe_values(contexts)[:, j]
+            if problem.learn_safe:
+                own = self._costs[:, j, problem.safe_action]
+                self.agrees &= bool(np.all(own <= declared + ROUNDING * np.abs(declared)))
+            self._costs[:, j, problem.safe_action] = declared
         if noise != 1 and any(d.kind != "continuous" for d in self._densities.values()):
             raise SettingError(
                 "noise other than 1 is for continuous outcomes; describe a discrete "

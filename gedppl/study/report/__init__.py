@@ -89,9 +89,12 @@ def _groups(run: Run) -> dict[str, Variables]:
     }
     if run.problem.constraint_names:
         bounds |= {
-            name: (per_limit, getattr(run, name)) for name in ("worst_case", "limit", "realised")
+            "worst_case": (per_limit, run.worst_case),
+            "limit": (per_limit, run.limit),
+            "realised": (per_limit, run.realised),
+            "cost_lower": (per_action, run.cost_lower),
+            "cost_upper": (per_action, run.cost_upper),
         }
-        bounds |= {name: (per_action, getattr(run, name)) for name in ("cost_lower", "cost_upper")}
         truth |= {"cost": (per_limit, run.cost), "costs": (per_action, run.costs)}
     members: Variables = {}
     for outcome, sites in run.members.items():

@@ -19,6 +19,7 @@ import numpy as np
 from gedppl.agent.alarms import refuses
 from gedppl.certificate import plain
 from gedppl.errors import DeclarationError, RunFileError, SettingError, ShapeError
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem import Problem
 from gedppl.selection import select_policy
 from gedppl.study.simulation.realised import realised_values
@@ -144,7 +145,7 @@ def simulate(
         hand, and the run returned says ``interrupted``; a second Ctrl-C stops at once, and `run`,
         if it was given, holds the rounds that were complete.
     """
-    if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 0:
+    if not is_whole(rounds) or rounds < 0:
         raise SettingError(f"rounds must be a whole number of at least 0, got {rounds!r}")
     if run is None:
         run = Run(problem, seed)

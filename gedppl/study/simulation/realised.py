@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.functionals import realised
-from gedppl.problem import UTILITY, KnownCost, Problem
+from gedppl.problem import UTILITY, Problem
 
 
 def realised_values(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) -> np.ndarray:
@@ -16,10 +16,10 @@ def realised_values(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any
     out = np.full(len(problem.constraints), np.nan)
     own = [name for name in problem.streams if name != UTILITY]
     told = {UTILITY: y} | (dict(z) if isinstance(z, Mapping) else {own[0]: z} if own else {})
-    for j, c in enumerate(problem.constraints):
-        if isinstance(c, KnownCost):
-            out[j] = problem.known_costs(j, x[None])[0, action]
-        elif told.get(c.stream) is not None:
+    for j, _ in problem.known:
+        out[j] = problem.known_costs(j, x[None])[0, action]
+    for j, c in problem.learned:
+        if told.get(c.stream) is not None:
             value = np.asarray(told[c.stream], float)
             if problem.reveals is not None and value.shape == (problem.n_actions,):
                 value = value[action]

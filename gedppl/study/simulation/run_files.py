@@ -17,6 +17,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import singledispatch
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,7 @@ import numpy as np
 from gedppl.certificate import plain
 from gedppl.errors import RunFileError, RunNotFoundError, SettingError, UnsafeFileError
 from gedppl.journal import format as reading
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem import UTILITY
 from gedppl.problem.names import Names, declared_actions, declared_columns
 from gedppl.study.simulation.runs import Round, Run, RunOutline
@@ -137,9 +139,7 @@ def load(folder: str | Path, max_bytes: int | None = None) -> Run:
     proportion to its files.
     """
     source = Path(folder)
-    if max_bytes is not None and (
-        isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0
-    ):
+    if max_bytes is not None and (not is_whole(max_bytes) or max_bytes < 0):
         raise SettingError(f"max_bytes must be a whole number of bytes, got {max_bytes!r}")
     if not (source / META).is_file():
         raise RunNotFoundError(
@@ -197,11 +197,11 @@ class _Budget:
 
 
 def _count(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_whole(value) or value < 0:
         raise RunFileError(
             f"{META} has {value!r} for {what}, which must be a whole number of at least 0"
         )
-    return value
+    return int(value)
 
 
 def _flags(values: Any, n: int) -> np.ndarray:
@@ -374,13 +374,25 @@ def _told(value: np.ndarray) -> Any:
     return float(value) if np.ndim(value) == 0 else value
 
 
+@singledispatch
 def strict(value: Any) -> Any:
     """Plain values with null for numbers that JSON does not have (NaN and the infinities)."""
-    if isinstance(value, dict):
-        return {k: strict(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [strict(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+    return value
+
+
+@strict.register(dict)
+def _(value: dict[str, Any]) -> dict[str, Any]:
+    return {k: strict(v) for k, v in value.items()}
+
+
+@strict.register(list)
+def _(value: list[Any]) -> list[Any]:
+    return [strict(v) for v in value]
+
+
+@strict.register(float)
+def _(value: float) -> float | None:
+    return value if np.isfinite(value) else None
 
 
 def _replace(path: Path, write: Callable[[IO[bytes]], Any]) -> None:

@@ -42,6 +42,7 @@ import numpy as np
 from gedppl.errors import SettingError, ShapeError, UnknownTruthError
 from gedppl.ged_ucb import delta_shares
 from gedppl.ged_ucb.settings import settings
+from gedppl.numerics.arrays import is_whole
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.showing import Spoken
 from gedppl.theory.eluder.lemmas import expected_width_sum, potential_bound, width_sum_bound
@@ -178,7 +179,7 @@ def guarantee(
     decision. Other modes explore less or refit less often, which usually lowers the regret and has
     no such proof. Feasibility holds in every mode but ``"paper"``.
     """
-    if not (isinstance(rounds, (int, np.integer)) and rounds >= 1):
+    if not (is_whole(rounds) and rounds >= 1):
         raise SettingError(f"rounds must be a positive whole number, got {rounds!r}")
     if problem.every_draw.any():
         names = [c.name for c in problem.constraints if c.every_draw]

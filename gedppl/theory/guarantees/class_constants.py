@@ -20,6 +20,7 @@ from gedppl.functionals import Functional
 from gedppl.learning import norm_bounds
 from gedppl.learning.value_ranges import slope
 from gedppl.programs.contract import DensityClass, MemberList
+from gedppl.rows import grid
 from gedppl.theory import eluder
 
 # the exact dimension is computed once, at this scale: it bounds the one at every larger scale
@@ -117,11 +118,6 @@ def _parametric(
         "constants={name: ClassConstants(lipschitz=..., radius=..., dimension=..., "
         "exploration=...)}"
     )
-
-
-def grid(contexts: np.ndarray, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every context with every action: x (nK, dx), a (nK,)."""
-    return np.repeat(contexts, n_actions, axis=0), np.tile(np.arange(n_actions), len(contexts))
 
 
 # finite classes -----------------------------------------------------------------------------------

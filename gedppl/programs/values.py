@@ -1,0 +1,319 @@
+"""The kinds of value that a reading meets, and the steps it reads: see `gedppl.programs.forms`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gedppl.programs.forms import Reading
+
+
+Array = Any  # of the backend
+Terms = dict[int, Array]  # atom or cut -> (its size, *shape of the value)
+
+
+class Arithmetic(Protocol):
+    """What the reading asks of a backend's arrays."""
+
+    def over(self, run: Callable[..., Sequence[Array]], *stacked: Array) -> Sequence[Array]:
+        """`run` over the leading axis of each argument."""
+        ...
+
+    def constant(self, run: Callable[..., Sequence[Array]], *values: Array) -> Sequence[Array]:
+        """`run` at constants, whatever is being traced around it."""
+        ...
+
+    def zeros(self, like: Array) -> Array: ...
+    def identity(self, shape: tuple[int, ...]) -> Array:
+        """(size, *shape): the Jacobian of a value by itself."""
+        ...
+
+    def broadcast(self, value: Array, shape: tuple[int, ...]) -> Array: ...
+    def log(self, value: Array) -> Array: ...
+    def logit(self, value: Array) -> Array: ...
+    def total(self, terms: Array, weights: Array) -> Array:
+        """sum_i weights[i] terms[i], for terms (size, *shape) and weights of any shape with that
+        size.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation."""
+
+    name: str  # with the settings that change what it computes
+    run: Callable[..., Sequence[Array]]  # arrays -> arrays
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    real: tuple[bool, ...]  # whether each output is floating point
+    # "move" (rearranges), "linear", "multiply", "contract", "divide", "exp", "log", "power" or none
+    rule: str = ""
+    # inputs of a move or linear step that say where, not what: they must be free of theta
+    needs: tuple[int, ...] = ()
+    elementwise: bool = False
+    power: float = 1.0
+    line: str = ""  # of the user's program, where known
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One row of a program: inputs are the sites, then x (1, dx), then a (1,)."""
+
+    steps: tuple[Step, ...]
+    constants: dict[int, Array]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Kind:
+    """What the six kinds of value below have in common."""
+
+    def join(self, i: int, operands: Operands) -> None:
+        """Take place i among operands, with those of its kind."""
+        raise NotImplementedError
+
+    def log_in(self, reading: Reading) -> Value | None:
+        """The log, as something affine, of a value that is positive by construction; None if that
+        is not known.
+        """
+        return None
+
+    def in_tail(self) -> tuple[Any, Form | None] | None:
+        """As part of an expression, and the form that this is one of; None if it cannot be."""
+        return None
+
+
+@dataclass(frozen=True)
+class Known(Kind):
+    value: Array
+    by_row: bool = False  # whether it depends on a row's data
+    by_action: bool = False
+    line = ""  # of the user's program, where known
+
+    def join(self, i: int, operands: Operands) -> None:
+        operands.known[i] = self
+        operands.settled.append(self)
+
+    def stand_in(self, atoms: list[Atom]) -> Array:
+        """An array of its shape; numbers do not matter."""
+        return self.value
+
+    def at(self, values: list[Array], arithmetic: Arithmetic) -> Array:
+        """The value at the atoms' values."""
+        return self.value
+
+    def arrays(self, whole: Array | None) -> Any:
+        """The arrays it consists of; `whole` stands for a number made of parameters."""
+        return self.value
+
+    def table(self, arrays: Any, form: Callable[..., Any]) -> Any:
+        """What these arrays are: themselves, what `form` makes of them, or an atom's number."""
+        return arrays
+
+    def log_in(self, reading: Reading) -> Known | None:
+        if not (self.by_row or self.by_action) and not np.all(np.asarray(self.value) > 0):
+            return None
+        return replace(self, value=reading.arithmetic.log(self.value))
+
+    def in_tail(self) -> tuple[Any, Form | None] | None:
+        number = None if self.by_row or self.by_action else _one_number(self.value)
+        return None if number is None else (("constant", number), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Form(Kind):
+    terms: Terms  # by atom if still, by cut otherwise
+    offset: Array
+    still: bool
+    by_action: bool = False
+    low: float = -np.inf  # of a still form's entries
+    high: float = np.inf
+    centred: bool = False  # the offset is zero by construction
+    factor: tuple[Known, Form] | None = None  # value = known * still, entry by entry
+    line: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.offset.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def by_row(self) -> bool:
+        return not self.still
+
+    def join(self, i: int, operands: Operands) -> None:
+        operands.forms[i] = self
+        operands.settled.append(self)
+
+    def stand_in(self, atoms: list[Atom]) -> Array:
+        return self.offset
+
+    def at(self, values: list[Array], arithmetic: Arithmetic) -> Array:
+        out = self.offset
+        for k, jacobian in self.terms.items():
+            out = out + arithmetic.total(jacobian, values[k])
+        return out
+
+    def arrays(self, whole: Array | None) -> Any:
+        terms = {k: part.reshape(part.shape[0], -1) for k, part in self.terms.items()}
+        return terms, self.offset.reshape(-1)
+
+    def table(self, arrays: Any, form: Callable[..., Any]) -> Any:
+        return form(*arrays)
+
+    def log_in(self, reading: Reading) -> Form | None:
+        log = reading.arithmetic.log
+        if self.still and self.low >= 0:
+            return reading.apply(log, "log", self, line=self.line)
+        if self.factor is None or self.factor[1].low < 0:
+            return None
+        known, still = self.factor
+        other = reading.cut(reading.apply(log, "log", still, line=self.line))
+        adding = Step("add", lambda u, v: (u + v,), (), (-1,), (True,), "linear", line=self.line)
+        both = Operands.of([replace(known, value=log(known.value)), other])
+        (found,) = reading.linear(adding, both, still=False)
+        return found if found.shape == self.shape else None
+
+    def in_tail(self) -> tuple[Any, Form | None] | None:
+        return ("root",), self
+
+
+@dataclass(frozen=True, eq=False)
+class Exp(Kind):
+    log: Form
+    by_row = True
+
+    @property
+    def line(self) -> str:
+        return self.log.line
+
+    def join(self, i: int, operands: Operands) -> None:
+        operands.exps[i] = self
+
+    def log_in(self, reading: Reading) -> Form:
+        return self.log
+
+    def in_tail(self) -> tuple[Any, Form | None] | None:
+        return ("exp", ("root",)), self.log
+
+
+@dataclass(frozen=True, eq=False)
+class Tail(Kind):
+    expression: tuple[Any, ...]
+    root: Form
+    by_row = True
+
+    @property
+    def line(self) -> str:
+        return self.root.line
+
+    def join(self, i: int, operands: Operands) -> None:
+        operands.tails[i] = self
+
+    def in_tail(self) -> tuple[Any, Form | None] | None:
+        return self.expression, self.root
+
+
+@dataclass(frozen=True)
+class Whole(Kind):
+    atom: int
+    by_action: bool
+    by_row = False
+    line = ""
+
+    def join(self, i: int, operands: Operands) -> None:
+        operands.wholes[i] = self
+        operands.settled.append(self)
+
+    def stand_in(self, atoms: list[Atom]) -> Array:
+        atom = atoms[self.atom]
+        assert atom.run is not None
+        return atom.run(*[part.stand_in(atoms) for part in atom.operands])[atom.output]
+
+    def at(self, values: list[Array], arithmetic: Arithmetic) -> Array:
+        return values[self.atom]
+
+    def arrays(self, whole: Array | None) -> Any:
+        return whole
+
+    def table(self, arrays: Any, form: Callable[..., Any]) -> Any:
+        return self.atom
+
+
+@dataclass(frozen=True)
+class Unknown(Kind):
+    why: str
+    line: str
+    by_row = True
+
+    def join(self, i: int, operands: Operands) -> None:
+        operands.lost.append(self)
+
+    @property
+    def verdict(self) -> tuple[str, str, tuple[str, ...], str, str]:
+        """No family, no link, no arguments; why, and where."""
+        return "", "", (), self.why, self.line
+
+    @property
+    def used(self) -> list[int]:
+        """The cuts of its predictor: it has none."""
+        return []
+
+
+Value = Known | Form | Exp | Tail | Whole | Unknown
+
+
+@dataclass
+class Operands:
+    """The inputs of a step, also by kind, each with its place."""
+
+    every: list[Value]
+    known: dict[int, Known] = field(default_factory=dict)
+    forms: dict[int, Form] = field(default_factory=dict)
+    exps: dict[int, Exp] = field(default_factory=dict)
+    tails: dict[int, Tail] = field(default_factory=dict)
+    wholes: dict[int, Whole] = field(default_factory=dict)
+    lost: list[Unknown] = field(default_factory=list)
+    settled: list[Known | Form | Whole] = field(default_factory=list)  # what an atom is made of
+
+    @classmethod
+    def of(cls, values: Sequence[Value]) -> Operands:
+        operands = cls(list(values))
+        for i, one in enumerate(values):
+            one.join(i, operands)
+        return operands
+
+    def __len__(self) -> int:
+        return len(self.every)
+
+    def cut(self, reading: Reading) -> Operands:
+        """The same with still forms as variables of their own."""
+        cuts = {i: reading.cut(form) for i, form in self.forms.items()}
+        return Operands.of([cuts.get(i, one) for i, one in enumerate(self.every)])
+
+
+@dataclass(frozen=True)
+class Atom:
+    """A site, or one output of an operation on still values that is not affine in earlier atoms."""
+
+    name: str
+    shape: tuple[int, ...]
+    low: float
+    high: float
+    by_action: bool
+    run: Callable[..., Sequence[Array]] | None = None  # None: a site
+    operands: tuple[Known | Form | Whole, ...] = ()
+    output: int = 0
+
+
+def _one_number(value: Array) -> float | None:
+    numbers = np.unique(np.asarray(value, float))
+    return round(float(numbers[0]), 12) if len(numbers) == 1 else None
