@@ -333,21 +333,36 @@ def test_a_vague_prior_is_a_vague_prior(unit) -> None:
 
 
 @pytest.mark.parametrize("prior", [nd.StudentT(4.0, 0.0, 1e18), nd.Normal(0.0, 1e100)])
-def test_a_prior_beyond_all_digits_is_named(prior, monkeypatch) -> None:
-    """Fits were counted from its centre, so that outcomes of .3 vanished beside 1e17: bounds of no
-    width at all, "guaranteed".
-    """
-    from gedppl.learning import linear_gaussian
-
+def test_a_prior_beyond_all_digits_is_named(prior) -> None:
     x, a, y = rows()
-    cls = ged.density_class(wide(prior))
     with pytest.raises(ged.errors.GedError, match=r"beside a noise scale of 0.3.*narrower prior"):
-        ged.confidence_set(cls, x, a, y)
-    monkeypatch.setattr(linear_gaussian, "check_resolved", lambda *_: None)  # the control
-    with np.errstate(all="ignore"):
-        bounds = ged.confidence_set(cls, x, a, y).bounds(ged.mean(-9, 9), x[:1], 3)
-    assert bounds.guaranteed
-    assert np.any((bounds.lower > 1.0) | (bounds.upper < -1.0) | (bounds.lower == bounds.upper))
+        ged.confidence_set(ged.density_class(wide(prior)), x, a, y)
+
+
+def test_without_that_check_a_set_would_miss_the_truth_and_be_called_a_guarantee(
+    monkeypatch,
+) -> None:
+    """Fits are counted from the prior's centre: beside 1e17 an outcome of .3 is nothing."""
+    from gedppl.learning import linear_gaussian
+    from tests.program_doubles import Glm
+
+    line = Glm("Normal", 1, lambda x, a: np.ones((len(a), 1)), {"scale": 0.1})
+    x, a = np.zeros((400, 1)), np.zeros(400, np.int64)
+    y = 0.3 + 0.1 * np.random.default_rng(0).normal(size=400)
+
+    def bounds(centre: float) -> Any:
+        learner = linear_gaussian.LinearGaussianLearner.start(
+            line.predictor, 1, delta=0.05, prior_mean=[centre], prior_precision=1e-36
+        )
+        return learner.absorb(x, a, y).refit().bounds(ged.mean(-99, 99), x[:1], 1)
+
+    found = bounds(0.0)
+    assert found.lower[0, 0] < 0.3 < found.upper[0, 0]
+    with pytest.raises(ged.errors.DataError, match="the prior is so wide"):
+        bounds(1e17)
+    monkeypatch.setattr(linear_gaussian, "check_resolved", lambda *_: None)
+    wrong = bounds(1e17)
+    assert not wrong.lower[0, 0] < 0.3 < wrong.upper[0, 0] or not wrong.guaranteed
 
 
 @pytest.mark.parametrize(

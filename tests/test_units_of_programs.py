@@ -201,7 +201,6 @@ def logistic(u: float, c: float, v: float) -> Case:
         limits,
         ged.mean(0, 1),
         (1.0, v),
-        {"w": (-3.0 * own_units(1.0, v), 3.0 * own_units(1.0, v))},
     )
 
 
@@ -328,12 +327,9 @@ def test_outcomes_with_priors_and_bounds_in_another_unit(make) -> None:
     check(make, [{"u": 1e12}])
 
 
-@pytest.mark.parametrize("make", [linear, logistic])
-def test_contexts_with_boxes_in_another_unit(make) -> None:
-    """A box has as many units as it has coordinates: one ball around it, or rounding by the length
-    of all of them, let a wall in small units vanish beside the others.
-    """
-    check(make, [{"v": 1e12}])
+def test_contexts_with_boxes_in_another_unit() -> None:
+    """A box has as many units as it has coordinates: one ball around it mixed them up."""
+    check(linear, [{"v": 1e12}])
 
 
 @pytest.mark.slow
