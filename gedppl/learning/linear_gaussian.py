@@ -340,7 +340,8 @@ class LinearGaussianLearner:
             return EMPTY
         if not self.n:
             return "no rows yet"
-        seen, q = np.linalg.matrix_rank(found[0].factor) if found else 0, len(self.moment[0])
+        known = bool(found) and found[0].factor.size > 0  # NumPy < 2.1 knows no rank of nothing
+        seen, q = np.linalg.matrix_rank(found[0].factor) if known else 0, len(self.moment[0])
         text = "all directions seen" if seen == q else f"{seen} of {q} directions seen"
         if flat < 1:
             text += (

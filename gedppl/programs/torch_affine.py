@@ -16,8 +16,10 @@ from gedppl.programs.affine import (
     FAMILIES,
     ORDERED,
     Level,
+    believed,
     combine,
     is_affine_by_context,
+    may_be_affine,
     ordered_from,
     predictor_from,
     tabulated,
@@ -124,12 +126,7 @@ def _flat(args: Any) -> list[Any]:
 
 def linear_predictor(program: TorchKernels) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if (
-        len(program.assignments) > 1
-        or program.event_shape
-        or program.dim == 0
-        or not program.known_family
-    ):
+    if not may_be_affine(program):
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
@@ -172,15 +169,13 @@ def linear_predictor(program: TorchKernels) -> LinearPredictor | None:
         return [value.detach().numpy().copy() for value in found]
 
     by_context = levels(lambda x, theta, a: arguments(theta, x, a), x0, zero, a0)
-    fast = (
-        tabulated(parts, unit_slopes(parts), program.dim)
-        if is_affine_by_context(by_context, needed)
-        else parts
-    )
     if not _slopes_hold(eta, parts, program):
         return None
-    predictor = predictor_from(family, link, others, fast)
-    return predictor if program.packaged or program.predictor_holds(predictor) else None
+    fast = tabulated(parts, unit_slopes(parts), program.dim)
+    known_by_context = is_affine_by_context(by_context, needed)
+    return believed(
+        program, predictor_from(family, link, others, fast if known_by_context else parts)
+    )
 
 
 def _slopes_hold(eta: Any, parts: Any, program: TorchKernels) -> bool:
@@ -199,12 +194,7 @@ def _slopes_hold(eta: Any, parts: Any, program: TorchKernels) -> bool:
 
 def ordered_predictor(program: TorchKernels) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if (
-        len(program.assignments) > 1
-        or program.event_shape
-        or program.dim == 0
-        or not program.known_family
-    ):
+    if not may_be_affine(program):
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
