@@ -335,7 +335,7 @@ def test_a_vague_prior_is_a_vague_prior(unit) -> None:
 @pytest.mark.parametrize("prior", [nd.StudentT(4.0, 0.0, 1e18), nd.Normal(0.0, 1e100)])
 def test_a_prior_beyond_all_digits_is_named(prior) -> None:
     x, a, y = rows()
-    with pytest.raises(ged.errors.GedError, match=r"beside a noise scale of 0.3.*narrower prior"):
+    with pytest.raises(ged.errors.GedError, match=r"narrower prior|standard deviations from"):
         ged.confidence_set(ged.density_class(wide(prior)), x, a, y)
 
 
@@ -371,7 +371,7 @@ def test_without_that_check_a_set_would_miss_the_truth_and_be_called_a_guarantee
         (1e-300, 1.0, 1.0, "noise scales must be positive and finite, from 1e-60 to 1e"),
         (1e300, 1.0, 1.0, "noise scales must be positive and finite, from 1e-60 to 1e"),
         (0.3, 1e300, 1.0, r"x must be finite.*measure it in a larger unit"),
-        (0.3, 1.0, 1e155, r"y must be finite.*measure it in a larger unit"),
+        (0.3, 1.0, 1e155, r"the outcome .* is too large beside a noise scale of 0.3"),
         (0.3, 1.0, 1e20, r"the outcome .* is too large beside a noise scale of 0.3"),
     ],
 )

@@ -397,6 +397,12 @@ def free_space(
         raise SettingError(
             "prior_precision must be positive definite; a weak prior is a small number, not 0"
         )
+    spread = np.sqrt(np.diag(full)) if declared else np.ones(1)  # one over the deviation
+    if np.any((spread < 1 / LARGEST) | (spread > LARGEST)):
+        raise SettingError(
+            f"a prior may have standard deviations from {1 / LARGEST:g} to {LARGEST:g}, got "
+            f"{1 / spread[np.argmax(np.abs(np.log(spread)))]:g}: use another unit, or no prior"
+        )
     basis, origin = np.eye(dim), centre
     if known is not None:
         basis, origin = _without(known, centre, full, dim)
