@@ -380,6 +380,7 @@ def runs(name: str, count: int, rounds: int, delta: float) -> None:
         delta=delta,
         agent={"guard": None},
         seed=1000,
+        progress=True,
     )
     (limit,) = found.constraints
     most = delta + 3 * np.sqrt(delta * (1 - delta) / count)

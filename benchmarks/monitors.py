@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -227,23 +228,24 @@ def refuted_row(runs: int, rounds: int) -> Row:
     return Row("refuted, normal mean", found)
 
 
-def table(runs: int, rounds: int, report: Callable[[str], None] = print) -> list[Row]:
+def table(
+    runs: int, rounds: int, only: list[str], report: Callable[[str], None] = print
+) -> list[Row]:
     most = int(binom.ppf(0.999, runs, DELTA))
     report(f"{runs} runs of {rounds} rounds, delta {DELTA:g}; alarmed (median round); {most} may")
     heads = [f"+{size:g} from {start}" for size in SIZES for start in (0, BREAK)]
     report(f"{'monitor':>34} {'right':>12}" + "".join(f" {head:>14}" for head in heads))
-    makers: list[Callable[[], Row]] = [
-        *(lambda name=name: certified_row(name, runs, rounds) for name in KINDS),
-        lambda: coin_row(LimitMonitor, "limit", runs, rounds),
-        lambda: coin_row(SafeValueMonitor, "safe value", runs, rounds),
-        *(
-            lambda name=name: pit_row(name, runs, rounds)
-            for name in ("calibration", "drift", "delay")
-        ),
-        lambda: refuted_row(runs, rounds),
-    ]
+    makers: dict[str, Callable[[], Row]] = {
+        **{name: partial(certified_row, name, runs, rounds) for name in KINDS},
+        "limit": partial(coin_row, LimitMonitor, "limit", runs, rounds),
+        "safe value": partial(coin_row, SafeValueMonitor, "safe value", runs, rounds),
+        **{
+            name: partial(pit_row, name, runs, rounds) for name in ("calibration", "drift", "delay")
+        },
+        "refuted": partial(refuted_row, runs, rounds),
+    }
     rows = []
-    for make in makers:
+    for make in [make for name, make in makers.items() if not only or name in only]:
         rows.append(row := make())
         cells = [f"{count} ({at:.0f})" for count, at in row.found]
         report(f"{row.name:>34} {cells[0]:>12}" + "".join(f" {cell:>14}" for cell in cells[1:]))
@@ -274,7 +276,8 @@ if __name__ == "__main__":
     parser.add_argument("what", nargs="?", choices=["kinds", "agents"], default="kinds")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--only", nargs="*", default=[], help="rows by name, such as limit")
     asked = parser.parse_args()
     began = time.process_time()
-    agents() if asked.what == "agents" else table(asked.runs, asked.rounds)
+    agents() if asked.what == "agents" else table(asked.runs, asked.rounds, asked.only)
     print(f"{time.process_time() - began:.0f} s of processor time")

@@ -39,6 +39,7 @@ from gedppl.learning.linear_parts import (
     RegionMemo,
     Space,
     Starts,
+    check_resolved,
     flattening,
     free_space,
     guessed_covariance,
@@ -237,6 +238,7 @@ class LinearGaussianLearner:
             )
         phi, offset, scale = self.features_at.rows(x, a)
         white = phi / scale[:, None]
+        check_resolved(y, offset, scale, white, self.space.origin)
         residual = (y - offset) / scale - white @ self.space.origin
         free = white @ self.space.basis if self.space.known else white
         mine = np.array([group.rows(a) for group in self.groups])  # (G, m)

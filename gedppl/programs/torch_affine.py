@@ -26,10 +26,13 @@ from gedppl.programs.affine import (
     unit_slopes,
 )
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
+from gedppl.programs.identity import settings
 from gedppl.programs.lowering import package_class, strip
 
 if TYPE_CHECKING:
     from gedppl.programs.torch_kernels import TorchKernels
+
+ROUNDING = 1e-9  # share of the numbers added up
 
 # aten operation -> the name of its rule in `gedppl.programs.affine`
 _RULES = {
@@ -166,11 +169,27 @@ def linear_predictor(program: TorchKernels) -> LinearPredictor | None:
         return [value.detach().numpy().copy() for value in found]
 
     by_context = levels(lambda x, theta, a: arguments(theta, x, a), x0, zero, a0)
+    if not _slopes_hold(eta, parts, program):
+        return None
     fast = tabulated(parts, unit_slopes(parts), program.dim)
     known_by_context = is_affine_by_context(by_context, needed)
     return believed(
         program, predictor_from(family, link, others, fast if known_by_context else parts)
     )
+
+
+def _slopes_hold(eta: Any, parts: Any, program: TorchKernels) -> bool:
+    """Whether what derivatives say of a function that is affine in theta is what it does: values
+    that left the graph (`.data`, `torch.no_grad`) have none, and move it all the same.
+    """
+    slopes, offset = parts(program.x, program.a)[:2]
+    rows = torch.as_tensor(np.array(program.x, float)), torch.as_tensor(np.array(program.a))
+    for theta in settings(program.dim):
+        value = eta(torch.as_tensor(theta), *rows).detach().numpy()
+        size = np.abs(slopes) @ np.abs(theta) + np.abs(offset) + np.abs(value)
+        if np.any(np.abs(slopes @ theta + offset - value) > ROUNDING * size):
+            return False
+    return True
 
 
 def ordered_predictor(program: TorchKernels) -> OrderedPredictor | None:
@@ -201,4 +220,4 @@ def ordered_predictor(program: TorchKernels) -> OrderedPredictor | None:
             edges(zero, x, a).detach().numpy().copy(),
         ]
 
-    return ordered_from(parts)
+    return ordered_from(parts) if _slopes_hold(edges, parts, program) else None
