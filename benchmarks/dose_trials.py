@@ -43,6 +43,8 @@ import escalation as model
 from reproduce.trials import trial as treated
 
 import gedppl as ged
+from gedppl.learning import draws as sampling
+from gedppl.rows import Rows
 from gedppl.study.baselines.boin import BOIN
 from gedppl.study.baselines.crm import CRM
 from gedppl.study.baselines.dose_design import DoseDesign
@@ -215,13 +217,29 @@ def grid(size: int = 301) -> tuple[np.ndarray, np.ndarray]:
 
 
 def exact_dose(n: np.ndarray, y: np.ndarray, level: float = model.LEVEL) -> int:
-    """The dose that the protocol gives after patients n (5,) with toxicities y (5,): 0, 1, ...,
-    5.
-    """
+    """The dose after patients n (5,) with toxicities y (5,): 0, 1, ..., 5."""
     prior, p = grid()
     logs = prior + np.log(p) @ y + np.log1p(-p) @ (n - y)
     weights = np.exp(logs - logs.max())
-    over = weights @ (p > model.LIMIT) / weights.sum()
+    return given(weights @ (p > model.LIMIT) / weights.sum(), n, level)
+
+
+def plain_laplace_dose(n: np.ndarray, y: np.ndarray, seed: int) -> int:
+    """The same from draws of the normal distribution around the mode as they are; `credible_set`
+    weights them to the posterior.
+    """
+    cls = problem(False, True).constraints[0].model
+    at = np.arange(1, K + 1)
+    doses = np.repeat(np.append(at, at), np.append(y, n - y))
+    toxic = np.repeat([1.0, 0.0], [y.sum(), (n - y).sum()])
+    rows = Rows.of(np.zeros((len(doses), 1)), doses, toxic)
+    drawn = sampling.sample(cls, rows, "laplace", 4000, seed)
+    values = cls.values(ged.mean(0, 1), drawn.theta, np.zeros((K, 1)), at)
+    return given((np.asarray(values) > model.LIMIT).mean(axis=0), n)
+
+
+def given(over: np.ndarray, n: np.ndarray, level: float = model.LEVEL) -> int:
+    """The protocol's dose for P(DLT > limit) (5,) after patients n (5,)."""
     fine = np.flatnonzero(over <= 1 - level) + 1
     highest = int(np.flatnonzero(n).max()) + 1 if n.any() else 0
     dose = int(min(fine.max(), highest + 1)) if len(fine) else 0
@@ -233,12 +251,12 @@ def states(trials: int, chains: bool) -> None:
     sources = {
         "smc, 4000, margin": ("smc", 4000, True),
         "smc, 4000": ("smc", 4000, False),
-        "laplace, 4000": ("laplace", 4000, False),
+        "laplace, weighted": ("laplace", 4000, False),
     }
     if chains:
         sources["nuts, 4000"] = ("nuts", 4000, False)
-    shared = f"shared, {SHARED[False]}"
-    agree: dict[str, list[bool]] = {name: [] for name in (*sources, shared)}
+    shared, plain = f"shared, {SHARED[False]}", "laplace, plain"
+    agree: dict[str, list[bool]] = {name: [] for name in (*sources, shared, plain)}
     for seed in range(trials):
         designs = {
             name: model.Escalation(problem(False, True), seed=seed, source=s, draws=d, margin=m)
@@ -256,6 +274,7 @@ def states(trials: int, chains: bool) -> None:
             dose = exact_dose(n, y)
             for name, design in designs.items():
                 agree[name].append(int(design.policy(x).argmax()) == dose)
+            agree[plain].append(plain_laplace_dose(n, y, seed) == dose)
             if dose == 0:
                 break
             toxic = int(rng.random() < model.TOXICITY[dose - 1])

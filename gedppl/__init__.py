@@ -69,6 +69,7 @@ _HOMES = {
         "plot_width",
     ),
     "study.simulation": ("Run", "simulate"),
+    "study.simulation.many": ("simulate_many",),
     "study.simulation.replay": ("Replay",),
     "theory.guarantees": ("check_guarantee", "guarantee"),
     "theory.guarantees.lemma_checks": ("check_lemmas",),

@@ -51,6 +51,9 @@ class Witnesses(Mapping[int, Any]):
         return dict, (self._all(),)
 
 
+NOT_WATCHED = "not watched"
+
+
 @dataclass(frozen=True)
 class ConstraintCertificate:
     """Why the policy keeps one limit."""
@@ -71,7 +74,7 @@ class ConstraintCertificate:
     # where the draws behind the claim are really from, if it rests on draws
     draws: UsedDraws | None = None
     # what realised outcomes are held against, and under which assumption
-    watched: str = "not watched"
+    watched: str = NOT_WATCHED
 
     @property
     def kind(self) -> str:
@@ -108,6 +111,15 @@ class ConstraintCertificate:
             kind = "approximation"
         tail = f" ({self.note})" if self.note else ""
         return f"{numbers}; {kind}; {self.method} bound, {self.rule}{tail}"
+
+    @property
+    def watch(self) -> str:
+        """One sentence on what would notice that the limit is broken; none for a known cost."""
+        if self.method == "known":
+            return ""
+        if self.watched == NOT_WATCHED:
+            return f"{self.name}: not watched, no monitor holds its outcomes against the limit"
+        return f"{self.name}: watched, {self.watched}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,7 +159,7 @@ class Certificate(Shown):
         lines = [f"round {self.round}, mode {self.mode}, delta {self.delta:g}"]
         if self.fallback:
             lines.append(f"safe action taken: {self.fallback}")
-        lines += [c.claim for c in self.constraints]
+        lines += [line for c in self.constraints for line in (c.claim, c.watch) if line]
         lines += [f"fit of {name}: {status}" for name, status in self.oracle.items()]
         lines += [self.feedback] if self.feedback else []
         lines += list(self.notes)
@@ -157,6 +169,11 @@ class Certificate(Shown):
         facts = {"safe action taken": self.fallback} if self.fallback else {}
         facts |= {
             f"limit {c.name!r}": c.claim.removeprefix(f"{c.name}: ") for c in self.constraints
+        }
+        facts |= {
+            f"watch over {c.name!r}": c.watch.removeprefix(f"{c.name}: ")
+            for c in self.constraints
+            if c.watch
         }
         facts |= {f"fit of {name!r}": status for name, status in self.oracle.items()}
         facts |= {"feedback": self.feedback} if self.feedback else {}

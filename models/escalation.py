@@ -202,6 +202,9 @@ def designed(problem, delta, seed):
     return Escalation(problem, delta, seed)
 
 
+AGENTS = {"escalation": designed}  # for gedppl compare
+
+
 @cache
 def draws(groups=False, level=LEVEL, size=50_000):
     """The prior's draws that all simulated trials of a process share."""

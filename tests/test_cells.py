@@ -8,6 +8,7 @@ import functools
 import itertools
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,8 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
+from gedppl.certificate import ConstraintCertificate
+from gedppl.learning.credible import quantile_level
 from tests.optional_pyro import PPLS, pyro, torch
 
 EXAMPLE = (np.zeros((1, 1)), np.zeros(1, np.int64))
@@ -153,7 +156,7 @@ def run(declared: ged.Problem, oracle: str, rule: str, rounds: int) -> None:
     assert part.kind == ("credible" if rule.startswith("credible") else part.kind)
 
 
-def last_certificate(agent: ged.GEDUCB, rounds: int) -> ged.ConstraintCertificate:
+def last_certificate(agent: ged.GEDUCB, rounds: int) -> ConstraintCertificate:
     """Of the limit, after so many rounds of which none fell back."""
     rng = np.random.default_rng(0)
     with warnings.catch_warnings():
@@ -228,3 +231,53 @@ def test_draws_serve_other_kinds_of_classes_too(kind, source) -> None:
 def test_every_source_serves_every_kind_of_class(ppl, kind) -> None:
     for way, source in itertools.product(BY_DRAWS, SOURCES):
         serves(ppl, kind, way, source, 100 if ppl == "numpyro" else 40)
+
+
+# what a decision rests on, and that it comes back -------------------------------------------------
+
+
+def comes_back(ppl: str, source: str, made: type[ged.GEDUCB], path: Path) -> None:
+    """Bounds are those that the next decision uses, the policy meets the draws' rank, and a
+    resumed agent is the same one, from the journal and from a snapshot.
+    """
+    declared, rule = problem(ppl), ged.credible_set(source=source, draws=200)
+    options = {"confidence": {"cost": rule}}
+    if made is ged.ThompsonSampling:
+        options["confidence"]["utility"] = rule
+    agent, limit = made(declared, seed=3, journal=path, **options), declared.limits[0]
+    rng = np.random.default_rng(1)
+    for _ in range(9):
+        x = rng.normal(size=1)
+        bounds = agent.cost_bounds(x)
+        learner = agent._current(x[None]).learners["cost"]
+        decision = agent.ask(x)
+        terms = agent.explain(decision)
+        np.testing.assert_array_equal((terms.cost_lower, terms.cost_upper), bounds)
+        level = quantile_level(learner.draws.ess, 0.05, 3)
+        costs = learner.values(declared.constraints[0].functional, x[None], 3)[:, 0]
+        costs[:, 0] = 0.13
+        kept = learner.draws.weights[costs @ decision.policy <= limit + 1e-9].sum()
+        assert level > 1 or kept >= level - 1e-9
+        agent.tell(decision.id, rng.normal(0.3, 0.5), float(rng.random() < 0.2))
+    at, hashed, expected = np.array([0.4]), agent.state_hash(), agent.policy([0.4])
+    agent.close()
+    for saved in (False, True):
+        back = ged.resume(path, declared, **options)
+        assert back.resumed.snapshot is not None or not saved
+        assert back.state_hash() == hashed
+        np.testing.assert_array_equal(back.policy(at), expected)
+        assert back.save()
+        back.close()
+
+
+@pytest.mark.parametrize("made", [ged.GEDUCB, ged.ThompsonSampling])
+def test_moved_draws_come_back(made, tmp_path) -> None:
+    comes_back("numpyro", "smc", made, tmp_path / "j.db")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [ged.GEDUCB, ged.ThompsonSampling])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("ppl", PPLS)
+def test_draws_of_every_source_come_back(ppl, source, made, tmp_path) -> None:
+    comes_back(ppl, source, made, tmp_path / "j.db")

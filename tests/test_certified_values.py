@@ -7,13 +7,15 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.agent import monitoring
 from gedppl.agent.alarms import stops
-from gedppl.agent.monitoring import Proved, certified_cost
+from gedppl.agent.monitoring import MEASURED_FROM, Proved, certified_cost
 from gedppl.guard import CertifiedMonitor
 from tests.plain_worlds import ArmsWorld, play
 from tests.program_doubles import Glm
@@ -28,7 +30,7 @@ KINDS = {
     "probability": (normal, ged.probability(above=1.0), 0.1),
     "second moment": (normal, ged.second_moment(9.0), 0.5),
     "quantile": (normal, ged.quantile(0.8, -9, 9), 0.7),
-    "cvar": (exponential, ged.cvar(0.5, 0, 9), 0.3),
+    "cvar": (exponential, ged.cvar(0.5, 0, 9), 0.8),
     "variance": (normal, ged.variance(9.0), 0.1),
 }
 
@@ -38,11 +40,12 @@ def refuted(name: str, *, low: bool, runs: int, rounds: int) -> int:
     make, functional, too_low = KINDS[name]
     truth = make(np.array([0.7]))
     exact = float(np.asarray(functional(truth, X[None], np.zeros(1, int)))[0])
-    mean = float(np.asarray(truth.mean).reshape(-1)[0])
+    base = MEASURED_FROM.get(functional.name, lambda level: functional)(functional.level)
+    around = float(np.asarray(base(truth, X[None], np.zeros(1, int)))[0])
     c = ged.Constraint(
         Families(np.array([[0.7]]), make), functional, at_most=functional.high, safe_value=exact
     )
-    proved = Proved(too_low if low else exact, (mean - 0.05, mean + 0.05))
+    proved = Proved(too_low if low else exact, (around - 0.05, around + 0.05))
     costs = [
         certified_cost(c, float(z), X, 0, proved, 2)
         for z in truth.icdf(np.random.default_rng(5).random(runs * rounds))
@@ -60,6 +63,14 @@ def refuted(name: str, *, low: bool, runs: int, rounds: int) -> int:
 def test_a_right_certified_value_is_seldom_refuted_and_a_low_one_often(name: str) -> None:
     assert refuted(name, low=False, runs=40, rounds=100) <= binom.ppf(0.9999, 40, DELTA)
     assert refuted(name, low=True, runs=10, rounds=400) >= 8
+
+
+def test_without_the_range_of_its_quantile_a_low_cvar_goes_unseen(monkeypatch) -> None:
+    """What holds for any outcome with a lower end is so far from equality that it shows nothing."""
+    assert refuted("cvar", low=True, runs=10, rounds=400) == 10
+    proved = monitoring.Proved
+    monkeypatch.setattr("tests.test_certified_values.Proved", lambda upper, base: proved(upper))
+    assert refuted("cvar", low=True, runs=10, rounds=400) == 0
 
 
 @pytest.mark.slow
@@ -130,6 +141,37 @@ def test_a_break_stops_the_run_and_without_the_certified_values_it_goes_on(monke
     assert not {"certified:cost", "limit:cost"} & set(stopped(130))
 
 
+def unknown_scale(x, a, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+    numpyro.sample("y", dist.Normal(w[a], sigma), obs=y)
+
+
+UNKNOWN_SCALE = {
+    "mean": (ged.mean(-2, 2), 1.0, 0.5),
+    "quantile": (ged.quantile(0.8, -3, 3), 1.5, 0.9),
+    "cvar": (ged.cvar(0.5, -3, 3), 1.5, 0.9),
+    "variance": (ged.variance(4.0), 1.0, 0.3),
+}
+
+
+def unknown_scale_problem(name: str) -> ged.Problem:
+    functional, at_most, safe = UNKNOWN_SCALE[name]
+    coins = ArmsWorld("Bernoulli", actions=2).problem.utility
+    limit = ged.Constraint(
+        ged.density_class(unknown_scale), functional, at_most=at_most, safe_value=safe, name="cost"
+    )
+    return ged.Problem(2, coins, [limit], safe_action=0)
+
+
+@pytest.mark.parametrize("name", UNKNOWN_SCALE)
+def test_limits_on_outcomes_of_unknown_scale_are_watched(name: str) -> None:
+    """Outcomes without a lower end: a mean by its sign, a CVaR from its quantile."""
+    assumed = ", assuming noise that is symmetric about its mean" if name == "mean" else ""
+    problem = unknown_scale_problem(name)
+    assert watched(problem) == f"outcomes against each action's certified value{assumed}"
+
+
 def watched(problem: ged.Problem, guard: str | None = "fallback") -> str:
     (part,) = ged.GEDUCB(problem, guard=guard).ask([1.0, 0.5]).certificate.constraints
     return part.watched
@@ -151,3 +193,17 @@ def test_the_certificate_says_what_watches_a_limit() -> None:
     assert (
         watched(ged.Problem(2, searched.problem.utility, [skewed], safe_action=0)) == "not watched"
     )
+
+
+def test_a_printed_certificate_says_what_watches_each_limit() -> None:
+    problem = ArmsWorld("Bernoulli").problem
+    for guard, said in (
+        ("fallback", "constraint: watched, realised costs against the limit; outcomes against"),
+        (None, "constraint: not watched, no monitor holds its outcomes against the limit"),
+    ):
+        certificate = ged.GEDUCB(problem, guard=guard).ask([1.0, 0.5]).certificate
+        name = certificate.constraints[0].name
+        sentence = said.replace("constraint", name, 1)
+        assert sentence in str(certificate)
+        assert f"watch over '{name}'" in repr(certificate)
+        assert sentence.split(": ", 1)[1] in certificate._repr_html_()

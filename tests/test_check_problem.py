@@ -245,3 +245,24 @@ def test_a_wait_too_short_to_be_seen_says_why() -> None:
     ):
         ged.check_problem(problem(), CONTEXTS, rounds=40)
     assert ged.check_problem(problem(), CONTEXTS, rounds=40, runs=0, draws=20).waits == ()
+
+
+def test_what_stands_in_for_a_missing_prior_contradicts_nothing() -> None:
+    """The same wide model with a prior is warned of; its control is the first of the two."""
+
+    def free(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.param("w", jnp.zeros(3))
+        numpyro.sample("y", dist.Normal(w[a], 0.1), obs=y)
+
+    def with_prior(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        numpyro.sample("y", dist.Normal(w[a], 0.1), obs=y)
+
+    for model, warned in ((with_prior, True), (free, False)):
+        cls = ged.density_class(model)
+        limit = ged.Constraint(
+            ged.density_class(model), ged.mean(0, 1), at_most=0.5, safe_value=0.1, name="cost"
+        )
+        declared = ged.Problem(3, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0)
+        found = ged.check_problem(declared, CONTEXTS, runs=0, draws=50)
+        assert any("declared range" in text for text in found.warnings) == warned

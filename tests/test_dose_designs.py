@@ -225,3 +225,60 @@ def test_a_design_refuses_outcomes_that_are_no_toxicity(environment, match):
     world = make(environment)
     with pytest.raises(SettingError, match=match):
         make_baseline("boin", world.problem(), world.context(np.random.default_rng(0)), rounds=10)
+
+
+def test_designs_play_a_problem_whose_first_action_is_no_dose() -> None:
+    """models/escalation.py: the toxicity is the only outcome, and action 0 treats nobody."""
+    from tests.test_models import load
+
+    script = load("escalation")
+    problem = script.problem()
+    for name in ("3+3", "boin", "crm", "ewoc"):
+        design = make_baseline(name, problem, np.zeros(1), rounds=12)
+        assert design.n_doses == 5
+        decision = design.ask(np.zeros(1))
+        assert decision.action == 1  # the lowest dose
+        design.tell(decision.id, 0.0)
+        assert design.patients.tolist() == [1, 0, 0, 0, 0]
+        with pytest.raises(OutOfSupportError, match="told as y"):
+            design.tell(design.ask(np.zeros(1)).id, 0.5)
+    stopped = ThreePlusThree(5)
+    stopped.below, stopped.shares_outcome = 1, True
+    for toxic in (1.0, 1.0, 1.0):
+        stopped.tell(stopped.ask(np.zeros(1)).id, toxic)
+    assert stopped.recommended is None
+    assert stopped.ask(np.zeros(1)).action == 0  # none is named, none is given
+    stopped.tell(3, 0.0)
+    assert stopped.patients.sum() == 3
+
+
+def test_crm_at_the_mode_maximises_the_posterior_and_starts_where_it_is_told() -> None:
+    design = CRM([0.1, 0.2, 0.35], target=0.2, patients=9, at="mode", first=1)
+    assert design.dose == 1
+    for toxic in (0.0, 0.0, 1.0):
+        design.learn(np.zeros(0), 1, 0.0, toxic)
+    b = np.linspace(-3, 3, 60_001)
+    log = np.log(0.2) * np.exp(b) + 2 * np.log1p(-(0.2 ** np.exp(b))) - b**2 / (2 * 1.34)
+    expected = np.array([0.1, 0.2, 0.35]) ** np.exp(b[log.argmax()])
+    assert np.allclose(design.estimates, expected, atol=0.01)  # the grid of b has steps of .025
+    assert design.dose == np.abs(expected - 0.2).argmin()
+    with pytest.raises(SettingError, match="mean"):
+        CRM([0.1, 0.2], target=0.2, patients=9, at="median")
+
+
+def test_a_two_stage_crm_climbs_until_the_first_toxicity_and_may_name_none() -> None:
+    make = {"target": 0.2, "patients": 12, "initial": (0, 0, 1, 2), "too_toxic": 0.9}
+    design = CRM([0.1, 0.2, 0.35], **make)
+    given = []
+    for toxic in (0.0, 0.0, 0.0, 1.0):
+        given.append(design.dose)
+        design.learn(np.zeros(0), design.dose, 0.0, toxic)
+    assert given == [0, 0, 1, 2]
+    assert design.dose == design.best()  # the model decides from now on
+    early = CRM([0.1, 0.2, 0.35], **make)
+    early.learn(np.zeros(0), 0, 0.0, 1.0)
+    assert early.dose == 0  # not the second of the initial doses: there was a toxicity
+    for _ in range(6):
+        early.learn(np.zeros(0), 0, 0.0, 1.0)
+    assert early.recommended is None
+    assert CRM([0.1, 0.2, 0.35], target=0.2, patients=9).recommended is not None

@@ -19,6 +19,7 @@ from gedppl.learning import learner_for
 from gedppl.learning.moves import moved
 from gedppl.rows import Rows
 from gedppl.study.planning.tables import Trial, share_of_gain
+from tests.plain_worlds import PlainTables
 from tests.problems import LinearWorld
 from tests.test_models import load
 
@@ -353,10 +354,85 @@ def test_a_decision_table_says_what_it_cannot_read(options, match) -> None:
         ged.decision_table(PROBLEM, X, **({"rounds": 1} | options))
 
 
-def test_a_decision_table_is_about_one_outcome() -> None:
+def test_a_decision_table_counts_events_and_not_amounts() -> None:
     two = LinearWorld(4, 3, 0.05, seed=1).problem()
-    with pytest.raises(errors.SettingError, match="is about one outcome, 0 or 1"):
-        ged.decision_table(two, np.zeros(6), 1)
+    with pytest.raises(errors.SettingError, match=r"events, 0 or 1.* is continuous"):
+        ged.decision_table(two, np.zeros(12), 1)
+
+
+def two_outcomes(hidden: bool = False) -> ged.Problem:
+    """Tables of Bernoulli toxicities, a response of its own, two arms beside a safe one.
+
+    With no toxicity on arm 1 the second table is excluded, which lets arm 2 through; `hidden`: all
+    tables say the same of arm 1, so that it never is.
+    """
+    first = [0.05, 0.05, 0.05] if hidden else [0.05, 0.25, 0.3]
+    tables = np.array([[0.01, p, q] for p, q in zip(first, (0.2, 0.6, 0.8))])
+    gains = np.array([[0.1, 0.5, 0.9], [0.1, 0.9, 0.5]])
+    toxicity = ged.Constraint(
+        PlainTables(tables[:, None]),
+        ged.mean(0, 1),
+        at_most=0.4,
+        safe_value=0.01,
+        name="toxicity",
+        every_draw=True,
+    )
+    return ged.Problem(
+        utility=ged.Utility(PlainTables(gains[:, None]), ged.mean(0, 1)),
+        constraints=[toxicity],
+        actions=("none", "low", "high"),
+        safe_action="none",
+    )
+
+
+def test_a_decision_table_of_a_problem_with_a_response_of_its_own() -> None:
+    """Its rows are what an agent gives that was told the same by hand."""
+    problem, x, options = two_outcomes(), np.zeros(1), {"guard": None}
+    table = ged.decision_table(problem, x, 40, cohort=20, agent=options)
+    assert table.given == ("low", "high")
+    for n, given, after in zip(table.patients, table.given, table.after):
+        for k in (0, 1, 20):
+            agent = ged.GEDUCB(problem, **options)
+            a = [1] * n + [("none", "low", "high").index(given)] * 20
+            z = [0.0] * n + [1.0] * k + [0.0] * (20 - k)
+            agent.observe(np.zeros((len(a), 1)), a, None, z)
+            assert after[k] == ("none", "low", "high")[int(agent.policy(x).argmax())]
+    assert table.after[0][0] == "high"
+    # once responses are told, too, the utility is learned: here the first arm is the better one
+    better = {"utility": lambda x, action: float(action == 1)}
+    assert ged.decision_table(problem, x, 40, cohort=20, others=better, agent=options).given == (
+        "low",
+        "low",
+    )
+
+
+def test_a_decision_table_names_the_outcomes_to_choose_from() -> None:
+    problem, x = two_outcomes(), np.zeros(1)
+    with pytest.raises(errors.SettingError, match=r"one of \['toxicity'\], got 'response'"):
+        ged.decision_table(problem, x, 2, event="response")
+    with pytest.raises(
+        errors.SettingError, match=r"'toxicity'; the other outcomes are \['utility'"
+    ):
+        ged.decision_table(problem, x, 2, others={"toxicity": 0.0})
+
+
+def test_a_path_without_events_where_the_utility_is_learned() -> None:
+    """Arm 2 is let through when no toxicity in n rows of arm 1 has excluded the other tables: l1 =
+    n log .75 < log mean exp(l) - log(1 / .05), by hand.
+    """
+    n = np.arange(1, 40)[:, None]
+    logs = n * np.log1p(-np.array([0.05, 0.25, 0.3]))
+    evidence = np.logaddexp.reduce(logs, axis=1) - np.log(3)
+    needed = 1 + int(np.argmax((logs[:, 1:] < evidence[:, None] - np.log(20)).all(axis=1)))
+    found, hidden = (
+        ged.check_problem(two_outcomes(hide), np.zeros((1, 1)), runs=0, draws=20)
+        for hide in (False, True)
+    )
+    assert found.path.index(2) == needed
+    assert set(found.path[:needed]) == {1}
+    assert not any("never comes" in text for text in found.warnings)
+    assert set(hidden.path) == {1}
+    assert any("do not reach high" in text for text in hidden.warnings)
 
 
 def test_the_check_before_round_1_tells_of_doses_that_a_prior_hides() -> None:

@@ -16,7 +16,10 @@ from gedppl.agent.alarms import stops
 from gedppl.agent.monitoring import limit_floor, safe_cost
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
-from gedppl.guard import Floor, LimitMonitor, SafeValueMonitor
+from gedppl.ged_ucb.costs import refuted
+from gedppl.guard import CertifiedMonitor, Floor, LimitMonitor, PitMonitor, SafeValueMonitor
+from gedppl.guard.monitors import ClassMonitor, DelayMonitor
+from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
 from tests.plain_worlds import ArmsWorld
 from tests.program_doubles import Glm, arm_features
@@ -158,6 +161,129 @@ def test_a_right_safe_value_is_seldom_refuted_by_outcomes_and_a_low_one_often(na
     assert refuted(exact, 40, 100) <= binom.ppf(0.9999, 40, DELTA)
     low = exact - 0.6 * (exact - max(functional.low, 0.0)) if name != "cvar" else 0.2 * exact
     assert refuted(low, 10, 400) >= 8
+
+
+# every monitor alone, a thousand times ------------------------------------------------------------
+
+
+def refuted_safe_values(name: str) -> int:
+    """Runs in which outcomes of the safe action ever refuted its exact value."""
+    make, functional, value = SAFE[name]
+    truth = make(np.array([value]))
+    exact = float(np.asarray(functional(truth, np.zeros((1, 1)), np.zeros(1, int)))[0])
+    c = ged.Constraint(
+        Families(np.array([[value]]), make), functional, at_most=functional.high, safe_value=exact
+    )
+    rng = np.random.default_rng(6)
+    first = safe_cost(c, float(truth.icdf(np.array([0.5]))[0]), np.zeros(1), 0, exact)
+    monitor = SafeValueMonitor.create(
+        limit=first.limit, low=first.floor.low, high=1e300, delta=DELTA
+    )
+    for _ in range(200):
+        told = truth.icdf(rng.random(RUNS))
+        values = [safe_cost(c, float(z), np.zeros(1), 0, exact).value for z in told]
+        monitor = monitor.update(np.array(values), first.limit, first.floor)
+    return int(monitor.alarmed.sum())
+
+
+def late(delays) -> int:
+    rng, monitor = np.random.default_rng(7), DelayMonitor.create(delta=DELTA)
+    for i in range(400):
+        monitor = monitor.update(rng.random(RUNS), delays(rng, i))
+    return int(monitor.alarmed.sum())
+
+
+def pits(drifting: bool) -> int:
+    """Normal outcomes whose known noise goes with the context."""
+    rng = np.random.default_rng(8)
+    make = PitMonitor.drift if drifting else PitMonitor.calibration
+    monitor = make(dx=1, n_actions=3, delta=DELTA, burn_in=0)
+    for i in range(300):
+        u = norm.cdf(rng.normal(0.4, scales(i), RUNS), 0.4, scales(i))
+        x = np.full((RUNS, 1), scales(i))
+        monitor = monitor.update(u, x, rng.integers(3, size=RUNS))
+    return int(monitor.alarmed.sum())
+
+
+def refuted_classes() -> int:
+    """All Normals of scale 1: the mean is learned, the bets are on the predictive's transforms."""
+    rng, count = np.random.default_rng(9), 0
+    for _ in range(RUNS):
+        y = rng.normal(0.3, 1.0, 150)
+        n = np.arange(len(y))
+        middle = np.concatenate([[0.0], np.cumsum(y)[:-1]]) / (n + 1)  # prior N(0, 1)
+        spread = np.sqrt(1 + 1 / (n + 1))
+        told = norm.logpdf(y, middle, spread)
+        bets = np.log1p(0.4 * (2 * (np.abs(2 * norm.cdf((y - middle) / spread) - 1) > 0.5) - 1))
+        monitor = ClassMonitor.create(delta=DELTA, first=10)
+        for i in range(len(y)):
+            monitor = monitor.update(float(bets[i])).pay(float(told[i]))
+            if monitor.n >= monitor.due:
+                monitor = monitor.begin(np.array([float(i + 1)]))
+            if monitor.contested:
+                since = [y[int(mark) : i + 1] for mark in monitor.marks[:, 0]]
+                tops = [
+                    norm.logpdf(part, part.mean(), 1.0).sum() if len(part) else 0.0
+                    for part in since
+                ]
+                monitor = monitor.weigh(np.array(tops))
+        count += monitor.alarmed
+    return count
+
+
+def refuted_declarations(uneven: bool) -> int:
+    """Runs in which the sets ever refute a range and a safe value that end at the truth itself,
+    bounds on parameters that do, or the class.
+    """
+    truth, rng, count = np.array([0.4, 0.9]), np.random.default_rng(10), 0
+    model = Glm("Normal", 2, lambda x, a: np.eye(2)[a], {"scale": 1.0}, bound=0.9 * 2**0.5)
+    model.predictor = LinearPredictor(
+        "Normal",
+        "identity",
+        model.features,
+        model.predictor.offset,
+        lambda x, a: {"scale": x[:, 0]},
+    )
+    c = ged.Constraint(model, ged.mean(0.0, 0.9), at_most=0.6, safe_value=0.4)
+    given = ged.Problem(2, ged.Utility(model, ged.mean(0, 1)), [c], safe_action=0)
+    for _ in range(RUNS):
+        learner = LinearGaussianLearner.start(
+            model.predictor, dim=2, delta=DELTA, norm_bound=float(np.linalg.norm(truth))
+        )
+        hit = False
+        for i in range(12):
+            x = np.array([[scales(7 * i + j) if uneven else 0.3] for j in range(10)])
+            a = rng.integers(0, 2, 10)
+            learner = learner.absorb(x, a, rng.normal(truth[a], x[:, 0]))
+            found = learner.bounds(c.functional, x[:1], 2)
+            hit |= bool(refuted(given, x[:1], [found]))
+        count += hit
+    return count
+
+
+ALONE = {
+    **{
+        f"{kind.__name__}, {name}": lambda kind=kind, name=name: stopped(*SOUND[name], kind=kind)
+        for kind in (LimitMonitor, SafeValueMonitor, CertifiedMonitor)
+        for name in SOUND
+    },
+    **{f"safe value of a {name}": lambda name=name: refuted_safe_values(name) for name in SAFE},
+    "delay, any": lambda: late(lambda rng, i: rng.integers(0, 20, RUNS)),
+    "delay, heavy": lambda: late(lambda rng, i: rng.pareto(0.7, RUNS)),
+    "calibration, heteroscedastic": lambda: pits(drifting=False),
+    "drift, heteroscedastic": lambda: pits(drifting=True),
+    "refuted class": refuted_classes,
+    "range, safe value and class by the sets": lambda: refuted_declarations(uneven=False),
+    "the same, heteroscedastic": lambda: refuted_declarations(uneven=True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALONE)
+def test_a_monitor_alone_stops_at_most_delta_of_a_thousand_sound_runs(name: str) -> None:
+    count = ALONE[name]()
+    print(f"{name}: {count} of {RUNS} sound runs, delta {DELTA}")
+    assert count <= DELTA * RUNS
 
 
 # agents -------------------------------------------------------------------------------------------

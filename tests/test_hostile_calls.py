@@ -273,11 +273,23 @@ def test_a_decision_cannot_be_rewritten() -> None:
             array[0] = 1.0
 
 
-def test_the_largest_numbers_can_still_be_learned_from() -> None:
-    """Not refused, so they must not break anything: at worst the safe action with the reason."""
+def test_the_largest_numbers_are_learned_from_or_named() -> None:
+    """Not refused at the door, so they must not break anything: an error that changes nothing, or
+    the safe action with the reason until the outcome is amended.
+    """
     agent = ged.GEDUCB(ArmsWorld("Normal").problem, guard=None)
     decision = agent.ask([1.0, numbers.LARGEST])
     agent.tell(decision.id, 0.1, 0.1)
-    agent.observe([[1.0, 0.5]], [1], [numbers.LARGEST], [0.1])
-    again = agent.ask([1.0, 0.5])
-    assert again.certificate.fallback is not None or np.isfinite(again.policy).all()
+    before = agent.state_hash()
+    with pytest.raises(
+        errors.DataError, match=r"the outcome 1e\+60 .* beside a noise scale of 0.1"
+    ):
+        agent.observe([[1.0, 0.5]], [1], [numbers.LARGEST], [0.1])
+    assert agent.state_hash() == before
+    agent.ask([1.0, 0.5])
+    agent.tell(1, numbers.LARGEST, 0.1)
+    with pytest.warns(ged.agent.FallbackWarning, match="beside a noise scale"):
+        again = agent.ask([1.0, 0.5])
+    assert "beside a noise scale" in str(again.certificate.fallback)
+    agent.amend(1, y=0.1)
+    assert agent.ask([1.0, 0.5]).certificate.fallback is None

@@ -258,3 +258,152 @@ def test_a_transform_of_the_users_own_is_not_read_by_its_name(backend, monkeypat
 
     monkeypatch.setattr(lowering, "from_package", lambda kind: True)  # the control
     np.testing.assert_allclose(mean(foreign), members[0]["w"])
+
+
+# what derivatives do not see ----------------------------------------------------------------------
+
+
+def without_gradient(w: Any) -> Any:
+    with torch.no_grad():
+        return 1.0 * w
+
+
+OFF_THE_GRAPH: dict[str, Callable[[Any], Any]] = {
+    "data": lambda w: w.data,
+    "no_grad": without_gradient,
+    "detach": lambda w: w.detach(),
+    "half of it": lambda w: w + w.data,
+}
+
+
+def predicted(cls: Any, theta: np.ndarray) -> np.ndarray:
+    """The mean that the served predictor says at rows (X, A)."""
+    from gedppl.learning.seen_class import served
+
+    seen = served(cls)
+    v = theta if seen is cls else seen.seen.from_theta(theta[None])[0]
+    return seen.predictor.features(X, A) @ v + seen.predictor.offset(X, A)
+
+
+@needs_pyro
+@pytest.mark.parametrize("name", OFF_THE_GRAPH)
+def test_parameters_that_leave_the_graph_still_move_the_predictor(name) -> None:
+    """Their derivative is 0: the affine proof held, and all features were 0."""
+    cls = ged.density_class(arms_p(lambda w, x, a, y: OFF_THE_GRAPH[name](w)[a]), example=(X, A))
+    theta = np.array([0.7, -1.3, 2.1])
+    if cls.exactness.startswith("exact"):
+        expected = np.asarray(cls.density_at(theta, X, A).args["loc"])
+        np.testing.assert_allclose(predicted(cls, theta), expected)
+
+
+@needs_pyro
+def test_without_that_look_the_features_would_be_zero(monkeypatch) -> None:
+    from gedppl.programs import torch_affine
+
+    monkeypatch.setattr(torch_affine, "_slopes_hold", lambda *_: True)
+    cls = ged.density_class(arms_p(lambda w, x, a, y: w.data[a]), example=(X, A))
+    np.testing.assert_array_equal(cls.predictor.features(X, A), 0.0)
+
+
+# numbers that float64 cannot hold apart -----------------------------------------------------------
+
+
+def rows(n: int = 30) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x, a = rng.normal(size=(n, 2)), np.arange(n) % 3
+    return x, a, 0.3 * rng.normal(size=n)
+
+
+def wide(prior: Any) -> Callable[..., Any]:
+    def model(x, a, y=None):
+        w = numpyro.sample("w", prior.expand([3]).to_event(1))
+        numpyro.sample("y", nd.Normal(w[a], 0.3), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize("unit", [1e3, 1e9])
+def test_a_vague_prior_is_a_vague_prior(unit) -> None:
+    x, a, y = rows()
+    for prior in (nd.Normal(0.0, unit), nd.StudentT(4.0, 0.0, unit)):
+        found = ged.confidence_set(ged.density_class(wide(prior)), x, a, y)
+        bounds = found.bounds(ged.mean(-9, 9), x[:1], 3)
+        assert bounds.guaranteed
+        assert np.all((bounds.lower < 0) & (bounds.upper > 0) & (bounds.upper < 3))
+
+
+@pytest.mark.parametrize("prior", [nd.StudentT(4.0, 0.0, 1e18), nd.Normal(0.0, 1e100)])
+def test_a_prior_beyond_all_digits_is_named(prior) -> None:
+    x, a, y = rows()
+    with pytest.raises(ged.errors.GedError, match=r"narrower prior|standard deviations from"):
+        ged.confidence_set(ged.density_class(wide(prior)), x, a, y)
+
+
+def test_without_that_check_a_set_would_miss_the_truth_and_be_called_a_guarantee(
+    monkeypatch,
+) -> None:
+    """Fits are counted from the prior's centre: beside 1e17 an outcome of .3 is nothing."""
+    from gedppl.learning import linear_gaussian
+    from tests.program_doubles import Glm
+
+    line = Glm("Normal", 1, lambda x, a: np.ones((len(a), 1)), {"scale": 0.1})
+    x, a = np.zeros((400, 1)), np.zeros(400, np.int64)
+    y = 0.3 + 0.1 * np.random.default_rng(0).normal(size=400)
+
+    def bounds(centre: float) -> Any:
+        learner = linear_gaussian.LinearGaussianLearner.start(
+            line.predictor, 1, delta=0.05, prior_mean=[centre], prior_precision=1e-36
+        )
+        return learner.absorb(x, a, y).refit().bounds(ged.mean(-99, 99), x[:1], 1)
+
+    found = bounds(0.0)
+    assert found.lower[0, 0] < 0.3 < found.upper[0, 0]
+    with pytest.raises(ged.errors.DataError, match="the prior is so wide"):
+        bounds(1e17)
+    monkeypatch.setattr(linear_gaussian, "check_resolved", lambda *_: None)
+    wrong = bounds(1e17)
+    assert not wrong.lower[0, 0] < 0.3 < wrong.upper[0, 0] or not wrong.guaranteed
+
+
+@pytest.mark.parametrize(
+    ("scale", "x_unit", "y_unit", "match"),
+    [
+        (1e-300, 1.0, 1.0, "noise scales must be positive and finite, from 1e-60 to 1e"),
+        (1e300, 1.0, 1.0, "noise scales must be positive and finite, from 1e-60 to 1e"),
+        (0.3, 1e300, 1.0, r"x must be finite.*measure it in a larger unit"),
+        (0.3, 1.0, 1e155, r"the outcome .* is too large beside a noise scale of 0.3"),
+        (0.3, 1.0, 1e20, r"the outcome .* is too large beside a noise scale of 0.3"),
+    ],
+)
+def test_numbers_of_any_size_are_learned_or_named(scale, x_unit, y_unit, match) -> None:
+    def model(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        numpyro.sample("y", nd.Normal((w[a] * x).sum(-1), scale), obs=y)
+
+    x, a, y = rows()
+    with pytest.raises(ged.errors.GedError, match=match):
+        ged.confidence_set(ged.density_class(model), x * [1.0, x_unit], a, y * y_unit)
+
+
+def test_contexts_of_a_counting_model_are_learned_or_named() -> None:
+    def model(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        numpyro.sample("y", nd.Poisson(jnp.exp((w[a] * x**3).sum(-1))), obs=y)
+
+    x, a, y = rows()
+    with pytest.raises(ged.errors.GedError, match=r"beyond 1e.60"):
+        ged.confidence_set(ged.density_class(model), x * [1.0, 1e40], a, np.abs(np.round(y)))
+
+
+# a declared range that the data refute, outside of an agent ---------------------------------------
+
+
+def test_a_set_does_not_guarantee_a_range_that_it_refutes() -> None:
+    x, a, y = rows()
+    found = ged.confidence_set(ged.density_class(wide(nd.Normal(0.0, 5.0))), x, a, y + 4.0)
+    assert found.bounds(ged.mean(0, 9), x[:1], 3).guaranteed
+    for functional in (ged.mean(0, 2), ged.quantile(0.9, -3, 2), ged.cvar(0.8, 0, 1)):
+        bounds = found.bounds(functional, x[:1], 3)
+        assert not bounds.guaranteed
+        assert "declared for the" in bounds.note
+        assert "is refuted" in bounds.note

@@ -348,10 +348,27 @@ def test_a_creation_that_was_interrupted_can_be_repeated(path, monkeypatch):
             patch.setattr(owner, step, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 Journal.create(path, PROTOCOL)
-        with pytest.raises((JournalNotFoundError, JournalCorruptError)):
+        # nothing was ever recorded, so nothing is lost
+        with pytest.raises(JournalNotFoundError, match="begin one with"):
             Journal.open(path)
     with Journal.create(path, PROTOCOL) as journal:
         assert len(journal) == 1
+
+
+def test_a_head_that_counts_records_is_never_taken_for_an_interrupted_creation(path):
+    """The other side: a database that is gone, or a head that cannot be read, is a loss."""
+    filled(path)
+    path.unlink()
+    head = journal_files.head_path(path)
+    good = head.read_bytes()
+    for data in (good, bytes([255]) * len(good), good[:-1] + bytes([good[-1] ^ 1])):
+        head.write_bytes(data)
+        with pytest.raises(JournalCorruptError, match="is missing although its head file is there"):
+            Journal.open(path)
+    for data in (b"", bytes(len(good)), good[:10]):
+        head.write_bytes(data)
+        with pytest.raises(JournalNotFoundError):
+            Journal.open(path)
 
 
 def test_one_writer_and_any_number_of_readers(path):

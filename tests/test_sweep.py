@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gedppl.errors import DeclarationError, SettingError
+from gedppl.errors import DeclarationError, ScriptError, SettingError
 from gedppl.guard import Alarm
 from gedppl.study.cli import main
 from gedppl.study.cli import sweep as sweeps
@@ -50,6 +50,22 @@ def test_agents_meet_the_same_world_and_rows_are_means_over_seeds(serial):
     oracle = {r["seed"]: r["oracle_utility"] for r in serial if r["agent"] == "roful"}
     assert oracle == {r["seed"]: r["oracle_utility"] for r in serial if r["agent"] == "always-safe"}
     assert oracle[0] != oracle[1]
+
+
+def test_a_script_may_bring_agents_of_its_own(tmp_path):
+    script = tmp_path / "own.py"
+    plain_script = BANDIT.read_text()
+    more = "\nfrom gedppl.study.baselines.always_safe import AlwaysSafe\n"
+    made = (
+        "AGENTS = {'mine': lambda problem, delta, seed: AlwaysSafe(problem.n_actions, seed=seed)}\n"
+    )
+    script.write_text(plain_script + more + made)
+    mine, safe = compared(tmp_path / "out", script, ["mine", "always-safe"], range(1))
+    assert "failed" not in mine
+    assert mine["regret"] == pytest.approx(safe["regret"])
+    script.write_text(plain_script + "\nAGENTS = ['mine']\n")
+    with pytest.raises(ScriptError, match=r"AGENTS in .* mapping of names to functions"):
+        compared(tmp_path / "wrong", script, ["always-safe"])
 
 
 def test_what_is_complete_is_not_run_again_and_what_is_broken_is(tmp_path, serial, monkeypatch):
@@ -309,4 +325,5 @@ def test_cells_that_kill_every_worker_are_given_up(tmp_path):
     cells = [sweeps.Cell("s.py", "roful", seed, 5, 0.05, "default") for seed in range(2)]
     results = list(sweeps._attempted(cells, deadly, lambda text: None))
     assert attempts == [2] * sweeps.ATTEMPTS
-    assert [r["failed"] for r in results] == [f"a worker was lost {sweeps.ATTEMPTS} times"] * 2
+    why = f"a worker was lost {sweeps.ATTEMPTS} times (RuntimeError: a worker died)"
+    assert [r["failed"] for r in results] == [why] * 2

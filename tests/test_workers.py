@@ -99,6 +99,7 @@ def test_trials_in_other_processes_are_those_of_one(workers) -> None:
     # a closure goes everywhere but through plain pickle, which the executor uses
     declared = problem(model_of_a_module if workers is processes else linear_program(2, 2, 0.1))
     serial = plan(declared, CONTEXTS, **OPTIONS)
+    covered = ged.check_coverage(declared, CONTEXTS, runs=2, rounds=6)
     pids: list[int] = []
 
     def spread(trial: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
@@ -110,7 +111,10 @@ def test_trials_in_other_processes_are_those_of_one(workers) -> None:
         warnings.simplefilter("ignore")  # what a scheduler has to say about its own dependencies
         with workers() as run:
             mapped = plan(declared, CONTEXTS, map=spread, **OPTIONS)
+            covered_there = ged.check_coverage(declared, CONTEXTS, runs=2, rounds=6, map=run)
     assert mapped.rows == serial.rows
+    assert covered_there.rows == covered.rows
+    assert [r.gain for r in covered_there.runs] == [r.gain for r in covered.runs]
     assert len(pids) == OPTIONS["replicates"]
     assert os.getpid() not in pids
 

@@ -5,12 +5,14 @@ Lin and Yin).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from gedppl.study.baselines.boin import BOIN
 from gedppl.study.baselines.crm import CRM
 from gedppl.study.baselines.dose_design import DoseDesign
+from gedppl.study.baselines.doses_by_name import skeleton
 from gedppl.study.baselines.three_plus_three import ThreePlusThree
 
 from .cells import Cell
@@ -21,12 +23,24 @@ SCENARIOS = (
     ((0.06, 0.09, 0.13, 0.16, 0.25), (0.15, 0.20, 0.25, 0.30, 0.40), 67.0, 33.0),
     ((0.06, 0.10, 0.15, 0.19, 0.28), (0.10, 0.15, 0.20, 0.25, 0.35), 57.0, 26.0),
 )
-# PMC5383510, table 3: truth, published P(no dose named) and P(dose 1, 2, ... named) by 3+3
+RERUN = (64.6, 65.2, 53.8)  # of the same setting as our "CRM", by others
+# PMC5383510, table 3: truth, published P(no dose named) and P(dose 1, 2, ... named) by 3+3 and by a
+# two-stage CRM of 24 patients
 TABLE_3 = (
-    ((0.25, 0.35, 0.50, 0.65, 0.80), (0.44, 0.36, 0.18, 0.02)),
-    ((0.15, 0.25, 0.40, 0.55, 0.70), (0.21, 0.34, 0.33, 0.11, 0.01)),
-    ((0.10, 0.15, 0.25, 0.40, 0.55), (0.10, 0.19, 0.30, 0.30, 0.10, 0.02)),
+    ((0.25, 0.35, 0.50, 0.65, 0.80), (0.44, 0.36, 0.18, 0.02), (0.06, 0.64, 0.26, 0.04)),
+    (
+        (0.15, 0.25, 0.40, 0.55, 0.70),
+        (0.21, 0.34, 0.33, 0.11, 0.01),
+        (0.02, 0.27, 0.48, 0.21, 0.02),
+    ),
+    (
+        (0.10, 0.15, 0.25, 0.40, 0.55),
+        (0.10, 0.19, 0.30, 0.30, 0.10, 0.02),
+        (0.01, 0.04, 0.27, 0.46, 0.21, 0.02),
+    ),
 )
+INITIAL = tuple(np.repeat(np.arange(5), (1, 1, 2, 2, 18)).tolist())  # as published, until a DLT
+NONE_ABOVE = 0.95  # P(lowest dose too toxic) beyond which our two-stage CRM names none
 INTERVALS = (0.08, 0.10, 0.20, 0.30, 0.45, 0.60)  # Lin and Yin, target .30, 12 cohorts of 3
 BOIN_CORRECT, BOIN_ABOVE = 47.2, 14.2  # % correct, % of patients above the MTD, in a re-run
 MOST = 200  # patients of a trial that would not stop
@@ -55,19 +69,29 @@ def _share(hits: np.ndarray) -> tuple[float, float]:
 
 
 def crm_cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
-    """% of trials that name the MTD; and the shares of 3+3 that name each dose, or none."""
-    runs, rng, found = runs or 1000, np.random.default_rng(seed), []
+    """% of trials that name the MTD; and the shares that name each dose, or none."""
+    runs, rng, found = runs or 4000, np.random.default_rng(seed), []
     patients = rounds or 20
-    for s, (truth, skeleton, by_crm, by_rule) in enumerate(SCENARIOS, 1):
+    for s, (truth, guesses, by_crm, by_rule) in enumerate(SCENARIOS, 1):
         best = int(np.abs(np.array(truth) - 0.25).argmin())
         note = f"% naming the MTD (dose {best + 1}), scenario {s}, {runs} trials"
-        designs = {
+        guess = int(np.abs(np.array(guesses) - 0.25).argmin())
+        of_crm = by_crm if patients == 20 else None
+        settings = f"{note}, n={patients}, skeleton {guesses}, b ~ N(0, 1.34), no skipping"
+        designs: dict[str, tuple[Callable[[], DoseDesign], float | None, str]] = {
             "CRM": (
-                lambda skeleton=skeleton: CRM(skeleton, target=0.25, patients=patients),
-                by_crm if patients == 20 else None,
-                f"{note}, n={patients}, skeleton {skeleton}, b ~ N(0, 1.34), no skipping",
+                partial(CRM, guesses, target=0.25, patients=patients),
+                of_crm,
+                f"{settings}, at the posterior mean of b, from dose 1 (a re-run in the field notes "
+                f"has {RERUN[s - 1]})",
             ),
-            "3+3": (lambda: ThreePlusThree(5), by_rule, note),
+            "CRM at the mode": (
+                partial(CRM, guesses, target=0.25, patients=patients, at="mode", first=guess),
+                of_crm,
+                f"{settings}, at the posterior mode of b, from the skeleton's MTD: inferred from "
+                "the published numbers, which do not say",
+            ),
+            "3+3": (partial(ThreePlusThree, 5), by_rule, note),
         }
         for name, (make, published, text) in designs.items():
             hits = np.array([d.recommended == best for d in named(make, truth, runs, rng)])
@@ -75,27 +99,36 @@ def crm_cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
             found.append(
                 Cell("crm", f"{name} S{s}", 0.25, 100 * mean, published, 100 * error, text)
             )
-    for truth, shares in TABLE_3:
-        picks = np.array(
-            [
-                -1 if d.recommended is None else d.recommended
-                for d in named(lambda: ThreePlusThree(5), truth, runs, rng)
-            ]
+    return found + _table_3(runs, rng)
+
+
+def _table_3(runs: int, rng: np.random.Generator) -> list[Cell]:
+    guess = tuple(skeleton(5, 0.25).round(3).tolist())
+    two_stage = partial(CRM, guess, target=0.25, patients=24, initial=INITIAL, too_toxic=NONE_ABOVE)
+    settings = (
+        f", n=24, initial doses (1, 1, 2, 2, 18) until a DLT; inferred: skeleton {guess}, b ~ N(0, "
+        f"1.34), none named if P(p1 > .25) > {NONE_ABOVE}"
+    )
+    found = []
+    for truth, by_rule, by_crm in TABLE_3:
+        designs: tuple[tuple[str, Callable[[], DoseDesign], tuple[float, ...], str], ...] = (
+            ("3+3", partial(ThreePlusThree, 5), by_rule, ""),
+            ("two-stage CRM", two_stage, by_crm, settings),
         )
-        for dose, published in enumerate(shares, -1):
-            mean, error = _share(picks == dose)
-            what = "none" if dose < 0 else f"dose {dose + 1}"
-            found.append(
-                Cell(
-                    "crm",
-                    f"3+3 names {what}",
-                    0.25,
-                    mean,
-                    published,
-                    error,
-                    f"truth {truth}, {runs} trials",
-                )
+        for name, make, shares, more in designs:
+            picks = np.array(
+                [
+                    -1 if d.recommended is None else d.recommended
+                    for d in named(make, truth, runs, rng)
+                ]
             )
+            for dose, published in enumerate(shares, -1):
+                mean, error = _share(picks == dose)
+                what = "none" if dose < 0 else f"dose {dose + 1}"
+                note = f"truth {truth}, {runs} trials{more}"
+                found.append(
+                    Cell("crm", f"{name} names {what}", 0.25, mean, published, error, note)
+                )
     return found
 
 

@@ -1,9 +1,11 @@
-"""What follows from an alarm."""
+"""What may raise an alarm about a limit, and what follows from one."""
 
 from __future__ import annotations
 
+from gedppl.certificate import NOT_WATCHED
 from gedppl.ged_ucb.costs import DECLARATIONS
-from gedppl.problem import Problem
+from gedppl.guard import Guard
+from gedppl.problem import Constraint, Problem
 
 
 def stops(alarm: str, problem: Problem) -> bool:
@@ -31,3 +33,22 @@ def what_then(alarm: str, guard: str | None, problem: Problem) -> str:
     if guard == "fallback" and stops(alarm, problem):
         return f"The safe action alone is played until acknowledge({alarm!r})."
     return "The run goes on."
+
+
+def what_watches(c: Constraint, guard: Guard) -> str:
+    """For the certificate: what the outcomes of a constraint are held against, and what that
+    takes for granted.
+    """
+    kinds = {
+        "limit": "realised costs against the limit",
+        "certified": "outcomes against each action's certified value",
+    }
+    found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.monitors]
+    if not found:
+        return NOT_WATCHED
+    predictor = c.model.predictor
+    if predictor is not None:
+        normal = predictor.family == "Normal"
+        return "; ".join(found) + (", assuming Normal noise of the known scale" if normal else "")
+    signs = c.functional.name == "mean" and f"limit:{c.name}" not in guard.monitors
+    return "; ".join(found) + (", assuming noise that is symmetric about its mean" if signs else "")

@@ -255,6 +255,15 @@ def _safe_policy(
     return policy
 
 
+def draw_action(policy: np.ndarray, seed: int, decision_id: int) -> int:
+    """Draw from a policy (K,): one stream for every decision id, so that the draw does not depend
+    on what else was drawn.
+    """
+    uniform = np.random.default_rng([seed, decision_id]).random()
+    support = (policy > 0).nonzero()[0]
+    return int(support[policy[support].cumsum()[:-1].searchsorted(uniform, side="right")])
+
+
 def decide(choice: Choice, contexts: np.ndarray) -> list[tuple[Decision, Explanation]]:
     """Draw the actions of contexts (n, dx) from their policies, and certify them."""
     memory, fallback = choice.memory, choice.fallback
@@ -268,10 +277,7 @@ def decide(choice: Choice, contexts: np.ndarray) -> list[tuple[Decision, Explana
     policies.setflags(write=False)  # like x: a decision is a record of what happened
     made = []
     for i, (x, policy, far) in enumerate(zip(contexts, policies, flags)):
-        # one stream for every decision id: the draw does not depend on what else was drawn
-        uniform = np.random.default_rng([seed, state.t + i]).random()
-        support = (policy > 0).nonzero()[0]
-        action = int(support[policy[support].cumsum()[:-1].searchsorted(uniform, side="right")])
+        action = draw_action(policy, seed, state.t + i)
         certificate, explanation = certify(
             state,
             x,

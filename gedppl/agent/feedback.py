@@ -28,9 +28,11 @@ from gedppl.problem import UTILITY, Problem
 from gedppl.problem.names import Table, as_table, hint, listed
 
 
-def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) -> Outcomes:
+def read_outcomes(
+    problem: Problem, x: np.ndarray, action: int, y: Any, z: Any, *, judged: bool = True
+) -> Outcomes:
     """Check what was told of one decision and sort it by outcome name. None and NaN mean "not
-    observed".
+    observed". `judged`: by the models, whether it lies in their support.
     """
     told: dict[str, Any] = {UTILITY: y}
     own = [name for name in problem.streams if name != UTILITY]
@@ -60,7 +62,7 @@ def read_outcomes(problem: Problem, x: np.ndarray, action: int, y: Any, z: Any) 
         if array is None:
             continue
         xs, actions, ys = rows_of_one(problem, name, x, action, array, every=True)
-        if len(actions):
+        if judged and len(actions):
             _checked(problem.streams[name].check_outcomes, name, xs, actions, ys)
         out[name] = array
     return out

@@ -30,8 +30,8 @@ the limits are kept and the truth lies in the class, the chance that this ever h
 delta for the guard, besides the delta of the sets, whatever the prior. After a refuted declaration
 no action is known to be safe, and `ask` refuses. A refuted utility costs utility, never a limit, so
 it warns, as do the others; a prior that conflicts with the truth can set those off. A class can be
-refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones, and linear
-predictors with score equations. For other programs (a learned noise scale among them) the model's
+refuted where its largest log-likelihood is known: finite classes, linear-Gaussian ones with a known
+or an unknown scale, and linear predictors with score equations. For other programs the model's
 alarms warn only.
 """
 
@@ -46,10 +46,11 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from gedppl import ged_ucb
+from gedppl.agent.alarms import what_watches
 from gedppl.density import Density
 from gedppl.errors import FamilyError
 from gedppl.families.one_predictor import FAMILIES
-from gedppl.functionals import Functional, mean, realised
+from gedppl.functionals import Functional, mean, quantile, realised
 from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.costs import KINDS
 from gedppl.guard import (
@@ -120,7 +121,7 @@ class Watch:
                         c.functional.low,
                         x,
                         others[0],
-                        bounds.at(0, others[0]),
+                        bounds.at(0, others[0]).within(c),
                         problem.n_actions,
                     )
                 )
@@ -141,7 +142,7 @@ class Watch:
             refutable=[name for name in models if state.learners[name].refutable],
         )
         columns = width if width <= OUTLIER_COLUMNS else Bets(width, 1).columns
-        watched = {c.name: _what_watches(c, guard) for _, c in problem.learned}
+        watched = {c.name: what_watches(c, guard) for _, c in problem.learned}
         return cls(guard, OutlierCheck.create(dx=columns), 0, watched)
 
     # contexts -------------------------------------------------------------------------------------
@@ -321,27 +322,31 @@ def _costs(state: ged_ucb.State, guard: Guard, entry: Entry) -> dict[str, Cost]:
 
 @dataclass(frozen=True)
 class Certified:
-    """What the sets prove of n contexts: upper values of a functional and, where that is the
-    variance, the means' range.
+    """What the sets prove of n contexts: upper values of a functional and, where it is measured
+    from another one, that one's range: the mean under a variance, the quantile under a CVaR.
     """
 
     upper: np.ndarray  # (n, K)
-    means: tuple[np.ndarray, np.ndarray] | None  # each (n, K)
+    base: tuple[np.ndarray, np.ndarray] | None  # each (n, K)
 
     def at(self, i: int, action: int) -> Proved:
-        means = (
+        base = (
             None
-            if self.means is None
-            else (float(self.means[0][i, action]), float(self.means[1][i, action]))
+            if self.base is None
+            else (float(self.base[0][i, action]), float(self.base[1][i, action]))
         )
-        return Proved(float(self.upper[i, action]), means)
+        return Proved(float(self.upper[i, action]), base)
 
 
 class Proved(NamedTuple):
     """The same at one context and action."""
 
     upper: float
-    means: tuple[float, float] | None = None
+    base: tuple[float, float] | None = None
+
+    def within(self, c: Constraint) -> Proved:
+        """As it may be once there are data: before them nothing has an end."""
+        return Proved(self.upper, self.base and (c.functional.low, c.functional.high))
 
 
 def _certified(state: ged_ucb.State, c: Constraint, x: np.ndarray) -> Certified | None:
@@ -350,14 +355,15 @@ def _certified(state: ged_ucb.State, c: Constraint, x: np.ndarray) -> Certified 
     bounds = state.bounds_of.of(c.name, learner, c.functional, x, n_actions)
     if not bounds.guaranteed or bounds.empty:
         return None
-    if c.functional.name != "variance":
+    under = MEASURED_FROM.get(c.functional.name)
+    if under is None or (
+        c.functional.name in IN_SCALES and known_scale(c, x[0], 0, n_actions) is not None
+    ):
         return Certified(bounds.upper, None)
-    means = learner.bounds(ANY_MEAN, x, n_actions)
-    return (
-        Certified(bounds.upper, (means.lower, means.upper))
-        if means.guaranteed and not means.empty
-        else None
-    )
+    base = learner.bounds(under(c.functional.level), x, n_actions)
+    if not base.guaranteed or base.empty:
+        return Certified(bounds.upper, None)
+    return Certified(bounds.upper, (base.lower, base.upper))
 
 
 def _certified_costs(
@@ -415,6 +421,7 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
 #     CVaR at level q
 #         E(Y - c0)+ <= (1 - q)(c0 - l),  where Y >= l   (E(Y - v)+ with v the quantile is (1 -
 #         q)(CVaR - v))
+#     mean of a symmetric outcome without a lower end or a known scale     P(Y > c0) <= 1/2
 #
 # Axis letters: n contexts, K actions.
 
@@ -427,21 +434,24 @@ IN_SCALES: dict[str, Callable[[float], float]] = {
         math.exp(-0.5 * float(ndtri(level)) ** 2) / math.sqrt(2.0 * math.pi) / (1.0 - level)
     ),
 }  # how many scales of its noise a functional of a Normal lies over loc
-ANY_MEAN = mean(-1e100, 1e100)
+ANYTHING = 1e100
+# functional -> what it is measured from, as a functional of its level
+MEASURED_FROM: dict[str, Callable[[float], Functional]] = {
+    "variance": lambda level: mean(-ANYTHING, ANYTHING),
+    "cvar": lambda level: quantile(level, -ANYTHING, ANYTHING),
+}
+# families that are symmetric about their mean, whatever their parameters
+SYMMETRIC = ("Normal", "Laplace", "Logistic")
 # share of the range: an upper bound of 0 is tested as this, which is as true and leaves room to bet
 LEAST = 1e-6
-
-
-def says_something(functional: Functional) -> bool:
-    """Whether one outcome is an unbiased word on the functional."""
-    return is_plain(functional) and functional.name in EXPECTATIONS
 
 
 def limit_floor(c: Constraint, x: np.ndarray, n_actions: int) -> Floor | None:
     """The lower end of what an outcome at context x (dx,) says of a limit, whichever action is
     drawn; None: not watched.
     """
-    if not says_something(c.functional):
+    # one outcome must be an unbiased word on the functional
+    if not (is_plain(c.functional) and c.functional.name in EXPECTATIONS):
         return None
     return outcome_floor(c, x, np.arange(n_actions)) if c.functional.name == "mean" else Floor(0.0)
 
@@ -476,7 +486,7 @@ def safe_cost(
         return None
     floor = outcome_floor(c, x, only) if f.name == "mean" else Floor(0.0)
     if floor is None:
-        return None
+        return Cost(float(z > safe_value), 0.5, Floor(0.0)) if symmetric(c, x, only) else None
     limit = max(safe_value, floor.low + LEAST * (f.high - f.low))
     return Cost(realised(f, np.asarray(z), x, safe_action), limit, floor)
 
@@ -488,7 +498,9 @@ def certified_cost(
 
     With Normal noise of known scale s a mean, quantile or CVaR is loc + k s, so that loc <= u - k s
     and Phi((Z - u) / s + k) has a mean of at most 1/2. A variance is at least the mean squared
-    distance to an interval that holds the mean. All others as for the safe action.
+    distance to an interval that holds the mean. If the quantile v lies in [l, h] and the CVaR is at
+    most u, then E(Z - h)+ <= E(Z - v)+ = (1 - q)(CVaR - v) <= (1 - q)(u - l), which is nearer to
+    equality than what holds for any outcome with a lower end. All others as for the safe action.
     """
     f = c.functional
     scale = known_scale(c, x, action, n_actions)
@@ -496,18 +508,28 @@ def certified_cost(
         return Cost(
             float(ndtr((z - proved.upper) / scale + IN_SCALES[f.name](f.level))), 0.5, Floor(0.0)
         )
-    if f.name == "variance" and is_plain(f) and proved.means is not None:
-        low, high = proved.means
+    if f.name == "variance" and is_plain(f):
+        if proved.base is None:
+            return None
+        low, high = proved.base
         return Cost(max(low - z, z - high, 0.0) ** 2, max(proved.upper, LEAST * f.high), Floor(0.0))
+    if f.name == "cvar" and is_plain(f) and proved.base is not None:
+        low, high = proved.base[0], min(proved.base[1], proved.upper)
+        if -ANYTHING < low < proved.upper:
+            excess = (1.0 - f.level) * (proved.upper - low)
+            return Cost(max(z - high, 0.0), excess, Floor(0.0))
     cost = safe_cost(c, z, x, action, proved.upper)
-    return (
-        cost
-        if cost is not None
-        and cost.limit is not None
-        and cost.floor is not None
-        and cost.floor.low < cost.limit
-        else None
-    )
+    if cost is None or cost.limit is None or cost.floor is None:
+        return None
+    return cost if cost.floor.low < cost.limit else None
+
+
+def symmetric(c: Constraint, x: np.ndarray, actions: np.ndarray) -> bool:
+    """Whether outcomes at x (dx,) are symmetric about their mean, whichever parameter is right: a
+    mean of at most u is then exceeded by at most half of them.
+    """
+    rows = np.repeat(x[None], len(actions), axis=0)
+    return all(d.family in SYMMETRIC for d in c.model.densities(rows, actions))
 
 
 def known_scale(c: Constraint, x: np.ndarray, action: int, n_actions: int) -> float | None:
@@ -520,22 +542,6 @@ def known_scale(c: Constraint, x: np.ndarray, action: int, n_actions: int) -> fl
     rows = np.repeat(x[None], n_actions, axis=0)
     scales = np.asarray(predictor.fixed(rows, np.arange(n_actions))["scale"]).reshape(-1)
     return float(scales[action if len(scales) > 1 else 0])
-
-
-def _what_watches(c: Constraint, guard: Guard) -> str:
-    """For the certificate: what the outcomes of a constraint are held against, and what that
-    takes for granted.
-    """
-    kinds = {
-        "limit": "realised costs against the limit",
-        "certified": "outcomes against each action's certified value",
-    }
-    found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.monitors]
-    if not found:
-        return "not watched"
-    predictor = c.model.predictor
-    normal = predictor is not None and predictor.family == "Normal"
-    return "; ".join(found) + (", assuming Normal noise of the known scale" if normal else "")
 
 
 def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | None:

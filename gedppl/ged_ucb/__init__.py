@@ -303,6 +303,7 @@ __all__ = [
     "cost_bounds",
     "delta_shares",
     "init",
+    "next_refit",
     "refit",
     "select",
     "update",
@@ -481,9 +482,14 @@ def update(
 def refit(state: State) -> State:
     """Fit every model to all rows and open a block under the new snapshot."""
     learners = {name: learner.refit() for name, learner in state.learners.items()}
-    due = max(state.told + 1, math.floor(state.settings.growth * state.told))
+    due = next_refit(state.settings, state.told)
     state = evolved(state, learners=learners, refit_at=due)
     return _open_block(state, state.blocks[-1].available)
+
+
+def next_refit(chosen: Settings, told: int) -> int:
+    """The rounds told after which the next fit is due."""
+    return max(told + 1, math.floor(chosen.growth * told))
 
 
 def advance(state: State, rounds: int) -> State:

@@ -15,7 +15,7 @@ from gedppl.errors import InfeasibleError, ProblemError
 from gedppl.ged_ucb.settings import State
 from gedppl.learning.learner import Bounds, Trail
 from gedppl.learning.seen_class import served
-from gedppl.learning.value_ranges import is_mean
+from gedppl.learning.value_ranges import REFUTED_BEYOND, beyond_range, is_mean
 from gedppl.problem import UTILITY, Constraint, Problem
 from gedppl.problem.checks import ROUNDING
 from gedppl.problem.names import Names
@@ -317,7 +317,6 @@ def check_explorable(problem: Problem, x: np.ndarray, upper: np.ndarray, mask: n
         )
 
 
-REFUTED_BEYOND = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
 # ==================================================================================================
 # What was declared of a problem, held against the parameters that the data still allow.
 #
@@ -438,17 +437,13 @@ def _range(names: Names, c: Constraint, b: Bounds, x: np.ndarray) -> Refuted | N
     """Refuted if all values that the set allows some action lie on one side of the declared
     range.
     """
-    if not _watched(b):
+    f = c.functional
+    over, under = beyond_range(b, f)
+    gap = np.maximum(over, under)
+    if not gap.max() > -np.inf:
         return None
     assert b.free_lower is not None
     assert b.free_upper is not None
-    f = c.functional
-    slack = REFUTED_BEYOND * max(abs(f.low), abs(f.high))
-    over = np.where(np.isfinite(b.free_lower), b.free_lower - f.high, -np.inf)
-    under = np.where(np.isfinite(b.free_upper), f.low - b.free_upper, -np.inf)
-    gap = np.maximum(over, under)
-    if not gap.max() > slack:
-        return None
     i, a = np.unravel_index(int(gap.argmax()), gap.shape)
     above = over[i, a] >= under[i, a]
     value, end = (b.free_lower[i, a], "high") if above else (b.free_upper[i, a], "low")

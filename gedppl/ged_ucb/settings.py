@@ -241,9 +241,8 @@ def _checked(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> A
 
 
 def _is_rule(value: Any) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, part, None)) for part in ("describe", "check")
-    )
+    methods = all(callable(getattr(value, part, None)) for part in ("describe", "check"))
+    return methods and not isinstance(value, type) and hasattr(value, "source")
 
 
 def _plain(value: Any) -> int | float:
@@ -300,7 +299,8 @@ class State:
     blocks: tuple[Block, ...]
     # of the utility in Hellinger distance, for a finite class and where there is such a constant
     lipschitz: float | None
-    played: np.ndarray  # (K,) rounds told, by action: ties go to the least played
+    # (K,) rounds told, by action: ties go to the least played; (S, K) of S runs decided together
+    played: np.ndarray
     warmup: int  # rounds before the first policy is computed
     bounds_of: BoundsMemo = field(default_factory=BoundsMemo)
 

@@ -11,7 +11,9 @@ the probability of a false alarm is at most
     certified
         delta, if no certified value is exceeded, which has probability 1 - delta if the truth lies
         in the model class
-    safe_value    delta, if the safe action's declared value is not exceeded; no model either
+    safe_value
+        delta, if the safe action's declared value is not exceeded; no model either, but for the
+        symmetry of outcomes about a mean that has neither a lower end nor a known scale
     refuted
         delta, if the truth lies in the model class, whatever the prior, the fits and the way
         actions were chosen

@@ -211,7 +211,7 @@ class Journal:
         path = files.resolved(path)
         head_path = files.head_path(path)
         if not os.path.exists(path):
-            if not os.path.exists(head_path) or head_path.stat().st_size < HEAD_BYTES:
+            if not files.counts_records(head_path):
                 raise JournalNotFoundError(
                     f"there is no journal at {path}: begin one with Journal.create"
                 )

@@ -103,6 +103,22 @@ def head_path(path: Path) -> Path:
     return path.with_name(path.name + ".head")
 
 
+def counts_records(path: Path) -> bool:
+    """Whether a head file says that its journal held anything beyond the protocol.
+
+    A creation is interrupted with a head file that is short, empty or counts the protocol alone,
+    and with no database yet: it can be repeated, because nothing was ever recorded.
+    """
+    if not os.path.exists(path):
+        return False
+    data = path.read_bytes()[:HEAD_BYTES]
+    if len(data) < HEAD_BYTES or not any(data):
+        return False
+    with contextlib.suppress(JournalCorruptError):
+        return read_head(data)[0].count > 1
+    return True  # it held something once
+
+
 def connect(path: Path, *, writable: bool, create: bool = False) -> sqlite3.Connection:
     mode = "rwc" if create else "rw" if writable else "ro"
     wal = Path(f"{path}-wal")

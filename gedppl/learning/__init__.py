@@ -6,7 +6,7 @@ Axis letters: n contexts or rows, K actions, M members, D flat parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.sampled_sets import INNER, Members, members, sampled_bounds
 from gedppl.learning.seen_class import fitting, served
+from gedppl.learning.value_ranges import beyond_range
 from gedppl.numerics.arrays import check_delta, is_whole
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.showing import Facts, Shown
@@ -232,22 +233,20 @@ def _parabola(cls: Any, origin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | N
 
 
 def norm_bounds(cls: DensityClass) -> list[tuple[np.ndarray, float]] | None:
-    """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box by its
-    farthest corner, if it has one.
+    """[(indices, S), ...] with |theta[indices]| <= S, from the declared bounds; a box coordinate by
+    coordinate, since each may have a unit of its own.
     """
-    found = []
+    found: list[tuple[np.ndarray, float]] = []
     for site in cls.sites:
-        if site.name in cls.bounds:
-            limit = cls.bounds[site.name]
-            if isinstance(limit, tuple):
-                limit = float(
-                    np.linalg.norm(
-                        np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))
-                    )
-                )
-            if np.isfinite(limit):
-                found.append((np.arange(site.start, site.stop), float(limit)))
-    return found or None
+        if site.name not in cls.bounds:
+            continue
+        limit, places = cls.bounds[site.name], np.arange(site.start, site.stop)
+        if isinstance(limit, tuple):
+            ends = np.maximum(*(np.abs(np.broadcast_to(side, site.shape)) for side in limit))
+            found += [(places[i : i + 1], float(end)) for i, end in enumerate(ends.ravel())]
+        else:
+            found.append((places, float(limit)))
+    return [(places, size) for places, size in found if np.isfinite(size)] or None
 
 
 # a set from data ----------------------------------------------------------------------------------
@@ -431,9 +430,16 @@ class ConfidenceSet(Shown):
         """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole
         set.
         """
-        return self._named(
-            self.learner.bounds(functional, np.atleast_2d(np.asarray(x, float)), n_actions)
-        )
+        found = self.learner.bounds(functional, np.atleast_2d(np.asarray(x, float)), n_actions)
+        if max(np.max(gap) for gap in beyond_range(found, functional)) > -np.inf:
+            refuted = (
+                f"the range [{functional.low:g}, {functional.high:g}] declared for the "
+                f"{functional.name} is refuted: all that the data leave some action lies outside"
+            )
+            found = replace(
+                found, guaranteed=False, note="; ".join(filter(None, [refuted, found.note]))
+            )
+        return self._named(found)
 
     def sampled_bounds(
         self,

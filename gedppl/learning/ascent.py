@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 # any smooth objective -----------------------------------------------------------------------------
 
-# (M, D) -> values (M,), gradients (M, D); to maximise
-Objective = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+# points (M, D) of problems (M,) -> values (M,), gradients (M, D); to maximise
+Objective = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+CALM = 2  # steps in a row that hardly rise: a climb has arrived
 
 
 @dataclass(frozen=True)
@@ -86,65 +87,89 @@ def ascend(
     the quadratic model of the slack, ``d = B^-1 g + t B^-1 h``, ``t^2 = (2f + g'B^-1 g) / h'B^-1
     h``, with B^-1 a damped BFGS estimate of the inverse of the Lagrangian's negative Hessian over
     the multiplier. A step is kept if it raises objective - rho * violation; otherwise it is
-    shortened. At the end every point is moved radially to the true boundary. The result is a member
-    of the set, so its value never exceeds the supremum; that it reaches it is not guaranteed unless
-    the problem is concave.
+    shortened. A problem that no longer rises is left out of the steps that others still take. At
+    the end every point is moved radially to the true boundary. The result is a member of the set,
+    so its value never exceeds the supremum; that it reaches it is not guaranteed unless the problem
+    is concave.
     """
     M, D = start.shape
-    z, calls = project(region, region.z(start), grow=8.0, rounds=4, near=0.1)
-    gradients = 0
-
-    def look(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        nonlocal gradients
-        theta = region.theta(z)
-        slack, slack_grad = region.slack_grad(theta)
-        value, value_grad = objective(theta)
-        gradients += len(z)
-        return slack, region.whiten(slack_grad), value, region.whiten(value_grad)
-
-    f, g, value, h = look(z)
+    begin, calls = project(region, region.z(start), grow=8.0, rounds=4, near=0.1)
+    here = _look(region, objective, begin, np.arange(M))
+    gradients = M
     inverse = np.broadcast_to(np.eye(D), (M, D, D)).copy()  # of B
-    shrink = np.ones(M)
-    best_z, best = z.copy(), np.where(np.isfinite(value), value, -np.inf)
+    shrink, calm = np.ones(M), np.zeros(M, int)
+    best_z, best = begin.copy(), np.where(np.isfinite(here.value), here.value, -np.inf)
     reach = np.sqrt(2 * region.kappa)
+    climbing = np.arange(M)
     for _ in range(steps):
-        u, v = (inverse @ g[:, :, None])[:, :, 0], (inverse @ h[:, :, None])[:, :, 0]
+        now, B, mine = here.at(climbing), inverse[climbing], shrink[climbing]
+        u, v = (B @ now.g[:, :, None])[:, :, 0], (B @ now.h[:, :, None])[:, :, 0]
         # a constant objective: any step will do, but no overflow
-        hv = np.maximum(np.sum(h * v, axis=1), 1e-200)
-        t = np.sqrt(np.maximum(2 * f + np.sum(g * u, axis=1), 0) / hv)
+        hv = np.maximum(np.sum(now.h * v, axis=1), 1e-200)
+        t = np.sqrt(np.maximum(2 * now.f + np.sum(now.g * u, axis=1), 0) / hv)
         mu = 1 / np.maximum(t, 1e-12 / np.sqrt(hv))
         d = u + t[:, None] * v
-        longest = np.maximum(np.linalg.norm(z, axis=1), reach)
-        share = shrink * np.minimum(1.0, longest / np.maximum(np.linalg.norm(d, axis=1), 1e-300))
+        longest = np.maximum(np.linalg.norm(now.z, axis=1), reach)
+        share = mine * np.minimum(1.0, longest / np.maximum(np.linalg.norm(d, axis=1), 1e-300))
         d *= share[:, None]
-        f1, g1, value1, h1 = look(z + d)
-        ok = (
-            np.isfinite(f1)
-            & np.isfinite(value1)
-            & np.isfinite(g1).all(axis=1)
-            & np.isfinite(h1).all(axis=1)
-        )
+        there = _look(region, objective, now.z + d, climbing)
+        gradients += len(climbing)
         rho = 1.5 * mu
-        merit, merit1 = value + rho * np.minimum(f, 0), value1 + rho * np.minimum(f1, 0)
-        better = ok & (f1 > -region.kappa) & (merit1 > merit - 1e-12 * np.abs(merit))
+        merit = now.value + rho * np.minimum(now.f, 0)
+        merit1 = there.value + rho * np.minimum(there.f, 0)
+        ok = there.finite
+        better = ok & (there.f > -region.kappa) & (merit1 > merit - 1e-12 * np.abs(merit))
         change = np.where(better, merit1 - merit, 0.0)
-        bent = share[:, None] * (g + t[:, None] * h)  # B d, known without B
-        updated = _inverse_bfgs(inverse, d, bent, -(h1 - h) / mu[:, None] - (g1 - g))
-        inverse = np.where(ok[:, None, None], updated, inverse)
-        record = better & (f1 >= HAIR * region.kappa) & (value1 > best)
-        best, best_z = np.where(record, value1, best), np.where(record[:, None], z + d, best_z)
-        keep = better[:, None]
-        z, g, h = np.where(keep, z + d, z), np.where(keep, g1, g), np.where(keep, h1, h)
-        f, value = np.where(better, f1, f), np.where(better, value1, value)
-        shrink = np.where(better, np.minimum(1.0, 2 * shrink), 0.4 * shrink)
+        bent = share[:, None] * (now.g + t[:, None] * now.h)  # B d, known without B
+        updated = _inverse_bfgs(B, d, bent, -(there.h - now.h) / mu[:, None] - (there.g - now.g))
+        inverse[climbing] = np.where(ok[:, None, None], updated, B)
+        record = better & (there.f >= HAIR * region.kappa) & (there.value > best[climbing])
+        best[climbing[record]], best_z[climbing[record]] = there.value[record], there.z[record]
+        here.put(climbing[better], there.at(better))
+        shrink[climbing] = np.where(better, np.minimum(1.0, 2 * mine), 0.4 * mine)
         spread = np.maximum(t * hv, 1e-300)  # about the objective's half-width over the set
-        if np.all((better & (np.abs(change) < tol * spread) & (shrink >= 1)) | (shrink < 1e-2)):
+        small = better & (np.abs(change) < tol * spread) & (shrink[climbing] >= 1)
+        calm[climbing] = np.where(small, calm[climbing] + 1, 0)
+        climbing = climbing[(calm[climbing] < CALM) & (shrink[climbing] >= 1e-2)]
+        if not len(climbing):
             break
-    last, more = project(region, z)
-    final, _ = objective(region.theta(last))
+    last, more = project(region, here.z)
+    final, _ = objective(region.theta(last), np.arange(M))
     win = np.isfinite(final) & (final > best)
     z = np.where(win[:, None], last, best_z)
     return Ascent(region.theta(z), np.where(win, final, best), gradients, calls + more)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """What a climb knows of M points; gradients are in the region's metric."""
+
+    z: np.ndarray  # (M, D)
+    f: np.ndarray  # (M,) slack
+    g: np.ndarray  # (M, D)
+    value: np.ndarray  # (M,) objective
+    h: np.ndarray  # (M, D)
+
+    @property
+    def finite(self) -> np.ndarray:
+        numbers = np.isfinite(self.f) & np.isfinite(self.value)
+        return numbers & np.isfinite(self.g).all(axis=1) & np.isfinite(self.h).all(axis=1)
+
+    def at(self, which: np.ndarray) -> _Point:
+        return _Point(self.z[which], self.f[which], self.g[which], self.value[which], self.h[which])
+
+    def put(self, which: np.ndarray, other: _Point) -> None:
+        """Points `other` in the places `which`."""
+        self.z[which], self.f[which], self.g[which] = other.z, other.f, other.g
+        self.value[which], self.h[which] = other.value, other.h
+
+
+def _look(region: Region, objective: Objective, z: np.ndarray, which: np.ndarray) -> _Point:
+    """Points z (M, D) of the problems `which` (M,)."""
+    theta = region.theta(z)
+    slack, slack_grad = region.slack_grad(theta)
+    value, value_grad = objective(theta, which)
+    return _Point(z, slack, region.whiten(slack_grad), value, region.whiten(value_grad))
 
 
 def _inverse_bfgs(inverse: np.ndarray, s: np.ndarray, Bs: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -180,8 +205,13 @@ STEPS = 24  # of a climb; as many again for climbs that end apart
 BEST, ANYWHERE = 2, 2
 # of the functional's range: climbs that end farther apart than this have not found the top
 AGREE = 0.01
-# of the way climbed: so far apart, climbs ended on different tops, however wide the range
-STRAY = 0.3
+# over the square of the number of parameters, of the way climbed: so far apart, climbs ended on
+# different tops, or are still on their way, however wide the range (chosen on seeds 500 to 510 of
+# benchmarks/ascent.py: nets of 20 parameters creep together far below spikes that few climbs find)
+STRAY = 4.8
+# climbs from anywhere that look for something higher: this many over the square of the number of
+# rows, as few rows leave room for other tops; at most so many a problem, and so many in all
+SCOUTS, MOST_SCOUTS, ALL_SCOUTS = 20_000, 48, 2_000
 FLAT = 1e-9  # share of the functional's range
 
 
@@ -283,22 +313,29 @@ class Search:
         """The longest way climbed from the centre, (2m,)."""
         return np.abs(self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2))
 
+    def stray(self, climbed: Ascent) -> np.ndarray:
+        """How far apart climbs may end, (2m,)."""
+        share = STRAY / len(self.region.centre) ** 2
+        return np.minimum(self.one_percent, share * self.way(climbed))
+
     def clip(self, promised: np.ndarray) -> np.ndarray:
         """Signed values (..., 2m) cut to the declared range: beyond it nothing is to be told
         apart.
         """
         return self.sign * np.clip(self.sign * promised, self.functional.low, self.functional.high)
 
-    def paired(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Signed values (S 2m,) and gradients (S 2m, D) of S points for each problem, problem by
-        problem within each of S.
+    def paired(self, theta: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Signed values (M,) and gradients (M, D) of points (M, D); S points of each problem are
+        numbered problem by problem within each of S.
         """
-        times = len(theta) // len(self.a)
-        value, grad = self.learner.cls.values_grad(
-            self.functional, theta, np.tile(self.x, (times, 1)), np.tile(self.a, times)
-        )
-        sign = np.tile(self.sign, times // 2)
+        problem = which % (2 * len(self.a))
+        row, sign = problem % len(self.a), self.sign[problem]
+        value, grad = self.learner.cls.values_grad(self.functional, theta, self.x[row], self.a[row])
         return sign * np.asarray(value, float), sign[:, None] * np.asarray(grad, float)
+
+    def each(self, theta: np.ndarray) -> np.ndarray:
+        """Signed values (S, 2m) of S points (S 2m, D) for each problem."""
+        return self.paired(theta, np.arange(len(theta)))[0].reshape(-1, 2 * len(self.a))
 
     def everywhere(self, theta: np.ndarray) -> np.ndarray:
         """Signed values (C, 2m) of points (C, D) that all problems share."""
@@ -332,7 +369,8 @@ def _over(
     """Lower and upper (m,) over one set, where the upper is, (m, D), and what was spent: gradients
     and values.
 
-    Climbs from the delta method's point, the best known members, the best outposts and anywhere.
+    Climbs from the delta method's point, the best known members, the best outposts and anywhere,
+    and with few rows many more from anywhere (see `_scouted`).
     Their ends and what lies farther along the rays through them are members, so the largest value
     met is reached. The declared range's end (infinite here) is the answer where the climbs end
     apart (see `_climb`), or where an open ray still moves the functional.
@@ -347,17 +385,17 @@ def _over(
     # there is no distance along what no row depends on: it has no unit
     members = np.where(chosen.unseen.untouched, region.centre, learner.candidates)
     seen = [search.everywhere(group) for group in (members, post_theta)]
-    starts = [region.theta(delta), *_anywhere(region, 2 * m)]
+    starts = [region.theta(delta), _anywhere(region, ANYWHERE, 2 * m)]
     for group, value in zip((members, post_theta), seen):
         order = np.argsort(-np.where(np.isnan(value), -np.inf, value), axis=0)
         starts += [group[best] for best in order[:BEST]]
     climbed, apart = _climb(search, np.concatenate(starts))
     ways = [delta, *region.z(climbed.theta).reshape(-1, 2 * m, learner.cls.dim)]
+    climbed, apart = _scouted(search, chosen.data.n, climbed, apart)
     rays = walk(region, np.zeros((len(ways) * 2 * m, learner.cls.dim)), np.concatenate(ways))
-    value = search.paired(region.theta(rays.z))[0].reshape(-1, 2 * m)
+    value = search.each(region.theta(rays.z))
     blind = apart | np.any(
-        rays.open.reshape(-1, 2 * m)
-        & search.moves(value, search.paired(region.theta(rays.half))[0].reshape(-1, 2 * m)),
+        rays.open.reshape(-1, 2 * m) & search.moves(value, search.each(region.theta(rays.half))),
         axis=0,
     )
     if posts.open.any():
@@ -392,34 +430,68 @@ def _over(
     )
 
 
-def _anywhere(region: Region, problems: int) -> list[np.ndarray]:
-    """Starts (problems, D) in directions of no meaning, the same at every call: what has one top
-    is climbed from anywhere.
+def _anywhere(region: Region, count: int, problems: int, seed: int = 0) -> np.ndarray:
+    """Starts (count problems, D) in directions of no meaning, the same at every call: what has one
+    top is climbed from anywhere.
     """
-    ways = np.random.default_rng(0).standard_normal((ANYWHERE, problems, len(region.centre)))
-    ways *= np.sqrt(2 * region.kappa) / np.linalg.norm(ways, axis=2)[:, :, None]
-    return [region.theta(way) for way in ways]
+    ways = np.random.default_rng(seed).standard_normal((count * problems, len(region.centre)))
+    ways *= np.sqrt(2 * region.kappa) / np.linalg.norm(ways, axis=1)[:, None]
+    return region.theta(ways)
+
+
+def _scouted(
+    search: Search, rows: int, found: Ascent, lost: np.ndarray
+) -> tuple[Ascent, np.ndarray]:
+    """What was found and lost after more climbs have looked for something higher. Those that end
+    lower say nothing: they may be slow.
+    """
+    todo, m, region = np.flatnonzero(~lost), len(search.a), search.region
+    count = min(SCOUTS // max(rows, 1) ** 2, MOST_SCOUTS, ALL_SCOUTS // (2 * m))
+    if not count or not len(todo):
+        return found, lost
+    climbed = ascend(
+        region,
+        lambda theta, which: search.paired(theta, todo[which % len(todo)]),
+        _anywhere(region, count, len(todo), seed=1),
+        steps=STEPS,
+    )
+    value = np.full((count, 2 * m), -np.inf)
+    value[:, todo] = climbed.value.reshape(count, -1)
+    theta = np.tile(region.centre, (count, 2 * m, 1))
+    theta[:, todo] = climbed.theta.reshape(count, len(todo), -1)
+    both = Ascent(
+        np.concatenate([found.theta, theta.reshape(-1, theta.shape[2])]),
+        np.concatenate([found.value, value.ravel()]),
+        found.gradients + climbed.gradients,
+        found.values + climbed.values,
+    )
+    higher = search.ends(both).max(axis=0) - search.ends(found).max(axis=0)
+    return both, lost | (higher > search.stray(both))
 
 
 def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:
     """All starts (S 2m, D) of all problems in step, and whether a problem's climbs end apart (2m,).
 
     Climbs that end apart may only have been slow: they get a second go before that counts. Then it
-    shows that there is more than one top, of which the highest may not be among those found: more
-    than 1% of the range apart, or 30% of the way up.
+    shows that the highest top may not be among those found: more than 1% of the range apart, or a
+    share of the way up that is the smaller, the more parameters there are to get lost in.
     """
     first = ascend(search.region, search.paired, start, steps=STEPS)
-    if not np.any(_apart(search, first, np.minimum(search.one_percent, AGREE * search.way(first)))):
-        return first, np.zeros(2 * len(search.a), bool)
-    second = ascend(search.region, search.paired, first.theta, steps=STEPS)
-    better = second.value > first.value
-    both = Ascent(
-        np.where(better[:, None], second.theta, first.theta),
-        np.where(better, second.value, first.value),
-        first.gradients + second.gradients,
-        first.values + second.values,
+    slow = _apart(search, first, np.minimum(search.one_percent, AGREE * search.way(first)))
+    again = np.flatnonzero(np.tile(slow, len(start) // len(slow)))
+    if not len(again):
+        return first, slow
+    second = ascend(
+        search.region,
+        lambda theta, which: search.paired(theta, again[which]),
+        first.theta[again],
+        steps=STEPS,
     )
-    return both, _apart(search, both, np.minimum(search.one_percent, STRAY * search.way(both)))
+    better = second.value > first.value[again]
+    theta, value = first.theta.copy(), first.value.copy()
+    theta[again[better]], value[again[better]] = second.theta[better], second.value[better]
+    both = Ascent(theta, value, first.gradients + second.gradients, first.values + second.values)
+    return both, _apart(search, both, search.stray(both))
 
 
 def _apart(search: Search, climbed: Ascent, allowed: np.ndarray | float) -> np.ndarray:

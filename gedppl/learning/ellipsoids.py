@@ -322,8 +322,8 @@ def enclose(
         found.append(made)
         empty |= square < 0
     if ball is not None and not _inside(found[-1], moment, seen, ball, own_columns):
-        for weight in BALL_WEIGHTS:
-            cut, square = _cut_ellipsoid(seen, B, h, room, estimate, ball, weight * max(room, 1.0))
+        multiples = [weight * max(room, 1.0) for weight in BALL_WEIGHTS]
+        for cut, square in _cut_ellipsoids(seen, B, h, room, estimate, ball, multiples):
             found.append(cut)
             empty |= square < 0
     return tuple(found), empty
@@ -349,7 +349,7 @@ def of_ball(ball: NormBall) -> Ellipsoid:
     nothing = SeenDirections(
         none.astype(np.int64), none, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0))
     )
-    return _cut_ellipsoid(nothing, np.zeros((0, 0)), none, 0.0, none, ball, 1.0)[0]
+    return _cut_ellipsoids(nothing, np.zeros((0, 0)), none, 0.0, none, ball, [1.0])[0][0]
 
 
 def _turned(processes: Quadratics, base: np.ndarray, limit: float) -> np.ndarray:
@@ -432,37 +432,41 @@ def _ellipsoid(
     return made, square
 
 
-def _cut_ellipsoid(
+def _cut_ellipsoids(
     seen: SeenDirections,
     B: np.ndarray,
     h: np.ndarray,
     room: float,
     estimate: np.ndarray,
     ball: NormBall,
-    weight: float,
-) -> tuple[Ellipsoid, float]:
-    """The set's quadratic plus a multiple of the ball's: an outer ellipsoid that closes
-    directions no row has seen.
+    weights: Sequence[float],
+) -> list[tuple[Ellipsoid, float]]:
+    """The set's quadratic plus a multiple of the ball's, for each multiple: outer ellipsoids that
+    close directions no row has seen.
     """
-    size = np.sqrt(np.maximum(np.diag(ball.curvature), 0.0))
-    unit = size.copy()
+    unit = np.sqrt(np.maximum(np.diag(ball.curvature), 0.0))
     unit[seen.columns] = seen.unit
-    columns = np.flatnonzero(unit > 0)
-    blind = np.setdiff1d(columns, seen.columns)
+    columns, is_seen = np.flatnonzero(unit > 0), np.zeros(len(unit), bool)
+    is_seen[seen.columns] = True
+    where, blind = np.flatnonzero(is_seen[columns]), np.flatnonzero(~is_seen[columns])
+    own = unit[columns]
     c, r = len(columns), seen.lift.shape[1]
-    where = np.searchsorted(columns, seen.columns)
     lift = np.zeros((c, c))
     lift[where, :r] = seen.lift
     lift[where, r : r + len(seen.unseen)] = seen.unseen.T / seen.unit[:, None]
-    lift[np.searchsorted(columns, blind), r + len(seen.unseen) :] = np.diag(1 / unit[blind])
-    curvature = weight * lift.T @ ball.curvature[np.ix_(columns, columns)] @ lift
-    slope = weight * lift.T @ ball.slope[columns]
-    curvature[:r, :r] += B
-    slope[:r] += h
-    middle, half, loose, square = _solve(curvature, slope, room - 2 * weight * ball.level)
-    middle[:r] += estimate
-    unseen = _unit_rows((loose @ lift.T) * unit[columns])
-    return Ellipsoid(columns, lift @ middle, half @ lift.T, unseen, unit[columns]), square
+    lift[blind, r + len(seen.unseen) + np.arange(len(blind))] = 1 / own[blind]
+    inside = ball.curvature if c == len(unit) else ball.curvature[np.ix_(columns, columns)]
+    curved, steep = lift.T @ inside @ lift, lift.T @ ball.slope[columns]
+    found = []
+    for weight in weights:
+        curvature, slope = weight * curved, weight * steep
+        curvature[:r, :r] += B
+        slope[:r] += h
+        middle, half, loose, square = _solve(curvature, slope, room - 2 * weight * ball.level)
+        middle[:r] += estimate
+        unseen = _unit_rows((loose @ lift.T) * own) if len(loose) else np.zeros((0, c))
+        found.append((Ellipsoid(columns, lift @ middle, half @ lift.T, unseen, own), square))
+    return found
 
 
 def _unit_rows(rows: np.ndarray) -> np.ndarray:
@@ -491,7 +495,12 @@ def ends(
     return low, high, np.where(np.isfinite(high if side > 0 else low), tightest, -1)
 
 
-def apart(low: np.ndarray, high: np.ndarray) -> bool:
-    """Whether the sets do not meet somewhere, by more than rounding: then no parameter is left."""
+def disjoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Where ends (m,) cross by more than rounding, so that the sets do not meet."""
     gap = low - high
-    return bool(np.any(gap > ROUNDING * (np.abs(low) + np.abs(high)), where=gap > 0))
+    return (gap > 0) & (gap > ROUNDING * (np.abs(low) + np.abs(high)))
+
+
+def apart(low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether the sets do not meet somewhere: then no parameter is left."""
+    return bool(disjoint(low, high).any())

@@ -140,7 +140,13 @@ class FiniteLearner:
         x, a, y = np.asarray(x, float), np.asarray(a, np.int64), np.asarray(y, float)
         if not len(a):
             return self
-        added = self._log_likelihood(x, a, y).sum(axis=1)
+        return self.absorb_table(x, a, y, self._log_likelihood(x, a, y))
+
+    def absorb_table(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray, table: np.ndarray
+    ) -> FiniteLearner:
+        """The same with the log-likelihoods of all members, (M, m)."""
+        added = table.sum(axis=1)
         totals = self.totals + np.where(np.isnan(added) | (added == np.inf), -np.inf, added)
         rows = (Rows.empty(x.shape[1], y.shape[1:]) if self.rows is None else self.rows).append(
             x, a, y
@@ -273,7 +279,7 @@ class FiniteLearner:
 
     def trail(self, functional: Functional, x: np.ndarray, n_actions: int) -> Trail:
         """The exact bounds under every snapshot."""
-        values = np.clip(self._values(functional, x, n_actions), functional.low, functional.high)
+        values = np.clip(self.all_values(functional, x, n_actions), functional.low, functional.high)
         M, n, K = values.shape
         flat = values.reshape(M, -1)
         lower, upper = np.empty((len(self.best), n * K)), np.empty((len(self.best), n * K))
@@ -293,7 +299,8 @@ class FiniteLearner:
 
         return Trail(shaped(flat[self.best]), shaped(lower), shaped(upper))
 
-    def _values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
+    def all_values(self, functional: Functional, x: np.ndarray, n_actions: int) -> np.ndarray:
+        """(M, n, K) of all members, whether plausible or not."""
         values = self._free_values(functional, x, n_actions)
         return np.where(np.isnan(values), functional.high, values)
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gedppl.density import Density
-from gedppl.errors import GedError
+from gedppl.errors import GedError, NotFiniteError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.fits import units
 from gedppl.learning.ordered import GAP, crossed, edge_terms, gap_terms, terms_of
+from gedppl.numerics.arrays import LARGEST, countable
 from gedppl.programs.contract import LinearPredictor
 from gedppl.rows import Rows, bucket
 
@@ -258,9 +259,14 @@ class PredictorData:
         fixed = self.predictor.fixed(x, a)
         parts = [self.predictor.offset(x, a), *fixed.values()]
         flat = [np.broadcast_to(np.asarray(part, float), len(a))[:, None] for part in parts]
-        return np.hstack([np.asarray(self.predictor.features(x, a), float), *flat])[:n], tuple(
-            fixed
-        )
+        found = np.hstack([np.asarray(self.predictor.features(x, a), float), *flat])[:n]
+        if not countable(found).all():
+            raise NotFiniteError(
+                "features, offset or a known argument of the model are not finite at some row, or "
+                f"beyond {LARGEST:g}: got {found[~countable(found)][0]}; check the model at that "
+                f"context, or measure the context in another unit"
+            )
+        return found, tuple(fixed)
 
     def fixed_names(self, x: np.ndarray, a: np.ndarray) -> tuple[str, ...]:
         """Names of the family's other arguments, in the order of the columns."""

@@ -39,6 +39,7 @@ from gedppl.learning.linear_parts import (
     RegionMemo,
     Space,
     Starts,
+    check_resolved,
     flattening,
     free_space,
     guessed_covariance,
@@ -237,6 +238,7 @@ class LinearGaussianLearner:
             )
         phi, offset, scale = self.features_at.rows(x, a)
         white = phi / scale[:, None]
+        check_resolved(y, offset, scale, white, self.space.origin)
         residual = (y - offset) / scale - white @ self.space.origin
         free = white @ self.space.basis if self.space.known else white
         mine = np.array([group.rows(a) for group in self.groups])  # (G, m)
@@ -338,7 +340,8 @@ class LinearGaussianLearner:
             return EMPTY
         if not self.n:
             return "no rows yet"
-        seen, q = np.linalg.matrix_rank(found[0].factor) if found else 0, len(self.moment[0])
+        known = bool(found) and found[0].factor.size > 0  # NumPy < 2.1 knows no rank of nothing
+        seen, q = np.linalg.matrix_rank(found[0].factor) if known else 0, len(self.moment[0])
         text = "all directions seen" if seen == q else f"{seen} of {q} directions seen"
         if flat < 1:
             text += (

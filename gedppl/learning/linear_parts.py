@@ -16,6 +16,7 @@ import numpy as np
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, NormBall, unit_diagonal
 from gedppl.learning.storing import storable
+from gedppl.numerics.arrays import LARGEST, countable
 from gedppl.rows import grid
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ SECOND = ((1.0, 0.12), (4.0, 0.12), (16.0, 0.13), (64.0, 0.13))
 LATER = ((4.0, 0.05), (64.0, 0.05))  # times 6 / (pi k)^2 for the k-th of them
 SPACING = 64  # each later start after this many times the rows before the last one
 FLUSH = 1e-14  # share of the terms of a sum, below which it is their rounding
+# noise scales that an outcome or a fit may be away from zero: beyond it rounding is a share of the
+# noise that a set would notice
+RESOLVED = 1e12
 FLOOR = 1e-12  # of a unit-diagonal precision, so that it can be inverted
 # log evidence by which a flatter prior must win before it takes the place of the declared one
 FLATTENED = 4.0
@@ -293,14 +297,16 @@ class FeatureMemo:
             raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")
         offset = one_each(self._predictor.offset(x, a), m)
         scale = one_each(self._predictor.fixed(x, a)["scale"], m)
-        if not (np.isfinite(phi).all() and np.isfinite(offset).all()):
+        if not (countable(phi).all() and countable(offset).all()):
             raise NotFiniteError(
-                "features or offset are not finite at some row; check the model at that context"
+                "features or offset are not finite at some row, or beyond "
+                f"{LARGEST:g}; check the model at that context"
             )
-        if not ((scale > 0) & np.isfinite(scale)).all():
+        usable = (scale >= 1 / LARGEST) & (scale <= LARGEST)
+        if not usable.all():
             raise DataError(
-                "noise scales must be positive and finite, got "
-                f"{scale[~((scale > 0) & np.isfinite(scale))][0]}"
+                f"noise scales must be positive and finite, from {1 / LARGEST:g} to {LARGEST:g}, "
+                f"got {scale[~usable][0]}; mend the model, or measure outcomes in another unit"
             )
         return phi, offset, scale
 
@@ -323,19 +329,43 @@ def norm_ball(
     norm_bound: float | Sequence[tuple[ArrayLike, float]] | None, dim: int
 ) -> np.ndarray | None:
     """G of theta'G theta <= 1. Several parts: the mean of their ||theta_j||^2 / S_j^2 <= 1,
-    which holds if each does.
+    weighted by how many coordinates they have, which holds if each does.
     """
     if norm_bound is None:
         return None
     parts = (
         [(np.arange(dim), norm_bound)] if isinstance(norm_bound, int | float) else list(norm_bound)
     )
-    G = np.zeros(dim)
+    G, all_of_them = np.zeros(dim), sum(np.size(indices) for indices, _ in parts)
     for indices, bound in parts:
         if not (np.isfinite(bound) and bound > 0):
             raise SettingError(f"a norm bound must be a positive number, got {bound!r}")
-        G[np.asarray(indices, np.int64)] += 1 / (bound**2 * len(parts))
+        G[np.asarray(indices, np.int64)] += np.size(indices) / (bound**2 * all_of_them)
     return np.diag(G)
+
+
+def check_resolved(
+    y: np.ndarray, offset: np.ndarray, scale: np.ndarray, white: np.ndarray, origin: np.ndarray
+) -> None:
+    """Raise where rounding is no longer small beside the noise: what is computed from such numbers
+    means nothing, and a bound computed from it least of all.
+
+    y, offset, scale (m,), white (m, D) the features over the scale, origin (D,).
+    """
+    told = (np.abs(y) + np.abs(offset)) / scale
+    fitted = np.abs(white) @ np.abs(origin)
+    if max(told.max(), fitted.max()) <= RESOLVED:
+        return
+    row = int(np.argmax(np.maximum(told, fitted)))
+    what = (
+        f"the outcome {y[row]:g} with offset {offset[row]:g} is too large"
+        if told[row] >= fitted[row]
+        else "the prior is so wide, or so far off, that its centre is too large"
+    )
+    raise DataError(
+        f"{what} beside a noise scale of {scale[row]:g} for numbers of sixteen digits: subtract a "
+        "constant from outcomes, declare a larger scale, or a narrower prior"
+    )
 
 
 def free_space(
@@ -366,6 +396,12 @@ def free_space(
     ):
         raise SettingError(
             "prior_precision must be positive definite; a weak prior is a small number, not 0"
+        )
+    spread = np.sqrt(np.diag(full)) if declared else np.ones(1)  # one over the deviation
+    if np.any((spread < 1 / LARGEST) | (spread > LARGEST)):
+        raise SettingError(
+            f"a prior may have standard deviations from {1 / LARGEST:g} to {LARGEST:g}, got "
+            f"{1 / spread[np.argmax(np.abs(np.log(spread)))]:g}: use another unit, or no prior"
         )
     basis, origin = np.eye(dim), centre
     if known is not None:

@@ -135,7 +135,11 @@ class LikelihoodRatio:
 
 
 class WithoutProcess:
-    """A rule whose sets come from a radius around the fit, and from no e-process."""
+    """A rule whose sets come from a radius around the fit, and from no e-process.
+
+    A rule of one's own derives from this and adds ``guaranteed``, ``divergence``, ``check(cls,
+    oracle)``, ``radius(view)`` and ``describe(delta)``.
+    """
 
     process = None
     source: str | None = None  # of draws that the set is read off; none are

@@ -73,11 +73,10 @@ class Walls:
         return cls(a[used], b[used])
 
     def broken(self, v: np.ndarray) -> np.ndarray:
-        """Whether each v (M, D) lies beyond a wall, by more than rounding."""
-        room = 1e-9 * np.maximum(
-            np.abs(self.limits),
-            np.linalg.norm(self.normals, axis=1) * np.linalg.norm(v, axis=1)[:, None],
-        )
+        """Whether each v (M, D) lies beyond a wall, by more than rounding of what is added up for
+        it: coordinates may have very different units.
+        """
+        room = 1e-9 * np.maximum(np.abs(self.limits), np.abs(v) @ np.abs(self.normals).T)
         return np.any(v @ self.normals.T > self.limits + room, axis=1)
 
     def inner_point(self, near: np.ndarray, unit: np.ndarray) -> np.ndarray | None:
@@ -88,8 +87,9 @@ class Walls:
         size = np.linalg.norm(self.normals * unit, axis=1)
         found = linprog(
             np.append(np.full(D, 0.0), -1.0),
-            A_ub=np.hstack([self.normals * unit, size[:, None]]),
-            b_ub=self.limits - self.normals @ near,
+            # each wall in steps of its own: the solver's tolerances are absolute
+            A_ub=np.hstack([self.normals * unit / size[:, None], np.ones((len(size), 1))]),
+            b_ub=(self.limits - self.normals @ near) / size,
             bounds=[(-1e3, 1e3)] * D + [(0.0, 1.0)],
         )
         return near + unit * found.x[:D] if found.status == 0 and found.x[D] > 1e-9 else None

@@ -130,7 +130,8 @@ class SeenClass(Model):
 
     def inside(self, theta: np.ndarray) -> np.ndarray:
         low, high = self._box
-        room = 1e-12 * np.maximum(1.0, np.abs(theta))
+        ends = [np.where(np.isfinite(end), np.abs(end), 0.0) for end in (low, high)]
+        room = 1e-12 * np.maximum(np.maximum(*ends), np.abs(theta))
         return np.all(np.isfinite(theta) & (theta >= low - room) & (theta <= high + room), axis=-1)
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
@@ -142,7 +143,8 @@ class SeenClass(Model):
         draws = self.draw_prior(DRAWS, 5)
         low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
         spread = (high - low) / MIDDLE_HALF
-        spread = np.where(spread > 0, spread, np.maximum(draws.std(axis=0), 1e-12))
+        tiny = np.maximum(1e-12 * np.abs(middle), np.finfo(float).tiny ** 0.5)
+        spread = np.where(spread > 0, spread, np.maximum(draws.std(axis=0), tiny))
         scores = np.clip((draws - middle) / spread, -FARTHEST, FARTHEST)
         together = scores.T @ scores
         unit = np.sqrt(np.maximum(np.diag(together), 1e-300))

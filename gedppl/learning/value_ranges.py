@@ -17,6 +17,7 @@ from gedppl.learning.reach import farthest
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
+    from gedppl.learning.learner import Bounds
     from gedppl.learning.programs import ProgramLearner
 
 
@@ -328,3 +329,24 @@ def remarks(open_end: np.ndarray, a: np.ndarray, apart: bool) -> list[str]:
     # of contexts asked together, the least known
     most = int(open_end.any(axis=1).reshape(-1, n_actions).sum(axis=1).max())
     return [f"{most} of {n_actions} actions are not yet bounded by the data"] if most else []
+
+
+# a declared range against what the data leave -----------------------------------------------------
+
+REFUTED_BEYOND = 1e-9  # share of the numbers compared: a declaration is refuted beyond this only
+
+
+def beyond_range(found: Bounds, functional: Functional) -> tuple[np.ndarray, np.ndarray]:
+    """By how much everything plausible lies above, and below, the functional's declared range: two
+    (n, K), -inf where that is not proved or not so. Rounding does not count.
+    """
+    nowhere = np.full(found.lower.shape, -np.inf)
+    if not found.guaranteed or found.free_lower is None or found.free_upper is None:
+        return nowhere, nowhere
+    low, high = functional.low, functional.high
+    slack = REFUTED_BEYOND * max(abs(low), abs(high))
+    over, under = found.free_lower - high, low - found.free_upper
+    return (
+        np.where(np.isfinite(found.free_lower) & (over > slack), over, -np.inf),
+        np.where(np.isfinite(found.free_upper) & (under > slack), under, -np.inf),
+    )

@@ -396,6 +396,7 @@ def _torch() -> Namespace:
 MOST = 10**8  # numbers in one argument
 _NO_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)  # though each can be converted to one
 LARGEST = 1e60  # beyond this squares of squares overflow, and no solver could learn from it
+LARGER_UNIT = "measure it in a larger unit"
 
 
 def is_whole(value: Any) -> bool:
@@ -503,8 +504,15 @@ def read_numbers(
             if np.isinf(found)
             else f"exceeds {LARGEST:g}"
         )
+        if np.isfinite(found):
+            fix = f"{LARGER_UNIT}: no solver can learn from such numbers"
         raise NotFiniteError(f"{what} must be finite, got {found}: it {said}; {fix}")
     return array
+
+
+def countable(array: np.ndarray) -> np.ndarray:
+    """Where numbers are finite and not so large that their squares of squares overflow."""
+    return np.asarray(np.abs(array) <= LARGEST)
 
 
 def detached(value: Any) -> Any:

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
+
+if TYPE_CHECKING:
+    from gedppl.programs.contract import Kernels
 
 
 class Level(IntEnum):
@@ -82,6 +85,23 @@ FAMILIES = {
     "Exponential": ("Exponential", "log", "rate", ()),
     "Gamma": ("Gamma", "log", "rate", ("concentration",)),
 }
+
+
+def may_be_affine(program: Kernels) -> bool:
+    """Whether a proof is worth trying: one number a row, of a family that is known, with parameters
+    and without latents that are summed out.
+    """
+    return (
+        len(program.assignments) <= 1
+        and not program.event_shape
+        and program.dim > 0
+        and program.known_family
+    )
+
+
+def believed(program: Kernels, predictor: LinearPredictor) -> LinearPredictor | None:
+    """The predictor, where nothing of the user's own stands in the outcome or what does agrees."""
+    return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
 def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:

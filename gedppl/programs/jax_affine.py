@@ -18,8 +18,10 @@ from gedppl.programs.affine import (
     MOST_CELLS,
     ORDERED,
     Level,
+    believed,
     combine,
     is_affine_by_context,
+    may_be_affine,
     ordered_from,
     predictor_from,
     tabulated,
@@ -118,12 +120,7 @@ def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def linear_predictor(program: JaxKernels) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if (
-        len(program.assignments) > 1
-        or program.event_shape
-        or program.dim == 0
-        or not program.known_family
-    ):
+    if not may_be_affine(program):
         return None
     known = FAMILIES.get(
         program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
@@ -175,21 +172,16 @@ def linear_predictor(program: JaxKernels) -> LinearPredictor | None:
     by_context = levels(
         lambda x, theta, a: arguments(theta, x, a), program.x, np.zeros(program.dim), program.a
     )
-    fast = (
-        tabulated(parts, slopes, program.dim) if is_affine_by_context(by_context, needed) else parts
+    fast = tabulated(parts, slopes, program.dim)
+    known_by_context = is_affine_by_context(by_context, needed)
+    return believed(
+        program, predictor_from(family, link, others, fast if known_by_context else parts)
     )
-    predictor = predictor_from(family, link, others, fast)
-    return predictor if program.packaged or program.predictor_holds(predictor) else None
 
 
 def ordered_predictor(program: JaxKernels) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if (
-        len(program.assignments) > 1
-        or program.event_shape
-        or program.dim == 0
-        or not program.known_family
-    ):
+    if not may_be_affine(program):
         return None
     if (
         program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))

@@ -26,6 +26,7 @@ from gedppl.errors import (
     ShapeError,
     TrialsError,
 )
+from gedppl.numerics.arrays import LARGER_UNIT, countable
 from gedppl.programs import LOCK
 from gedppl.programs.arriving import arrived
 from gedppl.programs.contract import (
@@ -372,11 +373,10 @@ class ProgramClass:
             raise ShapeError(
                 f"x must be (n, dx) and a (n,) with one n, got {x.shape} and {raw.shape}"
             )
-        if not np.isfinite(x).all():
-            row = int(np.argmax(~np.isfinite(x).all(axis=1)))
-            raise NotFiniteError(
-                f"x must be finite, got {x[row]} in row {row}: impute or drop the row before"
-            )
+        if not countable(x).all():
+            row = int(np.argmax(~countable(x).all(axis=1)))
+            fix = LARGER_UNIT if np.isfinite(x[row]).all() else "impute or drop the row before"
+            raise NotFiniteError(f"x must be finite, got {x[row]} in row {row}: {fix}")
         actions = (
             raw.astype(np.int64) if raw.dtype.kind in "biuf" and np.isfinite(raw).all() else None
         )
@@ -464,11 +464,11 @@ class ProgramClass:
                 f"y must have shape {(len(a), *self.event_shape)}, one outcome a row, got {y.shape}"
                 + ("; pass y[:, 0]" if y.shape == (len(a), 1) else "")
             )
-        if not np.isfinite(y).all():
-            row = int(np.argmax(~np.isfinite(y.reshape(len(y), -1)).all(axis=1)))
-            raise NotFiniteError(
-                f"y must be finite, got {y[row]} in row {row}: drop the row or wait for its outcome"
-            )
+        if not countable(y).all():
+            row = int(np.argmax(~countable(y.reshape(len(y), -1)).all(axis=1)))
+            wrong = not np.isfinite(y[row]).all()
+            fix = "drop the row or wait for its outcome" if wrong else LARGER_UNIT
+            raise NotFiniteError(f"y must be finite, got {y[row]} in row {row}: {fix}")
         return x, a, y
 
     def supports(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:

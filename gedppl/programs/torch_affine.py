@@ -16,18 +16,23 @@ from gedppl.programs.affine import (
     FAMILIES,
     ORDERED,
     Level,
+    believed,
     combine,
     is_affine_by_context,
+    may_be_affine,
     ordered_from,
     predictor_from,
     tabulated,
     unit_slopes,
 )
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
+from gedppl.programs.identity import settings
 from gedppl.programs.lowering import package_class, strip
 
 if TYPE_CHECKING:
     from gedppl.programs.torch_kernels import TorchKernels
+
+ROUNDING = 1e-9  # share of the numbers added up
 
 # aten operation -> the name of its rule in `gedppl.programs.affine`
 _RULES = {
@@ -121,12 +126,7 @@ def _flat(args: Any) -> list[Any]:
 
 def linear_predictor(program: TorchKernels) -> LinearPredictor | None:
     """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if (
-        len(program.assignments) > 1
-        or program.event_shape
-        or program.dim == 0
-        or not program.known_family
-    ):
+    if not may_be_affine(program):
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
@@ -169,23 +169,32 @@ def linear_predictor(program: TorchKernels) -> LinearPredictor | None:
         return [value.detach().numpy().copy() for value in found]
 
     by_context = levels(lambda x, theta, a: arguments(theta, x, a), x0, zero, a0)
-    fast = (
-        tabulated(parts, unit_slopes(parts), program.dim)
-        if is_affine_by_context(by_context, needed)
-        else parts
+    if not _slopes_hold(eta, parts, program):
+        return None
+    fast = tabulated(parts, unit_slopes(parts), program.dim)
+    known_by_context = is_affine_by_context(by_context, needed)
+    return believed(
+        program, predictor_from(family, link, others, fast if known_by_context else parts)
     )
-    predictor = predictor_from(family, link, others, fast)
-    return predictor if program.packaged or program.predictor_holds(predictor) else None
+
+
+def _slopes_hold(eta: Any, parts: Any, program: TorchKernels) -> bool:
+    """Whether what derivatives say of a function that is affine in theta is what it does: values
+    that left the graph (`.data`, `torch.no_grad`) have none, and move it all the same.
+    """
+    slopes, offset = parts(program.x, program.a)[:2]
+    rows = torch.as_tensor(np.array(program.x, float)), torch.as_tensor(np.array(program.a))
+    for theta in settings(program.dim):
+        value = eta(torch.as_tensor(theta), *rows).detach().numpy()
+        size = np.abs(slopes) @ np.abs(theta) + np.abs(offset) + np.abs(value)
+        if np.any(np.abs(slopes @ theta + offset - value) > ROUNDING * size):
+            return False
+    return True
 
 
 def ordered_predictor(program: TorchKernels) -> OrderedPredictor | None:
     """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if (
-        len(program.assignments) > 1
-        or program.event_shape
-        or program.dim == 0
-        or not program.known_family
-    ):
+    if not may_be_affine(program):
         return None
     zero = torch.zeros(program.dim, dtype=torch.float64)
     x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
@@ -211,4 +220,4 @@ def ordered_predictor(program: TorchKernels) -> OrderedPredictor | None:
             edges(zero, x, a).detach().numpy().copy(),
         ]
 
-    return ordered_from(parts)
+    return ordered_from(parts) if _slopes_hold(edges, parts, program) else None

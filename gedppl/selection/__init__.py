@@ -127,8 +127,9 @@ def select_policies(
     safe_action: int | None,
 ) -> np.ndarray:
     """`select_policy` at C contexts at once: score (C, K), cost_upper (C, J, K), limits (J,),
-    allowed (C, K), played (K,).
+    allowed (C, K), played (K,) or, where contexts are of several runs, (C, K).
     """
+    counts = np.broadcast_to(played, score.shape)
     at_most = np.repeat(np.asarray(limits, float)[None], len(score), axis=0)
     policy = np.zeros(score.shape)
     left = np.arange(len(score))
@@ -147,7 +148,7 @@ def select_policies(
     ):
         if polytope is None:
             raise InfeasibleError(why_infeasible(cost_upper[c], limits, allowed[c]))
-        policy[c] = polytope.best(score[c], played)
+        policy[c] = polytope.best(score[c], counts[c])
     return policy
 
 

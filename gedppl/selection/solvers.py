@@ -211,7 +211,7 @@ def gained_together(
     """Policies (C, K) with a higher score than the given ones (C, K), which keep V <= limit; the
     same where there is none.
 
-    score, usable (C, K), played (K,): ties go to the least played.
+    score, usable (C, K), played (K,), or (C, K) of several runs: ties go to the least played.
     """
     reward = np.where(usable, score, -np.inf)
     top, now = reward.max(axis=1), np.sum(np.where(policy > 0, policy * score, 0.0), axis=1)
@@ -242,7 +242,8 @@ def gained_together(
         best = value.max(axis=1)
         for i in np.flatnonzero(best > now[some] + tolerance[some]):
             tied = np.flatnonzero(value[i] >= best[i] - tolerance[some[i]])
-            least = tied[np.argmin(tried[i, tied] @ played[actions[i]])]
+            counts = played if played.ndim == 1 else played[some[i]]
+            least = tied[np.argmin(tried[i, tied] @ counts[actions[i]])]
             found[some[i]] = 0.0
             found[some[i], actions[i]] = tried[i, least]
     return found

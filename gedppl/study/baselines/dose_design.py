@@ -18,8 +18,11 @@ class DoseDesign(Baseline):
     is next and which is named.
 
     The design ignores contexts and utilities. Once it has stopped it gives the dose that it named,
-    or the lowest.
+    or the lowest; where the problem's first action gives none (`below` = 1), that one.
     """
+
+    below = 0  # actions under the lowest dose
+    shares_outcome = False  # whether the toxicity is the outcome that the utility rests on, too
 
     def __init__(self, n_doses: int, seed: int = 0) -> None:
         super().__init__(seed)
@@ -40,12 +43,20 @@ class DoseDesign(Baseline):
 
     def policy(self, x: Any) -> np.ndarray:
         dose = self.recommended if self.dose is None else self.dose
-        return np.eye(self.n_doses)[dose or 0]
+        place = 0 if dose is None else dose + self.below
+        return np.eye(self.n_doses + self.below)[place]
 
     def learn(self, x: np.ndarray, action: int, y: float, z: float | None) -> None:
-        if z not in (0.0, 1.0):
-            raise OutOfSupportError(f"a toxicity is 0 or 1, told as z; got {z!r}")
-        self.patients[action] += 1
-        self.toxicities[action] += int(z)
+        toxic = y if self.shares_outcome else z
+        if toxic not in (0.0, 1.0):
+            raise OutOfSupportError(
+                f"a toxicity is 0 or 1, told as {'y' if self.shares_outcome else 'z'}; got "
+                f"{toxic!r}"
+            )
+        dose = action - self.below
+        if dose < 0:
+            return  # nobody was treated
+        self.patients[dose] += 1
+        self.toxicities[dose] += int(toxic)
         if self.dose is not None:
-            self.advance(action)
+            self.advance(dose)

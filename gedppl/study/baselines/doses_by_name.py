@@ -1,5 +1,6 @@
 """Dose-finding designs by name, for a declared problem: actions are doses in rising order, the
-limit is the target toxicity.
+limit is the target toxicity. A safe action of which nothing is learned (`learn_safe=False`) is no
+dose, and is given when a design names none.
 
 A design treats one patient a round, for as many rounds as there are, whatever the contexts. CRM and
 EWOC need a skeleton, which a problem does not have: `skeleton` spaces the doses so that a middle
@@ -14,7 +15,7 @@ import math
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.problem import Problem
+from gedppl.problem import UTILITY, Problem
 from gedppl.study.baselines.boin import BOIN
 from gedppl.study.baselines.crm import CRM
 from gedppl.study.baselines.dose_design import DoseDesign
@@ -44,7 +45,15 @@ def skeleton(
 
 def make_design(name: str, problem: Problem, x: np.ndarray, rounds: int, seed: int) -> DoseDesign:
     """The design of this name; x (dx,) is any context, to look at the model at."""
-    target, doses = _target(name, problem, x), problem.n_actions
+    target = _target(name, problem, x)
+    below = int(not problem.learn_safe)  # of a safe action that is no dose nothing is learned
+    design = _made(name, problem.n_actions - below, target, rounds, seed)
+    design.below = below
+    design.shares_outcome = list(problem.streams) == [UTILITY]
+    return design
+
+
+def _made(name: str, doses: int, target: float, rounds: int, seed: int) -> DoseDesign:
     if name == "3+3":
         return ThreePlusThree(doses, seed)
     if name == "boin":
@@ -54,14 +63,12 @@ def make_design(name: str, problem: Problem, x: np.ndarray, rounds: int, seed: i
 
 
 def _target(name: str, problem: Problem, x: np.ndarray) -> float:
-    """The limit, if it is one on the chance of a yes-or-no outcome of its own and the lowest
-    dose is the safe action.
+    """The limit, if it is one on the chance of a yes-or-no outcome and the lowest dose, or none
+    at all, is the safe action.
     """
     limit = problem.learned[0][1] if len(problem.constraints) == 1 and problem.learned else None
-    if limit is None or limit.outcome is not None or limit.functional.name != "mean":
-        raise SettingError(
-            f"{name} needs one limit, on the mean of a toxicity with an outcome of its own"
-        )
+    if limit is None or limit.functional.name != "mean":
+        raise SettingError(f"{name} needs one limit, on the mean of a toxicity")
     if problem.safe_action != 0:
         raise SettingError(
             f"{name} begins at the lowest dose, action 0; the safe action is {problem.safe_action}"

@@ -137,6 +137,7 @@ def compare(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     interrupted = False
     with loaded(options.script) as script:
+        chosen["own"] = script.agents
         for name in names:  # a misspelt name should not cost a run first
             make_agent(name, script.problem, script.environment, seed=options.seed, **chosen)
         for name in names:
@@ -183,9 +184,9 @@ def _compare_cells(options: argparse.Namespace, names: list[str]) -> int:
 
     out = options.out or Path("runs") / f"compare-{options.script.stem}"
     with loaded(options.script) as script:
-        unknown = sorted(set(names) - set(agent_names(script.problem)))
+        unknown = sorted(set(names) - set(agent_names(script.problem, script.agents)))
         if unknown:
-            known = ", ".join(agent_names(script.problem))
+            known = ", ".join(agent_names(script.problem, script.agents))
             raise SettingError(f"there is no agent {unknown[0]!r}; choose from {known}")
         try:
             results = sweep(

@@ -7,10 +7,10 @@ import copy
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,10 @@ PIP_NAMES = {
 # who decides --------------------------------------------------------------------------------------
 
 
+Makers = Mapping[str, Callable[[Problem, float, int], Any]]
+NO_AGENTS: Makers = MappingProxyType({})
+
+
 def make_agent(
     name: str,
     problem: Problem,
@@ -46,9 +50,10 @@ def make_agent(
     rounds: int = 1000,
     oracle: Any = None,
     confidence: Any = None,
+    own: Makers = NO_AGENTS,
 ) -> Any:
     """An agent by its name on the command line. `rounds` is the horizon, which some baselines
-    want to know.
+    want to know; `own` are a script's.
     """
     base, _, kind = name.partition("-")
     if base == "gedppl" and (not kind or kind in MODES):
@@ -60,6 +65,8 @@ def make_agent(
         raise SettingError(
             f"--oracle and --confidence are for the gedppl agent; {name!r} has its own"
         )
+    if name in own:
+        return own[name](problem, delta, seed)
     K = problem.n_actions
     if name == "oracle":
         return FixedPolicy(lambda x: constrained_best(problem, *_truth(world, x, problem))[0], seed)
@@ -77,16 +84,19 @@ def make_agent(
     if name in BASELINES:
         x = copy.deepcopy(world).context(np.random.default_rng(0))  # a world may count its contexts
         return make_baseline(name, problem, x, rounds=rounds, delta=delta, seed=seed)
-    raise SettingError(f"there is no agent {name!r}; choose from {', '.join(agent_names(problem))}")
+    raise SettingError(
+        f"there is no agent {name!r}; choose from {', '.join(agent_names(problem, own))}"
+    )
 
 
-def agent_names(problem: Problem) -> list[str]:
+def agent_names(problem: Problem, own: Makers = NO_AGENTS) -> list[str]:
     """The names that `make_agent` knows."""
     from gedppl.study.baselines.by_name import BASELINES
 
     ours = ["gedppl", *(f"gedppl-{m}" for m in MODES[1:])]
     return [
         *ours,
+        *own,
         "oracle",
         "greedy",
         "always-safe",
@@ -119,7 +129,8 @@ class Script:
     segments: Callable[[np.ndarray], Any] | None
     action_names: Any
     context_names: Any
-    title: str | None  # the first line of its docstring
+    title: str | None  # the first sentence of its docstring
+    agents: Makers  # its own, by name
 
 
 def check_path(path: Path) -> None:
@@ -180,7 +191,15 @@ def _read_script(path: Path, full: Path, name: str) -> Script:
     columns = getattr(environment, "context_names", None) or getattr(module, "COLUMNS", None)
     actions = getattr(environment, "action_names", None) or getattr(module, "ACTIONS", None)
     title = " ".join((module.__doc__ or "").strip().partition("\n\n")[0].split()) or None
-    return Script(path, problem, environment, new_environment, segments, actions, columns, title)
+    agents = getattr(module, "AGENTS", {})
+    if not isinstance(agents, Mapping) or not all(callable(made) for made in agents.values()):
+        raise ScriptError(
+            f"AGENTS in {path} must be a mapping of names to functions (problem, delta, seed) -> "
+            f"agent, got {agents!r}"
+        )
+    return Script(
+        path, problem, environment, new_environment, segments, actions, columns, title, dict(agents)
+    )
 
 
 def _function(module: ModuleType, name: str, path: Path) -> Callable[[], Any]:

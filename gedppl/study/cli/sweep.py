@@ -24,7 +24,7 @@ import numpy as np
 
 from gedppl.errors import DeclarationError, RunFileError, SettingError
 from gedppl.problem import Problem
-from gedppl.study.cli.scripts import Script, loaded, make_agent
+from gedppl.study.cli.scripts import NO_AGENTS, Makers, Script, loaded, make_agent
 from gedppl.study.simulation import Run, simulate
 
 POINTS = 100  # of a regret curve
@@ -72,6 +72,7 @@ def run_cell(cell: Cell, script: Script | None = None) -> Result:
                 cell.rounds,
                 cell.delta,
                 cell.mode,
+                script.agents,
             )
     except Exception as error:
         result = {"failed": f"{type(error).__name__}: {error}"}
@@ -90,12 +91,13 @@ def play(
     rounds: int,
     delta: float = 0.05,
     mode: str = "default",
+    own: Makers = NO_AGENTS,
 ) -> Result:
     """One agent in a new world: its summary, a regret curve, excess cost, and the time of an
     `ask`.
     """
     player = make_agent(
-        agent, problem, new_world(), seed=seed, delta=delta, mode=mode, rounds=rounds
+        agent, problem, new_world(), seed=seed, delta=delta, mode=mode, rounds=rounds, own=own
     )
     timed = _Timed(player)
     with warnings.catch_warnings():
@@ -206,7 +208,7 @@ def _attempted(
     cells: list[Cell], spread: Callable[[list[Cell]], Iterator[Result]], say: Callable[[str], None]
 ) -> Iterator[Result]:
     """Results as they come. Cells lost with a worker are tried again, and fail after `ATTEMPTS`."""
-    left = {(c.agent, c.seed): c for c in cells}
+    left, why = {(c.agent, c.seed): c for c in cells}, ""
     for _ in range(ATTEMPTS):
         if not left:
             return
@@ -215,13 +217,14 @@ def _attempted(
                 left.pop((result["agent"], result["seed"]), None)
                 yield result
         except Exception as error:  # what a scheduler raises when a worker dies is its own
-            say(
-                f"{type(error).__name__}: "
-                f"{str(error).splitlines()[0] if str(error) else 'a worker was lost'}; trying "
-                "again"
-            )
+            first = str(error).splitlines()[0] if str(error) else "a worker was lost"
+            why = f"{type(error).__name__}: {first}"
+            say(f"{why}; trying again")
     for cell in left.values():
-        yield asdict(cell) | {"failed": f"a worker was lost {ATTEMPTS} times", "seconds": 0.0}
+        yield asdict(cell) | {
+            "failed": f"a worker was lost {ATTEMPTS} times ({why})",
+            "seconds": 0.0,
+        }
 
 
 @contextlib.contextmanager

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.study.cli.sweep import Result
-from gedppl.study.cli.tables import averaged, cell
+from gedppl.study.cli.tables import averaged
+from gedppl.study.report.style import document, number, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Z = 1.96  # 95% intervals of means over seeds
 LEFT_OUT = {
@@ -36,12 +41,7 @@ COLUMNS = {
     "seeds": "seeds",
     "failed": "failed",
 }
-STYLE = """body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto;
-  padding: 0 1rem; color: #222 }
-table { border-collapse: collapse } th, td { padding: .25rem .8rem; text-align: right;
-  border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left } img { max-width: 100% }
-  .failed { color: #a00 }"""
+COUNTS = ("seeds", "failed")
 
 
 def rows_of(results: list[Result]) -> list[dict[str, Any]]:
@@ -69,44 +69,49 @@ def rows_of(results: list[Result]) -> list[dict[str, Any]]:
 
 def write_page(results: list[Result], folder: Path, *, title: str) -> Path:
     """``index.html`` with everything inside it."""
-    rows = rows_of(results)
-    head = "".join(f"<th>{name}</th>" for name in ("agent", *COLUMNS.values()))
-    body = "".join(f"<tr><td>{html.escape(row['agent'])}</td>{_numbers(row)}</tr>" for row in rows)
-    failures = "".join(
-        f'<p class="failed">{html.escape(row["agent"])}: {html.escape(text)}</p>'
-        for row in rows
-        for text in row["failures"]
-    )
-    first = results[0]
+    rows, first = rows_of(results), results[0]
     about = (
         f"{first['rounds']} rounds, delta {first['delta']}, the same contexts and potential "
-        "outcomes for every agent."
+        "outcomes for every agent. Means over seeds, with 95% intervals where there are several."
     )
-    page = (
-        '<!doctype html><html lang="en"><meta '
-        f'charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
-        f"<h1>{html.escape(title)}</h1><p>{about} Means over seeds, with 95% intervals where there "
-        "are several.</p>"
-        f"<table><tr>{head}</tr>{body}</table>{failures}{_pictures(results, rows)}</html>"
-    )
+    failures = [
+        f'<p class="bad">{escape(row["agent"])}: {escape(text)}</p>'
+        for row in rows
+        for text in row["failures"]
+    ]
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(about)}</p>',
+        table(("agent", *COLUMNS.values()), [[row["agent"], *_numbers(row)] for row in rows]),
+        *failures,
+        _pictures(results, rows),
+    ]
     path = folder / "index.html"
-    path.write_text(page)
+    path.write_text(document(title, parts), encoding="utf-8")
     return path
 
 
-def _numbers(row: dict[str, Any]) -> str:
+def _numbers(row: dict[str, Any]) -> list[str]:
     shown = []
     for key in COLUMNS:
-        text = "" if key not in row else cell(row[key], share=key == "safe_share")
+        value = row.get(key)
+        if key not in row:
+            text = ""
+        elif key in COUNTS:
+            text = str(value)
+        elif key == "safe_share" and value is not None:
+            text = f"{value:.0%}"
+        else:
+            text = number(value)
         if key == "regret" and row.get("regret_se") is not None:
-            text += f" ± {cell(Z * row['regret_se'])}"
-        shown.append(f"<td>{text}</td>")
-    return "".join(shown)
+            text += f" ± {number(Z * row['regret_se'])}"
+        shown.append(text)
+    return shown
 
 
 def _pictures(results: list[Result], rows: list[dict[str, Any]]) -> str:
-    """Regret over time, and rounds above a limit, as one embedded picture; nothing where the
-    truth is not known.
+    """Regret over time, and rounds above a limit, as embedded pictures; nothing where the truth is
+    not known.
     """
     curves = {
         row["agent"]: [
@@ -117,33 +122,46 @@ def _pictures(results: list[Result], rows: list[dict[str, Any]]) -> str:
     curves = {agent: found for agent, found in curves.items() if found}
     if not curves:
         return ""
+    regret, axes = _figure()
+    for agent, found in curves.items():
+        mean, error = _mean_and_error(np.array([r["curve"] for r in found]))
+        at = np.array(found[0]["curve_rounds"])
+        (line,) = axes.plot(at, mean, label=agent)
+        axes.fill_between(
+            at, mean - error, mean + error, color=line.get_color(), alpha=0.2, linewidth=0
+        )
+    axes.set(xlabel="round", ylabel="regret against the constrained oracle")
+    axes.legend(fontsize="small")
+    above, axes = _figure()
+    for place, found in enumerate(curves.values()):
+        mean, error = _mean_and_error(np.array([r["infeasible_rounds"] for r in found], float))
+        axes.barh(place, mean, xerr=error, capsize=3)
+    axes.set_yticks(range(len(curves)), list(curves))
+    axes.invert_yaxis()
+    axes.set(xlabel="rounds above a limit")
+    axes.set_xlim(left=0, right=max(axes.get_xlim()[1], 1.0))
+    shown = _embedded(regret, "Regret over rounds, by agent")
+    return f'<div class="figures">{shown}{_embedded(above, "Rounds above a limit, by agent")}</div>'
+
+
+def _mean_and_error(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Over seeds, the first axis; half of a 95% interval."""
+    spread = values.std(axis=0, ddof=min(1, len(values) - 1))
+    return values.mean(axis=0), Z * spread / np.sqrt(len(values))
+
+
+def _figure() -> tuple[Figure, Axes]:
+    # without pyplot, which keeps figures of its own
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = Figure(figsize=(5.5, 4), layout="constrained")
     FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    for agent, found in curves.items():
-        at, values = np.array(found[0]["curve_rounds"]), np.array([r["curve"] for r in found])
-        mean, error = (
-            values.mean(axis=0),
-            Z * values.std(axis=0, ddof=min(1, len(values) - 1)) / np.sqrt(len(values)),
-        )
-        (line,) = left.plot(at, mean, label=agent)
-        left.fill_between(
-            at, mean - error, mean + error, color=line.get_color(), alpha=0.2, linewidth=0
-        )
-    left.set(xlabel="round", ylabel="regret against the constrained oracle")
-    left.legend(fontsize="small")
-    broken = [np.mean([r["infeasible_rounds"] for r in found]) for found in curves.values()]
-    right.barh(range(len(broken)), broken)
-    right.set_yticks(range(len(broken)), list(curves))
-    right.invert_yaxis()
-    right.set(xlabel="rounds above a limit")
+    return figure, figure.subplots()
+
+
+def _embedded(figure: Figure, what: str) -> str:
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=110)
     data = base64.b64encode(out.getvalue()).decode()
-    return (
-        '<img alt="Regret over rounds, and rounds above a limit, by agent" '
-        f'src="data:image/png;base64,{data}">'
-    )
+    return f'<figure><img alt="{what}" src="data:image/png;base64,{data}" /></figure>'

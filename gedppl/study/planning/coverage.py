@@ -11,6 +11,7 @@ Axis letters: R runs, T rounds, J constraints, K actions.
 from __future__ import annotations
 
 import builtins
+import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from scipy.stats import binom
 
 from gedppl.agent import AlarmWarning, SafeActionWarning
 from gedppl.errors import FitWarning, ProblemError, SettingError
-from gedppl.numerics.arrays import is_whole
+from gedppl.numerics.arrays import check_delta, check_whole
 from gedppl.problem import Problem
 from gedppl.showing import as_html, as_text
 from gedppl.study.planning.price import some_contexts
@@ -50,11 +51,15 @@ class CoverageRun:
     infeasible: int  # rounds whose policy truly exceeded a limit
     claimed: int  # of these, rounds whose certificate called itself a guarantee
     alarms: tuple[str, ...]
-    # share of what the constrained oracle gains over always playing safe; NaN where there is
-    # nothing to gain
-    gain: float
+    gained: float  # utility over always playing safe
+    room: float  # the same of the constrained oracle
     safe_share: float
     rounds: int
+
+    @property
+    def gain(self) -> float:
+        """Share of what the constrained oracle gains; NaN where there is nothing to gain."""
+        return self.gained / self.room if self.room > ROUNDING * self.rounds else math.nan
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +74,7 @@ class Coverage:
     rounds: int
     runs: tuple[CoverageRun, ...]
     interrupted: bool = False
+    mark: str = ""  # of the seed, contexts, truths and agent, so that only their own runs join them
 
     def misses(self, constraint: str, claimed: bool = False) -> int:
         """Runs in which some bound of this constraint missed its truth in some round; `claimed`:
@@ -116,9 +122,12 @@ class Coverage:
 
     @property
     def gain(self) -> float:
-        """The mean share of the oracle's gain, over runs in which there is something to gain."""
-        known = [run.gain for run in self.runs if math.isfinite(run.gain)]
-        return float(np.mean(known)) if known else math.nan
+        """What all runs gained over always playing safe, as a share of what the oracle gains: a
+        ratio of sums, as runs with next to nothing to gain have a share of any size.
+        """
+        room = sum(run.room for run in self.runs)
+        total = sum(run.rounds for run in self.runs)
+        return sum(run.gained for run in self.runs) / room if room > ROUNDING * total else math.nan
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -176,10 +185,14 @@ class Coverage:
                 f"rounds; {row['claim']}; {row['verdict']}"
             )
         lines.append(
-            f"share of the oracle's gain: {self.gain:.2f}; safe action: {self._safe:.0%} of rounds"
+            f"share of the oracle's gain: {self._gain}; safe action: {self._safe:.0%} of rounds"
         )
         said = ", ".join(f"{name} in {count}" for name, count in self.alarmed.items()) or "none"
         return "\n".join([*lines, f"alarms: {said}"])
+
+    @property
+    def _gain(self) -> str:
+        return "nothing to gain" if math.isnan(self.gain) else f"{self.gain:.2f}"
 
     @property
     def _safe(self) -> float:
@@ -203,7 +216,7 @@ class Coverage:
             r["what"]: f"{r['runs']} of {r['of']} runs, {r['allowed']} allowed; {r['verdict']}"
             for r in self.rows
         }
-        facts["share of the oracle's gain"] = f"{self.gain:.2f}"
+        facts["share of the oracle's gain"] = self._gain
         facts["alarms"] = (
             ", ".join(f"{name} in {count}" for name, count in self.alarmed.items()) or "none"
         )
@@ -236,8 +249,14 @@ class _CoverageDesign:
     rounds: int
     truths: tuple[Scenario, ...]  # none: the prior
     delta: float
-    agent: Any
+    agent: Mapping[str, Any] | Callable[..., Any] | None
     seed: int
+
+    @property
+    def mark(self) -> str:
+        options = sorted(self.agent) if isinstance(self.agent, Mapping) else self.agent is None
+        said = repr((self.seed, self.contexts.shape, self.truths, options))
+        return hashlib.sha256(self.contexts.tobytes() + said.encode()).hexdigest()
 
 
 def check_coverage(
@@ -301,9 +320,11 @@ def check_coverage(
     >>> found.ok, found.misses("harm")
     (True, 0)
     """
-    for name, value in (("runs", runs), ("rounds", rounds)):
-        if not is_whole(value) or value < 1:
-            raise SettingError(f"{name} must be a positive whole number, got {value!r}")
+    check_whole(1, runs=runs, rounds=rounds)
+    check_whole(0, seed=seed)
+    check_delta(delta)
+    if not callable(map):
+        raise SettingError(f"map must be a function (f, tasks) -> results, got {map!r}")
     learned = tuple(c.name for _, c in problem.learned)
     if not learned:
         raise ProblemError(
@@ -323,7 +344,9 @@ def check_coverage(
     except KeyboardInterrupt:
         interrupted = True
     ordered = tuple(done[index] for index in sorted(done) if index < runs)
-    return Coverage(learned, float(delta), int(runs), int(rounds), ordered, interrupted)
+    return Coverage(
+        learned, float(delta), int(runs), int(rounds), ordered, interrupted, design.mark
+    )
 
 
 def _read_truths(truths: Any) -> tuple[Scenario, ...]:
@@ -343,14 +366,13 @@ def _kept(
 ) -> tuple[CoverageRun, ...]:
     if earlier is None:
         return ()
-    if (earlier.constraints, earlier.rounds, earlier.delta) != (
-        learned,
-        design.rounds,
-        design.delta,
-    ):
+    if not isinstance(earlier, Coverage):
+        raise SettingError(f"more_of must be what check_coverage returned, got {earlier!r}")
+    made = (earlier.constraints, earlier.rounds, earlier.delta, earlier.mark)
+    if made != (learned, design.rounds, design.delta, design.mark):
         raise SettingError(
-            "more_of= is a result of other constraints, rounds or delta; repeat the "
-            "call that was interrupted"
+            "more_of is a result of other constraints, rounds, delta, seed, contexts, truths or "
+            "options of the agent; repeat the call that was interrupted"
         )
     return earlier.runs
 
@@ -399,7 +421,8 @@ def judged(problem: Problem, run: Run, index: int, alarms: tuple[str, ...] = ())
         infeasible=int(run.infeasible.sum()),
         claimed=int((run.infeasible & claims.all(axis=1)).sum()),
         alarms=alarms,
-        gain=float((run.utility - safe).sum()) / room if room > ROUNDING * len(run) else math.nan,
+        gained=float((run.utility - safe).sum()),
+        room=room,
         safe_share=float((run.action == problem.safe_action).mean()),
         rounds=len(run),
     )

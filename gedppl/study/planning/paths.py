@@ -9,18 +9,20 @@ Axis letters: K actions.
 
 from __future__ import annotations
 
+import contextlib
 import html
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gedppl.agent import SafeActionWarning
-from gedppl.errors import FitWarning, SettingError
+from gedppl.agent import GEDUCB, SafeActionWarning
+from gedppl.errors import FitWarning, OutOfSupportError, SettingError
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import UTILITY, Problem
+from gedppl.selection import drawable
 from gedppl.study.planning.running import make_agent
 from gedppl.study.planning.worlds import read_rows
 
@@ -65,12 +67,17 @@ class DecisionTable:
         return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
+Made = float | Callable[[np.ndarray, int], float]
+
+
 def decision_table(
     problem: Problem,
     x: Any,
     rounds: int,
     *,
     cohort: int = 1,
+    event: str | None = None,
+    others: Mapping[str, Made] | None = None,
     told: tuple[Sequence[int], Sequence[float]] = ((), ()),
     agent: Mapping[str, Any] | Callable[..., Any] | None = None,
     delta: float = 0.05,
@@ -87,32 +94,35 @@ def decision_table(
         Decisions along the path on which no event comes, after those told; a row for each cohort.
     cohort
         Decisions between two looks: all get the same action.
+    event
+        Whose events are counted: the constraint's name, or ``"utility"`` where it shares that
+        outcome. Needed where limits rest on several outcomes.
+    others
+        What every other outcome is taken to be, by name: a number, or a function (x, action) -> a
+        number. Those left out are never told, so that nothing is learned of them.
     told
         Actions, and their events as 0 or 1, that came before: a study that has begun.
     agent
-        Options of `GEDUCB`, or a function (problem, delta, seed) -> object with ``observe(x, a,
-        y)`` and ``policy(x)``.
+        Options of `GEDUCB`, or a function (problem, delta, seed) -> object with ``observe(x, a, y,
+        z)`` and ``policy(x)``; `z` is passed where the problem has several outcomes.
 
     Notes
     -----
-    For problems whose one outcome is an event, 0 or 1 (a constraint with ``outcome="utility"``).
     Where a policy mixes, its most probable action is shown.
     """
     check_whole(1, rounds=rounds, cohort=cohort)
-    if list(problem.streams) != [UTILITY] or not problem.constraints:
-        raise SettingError(
-            "a decision table is about one outcome, 0 or 1, that the limit is on "
-            "(Constraint(outcome='utility')); this problem's "
-            f"outcomes are {list(problem.streams)}"
-        )
+    stream = _counted(problem, event)
     row = read_rows(problem, np.atleast_2d(np.asarray(x, float)))[0]
+    _check_events(problem, stream, row)
+    made = _made_up(problem, stream, others or {})
     actions, events = [int(a) for a in told[0]], [float(y) for y in told[1]]
     if len(actions) != len(events) or set(events) - {0.0, 1.0}:
         raise SettingError(f"told must be actions and as many events, each 0 or 1, got {told!r}")
 
     def next_action(a: list[int], y: list[float]) -> int:
         design = make_agent(agent, problem, delta, seed)
-        return _given(design, [row] * len(a), a, y, row)
+        _tell(design, [row] * len(a), a, {stream: y} | made([row] * len(a), a))
+        return _given(design, row)
 
     patients, given, after = [], [], []
     for _ in range(0, int(rounds), int(cohort)):
@@ -135,44 +145,122 @@ def decision_table(
     )
 
 
+def _counted(problem: Problem, event: str | None) -> str:
+    """The outcome whose events a table counts."""
+    streams = {c.name: c.stream for _, c in problem.learned}
+    known = dict.fromkeys([*streams, *streams.values()])
+    if event is None and len(set(streams.values())) == 1:
+        return next(iter(streams.values()))
+    if event not in known:
+        raise SettingError(
+            "a decision table counts the events of one outcome that a limit rests on: event= must "
+            f"be one of {list(known)}, got {event!r}"
+        )
+    return streams.get(event, event)
+
+
+def _check_events(problem: Problem, stream: str, x: np.ndarray) -> None:
+    cls = problem.streams[stream]
+    problem.trace(x[None])
+    one, a = x[None], np.zeros(1, np.int64)
+    kind = cls.visit(
+        lambda members: members.density_at(0, one, a).kind,
+        lambda cls: cls.density_at(np.asarray(cls.initial, float), one, a).kind,
+    )
+    if kind == "continuous":
+        raise SettingError(
+            f"a decision table counts events, 0 or 1, and the outcome {stream!r} is continuous"
+        )
+
+
+def _made_up(
+    problem: Problem, stream: str, others: Mapping[str, Made]
+) -> Callable[[list[np.ndarray], list[int]], dict[str, list[float]]]:
+    """Values of the outcomes that are taken as given, for rows (x, a)."""
+    possible = [name for name in problem.streams if name != stream]
+    unknown = sorted(set(others) - set(possible))
+    if unknown:
+        raise SettingError(f"others= names {unknown[0]!r}; the other outcomes are {possible}")
+
+    def values(x: list[np.ndarray], a: list[int]) -> dict[str, list[float]]:
+        return {
+            name: [float(made(row, k) if callable(made) else made) for row, k in zip(x, a)]
+            for name, made in others.items()
+        }
+
+    return values
+
+
 def event_free_path(
     problem: Problem, contexts: np.ndarray, rounds: int, agent: Mapping[str, Any], seed: int
 ) -> list[int] | None:
     """The actions given, contexts in turn, if no constraint's outcome ever leaves the low end of
     its range.
 
-    None where that is no outcome of the model, or where outcomes of the utility would have to be
-    made up.
+    Where the utility has an outcome of its own, nothing is told of it, and the path takes the least
+    tried action that may be drawn: what is asked is which actions the limits ever let through. None
+    where the low end is no outcome of the model.
     """
-    if list(problem.streams) != [UTILITY]:
-        return None
-    lows = {c.functional.low for _, c in problem.learned if c.functional.name == "mean"}
-    if len(lows) != 1:
-        return None
-    design, good = make_agent({"guard": None} | dict(agent), problem, 0.05, seed), lows.pop()
+    good: dict[str, float] = {}
+    for _, c in problem.learned:
+        if c.functional.name != "mean" or good.get(c.stream, c.functional.low) != c.functional.low:
+            return None
+        good[c.stream] = float(c.functional.low)
+    design = make_agent({"guard": None} | dict(agent), problem, 0.05, seed)
     path: list[int] = []
     for t in range(rounds):
         x = contexts[t % len(contexts)]
-        action = _given(design, [x] * (t > 0), path[-1:], [good] * (t > 0), x)
+        action = _given(design, x) if UTILITY in good else _least_tried(design, x, path)
         path.append(action)
         if action == problem.safe_action and not problem.learn_safe and len(contexts) == 1:
             # nothing is learned of it, so nothing changes
             return path + [action] * (rounds - t - 1)
+        try:
+            _tell(design, [x], [action], {name: [low] for name, low in good.items()})
+        except OutOfSupportError:
+            return None
     return path
 
 
-def _given(design: Any, x: list[np.ndarray], a: list[int], y: list[float], at: np.ndarray) -> int:
-    """The most probable action at context `at`, once these rows are told."""
+def _least_tried(design: GEDUCB, x: np.ndarray, path: list[int]) -> int:
+    """Of the actions whose worst case keeps every limit on every draw at context x; the safe one if
+    there is no other.
+    """
+    problem = design.problem
+    with _quietly():
+        upper = np.asarray(design.cost_bounds(x)[1])
+    fine = drawable(upper, problem.limits, problem.every_draw)
+    fine[problem.safe_action] = False
+    tried = np.bincount(path, minlength=problem.n_actions)
+    return int(np.argmin(np.where(fine, tried, np.inf)) if fine.any() else problem.safe_action or 0)
+
+
+def _tell(
+    design: Any, x: list[np.ndarray], a: list[int], outcomes: Mapping[str, list[float]]
+) -> None:
+    """Rows with their outcomes by name."""
+    problem = design.problem
+    learned = [
+        i for i, action in enumerate(a) if problem.learn_safe or action != problem.safe_action
+    ]
+    if not learned:
+        return
+    told = {name: [values[i] for i in learned] for name, values in outcomes.items()}
+    y = told.pop(UTILITY, None)
+    rows = np.stack([x[i] for i in learned]), [a[i] for i in learned], y
+    with _quietly():
+        design.observe(*rows, told) if told else design.observe(*rows)
+
+
+def _given(design: Any, x: np.ndarray) -> int:
+    """The most probable action at context x."""
+    with _quietly():
+        return int(np.argmax(design.policy(x)))
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         for common in (FitWarning, SafeActionWarning):
             warnings.simplefilter("ignore", common)
-        learned = [
-            i
-            for i, action in enumerate(a)
-            if design.problem.learn_safe or action != design.problem.safe_action
-        ]
-        if learned:
-            design.observe(
-                np.stack([x[i] for i in learned]), [a[i] for i in learned], [y[i] for i in learned]
-            )
-        return int(np.argmax(design.policy(at)))
+        yield

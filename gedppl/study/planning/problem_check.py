@@ -23,7 +23,7 @@ from gedppl.learning import Where
 from gedppl.learning.seen_class import served
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import Constraint, Problem, Utility
-from gedppl.programs.contract import DensityClass
+from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import grid
 from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
@@ -514,9 +514,14 @@ def _never_reached(problem: Problem, path: list[int]) -> list[str]:
     ]
 
 
+def _believed(model: DensityClass | MemberList) -> bool:
+    """Whether it has a prior: what stands in for one contradicts no declaration."""
+    return model.visit(lambda members: True, lambda cls: all(site.prior for site in cls.sites))
+
+
 def _of_utility(problem: Problem, outside: float) -> list[str]:
     f = problem.utility.functional
-    if outside <= FEW:
+    if outside <= FEW or not _believed(problem.utility.model):
         return []
     return [
         f"utility: {outside:.0%} of the prior's values lie outside its declared range, {f.low:g} "
@@ -546,13 +551,14 @@ def _given_twice(problem: Problem) -> list[str]:
 
 def _of_limit(problem: Problem, c: LimitCheck) -> list[str]:
     said = []
-    if c.outside > FEW:
+    believed = all(_believed(one.model) for _, one in problem.learned if one.name == c.name)
+    if believed and c.outside > FEW:
         said.append(
             f"limit {c.name!r}: {c.outside:.0%} of the prior's values lie outside the declared "
             "range; widen low= and high=, or "
             "narrow the prior: a range that is wrong is found out only later"
         )
-    if c.safe_above > MANY:
+    if believed and c.safe_above > MANY:
         said.append(
             f"limit {c.name!r}: in {c.safe_above:.0%} of the prior's draws the model puts the safe "
             "action above its declared "

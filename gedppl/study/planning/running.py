@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from gedppl.agent import GEDUCB
+from gedppl.errors import SettingError
 from gedppl.problem import Problem
 
 One = TypeVar("One")
@@ -15,6 +16,11 @@ def make_agent(given: Any, problem: Problem, delta: float, seed: int) -> Any:
     """Options of `GEDUCB` become one; a function (problem, delta, seed) makes its own."""
     if given is None or isinstance(given, Mapping):
         return GEDUCB(problem, **({"delta": delta, "seed": seed} | dict(given or {})))
+    if not callable(given):
+        raise SettingError(
+            "agent must be options of GEDUCB, such as {'mode': 'theory'}, or a function "
+            f"(problem, delta, seed) -> agent; got {given!r}"
+        )
     return given(problem, delta, seed)
 
 

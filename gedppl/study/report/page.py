@@ -435,7 +435,7 @@ def _certificate(run: Run, decision: int) -> str:
         for p in parts
     ]
     lines = [
-        *(part.claim for part in parts),
+        *(line for part in parts for line in (part.claim, part.watch) if line),
         *(f"fit of {name}: {status}" for name, status in c["oracle"].items()),
         *c["notes"],
     ]

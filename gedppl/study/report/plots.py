@@ -346,7 +346,7 @@ def plot_shrinkage(table: Shrinkage, ax: Any = None) -> Any:
 
     Examples
     --------
-    >>> from gedppl.learning import Shrinkage, ShrinkageRow
+    >>> from gedppl.learning.shrinking import Shrinkage, ShrinkageRow
     >>> rows = (
     ...     ShrinkageRow(8, 0.5, 3.0, 96.0, "curvature"),
     ...     ShrinkageRow(16, 0.4, 3.2, 160.0, "radius"),

@@ -149,7 +149,7 @@ def simulate(
         raise SettingError(f"rounds must be a whole number of at least 0, got {rounds!r}")
     if run is None:
         run = Run(problem, seed)
-    streams = _streams(run.seed)
+    streams = world_streams(run.seed)
     if run.environment_state is not None:
         for name, rng in streams.items():
             rng.bit_generator.state = run.environment_state[name]
@@ -209,7 +209,7 @@ def catch_up(environment: Environment, run: Run) -> None:
     Raises `RunFileError` if the environment does not draw what the run has: it or its script has
     changed.
     """
-    streams = _streams(run.seed)
+    streams = world_streams(run.seed)
     for i, r in enumerate(run.rounds):
         _draw_again(environment, streams, i, r.x, r.action)
     run.environment_state = {name: rng.bit_generator.state for name, rng in streams.items()}
@@ -224,7 +224,7 @@ def recover(agent: Any, environment: Environment, run: Run) -> int:
     and stay unknown for them). A decision that was never told its outcome is told now what the
     environment draws for it.
     """
-    streams, known = _streams(run.seed), len(run)
+    streams, known = world_streams(run.seed), len(run)
     decisions = [record.payload for record in agent.journal.records("decision")]
     if len(decisions) < known:
         raise RunFileError(
@@ -291,7 +291,8 @@ def draw_members(agent: Any, n: int = 128, seed: int = 0) -> dict[str, dict[str,
     return drawn
 
 
-def _streams(seed: int) -> dict[str, np.random.Generator]:
+def world_streams(seed: int) -> dict[str, np.random.Generator]:
+    """The random numbers of a world: those of its contexts do not depend on what was played."""
     return {
         "contexts": np.random.default_rng([seed, CONTEXTS]),
         "outcomes": np.random.default_rng([seed, OUTCOMES]),
@@ -313,8 +314,8 @@ def observed_round(
     has one.
     """
     J, K = len(problem.constraints), problem.n_actions
-    utilities = _truth(environment, "utilities", x, (K,))
-    costs = _truth(environment, "costs", x, (J, K))
+    utilities = truth_of(environment, "utilities", x, (K,))
+    costs = truth_of(environment, "costs", x, (J, K))
     oracle, best = np.full(K, np.nan), np.nan
     if np.isfinite(utilities).all() and np.isfinite(costs).all():
         oracle, best = constrained_best(problem, utilities, costs)
@@ -344,9 +345,10 @@ def observed_round(
     )
 
 
-def _truth(
+def truth_of(
     environment: Environment, name: str, x: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
+    """What a world says is true at x; NaN where it does not say."""
     method = getattr(environment, name, None)
     values = None if method is None else method(x)
     if values is None:
