@@ -15,7 +15,9 @@ For each problem, regret against the constrained oracle and infeasible rounds, s
         problem
 
 The middle two are the limits of what sets of this kind could reach: what lies between them and ours
-is the price of the proof. Half off: the first round by which half of the decisions so far left the
+is the price of the proof. On linear problems ours holds a limit against a policy's own worst case,
+one parameter for all actions; these sets hold it action by action.
+Half off: the first round by which half of the decisions so far left the
 safe action, the median over seeds.
 """
 
