@@ -13,7 +13,7 @@ from scipy import integrate, optimize, stats
 from gedppl.errors import DataError, FamilyError, NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
 from gedppl.learning import ellipsoids
-from gedppl.learning.learner import action_groups, dependence
+from gedppl.learning.groups import action_groups, dependence
 from gedppl.learning.linear_gaussian import EMPTY, LinearGaussianLearner
 from gedppl.learning.value_ranges import value_range
 from gedppl.programs.contract import LinearPredictor

@@ -22,7 +22,7 @@ from gedppl.rows import grid
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from gedppl.learning.learner import Group
+    from gedppl.learning.groups import Group
     from gedppl.programs.contract import LinearPredictor
 
 # weight of the prior-posterior ratio: any prior costs at most log(1 / 0.8), a right one narrows the

@@ -27,19 +27,17 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.errors import SettingError
 from gedppl.learning import scale_bounds
+from gedppl.learning.groups import Group, named, one_group
 from gedppl.learning.learner import (
     FROM_PRIOR,
     PARTICLES,
     Bounds,
-    Group,
     Guess,
     Particles,
     Trail,
     have_cdfs,
     mixed_cdf,
     mixed_log_density,
-    named,
-    one_group,
 )
 from gedppl.learning.oracles import auto
 from gedppl.learning.program_bounds import GUESS_SDS, MISSPECIFIED, SEARCHED

@@ -16,7 +16,7 @@ import numpy as np
 from gedppl.errors import DataError
 from gedppl.learning.arviz_shim import from_groups
 from gedppl.learning.draws import ParameterDraws, log_likelihood, sample
-from gedppl.learning.learner import program_dependence
+from gedppl.learning.groups import program_dependence
 from gedppl.learning.trusted import trusted
 from gedppl.rows import Rows
 from gedppl.showing import Facts, Shown

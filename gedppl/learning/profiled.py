@@ -213,7 +213,7 @@ class Rewritten:
 
 
 @dataclass(frozen=True)
-class Cell:
+class NuisanceRange:
     low: float
     high: float  # inf: the last
     widen: float  # c
@@ -257,18 +257,18 @@ class Profile:
             return self.known.beyond(low, self.y)
         return float((high - low) ** 2 / 8 * self.known.curvature(low, self.y).sum())
 
-    def alive(self, cell: Cell) -> bool:
+    def alive(self, cell: NuisanceRange) -> bool:
         """Whether a member may have its psi in the cell."""
         ends = [end for end in (cell.low, cell.high) if np.isfinite(end)]
         return max(map(self.top, ends)) >= self.threshold - cell.widen
 
     @cached_property
-    def cells(self) -> list[Cell] | None:
+    def cells(self) -> list[NuisanceRange] | None:
         """Those that may have members; None if no end was found."""
         low, high = self.rewritten.form.low[1], self.rewritten.form.high[1]
         if self.known.inverse:
             low, high = 1.0 / high if high else np.inf, 1.0 / low if low > 0 else np.inf
-        found: list[Cell] = []
+        found: list[NuisanceRange] = []
         for down in (True, False):
             edge = self.psi
             for _ in range(MOST_CELLS):
@@ -292,27 +292,27 @@ class Profile:
             )
         return psi >= high or self.known.ended(psi, self.top(psi), self.threshold, self.y)
 
-    def _next(self, psi: float, down: bool) -> Cell:
+    def _next(self, psi: float, down: bool) -> NuisanceRange:
         allowed = max(WIDEN, 0.5 * (self.threshold - self.top(psi)))
         if not down:
             rest = self.widening(psi, np.inf)
             if rest <= allowed:
-                return Cell(psi, np.inf, rest)
+                return NuisanceRange(psi, np.inf, rest)
         ratio = (16.0 if allowed > WIDEN else WIDEST) if self.known.proved else UNPROVED
         while True:
             ends = (psi / ratio, psi) if down else (psi, psi * ratio)
             widen = self.widening(*ends)
             if widen <= allowed:
                 # one of few numbers, so that neighbours share their sets
-                return Cell(*ends, WIDEN if 0 < widen <= WIDEN else widen)
+                return NuisanceRange(*ends, WIDEN if 0 < widen <= WIDEN else widen)
             ratio = np.sqrt(ratio)
 
-    def split(self, cell: Cell) -> tuple[Cell, Cell]:
+    def split(self, cell: NuisanceRange) -> tuple[NuisanceRange, NuisanceRange]:
         middle = 4 * cell.low if np.isinf(cell.high) else float(np.sqrt(cell.low * cell.high))
         halves = ((cell.low, middle), (middle, cell.high))
         exact = [self.widening(*ends) for ends in halves]
         shared = max(exact)
-        return Cell(*halves[0], shared), Cell(*halves[1], shared)
+        return NuisanceRange(*halves[0], shared), NuisanceRange(*halves[1], shared)
 
 
 def profiled_bounds(
@@ -395,7 +395,7 @@ def _over_set(
             )
         return reaches[psi, widen]
 
-    def bound(cell: Cell) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def bound(cell: NuisanceRange) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ends = [
             one
             for psi in (cell.low, cell.high)
@@ -413,7 +413,7 @@ def _over_set(
         low = np.minimum(found[0][0], found[1][0])
         return low, np.maximum(found[0][1], found[1][1]), ~np.isfinite(hull)
 
-    def all_of(cells: list[Cell]) -> list[np.ndarray]:
+    def all_of(cells: list[NuisanceRange]) -> list[np.ndarray]:
         return [np.array(part) for part in zip(*map(bound, cells))]
 
     if not cells:  # no member is left anywhere
@@ -439,7 +439,7 @@ def _over_set(
     return low.min(axis=0), high.max(axis=0), np.asarray(open_end.any(axis=0))
 
 
-def _slip(known: Nuisance, cell: Cell, most: np.ndarray) -> np.ndarray:
+def _slip(known: Nuisance, cell: NuisanceRange, most: np.ndarray) -> np.ndarray:
     """By how much a chance inside a cell may exceed those at its ends, (m,); `most`: the largest
     predictor of every row.
     """
@@ -455,7 +455,7 @@ def _slip(known: Nuisance, cell: Cell, most: np.ndarray) -> np.ndarray:
 def _at_end(
     profile: Profile,
     functional: Functional,
-    cell: Cell,
+    cell: NuisanceRange,
     psi: float,
     parts: tuple[np.ndarray, np.ndarray],
     hull: np.ndarray,

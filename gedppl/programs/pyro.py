@@ -18,7 +18,6 @@ import pyro.distributions as dist
 import torch
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch.distributions import biject_to as torch_biject_to
 from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
@@ -47,68 +46,13 @@ from gedppl.programs.lowering import (
 )
 from gedppl.programs.monotone import once, trend
 from gedppl.programs.torch_affine import levels
+from gedppl.programs.torch_bijections import biject_to
 from gedppl.programs.torch_kernels import TorchKernels, as_tensor
 from gedppl.programs.torch_reader import listing
 from gedppl.programs.tracing import Site, support_range
 
 if TYPE_CHECKING:
-    from torch.distributions.constraints import Constraint
-
     from gedppl.programs.contract import Distribution, Program
-
-
-class LowerCholeskyTransform(transforms.Transform):
-    """A vector as a lower triangular matrix with positive diagonal, in NumPyro's order; torch
-    has no bijection for it.
-    """
-
-    domain = constraints.real_vector
-    codomain = constraints.lower_cholesky
-    bijective = True
-
-    def _call(self, x: torch.Tensor) -> torch.Tensor:
-        d = _matrix_size(x.shape[-1])
-        rows, columns = torch.tril_indices(d, d, -1)
-        place = torch.zeros(x.shape[-1] - d, d, d, dtype=x.dtype)
-        place[torch.arange(len(rows)), rows, columns] = 1.0
-        return torch.einsum("...k,kij->...ij", x[..., :-d], place) + torch.diag_embed(
-            torch.exp(x[..., -d:])
-        )
-
-    def _inverse(self, y: torch.Tensor) -> torch.Tensor:
-        d = y.shape[-1]
-        rows, columns = torch.tril_indices(d, d, -1)
-        return torch.cat(
-            [y[..., rows, columns], torch.log(torch.diagonal(y, dim1=-2, dim2=-1))], dim=-1
-        )
-
-    def log_abs_det_jacobian(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x[..., -y.shape[-1] :].sum(-1)
-
-    def forward_shape(self, shape: torch.Size) -> Any:
-        return (*shape[:-1], _matrix_size(shape[-1]), _matrix_size(shape[-1]))
-
-    def inverse_shape(self, shape: torch.Size) -> Any:
-        return (*shape[:-2], shape[-1] * (shape[-1] + 1) // 2)
-
-
-def _matrix_size(k: int) -> int:
-    return round((np.sqrt(1 + 8 * k) - 1) / 2)
-
-
-def biject_to(constraint: Constraint) -> Any:
-    """The bijection from the real line (or vectors) to what the constraint allows."""
-    if constraint is constraints.lower_cholesky:
-        return LowerCholeskyTransform()
-    try:
-        return torch_biject_to(constraint)
-    except NotImplementedError:
-        raise ModelError(
-            f"torch knows no bijection from the real numbers to the constraint {constraint}: write "
-            "the parameter as a "
-            "function of one with a simpler constraint (real, positive, interval, simplex, "
-            "lower_cholesky)"
-        ) from None
 
 
 # told in place of zeros, to see whether a program looks at them

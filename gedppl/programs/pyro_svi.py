@@ -45,7 +45,8 @@ from torch.overrides import TorchFunctionMode
 
 from gedppl.errors import SettingError
 from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
-from gedppl.programs.pyro import biject_to, quiet
+from gedppl.programs.pyro import quiet
+from gedppl.programs.torch_bijections import biject_to
 from gedppl.programs.torch_graphs import UNRECORDABLE, operations
 from gedppl.programs.torch_kernels import as_tensor
 from gedppl.rows import BUCKETS, Rows, bucket
