@@ -204,7 +204,9 @@ def test_the_chance_of_a_band_is_found_wherever_its_peak_is(family, reach) -> No
         "wide": (-0.8 * far, 0.6 * far),
         "narrow": (middle - 0.31, middle + 0.4),
     }[reach]
-    lower, upper, _ = _over_interval(learner, functional, columns, np.array([[low, high]]), x, a)
+    lower, upper, _ = _over_interval(
+        learner.data, learner, functional, columns, np.array([[low, high]]), x, a
+    )
     eta = np.linspace(max(low, middle - 30), min(high, middle + 30), 1_000_001)
     fixed = {key: np.full(eta.shape, value) for key, value in FIXED[family].items()}
     with np.errstate(over="ignore", invalid="ignore"):

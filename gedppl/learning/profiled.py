@@ -66,7 +66,7 @@ value (m,)."""
 
 WIDEN = 0.1  # nats by which thresholds of the first cells are lowered at most
 HAIR = 1e-3  # nats: what a climb may leave below a top
-MOST_CELLS, ROUNDS = 200, 8
+MOST_CELLS, ROUNDS = 200, 12
 WIDEST = 1.3  # ratio of a cell's ends
 UNPROVED = 1.1  # ratio of the ends of a cell without a proof
 FINE, NARROW = 0.02, 0.005  # a cell is not split again: ratio of its ends less one, nats
