@@ -30,6 +30,7 @@ from gedppl.numerics.integrate import gauss_legendre
 
 _LEVELS = (1e-3, 1e-2, 0.05, 0.2, 0.5, 0.8, 0.95, 0.99, 0.999)
 _TAILS = (1e-2, 1e-5, 1e-8, 1e-12, 1e-18)
+_BESIDE = 1e-6  # share of the narrowest bulk
 _CUT = 1e-18  # mass left out of a sum or an integral, per leaf
 _MOST_CROSSINGS = 64
 _MOST_HALVINGS = 6
@@ -238,6 +239,12 @@ def _points(parts: Sequence[Leaf], batch: int, limit: float) -> tuple[np.ndarray
     ]
     anchor = np.where(np.isfinite(start), start, centre)
     points = np.clip(np.where(finite, points, anchor), start, end)
+    # On a whole line nothing is singular at the anchor, and a panel that begins 1e-200 beside it
+    # would run through 200 decades in which there is nothing to see.
+    bulks = [leaf.density.bulk(max(_TAILS)) for leaf in parts]
+    width = np.min([np.broadcast_to(high - low, (batch,)) for low, high in bulks], axis=0)
+    beside = ~np.isfinite(start) & (np.abs(points - anchor) < _BESIDE * width)
+    points = np.where(beside, anchor, points)
     nearest = np.where(points > anchor, points, np.inf).min(axis=0)
     reach = np.where(np.isfinite(start) & np.isfinite(nearest), nearest - anchor, 0.0)
     rise = log_sum(parts, anchor + 1e-20 * reach) - log_sum(parts, anchor + reach)
