@@ -135,8 +135,8 @@ def together(
     cut: np.ndarray,
     n_actions: int,
 ) -> tuple[Together, ...]:
-    """phi'theta + offset of all actions over the ellipsoid that sets most of their upper ends; none
-    where it sets no two at one context.
+    """phi'theta + offset of all actions over the ellipsoid that sets most of their upper ends, at
+    each context by itself; none where it sets no two at any.
 
     tightest, upper, cut (m,): the ellipsoid behind each upper end, -1 where it is open, the end
     itself, and whether the declared range cut it. The true theta lies in all ellipsoids at once and
@@ -144,15 +144,22 @@ def together(
     that another ellipsoid bounds stands with its upper end. Of one that the range cut the first
     form takes that end, the second the ellipsoid, which may still say more of a mixture.
     """
-    closed = tightest[tightest >= 0]
-    if not len(closed):
+    kinds = np.unique(tightest[tightest >= 0])
+    if not len(kinds):
         return ()
-    most = int(np.bincount(closed).argmax())
-    one = [e for s in learner.in_force() for e in s.ellipsoids][most]
+    counts = [(tightest == e).reshape(-1, n_actions).sum(axis=1) for e in kinds]
+    most = np.repeat(kinds[np.argmax(counts, axis=0)], n_actions)
+    own = tightest == most
+    every = [e for s in learner.in_force() for e in s.ellipsoids]
     free, base = learner.space.projected(phi, offset)
-    part = free if len(one.columns) == free.shape[1] else free[:, one.columns]
-    middle, half = base + part @ one.middle, part @ one.factor.T
-    own, forms = tightest == most, []
+    middle = upper.copy()
+    half = np.zeros((len(upper), max(len(every[e].factor) for e in kinds)))
+    for e in kinds:
+        one, mine = every[e], np.flatnonzero(own & (tightest == e))
+        part = free[np.ix_(mine, one.columns)]
+        middle[mine] = base[mine] + part @ one.middle
+        half[mine, : len(one.factor)] = part @ one.factor.T
+    forms = []
     for mine in (own & ~cut, own) if (own & cut).any() else (own,):
         if mine.reshape(-1, n_actions).sum(axis=1).max() > 1:
             forms.append(
