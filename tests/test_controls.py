@@ -27,7 +27,7 @@ def test_only_a_proved_bound_may_lower_the_safe_actions_declared_value(proved, m
     agent = ged.GEDUCB(world.problem, mode="theory", exploration="sets", guard=None)
     agent.ask([0.0])
     state = agent._current(None)
-    learner, x = state.learners["cost"], np.zeros((1, 1))
+    learner, x = state.learners["cost"], np.full((1, 1), 0.5)
     found = learner.bounds(world.problem.constraints[0].functional, x, 3)
     low = replace(found, upper=np.zeros_like(found.upper), guaranteed=proved)
     monkeypatch.setattr(type(learner), "bounds", lambda *_: low)

@@ -15,7 +15,8 @@ import gedppl as ged
 from gedppl.density import Density
 from gedppl.functionals import mean
 from gedppl.learning import Where, feed, learner_for, radius
-from gedppl.learning.groups import Group, action_groups, dependence, named, program_dependence
+from gedppl.learning.groups import action_groups, dependence, named, program_dependence
+from gedppl.learning.learner import Group
 from gedppl.learning.program_bounds import MISSPECIFIED
 from gedppl.learning.program_sets import Start
 from gedppl.learning.programs import ProgramLearner

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy import integrate, optimize, stats
 
+import gedppl as ged
 from gedppl.errors import DataError, FamilyError, NotFiniteError, SettingError, ShapeError
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
 from gedppl.learning import ellipsoids
@@ -754,3 +758,24 @@ def test_bad_rows_are_named_and_change_nothing():
     poisson = LinearPredictor("Poisson", "log", features, None, None)
     with pytest.raises(FamilyError, match="needs a Normal with identity link, got Poisson"):
         LinearGaussianLearner.start(poisson, 3, delta=0.05)
+
+
+@pytest.mark.parametrize("surprise", np.linspace(-2.5, 2.5, 9))
+def test_one_row_of_two_parameters_does_not_contradict_a_prior_that_foresaw_it(surprise) -> None:
+    """The direction that the row does not see says nothing, whatever rounding makes of it."""
+
+    def line(x, a, y=None):
+        w = numpyro.sample(
+            "w", dist.Normal(jnp.array([8.0, 1.3]), jnp.array([1.0, 0.7])).to_event(1)
+        )
+        numpyro.sample("y", dist.Normal(w[0] + w[1] * x[:, 0], 0.5), obs=y)
+
+    x = np.array([[1.7]])
+    mean, sd = 8.0 + 1.3 * 1.7, np.sqrt(1.0 + (0.7 * 1.7) ** 2 + 0.25)
+    found = ged.confidence_set(
+        ged.density_class(line), x, np.zeros(1, int), np.array([mean + surprise * sd]), 0.05
+    )
+    assert "contradict" not in repr(found)
+    shrunk = mean + surprise * sd * (sd**2 - 0.25) / sd**2
+    estimate = found.bounds(ged.mean(-1e3, 1e3), x, 1).estimate
+    assert estimate == pytest.approx(shrunk, rel=1e-9)

@@ -14,7 +14,7 @@ from scipy.stats import binom
 from gedppl.density import Density
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
 from gedppl.learning import confidence_set, feed, learner_for, scale_bounds
-from gedppl.learning.groups import Group
+from gedppl.learning.learner import Group
 from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.scale_sets import fits_of, table_of
 from gedppl.learning.storing import Reader, Writer

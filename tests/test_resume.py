@@ -11,6 +11,8 @@ import sqlite3
 from pathlib import Path
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import gedppl as ged
@@ -246,6 +248,47 @@ def test_settings_that_are_none(tmp_path, name, value, match) -> None:
     Journal.create(tmp_path / "j.db", frozen).close()
     with pytest.raises(errors.JournalMismatchError, match=match):
         ged.resume(tmp_path / "j.db", WORLD.problem)
+
+
+TABLE = np.array([1.0, 2.0])
+
+
+def looked_up(x: np.ndarray) -> np.ndarray:
+    return TABLE[0] * x
+
+
+def test_a_table_that_a_model_reads_from_its_module_counts(monkeypatch) -> None:
+    from gedppl.agent.digest import digest
+
+    before = digest(looked_up)
+    monkeypatch.setitem(globals(), "TABLE", np.array([1.5, 2.0]))
+    assert digest(looked_up) != before
+    monkeypatch.undo()
+    assert digest(looked_up) == before
+
+
+def test_a_functional_of_ones_own_counts_by_what_it_does(tmp_path) -> None:
+    """Under one name, in one place: only its body differs."""
+    cls = ged.density_class(coin_model)
+
+    def problem(slope: float) -> ged.Problem:
+        def worth(y, x, a):
+            return slope * y
+
+        limit = ged.Constraint(cls, ged.mean(0, 1), 0.8, safe_value=0.3, name="harm")
+        return ged.Problem(2, ged.Utility(cls, ged.expected(worth, -3, 3)), [limit], safe_action=0)
+
+    with ged.GEDUCB(problem(1.0), journal=tmp_path / "run.db") as agent:
+        agent.ask([0.0])
+    with pytest.raises(errors.JournalMismatchError, match="functions"):
+        ged.resume(tmp_path / "run.db", problem(2.0))
+    with ged.resume(tmp_path / "run.db", problem(1.0)) as again:  # the control
+        assert again.rounds == 1
+
+
+def coin_model(x, a, y=None):
+    p = numpyro.sample("p", dist.Beta(1, 1).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(p[a] + 0 * x[:, 0]), obs=y)
 
 
 def test_other_versions_are_said_and_recorded(closed, monkeypatch) -> None:

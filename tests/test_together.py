@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 import gedppl as ged
 from gedppl.ged_ucb import limit_costs, today
 from gedppl.learning import linear_set
-from gedppl.learning.groups import Group
+from gedppl.learning.learner import Group
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
 from gedppl.selection import select_policies

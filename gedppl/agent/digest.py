@@ -3,8 +3,8 @@ a finite class.
 
 Two programs may read alike and differ in a number that their functions enclose (a noise scale, a
 table). The hash follows plain numbers, texts, arrays and functions through closures and default
-arguments; other objects count by their type alone, so what a model reads from them, or from
-globals, is not covered.
+arguments, and the numbers, texts and arrays that a function reads from its module; other objects
+count by their type alone, so what a model reads from them is not covered.
 """
 
 from __future__ import annotations
@@ -121,6 +121,11 @@ def _(value: FunctionType, h: _Hash, depth: int) -> None:
             h.feed(cell.cell_contents, depth + 1)
         except ValueError:  # not filled yet
             h.say("empty")
+    for name in sorted(set(value.__code__.co_names) & set(value.__globals__)):
+        read = value.__globals__[name]
+        if np.isscalar(read) or (hasattr(read, "__array__") and not inspect.isclass(read)):
+            h.say("global", name)
+            h.feed(read, depth + 1)
 
 
 def _source(function: Any) -> str:

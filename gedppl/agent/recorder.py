@@ -75,8 +75,15 @@ def protocol(problem: Problem, chosen: Settings, guard: str | None) -> dict[str,
     """What is frozen when a journal begins. `versions` may differ later; all else makes it
     another trial.
     """
+    limits = {c.name: c.functional.fn for _, c in problem.learned}
+    functions = {
+        name: digest(fn)
+        for name, fn in ({UTILITY: problem.utility.functional.fn} | limits).items()
+        if fn is not None
+    }
     return {
         **named_things(problem),
+        **({"functions": functions} if functions else {}),
         "problem": problem.fingerprint(),
         "models": {name: digest(model) for name, model in problem.streams.items()},
         "settings": {name: getattr(chosen, name) for name in _SETTINGS},

@@ -17,8 +17,8 @@ from gedppl.learning.credible import CredibleSet, SampledSet
 from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.finite import FiniteLearner
 from gedppl.learning.fits import WorkingPrior
-from gedppl.learning.groups import Group, action_groups, dependence, program_dependence
-from gedppl.learning.learner import Learner
+from gedppl.learning.groups import action_groups, dependence, program_dependence
+from gedppl.learning.learner import Group, Learner
 from gedppl.learning.location_scale import LocationScaleLearner
 from gedppl.learning.oracles import CLOSED_FORM, called
 from gedppl.learning.programs import ProgramLearner

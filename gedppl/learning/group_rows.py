@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gedppl.learning.groups import Group
+from gedppl.learning.learner import Group
 from gedppl.learning.likelihoods import Data
 from gedppl.learning.program_sets import Plausible, Start, likelihood_sets, next_starts, within
 from gedppl.learning.radius import LikelihoodRatio

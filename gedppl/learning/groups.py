@@ -13,13 +13,12 @@ Axis letters: K actions, D flat parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gedppl.errors import GedError
-from gedppl.learning.storing import storable
+from gedppl.learning.learner import Group
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
@@ -29,28 +28,6 @@ PROBES = 24
 PROGRAM_PROBES = 4  # settings and outcomes of a program
 SHOWN = 6  # groups named in a sentence
 WHOLE = 0.1  # share of delta for all rows beside groups that have nothing in common
-
-
-@storable
-@dataclass(frozen=True)
-class Group:
-    """Rows that form an e-process of their own: those of some actions, or all."""
-
-    actions: tuple[int, ...] | None  # None: all rows
-    share: float  # of delta
-    size: int  # parameters that these actions depend on
-
-    def rows(self, a: np.ndarray) -> np.ndarray:
-        """Which of the rows with actions a (n,) belong to it, (n,) bool."""
-        if self.actions is None:
-            return np.ones(len(a), bool)
-        return np.array([action in self.actions for action in a.tolist()], bool)
-
-    def __str__(self) -> str:
-        if self.actions is None:
-            return f"all rows ({self.size} parameters)"
-        noun = "action" if len(self.actions) == 1 else "actions"
-        return f"{noun} {', '.join(map(str, self.actions))} ({self.size} parameters)"
 
 
 def named(groups: Sequence[Group]) -> str:

@@ -455,3 +455,28 @@ def have_cdfs(densities: Sequence[Density]) -> bool:
         return all(np.isfinite(np.asarray(d.cdf(0.0), float)).all() for d in densities)
     except (FamilyError, NoClosedFormError):
         return False
+
+
+# rows that speak about an action; which there are is read in `groups`
+
+
+@storable
+@dataclass(frozen=True)
+class Group:
+    """Rows that form an e-process of their own: those of some actions, or all."""
+
+    actions: tuple[int, ...] | None  # None: all rows
+    share: float  # of delta
+    size: int  # parameters that these actions depend on
+
+    def rows(self, a: np.ndarray) -> np.ndarray:
+        """Which of the rows with actions a (n,) belong to it, (n,) bool."""
+        if self.actions is None:
+            return np.ones(len(a), bool)
+        return np.array([action in self.actions for action in a.tolist()], bool)
+
+    def __str__(self) -> str:
+        if self.actions is None:
+            return f"all rows ({self.size} parameters)"
+        noun = "action" if len(self.actions) == 1 else "actions"
+        return f"{noun} {', '.join(map(str, self.actions))} ({self.size} parameters)"

@@ -31,8 +31,8 @@ from gedppl.learning.ellipsoids import (
     ends,
     seen_directions,
 )
-from gedppl.learning.groups import Group, named, one_group
-from gedppl.learning.learner import Bounds, Guess, Trail
+from gedppl.learning.groups import named, one_group
+from gedppl.learning.learner import Bounds, Group, Guess, Trail
 from gedppl.learning.linear_parts import (
     BET,
     FeatureMemo,

@@ -22,7 +22,7 @@ from gedppl.rows import grid
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from gedppl.learning.groups import Group
+    from gedppl.learning.learner import Group
     from gedppl.programs.contract import LinearPredictor
 
 # weight of the prior-posterior ratio: any prior costs at most log(1 / 0.8), a right one narrows the
@@ -40,6 +40,7 @@ RESOLVED = 1e12
 FLOOR = 1e-12  # of a unit-diagonal precision, so that it can be inverted
 # log evidence by which a flatter prior must win before it takes the place of the declared one
 FLATTENED = 4.0
+SEEN = 1e-12  # share of what rows say along the direction that they say most of
 
 
 @storable
@@ -208,6 +209,9 @@ def flattening(space: Space, information: np.ndarray, moment: np.ndarray) -> flo
     root = np.linalg.cholesky(space.covariance)
     value, axes = np.linalg.eigh(root.T @ information @ root)
     value, along = np.maximum(value, 0.0), axes.T @ (root.T @ moment)
+    # along directions that no row has seen both are rounding, whose quotient may be anything
+    unseen = (value < SEEN * value.max()) & (np.abs(along) < SEEN * np.linalg.norm(along))
+    value, along = np.where(unseen, 0.0, value), np.where(unseen, 0.0, along)
     g = 10.0 ** -np.arange(0, 41, 2)[:, None]
     evidence = np.sum(-0.5 * np.log1p(value / g) + 0.5 * along**2 / (value + g), axis=1)
     best = int(np.argmax(evidence))

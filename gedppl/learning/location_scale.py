@@ -27,11 +27,12 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.errors import SettingError
 from gedppl.learning import scale_bounds
-from gedppl.learning.groups import Group, named, one_group
+from gedppl.learning.groups import named, one_group
 from gedppl.learning.learner import (
     FROM_PRIOR,
     PARTICLES,
     Bounds,
+    Group,
     Guess,
     Particles,
     Trail,

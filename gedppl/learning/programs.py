@@ -27,8 +27,8 @@ from gedppl.learning import program_bounds, program_trail
 from gedppl.learning.draws import sample
 from gedppl.learning.fits import Fit, WorkingPrior, keep_good, likeliest
 from gedppl.learning.group_rows import GroupRows
-from gedppl.learning.groups import Group, named, one_group
-from gedppl.learning.learner import Bounds, Guess, Trail
+from gedppl.learning.groups import named, one_group
+from gedppl.learning.learner import Bounds, Group, Guess, Trail
 from gedppl.learning.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
 from gedppl.learning.oracles import auto, has_score_equations
 from gedppl.learning.program_sets import (

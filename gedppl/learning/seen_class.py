@@ -126,7 +126,7 @@ class SeenClass(Model):
             ]
             if all(entry in left for entry in entries):
                 stacked = np.stack([left.pop(entry) for entry in entries], axis=-1)
-                found[site.name] = stacked.reshape(*values.shape[:-1], *site.shape)
+                found[site.name] = stacked.reshape((*values.shape[:-1], *site.shape))
         return found | left
 
     def _bounds(self) -> dict[str, Any]:
