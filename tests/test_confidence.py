@@ -8,11 +8,14 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
+import gedppl as ged
 from gedppl.density import Density
 from gedppl.divergences import hellinger2
 from gedppl.errors import NotFiniteError, ParameterError, SettingError, ShapeError
@@ -765,3 +768,20 @@ def test_a_numpyro_program_from_end_to_end(nuts) -> None:
         assert drawn.method == "sampled"
         assert "inner approximation" in drawn.note
         assert (drawn.upper < bounds.upper).all()
+
+
+def test_a_hierarchy_with_scalar_sites_has_a_set_by_site_name() -> None:
+    """Its sites without a shape come back as numbers; they could not be told apart from none."""
+
+    def sites(x, a, y=None):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        u = numpyro.sample("u", dist.Normal(0, 1).expand([3]).to_event(1))
+        g = numpyro.sample("g", dist.Normal(0, 1))
+        eta = mu + tau * u[a] + g * x[:, 0]
+        numpyro.sample("y", dist.Bernoulli(logits=eta), obs=y)
+
+    rng = np.random.default_rng(0)
+    x, a = rng.normal(size=(40, 1)), rng.integers(0, 3, 40)
+    found = ged.confidence_set(ged.density_class(sites), x, a, rng.integers(0, 2, 40) * 1.0, 0.1)
+    assert found.bounds(ged.mean(0, 1), x[:2], 3).guaranteed

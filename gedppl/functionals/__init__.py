@@ -406,7 +406,7 @@ def mean(low: float, high: float) -> Functional:
     Notes
     -----
     Its bounds over a set are exact where outcomes follow one linear predictor. For outcomes in an
-    interval of length L, |E_p Y - E_q Y| <= sqrt(2) L H, H the Hellinger distance of p and q;
+    interval of length L, ``|E_p Y - E_q Y| <= sqrt(2) L H``, H the Hellinger distance of p and q;
     `gedppl.functionals.lipschitz` knows the constants of other families.
 
     >>> from gedppl.density import Density
@@ -495,7 +495,7 @@ def probability(above: Any = None, below: Any = None) -> Functional:
 
     A limit is a number, one number an action (K,), or a function of the rows' (x, a) that returns
     (n,); the last two need x and a in the call, and the function must work on the density's own
-    arrays. |P_p(A) - P_q(A)| is at most their total variation.
+    arrays. ``|P_p(A) - P_q(A)|`` is at most their total variation.
 
     >>> from gedppl.density import Density
     >>> p = Density("Normal", {"loc": 1.0, "scale": 2.0})
