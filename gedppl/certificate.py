@@ -97,7 +97,11 @@ class ConstraintCertificate:
         )
         if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
-        if self.guaranteed:
+        exceeded = self.worst_case > self.at_most + 1e-9 * max(abs(self.at_most), 1e-300)
+        if self.credible is not None and exceeded:
+            # a recommendation by estimate may name an action that its draws do not clear
+            kind = "credible: the limit is not shown to be kept"
+        elif self.guaranteed:
             kind = "guarantee, if the model class holds the truth"
         elif self.credible is not None:
             kind = (

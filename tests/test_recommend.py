@@ -11,6 +11,7 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
+from gedppl.certificate import ConstraintCertificate
 
 MEANS, COSTS = np.array([0.1, 0.5, 0.9, 0.7]), np.array([0.1, 0.2, 0.8, 0.4])
 X = np.zeros(1)
@@ -144,3 +145,16 @@ def test_an_agents_confidence_set_is_the_one_it_decides_on() -> None:
         agent.confidence_set("pain")
     with pytest.raises(errors.DataError, match="ask or observe first"):
         ged.GEDUCB(problem()).confidence_set("harm")
+
+
+def test_a_limit_that_the_draws_do_not_clear_is_not_said_to_be_kept() -> None:
+    """A recommendation by estimate may name such an action."""
+
+    def claim(worst: float) -> str:
+        part = ConstraintCertificate(
+            "leaching", worst, 30.0, "sampled", False, "rule", "", {}, credible=0.95
+        )
+        return part.claim
+
+    assert "not shown to be kept" in claim(150.0)
+    assert "the limit is kept with posterior probability" in claim(30.0)
