@@ -181,7 +181,8 @@ def credible_set(
         not stand for it, moved draws or chains take their place, and the certificate's ``draws``
         says which, with k-hat and effective size.
     draws
-        At least 60 or so for a level of .95: with fewer the end of the range stands in.
+        Effective ones count, after weighting: with fewer than 60 or so at a level of .95 the end of
+        the range stands in, so ask for several times as many (the default is 1,000).
     margin
         True: the order statistic read off the draws is above the quantile but for a chance of 5%
         over the draws. False: the plain quantile, as designs for trials are usually computed; too
