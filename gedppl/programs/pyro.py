@@ -41,7 +41,7 @@ from gedppl.programs.lowering import (
     external,
     is_masked,
     lower,
-    package_class,
+    may_cross,
     strip,
 )
 from gedppl.programs.monotone import once, trend
@@ -337,7 +337,7 @@ class PyroProgram(TorchKernels):
         self.ranges = {site.name: support_range(site.constraint) for site in outline.parameters}
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
-        self.has_cutpoints = package_class(strip(outline.observed_fn)) == "OrderedLogistic"
+        self.has_cutpoints = may_cross(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
         self._check_outcome_use()
         found = [self._identify(assignment) for assignment in self.assignments]
