@@ -169,6 +169,12 @@ class PyroRecorder(Messenger):
             )
         )
 
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if is_flat(msg):
+            transform = biject_to(msg["fn"].support)
+            free = torch.zeros(transform.inverse_shape(msg["fn"].shape()))
+            msg["value"], msg["done"] = transform(free), True
+
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         name, fn, value = msg["name"], msg["fn"], msg["value"]
         if site_is_subsample(msg):
@@ -180,7 +186,7 @@ class PyroRecorder(Messenger):
             self.records.append(
                 SiteRecord(
                     name,
-                    "sample",
+                    "param" if is_flat(msg) else "sample",
                     value=value,
                     fn=fn,
                     observed=msg["is_observed"],
@@ -192,6 +198,11 @@ class PyroRecorder(Messenger):
                     constraint=fn.support,
                 )
             )
+
+
+def is_flat(msg: dict[str, Any]) -> bool:
+    """Whether a site says that it has no prior, so that nothing can be drawn: a `param` then."""
+    return isinstance(msg["fn"], dist.ImproperUniform) and not msg["is_observed"]
 
 
 def _outcomes(fn: Distribution) -> np.ndarray | None:
@@ -277,6 +288,9 @@ class PyroFill(Messenger):
         elif not msg["is_observed"]:
             (site,) = self.program.groups[name]
             transform = biject_to(fn.support)
+            if is_flat(msg):
+                msg["value"], msg["done"] = self._leaf(site, transform, None)[0].clone(), True
+                return
             value, free = self._leaf(site, transform, fn.sample() if self.given == "draw" else None)
             jacobian = transform.log_abs_det_jacobian(free, value).sum()
             self.log_prior = self.log_prior + fn.log_prob(value).sum() + jacobian
