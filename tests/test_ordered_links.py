@@ -17,6 +17,7 @@ from scipy.integrate import quad
 
 import gedppl as ged
 from gedppl.errors import CutpointsError
+from gedppl.learning import learner_for
 from gedppl.learning.ordered import CUMULATIVE, terms_between
 from gedppl.learning.seen_class import served
 from tests.optional_pyro import needs_pyro, pd, pyro, torch
@@ -273,7 +274,7 @@ def learned():
     x, a = rng.random((120, 1)), rng.integers(0, 2, 120)
     theta = np.asarray(cls.draw_prior(3, 2), float)[1]
     y = cls.density_at(theta, x, a).sample(5, 1)[0]
-    learner = ged.learning.learner_for(cls, delta=0.1)
+    learner = learner_for(cls, delta=0.1)
     for part in np.array_split(np.arange(120), 4):
         learner = learner.absorb(x[part], a[part], y[part]).refit()
     return learner
