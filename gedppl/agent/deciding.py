@@ -22,7 +22,7 @@ from gedppl.ged_ucb import costs
 from gedppl.learning.learner import Bounds
 from gedppl.problem import Problem
 from gedppl.problem.names import Names
-from gedppl.showing import Spoken, as_html
+from gedppl.showing import Spoken, amounts, as_html
 
 # of a class or a declaration: looking into it does not make it right
 REFUTATIONS = (*costs.KINDS, "refuted", "certified")
@@ -307,7 +307,9 @@ RULES = ("certified", "estimate", "nearest", "interval")
 
 @dataclass(frozen=True, repr=False)
 class Recommendation(Spoken):
-    """Take `action` from now on; `certificate` says what is known of it alone."""
+    """Take `action` from now on; `certificate` says what is known of it alone, `policy` what a
+    decision here would play.
+    """
 
     action: int
     rule: str
@@ -319,10 +321,23 @@ class Recommendation(Spoken):
     # (J, K) posterior probability of lying above the limit, where bounds are read off draws; NaN
     # elsewhere
     over: np.ndarray
-    action_name: str = ""  # the action's name; its number as text where actions have none
+    policy: np.ndarray  # (K,) of a decision here, which explores and may mix
+    names: Names
+
+    @property
+    def action_name(self) -> str:
+        """The action's name; its number as text where actions have none."""
+        return self.names.label(self.action)
 
     def __str__(self) -> str:
-        return f"action {self.action_name}: {self.reason}\n{self.certificate}"
+        lines = [f"action {self.action_name}: {self.reason}"]
+        if self.policy[self.action] < 1:
+            played = [(name, p) for name, p in zip(self.names.labels, self.policy) if p > 0]
+            lines.append(
+                f"a decision here would play {amounts(played)} instead: it explores, and a mix may "
+                "hold an action that by itself exceeds a limit"
+            )
+        return "\n".join([*lines, str(self.certificate)])
 
 
 def recommend(
@@ -507,5 +522,21 @@ def _certified(
     certificate, _ = certify(
         state, x, alone, action, info, 0, choice.fallback, (), choice.doubts, watched
     )
-    name = state.problem.names.label(action)
-    return Recommendation(action, rule, reason, certificate, utility, cost, upper, over, name)
+    # the bound may be proved and yet above the limit: then nothing is claimed of the limit
+    fine = np.isnan(upper[:, action]) | (upper[:, action] <= state.problem.limits)
+    parts = tuple(
+        part if ok else replace(part, guaranteed=False, kept=False)
+        for part, ok in zip(certificate.constraints, fine)
+    )
+    return Recommendation(
+        action,
+        rule,
+        reason,
+        replace(certificate, constraints=parts),
+        utility,
+        cost,
+        upper,
+        over,
+        choice.policy[0],
+        state.problem.names,
+    )

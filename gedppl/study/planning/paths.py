@@ -192,10 +192,16 @@ def _made_up(
 
 
 def event_free_path(
-    problem: Problem, contexts: np.ndarray, rounds: int, agent: Mapping[str, Any], seed: int
-) -> list[int] | None:
+    problem: Problem,
+    contexts: np.ndarray,
+    rounds: int,
+    agent: Mapping[str, Any],
+    seed: int,
+    log: Sequence[Any] = (),
+) -> tuple[list[int], set[int]] | None:
     """The actions given, contexts in turn, if no constraint's outcome ever leaves the low end of
-    its range.
+    its range, after a log (the arguments of `observe`) if there is one; and all that were given or
+    may be drawn at its end.
 
     Where the utility has an outcome of its own, nothing is told of it, and the path takes the least
     tried action that may be drawn: what is asked is which actions the limits ever let through. None
@@ -207,6 +213,8 @@ def event_free_path(
             return None
         good[c.stream] = float(c.functional.low)
     design = make_agent({"guard": None} | dict(agent), problem, 0.05, seed)
+    if log:
+        design.observe(*log)
     path: list[int] = []
     for t in range(rounds):
         x = contexts[t % len(contexts)]
@@ -214,25 +222,32 @@ def event_free_path(
         path.append(action)
         if action == problem.safe_action and not problem.learn_safe and len(contexts) == 1:
             # nothing is learned of it, so nothing changes
-            return path + [action] * (rounds - t - 1)
+            path += [action] * (rounds - t - 1)
+            break
         try:
             _tell(design, [x], [action], {name: [low] for name, low in good.items()})
         except OutOfSupportError:
             return None
-    return path
+    may = np.any([_drawable(design, x) for x in contexts], axis=0)
+    return path, {k for k in range(problem.n_actions) if k in path or may[k]}
 
 
 def _least_tried(design: GEDUCB, x: np.ndarray, path: list[int]) -> int:
     """Of the actions whose worst case keeps every limit on every draw at context x; the safe one if
     there is no other.
     """
-    problem = design.problem
-    with _quietly():
-        upper = np.asarray(design.cost_bounds(x)[1])
-    fine = drawable(upper, problem.limits, problem.every_draw)
+    problem, fine = design.problem, _drawable(design, x)
     fine[problem.safe_action] = False
     tried = np.bincount(path, minlength=problem.n_actions)
     return int(np.argmin(np.where(fine, tried, np.inf)) if fine.any() else problem.safe_action or 0)
+
+
+def _drawable(design: GEDUCB, x: np.ndarray) -> np.ndarray:
+    """Actions (K,) whose worst case keeps every limit on every draw at context x."""
+    problem = design.problem
+    with _quietly():
+        upper = np.asarray(design.cost_bounds(x)[1])
+    return drawable(upper, problem.limits, problem.every_draw)
 
 
 def _tell(
