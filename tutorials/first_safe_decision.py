@@ -84,6 +84,20 @@ problem = ged.Problem(
 agent = ged.GEDUCB(problem, delta=0.05, seed=0)
 
 # %% [markdown]
+# ## A look before the first battery
+#
+# `check_problem` reads the declaration before any data, at contexts like those to come: which
+# bounds will be exact, what rows can show of the parameters, how far the first decision may leave
+# the safe action, and warnings that say what to change. It speaks of the agent that you will use;
+# options other than the default's go into `agent=`. `runs` simulates how long the start lasts.
+
+# %%
+before = ged.check_problem(problem, np.linspace(0, 1, 50)[:, None], runs=0)
+print(before)
+assert before.limits[0].kind == "guarantee"
+assert 0 < before.limits[0].first_mix[0] < 1
+
+# %% [markdown]
 # ## Ask
 #
 # The first battery is fairly warm. Nothing has been observed yet.

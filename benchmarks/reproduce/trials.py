@@ -40,8 +40,8 @@ TABLE_3 = (
     ),
 )
 INITIAL = tuple(np.repeat(np.arange(5), (1, 1, 2, 2, 18)).tolist())  # as published, until a DLT
-# In all published rows, whatever the initial doses, the share of trials that name none is the square
-# of the lowest dose's toxicity: two toxicities in the first two patients end a trial.
+# In all published rows, whatever the initial doses, the share of trials that name none is the
+# square of the lowest dose's toxicity: two toxicities in the first two patients end a trial.
 STOP_AFTER = 2
 HIGHER = 3  # of the doses 0, ..., 4: "one of the higher dose levels" was thought to be the MTD
 INTERVALS = (0.08, 0.10, 0.20, 0.30, 0.45, 0.60)  # Lin and Yin, target .30, 12 cohorts of 3
