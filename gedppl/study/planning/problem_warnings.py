@@ -58,20 +58,24 @@ def _of_outcome(o: OutcomeCheck) -> list[str]:
 
 
 def _never_reached(problem: Problem, report: ProblemReport) -> list[str]:
-    path = report.path
-    hidden = [problem.names.label(k) for k in report.hidden if k != problem.safe_action]
-    if not hidden or _nothing_else(problem, report):
+    hidden = _hidden(problem, report)
+    if not hidden or set(report.path) == {problem.safe_action}:  # a limit's own sentence says it
         return []
     return [
-        f"even if no bad outcome ever comes, {len(path)} rounds do not reach {', '.join(hidden)}: "
-        "where a limit holds on every draw, an untried action is reached through "
+        f"{hidden}: where a limit holds on every draw, an untried action is reached through "
         f"{_reached_through(report)}"
     ]
 
 
-def _nothing_else(problem: Problem, report: ProblemReport) -> bool:
-    """The path never leaves the safe action, which a limit's own sentence says."""
-    return set(report.path) == {problem.safe_action}
+def _hidden(problem: Problem, report: ProblemReport) -> str:
+    """Which actions are never reached, if any."""
+    hidden = [problem.names.label(k) for k in report.hidden if k != problem.safe_action]
+    if not hidden:
+        return ""
+    return (
+        f"even if no bad outcome ever comes, {len(report.path)} rounds do not reach "
+        f"{', '.join(hidden)}"
+    )
 
 
 def _reached_through(report: ProblemReport) -> str:
@@ -154,15 +158,11 @@ def _of_limit(problem: Problem, report: ProblemReport, c: LimitCheck) -> list[st
 def _stays_safe(problem: Problem, report: ProblemReport, c: LimitCheck) -> str:
     """The first decision hardly leaves the safe action, or does not at all."""
     if c.every_draw:
-        stays = (
-            f", and {len(report.path)} rounds without any bad outcome do not change that"
-            if _nothing_else(problem, report)
-            else ""
-        )
+        hidden = _hidden(problem, report)
         return (
-            f"only the safe action is played at first{stays}: the limit is on every draw, and no "
-            f"other action's {c.judged_by} is under it; an untried action is reached through "
-            f"{_reached_through(report)}"
+            f"only the safe action is played at first{', and ' * bool(hidden)}{hidden}: the limit "
+            f"is on every draw, and no other action's {c.judged_by} is under it; an untried action "
+            f"is reached through {_reached_through(report)}"
         )
     if c.credible is not None:
         return (
