@@ -351,7 +351,7 @@ def test_where_only_the_safe_action_can_be_played_it_is_said_plainly() -> None:
     assert "if no bad outcome ever comes: action 0 from round 1 (of 40)" in text
     assert "first decision: only the safe action: no other's worst case is under the limit" in text
     (said,) = [text for text in found.warnings if "only the safe action is played" in text]
-    assert "even if no bad outcome ever comes, 40 rounds do not reach 1, 2:" in said
+    assert "even if no bad outcome ever comes, 40 rounds do not reach action 1, action 2:" in said
     assert "a guarantee trusts no prior" in said
     assert not any("learning starts slowly" in text for text in found.warnings)
 

@@ -69,7 +69,7 @@ def _never_reached(problem: Problem, report: ProblemReport) -> list[str]:
 
 def _hidden(problem: Problem, report: ProblemReport) -> str:
     """Which actions are never reached, if any."""
-    hidden = [problem.names.label(k) for k in report.hidden if k != problem.safe_action]
+    hidden = [report.actions[k] for k in report.hidden if k != problem.safe_action]
     if not hidden:
         return ""
     return (
