@@ -396,6 +396,16 @@ def test_a_log_is_learned_before_the_first_decision(report: Any) -> None:
     assert told.cost_bounds(CONTEXTS)[1][:, 0, 1].max() <= 0.3
 
 
+def test_a_log_is_what_observe_takes_and_an_agent_is_its_options() -> None:
+    table = {"arm": [0, 1], "age": [0.5, -0.5], "response": [1.0, 2.0]}
+    with pytest.raises(errors.SettingError, match=r"log must be what agent.observe takes"):
+        ged.check_problem(problem(), CONTEXTS, log=table)
+    with pytest.raises(errors.SettingError, match="got 2 parts"):
+        ged.check_problem(problem(), CONTEXTS, log=(CONTEXTS, [0] * 12))
+    with pytest.raises(errors.SettingError, match="agent must be options of GEDUCB"):
+        ged.check_problem(problem(), CONTEXTS, agent=ged.credible_set(0.9))
+
+
 def test_decisions_that_fell_back_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = ged_ucb.select, []
 

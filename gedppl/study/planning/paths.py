@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from gedppl.agent import GEDUCB, SafeActionWarning
-from gedppl.errors import FitWarning, OutOfSupportError, SettingError
+from gedppl.errors import FitWarning, OutOfSupportError, SettingError, ShapeError
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import UTILITY, Problem
 from gedppl.selection import drawable
 from gedppl.study.planning.running import make_agent
-from gedppl.study.planning.worlds import read_rows
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +88,7 @@ def decision_table(
     Parameters
     ----------
     x
-        (dx,), the context of all these decisions.
+        (dx,), or a record by column names: the context of all these decisions.
     rounds
         Decisions along the path on which no event comes, after those told; a row for each cohort.
     cohort
@@ -112,7 +111,10 @@ def decision_table(
     """
     check_whole(1, rounds=rounds, cohort=cohort)
     stream = _counted(problem, event)
-    row = read_rows(problem, np.atleast_2d(np.asarray(x, float)))[0]
+    contexts, _ = problem.names.contexts(x)
+    if len(contexts) != 1:
+        raise ShapeError(f"a decision table is for one context (dx,), got {len(contexts)}")
+    row = contexts[0]
     _check_events(problem, stream, row)
     made = _made_up(problem, stream, others or {})
     actions, events = [int(a) for a in told[0]], [float(y) for y in told[1]]

@@ -24,6 +24,7 @@ from gedppl.learning import Where
 from gedppl.learning.seen_class import served
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import UTILITY, Constraint, Problem, Utility
+from gedppl.problem.names import are_texts
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import grid
 from gedppl.study.planning import price as pricing
@@ -47,7 +48,7 @@ DEPENDS = 1e-3  # share of a value's spread under the prior that counts as depen
 SPREAD = 50  # prior draws that a spread is read off
 GUESSES = 200  # posterior draws among which simulated truths are chosen, after a log
 
-Log = Sequence[Any]  # the arguments of `GEDUCB.observe`
+Log = tuple[Any, ...]  # the arguments of `GEDUCB.observe`; empty where there is no log
 
 
 def check_problem(
@@ -59,7 +60,7 @@ def check_problem(
     runs: int = 2,
     seed: int = 0,
     agent: Mapping[str, Any] = pricing.NO_OPTIONS,
-    log: Log | None = None,
+    log: Sequence[Any] | None = None,
 ) -> ProblemReport:
     """Look at a problem before round 1, and say what to change.
 
@@ -120,17 +121,16 @@ def check_problem(
     check_rounds(rounds, runs)
     x = pricing.some_contexts(read_rows(problem, contexts), seed)
     problem.trace(x)
-    # what is looked at is never recorded
-    options = {"seed": seed, "guard": None} | {k: v for k, v in agent.items() if k != "journal"}
+    options, told = _options(agent, seed), _told(log)
     outcomes = tuple(
         _outcome(problem, name, cls, x, draws, seed) for name, cls in problem.streams.items()
     )
-    informed = _informed(problem, options, log)
+    informed = _informed(problem, options, told)
     limits: tuple[LimitCheck, ...] = ()
     trouble: list[str] = []
     if _learned(problem):
         mixes = pricing.first_mix(problem, x, informed).T
-        claims = _claims(informed if log else _rehearsed(problem, x, seed, options), x, trouble)
+        claims = _claims(informed if told else _rehearsed(problem, x, seed, options), x, trouble)
         limits = tuple(
             _limit(problem, c, x, draws, seed, mix, claims[c.name])
             for c, mix in zip(_learned(problem), mixes)
@@ -139,8 +139,8 @@ def check_problem(
         problem.utility.functional,
         _prior_values(problem.utility, x, problem.n_actions, draws, seed),
     ).mean()
-    runs_made = _simulated(problem, x, rounds, runs, seed, options, informed, log, trouble)
-    path, reached = _path(problem, x, seed, options, log)
+    runs_made = _simulated(problem, x, rounds, runs, seed, options, informed, told, trouble)
+    path, reached = _path(problem, x, seed, options, told)
     named = problem.names.actions or [f"action {k}" for k in range(problem.n_actions)]
     report = ProblemReport(
         tuple(named),
@@ -151,7 +151,7 @@ def check_problem(
         float(outside),
         tuple(run.wait for run in runs_made),
         int(rounds),
-        len(read_rows(problem, log[0])) if log else 0,
+        len(read_rows(problem, told[0])) if told else 0,
         sum(run.fallbacks for run in runs_made),
         (),
     )
@@ -354,7 +354,30 @@ def _limit(
 # the agent that will decide -----------------------------------------------------------------------
 
 
-def _informed(problem: Problem, options: Mapping[str, Any], log: Log | None) -> GEDUCB:
+def _options(agent: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Of the agents that are looked at. Nothing of them is recorded."""
+    try:
+        given = dict(agent.items())
+    except AttributeError:
+        raise SettingError(
+            "agent must be options of GEDUCB, such as {'confidence': credible_set(0.9)}; got "
+            f"{agent!r}"
+        ) from None
+    given.pop("journal", None)
+    return {"seed": seed, "guard": None} | given
+
+
+def _told(log: Sequence[Any] | None) -> Log:
+    told = () if log is None else tuple(log)
+    if told and (len(told) not in (3, 4) or are_texts(told[:1])):
+        raise SettingError(
+            "log must be what agent.observe takes, (x, a, y) or (x, a, y, z), such as (frame, "
+            f"'arm', 'response', 'toxicity'); got {len(told)} parts"
+        )
+    return told
+
+
+def _informed(problem: Problem, options: Mapping[str, Any], log: Log) -> GEDUCB:
     """The agent as it will be before round 1: with the log, if there is one."""
     agent = GEDUCB(problem, **options)
     if log:
@@ -412,7 +435,7 @@ def _simulated(
     seed: int,
     options: Mapping[str, Any],
     informed: GEDUCB,
-    log: Log | None,
+    log: Log,
     trouble: list[str],
 ) -> list[pricing.SimulatedWait]:
     """Runs until half of the decisions leave the safe action; why there are none is added to
@@ -445,9 +468,9 @@ def _guesses(
 
 
 def _path(
-    problem: Problem, x: np.ndarray, seed: int, options: Mapping[str, Any], log: Log | None
+    problem: Problem, x: np.ndarray, seed: int, options: Mapping[str, Any], log: Log
 ) -> tuple[list[int], set[int]]:
     """The actions given if no bad outcome ever comes, and those that may then be drawn."""
     if not problem.every_draw.any() or problem.safe_action is None:
         return [], set()
-    return event_free_path(problem, x, REHEARSED, options, seed, log or ()) or ([], set())
+    return event_free_path(problem, x, REHEARSED, options, seed, log) or ([], set())
