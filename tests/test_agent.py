@@ -39,7 +39,7 @@ def view(agent: ged.GEDUCB) -> tuple:
         sums,
         agent.policy([0.0]).tobytes(),
         agent.policy([1.0]).tobytes(),
-        len(agent._inbox),
+        len(agent._keeper.memory.inbox),
     )
 
 

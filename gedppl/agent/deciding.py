@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent.alarms import refuses, stops
 from gedppl.agent.memory import Memory, doubted
 from gedppl.certificate import Certificate, Explanation, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError, SettingError
@@ -85,24 +84,31 @@ class Decision:
         return f"{self!r}\n{self.certificate}"
 
 
-def decision_payload(
+def payload(
     decision: Decision,
-    names: Names,
-    allowed: np.ndarray | None,
-    seed: int,
+    memory: Memory,
+    i: int,
+    mask: np.ndarray | None,
     learned: bool,
-    versions: str,
+    versions: str | None,
 ) -> dict[str, Any]:
+    """The record of decision number i of a cohort; `versions` None: without a journal the id,
+    context and action are all that is needed again.
+    """
+    needed = {"id": decision.id, "x": decision.x, "action": decision.action, "learned": learned}
+    if versions is None:
+        return needed
+    names = memory.problem.names.actions
     return {
         "id": decision.id,
         "x": decision.x,
-        "allowed": allowed,
+        "allowed": None if mask is None else mask[i],
         "policy": decision.policy,
         "action": decision.action,
-        **({} if names.actions is None else {"action_name": names.actions[decision.action]}),
+        **({} if names is None else {"action_name": names[decision.action]}),
         "propensity": decision.propensity,
         "certificate": decision.certificate.to_dict(),
-        "seed": [seed, decision.id],
+        "seed": [memory.settings.seed, decision.id],
         "versions": versions,
         "learned": learned,
     }
@@ -253,6 +259,39 @@ def _safe_policy(
     policy = np.zeros((len(contexts), memory.problem.n_actions))
     policy[:, safe] = 1.0
     return policy
+
+
+# what follows from an alarm -----------------------------------------------------------------------
+
+
+def stops(alarm: str, problem: Problem) -> bool:
+    """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a
+    limit rests on what it doubts.
+    """
+    kind, _, name = alarm.partition(":")
+    learned_by_limits = {c.stream for _, c in problem.learned}
+    return kind in ("limit", "certified") or (
+        kind in ("refuted", "empty") and name in learned_by_limits
+    )
+
+
+def refuses(alarm: str) -> bool:
+    """Whether after an alarm nothing is known to be safe: what was declared is refuted, and the
+    safe action rests on that.
+    """
+    return alarm.partition(":")[0] in costs.DECLARATIONS
+
+
+def what_then(alarm: str, guard: str | None, problem: Problem) -> str:
+    """What follows from an alarm, for its warning."""
+    if guard == "fallback" and refuses(alarm):
+        return f"ask() raises DeclarationError until acknowledge({alarm!r})."
+    if guard == "fallback" and stops(alarm, problem):
+        return f"The safe action alone is played until acknowledge({alarm!r})."
+    return "The run goes on."
+
+
+# the draw -----------------------------------------------------------------------------------------
 
 
 def draw_action(policy: np.ndarray, seed: int, decision_id: int) -> int:
