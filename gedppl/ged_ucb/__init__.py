@@ -290,7 +290,8 @@ def _mixed_back(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray
             too_little = share
         else:
             enough = share
-    return (1 - enough) * policy + enough * anchor
+    found: np.ndarray = (1 - enough) * policy + enough * anchor
+    return found
 
 
 __all__ = [
