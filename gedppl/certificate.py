@@ -293,7 +293,7 @@ class Explanation:
                 f"action {label} is played with probability {p:.3g}, and no more: its worst case "
                 f"on {self.names[j]!r} is "
                 f"{self.cost_upper[j, other]:.4g}, above the limit {self.limits[j]:.4g}, so it is "
-                "mixed with a cheaper action"
+                f"mixed with a cheaper action{self._for_want_of_draws(j)}"
             )
         if p > 0:
             return f"action {label} is played with probability {p:.3g}"
@@ -310,12 +310,13 @@ class Explanation:
                     f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on "
                     f"{self.names[j]!r}, and the limit of "
                     f"{self.limits[j]:.4g} holds for every draw: it is not mixed in at all"
+                    f"{self._for_want_of_draws(j)}"
                 )
             return (
                 f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on "
                 f"{self.names[j]!r} against a limit of "
                 f"{self.limits[j]:.4g}, {reason} {low:.4g}; mixing it in would win less than the "
-                "actions played"
+                f"actions played{self._for_want_of_draws(j)}"
             )
         best = int(np.argmax(self.policy))
         return (
@@ -324,6 +325,11 @@ class Explanation:
             f"{self.bonus[other] + self.width[other]:.4g}), "
             f"action {self.actions.label(best)} scores {self.score[best]:.4g}"
         )
+
+    def _for_want_of_draws(self, j: int) -> str:
+        """Why limit j rests on the end of a range, if that is for want of draws."""
+        used = self.certificate.constraints[j].draws
+        return f"; {used.shortage}" if used is not None and used.shortage else ""
 
     def __str__(self) -> str:
         labels = self.actions.labels
@@ -524,6 +530,9 @@ def what_holds_back(
         f"The nearest action, {label}, may cost between {low:.3g} and {high:.3g} on {name!r} "
         f"against a limit of {limit:.3g}."
     )
+    short = explanation.certificate.constraints[j].draws
+    if short is not None and short.shortage:
+        return f"{where} That is no finding: {short.shortage}."
     if low > limit:
         return (
             f"{where} Even its lowest value is above the limit: no policy that keeps the limit "

@@ -419,7 +419,10 @@ def _chosen(
     keeps = offered & (value <= problem.limits[:, None]).all(axis=0)
     said = "worst case" if rule == "certified" else "estimated cost"
     if not keeps.any():
-        return _safe(problem, f"no action on offer has its {said} under every limit")
+        used = [b.used for b in info.bounds if b is not None and b.used is not None]
+        short = [u.shortage for u in used if u.shortage and rule == "certified"]
+        why = f"no action on offer has its {said} under every limit"
+        return _safe(problem, "; ".join([why, *short]))
     action = int(np.argmax(np.where(keeps, info.utility[0], -np.inf)))
     return (
         action,

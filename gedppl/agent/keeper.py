@@ -318,7 +318,7 @@ class Keeper:
     ) -> Keeper:
         """A new run; with a path, a new journal."""
         _require_problem(problem)
-        chosen.check(problem.streams)
+        chosen.check(problem.streams, problem.n_actions)
         journal = None
         if path is not None:
             try:
@@ -340,7 +340,7 @@ class Keeper:
         journal = Journal.open(path)
         try:
             chosen, guard = recorder.read_protocol(journal.protocol, oracle, confidence)
-            chosen.check(problem.streams)
+            chosen.check(problem.streams, problem.n_actions)
             differ = journal.require_protocol(recorder.protocol(problem, chosen, guard))
             keeper = cls(Memory(problem, chosen, guard), journal)
             replayed, snapshot = keeper._catch_up()
