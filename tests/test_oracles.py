@@ -238,6 +238,17 @@ def test_the_class_own_prior_joins_only_beside_a_working_prior() -> None:
     )
 
 
+def test_the_slopes_of_a_prior_are_asked_for_once_at_each_place() -> None:
+    """In Pyro each answer costs more than the rows do."""
+    rows, _ = draw_rows("logit", 50, 2)
+    cls, asked = HandMade(2, "logit", prior_sd=0.5), list[bytes]()
+    slopes = cls.log_prior_grad_hessian
+    cls.log_prior_grad_hessian = lambda theta: asked.append(theta.tobytes()) or slopes(theta)
+    fit = fit_score_equations(cls, rows, prior=WorkingPrior.weak(cls))
+    assert fit.ok
+    assert len(asked) == len(set(asked)) > 2
+
+
 def test_a_warm_start_takes_fewer_steps() -> None:
     rows, _ = draw_rows("logit", 400, 5)
     cls = HandMade(5, "logit")

@@ -36,6 +36,7 @@ from gedppl.numerics.weighted import quantile_index
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.drawn import DrawnLearner
+    from gedppl.programs.contract import DensityClass, MemberList
 
 SOURCES = ("laplace", "svi", "nuts", "smc", "prior")
 MONTE_CARLO = 0.05  # delta_MC: the chance, over the draws, that a quantile read off them is too low
@@ -65,7 +66,7 @@ class CredibleSet:
         """Raise where the class has no posterior to draw from."""
         check_source(cls, self.source, "credible_set", oracle)
 
-    def check_size(self, cls: Any, n_actions: int) -> None:
+    def check_size(self, cls: DensityClass | MemberList, n_actions: int) -> None:
         """Raise where so many draws could not bound K actions at this level, however good."""
         least = self.needed(n_actions)
         sampled = cls.visit(lambda members: False, lambda cls: True)  # members have exact weights
@@ -156,7 +157,7 @@ class SampledSet:
         """Raise where there is nothing to draw from."""
         check_source(cls, self.source, "sampled_set", oracle)
 
-    def check_size(self, cls: Any, n_actions: int) -> None:
+    def check_size(self, cls: DensityClass | MemberList, n_actions: int) -> None:
         """Any number will do: nothing is claimed."""
 
     def needed(self, n_actions: int) -> int:
