@@ -16,7 +16,7 @@ from gedppl.learning import Where, drawn, draws, feed, learner_for
 from gedppl.learning.credible import least_draws, quantile_level
 from gedppl.learning.draws import ParameterDraws
 from gedppl.programs.chains import summarised
-from tests.test_credible import ARMS, FINITE, LOGISTIC, PROBLEM, SLOPES, K, X, problem, slopes
+from tests.test_credible import ARMS, FINITE, LOGISTIC, PROBLEM, K, X, problem, slopes
 
 NEEDED = least_draws(0.95, K)  # 80
 ROWS = np.zeros((30, 1)), np.arange(30) % K, np.full(30, 0.2)
@@ -51,8 +51,8 @@ def test_a_number_that_can_never_do_is_refused_when_the_agent_is_made(example, t
 def test_a_set_from_data_refuses_it_too() -> None:
     few = ged.credible_set(0.95, draws=60)
     with pytest.raises(errors.SettingError, match=r"level=0.95 of 3 actions.*draws=80"):
-        ged.confidence_set(SLOPES, *ROWS, confidence=few, n_actions=K)
-    ged.confidence_set(SLOPES, *ROWS, confidence=few)  # one action: 59 do
+        ged.confidence_set(ARMS, *ROWS, confidence=few, n_actions=K)
+    ged.confidence_set(ARMS, *ROWS, confidence=few)  # one action: 59 do
 
 
 def test_where_weights_are_exact_or_no_allowance_is_made_any_number_will_do() -> None:
@@ -138,10 +138,20 @@ def test_what_failed_waits_for_the_next_refit(monkeypatch) -> None:
     assert len(sizes) > tried
 
 
-@pytest.mark.parametrize("source", ["laplace", "smc"])
-def test_other_sources_grow_too(source) -> None:
+def test_weights_that_leave_too_few_are_not_put_up_with_until_the_next_refit() -> None:
+    rule, where = ged.credible_set(draws=100), Where(X, K, tuple(range(K)))
+    fitted = feed(learner_for(ARMS, delta=0.05, confidence=rule, where=where), *ROWS)
+    row = np.zeros((4, 1)), np.ones(4, int), np.full(4, 0.5)
+    gained = draws.log_likelihood(ARMS, fitted.draws, *row).sum(axis=1)
+    weighted = fitted.draws.reweighted(gained)
+    assert weighted.usable  # the control: by its weights alone it would stay
+    assert weighted.ess < NEEDED
+    assert fitted.absorb(*row).draws.ess >= NEEDED
+
+
+def test_draws_that_are_moved_grow_too() -> None:
     """Between rows weights use draws up; 85 of them would soon be worth fewer than 80."""
-    rule = ged.credible_set(source=source, draws=85)
+    rule = ged.credible_set(source="smc", draws=85)
     agent = ged.GEDUCB(LOGISTIC, confidence={"cost": rule}, seed=0, guard=None)
     rng = np.random.default_rng(0)
     grown = 85

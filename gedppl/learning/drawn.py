@@ -152,7 +152,7 @@ class DrawnLearner:
             return trusted(self.cls, rows, raw, self.seed, current, self.fresh)
 
         found = self._grown(drawn)
-        if found is self.draws or (not found.ok and current is not None):
+        if found is self.draws or (not found.ok and self.draws.usable):
             return replace(self, guided=guided)
         return replace(self, draws=found, fresh=found.ess, guided=guided)
 
