@@ -51,6 +51,7 @@ class Witnesses(Mapping[int, Any]):
 
 
 NOT_WATCHED = "not watched"
+REASONS = 3  # actions that an explanation says "why not" of, unasked
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,14 @@ class ConstraintCertificate:
     draws: UsedDraws | None = None
     # what realised outcomes are held against, and under which assumption
     watched: str = NOT_WATCHED
+    # policies keep every limit; a recommendation may name an action that its bounds do not clear
+    kept: bool = True
 
     @property
     def kind(self) -> str:
-        """What kind of claim this is: "guarantee", "credible" or "approximation"."""
+        """What kind of claim this is: "guarantee", "credible", "approximation" or "not kept"."""
+        if not self.kept:
+            return "not kept"
         if self.guaranteed:
             return "guarantee"
         return "approximation" if self.credible is None else "credible"
@@ -96,10 +101,8 @@ class ConstraintCertificate:
         )
         if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
-        exceeded = self.worst_case > self.at_most + 1e-9 * max(abs(self.at_most), 1e-300)
-        if self.credible is not None and exceeded:
-            # a recommendation by estimate may name an action that its draws do not clear
-            kind = "credible: the limit is not shown to be kept"
+        if not self.kept:
+            kind = "the limit is not shown to be kept"
         elif self.guaranteed:
             kind = "guarantee, if the model class holds the truth"
         elif self.credible is not None:
@@ -180,9 +183,8 @@ class Certificate(Shown):
         }
         facts |= {f"fit of {name!r}": status for name, status in self.oracle.items()}
         facts |= {"feedback": self.feedback} if self.feedback else {}
-        return f"Certificate of round {self.round}, {self.verdict}", facts | {
-            f"note {i}": n for i, n in enumerate(self.notes, 1)
-        }
+        facts |= {f"note {i}": n for i, n in enumerate(self.notes, 1)}
+        return f"Certificate of round {self.round}, {self.verdict}", facts
 
     @property
     def verdict(self) -> str:
@@ -347,7 +349,17 @@ class Explanation:
                 f" {u:>20.4g}" for u in self.cost_upper[:, k]
             )
             rows.append(row + ("  <- played" if k == self.action else ""))
-        return "\n".join([*rows, str(self.certificate), *filter(None, [self.hint])])
+        return "\n".join([*rows, *self._reasons])
+
+    @property
+    def _reasons(self) -> list[str]:
+        """Why the best of the others are not played more; the limits are the certificate's."""
+        if self.certificate.fallback:
+            return [f"safe action taken: {self.certificate.fallback}"]
+        ranked = np.argsort(-self.score, kind="stable")
+        others = [int(k) for k in ranked if k != np.argmax(self.policy)][:REASONS]
+        said = [*map(self.why_not, others), f"{self.certificate.verdict}: see the certificate"]
+        return [*said, self.hint] if self.hint else said
 
     def __repr__(self) -> str:
         return as_lines(str(self).splitlines())
@@ -371,8 +383,7 @@ class Explanation:
             cells = "".join(f"<td>{value:.4g}</td>" for value in column)
             style = ' style="font-weight: bold"' if k == self.action else ""
             rows.append(f"<tr{style}><td>{html.escape(self.actions.label(k))}</td>{cells}</tr>")
-        lines = [*str(self.certificate).splitlines(), *filter(None, [self.hint])]
-        said = "<br/>".join(map(html.escape, lines))
+        said = "<br/>".join(map(html.escape, self._reasons))
         return f"<table>{''.join(rows)}</table><p>{said}</p>"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
+from gedppl.agent.keeper import what_holds_back
 from gedppl.learning import Where, drawn, draws, feed, learner_for
 from gedppl.learning.credible import least_draws, quantile_level
 from gedppl.learning.draws import ParameterDraws
@@ -207,9 +208,7 @@ def test_where_draws_suffice_nothing_of_the_kind_is_said() -> None:
     assert "for want of draws" not in said
 
 
-def test_the_warning_that_only_the_safe_action_is_played_says_it_too(monkeypatch) -> None:
-    from gedppl.agent import views
-
+def test_the_warning_that_only_the_safe_action_is_played_says_it_too() -> None:
     agent = ged.GEDUCB(
         problem(every_draw=True),
         confidence={"cost": ged.credible_set(source="prior", draws=100)},
@@ -218,7 +217,7 @@ def test_the_warning_that_only_the_safe_action_is_played_says_it_too(monkeypatch
     agent.observe(np.zeros((60, 1)), np.arange(60) % K, np.zeros(60), np.full(60, -1.4))
     decision = agent.ask([0.0])
     assert decision.policy[0] == 1
-    said = views.held_back(agent._keeper, X[0], agent.explain(decision))
+    said = what_holds_back(agent._current(X), X[0], agent.explain(decision), 0)
     assert "That is no finding: for want of draws" in said
 
 
