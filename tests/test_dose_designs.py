@@ -194,6 +194,20 @@ def test_the_logistic_model_and_the_exponential_prior_agree_with_quadrature():
         np.testing.assert_allclose(design.estimates, expected, rtol=1e-4)
 
 
+def test_a_coherent_crm_never_goes_up_right_after_a_toxicity():
+    """After ten patients without a toxicity at the lowest dose, one toxicity does not stop the
+    model from going up; the rule does, and for one patient only.
+    """
+    slow = {"target": 0.25, "patients": 40, "initial": (0,) * 30}
+    free, coherent = (CRM(SKELETON, **slow, coherent=rule) for rule in (False, True))
+    for trial in (free, coherent):
+        treat(trial, *[0] * 10, 1)
+    assert free.dose == 1
+    assert coherent.dose == 0
+    treat(coherent, 0)
+    assert coherent.dose == 1
+
+
 def test_a_crm_stops_when_its_first_patients_all_have_a_toxicity():
     stopped, going, free = (
         CRM(SKELETON, target=0.25, patients=20, stop_after=n) for n in (2, 2, 0)

@@ -116,13 +116,14 @@ def _table_3(runs: int, rng: np.random.Generator) -> list[Cell]:
         patients=24,
         model="logistic",
         initial=INITIAL,
+        coherent=True,
         stop_after=STOP_AFTER,
     )
     settings = (
-        f", n=24, initial doses (1, 1, 2, 2, 18) until a DLT, stopped by {STOP_AFTER} DLTs in the "
-        f"first {STOP_AFTER} patients; logistic model with intercept 3, b ~ N(0, 1.34), half-width "
-        f'.05 (customary), prior MTD dose {HIGHER + 1} ("one of the higher dose levels"): '
-        f"skeleton {guess}"
+        ", n=24, initial doses (1, 1, 2, 2, 18) until a DLT, never up right after one, stopped by "
+        f"{STOP_AFTER} DLTs in the first {STOP_AFTER} patients; logistic model with intercept 3, b "
+        f"~ N(0, 1.34), half-width .05 (customary), prior MTD dose {HIGHER + 1} ('one of the "
+        f"higher dose levels'): skeleton {guess}"
     )
     found = []
     for truth, by_rule, by_crm in TABLE_3:

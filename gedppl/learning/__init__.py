@@ -125,7 +125,15 @@ def learner_for(
             first=first,
             keep_past=keep_past,
         )
-        return DrawnLearner.start(base, cls, delta=delta, rule=confidence, oracle=oracle, seed=seed)
+        return DrawnLearner.start(
+            base,
+            cls,
+            delta=delta,
+            rule=confidence,
+            oracle=oracle,
+            seed=seed,
+            n_actions=1 if where is None else where.n_actions,
+        )
     own = cls.own_learner(delta)
     if own is not None:
         return own

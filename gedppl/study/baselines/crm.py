@@ -53,6 +53,8 @@ class CRM(DoseDesign):
         The first patient's dose: the lowest.
     initial
         Doses given in turn until the first toxicity, before the model decides: a two-stage design.
+    coherent
+        Whether the dose never goes up right after a toxicity.
     too_toxic
         No dose is named if P(toxicity of the lowest > target) is above this; 1 always names one.
     stop_after
@@ -76,6 +78,7 @@ class CRM(DoseDesign):
         at: str = "mean",
         first: int = 0,
         initial: Sequence[int] = (),
+        coherent: bool = False,
         too_toxic: float = 1.0,
         stop_after: int = 0,
         seed: int = 0,
@@ -108,6 +111,8 @@ class CRM(DoseDesign):
         self.predictors = PREDICTORS[model](self.skeleton)  # (K,), all negative
         toxicity = self.toxicity(np.exp(GRID)[:, None])  # (G, K)
         self._log_p, self._log_q = np.log(toxicity), np.log1p(-toxicity)
+        self._coherent, self._toxic = coherent, 0  # toxicities at the last look
+        self.stopped = False  # because the first patients all had a toxicity
         # per step of b; the exponential's with the derivative of a = exp(b)
         self._log_prior = (
             -(GRID**2) / (2 * prior_variance) if prior == "normal" else GRID - np.exp(GRID)
@@ -146,17 +151,14 @@ class CRM(DoseDesign):
 
     def advance(self, dose: int) -> None:
         treated, highest = int(self.patients.sum()), int(np.flatnonzero(self.patients).max())
+        toxic, self._toxic = self.toxicities.sum() > self._toxic, int(self.toxicities.sum())
+        self.stopped |= 0 < self._stop_after == treated == self._toxic
         if treated >= self._most or self.stopped:
             self.dose = None
         elif treated < len(self._initial) and not self.toxicities.any():
             self.dose = self._initial[treated]
         else:
-            self.dose = min(self.best(), highest + 1)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the first patients all had a toxicity."""
-        return 0 < self._stop_after == self.patients.sum() == self.toxicities.sum()
+            self.dose = min(self.best(), dose if toxic and self._coherent else highest + 1)
 
     @property
     def recommended(self) -> int | None:
