@@ -52,6 +52,7 @@ class Witnesses(Mapping[int, Any]):
 
 
 NOT_WATCHED = "not watched"
+REASONS = 3  # actions that an explanation says "why not" of, unasked
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,14 @@ class ConstraintCertificate:
     draws: UsedDraws | None = None
     # what realised outcomes are held against, and under which assumption
     watched: str = NOT_WATCHED
+    # policies keep every limit; a recommendation may name an action that its bounds do not clear
+    kept: bool = True
 
     @property
     def kind(self) -> str:
-        """What kind of claim this is: "guarantee", "credible" or "approximation"."""
+        """What kind of claim this is: "guarantee", "credible", "approximation" or "not kept"."""
+        if not self.kept:
+            return "not kept"
         if self.guaranteed:
             return "guarantee"
         return "approximation" if self.credible is None else "credible"
@@ -97,10 +102,8 @@ class ConstraintCertificate:
         )
         if self.method == "known" and self.guaranteed:
             return f"{numbers}; the cost is known"
-        exceeded = self.worst_case > self.at_most + 1e-9 * max(abs(self.at_most), 1e-300)
-        if self.credible is not None and exceeded:
-            # a recommendation by estimate may name an action that its draws do not clear
-            kind = "credible: the limit is not shown to be kept"
+        if not self.kept:
+            kind = "the limit is not shown to be kept"
         elif self.guaranteed:
             kind = "guarantee, if the model class holds the truth"
         elif self.credible is not None:
@@ -181,9 +184,8 @@ class Certificate(Shown):
         }
         facts |= {f"fit of {name!r}": status for name, status in self.oracle.items()}
         facts |= {"feedback": self.feedback} if self.feedback else {}
-        return f"Certificate of round {self.round}, {self.verdict}", facts | {
-            f"note {i}": n for i, n in enumerate(self.notes, 1)
-        }
+        facts |= {f"note {i}": n for i, n in enumerate(self.notes, 1)}
+        return f"Certificate of round {self.round}, {self.verdict}", facts
 
     @property
     def verdict(self) -> str:
@@ -341,7 +343,16 @@ class Explanation:
                 f" {u:>20.4g}" for u in self.cost_upper[:, k]
             )
             rows.append(row + ("  <- played" if k == self.action else ""))
-        return "\n".join([*rows, str(self.certificate)])
+        return "\n".join([*rows, *self._reasons])
+
+    @property
+    def _reasons(self) -> list[str]:
+        """Why the best of the others are not played more; the limits are the certificate's."""
+        if self.certificate.fallback:
+            return [f"safe action taken: {self.certificate.fallback}"]
+        ranked = np.argsort(-self.score, kind="stable")
+        others = [int(k) for k in ranked if k != np.argmax(self.policy)][:REASONS]
+        return [*map(self.why_not, others), f"{self.certificate.verdict}: see the certificate"]
 
     def __repr__(self) -> str:
         return as_lines(str(self).splitlines())
@@ -365,7 +376,7 @@ class Explanation:
             cells = "".join(f"<td>{value:.4g}</td>" for value in column)
             style = ' style="font-weight: bold"' if k == self.action else ""
             rows.append(f"<tr{style}><td>{html.escape(self.actions.label(k))}</td>{cells}</tr>")
-        said = "<br/>".join(html.escape(line) for line in str(self.certificate).splitlines())
+        said = "<br/>".join(map(html.escape, self._reasons))
         return f"<table>{''.join(rows)}</table><p>{said}</p>"
 
 

@@ -16,11 +16,11 @@ import gedppl as ged
 from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
 from gedppl.agent.memory import History, Ledger
-from gedppl.agent.monitoring import outcome_floor
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import bets as contexts_file
+from gedppl.guard.outcomes import outcome_floor
 from gedppl.learning import linear_gaussian
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
 from gedppl.learning.likelihoods import PredictorData

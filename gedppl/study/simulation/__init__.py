@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gedppl.agent.alarms import refuses
+from gedppl.agent.deciding import refuses
 from gedppl.certificate import plain
 from gedppl.errors import DeclarationError, RunFileError, SettingError, ShapeError
 from gedppl.numerics.arrays import is_whole
