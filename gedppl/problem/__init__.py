@@ -560,9 +560,8 @@ class Problem(Shown):
 
     def _asked_about(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every action that a model is asked about at each of x (n, dx)."""
-        asked = np.arange(self.n_actions)
-        if not self.learn_safe:
-            asked = asked[asked != self.safe_action]
+        every = range(self.n_actions)
+        asked = [a for a in every if self.learn_safe or a != self.safe_action]
         return np.repeat(x, len(asked), axis=0), np.tile(asked, len(x))
 
     def fingerprint(self) -> str:
