@@ -15,6 +15,7 @@ import scipy.stats
 
 import gedppl as ged
 from gedppl import errors
+from gedppl.programs import identity
 from gedppl.programs.affine import Level
 from gedppl.programs.contract import density_class
 from tests.optional_pyro import pd, pyro, torch
@@ -229,6 +230,17 @@ def test_a_class_is_no_family_by_its_name(kind, backend) -> None:
     cls = density_class(_model(kind, backend), example=(X, A))
     assert cls.predictor is None
     assert cls.program.family == "External"
+
+
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+def test_without_the_comparison_a_class_would_be_the_family_of_its_name(
+    backend, monkeypatch
+) -> None:
+    monkeypatch.setattr(identity, "looks_alike", lambda ours, theirs: True)
+    kind = next(iter(STRANGERS))
+    cls = density_class(_model(kind, backend), example=(X, A))
+    assert cls.program.family == STRANGERS[kind][1]
+    assert cls.predictor is not None
 
 
 @pytest.mark.parametrize("backend", ["numpyro", "pyro"])
