@@ -90,12 +90,13 @@ class LinearPredictor:
 
 @dataclass(frozen=True)
 class OrderedPredictor:
-    """Ordered outcomes y in 0..C with P(y <= k) = expit(features(x, a)[:, k] @ theta + offset(x,
-    a)[:, k]), proved affine.
+    """Ordered outcomes y in 0..C with P(y <= k) = F(features(x, a)[:, k] @ theta + offset(x,
+    a)[:, k]), proved affine; F is the link's distribution function.
     """
 
     features: Any  # (x (n, dx), a (n,)) -> (n, C, D) float64
     offset: Any  # (x, a) -> (n, C)
+    link: str = "logit"
 
 
 @dataclass(frozen=True)
