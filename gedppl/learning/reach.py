@@ -108,8 +108,19 @@ class _Inside:
 
     @classmethod
     def of(cls, chosen: Plausible, walls: Walls) -> _Inside:
+        """In standard errors, or in the distance between walls where that is shorter: what no row
+        has seen has no standard error, and the number that stands for it may be anything.
+        """
+        known = np.sum(chosen.region.chol**2, axis=1)
+        span = np.abs(walls.limits) + np.abs(walls.normals) @ np.abs(chosen.region.centre)
+        lean = np.divide(
+            walls.normals,
+            span[:, None],
+            out=np.zeros_like(walls.normals),
+            where=span[:, None] > 0,
+        )
         return cls(
-            chosen, walls, 1.0 / np.maximum(np.linalg.norm(chosen.region.chol, axis=1), 1e-300)
+            chosen, walls, 1.0 / np.sqrt(np.maximum(known + np.sum(lean**2, axis=0), 1e-300))
         )
 
     def room(self, v: np.ndarray) -> np.ndarray:

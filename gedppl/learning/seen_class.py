@@ -84,6 +84,7 @@ class SeenClass(Model):
         self.backend, self.model = whole.backend, whole.model
         self.dim = seen.dim
         self.first_rows, self.guide_loops = whole.first_rows, whole.guide_loops
+        self.reads_by_context = whole.reads_by_context
         self.predictor, self.ordered = seen.predictor, seen.ordered
         self.bounds = self._bounds()
         self.initial = self.seen_of(whole.initial[None])[0]
@@ -93,6 +94,10 @@ class SeenClass(Model):
     @property
     def exactness(self) -> str:
         return self.whole.exactness
+
+    def trace(self, x: Array, a: Array) -> SeenClass:
+        self.whole.trace(x, a)
+        return self
 
     def densities(self, x: Array, a: Array) -> list[Density]:
         return [self.density_at(self.initial, x, a)]

@@ -172,6 +172,8 @@ class Model:
 
     moving_support: bool = False  # whether which outcomes are possible depends on the parameters
     traced: bool = True  # whether `dim` and the like are known
+    # whether contexts say which entry of an array is read, past whose end there is nothing
+    reads_by_context: bool = False
     # contexts (n, dx) of the rows it was first run on, if it has to be run
     first_rows: np.ndarray = np.zeros((0, 0))
     bounds: Mapping[str, Any] = MappingProxyType({})
@@ -359,6 +361,11 @@ class DensityClass(Protocol):
     @property
     def traced(self) -> bool:
         """Whether `dim` and the like are known: they may need a first look at rows."""
+        ...
+
+    @property
+    def reads_by_context(self) -> bool:
+        """Whether contexts say which entry of an array is read: `trace` then looks at each."""
         ...
 
     @property

@@ -22,7 +22,7 @@ from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
 from gedppl.density import Density
-from gedppl.errors import ModelError, SiteClashError
+from gedppl.errors import ContextRangeError, ModelError, SiteClashError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.checks import (
@@ -478,8 +478,14 @@ class PyroProgram(TorchKernels):
             fill = PyroFill(
                 self, swap, theta, self.assignments[0] if assignment is None else assignment, given
             )
-            with fill:
-                self.model(x, a, y)
+            try:
+                with fill:
+                    self.model(x, a, y)
+            except IndexError as error:
+                raise ContextRangeError(
+                    f"a context is out of range for this model: {error}. Give the model an entry "
+                    "for it, or clamp the index if the last one is meant"
+                ) from error
         if fill.observed is None:
             raise ModelError(
                 f"the observed site {self.observed!r} was not reached: sites must not "
@@ -577,8 +583,8 @@ class PyroProgram(TorchKernels):
         try:
             with torch.no_grad():
                 self.run(as_tensor(theta), as_tensor(x), as_tensor(a))
-        except (IndexError, RuntimeError) as error:
-            return str(error)
+        except (ContextRangeError, RuntimeError) as error:
+            return str(error.__cause__ or error)
         return None
 
 
