@@ -47,12 +47,13 @@ def test_the_log_chance_between_edges_and_its_derivatives(name: str, edges) -> N
     ]
     found = terms_between(link, np.array(low), np.array(high))
     assert float(found.value) == pytest.approx(np.log(area), abs=1e-7)
+    on_lower, on_upper, on_gap = found.curvature
     step = 1e-4 * min(1.0, high - low)
     moves = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
     for down, up in moves[[np.isfinite(low), np.isfinite(high), True, True]]:
         rise = [value(low + sign * step * down, high + sign * step * up) for sign in (1, 0, -1)]
         slope = down * found.by_lower + up * found.by_upper
-        bend = found.on_lower * down**2 + found.on_upper * up**2 + found.on_gap * (up - down) ** 2
+        bend = on_lower * down**2 + on_upper * up**2 + on_gap * (up - down) ** 2
         size = 1 + 1 / min(1.0, high - low)
         assert (rise[0] - rise[2]) / (2 * step) == pytest.approx(float(slope), abs=1e-5 * size)
         assert -(rise[0] - 2 * rise[1] + rise[2]) / step**2 == pytest.approx(
@@ -65,6 +66,7 @@ def test_edges_in_the_wrong_order_have_no_chance() -> None:
     for link in CUMULATIVE.values():
         found = terms_between(link, np.array([0.5, 0.3]), np.array([0.2, 0.3]))
         np.testing.assert_array_equal(found.value, -np.inf)
+        assert np.isnan(found.by_lower).all()
 
 
 # spellings --------------------------------------------------------------------------------------
