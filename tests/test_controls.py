@@ -178,7 +178,7 @@ def test_without_the_look_for_a_second_peak_a_density_would_be_refused(monkeypat
 
 
 @needs_pyro
-def test_without_other_outcomes_a_branch_on_y_would_be_called_exact(monkeypatch) -> None:
+def test_without_other_outcomes_a_branch_on_y_would_be_taken(monkeypatch) -> None:
     from gedppl.programs import pyro as pyro_side
 
     def model(x, a, y=None):
@@ -190,7 +190,7 @@ def test_without_other_outcomes_a_branch_on_y_would_be_called_exact(monkeypatch)
     with pytest.raises(OutcomeUsedError):
         ged.density_class(model, example=rows)
     monkeypatch.setattr(pyro_side, "OTHER_OUTCOMES", ())
-    assert ged.density_class(model, example=rows).predictor is not None
+    assert ged.density_class(model, example=rows).traced
 
 
 # the policy that is found together with its worst case --------------------------------------------
