@@ -25,10 +25,12 @@ from gedppl.problem.checks import (
     check_safe_value,
     described,
 )
-from gedppl.problem.names import Names, declared_actions, declared_columns, listed
+from gedppl.problem.names import Names, Table, declared_actions, declared_columns, listed
 from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from gedppl.functionals import Functional
     from gedppl.programs.contract import DensityClass, MemberList
 
@@ -319,7 +321,7 @@ class Problem(Shown):
         """
         labels = self.names.labels
         facts = {"actions": ", ".join(labels), "utility": f"{self.utility.functional!r}"}
-        facts |= {"context": ", ".join(self.names.columns)} if self.names.columns else {}
+        facts |= {"context": self.names.context} if self.names.columns else {}
         for c in self.constraints:
             facts[f"limit {c.name!r}"] = c.words
         facts |= {f"model of {name!r}": f"{model!r}" for name, model in self.streams.items()}
@@ -541,9 +543,9 @@ class Problem(Shown):
         ]
         return replace(self, constraints=constraints)
 
-    def trace(self, x: np.ndarray) -> None:
-        """Let every model see the first of contexts x (n, dx), so that its parameters are known,
-        under every action that it is asked about; once is enough.
+    def trace(self, x: ArrayLike | Table) -> None:
+        """Let every model see the first of contexts x (n, dx), which may be read by name, so that
+        its parameters are known, under every action that it is asked about; once is enough.
 
         A model with fewer arms than there are actions is an error here, not a bound for an action
         that it takes for another.
@@ -551,9 +553,10 @@ class Problem(Shown):
         asked = np.arange(self.n_actions)
         if not self.learn_safe:
             asked = asked[asked != self.safe_action]
+        first = self.names.contexts(x)[0][:1]
         for model in self.streams.values():
-            model.trace(x[:1], np.zeros(1, np.int64))
-            model.trace(np.repeat(x[:1], len(asked), axis=0), asked)
+            model.trace(first, np.zeros(1, np.int64))
+            model.trace(np.repeat(first, len(asked), axis=0), asked)
 
     def fingerprint(self) -> str:
         """A hash of the declaration and of the models' source, to tell one problem's journal

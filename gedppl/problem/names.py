@@ -117,6 +117,18 @@ class Names:
         """What each action is called: its name, else its number as text. (K,)"""
         return self.actions or tuple(str(k) for k in range(self.n_actions))
 
+    @property
+    def context(self) -> str:
+        """What the columns are called, with their levels.
+
+        >>> Names(2, None, {"age": None, "sex": ("f", "m")}).context
+        "age, sex ('f', 'm')"
+        """
+        return ", ".join(
+            name if levels is None else f"{name} ({listed(levels)})"
+            for name, levels in (self.columns or {}).items()
+        )
+
     def label(self, action: int) -> str:
         """What one action is called."""
         return str(action) if self.actions is None else self.actions[action]

@@ -169,6 +169,10 @@ class Model:
         """
         return 0
 
+    def index_problem(self, x: Array, a: Array) -> str | None:
+        """What an index past the end of an array of the program says at one row, or None."""
+        return None
+
     moving_support: bool = False  # whether which outcomes are possible depends on the parameters
     traced: bool = True  # whether `dim` and the like are known
     # contexts (n, dx) of the rows it was first run on, if it has to be run
@@ -322,6 +326,8 @@ class DensityClass(Protocol):
     def way_of(self, functional: Functional, positive: bool) -> int:
         """See `Model.way_of`."""
         ...
+
+    def index_problem(self, x: Array, a: Array) -> str | None: ...
 
     @property
     def profiled(self) -> Profiled | None:

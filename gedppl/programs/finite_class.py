@@ -161,6 +161,12 @@ class FiniteClass(MemberList):
             self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a
         )
 
+    def way_of(self, functional: Functional, positive: bool) -> int:
+        return self._programs[0].way_of(functional, positive)
+
+    def index_problem(self, x: ArrayLike, a: ArrayLike) -> str | None:
+        return next(filter(None, (one.index_problem(x, a) for one in self._programs)), None)
+
     def parts(self, x: ArrayLike, a: ArrayLike) -> list[tuple[np.ndarray, Density]]:
         """Members (m,) and their densities, batch (m, n): one pair for each program that the
         class is made of.

@@ -159,9 +159,9 @@ class ProgramClass:
         """The backend's traced program."""
         if self._program is None:
             raise ModelError(
-                "the model has not been run yet, so its parameters are unknown: pass example=(x, "
-                "a) to density_class, "
-                "or call .trace(x, a) first"
+                "the model has not been run yet, so its parameters are unknown: call .trace(x, a), "
+                "or density_class(model, example=(x, a)), with a row such as x = np.zeros((1, 2)), "
+                "as wide as a context, and a = np.zeros(1, int); an agent's first ask does it too"
             )
         return self._program
 
@@ -423,6 +423,9 @@ class ProgramClass:
                     "round total_count in the model, or mend the context it is read from"
                 )
 
+    def index_problem(self, x: ArrayLike, a: ArrayLike) -> str | None:
+        return self.program.action_problem(self._initial, *self._check_rows(x, a))
+
     def _check_actions(self, x: np.ndarray, a: np.ndarray) -> None:
         """Run each action number once in a mode that notices indices past the end, which JAX would
         clamp silently, and beside other actions, whose rows must not change what is said of its
@@ -433,7 +436,7 @@ class ProgramClass:
             return
         for action in sorted(new):
             row = int(np.argmax(a == action))
-            problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
+            problem = self.index_problem(x[row : row + 1], a[row : row + 1])
             if problem:
                 raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
         known = np.array(sorted(self._known_actions | new))
