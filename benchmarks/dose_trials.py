@@ -8,7 +8,7 @@ an exact grid.
         three groups, pooled intercepts, level .85, 108 patients
     python benchmarks/dose_trials.py average --trials 200
         the limit on the policy's average instead of on every draw
-    python benchmarks/dose_trials.py states  --trials 100
+    python benchmarks/dose_trials.py states  --trials 100 [--nuts 4000]
         how often draws give the dose of an exact grid
     python benchmarks/dose_trials.py plan    --trials 1000    the fixed truth by `ged.plan`
 
@@ -246,7 +246,7 @@ def given(over: np.ndarray, n: np.ndarray, level: float = model.LEVEL) -> int:
     return dose if dose else int(over[0] <= model.TOO_TOXIC)
 
 
-def states(trials: int, chains: bool) -> None:
+def states(trials: int, chains: int) -> None:
     """Trials that follow the exact grid; at each state every source is asked what it would give."""
     sources = {
         "smc, 4000, margin": ("smc", 4000, True),
@@ -254,7 +254,7 @@ def states(trials: int, chains: bool) -> None:
         "laplace, weighted": ("laplace", 4000, False),
     }
     if chains:
-        sources["nuts, 4000"] = ("nuts", 4000, False)
+        sources[f"nuts, {chains}"] = ("nuts", chains, False)
     shared, plain = f"shared, {SHARED[False]}", "laplace, plain"
     agree: dict[str, list[bool]] = {name: [] for name in (*sources, shared, plain)}
     for seed in range(trials):
@@ -324,7 +324,10 @@ def main() -> None:
         help="where the draws of a trial come from",
     )
     parser.add_argument(
-        "--nuts", action="store_true", help="states: ask Markov chains too, some seconds a trial"
+        "--nuts",
+        type=int,
+        default=0,
+        help="states: ask Markov chains of so many draws too, some seconds a trial",
     )
     given = parser.parse_args()
     R, began = given.trials, time.process_time()

@@ -23,7 +23,7 @@ import numpyro.distributions as dist
 from scipy.special import expit
 
 import gedppl as ged
-from gedppl.agent.alarms import refuses, stops
+from gedppl.agent.deciding import refuses, stops
 
 NOISE, LIMIT, BREAK = 0.1, 0.5, 75
 GAIN = np.array([[0.2, 0.0], [0.5, 0.2], [0.8, -0.1]])

@@ -28,7 +28,6 @@ from scipy.special import ndtr
 from scipy.stats import binom, norm
 
 import gedppl as ged
-from gedppl.agent.monitoring import MEASURED_FROM, Proved, certified_cost
 from gedppl.guard import (
     CertifiedMonitor,
     ClassMonitor,
@@ -37,6 +36,7 @@ from gedppl.guard import (
     PitMonitor,
     SafeValueMonitor,
 )
+from gedppl.guard.outcomes import MEASURED_FROM, Proved, certified_cost
 
 DELTA, BREAK, SIZES = 0.05, 75, (0.5, 1.0)
 X = np.zeros(1)

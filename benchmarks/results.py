@@ -1,7 +1,7 @@
 """The arena: every algorithm in every environment, and RESULTS.md with its picture from it.
 
     python benchmarks/results.py
-        run what is missing in runs/arena, then write the page
+        run what is missing in runs/arena and of `published.py`, then write the page
     python benchmarks/results.py run --environments shared --workers 2     one piece of it
     python benchmarks/results.py write
         benchmarks/RESULTS.md from what is there
@@ -35,6 +35,7 @@ import joblib
 import numpy as np
 import numpyro
 from arena import ENVIRONMENTS, make
+from published import SETTINGS
 from results_page import write_page
 
 import gedppl
@@ -154,6 +155,31 @@ def run(
         print(f"{rate:.2f} cells a second with {given.workers} worker(s)", file=sys.stderr)
 
 
+def run_published(folder: Path, given: argparse.Namespace) -> None:
+    """Run the published settings that are missing, each kept as one file of JSON lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for setting, cells in SETTINGS.items():
+        path = folder / f"{setting}.jsonl"
+        if path.exists():
+            continue
+        found = [cell.to_dict() for cell in cells(given.rounds, given.seeds, 0)]
+        part = path.with_suffix(".part")
+        part.write_text("".join(json.dumps(cell) + "\n" for cell in found))
+        part.replace(path)
+        print(f"published: {setting}, {len(found)} cells", file=sys.stderr, flush=True)
+
+
+def read_published(folder: Path) -> list[dict[str, Any]]:
+    """The cells of published settings, in the order of the registry."""
+    paths = [folder / f"{setting}.jsonl" for setting in SETTINGS]
+    return [
+        json.loads(line)
+        for path in paths
+        if path.exists()
+        for line in path.read_text().splitlines()
+    ]
+
+
 def read(folder: Path) -> Cells:
     """The cells in a folder, in the order of the registries."""
     found: Cells = {}
@@ -173,7 +199,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", nargs="?", choices=("all", "run", "write"), default="all")
-    parser.add_argument("--environments", default=",".join(ENVIRONMENTS))
+    parser.add_argument(
+        "--environments", help="a piece of it: these alone, and none of the published settings"
+    )
     parser.add_argument("--agents", default=",".join(AGENTS))
     parser.add_argument(
         "--seeds", type=int, help=f"of every environment ({SEEDS}, fewer where models are dear)"
@@ -187,13 +215,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
-    environments, agents = given.environments.split(","), given.agents.split(",")
+    environments = given.environments.split(",") if given.environments else list(ENVIRONMENTS)
+    agents = given.agents.split(",")
     for names, known in ((environments, ENVIRONMENTS), (agents, AGENTS)):
         unknown = sorted(set(names) - set(known))
         if unknown:
             raise SystemExit(f"unknown: {', '.join(unknown)}; choose from {', '.join(known)}")
     if given.what != "write":
         run(given.out, environments, agents, given)
+        if not given.environments:
+            run_published(given.out / "published", given)
     if given.what != "run":
         found = read(given.out)
         if not found:
@@ -201,7 +232,7 @@ def main() -> None:
                 f"there are no results in {given.out}; run them first: python "
                 "benchmarks/results.py run"
             )
-        print(write_page(found, given.page))
+        print(write_page(found, given.page, read_published(given.out / "published")))
 
 
 if __name__ == "__main__":

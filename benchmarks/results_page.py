@@ -4,7 +4,7 @@ and a table an environment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ ABOUT = (
     "weights of GED-UCB were chosen on seeds 0 to 7, which are not used here. An algorithm that is "
     "missing from a table does not",
     "fit the models there (a linear one with counts, say).",
+)
+PUBLISHED = (
+    "By `python benchmarks/published.py --setting NAME`: experiments of the papers that the "
+    "baselines come from, at their own horizons and numbers of runs. An empty cell under "
+    "`published` is a number that the paper does not print."
 )
 SECTIONS = {
     "right": ("Where the model is right", ""),
@@ -211,7 +216,32 @@ def summary(results: Cells) -> list[str]:
     return lines
 
 
-def write_page(results: Cells, page: Path) -> Path:
+def published_table(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """What other papers report beside what the same algorithm reaches here; no lines without
+    cells.
+    """
+    if not cells:
+        return []
+    return [
+        "## Published numbers, run again",
+        "",
+        PUBLISHED,
+        "",
+        "| setting | algorithm | limit | ours | standard error | published | ratio | what it is |",
+        "|---|---|---|---|---|---|---|---|",
+        *("| " + " | ".join(_published_row(cell)) + " |" for cell in cells),
+        "",
+    ]
+
+
+def _published_row(cell: dict[str, Any]) -> list[str]:
+    numbers = [cell[key] for key in ("tau", "ours", "standard_error", "published")]
+    shown = ["" if n is None else f"{n:,.4g}" if abs(n) < 1000 else f"{n:,.0f}" for n in numbers]
+    ratio = "" if cell["ratio"] is None else f"{cell['ratio']:.2f}"
+    return [cell["setting"], cell["algorithm"], *shown, ratio, cell["note"] or "final regret"]
+
+
+def write_page(results: Cells, page: Path, published: Sequence[dict[str, Any]] = ()) -> Path:
     """Write the page and, beside it, its picture; the page's path."""
     every = [c for agents in results.values() for found in agents.values() for c in found]
     deltas = ", ".join(f"{d:g}" for d in sorted({c["delta"] for c in every}))
@@ -237,6 +267,7 @@ def write_page(results: Cells, page: Path) -> Path:
         lines += [f"## {title}", "", *([text, ""] if text else [])] if here else []
         for e, agents in here.items():
             lines += _environment(e, agents, key)
+    lines += published_table(published)
     page.write_text("\n".join(lines))
     _picture(results, page.with_name(picture))
     return page

@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 
 import gedppl as ged
-from gedppl.agent import keeper, recorder
+from gedppl.agent import deciding, keeper, recorder
 from gedppl.density import Density
 from gedppl.ged_ucb.settings import settings
 from gedppl.journal import Journal
@@ -100,7 +100,7 @@ def timed(
     with (
         mock.patch.object(os, "fsync", sync),
         mock.patch.object(Journal, "append_many", counted(Journal.append_many)),
-        mock.patch.object(recorder, "decision_payload", counted(recorder.decision_payload)),
+        mock.patch.object(deciding, "payload", counted(deciding.payload)),
     ):
         for _ in range(rounds):
             x = rng.random(WIDTH)

@@ -98,8 +98,21 @@ class Rows:
         return self.x[take], self.a[take], self.y[take], w
 
 
+def grown(column: np.ndarray, size: int) -> np.ndarray:
+    """The column with room for so many entries, the new ones zero: it doubles when full.
+
+    >>> len(grown(np.ones(3), 3)), len(grown(np.ones(16), 17))
+    (3, 32)
+    """
+    if size <= len(column):
+        return column
+    after = np.zeros((max(size, 2 * len(column), 16), *column.shape[1:]), column.dtype)
+    after[: len(column)] = column
+    return after
+
+
 class _Buffer:
-    """Arrays that double when full."""
+    """Columns that grow."""
 
     def __init__(self, dx: int, event_shape: tuple[int, ...], capacity: int = 64) -> None:
         self.used = 0
@@ -111,14 +124,7 @@ class _Buffer:
 
     def write(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> None:
         need = self.used + len(a)
-        if need > len(self.arrays["a"]):
-            size = max(need, 2 * len(self.arrays["a"]))
-            self.arrays = {
-                name: np.concatenate(
-                    [old[: self.used], np.zeros((size - self.used, *old.shape[1:]), old.dtype)]
-                )
-                for name, old in self.arrays.items()
-            }
+        self.arrays = {name: grown(old, need) for name, old in self.arrays.items()}
         for name, value in (("x", x), ("a", a), ("y", y)):
             self.arrays[name][self.used : need] = value
         self.used = need

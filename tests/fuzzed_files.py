@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 import gedppl as ged
-from gedppl.agent import recorder
 from gedppl.errors import GedError
 from gedppl.journal.format import GENESIS, HEAD_BYTES, Head, chain
 from gedppl.journal.snapshot import pack, unpack
+from gedppl.study.cli.tables import journal_table, journal_text
 from gedppl.study.simulation import FixedPolicy, simulate
 from tests.hostile_runs import signed
 from tests.plain_worlds import PlainWorld, play
@@ -331,8 +331,8 @@ def a_journal(folder: Path, prepared: bool) -> Callable[[random.Random], str]:
         else:
             victim = Path(f"{target}{rng.choice(['', '', '', '.head'])}")
             victim.write_bytes(mutated(victim.read_bytes(), rng))
-        recorder.show(target)
-        recorder.export(target, folder / "out.csv")
+        journal_text(target)
+        journal_table(target, folder / "out.csv")
         with ged.resume(target, WORLD.problem) as back:
             found = back.state_hash()
         return "same" if found == expected else "prepared" if prepared else "OTHER CONTENT"

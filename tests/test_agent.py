@@ -39,7 +39,7 @@ def view(agent: ged.GEDUCB) -> tuple:
         sums,
         agent.policy([0.0]).tobytes(),
         agent.policy([1.0]).tobytes(),
-        len(agent._inbox),
+        len(agent._keeper.memory.inbox),
     )
 
 
@@ -200,6 +200,10 @@ def test_explain_says_why_and_why_not() -> None:
     np.testing.assert_allclose(text.score, text.utility + text.bonus + text.width)
     for a in range(3):
         assert f"action {a}" in text.why_not(a)
+        assert (text.why_not(a) in str(text)) == (a != text.policy.argmax())
+    # what the limits rest on is said once, by the certificate
+    assert decision.certificate.constraints[0].claim not in str(text)
+    assert decision.certificate.verdict in str(text)
     with pytest.raises(errors.UnknownDecisionError, match="no decision 400"):
         agent.explain(400)
 

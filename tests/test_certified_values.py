@@ -14,9 +14,9 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.agent import monitoring
-from gedppl.agent.alarms import stops
-from gedppl.agent.monitoring import MEASURED_FROM, Proved, certified_cost
+from gedppl.agent.deciding import stops
 from gedppl.guard import CertifiedMonitor
+from gedppl.guard.outcomes import MEASURED_FROM, Proved, certified_cost
 from tests.plain_worlds import ArmsWorld, play
 from tests.program_doubles import Glm
 from tests.test_declared import Families, exponential, normal
@@ -68,7 +68,7 @@ def test_a_right_certified_value_is_seldom_refuted_and_a_low_one_often(name: str
 def test_without_the_range_of_its_quantile_a_low_cvar_goes_unseen(monkeypatch) -> None:
     """What holds for any outcome with a lower end is so far from equality that it shows nothing."""
     assert refuted("cvar", low=True, runs=10, rounds=400) == 10
-    proved = monitoring.Proved
+    proved = Proved
     monkeypatch.setattr("tests.test_certified_values.Proved", lambda upper, base: proved(upper))
     assert refuted("cvar", low=True, runs=10, rounds=400) == 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +15,8 @@ from scipy.special import expit
 from scipy.stats import norm
 
 import gedppl as ged
-from gedppl import errors
+from gedppl import errors, ged_ucb
+from gedppl.study.planning.worlds import read_rows
 
 CONTEXTS = np.linspace(-1, 1, 12)[:, None]
 
@@ -35,12 +38,13 @@ def overlapping(x: Any, a: Any, y: Any = None) -> None:
     numpyro.sample("z", dist.Normal(b + c + w[a] * x[:, 0], 1.0), obs=y)
 
 
+class_of = cache(ged.density_class)  # compiled once
+
+
 def problem(model: Any = harm, functional: Any = None, **options: Any) -> ged.Problem:
     told = {"at_most": 0.3, "safe_value": 0.2, "name": "harm"} | options
-    limit = ged.Constraint(ged.density_class(model), functional or ged.mean(0, 1), **told)
-    return ged.Problem(
-        3, ged.Utility(ged.density_class(gain), ged.mean(-3, 3)), [limit], safe_action=0
-    )
+    limit = ged.Constraint(class_of(model), functional or ged.mean(0, 1), **told)
+    return ged.Problem(3, ged.Utility(class_of(gain), ged.mean(-3, 3)), [limit], safe_action=0)
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +111,61 @@ def test_a_bound_without_a_guarantee_is_warned_of() -> None:
     assert any("no guarantee" in text for text in found.warnings)
 
 
-def test_parameters_that_no_action_shows_are_named() -> None:
+def scaled_effects(x: Any, a: Any, y: Any = None) -> None:
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    apart = numpyro.sample("apart", dist.Normal(0, 1).expand([3]).to_event(1))
+    numpyro.sample("z", dist.Normal(spread * apart[a], 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "dim", "unseen"),
+    [(overlapping, 5, ("b", "c")), (scaled_effects, 4, ("spread", "apart"))],
+)
+def test_a_redundancy_that_changes_no_value_is_shown_and_not_warned_of(
+    model: Any, dim: int, unseen: tuple[str, ...]
+) -> None:
     found = ged.check_problem(
-        problem(overlapping, ged.mean(-9, 9), safe_value=0.1), CONTEXTS, runs=0, draws=50
+        problem(model, ged.mean(-9, 9), safe_value=0.1), CONTEXTS, runs=0, draws=50
     )
     outcome = found.outcomes[1]
-    assert (outcome.dim, outcome.rank, outcome.unseen) == (5, 4, ("b", "c"))
-    assert any("show 4 of 5 directions" in text and "b, c" in text for text in found.warnings)
+    assert (outcome.dim, outcome.rank, outcome.unseen) == (dim, dim - 1, unseen)
+    assert outcome.blind == ()
+    assert f"never show, in {', '.join(unseen)}, changes no decision" in str(found)
+    assert not any("no row shows" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e9])
+def test_what_a_decision_depends_on_and_no_row_shows_is_warned_of(unit: float) -> None:
+    """Nothing is learned of the safe action, and its utility has a parameter of its own; the limit
+    does not depend on that, since the safe action's cost is declared. Where it is learned nothing
+    is warned of.
+    """
+
+    def worth(x: Any, a: Any, y: Any = None) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 0.2 * unit).expand([3]).to_event(1))
+        numpyro.sample("y", dist.Normal(w[a], 0.5 * unit), obs=y)
+
+    cls = ged.density_class(worth)
+    for learned, warned in ((False, ("utility",)), (True, ())):
+        limit = ged.Constraint(
+            cls,
+            ged.mean(-3 * unit, 3 * unit),
+            at_most=unit,
+            safe_value=0.5 * unit,
+            name="harm",
+            outcome="utility",
+        )
+        utility = ged.Utility(cls, ged.mean(-3 * unit, 3 * unit))
+        found = ged.check_problem(
+            ged.Problem(3, utility, [limit], safe_action=0, learn_safe=learned),
+            CONTEXTS,
+            runs=0,
+            draws=50,
+        )
+        assert found.outcomes[0].blind == warned
+        assert any("utility depends on what no row shows, in w" in t for t in found.warnings) == (
+            not learned
+        )
 
 
 def test_ranks_do_not_depend_on_units() -> None:
@@ -186,7 +238,7 @@ def test_bad_options_are_named(option: str, value: Any) -> None:
 def test_it_shows_itself(report: Any) -> None:
     import matplotlib.pyplot as plt
 
-    assert "first round at most 0.12" in str(report)
+    assert "first decision: leaves the safe action in at most 0.12 of the cases" in str(report)
     assert len(repr(report).splitlines()) <= 12
     assert "<table>" in report._repr_html_()
     axes = report.plot()
@@ -266,3 +318,132 @@ def test_what_stands_in_for_a_missing_prior_contradicts_nothing() -> None:
         declared = ged.Problem(3, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0)
         found = ged.check_problem(declared, CONTEXTS, runs=0, draws=50)
         assert any("declared range" in text for text in found.warnings) == warned
+
+
+# the agent that will decide -----------------------------------------------------------------------
+
+CREDIBLE = {"confidence": ged.credible_set(0.9, source="prior", draws=20_000, margin=False)}
+
+
+def test_limits_are_spoken_of_in_the_words_of_the_agent(report: Any) -> None:
+    """The quantile of expit(N(-1, 1)) at .9 stands where a guarantee has the range's end."""
+    found = ged.check_problem(problem(), CONTEXTS, runs=0, draws=50, agent=CREDIBLE)
+    (limit,) = found.limits
+    assert (limit.kind, limit.credible, limit.guaranteed) == ("credible", 0.9, False)
+    quantile = expit(norm(-1, 1).ppf(0.9))
+    assert limit.first_mix == pytest.approx(((0.3 - 0.2) / (quantile - 0.2),) * 2, rel=0.05)
+    text = str(found)
+    assert "by the 0.9 posterior quantile" in text
+    assert "credible at level 0.9, for one decision at a time" in text
+    for foreign in ("guarantee", "worst case", "at most 0.", ".exactness"):
+        assert foreign not in text.partition("limit 'harm'")[2]
+    assert report.limits[0].kind == "guarantee"
+    assert "posterior" not in str(report)
+
+
+def test_a_limit_that_the_prior_keeps_lets_every_decision_leave_the_safe_action() -> None:
+    found = ged.check_problem(problem(at_most=0.7), CONTEXTS, runs=0, draws=50, agent=CREDIBLE)
+    assert found.limits[0].first_mix == (1.0, 1.0)
+    assert "may leave the safe action always: another's 0.9 posterior quantile" in str(found)
+
+
+def test_where_only_the_safe_action_can_be_played_it_is_said_plainly() -> None:
+    found = ged.check_problem(problem(every_draw=True), CONTEXTS, runs=0, draws=50)
+    assert set(found.path) == {0}
+    text = str(found)
+    assert "if no bad outcome ever comes: action 0 from round 1 (of 40)" in text
+    assert "first decision: only the safe action: no other's worst case is under the limit" in text
+    (said,) = [text for text in found.warnings if "only the safe action is played" in text]
+    assert "even if no bad outcome ever comes, 40 rounds do not reach action 1, action 2:" in said
+    assert "a guarantee trusts no prior" in said
+    assert not any("learning starts slowly" in text for text in found.warnings)
+
+
+def test_on_every_draw_a_prior_may_open_other_actions() -> None:
+    found = ged.check_problem(
+        problem(every_draw=True, at_most=0.7),
+        CONTEXTS,
+        runs=0,
+        draws=50,
+        agent={"confidence": ged.credible_set(0.9, draws=500, margin=False)},
+    )
+    assert set(found.path) == {1, 2}
+    assert found.hidden == ()
+    assert "first decision: other actions too: their 0.9 posterior quantile" in str(found)
+    assert not any("only the safe action is played" in text for text in found.warnings)
+
+
+def test_a_path_that_is_not_known_is_said_to_be_unknown() -> None:
+    declared = problem(harm, ged.probability(above=0.5), every_draw=True)
+    found = ged.check_problem(declared, CONTEXTS, runs=0, draws=20)
+    assert found.path == ()
+    assert "if no bad outcome ever comes: not known" in str(found)
+
+
+def test_a_log_is_learned_before_the_first_decision(report: Any) -> None:
+    rng = np.random.default_rng(0)
+    a = np.resize([0, 1, 2], 240)
+    z = rng.binomial(1, np.array([0.1, 0.05, 0.6])[a]).astype(float)
+    log = (rng.normal(size=(240, 1)), a, 0.5 * (a > 0) + 0.5 * rng.normal(size=240), z)
+    found = ged.check_problem(problem(), CONTEXTS, draws=50, runs=1, rounds=50, log=log)
+    assert found.logged == 240
+    assert str(found).startswith("Before round 1, after 240 logged rows")
+    assert "after 240 logged rows its bound is exact: guarantee" in str(found)
+    # action 1 is known to be harmless by now
+    assert found.limits[0].first_mix == (1.0, 1.0)
+    assert report.limits[0].first_mix[1] < 0.2
+    assert found.waits == (50,)  # no window is shorter
+    # the agent that is looked at is the one that observes the log
+    told = ged.GEDUCB(problem(), guard=None)
+    told.observe(*log)
+    assert told.cost_bounds(CONTEXTS)[1][:, 0, 1].max() <= 0.3
+
+
+def test_a_log_is_what_observe_takes_and_an_agent_is_its_options() -> None:
+    table = {"arm": [0, 1], "age": [0.5, -0.5], "response": [1.0, 2.0]}
+    with pytest.raises(errors.SettingError, match=r"log must be what agent.observe takes"):
+        ged.check_problem(problem(), CONTEXTS, log=table)
+    with pytest.raises(errors.SettingError, match="got 2 parts"):
+        ged.check_problem(problem(), CONTEXTS, log=(CONTEXTS, [0] * 12))
+    with pytest.raises(errors.SettingError, match="agent must be options of GEDUCB"):
+        ged.check_problem(problem(), CONTEXTS, agent=ged.credible_set(0.9))
+
+
+def test_decisions_that_fell_back_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = ged_ucb.select, []
+
+    def sometimes(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) % 10 == 0:
+            raise FloatingPointError("a cost bound is NaN")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(ged_ucb, "select", sometimes)
+    found = ged.check_problem(problem(), CONTEXTS, draws=50, runs=1, rounds=60)
+    assert found.fallbacks == 6
+    assert any(
+        "in 6 of 60 simulated decisions no policy could be computed" in text
+        and "a cost bound is NaN" in text
+        for text in found.warnings
+    )
+
+
+def test_a_first_look_that_falls_back_claims_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise FloatingPointError("a cost bound is NaN")
+
+    monkeypatch.setattr(ged_ucb, "select", broken)
+    found = ged.check_problem(problem(), CONTEXTS, draws=50, runs=0)
+    assert not found.limits[0].guaranteed
+    assert any("first look" in text and "NaN" in text for text in found.warnings)
+
+
+def test_a_table_of_contexts_may_have_more_columns_and_a_decision_may_not() -> None:
+    declared = replace(problem(), columns=("age",))
+    table = {"arm": [0, 1], "age": [0.5, -0.5], "response": [1.0, 2.0]}
+    assert ged.check_problem(declared, table, runs=0, draws=10).limits[0].first_mix[0] > 0
+    assert read_rows(declared, table).tolist() == [[0.5], [-0.5]]
+    with pytest.raises(errors.ColumnError, match="has 'arm', 'response', not declared"):
+        ged.GEDUCB(declared).ask(table)
+    with pytest.raises(errors.ColumnError, match="lacks 'age'"):
+        ged.check_problem(declared, {"arm": [0, 1]}, runs=0, draws=20)

@@ -144,7 +144,7 @@ def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
     path = tmp_path / "j.db"
     agent = ged.GEDUCB(problem, seed=2, journal=path)
     play(agent, WORLD, 12)
-    assert len(agent._inbox) > 0
+    assert len(agent._keeper.memory.inbox) > 0
     expected, policy = agent.state_hash(), agent.policy([0.0])
     agent._keeper.journal.close()
     back = ged.resume(path, problem)  # from the records
@@ -155,7 +155,7 @@ def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
     np.testing.assert_array_equal(back.policy([0.0]), policy)
     # still waiting, and amended all the same
     back.amend(11, y=1.0 - float(back._told[11]["utility"]))
-    assert [float(e.outcomes["utility"]) for e in back._inbox if e.id == 11] == [
+    assert [float(e.outcomes["utility"]) for e in back._keeper.memory.inbox if e.id == 11] == [
         float(back._told[11]["utility"])
     ]
     changed = back.state_hash()

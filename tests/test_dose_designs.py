@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.special import expit, logit
 from scipy.stats import norm
 
 from benchmarks.arena import make
@@ -159,13 +160,75 @@ def test_ewoc_stays_where_crm_goes_up_and_stops_when_the_lowest_dose_is_too_like
 
 @pytest.mark.slow
 def test_the_published_tables_are_reproduced():
-    cells = [*trials.crm_cells(None, 2000, 0), *trials.boin_cells(None, 2000, 0)]
-    for cell in cells:
-        published, near = cell.published, 0.05 * cell.published
-        slack = 0.02 if cell.ours < 1 else 1.0  # tables round, and were simulated themselves
-        # 52 to 54 here and in another re-run against 57: depends on details of the fit
-        if cell.algorithm != "CRM S3":
-            assert abs(cell.ours - published) <= near + 3 * cell.standard_error + slack, cell
+    """Within three points of the published tables, and the Monte Carlo error of 2,000 trials."""
+    for cell in [*trials.crm_cells(None, 2000, 0), *trials.boin_cells(None, 2000, 0)]:
+        point = 0.01 if cell.ours < 1 and "names" in cell.algorithm else 1.0
+        assert abs(cell.ours - cell.published) <= 3 * point + 2 * cell.standard_error, cell
+
+
+def test_the_logistic_model_and_the_exponential_prior_agree_with_quadrature():
+    """p_j = expit(3 + a (logit s_j - 3)) with log a ~ N(0, 1.34), and s_j^a with a ~ Exp(1)."""
+    seen = {"patients": (3, 4, 5, 0), "toxicities": (0, 1, 3, 0)}
+    guesses = np.array(SKELETON)
+
+    def logistic(a):
+        return expit(3 + a * (logit(guesses) - 3))
+
+    def likelihood(p):
+        y, n = np.array(seen["toxicities"]), np.array(seen["patients"])
+        return np.prod(p**y * (1 - p) ** (n - y))
+
+    def mean(density, low, high):
+        total = quad(density, low, high, limit=200)[0]
+        return quad(lambda v: v * density(v), low, high, limit=200)[0] / total
+
+    b = mean(lambda b: norm.pdf(b, scale=1.34**0.5) * likelihood(logistic(np.exp(b))), -6, 6)
+    a = mean(lambda a: np.exp(-a) * likelihood(guesses**a), 0, 60)
+    for options, expected in (
+        ({"model": "logistic"}, logistic(np.exp(b))),
+        ({"prior": "exponential"}, guesses**a),
+    ):
+        design = CRM(SKELETON, target=0.25, patients=20, **options)
+        for name, counts in seen.items():
+            getattr(design, name)[:] = counts
+        np.testing.assert_allclose(design.estimates, expected, rtol=1e-4)
+
+
+def test_a_coherent_crm_never_goes_up_right_after_a_toxicity():
+    """After ten patients without a toxicity at the lowest dose, one toxicity does not stop the
+    model from going up; the rule does, and for one patient only.
+    """
+    slow = {"target": 0.25, "patients": 40, "initial": (0,) * 30}
+    free, coherent = (CRM(SKELETON, **slow, coherent=rule) for rule in (False, True))
+    for trial in (free, coherent):
+        treat(trial, *[0] * 10, 1)
+    assert free.dose == 1
+    assert coherent.dose == 0
+    treat(coherent, 0)
+    assert coherent.dose == 1
+
+
+def test_a_crm_stops_when_its_first_patients_all_have_a_toxicity():
+    stopped, going, free = (
+        CRM(SKELETON, target=0.25, patients=20, stop_after=n) for n in (2, 2, 0)
+    )
+    treat(stopped, 1, 1)
+    treat(going, 1, 0, 1)
+    treat(free, 1, 1)
+    assert (stopped.dose, stopped.recommended) == (None, None)
+    assert going.recommended is not None
+    assert free.dose == 0
+
+
+def test_overdose_control_reads_the_logistic_model_too():
+    trial = EWOC(SKELETON, target=0.25, patients=20, model="logistic")
+    trial.patients[:], trial.toxicities[:] = (3, 4, 5, 0), (0, 1, 3, 0)
+    b = np.linspace(-6, 6, 60_001)
+    p = expit(3 + np.exp(b)[:, None] * (logit(np.array(SKELETON)) - 3))
+    p = np.clip(p, 1e-300, 1 - 1e-16)
+    log = np.log(p) @ trial.toxicities + np.log1p(-p) @ (trial.patients - trial.toxicities)
+    weights = np.exp(log - log.max() - b**2 / (2 * 1.34))
+    np.testing.assert_allclose(trial.overdose, weights @ (p > 0.25) / weights.sum(), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -209,12 +272,17 @@ def test_designs_play_by_name_where_the_limit_is_a_toxicity():
 
 def test_neighbours_of_the_skeleton_are_apart_by_the_indifference_interval():
     """Where dose j + 1 has toxicity target + w, dose j has target - w: s_j^e = .2 and s_{j+1}^e
-    = .3 for the same e.
+    = .3 for the same e; in the logistic model, for the same a.
     """
     s = skeleton(5, 0.25)
     for low, high in itertools.pairwise(s):
         e = np.log(0.3) / np.log(high)
         assert low**e == pytest.approx(0.2)
+    s = skeleton(5, 0.25, at=3, model="logistic")
+    assert s[3] == pytest.approx(0.25)
+    for low, high in itertools.pairwise(s):
+        a = (logit(0.3) - 3) / (logit(high) - 3)
+        assert expit(3 + a * (logit(low) - 3)) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -262,8 +330,9 @@ def test_crm_at_the_mode_maximises_the_posterior_and_starts_where_it_is_told() -
     expected = np.array([0.1, 0.2, 0.35]) ** np.exp(b[log.argmax()])
     assert np.allclose(design.estimates, expected, atol=0.01)  # the grid of b has steps of .025
     assert design.dose == np.abs(expected - 0.2).argmin()
-    with pytest.raises(SettingError, match="mean"):
-        CRM([0.1, 0.2], target=0.2, patients=9, at="median")
+    for name, value in (("at", "median"), ("model", "probit"), ("prior", "gamma")):
+        with pytest.raises(SettingError, match=f"{name} must be one of"):
+            CRM([0.1, 0.2], target=0.2, patients=9, **{name: value})
 
 
 def test_a_two_stage_crm_climbs_until_the_first_toxicity_and_may_name_none() -> None:

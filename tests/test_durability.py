@@ -23,7 +23,7 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors, ged_ucb
-from gedppl.agent import keeper, memory
+from gedppl.agent import deciding, keeper, memory
 from gedppl.learning.finite import FiniteLearner
 from tests.plain_worlds import PlainWorld, play
 
@@ -272,7 +272,7 @@ def test_an_interrupt_while_computing_changes_nothing(tmp_path, monkeypatch) -> 
     agent = after(tmp_path / "j.db")
     agent.tell(5, 1.0, 0.0)
     before, records = agent.state_hash(), len(agent.journal)
-    monkeypatch.setattr(ged.GEDUCB, "_payload", interrupted)
+    monkeypatch.setattr(deciding, "payload", interrupted)
     with pytest.raises(Stop):
         agent.ask([0.0])
     assert (agent.state_hash(), len(agent.journal)) == (before, records)
@@ -346,9 +346,9 @@ def test_outcomes_that_cannot_be_learned_wait_and_the_safe_action_is_played(
     monkeypatch.undo()
     assert decision.action == 0
     assert "could not be learned" in decision.certificate.fallback
-    assert len(agent._inbox) == 1
+    assert len(agent._keeper.memory.inbox) == 1
     assert agent.ask([1.0]).certificate.fallback is None
-    assert len(agent._inbox) == 0
+    assert len(agent._keeper.memory.inbox) == 0
     agent._keeper.journal.close()
     back = ged.resume(tmp_path / "j.db", WORLD.problem)
     assert back.state_hash() == agent.state_hash()

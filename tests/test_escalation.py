@@ -416,6 +416,11 @@ def test_a_decision_table_names_the_outcomes_to_choose_from() -> None:
         ged.decision_table(problem, x, 2, others={"toxicity": 0.0})
 
 
+def test_a_decision_table_is_for_one_context() -> None:
+    with pytest.raises(errors.ShapeError, match=r"one context \(dx,\), got 2"):
+        ged.decision_table(two_outcomes(), np.zeros((2, 1)), 2)
+
+
 def test_a_path_without_events_where_the_utility_is_learned() -> None:
     """Arm 2 is let through when no toxicity in n rows of arm 1 has excluded the other tables: l1 =
     n log .75 < log mean exp(l) - log(1 / .05), by hand.

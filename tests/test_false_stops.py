@@ -12,13 +12,13 @@ from scipy.stats import binom, laplace, norm
 from scipy.stats import t as student
 
 import gedppl as ged
-from gedppl.agent.alarms import stops
-from gedppl.agent.monitoring import limit_floor, safe_cost
+from gedppl.agent.deciding import stops
 from gedppl.density import Density
 from gedppl.errors import DeclarationError
 from gedppl.ged_ucb.costs import refuted
 from gedppl.guard import CertifiedMonitor, Floor, LimitMonitor, PitMonitor, SafeValueMonitor
 from gedppl.guard.monitors import ClassMonitor, DelayMonitor
+from gedppl.guard.outcomes import limit_floor, safe_cost
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
 from tests.plain_worlds import ArmsWorld
@@ -355,11 +355,11 @@ def test_a_floor_of_the_first_context_would_stop_agents(monkeypatch) -> None:
     """The positive control of the test above: the noise floor is taken from the first context
     for all rows.
     """
-    from gedppl.agent import monitoring
+    from gedppl.guard import outcomes
 
     kept: dict[int, Floor] = {}
-    own = monitoring.outcome_floor
+    own = outcomes.outcome_floor
     monkeypatch.setattr(
-        monitoring, "outcome_floor", lambda c, x, a: kept.setdefault(id(c), own(c, x, a))
+        outcomes, "outcome_floor", lambda c, x, a: kept.setdefault(id(c), own(c, x, a))
     )
     assert stopped_agents(4, 6, 20) >= 1

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import gedppl as ged
-from gedppl.agent import recorder
 from gedppl.errors import (
     JournalCorruptError,
     RecordError,
@@ -27,6 +26,7 @@ from gedppl.errors import (
 )
 from gedppl.journal import format as reading
 from gedppl.journal.format import MAX_DECODED_BYTES, MAX_DEPTH, decode, encode
+from gedppl.study.cli.tables import journal_text
 from gedppl.study.simulation import run_files
 from tests.fuzzed_files import READ, WORLD, a_run, fingerprint, inflating, resealed
 from tests.hostile_runs import signed
@@ -287,7 +287,7 @@ def test_a_snapshot_that_does_not_say_what_it_holds_is_skipped(tmp_path, meta) -
 @pytest.mark.parametrize("certificate", [3.0, "x", [1]])
 def test_a_decision_whose_certificate_is_none_is_shown_without(tmp_path, certificate) -> None:
     path, _ = a_journal(tmp_path, "decision", certificate=certificate)
-    assert "last 3 decisions" in recorder.show(path)
+    assert "last 3 decisions" in journal_text(path)
 
 
 # JSON in a journal --------------------------------------------------------------------------------

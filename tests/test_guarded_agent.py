@@ -12,12 +12,12 @@ from scipy.stats import binom, kstest, norm
 import gedppl as ged
 import gedppl.agent as agent_module
 from gedppl import errors
-from gedppl.agent import AlarmWarning, monitoring, views
-from gedppl.agent.alarms import stops
+from gedppl.agent import AlarmWarning, keeper, monitoring
+from gedppl.agent.deciding import stops
 from gedppl.agent.memory import alarmed
-from gedppl.agent.monitoring import limit_floor
 from gedppl.ged_ucb import Entry
 from gedppl.guard import Alarm, Cost, Told
+from gedppl.guard.outcomes import limit_floor
 from gedppl.learning import linear_gaussian
 from gedppl.programs.contract import LinearPredictor
 from tests.plain_worlds import ArmsWorld, PlainWorld, play, take_out_the_betting_monitors
@@ -246,10 +246,9 @@ def test_wide_contexts_are_checked_on_projections() -> None:
 
 def test_an_explanation_that_fails_does_not_take_the_decision_from_the_caller(monkeypatch) -> None:
     """The warning about a run that is stuck comes after the decision was recorded."""
-    monkeypatch.setattr(agent_module, "SAFE_WINDOW", 5)
-    monkeypatch.setattr(views, "what_holds_back", lambda *_: 1 / 0)
+    monkeypatch.setattr(keeper, "what_holds_back", lambda *_: 1 / 0)
     agent = ged.GEDUCB(PlainWorld(at_most=0.11).problem, guard=None)
-    agent._recent, agent._warned_at = deque([0] * 4, maxlen=5), -5
+    agent._lately = keeper.LatelyPlayed(deque([0] * 4, maxlen=5))
     with pytest.warns(agent_module.SafeActionWarning, match="could not be computed"):
         decision = agent.ask([0.0])
     assert decision.id == 0

@@ -14,8 +14,8 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.agent import recorder
 from gedppl.journal import Journal, files
+from gedppl.study.cli.tables import journal_text
 from tests.plain_worlds import PlainTables, PlainWorld, play
 
 WORLD = PlainWorld()
@@ -127,7 +127,7 @@ def test_files_that_may_not_be_read_or_written_are_named(tmp_path, monkeypatch) 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", denied)
         with pytest.raises(errors.JournalError, match="check the permissions"):
-            recorder.show(tmp_path / "j.db")
+            journal_text(tmp_path / "j.db")
     ged.resume(tmp_path / "j.db", WORLD.problem).close()  # nothing was left locked
 
 
@@ -135,7 +135,7 @@ def test_an_archive_in_a_folder_without_write_access_can_be_read(tmp_path, monke
     begun(tmp_path / "j.db").close()
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     monkeypatch.setattr(files.os, "access", lambda *_: False)
-    assert "3 decision" in recorder.show(tmp_path / "j.db")
+    assert "3 decision" in journal_text(tmp_path / "j.db")
     # not even SQLite's own files
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 

@@ -18,6 +18,7 @@ from gedppl.agent import recorder
 from gedppl.numerics.arrays import whole
 from gedppl.problem import names
 from gedppl.problem.names import Names
+from gedppl.study.cli.tables import journal_table, journal_text
 from gedppl.study.offpolicy import Log, ips
 
 ARMS = ("placebo", "A", "B")
@@ -386,10 +387,10 @@ def test_a_journal_keeps_the_names_and_a_blinded_export_does_not(tmp_path) -> No
         assert agent.problem.actions == (*ARMS, "C")
         np.testing.assert_array_equal(agent.policy(ROWS), wanted)
         assert agent.state_hash() == state
-    assert "action placebo with probability" in recorder.show(path)
-    recorder.export(path, tmp_path / "all.csv")
+    assert "action placebo with probability" in journal_text(path)
+    journal_table(path, tmp_path / "all.csv")
     assert "action_name" in (tmp_path / "all.csv").read_text()
-    recorder.export(path, tmp_path / "blind.csv", blinded=True)
+    journal_table(path, tmp_path / "blind.csv", blinded=True)
     assert "placebo" not in (tmp_path / "blind.csv").read_text()
     for other in (numbered(), problem(actions=("A", "placebo", "B"), safe_action=0)):
         with pytest.raises(errors.JournalMismatchError):

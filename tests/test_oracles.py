@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,20 @@ def test_the_class_own_prior_joins_only_beside_a_working_prior() -> None:
         np.linalg.solve(4 * rows.x.T @ rows.x + 4 * np.eye(2), 4 * rows.x.T @ rows.y),
         atol=1e-10,
     )
+
+
+def test_the_slopes_of_a_prior_are_not_asked_for_again_at_the_same_place() -> None:
+    """In Pyro each answer costs more than the rows do. A check returns to the prior's centre at
+    the end.
+    """
+    rows, _ = draw_rows("logit", 50, 2)
+    cls, asked = HandMade(2, "logit", prior_sd=0.5), list[bytes]()
+    slopes = cls.log_prior_grad_hessian
+    cls.log_prior_grad_hessian = lambda theta: asked.append(theta.tobytes()) or slopes(theta)
+    fit = fit_score_equations(cls, rows, prior=WorkingPrior.weak(cls))
+    assert fit.ok
+    assert len(asked) > 2
+    assert all(one != other for one, other in pairwise(asked))
 
 
 def test_a_warm_start_takes_fewer_steps() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 
 import gedppl as ged
 from gedppl import errors
-from gedppl.certificate import ConstraintCertificate
 
 MEANS, COSTS = np.array([0.1, 0.5, 0.9, 0.7]), np.array([0.1, 0.2, 0.8, 0.4])
 X = np.zeros(1)
@@ -28,8 +28,8 @@ def problem(**options: Any) -> ged.Problem:
     return ged.Problem(4, ged.Utility(cls, ged.mean(0, 1)), [limit], safe_action=0, **options)
 
 
-def studied(rows: int, actions: Any = (0, 1, 2, 3)) -> ged.GEDUCB:
-    agent, rng = ged.GEDUCB(problem(), seed=0), np.random.default_rng(0)
+def studied(rows: int, actions: Any = (0, 1, 2, 3), **options: Any) -> ged.GEDUCB:
+    agent, rng = ged.GEDUCB(problem(), seed=0, **options), np.random.default_rng(0)
     a = np.resize(actions, rows)
     agent.observe(
         np.zeros((rows, 1)),
@@ -147,14 +147,30 @@ def test_an_agents_confidence_set_is_the_one_it_decides_on() -> None:
         ged.GEDUCB(problem()).confidence_set("harm")
 
 
-def test_a_limit_that_the_draws_do_not_clear_is_not_said_to_be_kept() -> None:
-    """A recommendation by estimate may name such an action."""
+def test_a_limit_that_the_bound_does_not_clear_is_not_said_to_be_kept() -> None:
+    """A recommendation by estimate may name such an action; the certified one is the control."""
+    draws = ged.credible_set(0.95, draws=400)
+    for agent, word in ((studied(24), "guarantee"), (studied(24, confidence=draws), "credible")):
+        certified = agent.recommend(X).certificate
+        aimed = agent.recommend(X, "nearest", target=0.8).certificate
+        assert certified.constraints[0].kind == word
+        assert "not shown to be kept" not in str(certified)
+        (limit,) = aimed.constraints
+        assert limit.worst_case > limit.at_most
+        assert limit.kind == "not kept"
+        assert not aimed.guaranteed
+        assert "the limit is not shown to be kept" in limit.claim
+        assert "guarantee, if" not in limit.claim
+        assert "is kept with posterior" not in limit.claim
 
-    def claim(worst: float) -> str:
-        part = ConstraintCertificate(
-            "leaching", worst, 30.0, "sampled", False, "rule", "", {}, credible=0.95
-        )
-        return part.claim
 
-    assert "not shown to be kept" in claim(150.0)
-    assert "the limit is kept with posterior probability" in claim(30.0)
+def test_a_mix_that_would_be_played_instead_is_mentioned(agent: Any) -> None:
+    early = studied(24)
+    found = early.recommend(X)
+    assert found.policy == pytest.approx(early.policy(X))
+    assert 0 < found.policy[found.action] < 1
+    assert "a decision here would play" in str(found)
+    assert "instead" in str(found)
+    sure = agent.recommend(X)
+    alone = replace(sure, policy=np.eye(4)[sure.action])
+    assert "a decision here would play" not in str(alone)

@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 results = pytest.importorskip("results")
 page = pytest.importorskip("results_page")
 
+from reproduce.cells import Cell  # noqa: E402
+
 from gedppl.study.baselines.by_name import BASELINES  # noqa: E402
 from gedppl.study.baselines.shell import Baseline  # noqa: E402
 
@@ -84,6 +86,25 @@ def test_alarms_are_said_with_their_runs_and_times():
         == "Alarms of GED-UCB in 3 runs: `drift:cost` in 2 (after 200 outcomes)."
     )
     assert page.alarms_of(runs[2:]) == "Alarms of GED-UCB: none in 1 runs."
+
+
+def test_published_settings_are_run_once_kept_and_shown(tmp_path, monkeypatch):
+    asked = []
+
+    def opb(rounds, runs, seed):
+        asked.append((rounds, runs, seed))
+        return [Cell("opb", "OPB", 0.2, 3100.0, published=3133.0), Cell("opb", "OPB", None, 0.25)]
+
+    monkeypatch.setattr(results, "SETTINGS", {"opb": opb})
+    results.run_published(tmp_path / "published", small())
+    results.run_published(tmp_path / "published", small())
+    assert asked == [(4, 2, 0)]
+    said = page.published_table(results.read_published(tmp_path / "published"))
+    assert said[-3:-1] == [
+        "| opb | OPB | 0.2 | 3,100 |  | 3,133 | 0.99 | final regret |",
+        "| opb | OPB |  | 0.25 |  |  |  | final regret |",
+    ]
+    assert page.published_table([]) == []
 
 
 def test_cells_are_kept_tried_again_after_a_failure_and_run_again_at_another_size(tmp_path):

@@ -21,6 +21,7 @@ from gedppl.agent import keeper, recorder
 from gedppl.journal import Journal
 from gedppl.journal.snapshot import pack
 from gedppl.learning.storing import Reader
+from gedppl.study.cli.tables import journal_table, journal_text
 from tests.plain_worlds import ArmsWorld, PlainWorld, play
 from tests.problems import LinearWorld, TableWorld
 
@@ -191,7 +192,7 @@ def test_numbers_inside_a_model_count() -> None:
     """Same source, another noise scale or table: `Problem.fingerprint` alone would not tell them
     apart.
     """
-    from gedppl.agent.digest import digest
+    from gedppl.problem.checks import digest
 
     worlds = [TableWorld(2, 3, 6, seed=s).problem().utility.model for s in (4, 4, 5)]
     assert digest(worlds[0]) == digest(worlds[1]) != digest(worlds[2])
@@ -258,7 +259,7 @@ def looked_up(x: np.ndarray) -> np.ndarray:
 
 
 def test_a_table_that_a_model_reads_from_its_module_counts(monkeypatch) -> None:
-    from gedppl.agent.digest import digest
+    from gedppl.problem.checks import digest
 
     before = digest(looked_up)
     monkeypatch.setitem(globals(), "TABLE", np.array([1.5, 2.0]))
@@ -472,13 +473,13 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path) -> None:
 def test_show_and_export(closed, tmp_path) -> None:
     agent = ged.resume(closed, WORLD.problem)
     agent.set_limit("cost", 0.4)
-    text = recorder.show(closed)  # beside the writer
+    text = journal_text(closed)  # beside the writer
     assert "5 decision, 5 outcome" in text
     assert "limit of 'cost' set to 0.4" in text
-    rows = recorder.export(closed, tmp_path / "all.csv")
+    rows = journal_table(closed, tmp_path / "all.csv")
     assert rows == len(agent.journal)
     assert "propensity" in (tmp_path / "all.csv").read_text()
-    recorder.export(closed, tmp_path / "blind.csv", blinded=True)
+    journal_table(closed, tmp_path / "blind.csv", blinded=True)
     blind = (tmp_path / "blind.csv").read_text()
     assert "arm-" in blind
     assert "propensity" not in blind

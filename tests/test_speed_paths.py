@@ -16,11 +16,11 @@ import gedppl as ged
 from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
 from gedppl.agent.memory import History, Ledger
-from gedppl.agent.monitoring import outcome_floor
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard import bets as contexts_file
+from gedppl.guard.outcomes import outcome_floor
 from gedppl.learning import linear_gaussian
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
 from gedppl.learning.likelihoods import PredictorData
@@ -414,7 +414,12 @@ def _as_array(value: Any) -> Any:
 # compiled before it is needed ---------------------------------------------------------------------
 
 
-def test_the_next_bucket_is_compiled_before_it_is_needed() -> None:
+@pytest.fixture
+def compiled_ahead() -> None:
+    """In place of the fixture that turns it off."""
+
+
+def test_the_next_bucket_is_compiled_before_it_is_needed(compiled_ahead) -> None:
     """Begun 48 rows before the first bucket's end, and not before; then nothing is left to
     compile.
     """

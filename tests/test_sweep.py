@@ -306,11 +306,13 @@ def test_a_dask_cluster_with_a_killed_worker_gives_what_one_process_gives(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_ray_cluster_gives_what_one_process_gives(tmp_path, serial):
+def test_a_ray_cluster_with_a_killed_worker_gives_what_one_process_gives(tmp_path, serial):
+    script = script_that_dies_once(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with ray_cluster() as address:
-            results = compared(tmp_path, workers=2, backend="ray", address=address)
+            results = compared(tmp_path / "out", script, workers=2, backend="ray", address=address)
+    assert (tmp_path / "died").exists()
     same(results, serial)
     assert os.getpid() not in {r["worker"] for r in results}
 

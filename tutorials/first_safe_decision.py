@@ -84,6 +84,20 @@ problem = ged.Problem(
 agent = ged.GEDUCB(problem, delta=0.05, seed=0)
 
 # %% [markdown]
+# ## A look before the first battery
+#
+# `check_problem` reads the declaration before any data, at contexts like those to come: which
+# bounds will be exact, what rows can show of the parameters, how far the first decision may leave
+# the safe action, and warnings that say what to change. It speaks of the agent that you will use;
+# options other than the default's go into `agent=`. `runs` simulates how long the start lasts.
+
+# %%
+before = ged.check_problem(problem, np.linspace(0, 1, 50)[:, None], runs=0)
+print(before)
+assert before.limits[0].kind == "guarantee"
+assert 0 < before.limits[0].first_mix[0] < 1
+
+# %% [markdown]
 # ## Ask
 #
 # The first battery is fairly warm. Nothing has been observed yet.
@@ -103,13 +117,13 @@ assert first.policy[0] < 1
 # that worst case. It explores from the first round on, and it keeps the limit from the first round
 # on.
 #
-# The terms behind it, action by action, and a straight answer to "why not faster?":
+# The terms behind it, action by action, and straight answers to "why not faster?" (of a single
+# action, ask `why.why_not(2)`):
 
 # %%
 why = agent.explain(first)
 print(why)
-print()
-print(why.why_not(2))
+assert why.why_not(2) in str(why)
 
 # %% [markdown]
 # ## Tell

@@ -40,7 +40,10 @@ TABLE_3 = (
     ),
 )
 INITIAL = tuple(np.repeat(np.arange(5), (1, 1, 2, 2, 18)).tolist())  # as published, until a DLT
-NONE_ABOVE = 0.95  # P(lowest dose too toxic) beyond which our two-stage CRM names none
+# In all published rows, whatever the initial doses, the share of trials that name none is the
+# square of the lowest dose's toxicity: two toxicities in the first two patients end a trial.
+STOP_AFTER = 2
+HIGHER = 3  # of the doses 0, ..., 4: "one of the higher dose levels" was thought to be the MTD
 INTERVALS = (0.08, 0.10, 0.20, 0.30, 0.45, 0.60)  # Lin and Yin, target .30, 12 cohorts of 3
 BOIN_CORRECT, BOIN_ABOVE = 47.2, 14.2  # % correct, % of patients above the MTD, in a re-run
 MOST = 200  # patients of a trial that would not stop
@@ -76,20 +79,22 @@ def crm_cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
         best = int(np.abs(np.array(truth) - 0.25).argmin())
         note = f"% naming the MTD (dose {best + 1}), scenario {s}, {runs} trials"
         guess = int(np.abs(np.array(guesses) - 0.25).argmin())
-        of_crm = by_crm if patients == 20 else None
-        settings = f"{note}, n={patients}, skeleton {guesses}, b ~ N(0, 1.34), no skipping"
+        settings = f"{note}, n={patients}, power model, skeleton {guesses}, no skipping"
+        of_crm, of_rerun = (by_crm, RERUN[s - 1]) if patients == 20 else (None, None)
         designs: dict[str, tuple[Callable[[], DoseDesign], float | None, str]] = {
             "CRM": (
-                partial(CRM, guesses, target=0.25, patients=patients),
+                partial(
+                    CRM, guesses, target=0.25, patients=patients, prior="exponential", first=guess
+                ),
                 of_crm,
-                f"{settings}, at the posterior mean of b, from dose 1 (a re-run in the field notes "
-                f"has {RERUN[s - 1]})",
+                f"{settings}, a ~ Exponential(1) at its posterior mean, from the skeleton's MTD: "
+                "the CRM of 1990",
             ),
-            "CRM at the mode": (
-                partial(CRM, guesses, target=0.25, patients=patients, at="mode", first=guess),
-                of_crm,
-                f"{settings}, at the posterior mode of b, from the skeleton's MTD: inferred from "
-                "the published numbers, which do not say",
+            "CRM of the re-run": (
+                partial(CRM, guesses, target=0.25, patients=patients),
+                of_rerun,
+                f"{settings}, log a ~ N(0, 1.34) at its posterior mean, from dose 1; beside a "
+                f"re-run of these settings by others (published: {by_crm})",
             ),
             "3+3": (partial(ThreePlusThree, 5), by_rule, note),
         }
@@ -103,11 +108,22 @@ def crm_cells(rounds: int | None, runs: int | None, seed: int) -> list[Cell]:
 
 
 def _table_3(runs: int, rng: np.random.Generator) -> list[Cell]:
-    guess = tuple(skeleton(5, 0.25).round(3).tolist())
-    two_stage = partial(CRM, guess, target=0.25, patients=24, initial=INITIAL, too_toxic=NONE_ABOVE)
+    guess = tuple(skeleton(5, 0.25, at=HIGHER, model="logistic").round(3).tolist())
+    two_stage = partial(
+        CRM,
+        guess,
+        target=0.25,
+        patients=24,
+        model="logistic",
+        initial=INITIAL,
+        coherent=True,
+        stop_after=STOP_AFTER,
+    )
     settings = (
-        f", n=24, initial doses (1, 1, 2, 2, 18) until a DLT; inferred: skeleton {guess}, b ~ N(0, "
-        f"1.34), none named if P(p1 > .25) > {NONE_ABOVE}"
+        ", n=24, initial doses (1, 1, 2, 2, 18) until a DLT, never up right after one, stopped by "
+        f"{STOP_AFTER} DLTs in the first {STOP_AFTER} patients; logistic model with intercept 3, b "
+        f"~ N(0, 1.34), half-width .05 (customary), prior MTD dose {HIGHER + 1} ('one of the "
+        f"higher dose levels'): skeleton {guess}"
     )
     found = []
     for truth, by_rule, by_crm in TABLE_3:

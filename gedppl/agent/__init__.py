@@ -12,16 +12,15 @@ import contextlib
 import os
 import threading
 import warnings
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent import keeper, recorder, telling, views
+from gedppl.agent import deciding, keeper, recorder, telling
 from gedppl.agent import memory as steps
-from gedppl.agent.alarms import what_then
 from gedppl.agent.deciding import (
     AlarmWarning,
     Choice,
@@ -29,13 +28,9 @@ from gedppl.agent.deciding import (
     FallbackWarning,
     Recommendation,
     SafeActionWarning,
-    choose,
-    decide,
-    decision_payload,
-    recommend,
 )
-from gedppl.agent.keeper import Keeper, Resumed
-from gedppl.agent.memory import AskedDecisions, Inbox, Memory, ToldOutcomes
+from gedppl.agent.keeper import Keeper, LatelyPlayed, Resumed
+from gedppl.agent.memory import AskedDecisions, Memory, ToldOutcomes
 from gedppl.certificate import Explanation
 from gedppl.errors import (
     DataError,
@@ -55,10 +50,17 @@ from gedppl.numerics.arrays import is_one_of
 from gedppl.problem import UTILITY, Problem
 from gedppl.showing import Facts, Shown
 
-__all__ = ["GEDUCB", "AlarmWarning", "Decision", "FallbackWarning", "SafeActionWarning", "resume"]
+__all__ = [
+    "GEDUCB",
+    "AlarmWarning",
+    "Decision",
+    "FallbackWarning",
+    "SafeActionWarning",
+    "ThompsonSampling",
+    "resume",
+]
 
 KEPT_EXPLANATIONS = 1000  # full terms are kept for the latest decisions only
-SAFE_WINDOW, SAFE_SHARE = 200, 0.8
 
 
 class GEDUCB(Shown):
@@ -146,12 +148,8 @@ class GEDUCB(Shown):
         self.resumed = resumed
         self._lock = threading.RLock()
         self._explanations: OrderedDict[int, Explanation] = OrderedDict()
-        latest = range(max(0, keeper.rounds - SAFE_WINDOW), keeper.rounds)
-        self._recent: deque[int] = deque(
-            (keeper.ledger.asked[i][1] for i in latest), maxlen=SAFE_WINDOW
-        )
-        self._warned_at = -SAFE_WINDOW
-        self._versions = "" if keeper.journal is None else recorder.versions_hash()
+        self._lately = LatelyPlayed.of(keeper)
+        self._versions = None if keeper.journal is None else recorder.versions_hash()
 
     # what is known --------------------------------------------------------------------------------
 
@@ -161,7 +159,7 @@ class GEDUCB(Shown):
         """
         with self._step():
             alarms = [] if self._state is None else self.alarms
-            return views.facts(type(self).__name__, self._keeper, alarms, self.open_decisions)
+            return keeper.facts(type(self).__name__, self._keeper, alarms, self.open_decisions)
 
     @property
     def problem(self) -> Problem:
@@ -199,7 +197,7 @@ class GEDUCB(Shown):
         same again after `resume`.
         """
         with self._step():
-            return keeper.state_hash(self._memory, self._keeper.ledger)
+            return steps.state_hash(self._memory, self._keeper.ledger)
 
     # deciding -------------------------------------------------------------------------------------
 
@@ -219,25 +217,27 @@ class GEDUCB(Shown):
             contexts, single = self._contexts(x)
             mask = self._memory.mask(allowed, len(contexts))
             memory, broken = self._keeper.learned(contexts[0])
-            choice = choose(memory, contexts, mask, broken)
+            choice = deciding.choose(memory, contexts, mask, broken)
             self._refuse(choice)
-            made = decide(choice, contexts)
+            made = deciding.decide(choice, contexts)
             after = steps.decided(choice.memory, contexts, learned=broken is None)
             records: list[recorder.Step] = [
-                ("decision", self._payload(d, None if mask is None else mask[i], broken is None))
+                ("decision", deciding.payload(d, memory, i, mask, broken is None, self._versions))
                 for i, (d, _) in enumerate(made)
             ]
             raised = self._keeper.commit(
                 records, after, asked={d.id: (d.x, d.action) for d, _ in made}
             )
             for d, explanation in made:
-                self._recent.append(d.action)
+                self._lately.actions.append(d.action)
                 self._explanations[d.id] = explanation
                 while len(self._explanations) > KEPT_EXPLANATIONS:
                     self._explanations.popitem(last=False)
             self._keeper.save_if_due()
             self._warn(raised)
-            self._warn_if_stuck(made[-1][0].x, made[-1][1])
+            stuck = self._lately.stuck(self._keeper, made[-1][0].x, made[-1][1])
+            if stuck:
+                warnings.warn(stuck, SafeActionWarning, stacklevel=3)
             return made[0][0] if single else [d for d, _ in made]
 
     def policy(self, x: Any, allowed: Any = None) -> np.ndarray:
@@ -246,7 +246,7 @@ class GEDUCB(Shown):
             contexts, single = self._contexts(x)
             mask = self._memory.mask(allowed, len(contexts))
             memory, broken = self._keeper.learned(contexts[0])
-            choice = choose(memory, contexts, mask, broken)
+            choice = deciding.choose(memory, contexts, mask, broken)
             if choice.refused:
                 raise DeclarationError(choice.refused)
             return choice.policy[0] if single else choice.policy
@@ -295,10 +295,10 @@ class GEDUCB(Shown):
                     f"recommend() takes one context (dx,), got {len(contexts)}; call it for each"
                 )
             memory, broken = self._keeper.learned(contexts[0])
-            choice = choose(memory, contexts, None, broken)
+            choice = deciding.choose(memory, contexts, None, broken)
             if choice.refused:
                 raise DeclarationError(choice.refused)
-            return recommend(choice, contexts[0], rule, constraint, target, within, tried)
+            return deciding.recommend(choice, contexts[0], rule, constraint, target, within, tried)
 
     def explain(self, decision: Decision | int) -> Explanation:
         """The terms behind a decision; ``print`` it, or ask ``.why_not(action)``."""
@@ -331,7 +331,7 @@ class GEDUCB(Shown):
         It trusts the model and its prior. No decision rests on it, unless `confidence` says so.
         """
         with self._step():
-            return views.posterior_of(self._keeper, stream, source, draws)
+            return keeper.posterior_of(self._keeper, stream, source, draws)
 
     def confidence_set(self, stream: str) -> ConfidenceSet:
         """The parameters of a model that everything told so far leaves plausible; before the first
@@ -343,7 +343,7 @@ class GEDUCB(Shown):
             ``"utility"`` or a constraint's name.
         """
         with self._step():
-            model = views.model_of(self.problem, stream)
+            model = keeper.model_of(self.problem, stream)
             if self._state is None:
                 raise DataError(
                     "nothing was asked or observed yet, so that no parameter is "
@@ -414,15 +414,8 @@ class GEDUCB(Shown):
         It needs a `name` where the others have names.
         """
         with self._step():
-            new, names = self.problem.n_actions, self.problem.actions
-            grown = np.append(self._memory.available, True)
-            all_names = None if name is None else [*(names or ()), name]
-            self._change(
-                lambda: recorder.actions_payload(
-                    f"action {new if name is None else name} added", grown, all_names
-                )
-            )
-            return new
+            self._change(lambda: telling.added(self._memory, name))
+            return self.problem.n_actions - 1
 
     def acknowledge(self, alarm: Alarm | str) -> None:
         """Go on after an alarm was looked into. Its monitor begins anew, with its share of delta
@@ -469,10 +462,6 @@ class GEDUCB(Shown):
         return self._memory.state
 
     @property
-    def _inbox(self) -> Inbox:
-        return self._memory.inbox
-
-    @property
     def _asked(self) -> AskedDecisions:
         return self._keeper.ledger.asked
 
@@ -507,13 +496,6 @@ class GEDUCB(Shown):
                 self._keeper.commit([], steps.with_alarms(self._memory, raised))
             raise DeclarationError(choice.refused)
 
-    def _payload(self, d: Decision, allowed: np.ndarray | None, learned: bool) -> dict[str, Any]:
-        if self.journal is None:
-            return {"id": d.id, "x": d.x, "action": d.action, "learned": learned}
-        return decision_payload(
-            d, self._memory.problem.names, allowed, self.settings.seed, learned, self._versions
-        )
-
     def _change(self, payload: Callable[[], dict[str, Any]]) -> None:
         with self._step():
             change = payload()
@@ -523,26 +505,63 @@ class GEDUCB(Shown):
 
     def _warn(self, raised: list[Alarm]) -> None:
         for alarm in raised:
-            then = what_then(alarm.name, self._memory.guard, self.problem)
+            then = deciding.what_then(alarm.name, self._memory.guard, self.problem)
             warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
 
-    def _warn_if_stuck(self, x: np.ndarray, latest: Explanation) -> None:
-        safe, rounds = self.problem.safe_action, self.rounds
-        if (
-            safe is None
-            or len(self._recent) < SAFE_WINDOW
-            or rounds - self._warned_at < SAFE_WINDOW
-        ):
-            return
-        share = self._recent.count(safe) / SAFE_WINDOW
-        if share <= SAFE_SHARE or latest.certificate.fallback:
-            return
-        self._warned_at = rounds
-        held = views.held_back(self._keeper, x, latest)
-        warnings.warn(
-            f"the safe action took {share:.0%} of the last {SAFE_WINDOW} rounds. {held}",
-            SafeActionWarning,
-            stacklevel=4,
+
+class ThompsonSampling(GEDUCB):
+    """Decide by what is best under one draw of the utility's parameters, within limits that do not
+    depend on it.
+
+    For each decision theta is drawn from the utility's posterior, and the policy maximises sum_a
+    pi_a u(x, a; theta) subject to the limits, guaranteed or credible, exactly as in `GEDUCB`. Ask,
+    tell, journal, `resume` and certificates are the same.
+
+    Parameters
+    ----------
+    confidence
+        Which parameters the limits allow, as for `GEDUCB`. For ``"utility"`` the source of the
+        draws: ``confidence={"utility": credible_set(source="nuts")}``; Laplace draws if not given.
+        Its parameters need priors.
+    problem, delta, oracle, seed, journal, guard, growth, warmup
+        As for `GEDUCB`.
+
+    Notes
+    -----
+    Limits are kept whatever is drawn. No regret bound is claimed. A decision's policy and
+    propensity are those given the draw: for off-policy estimates, which need every action to have a
+    chance, mix in some exploration of your own.
+
+    References
+    ----------
+    Russo, Van Roy, Kazerouni, Osband, Wen, "A tutorial on Thompson sampling", 2018.
+    """
+
+    @renamed(radius="confidence")
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        delta: float = 0.05,
+        oracle: Any = None,
+        confidence: Any = None,
+        seed: int = 0,
+        journal: str | os.PathLike[str] | None = None,
+        guard: str | None = "fallback",
+        growth: float | None = None,
+        warmup: str | None = None,
+    ) -> None:
+        super().__init__(
+            problem,
+            delta=delta,
+            oracle=oracle,
+            confidence=confidence,
+            seed=seed,
+            journal=journal,
+            guard=guard,
+            growth=growth,
+            warmup=warmup,
+            exploration="thompson",
         )
 
 
@@ -570,8 +589,6 @@ def resume(
     Reading a journal runs nothing that it contains.
     """
     keeper, resumed = Keeper.reopen(journal, problem, oracle, confidence)
-    from gedppl.agent.thompson import ThompsonSampling
-
     kind = ThompsonSampling if keeper.first.settings.exploration == "thompson" else GEDUCB
     agent = kind.__new__(kind)
     agent._begin(keeper, resumed)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent.alarms import refuses, stops
 from gedppl.agent.memory import Memory, doubted
 from gedppl.certificate import Certificate, Explanation, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError, SettingError
@@ -22,7 +21,7 @@ from gedppl.ged_ucb import costs
 from gedppl.learning.learner import Bounds
 from gedppl.problem import Problem
 from gedppl.problem.names import Names
-from gedppl.showing import Spoken, as_html
+from gedppl.showing import Spoken, amounts, as_html
 
 # of a class or a declaration: looking into it does not make it right
 REFUTATIONS = (*costs.KINDS, "refuted", "certified")
@@ -85,24 +84,31 @@ class Decision:
         return f"{self!r}\n{self.certificate}"
 
 
-def decision_payload(
+def payload(
     decision: Decision,
-    names: Names,
-    allowed: np.ndarray | None,
-    seed: int,
+    memory: Memory,
+    i: int,
+    mask: np.ndarray | None,
     learned: bool,
-    versions: str,
+    versions: str | None,
 ) -> dict[str, Any]:
+    """The record of decision number i of a cohort; `versions` None: without a journal the id,
+    context and action are all that is needed again.
+    """
+    needed = {"id": decision.id, "x": decision.x, "action": decision.action, "learned": learned}
+    if versions is None:
+        return needed
+    names = memory.problem.names.actions
     return {
         "id": decision.id,
         "x": decision.x,
-        "allowed": allowed,
+        "allowed": None if mask is None else mask[i],
         "policy": decision.policy,
         "action": decision.action,
-        **({} if names.actions is None else {"action_name": names.actions[decision.action]}),
+        **({} if names is None else {"action_name": names[decision.action]}),
         "propensity": decision.propensity,
         "certificate": decision.certificate.to_dict(),
-        "seed": [seed, decision.id],
+        "seed": [memory.settings.seed, decision.id],
         "versions": versions,
         "learned": learned,
     }
@@ -255,6 +261,39 @@ def _safe_policy(
     return policy
 
 
+# what follows from an alarm -----------------------------------------------------------------------
+
+
+def stops(alarm: str, problem: Problem) -> bool:
+    """Whether an alarm stops a run: its false-alarm rate is proved, whatever the prior, and a
+    limit rests on what it doubts.
+    """
+    kind, _, name = alarm.partition(":")
+    learned_by_limits = {c.stream for _, c in problem.learned}
+    return kind in ("limit", "certified") or (
+        kind in ("refuted", "empty") and name in learned_by_limits
+    )
+
+
+def refuses(alarm: str) -> bool:
+    """Whether after an alarm nothing is known to be safe: what was declared is refuted, and the
+    safe action rests on that.
+    """
+    return alarm.partition(":")[0] in costs.DECLARATIONS
+
+
+def what_then(alarm: str, guard: str | None, problem: Problem) -> str:
+    """What follows from an alarm, for its warning."""
+    if guard == "fallback" and refuses(alarm):
+        return f"ask() raises DeclarationError until acknowledge({alarm!r})."
+    if guard == "fallback" and stops(alarm, problem):
+        return f"The safe action alone is played until acknowledge({alarm!r})."
+    return "The run goes on."
+
+
+# the draw -----------------------------------------------------------------------------------------
+
+
 def draw_action(policy: np.ndarray, seed: int, decision_id: int) -> int:
     """Draw from a policy (K,): one stream for every decision id, so that the draw does not depend
     on what else was drawn.
@@ -307,7 +346,9 @@ RULES = ("certified", "estimate", "nearest", "interval")
 
 @dataclass(frozen=True, repr=False)
 class Recommendation(Spoken):
-    """Take `action` from now on; `certificate` says what is known of it alone."""
+    """Take `action` from now on; `certificate` says what is known of it alone, `policy` what a
+    decision here would play.
+    """
 
     action: int
     rule: str
@@ -319,10 +360,23 @@ class Recommendation(Spoken):
     # (J, K) posterior probability of lying above the limit, where bounds are read off draws; NaN
     # elsewhere
     over: np.ndarray
-    action_name: str = ""  # the action's name; its number as text where actions have none
+    policy: np.ndarray  # (K,) of a decision here, which explores and may mix
+    names: Names
+
+    @property
+    def action_name(self) -> str:
+        """The action's name; its number as text where actions have none."""
+        return self.names.label(self.action)
 
     def __str__(self) -> str:
-        return f"action {self.action_name}: {self.reason}\n{self.certificate}"
+        lines = [f"action {self.action_name}: {self.reason}"]
+        if self.policy[self.action] < 1:
+            played = [(name, p) for name, p in zip(self.names.labels, self.policy) if p > 0]
+            lines.append(
+                f"a decision here would play {amounts(played)} instead: it explores, and a mix may "
+                "hold an action that by itself exceeds a limit"
+            )
+        return "\n".join([*lines, str(self.certificate)])
 
 
 def recommend(
@@ -418,13 +472,14 @@ def _chosen(
     value = info.cost_upper[0] if rule == "certified" else cost
     keeps = offered & (value <= problem.limits[:, None]).all(axis=0)
     said = "worst case" if rule == "certified" else "estimated cost"
+    used = [b.used for b in info.bounds if b is not None and b.used is not None]
+    short = [u.shortage for u in used if u.shortage and rule == "certified"]
     if not keeps.any():
-        return _safe(problem, f"no action on offer has its {said} under every limit")
+        why = f"no action on offer has its {said} under every limit"
+        return _safe(problem, "; ".join([why, *short]))
     action = int(np.argmax(np.where(keeps, info.utility[0], -np.inf)))
-    return (
-        action,
-        f"of the actions whose {said} keeps every limit, it has the highest estimated utility",
-    )
+    why = f"of the actions whose {said} keeps every limit, it has the highest estimated utility"
+    return action, "; ".join([why, *short])
 
 
 def _most_probable(
@@ -507,5 +562,21 @@ def _certified(
     certificate, _ = certify(
         state, x, alone, action, info, 0, choice.fallback, (), choice.doubts, watched
     )
-    name = state.problem.names.label(action)
-    return Recommendation(action, rule, reason, certificate, utility, cost, upper, over, name)
+    # the bound may be proved and yet above the limit: then nothing is claimed of the limit
+    fine = np.isnan(upper[:, action]) | (upper[:, action] <= state.problem.limits)
+    parts = tuple(
+        part if ok else replace(part, guaranteed=False, kept=False)
+        for part, ok in zip(certificate.constraints, fine)
+    )
+    return Recommendation(
+        action,
+        rule,
+        reason,
+        replace(certificate, constraints=parts),
+        utility,
+        cost,
+        upper,
+        over,
+        choice.policy[0],
+        state.problem.names,
+    )

@@ -9,19 +9,20 @@ remembered in a list, for `amend`.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl import ged_ucb
 from gedppl.agent import memory as steps
 from gedppl.agent import recorder
-from gedppl.agent.memory import History, Inbox, Ledger, Memory, started
+from gedppl.agent.memory import History, Ledger, Memory, restored, stored
+from gedppl.certificate import Explanation
 from gedppl.errors import (
     JournalCorruptError,
     JournalError,
@@ -30,213 +31,24 @@ from gedppl.errors import (
     LearningError,
     ProblemError,
     RecordError,
+    SettingError,
 )
-from gedppl.ged_ucb import Block, Entry, Outcomes, State, rows_by_stream
+from gedppl.ged_ucb import Entry, Outcomes, rows_by_stream
+from gedppl.ged_ucb.costs import holds_parameters
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
 from gedppl.journal.format import Record
-from gedppl.learning.storing import NotStorableError, Reader, Writer
+from gedppl.learning.posterior import Posterior, posterior
+from gedppl.learning.storing import NotStorableError
 from gedppl.problem import Problem
 from gedppl.rows import Rows
+from gedppl.showing import Facts, amounts
 
-# ==================================================================================================
-# An agent's memory as arrays and JSON, and back: for snapshots, and for the hash that two equal
-# memories share.
-#
-# Only data are stored. Models, predictors, radius rules and oracles are live objects: they are
-# taken from a memory begun afresh on the same problem and settings, and the stored data are put
-# around them. Learners say themselves what they keep (`learning/storing.py`).
-# ==================================================================================================
+if TYPE_CHECKING:
+    from gedppl.programs.contract import DensityClass, MemberList
 
-
-def stored(memory: Memory, ledger: Ledger) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and JSON from which `restored` makes the same memory and ledger."""
-    writer = SnapshotWriter(strict=True)
-    return writer.arrays, writer.memory(memory, ledger)
-
-
-def state_hash(memory: Memory, ledger: Ledger) -> str:
-    """SHA-256 of everything that decides the next policy, and of the ledger: equal memories have
-    equal hashes.
-    """
-    writer = SnapshotWriter(strict=False)
-    tree = writer.memory(memory, ledger)
-    h = hashlib.sha256(json.dumps(tree, sort_keys=True).encode())
-    for name, array in writer.arrays.items():
-        h.update(
-            f"{name}{array.dtype.str}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
-        )
-    return h.hexdigest()
-
-
-class SnapshotWriter(Writer):
-    def outcomes(self, told: Iterable[Outcomes]) -> list[Any]:
-        """A list of outcomes by columns: [name, positions, values], one for each name and shape."""
-        columns: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[np.ndarray]]] = {}
-        for i, outcomes in enumerate(told):
-            for name, value in outcomes.items():
-                at, values = columns.setdefault((name, value.shape), ([], []))
-                at.append(i)
-                values.append(value)
-        ordered = sorted(columns.items())
-        return [
-            [name, self.array(np.array(at)), self.array(np.stack(values))]
-            for (name, _), (at, values) in ordered
-        ]
-
-    def memory(self, memory: Memory, ledger: Ledger) -> dict[str, Any]:
-        inbox, state = list(memory.inbox), memory.state
-        asked = list(ledger.asked.values())
-        out: dict[str, Any] = {
-            "n_actions": memory.problem.n_actions,
-            **({} if memory.problem.actions is None else {"actions": list(memory.problem.actions)}),
-            "limits": memory.problem.limits.tolist(),
-            "alarms": [[a.name, a.evidence, a.delta, a.round, a.sentence] for a in memory.alarms],
-            "active": list(memory.active),
-            "inbox": self.array(np.array([e.id for e in inbox], np.int64)),
-            "first": self.array(np.array([e.first for e in inbox], bool)),
-            "news": self.outcomes(e.outcomes for e in inbox),
-            "told": self.array(np.array(sorted(ledger.told), np.int64)),
-            "outcomes": self.outcomes(ledger.told[i] for i in sorted(ledger.told)),
-            "state": None,
-        }
-        if state is None or memory.origin is None:
-            return out
-        width = len(memory.origin)
-        out["origin"] = self.array(memory.origin)
-        out["x"] = self.array(np.array([x for x, _ in asked], float).reshape(len(asked), width))
-        out["a"] = self.array(np.array([a for _, a in asked], np.int64))
-        out["state"] = {
-            "t": state.t,
-            "told": state.told,
-            "refit_at": state.refit_at,
-            "played": self.array(state.played),
-            "blocks": self._blocks(state.blocks),
-            "learners": {name: learner.stored(self) for name, learner in state.learners.items()},
-        }
-        if memory.watch is not None:
-            watch = memory.watch
-            monitors = {name: self.array(array) for name, array in watch.guard.arrays().items()}
-            contexts = [
-                watch.contexts.n,
-                self.array(watch.contexts.mean),
-                self.array(watch.contexts.scatter),
-            ]
-            out["watch"] = {"monitors": monitors, "contexts": contexts, "logged": watch.logged}
-        return out
-
-    def _blocks(self, blocks: tuple[Block, ...]) -> list[Any]:
-        columns = [
-            np.array([b.start for b in blocks], np.int64),
-            np.array([b.snapshot for b in blocks], np.int64),
-            np.array([b.exploration for b in blocks], float),
-            np.stack([b.limits for b in blocks]),
-            np.stack([b.available for b in blocks]),
-        ]
-        return [self.array(column) for column in columns]
-
-
-def restored(
-    begin: Memory, arrays: Mapping[str, np.ndarray], tree: Mapping[str, Any]
-) -> tuple[Memory, Ledger]:
-    """The memory and ledger that were `stored`; `begin` is a memory begun afresh on the same
-    problem and settings.
-    """
-    try:
-        return _Reader(arrays).memory(begin, tree)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise JournalCorruptError(
-            f"a snapshot cannot be read: {type(error).__name__}: {error}"
-        ) from error
-
-
-class _Reader(Reader):
-    def outcomes(self, n: int, columns: Iterable[Any]) -> list[Outcomes]:
-        out: list[Outcomes] = [{} for _ in range(n)]
-        for name, at, values in columns:
-            for i, value in zip(self.array(at).tolist(), self.array(values)):
-                out[i][name] = np.asarray(value)
-        return out
-
-    def memory(self, begin: Memory, tree: Mapping[str, Any]) -> tuple[Memory, Ledger]:
-        ledger = Ledger()
-        if tree["state"] is None:
-            return begin, ledger
-        memory = started(begin, self.array(tree["origin"]))
-        actions = self.array(tree["a"]).tolist()
-        told = self.array(tree["told"]).tolist()
-        ledger.write(
-            dict(enumerate(zip(self.array(tree["x"]), actions))),
-            dict(zip(told, self.outcomes(len(told), tree["outcomes"]))),
-        )
-        problem = memory.problem
-        if tree["n_actions"] != problem.n_actions:
-            problem = problem.with_actions(tree["n_actions"], tree.get("actions"))
-        for name, at_most in zip(problem.constraint_names, tree["limits"], strict=True):
-            if problem.limits[problem.constraint_names.index(name)] != at_most:
-                problem = problem.with_limit(name, at_most)
-        fresh, s = memory.state, tree["state"]
-        assert fresh is not None
-        learners = {
-            name: fresh.learners[name].restored(self, part) for name, part in s["learners"].items()
-        }
-        state = replace(
-            fresh,
-            problem=problem,
-            learners=learners,
-            t=s["t"],
-            told=s["told"],
-            refit_at=s["refit_at"],
-            played=self.array(s["played"]),
-            blocks=self._blocks(s["blocks"]),
-        )
-        self._check(state, ledger)
-        ids, first = self.array(tree["inbox"]), self.array(tree["first"])
-        news = self.outcomes(len(ids), tree["news"])
-        inbox = [
-            Entry(i, *ledger.asked[i], outcomes, f)
-            for i, f, outcomes in zip(ids.tolist(), first.tolist(), news)
-        ]
-        watch = memory.watch
-        if watch is not None:
-            n, mean, scatter = tree["watch"]["contexts"]
-            contexts = replace(
-                watch.contexts, n=n, mean=self.array(mean), scatter=self.array(scatter)
-            )
-            guard = watch.guard.with_arrays(
-                {name: self.array(node) for name, node in tree["watch"]["monitors"].items()}
-            )
-            watch = replace(watch, guard=guard, contexts=contexts, logged=tree["watch"]["logged"])
-        return replace(
-            memory,
-            problem=problem,
-            state=state,
-            watch=watch,
-            inbox=Inbox(inbox),
-            active=tuple(tree["active"]),
-            alarms=tuple(Alarm(*a) for a in tree["alarms"]),
-        ), ledger
-
-    def _blocks(self, columns: list[Any]) -> tuple[Block, ...]:
-        start, snapshot, exploration, limits, available = (self.array(c) for c in columns)
-        rows = zip(start.tolist(), snapshot.tolist(), exploration.tolist(), limits, available)
-        return tuple(Block(*row) for row in rows)
-
-    def _check(self, state: State, ledger: Ledger) -> None:
-        actions = [a for _, a in ledger.asked.values()]
-        if (
-            len(actions) != state.t
-            or not state.blocks
-            or set(state.learners) != set(state.problem.streams)
-        ):
-            raise ValueError(f"{len(actions)} decisions in round {state.t}")
-        if actions and not 0 <= min(actions) <= max(actions) < state.problem.n_actions:
-            raise ValueError("an action that does not exist")
-        if not set(ledger.told) <= set(ledger.asked):
-            raise ValueError("outcomes of decisions that were never made")
-
-
+SAFE_WINDOW, SAFE_SHARE = 200, 0.8
 # decisions between two snapshots: this many, or this share of all so far
 SNAPSHOT_EVERY, SNAPSHOT_SHARE = 1000, 0.01
 
@@ -318,7 +130,7 @@ class Keeper:
     ) -> Keeper:
         """A new run; with a path, a new journal."""
         _require_problem(problem)
-        chosen.check(problem.streams)
+        chosen.check(problem.streams, problem.n_actions)
         journal = None
         if path is not None:
             try:
@@ -340,7 +152,7 @@ class Keeper:
         journal = Journal.open(path)
         try:
             chosen, guard = recorder.read_protocol(journal.protocol, oracle, confidence)
-            chosen.check(problem.streams)
+            chosen.check(problem.streams, problem.n_actions)
             differ = journal.require_protocol(recorder.protocol(problem, chosen, guard))
             keeper = cls(Memory(problem, chosen, guard), journal)
             replayed, snapshot = keeper._catch_up()
@@ -565,3 +377,176 @@ def rows_of(keeper: Keeper, stream: str) -> Rows | None:
     ]
     found = rows_by_stream(problem, [*logged, *told]).get(stream)
     return None if found is None else Rows.of(*found)
+
+
+# ==================================================================================================
+# What a run shows of itself, and its models' posteriors: nothing here changes anything.
+# ==================================================================================================
+
+
+def facts(kind: str, keeper: Keeper, alarms: list[Alarm], open_decisions: list[int]) -> Facts:
+    """How far it is, what is limited, what was played, how each outcome is bounded, and what is
+    alarming.
+    """
+    problem, chosen, state = keeper.memory.problem, keeper.first.settings, keeper.memory.state
+    shown = {
+        "settings": f"mode {chosen.mode}, delta {chosen.delta:g}, exploration {chosen.exploration}"
+    }
+    # first: a long list must not cut them off
+    shown |= {f"ALARM {alarm.name!r}": alarm.sentence for alarm in alarms} or {"alarms": "none"}
+    shown |= {f"limit {c.name!r}": f"at most {c.at_most:g}" for c in problem.constraints}
+    if state is not None:
+        shown |= {"played": amounts(zip(problem.names.labels, state.played))}
+        shown |= {f"fit of {name!r}": one.status for name, one in state.learners.items()}
+        shown |= {f"bounds of {name!r}": cls.exactness for name, cls in problem.streams.items()}
+    told = f"{len(open_decisions)} without an outcome" if open_decisions else "all told"
+    return f"{kind} after {keeper.rounds} decisions, {told}", shown
+
+
+def model_of(problem: Problem, stream: str) -> DensityClass | MemberList:
+    """The class that learns an outcome."""
+    if stream not in problem.streams:
+        raise SettingError(
+            f"there is no outcome {stream!r}; the outcomes are {list(problem.streams)}"
+        )
+    return problem.streams[stream]
+
+
+def posterior_of(keeper: Keeper, stream: str, source: str | None, draws: int) -> Posterior:
+    """See `GEDUCB.posterior`."""
+    problem, chosen = keeper.memory.problem, keeper.first.settings
+    model = model_of(problem, stream)
+    rows, rule = rows_of(keeper, stream), chosen.confidence_of(stream)
+    if rows is not None:
+        model.trace(rows.x[:1], rows.a[:1])
+    return posterior(
+        model,
+        rows,
+        source=source or (rule and rule.source) or "laplace",
+        draws=draws,
+        seed=chosen.seed % 2**31,
+        oracle=chosen.oracle_of(stream),
+        names=problem.names,
+    )
+
+
+@dataclass
+class LatelyPlayed:
+    """The latest actions, and what to say where the safe one takes nearly all of them."""
+
+    actions: deque[int]
+    said_at: int = -SAFE_WINDOW  # the round in which it was said last
+
+    @classmethod
+    def of(cls, keeper: Keeper) -> LatelyPlayed:
+        latest = range(max(0, keeper.rounds - SAFE_WINDOW), keeper.rounds)
+        return cls(deque((keeper.ledger.asked[i][1] for i in latest), maxlen=SAFE_WINDOW))
+
+    def stuck(self, keeper: Keeper, x: np.ndarray, latest: Explanation) -> str | None:
+        """How often the safe action was played, and what keeps the others from it at x (dx,)."""
+        safe, window = keeper.memory.problem.safe_action, self.actions.maxlen
+        if safe is None or len(self.actions) != window or keeper.rounds - self.said_at < window:
+            return None
+        share = self.actions.count(safe) / window
+        if share <= SAFE_SHARE or latest.certificate.fallback:
+            return None
+        self.said_at = keeper.rounds
+        try:
+            state = keeper.learned(x)[0].state
+            assert state is not None
+            held = what_holds_back(state, x, latest, safe)
+        except Exception as error:
+            # the decision is made and recorded: no explanation may take it from the caller
+            what = f"{type(error).__name__}: {error}"
+            held = f"What holds the others back could not be computed ({what})."
+        return f"the safe action took {share:.0%} of the last {window} rounds. {held}"
+
+
+def what_holds_back(
+    state: ged_ucb.State, x: np.ndarray, explanation: Explanation, safe: int
+) -> str:
+    """Name what keeps the other actions out at x (dx,): the limit, the width of their bounds,
+    and in which parameters.
+    """
+    if not len(explanation.limits) or np.isnan(explanation.score).any():
+        return "No limit holds the other actions back: the model prefers it."
+    over = explanation.cost_upper - explanation.limits[:, None]
+    over[:, safe] = np.inf
+    a = int(np.argmin(over.max(axis=0)))
+    j = int(np.argmax(over[:, a]))
+    name, limit, label = explanation.names[j], explanation.limits[j], explanation.actions.label(a)
+    low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
+    if high <= limit:
+        kept = f"action {label}: {name} at most {high:.3g}"
+        return (
+            f"Other actions keep every limit ({kept}); the model estimates less utility for them."
+        )
+    where = (
+        f"The nearest action, {label}, may cost between {low:.3g} and {high:.3g} on {name!r} "
+        f"against a limit of {limit:.3g}."
+    )
+    short = explanation.certificate.constraints[j].draws
+    if short is not None and short.shortage:
+        return f"{where} That is no finding: {short.shortage}."
+    if low > limit:
+        return (
+            f"{where} Even its lowest value is above the limit: no policy that keeps the limit "
+            "plays it often."
+        )
+    return (
+        f"{where} The confidence set is what is wide{_in_which_parameters(state, x, j, a)}: data "
+        "near these contexts (observe) "
+        "narrow it, and so does whatever else is known and can truthfully be declared: "
+        f"{_declarable(state, j, high)}. "
+        "ged.price(problem, contexts) says which helps most."
+    )
+
+
+def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
+    """What a user might know and has not declared. Never another limit: that is the user's to
+    set, and not what is wrong.
+    """
+    told = "tighter parameter bounds or prior, fewer members"
+    c = dict(state.problem.learned).get(j)
+    if c is None:
+        return told
+    if high >= c.functional.high:
+        told += f", a range that ends below {c.functional.high:.3g}"
+    if not c.safe_value_exact and holds_parameters(replace(c, safe_value_exact=True)):
+        told += ", that the safe value is exact"
+    return told
+
+
+def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) -> str:
+    """The parameters that carry the worst case of action a away from the fit, by their share of
+    the first-order change.
+    """
+    c = dict(state.problem.learned).get(j)
+    if c is None:
+        return ""
+    cls = c.model.visit(lambda members: None, lambda cls: cls if cls.sites else None)
+    if cls is None:  # without named parameters
+        return ""
+    theta = getattr(state.learners[c.stream], "theta", None)  # draws have none
+    if theta is None:
+        return ""
+    witness = (
+        state.learners[c.stream].bounds(c.functional, x[None], state.problem.n_actions).witness
+    )
+    if witness is None or not np.isfinite(witness[0, a]).all():
+        return ""
+    _, gradient = cls.values_grad(c.functional, theta[None], x[None], np.array([a]))
+    share = np.abs(gradient[0] * (witness[0, a] - theta))
+    if not share.sum() > 0:
+        return ""
+    by_site = {
+        site.name: float(share[site.start : site.stop].sum() / share.sum()) for site in cls.sites
+    }
+    largest = sorted(by_site, key=lambda name: -by_site[name])[:2]
+    return (
+        " ("
+        + ", ".join(
+            f"{by_site[name]:.0%} of it in {name!r}" for name in largest if by_site[name] > 0.05
+        )
+        + ")"
+    )

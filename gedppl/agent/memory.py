@@ -1,5 +1,5 @@
-"""What an agent knows, and the steps that change it. Pure: each returns a new `Memory` and leaves
-the old one valid.
+"""What an agent knows, the steps that change it, and both as arrays for snapshots. Pure: each step
+returns a new `Memory` and leaves the old one valid.
 
 The same steps are taken when something happens and when a journal is replayed, so that both end in
 the same memory.
@@ -8,22 +8,26 @@ the same memory.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.agent.monitoring import Watch
-from gedppl.errors import ActionRangeError, GedError, LearningError
-from gedppl.ged_ucb import Entry, Outcomes, rows_by_stream
+from gedppl.errors import ActionRangeError, GedError, JournalCorruptError, LearningError
+from gedppl.ged_ucb import Block, Entry, Outcomes, State, rows_by_stream
 from gedppl.ged_ucb.costs import Refuted
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
+from gedppl.learning.storing import Reader, Writer
 from gedppl.numerics.arrays import evolved
 from gedppl.problem import UTILITY, Problem
+from gedppl.rows import grown
 
 
 class Inbox:
@@ -59,15 +63,6 @@ class Inbox:
 # ==================================================================================================
 
 
-def _grown(column: np.ndarray, size: int) -> np.ndarray:
-    """The column with room for so many entries, zeros at first."""
-    if size <= len(column):
-        return column
-    after = np.zeros((max(size, 2 * len(column), 16), *column.shape[1:]), column.dtype)
-    after[: len(column)] = column
-    return after
-
-
 class AskedDecisions(Mapping[int, tuple[np.ndarray, int]]):
     """Decision id -> (x, action), for ids 0, 1, ..."""
 
@@ -96,7 +91,7 @@ class AskedDecisions(Mapping[int, tuple[np.ndarray, int]]):
             raise KeyError(f"decision {key} after {self._n} decisions")
         if not self._n:
             self._x = np.zeros((0, len(x)))
-        self._x, self._action = _grown(self._x, key + 1), _grown(self._action, key + 1)
+        self._x, self._action = grown(self._x, key + 1), grown(self._action, key + 1)
         self._x[key], self._action[key] = x, action
         self._n = max(self._n, key + 1)
 
@@ -127,13 +122,13 @@ class ToldOutcomes(Mapping[int, Outcomes]):
         }
 
     def __setitem__(self, key: int, outcomes: Outcomes) -> None:
-        self._known = _grown(self._known, key + 1)
+        self._known = grown(self._known, key + 1)
         for name, value in outcomes.items():
             column = (name, value.shape)
             here, values = self._columns.get(
                 column, (np.zeros(0, bool), np.zeros((0, *value.shape)))
             )
-            here, values = _grown(here, key + 1), _grown(values, key + 1)
+            here, values = grown(here, key + 1), grown(values, key + 1)
             here[key], values[key] = True, value
             self._columns[column] = (here, values)
         self._known[key] = True
@@ -212,7 +207,7 @@ class Memory:
     problem: Problem  # with the limits and actions in force
     settings: Settings
     guard: str | None  # "fallback", "warn" or None
-    state: ged_ucb.State | None = None  # made when the first context shows its width
+    state: State | None = None  # made when the first context shows its width
     origin: np.ndarray | None = None  # (dx,) that context
     watch: Watch | None = None
     inbox: Inbox = field(default_factory=Inbox)
@@ -363,7 +358,7 @@ def _watched(
     return with_alarms(evolved(memory, watch=watch), alarms)
 
 
-def _learned(memory: Memory, state: ged_ucb.State) -> Memory:
+def _learned(memory: Memory, state: State) -> Memory:
     """With a state that has learned what the monitors were shown."""
     memory = evolved(memory, state=state)
     if memory.watch is None:
@@ -378,10 +373,206 @@ def with_alarms(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
     return memory
 
 
-def _chunks(entries: Sequence[Entry], state: ged_ucb.State) -> Iterator[Sequence[Entry]]:
+def _chunks(entries: Sequence[Entry], state: State) -> Iterator[Sequence[Entry]]:
     """Cut logged rows where a refit falls due."""
     told_rounds, i = state.told, 0
     while i < len(entries):
         size = max(1, int((state.settings.growth - 1.0) * told_rounds))
         yield entries[i : i + size]
         told_rounds, i = told_rounds + size, i + size
+
+
+# ==================================================================================================
+# An agent's memory as arrays and JSON, and back: for snapshots, and for the hash that two equal
+# memories share.
+#
+# Only data are stored. Models, predictors, radius rules and oracles are live objects: they are
+# taken from a memory begun afresh on the same problem and settings, and the stored data are put
+# around them. Learners say themselves what they keep (`learning/storing.py`).
+# ==================================================================================================
+
+
+def stored(memory: Memory, ledger: Ledger) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and JSON from which `restored` makes the same memory and ledger."""
+    writer = SnapshotWriter(strict=True)
+    return writer.arrays, writer.memory(memory, ledger)
+
+
+def state_hash(memory: Memory, ledger: Ledger) -> str:
+    """SHA-256 of everything that decides the next policy, and of the ledger: equal memories have
+    equal hashes.
+    """
+    writer = SnapshotWriter(strict=False)
+    tree = writer.memory(memory, ledger)
+    h = hashlib.sha256(json.dumps(tree, sort_keys=True).encode())
+    for name, part in writer.arrays.items():
+        h.update(f"{name}{part.dtype.str}{part.shape}".encode())
+        h.update(np.ascontiguousarray(part).tobytes())
+    return h.hexdigest()
+
+
+class SnapshotWriter(Writer):
+    def outcomes(self, told: Iterable[Outcomes]) -> list[Any]:
+        """A list of outcomes by columns: [name, positions, values], one for each name and shape."""
+        columns: dict[tuple[str, tuple[int, ...]], tuple[list[int], list[np.ndarray]]] = {}
+        for i, outcomes in enumerate(told):
+            for name, value in outcomes.items():
+                at, values = columns.setdefault((name, value.shape), ([], []))
+                at.append(i)
+                values.append(value)
+        ordered = sorted(columns.items())
+        return [
+            [name, self.array(np.array(at)), self.array(np.stack(values))]
+            for (name, _), (at, values) in ordered
+        ]
+
+    def memory(self, memory: Memory, ledger: Ledger) -> dict[str, Any]:
+        inbox, state = list(memory.inbox), memory.state
+        asked = list(ledger.asked.values())
+        out: dict[str, Any] = {
+            "n_actions": memory.problem.n_actions,
+            **({} if memory.problem.actions is None else {"actions": list(memory.problem.actions)}),
+            "limits": memory.problem.limits.tolist(),
+            "alarms": [[a.name, a.evidence, a.delta, a.round, a.sentence] for a in memory.alarms],
+            "active": list(memory.active),
+            "inbox": self.array(np.array([e.id for e in inbox], np.int64)),
+            "first": self.array(np.array([e.first for e in inbox], bool)),
+            "news": self.outcomes(e.outcomes for e in inbox),
+            "told": self.array(np.array(sorted(ledger.told), np.int64)),
+            "outcomes": self.outcomes(ledger.told[i] for i in sorted(ledger.told)),
+            "state": None,
+        }
+        if state is None or memory.origin is None:
+            return out
+        width = len(memory.origin)
+        out["origin"] = self.array(memory.origin)
+        out["x"] = self.array(np.array([x for x, _ in asked], float).reshape(len(asked), width))
+        out["a"] = self.array(np.array([a for _, a in asked], np.int64))
+        out["state"] = {
+            "t": state.t,
+            "told": state.told,
+            "refit_at": state.refit_at,
+            "played": self.array(state.played),
+            "blocks": self._blocks(state.blocks),
+            "learners": {name: learner.stored(self) for name, learner in state.learners.items()},
+        }
+        if memory.watch is not None:
+            watch = memory.watch
+            monitors = {name: self.array(part) for name, part in watch.guard.arrays().items()}
+            contexts = [
+                watch.contexts.n,
+                self.array(watch.contexts.mean),
+                self.array(watch.contexts.scatter),
+            ]
+            out["watch"] = {"monitors": monitors, "contexts": contexts, "logged": watch.logged}
+        return out
+
+    def _blocks(self, blocks: tuple[Block, ...]) -> list[Any]:
+        columns = [
+            np.array([b.start for b in blocks], np.int64),
+            np.array([b.snapshot for b in blocks], np.int64),
+            np.array([b.exploration for b in blocks], float),
+            np.stack([b.limits for b in blocks]),
+            np.stack([b.available for b in blocks]),
+        ]
+        return [self.array(column) for column in columns]
+
+
+def restored(
+    begin: Memory, arrays: Mapping[str, np.ndarray], tree: Mapping[str, Any]
+) -> tuple[Memory, Ledger]:
+    """The memory and ledger that were `stored`; `begin` is a memory begun afresh on the same
+    problem and settings.
+    """
+    try:
+        return _Reader(arrays).memory(begin, tree)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise JournalCorruptError(
+            f"a snapshot cannot be read: {type(error).__name__}: {error}"
+        ) from error
+
+
+class _Reader(Reader):
+    def outcomes(self, n: int, columns: Iterable[Any]) -> list[Outcomes]:
+        out: list[Outcomes] = [{} for _ in range(n)]
+        for name, at, values in columns:
+            for i, value in zip(self.array(at).tolist(), self.array(values)):
+                out[i][name] = np.asarray(value)
+        return out
+
+    def memory(self, begin: Memory, tree: Mapping[str, Any]) -> tuple[Memory, Ledger]:
+        ledger = Ledger()
+        if tree["state"] is None:
+            return begin, ledger
+        memory = started(begin, self.array(tree["origin"]))
+        actions = self.array(tree["a"]).tolist()
+        told = self.array(tree["told"]).tolist()
+        ledger.write(
+            dict(enumerate(zip(self.array(tree["x"]), actions))),
+            dict(zip(told, self.outcomes(len(told), tree["outcomes"]))),
+        )
+        problem = memory.problem
+        if tree["n_actions"] != problem.n_actions:
+            problem = problem.with_actions(tree["n_actions"], tree.get("actions"))
+        for name, at_most in zip(problem.constraint_names, tree["limits"], strict=True):
+            if problem.limits[problem.constraint_names.index(name)] != at_most:
+                problem = problem.with_limit(name, at_most)
+        fresh, s = memory.state, tree["state"]
+        assert fresh is not None
+        learners = {
+            name: fresh.learners[name].restored(self, part) for name, part in s["learners"].items()
+        }
+        state = replace(
+            fresh,
+            problem=problem,
+            learners=learners,
+            t=s["t"],
+            told=s["told"],
+            refit_at=s["refit_at"],
+            played=self.array(s["played"]),
+            blocks=self._blocks(s["blocks"]),
+        )
+        self._check(state, ledger)
+        ids, first = self.array(tree["inbox"]), self.array(tree["first"])
+        news = self.outcomes(len(ids), tree["news"])
+        inbox = [
+            Entry(i, *ledger.asked[i], outcomes, f)
+            for i, f, outcomes in zip(ids.tolist(), first.tolist(), news)
+        ]
+        watch = memory.watch
+        if watch is not None:
+            n, mean, scatter = tree["watch"]["contexts"]
+            contexts = replace(
+                watch.contexts, n=n, mean=self.array(mean), scatter=self.array(scatter)
+            )
+            guard = watch.guard.with_arrays(
+                {name: self.array(node) for name, node in tree["watch"]["monitors"].items()}
+            )
+            watch = replace(watch, guard=guard, contexts=contexts, logged=tree["watch"]["logged"])
+        return replace(
+            memory,
+            problem=problem,
+            state=state,
+            watch=watch,
+            inbox=Inbox(inbox),
+            active=tuple(tree["active"]),
+            alarms=tuple(Alarm(*a) for a in tree["alarms"]),
+        ), ledger
+
+    def _blocks(self, columns: list[Any]) -> tuple[Block, ...]:
+        start, snapshot, exploration, limits, available = (self.array(c) for c in columns)
+        rows = zip(start.tolist(), snapshot.tolist(), exploration.tolist(), limits, available)
+        return tuple(Block(*row) for row in rows)
+
+    def _check(self, state: State, ledger: Ledger) -> None:
+        actions = [a for _, a in ledger.asked.values()]
+        if (
+            len(actions) != state.t
+            or not state.blocks
+            or set(state.learners) != set(state.problem.streams)
+        ):
+            raise ValueError(f"{len(actions)} decisions in round {state.t}")
+        if actions and not 0 <= min(actions) <= max(actions) < state.problem.n_actions:
+            raise ValueError("an action that does not exist")
+        if not set(ledger.told) <= set(ledger.asked):
+            raise ValueError("outcomes of decisions that were never made")

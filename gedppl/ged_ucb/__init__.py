@@ -291,7 +291,8 @@ def _mixed_back(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray
             too_little = share
         else:
             enough = share
-    return (1 - enough) * policy + enough * anchor
+    found: np.ndarray = (1 - enough) * policy + enough * anchor
+    return found
 
 
 __all__ = [
@@ -320,7 +321,7 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     rows = np.asarray(x, float)
     problem.trace(rows)
     check_programs(problem, rows)
-    chosen.check(problem.streams)
+    chosen.check(problem.streams, problem.n_actions)
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
     every = tuple(range(problem.n_actions))
     others = tuple(a for a in every if a != problem.safe_action)  # whose costs are not pinned

@@ -4,6 +4,9 @@ Three forms with one face: `PredictorData` keeps the features of a class with a 
 `OrderedData` the edges of ordered outcomes, and both need NumPy alone; `ProgramData` asks the
 program. All are immutable: `append` returns a new history and leaves the old one valid.
 
+A fit maximises an `Objective` (`learning/fits.py`) instead: weighted rows and a prior at one
+setting, where this is the plain likelihood of a set at many, a few rows longer every round.
+
 Axis letters: M parameter settings, n rows, D flat parameters.
 """
 

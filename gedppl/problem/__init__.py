@@ -233,8 +233,9 @@ class Problem(Shown):
         its name will do.
     columns
         Names of a context's columns, in the order in which the models see them, e.g. ``("age",
-        "dose")``. Data frames, mappings and records are then read by name. ``{"sex": ("f", "m"),
-        "age": float}`` declares levels, too: the models see the codes 0, 1, ... of a level.
+        "dose")``. Data frames, mappings and records are then read by name: `ask` takes these
+        columns and no others, while logs and contexts to plan with may have more. ``{"sex": ("f",
+        "m"), "age": float}`` declares levels, too: the models see the codes 0, 1, ... of a level.
     """
 
     n_actions: int = None  # type: ignore[assignment]  # set from `actions` where it is left out

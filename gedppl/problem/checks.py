@@ -1,19 +1,32 @@
-"""What a declared constraint must satisfy, in sentences, and declarations as texts to compare."""
+"""What declarations must satisfy, in sentences; what an outcome must be; and declarations as texts
+and hashes to compare.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 import traceback
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import singledispatch
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.errors import ColumnError, FunctionalError, ProblemError
-from gedppl.numerics.arrays import Array
+from gedppl.errors import (
+    ColumnError,
+    DataError,
+    FunctionalError,
+    NotFiniteError,
+    ProblemError,
+    ShapeError,
+)
+from gedppl.numerics.arrays import Array, detached, read_numbers, shape_of
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
     from gedppl.programs.contract import DensityClass, MemberList
 
 ROUNDING = 1e-12  # share of the numbers compared: closer than this they are equal
+MAX_DEPTH = 8  # how far a hash follows what functions enclose
 
 
 def check_functional(functional: Any, what: str) -> None:
@@ -143,6 +157,62 @@ def check_room(safe_value: float, c: Constraint) -> None:
         )
 
 
+# what an outcome must be --------------------------------------------------------------------------
+
+
+def read_outcome(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | None:
+    """One outcome of one decision as numbers; None where it reveals nothing."""
+    what, shape = f"the outcome {name!r}", shape_of(value, f"the outcome {name!r}")
+    event_shape = problem.streams[name].event_shape
+    full = problem.reveals is not None and shape == (problem.n_actions,) and not event_shape
+    if not full and shape != event_shape:
+        wanted = f"shape {event_shape}" if event_shape else "a single number"
+        more = (
+            f", or ({problem.n_actions},) with NaN for what was not revealed"
+            if problem.reveals is not None
+            else ""
+        )
+        raise ShapeError(f"{what} must be {wanted}{more}; got shape {shape}")
+    array = read_numbers(
+        value,
+        what,
+        "leave it out (None) if it was not observed",
+        missing=problem.reveals is not None,
+    )
+    if np.isnan(array).all():
+        return None
+    if not full and np.isnan(array).any():
+        raise NotFiniteError(
+            f"{what} is NaN in part: {array.tolist()}; leave it out (None) if it was not observed"
+        )
+    if problem.reveals is not None:
+        seen = ~np.isnan(array) if full else np.eye(problem.n_actions, dtype=bool)[action]
+        hidden = seen & ~problem.reveals[action]
+        if hidden.any():
+            label = problem.names.label
+            raise DataError(
+                f"action {label(action)} does not reveal the outcome of action "
+                f"{label(int(np.flatnonzero(hidden)[0]))} (see "
+                "Problem.reveals), "
+                f"but {name!r} was told for it; pass NaN there"
+            )
+    return array
+
+
+def check_told(problem: Problem, action: int, outcomes: Mapping[str, Any]) -> None:
+    """Refuse outcomes that `tell` would not have let in, the support of the models apart."""
+    for name, value in outcomes.items():
+        if name not in problem.streams:
+            raise DataError(
+                f"there is no outcome {name!r}; the outcomes are {list(problem.streams)}"
+            )
+        if read_outcome(problem, name, action, value) is None:
+            raise DataError(f"the outcome {name!r} reveals nothing")
+
+
+# declarations to compare --------------------------------------------------------------------------
+
+
 def described(thing: Any) -> str:
     """Text that changes when the thing does: source for functions, repr without addresses for
     the rest.
@@ -160,3 +230,125 @@ def described(thing: Any) -> str:
     if callable(thing) and not hasattr(thing, "low"):
         return type(thing).__qualname__
     return repr(thing)
+
+
+# a hash of a model as it was declared -------------------------------------------------------------
+# Its source, the numbers it closes over, and the members of a finite class. Two programs may read
+# alike and differ in a number that their functions enclose (a noise scale, a table). The hash
+# follows plain numbers, texts, arrays and functions through closures and default arguments, and the
+# numbers, texts and arrays that a function reads from its module; other objects count by their type
+# alone, so what a model reads from them is not covered.
+
+
+def digest(model: Any) -> str:
+    """64 letters, the same for the same declaration in another process.
+
+    >>> def scaled(by):
+    ...     return lambda x: by * x
+    >>> digest(scaled(2.0)) == digest(scaled(2.0)), digest(scaled(2.0)) == digest(scaled(3.0))
+    (True, False)
+    """
+    h = _Hash()
+    h.feed(model, 0)
+    return h.sha.hexdigest()
+
+
+class _Hash:
+    """What was said of a declaration so far."""
+
+    def __init__(self) -> None:
+        self.sha = hashlib.sha256()
+
+    def say(self, *words: object) -> None:
+        for word in words:
+            self.say_bytes(str(word).encode())
+
+    def say_bytes(self, data: bytes) -> None:
+        self.sha.update(len(data).to_bytes(8, "little") + data)
+
+    def feed(self, value: Any, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            self.say("deeper")
+        else:
+            _feed(value, self, depth)
+
+
+@singledispatch
+def _feed(value: Any, h: _Hash, depth: int) -> None:
+    """An object that says itself what it was declared as, or an array; any other counts by its
+    type.
+    """
+    is_class = inspect.isclass(value)
+    if callable(getattr(value, "describe", None)) and not is_class:
+        h.say("described", value.describe())
+    elif hasattr(value, "members"):  # a finite class
+        h.say("members")
+        h.feed(value.members, depth + 1)
+    elif hasattr(value, "model") and hasattr(value, "density_at"):
+        # a class of densities from a program
+        h.say("class")
+        for part in (
+            value.model,
+            getattr(value, "_declared_bounds", None),
+            getattr(value, "_init", None),
+        ):
+            h.feed(part, depth + 1)
+    elif hasattr(value, "__array__") and not is_class:
+        array = np.asarray(detached(value))
+        h.say("array", array.dtype.str, array.shape)
+        if not array.dtype.hasobject:
+            h.say_bytes(np.ascontiguousarray(array).tobytes())
+    else:
+        h.say("object", type(value).__module__, type(value).__qualname__)
+
+
+@_feed.register(type(None))
+@_feed.register(str)
+@_feed.register(bytes)
+@_feed.register(int)
+@_feed.register(float)
+@_feed.register(complex)
+def _(value: str | bytes | complex | None, h: _Hash, depth: int) -> None:
+    h.say(type(value).__name__, repr(value))
+
+
+@_feed.register(Mapping)
+def _(value: Mapping[Any, Any], h: _Hash, depth: int) -> None:
+    h.say("map", len(value))
+    for key in sorted(value, key=str):
+        h.say(key)
+        h.feed(value[key], depth + 1)
+
+
+@_feed.register(list)
+@_feed.register(tuple)
+def _(value: Sequence[Any], h: _Hash, depth: int) -> None:
+    h.say("list", len(value))
+    for item in value:
+        h.feed(item, depth + 1)
+
+
+@_feed.register(FunctionType)
+def _(value: FunctionType, h: _Hash, depth: int) -> None:
+    h.say("function", _source(value))
+    h.feed(value.__defaults__, depth + 1)
+    h.feed(value.__kwdefaults__, depth + 1)
+    for cell in value.__closure__ or ():
+        try:
+            h.feed(cell.cell_contents, depth + 1)
+        except ValueError:  # not filled yet
+            h.say("empty")
+    for name in sorted(set(value.__code__.co_names) & set(value.__globals__)):
+        read = value.__globals__[name]
+        if np.isscalar(read) or (hasattr(read, "__array__") and not inspect.isclass(read)):
+            h.say("global", name)
+            h.feed(read, depth + 1)
+
+
+def _source(function: Any) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        code = function.__code__
+        constants = [c for c in code.co_consts if not inspect.iscode(c)]
+        return f"{code.co_code.hex()}:{code.co_names}:{constants!r}"

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.special import expit
 
 from gedppl.errors import SettingError
 from gedppl.problem import UTILITY, Problem
 from gedppl.study.baselines.boin import BOIN
-from gedppl.study.baselines.crm import CRM
+from gedppl.study.baselines.crm import CRM, INTERCEPT, PREDICTORS
 from gedppl.study.baselines.dose_design import DoseDesign
 from gedppl.study.baselines.ewoc import EWOC
 from gedppl.study.baselines.three_plus_three import ThreePlusThree
@@ -26,11 +27,15 @@ HALF_WIDTH = 0.05  # of the interval of toxicities that a design need not tell f
 
 
 def skeleton(
-    n_doses: int, target: float, at: int | None = None, half_width: float | None = None
+    n_doses: int,
+    target: float,
+    at: int | None = None,
+    half_width: float | None = None,
+    model: str = "power",
 ) -> np.ndarray:
     """(K,) guesses of toxicities with dose `at` (a middle one) at the target.
 
-    Under p_j = s_j^exp(b) neighbours are spaced so that, where the upper one has target + w, the
+    Under the model of `CRM` neighbours are spaced so that, where the upper one has target + w, the
     lower one has target - w.
 
     >>> skeleton(5, 0.25).round(3)
@@ -38,9 +43,11 @@ def skeleton(
     """
     w = min(HALF_WIDTH, target / 3, (1 - target) / 3) if half_width is None else half_width
     middle = (n_doses - 1) // 2 if at is None else at
-    # log s_j of neighbours differ by this factor, which is above 1
-    step = math.log(target - w) / math.log(target + w)
-    return np.exp(math.log(target) * step ** (middle - np.arange(n_doses, dtype=float)))
+    predictor = PREDICTORS[model]
+    # predictors of neighbours differ by this factor, which is above 1
+    step = predictor(target - w) / predictor(target + w)
+    spaced = predictor(target) * step ** (middle - np.arange(n_doses, dtype=float))
+    return np.exp(spaced) if model == "power" else expit(INTERCEPT + spaced)
 
 
 def make_design(name: str, problem: Problem, x: np.ndarray, rounds: int, seed: int) -> DoseDesign:

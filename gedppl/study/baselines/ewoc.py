@@ -1,5 +1,5 @@
 """EWOC, escalation with overdose control (Babb, Rogatko, Zacks, "Cancer phase I clinical trials:
-efficient dose escalation with overdose control", Statistics in Medicine 1998), on the power model
+efficient dose escalation with overdose control", Statistics in Medicine 1998), on the model
 of `CRM`.
 
     the highest dose with posterior P(p_j > target) <= feasibility (.25), going up by one dose at
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.study.baselines.crm import CRM, GRID
+from gedppl.study.baselines.crm import CRM, GRID, PREDICTORS
 
 
 class EWOC(CRM):
@@ -33,7 +33,7 @@ class EWOC(CRM):
     def overdose(self) -> np.ndarray:
         """Posterior P(p_j > target), (K,)."""
         # p_j exceeds the target where b lies below
-        edges = np.log(np.log(self.target) / np.log(self.skeleton))
+        edges = np.log(PREDICTORS[self.model](self.target) / self.predictors)
         weight = self.weights
         # a grid point's own mass lies half on either side of it
         below = np.cumsum(weight) - weight / 2

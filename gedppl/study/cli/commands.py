@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import gedppl
-from gedppl.agent import GEDUCB, recorder
+from gedppl.agent import GEDUCB
 from gedppl.agent import resume as resume_agent
 from gedppl.errors import (
     GedError,
@@ -29,7 +29,15 @@ from gedppl.errors import (
 )
 from gedppl.study.cli.rules import ORACLES, RULES, read_rules
 from gedppl.study.cli.scripts import Script, agent_names, check_path, loaded, make_agent
-from gedppl.study.cli.tables import averaged, print_comparison, print_json, print_run, say
+from gedppl.study.cli.tables import (
+    averaged,
+    journal_table,
+    journal_text,
+    print_comparison,
+    print_json,
+    print_run,
+    say,
+)
 from gedppl.study.planning.price import first_mix_words
 from gedppl.study.simulation import draw_members, recover, simulate
 from gedppl.study.simulation.run_files import ARRAYS, CERTIFICATES, META
@@ -248,14 +256,14 @@ def report(options: argparse.Namespace) -> int:
 def show_journal(options: argparse.Namespace) -> int:
     """What a journal holds."""
     path = _journal_path(options)
-    text = recorder.show(path, options.last)
+    text = journal_text(path, options.last)
     print_json({"path": str(path), "text": text.splitlines()}) if options.json else print(text)
     return OK
 
 
 def export_journal(options: argparse.Namespace) -> int:
     """A journal's records as a table."""
-    rows = recorder.export(_journal_path(options), options.file, blinded=options.blinded)
+    rows = journal_table(_journal_path(options), options.file, blinded=options.blinded)
     print_json({"path": str(options.file), "rows": rows}) if options.json else print(
         f"{rows} rows in {options.file}"
     )

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from typing import Any
 import numpy as np
 
 from gedppl.certificate import plain
+from gedppl.journal import Journal
+from gedppl.journal.export import Blinding
+from gedppl.journal.format import Record
 from gedppl.study.simulation.run_files import strict
 from gedppl.study.simulation.runs import Run
 
@@ -141,3 +146,63 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+def journal_text(path: str | os.PathLike[str], last: int = 5) -> str:
+    """What a journal holds, in a few lines; it may be in use meanwhile."""
+    with Journal.open(path, read_only=True) as journal:
+        counts: dict[str, int] = {}
+        remarkable: list[str] = []
+        latest: deque[Record] = deque(maxlen=max(last, 0))
+        first_time = time = ""
+        for record in journal.records():
+            counts[record.kind] = counts.get(record.kind, 0) + 1
+            first_time, time = first_time or record.time, record.time
+            if record.kind in ("alarm", "change", "amend"):
+                text = (
+                    record.payload.get("what")
+                    or record.payload.get("sentence")
+                    or f"decision {record.payload.get('id')}"
+                )
+                remarkable.append(f"  {record.sequence:>8} {record.time} {record.kind}: {text}")
+            elif record.kind == "decision":
+                latest.append(record)
+        frozen = journal.protocol
+        lines = [f"journal {Path(path)}", f"records: {len(journal)}, from {first_time} to {time}"]
+        lines += [f"state: {journal.state_hash}", f"problem: {frozen.get('problem')}"]
+        lines += [
+            f"{key}: {json.dumps(frozen.get(key))}"
+            for key in ("settings", "confidence", "oracle", "guard", "versions")
+        ]
+        lines += ["kinds: " + ", ".join(f"{n} {kind}" for kind, n in counts.items())]
+        lines += (
+            ["alarms, changes and amendments:", *remarkable]
+            if remarkable
+            else ["no alarms, changes or amendments"]
+        )
+        lines += [f"last {len(latest)} decisions:"] if latest else []
+        for record in latest:
+            p = record.payload
+            certificate = p.get("certificate")
+            fallback = certificate.get("fallback") if isinstance(certificate, dict) else None
+            tail = f", safe action because {fallback}" if fallback else ""
+            played = (
+                f"action {p.get('action_name', p.get('action'))} with probability "
+                f"{p.get('propensity')}"
+            )
+            lines.append(f"  {p.get('id')!s:>8} {record.time} {played}{tail}")
+        # a terminal obeys control characters, and anybody may have written the texts in a journal
+        return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
+
+
+def journal_table(
+    path: str | os.PathLike[str], out: str | os.PathLike[str], *, blinded: bool = False
+) -> int:
+    """A journal as a table, CSV or (by the name's ending) Parquet; the number of rows.
+    `blinded`: arms as codes only.
+    """
+    blinding = Blinding() if blinded else None
+    with Journal.open(path, read_only=True) as journal:
+        if Path(out).suffix.lower() in (".parquet", ".pq"):
+            return journal.export_parquet(out, blinding)
+        return journal.export_csv(out, blinding)

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from gedppl.agent import GEDUCB, SafeActionWarning
-from gedppl.errors import FitWarning, OutOfSupportError, SettingError
+from gedppl.errors import FitWarning, OutOfSupportError, SettingError, ShapeError
 from gedppl.numerics.arrays import check_whole
 from gedppl.problem import UTILITY, Problem
 from gedppl.selection import drawable
 from gedppl.study.planning.running import make_agent
-from gedppl.study.planning.worlds import read_rows
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +88,7 @@ def decision_table(
     Parameters
     ----------
     x
-        (dx,), the context of all these decisions.
+        (dx,), or a record by column names: the context of all these decisions.
     rounds
         Decisions along the path on which no event comes, after those told; a row for each cohort.
     cohort
@@ -112,7 +111,10 @@ def decision_table(
     """
     check_whole(1, rounds=rounds, cohort=cohort)
     stream = _counted(problem, event)
-    row = read_rows(problem, np.atleast_2d(np.asarray(x, float)))[0]
+    contexts, _ = problem.names.contexts(x)
+    if len(contexts) != 1:
+        raise ShapeError(f"a decision table is for one context (dx,), got {len(contexts)}")
+    row = contexts[0]
     _check_events(problem, stream, row)
     made = _made_up(problem, stream, others or {})
     actions, events = [int(a) for a in told[0]], [float(y) for y in told[1]]
@@ -192,10 +194,16 @@ def _made_up(
 
 
 def event_free_path(
-    problem: Problem, contexts: np.ndarray, rounds: int, agent: Mapping[str, Any], seed: int
-) -> list[int] | None:
+    problem: Problem,
+    contexts: np.ndarray,
+    rounds: int,
+    agent: Mapping[str, Any],
+    seed: int,
+    log: Sequence[Any] = (),
+) -> tuple[list[int], set[int]] | None:
     """The actions given, contexts in turn, if no constraint's outcome ever leaves the low end of
-    its range.
+    its range, after a log (the arguments of `observe`) if there is one; and all that were given or
+    may be drawn at its end.
 
     Where the utility has an outcome of its own, nothing is told of it, and the path takes the least
     tried action that may be drawn: what is asked is which actions the limits ever let through. None
@@ -207,6 +215,8 @@ def event_free_path(
             return None
         good[c.stream] = float(c.functional.low)
     design = make_agent({"guard": None} | dict(agent), problem, 0.05, seed)
+    if log:
+        design.observe(*log)
     path: list[int] = []
     for t in range(rounds):
         x = contexts[t % len(contexts)]
@@ -214,25 +224,32 @@ def event_free_path(
         path.append(action)
         if action == problem.safe_action and not problem.learn_safe and len(contexts) == 1:
             # nothing is learned of it, so nothing changes
-            return path + [action] * (rounds - t - 1)
+            path += [action] * (rounds - t - 1)
+            break
         try:
             _tell(design, [x], [action], {name: [low] for name, low in good.items()})
         except OutOfSupportError:
             return None
-    return path
+    may = np.any([_drawable(design, x) for x in contexts], axis=0)
+    return path, {k for k in range(problem.n_actions) if k in path or may[k]}
 
 
 def _least_tried(design: GEDUCB, x: np.ndarray, path: list[int]) -> int:
     """Of the actions whose worst case keeps every limit on every draw at context x; the safe one if
     there is no other.
     """
-    problem = design.problem
-    with _quietly():
-        upper = np.asarray(design.cost_bounds(x)[1])
-    fine = drawable(upper, problem.limits, problem.every_draw)
+    problem, fine = design.problem, _drawable(design, x)
     fine[problem.safe_action] = False
     tried = np.bincount(path, minlength=problem.n_actions)
     return int(np.argmin(np.where(fine, tried, np.inf)) if fine.any() else problem.safe_action or 0)
+
+
+def _drawable(design: GEDUCB, x: np.ndarray) -> np.ndarray:
+    """Actions (K,) whose worst case keeps every limit on every draw at context x."""
+    problem = design.problem
+    with _quietly():
+        upper = np.asarray(design.cost_bounds(x)[1])
+    return drawable(upper, problem.limits, problem.every_draw)
 
 
 def _tell(

@@ -14,13 +14,13 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gedppl.agent import GEDUCB, SafeActionWarning
+from gedppl.agent import GEDUCB, FallbackWarning, SafeActionWarning
 from gedppl.errors import ProblemError
 from gedppl.ged_ucb.costs import room_for_mixing
 from gedppl.numerics.arrays import check_whole
@@ -37,6 +37,16 @@ SLOW = 5.0  # seconds after which a bar is shown
 NO_OPTIONS: Mapping[str, Any] = {}
 
 Waits = tuple[int | None, ...]  # one a run; None where the rounds did not suffice
+
+
+@dataclass(frozen=True)
+class SimulatedWait:
+    """One run until half of the last 50 decisions left the safe action."""
+
+    wait: int | None  # None where the rounds did not suffice
+    asked: int = 0  # decisions
+    fallbacks: int = 0  # of these, that no policy could be computed for
+    reason: str = ""  # of the first such
 
 
 @dataclass(frozen=True)
@@ -168,7 +178,10 @@ def price(
     problem.trace(rows)
     worlds = [declared_world(problem, rows, s) for s in seeds]
     told = [_as_it_is(problem), *declarations(problem, worlds)]
-    waits = _all_waits(told, worlds, seeds, rounds)
+    waits = [
+        tuple(run.wait for run in runs_made)
+        for runs_made in _all_waits(told, worlds, seeds, rounds)
+    ]
     tried = tuple(
         Helped(one.kind, one.words, _mixes(one.problem(worlds[0]), x), waited)
         for one, waited in zip(told[1:], waits[1:])
@@ -177,14 +190,22 @@ def price(
 
 
 def simulated_waits(
-    problem: Problem, contexts: Any, *, rounds: int, runs: int, seed: int, agent: Mapping[str, Any]
-) -> Waits:
-    """The waits of the problem as it is declared, one in each of `runs` worlds drawn from the
-    prior inside the declaration.
+    problem: Problem,
+    contexts: Any,
+    *,
+    rounds: int,
+    runs: int,
+    seed: int,
+    agent: Mapping[str, Any],
+    log: Sequence[Any] | None = None,
+    worlds: list[ModelWorld] | None = None,
+) -> list[SimulatedWait]:
+    """Runs of the problem as it is declared, after a log if there is one: one in each world, by
+    default drawn from the prior inside the declaration.
     """
     rows, seeds = some_contexts(read_rows(problem, contexts), seed), run_seeds(seed, runs)
-    worlds = [declared_world(problem, rows, s) for s in seeds]
-    return _all_waits([_as_it_is(problem)], worlds, seeds, rounds, agent)[0]
+    made = worlds or [declared_world(problem, rows, s) for s in seeds]
+    return _all_waits([_as_it_is(problem)], made, seeds, rounds, agent, log or ())[0]
 
 
 def some_contexts(x: np.ndarray, seed: int, most: int = MOST_CONTEXTS) -> np.ndarray:
@@ -204,10 +225,12 @@ def _as_it_is(problem: Problem) -> Declaration:
     return Declaration("", "", lambda _: problem)
 
 
-def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
+def first_mix(problem: Problem, contexts: Any, agent: GEDUCB | None = None) -> np.ndarray:
     """(n, J'): the largest probability of leaving the safe action before any data, at each context,
     under each learned constraint alone: (limit - safe) / (U - safe) for the least worst case U of
-    another action (0 if the limit is on every draw), and 1 where U is under the limit.
+    another action (0 if the limit is on every draw), and 1 where U is under the limit. By the
+    bounds of `agent` as it is, if one is given; where they are posterior quantiles, the probability
+    of one other action alone.
     """
     learned = [j for j, c in problem.learned]
     if not learned:
@@ -220,7 +243,8 @@ def first_mix(problem: Problem, contexts: Any) -> np.ndarray:
             "this problem has no action but the safe one, so there is nothing to leave it for"
         )
     x = read_rows(problem, contexts)
-    upper = GEDUCB(problem, guard=None).cost_bounds(x)[1][:, learned]
+    judge = agent or GEDUCB(problem, guard=None)
+    upper = judge.cost_bounds(x)[1][:, learned]
     limits, safe = problem.limits[learned], problem.safe_values(x)[:, learned]
     least = np.delete(upper, int(problem.safe_action or 0), axis=2).min(axis=2)  # (n, J')
     fits = least <= limits
@@ -261,7 +285,8 @@ def _all_waits(
     seeds: list[int],
     rounds: int,
     agent: Mapping[str, Any] = NO_OPTIONS,
-) -> list[Waits]:
+    log: Sequence[Any] = (),
+) -> list[list[SimulatedWait]]:
     """The wait of every declaration in every world; a bar if that takes long."""
     from tqdm import tqdm
 
@@ -272,33 +297,43 @@ def _all_waits(
         for one in told:
             waits = []
             for world, seed in zip(worlds, seeds):
-                waits.append(_wait(one.problem(world), world, rounds, seed, agent))
+                waits.append(_wait(one.problem(world), world, rounds, seed, agent, log))
                 bar.update()
-            found.append(tuple(waits))
+            found.append(waits)
     return found
 
 
 def _wait(
-    problem: Problem, world: ModelWorld, rounds: int, seed: int, options: Mapping[str, Any]
-) -> int | None:
+    problem: Problem,
+    world: ModelWorld,
+    rounds: int,
+    seed: int,
+    options: Mapping[str, Any],
+    log: Sequence[Any],
+) -> SimulatedWait:
     """Rounds until half of the last 50 decisions left the safe action."""
-    agent, rng = (
-        GEDUCB(problem, **({"seed": seed, "guard": None} | dict(options))),
-        np.random.default_rng(seed),
-    )
+    agent = GEDUCB(problem, **({"guard": None} | dict(options) | {"seed": seed}))
+    rng = np.random.default_rng(seed)
     left: deque[bool] = deque(maxlen=WINDOW)
+    reasons: list[str] = []
     with warnings.catch_warnings():
-        # that it plays safe is what is counted here
-        warnings.simplefilter("ignore", SafeActionWarning)
+        # that it plays safe, and why, is what is counted here
+        for counted in (SafeActionWarning, FallbackWarning):
+            warnings.simplefilter("ignore", counted)
+        if log:
+            agent.observe(*log)
         for t in range(1, rounds + 1):
             x = world.context(rng)
             decision = agent.ask(x)
             assert not isinstance(decision, list)
             left.append(decision.action != problem.safe_action)
-            if len(left) == WINDOW and sum(left) >= HALF * WINDOW:
-                return t
+            if decision.certificate.fallback:
+                reasons.append(decision.certificate.fallback)
+            done = len(left) == WINDOW and sum(left) >= HALF * WINDOW
+            if done or t == rounds:
+                break
             agent.tell(decision.id, *world.outcome(x, decision.action, rng))
-    return None
+    return SimulatedWait(t if done else None, t, len(reasons), reasons[0] if reasons else "")
 
 
 def _capped(wait: int | None, rounds: int) -> int:

@@ -1,8 +1,8 @@
 """Look at a problem before round 1: what the prior says, what can be learned, which bounds will be
-exact, what limits cost.
+exact, what limits cost the agent that will decide.
 
-Nothing here has seen data. Priors are taken at their word, and what they contradict (a range, a
-safe value) is said.
+Nothing here has seen data, but for a log that is given. Priors are taken at their word, and what
+they contradict (a range, a safe value) is said.
 
 Axis letters: M prior draws, n contexts, K actions, D flat parameters.
 """
@@ -10,188 +10,45 @@ Axis letters: M prior draws, n contexts, K actions, D flat parameters.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gedppl.agent import GEDUCB
+from gedppl.agent import GEDUCB, FallbackWarning
+from gedppl.certificate import ConstraintCertificate
 from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.functionals import Functional
 from gedppl.learning import Where
 from gedppl.learning.seen_class import served
 from gedppl.numerics.arrays import check_whole
-from gedppl.problem import Constraint, Problem, Utility
+from gedppl.problem import UTILITY, Constraint, Problem, Utility
+from gedppl.problem.names import are_texts
 from gedppl.programs.contract import DensityClass, MemberList
 from gedppl.rows import grid
-from gedppl.showing import Facts, Shown
 from gedppl.study.planning import price as pricing
 from gedppl.study.planning.paths import event_free_path
-from gedppl.study.planning.worlds import Scenario, make_world, read_rows
+from gedppl.study.planning.problem_report import (
+    REHEARSED,
+    LimitCheck,
+    OutcomeCheck,
+    ProblemReport,
+)
+from gedppl.study.planning.problem_warnings import warnings_of
+from gedppl.study.planning.worlds import ModelWorld, Scenario, make_world, read_rows
 from gedppl.theory.eluder.classes import draw_members, member_densities
 
+__all__ = ["ProblemReport", "check_problem"]
+
 QUANTILES = (0.05, 0.5, 0.95)
-# shares of draws: fewer than FEW is no finding, more than MANY is most of them
-FEW, MANY = 0.01, 0.5
-SMALL_MIX = 0.05
-REHEARSED = 40  # rows from a world of the prior, after which certificates are read
 SEEN = 1e-9  # share of the largest scaled information under which a direction is not seen
+STEP = 1e-4  # of the prior's spread, to see whether a value depends on an unseen direction
+DEPENDS = 1e-3  # share of a value's spread under the prior that counts as dependence
+SPREAD = 50  # prior draws that a spread is read off
+GUESSES = 200  # posterior draws among which simulated truths are chosen, after a log
 
-
-@dataclass(frozen=True)
-class OutcomeCheck:
-    """One outcome and its model."""
-
-    name: str
-    exactness: str
-    quantiles: np.ndarray  # (K, 3) 5%, 50% and 95% of the prior predictive
-    dim: int  # D, 0 for a finite class
-    ranks: np.ndarray  # (K,) directions of the parameters that rows of one action show
-    rank: int  # that rows of all actions show
-    unseen: tuple[str, ...]  # sites that no action shows in full
-    # (K,) share of ones in the prior predictive, where outcomes are 0 or 1
-    ones: np.ndarray | None = None
-    # rows that have a confidence set by themselves: all, and those of actions with own parameters
-    sets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LimitCheck:
-    """One learned constraint under the prior."""
-
-    name: str
-    at_most: float
-    quantiles: np.ndarray  # (K, 3) of the functional over draws and contexts
-    over: np.ndarray  # (K,) share of draws and contexts in which the action is above the limit
-    only_safe: float  # share of draws and contexts in which every other action is
-    outside: float  # share of values that leave the functional's declared range
-    # share of draws and contexts in which the model puts the safe action above its declared value
-    safe_above: float
-    first_mix: tuple[float, float]  # least and largest over contexts
-    method: str  # how a bound was found after a rehearsal of a few rows
-    guaranteed: bool
-
-
-@dataclass(frozen=True, repr=False)
-class ProblemReport(Shown):
-    """What is known of a problem before round 1. ``print`` it; `warnings` say what to change;
-    `plot` shows the prior.
-    """
-
-    actions: tuple[str, ...]
-    outcomes: tuple[OutcomeCheck, ...]
-    limits: tuple[LimitCheck, ...]
-    # actions given if no bad outcome ever comes, for limits on every draw; empty where it is not
-    # known
-    path: tuple[int, ...]
-    # share of the utility's values under the prior that leave its declared range
-    utility_outside: float
-    # rounds until half of the decisions leave the safe action, one a simulated run
-    waits: tuple[int | None, ...]
-    rounds: int  # how long a run waited at most
-    warnings: tuple[str, ...]
-
-    def __str__(self) -> str:
-        lines = ["Before round 1"]
-        for o in self.outcomes:
-            lines += [
-                f"outcome {o.name!r}",
-                f"  bounds: {o.exactness}",
-                *([f"  sets: for {'; '.join(o.sets)}"] if len(o.sets) > 1 else []),
-                *self._predictive(o),
-                *_identified(o),
-            ]
-        for c in self.limits:
-            lines += [f"limit {c.name!r} at {c.at_most:g}", *self._prior_of(c)]
-        lines += [f"if no bad outcome ever comes: {self._path_words}"] if self.path else []
-        lines += (
-            [f"until half of the decisions leave the safe action: {self._wait}"]
-            if self.waits
-            else []
-        )
-        lines += [f"WARNING: {text}" for text in self.warnings] or ["no warnings"]
-        return "\n".join(lines)
-
-    def _shown(self) -> Facts:
-        facts = {f"bounds of {o.name!r}": o.exactness.partition(":")[0] for o in self.outcomes}
-        for c in self.limits:
-            word = "guarantee" if c.guaranteed else "no guarantee"
-            facts[f"limit {c.name!r}"] = (
-                f"at {c.at_most:g}; first mix {_span(*c.first_mix)}; {c.method}, {word}"
-            )
-        if self.path:
-            facts["if no bad outcome comes"] = self._path_words
-        if self.waits:
-            facts["until half leave the safe action"] = self._wait
-        facts |= {f"warning {i}": text for i, text in enumerate(self.warnings, 1)} or {
-            "warnings": "none"
-        }
-        return "Before round 1", facts
-
-    @property
-    def _path_words(self) -> str:
-        first = {k: self.path.index(k) + 1 for k in dict.fromkeys(self.path)}
-        return (
-            ", ".join(f"{self.actions[k]} from round {t}" for k, t in first.items())
-            + f" (of {len(self.path)})"
-        )
-
-    @property
-    def _wait(self) -> str:
-        runs = len(self.waits)
-        return (
-            f"{pricing.wait_words(self.waits, self.rounds)} in {runs} simulated "
-            f"run{'s' * (runs > 1)}"
-        )
-
-    def _predictive(self, o: OutcomeCheck) -> list[str]:
-        if o.ones is not None:  # quantiles of zeros and ones would say nothing
-            return [
-                f"  prior predictive of {a}: 1 in {share:.0%}"
-                for a, share in zip(self.actions, o.ones)
-            ]
-        return [
-            f"  prior predictive of {a}: {_interval(q)}" for a, q in zip(self.actions, o.quantiles)
-        ]
-
-    def _prior_of(self, c: LimitCheck) -> list[str]:
-        word = "guarantee" if c.guaranteed else "no guarantee"
-        lines = [
-            f"  {a}: {_interval(q)} under the prior, above the limit in {share:.0%}"
-            for a, q, share in zip(self.actions, c.quantiles, c.over)
-        ]
-        return [
-            *lines,
-            f"  only the safe action keeps it in {c.only_safe:.0%} of draws and contexts",
-            f"  in the first round at most {_span(*c.first_mix)} of the decisions can leave the "
-            "safe action",
-            f"  after {REHEARSED} rehearsed rows its bound is {c.method}: {word}",
-        ]
-
-    def plot(self, axes: Any = None) -> Any:
-        """One panel a limit: the prior's 5%, 50% and 95% of every action beside the limit.
-        Returns the matplotlib axes.
-        """
-        import matplotlib.pyplot as plt
-
-        if not self.limits:
-            raise SettingError("this problem has no learned limit to plot")
-        if axes is None:
-            axes = plt.subplots(
-                1, len(self.limits), figsize=(5 * len(self.limits), 3.2), squeeze=False
-            )[1][0]
-        axes = np.atleast_1d(axes)
-        for ax, c in zip(axes, self.limits):
-            low, middle, high = c.quantiles.T
-            ax.errorbar(
-                np.arange(len(middle)), middle, [middle - low, high - middle], fmt="o", capsize=4
-            )
-            ax.axhline(c.at_most, color="tab:red", linestyle="--", label="limit")
-            ax.set_xticks(np.arange(len(middle)), self.actions)
-            ax.set_ylabel(f"{c.name}, prior 5% to 95%")
-            ax.legend()
-        return axes
+Log = tuple[Any, ...]  # the arguments of `GEDUCB.observe`; empty where there is no log
 
 
 def check_problem(
@@ -203,23 +60,29 @@ def check_problem(
     runs: int = 2,
     seed: int = 0,
     agent: Mapping[str, Any] = pricing.NO_OPTIONS,
+    log: Sequence[Any] | None = None,
 ) -> ProblemReport:
     """Look at a problem before round 1, and say what to change.
 
     Parameters
     ----------
     contexts
-        (n, dx), or a data frame where the problem declares columns: contexts like those that will
-        come; at most 100 are used.
+        (n, dx), or a data frame where the problem declares columns (more of them are passed over):
+        contexts like those that will come; at most 100 are used.
     draws
         M, parameters from the prior. Those without a prior are standard normal around their initial
         value.
     rounds, runs
-        Simulated runs, and how long each waits at most until half of the decisions leave the safe
-        action; ``runs=0`` skips them.
+        Simulated runs, and how long each waits at most until half of the last 50 decisions left the
+        safe action: at least 50 rounds; ``runs=0`` skips them.
     agent
-        Options for `GEDUCB`, as they will be used: the certificates and waits are those of such an
-        agent.
+        Options for `GEDUCB`, as they will be used: ``{"confidence": ged.credible_set(0.9)}``. What
+        is said of limits, first decisions, paths and waits is said of such an agent. By default its
+        sets are guaranteed.
+    log
+        What ``agent.observe(*log)`` will be told before round 1: ``(x, a, y, z)``, or ``(frame,
+        "arm", "response", "toxicity")``. The first decision is then the one after it, certificates
+        are read there, and simulated truths are drawn from the posterior.
 
     Returns
     -------
@@ -227,9 +90,9 @@ def check_problem(
     and what stands in the way, and how many directions of the parameters each action shows (the
     rank of its information); for every limit its value under the prior, the share of contexts in
     which only the safe action keeps it, what the prior contradicts of the declared range and safe
-    value, and the largest first mix (limit - safe) / (high - safe); where limits are on every draw,
-    the path taken if no bad outcome ever comes, and actions that it never reaches; the expected
-    wait; and warnings.
+    value, and how far the first decision may leave the safe action: under a guarantee at most
+    (limit - safe) / (high - safe); where limits are on every draw, the path taken if no bad outcome
+    ever comes, and actions that it never reaches; the expected wait; and warnings.
 
     Notes
     -----
@@ -247,38 +110,52 @@ def check_problem(
     ...     2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0
     ... )
     >>> report = check_problem(problem, np.zeros((5, 1)), runs=0)
-    >>> round(report.limits[0].first_mix[0], 9), report.limits[0].guaranteed
-    (0.333333333, True)
+    >>> round(report.limits[0].first_mix[0], 9), report.limits[0].kind
+    (0.333333333, 'guarantee')
+    >>> bayesian = {"confidence": ged.credible_set(0.9)}
+    >>> check_problem(problem, np.zeros((5, 1)), runs=0, agent=bayesian).limits[0].kind
+    'credible'
     """
     check_whole(10, draws=draws)
     check_whole(0, runs=runs, seed=seed)
     check_rounds(rounds, runs)
     x = pricing.some_contexts(read_rows(problem, contexts), seed)
     problem.trace(x)
+    options, told = _options(agent, seed), _told(log)
     outcomes = tuple(
-        _outcome(name, cls, x, problem.n_actions, draws, seed)
-        for name, cls in problem.streams.items()
+        _outcome(problem, name, cls, x, draws, seed) for name, cls in problem.streams.items()
     )
-    words = {} if not _learned(problem) else _rehearsed(problem, x, seed, agent)
-    limits = tuple(_limit(problem, c, x, draws, seed, words) for c in _learned(problem))
+    informed = _informed(problem, options, told)
+    limits: tuple[LimitCheck, ...] = ()
+    trouble: list[str] = []
+    if _learned(problem):
+        mixes = pricing.first_mix(problem, x, informed).T
+        claims = _claims(informed if told else _rehearsed(problem, x, seed, options), x, trouble)
+        limits = tuple(
+            _limit(problem, c, x, draws, seed, mix, claims[c.name])
+            for c, mix in zip(_learned(problem), mixes)
+        )
     outside = _outside(
         problem.utility.functional,
         _prior_values(problem.utility, x, problem.n_actions, draws, seed),
     ).mean()
-    waits, trouble = _waits(problem, x, rounds, runs, seed, agent)
-    path = _path(problem, x, seed, agent)
-    said = [
-        *trouble,
-        *_of_utility(problem, outside),
-        *_given_twice(problem),
-        *_never_reached(problem, path),
-        *(w for o in outcomes for w in _of_outcome(o)),
-        *(w for c in limits for w in _of_limit(problem, c)),
-    ]
+    runs_made = _simulated(problem, x, rounds, runs, seed, options, informed, told, trouble)
+    path, reached = _path(problem, x, seed, options, told)
     named = problem.names.actions or [f"action {k}" for k in range(problem.n_actions)]
-    return ProblemReport(
-        tuple(named), outcomes, limits, tuple(path), float(outside), waits, int(rounds), tuple(said)
+    report = ProblemReport(
+        tuple(named),
+        outcomes,
+        limits,
+        tuple(path),
+        tuple(k for k in range(problem.n_actions) if path and k not in reached),
+        float(outside),
+        tuple(run.wait for run in runs_made),
+        int(rounds),
+        len(read_rows(problem, told[0])) if told else 0,
+        sum(run.fallbacks for run in runs_made),
+        (),
     )
+    return replace(report, warnings=tuple(warnings_of(problem, report, runs_made, trouble)))
 
 
 def check_rounds(rounds: int, runs: int) -> None:
@@ -302,43 +179,54 @@ def _learned(problem: Problem) -> list[Constraint]:
 
 
 def _outcome(
-    name: str, cls: Any, x: np.ndarray, n_actions: int, draws: int, seed: int
+    problem: Problem,
+    name: str,
+    cls: DensityClass | MemberList,
+    x: np.ndarray,
+    draws: int,
+    seed: int,
 ) -> OutcomeCheck:
-    xs, a = grid(x, n_actions)
-    densities = member_densities(cls, xs, a, n_members=draws, seed=seed)
+    K = problem.n_actions
+    densities = member_densities(cls, *grid(x, K), n_members=draws, seed=seed)
     parts = densities if isinstance(densities, list) else [densities]
-    drawn = [d.sample(seed, 1).reshape(-1, len(x), n_actions, *d.event_shape) for d in parts]
+    drawn = [d.sample(seed, 1).reshape(-1, len(x), K, *d.event_shape) for d in parts]
     # of a vector outcome, all components alike
-    by_action = np.moveaxis(np.concatenate(drawn), 2, 0).reshape(n_actions, -1)
+    by_action = np.moveaxis(np.concatenate(drawn), 2, 0).reshape(K, -1)
     quantiles = np.quantile(by_action, QUANTILES, axis=1).T
     ones = by_action.mean(axis=1) if np.isin(by_action, (0, 1)).all() else None
     return cls.visit(
         lambda members: OutcomeCheck(
-            name, cls.exactness, quantiles, 0, np.zeros(n_actions, int), 0, (), ones
+            name, members.exactness, quantiles, 0, np.zeros(K, int), 0, (), ones=ones
         ),
-        lambda cls: replace(_shown_by(name, cls, x, n_actions, quantiles, seed), ones=ones),
+        lambda cls: replace(_shown_by(problem, name, cls, x, quantiles, seed), ones=ones),
     )
 
 
 def _shown_by(
-    name: str, cls: DensityClass, x: np.ndarray, n_actions: int, quantiles: np.ndarray, seed: int
+    problem: Problem, name: str, cls: DensityClass, x: np.ndarray, quantiles: np.ndarray, seed: int
 ) -> OutcomeCheck:
-    shown = [_information(cls, x, np.full(len(x), k), seed) for k in range(n_actions)]
-    unseen = _unseen_sites(cls, np.sum(shown, axis=0))
-    ranks = np.array([_rank(one) for one in shown])
+    """What rows show of the parameters; those of a safe action that is not learned show nothing."""
+    K = problem.n_actions
+    shown = np.stack([_information(cls, x, np.full(len(x), k), seed) for k in range(K)])
+    if not problem.learn_safe and problem.safe_action is not None:
+        shown[problem.safe_action] = 0.0
+    together = shown.sum(axis=0)
+    blind = _unseen(together)
+    moved = (np.abs(blind) > 1e-3).any(axis=1)
     return OutcomeCheck(
         name,
         cls.exactness,
         quantiles,
         int(cls.dim),
-        ranks,
-        _rank(np.sum(shown, axis=0)),
-        unseen,
-        sets=tuple(map(str, Where(x[:1], n_actions, tuple(range(n_actions))).groups(served(cls)))),
+        np.array([_rank(one) for one in shown]),
+        _rank(together),
+        tuple(site.name for site in cls.sites if moved[site.start : site.stop].any()),
+        blind=_depending(problem, name, cls, x, blind / _sizes(together)[:, None], seed),
+        sets=tuple(map(str, Where(x[:1], K, tuple(range(K))).groups(served(cls)))),
     )
 
 
-def _information(cls: Any, x: np.ndarray, a: np.ndarray, seed: int) -> np.ndarray:
+def _information(cls: DensityClass, x: np.ndarray, a: np.ndarray, seed: int) -> np.ndarray:
     """Scores squared and summed (D, D), at a draw of the prior and outcomes that it gives;
     contexts repeated beyond D rows.
     """
@@ -350,46 +238,60 @@ def _information(cls: Any, x: np.ndarray, a: np.ndarray, seed: int) -> np.ndarra
     return scores.T @ scores
 
 
-def _scaled(information: np.ndarray) -> np.ndarray:
-    """To a unit diagonal, so that no unit decides what counts as seen; what is not seen at all
-    stays 0.
+def _sizes(information: np.ndarray) -> np.ndarray:
+    """What brings the diagonal to 1, so that no unit decides what counts as seen; what is not
+    seen at all stays 0.
     """
     sd = np.sqrt(np.diag(information))
-    return information / np.where(sd > 0, sd, 1.0)[:, None] / np.where(sd > 0, sd, 1.0)
+    return np.where(sd > 0, sd, 1.0)
+
+
+def _spectrum(information: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    sizes = _sizes(information)
+    values, vectors = np.linalg.eigh(information / sizes[:, None] / sizes)
+    return values, vectors, values > SEEN * max(values.max(), 1.0)
 
 
 def _rank(information: np.ndarray) -> int:
-    values = np.linalg.eigvalsh(_scaled(information))
-    return int((values > SEEN * max(values.max(), 1.0)).sum())
+    return int(_spectrum(information)[2].sum())
 
 
-def _unseen_sites(cls: Any, information: np.ndarray) -> tuple[str, ...]:
-    values, vectors = np.linalg.eigh(_scaled(information))
-    blind = vectors[:, values <= SEEN * max(values.max(), 1.0)]  # (D, directions)
-    if not blind.shape[1]:
+def _unseen(information: np.ndarray) -> np.ndarray:
+    """(D, directions) of the scaled parameters that no row shows."""
+    _, vectors, seen = _spectrum(information)
+    return vectors[:, ~seen]
+
+
+def _depending(
+    problem: Problem, name: str, cls: DensityClass, x: np.ndarray, unseen: np.ndarray, seed: int
+) -> tuple[str, ...]:
+    """The utility and the limits of this outcome whose value, at some context and action, moves
+    along a direction (D, directions) that no row shows. Where none does, as with a scale times an
+    effect, the redundancy is harmless.
+    """
+    if not unseen.shape[1]:
         return ()
-    moved = (np.abs(blind) > 1e-3).any(axis=1)
-    return tuple(site.name for site in cls.sites if moved[site.start : site.stop].any())
-
-
-def _identified(o: OutcomeCheck) -> list[str]:
-    if not o.dim:
-        return []
-    by_action = ", ".join(str(r) for r in o.ranks)
-    return [
-        f"  directions of its {o.dim} parameters that rows show, by action: {by_action}; all "
-        f"actions together: {o.rank}"
+    xs, a = grid(x, problem.n_actions)
+    some = np.asarray(draw_members(cls, SPREAD, seed), float)
+    spread = np.where(some.std(axis=0) > 0, some.std(axis=0), 1.0)
+    steps = STEP * (unseen / np.abs(unseen / spread[:, None]).max(axis=0)).T
+    around = np.concatenate([some[0] + steps, some[0] - steps])
+    # the safe action's cost is declared
+    wanted = [(UTILITY, problem.utility.functional, np.full(len(a), name == UTILITY))]
+    wanted += [
+        (c.name, c.functional, (a != problem.safe_action) & (c.stream == name))
+        for c in _learned(problem)
     ]
-
-
-def _of_outcome(o: OutcomeCheck) -> list[str]:
-    if o.rank >= o.dim:
-        return []
-    return [
-        f"outcome {o.name!r}: these contexts and actions show {o.rank} of {o.dim} directions of "
-        "the parameters; what they never "
-        f"show involves {', '.join(o.unseen)}: only the prior will ever speak about it"
-    ]
+    found = []
+    for what, functional, counts in wanted:
+        if counts.any():
+            values = np.asarray(cls.values(functional, around, xs[counts], a[counts]), float)
+            up, down = np.split(values, 2)
+            prior = np.asarray(cls.values(functional, some, xs[counts], a[counts]), float)
+            size, rounding = prior.std(axis=0).max(), SEEN * np.abs(prior).max()
+            if size > rounding and np.abs(up - down).max() / 2 > DEPENDS * STEP * size:
+                found.append(what)
+    return tuple(found)
 
 
 # limits -------------------------------------------------------------------------------------------
@@ -421,7 +323,8 @@ def _limit(
     x: np.ndarray,
     draws: int,
     seed: int,
-    words: Mapping[str, tuple[str, bool]],
+    mix: np.ndarray,
+    claim: ConstraintCertificate,
 ) -> LimitCheck:
     j, f, a0 = problem.constraint_names.index(c.name), c.functional, int(problem.safe_action or 0)
     values = _prior_values(c, x, problem.n_actions, draws, seed)
@@ -430,11 +333,10 @@ def _limit(
     # what was declared of the safe action counts, not what the model says of it
     pinned[..., a0] = safe
     others = np.delete(pinned, a0, axis=2)
-    mix = pricing.first_mix(problem, x)[:, [k.name for k in _learned(problem)].index(c.name)]
-    method, guaranteed = words[c.name]
     return LimitCheck(
         name=c.name,
         at_most=float(c.at_most),
+        every_draw=bool(c.every_draw),
         quantiles=np.quantile(pinned, QUANTILES, axis=(0, 1)).T,
         over=(pinned > c.at_most).mean(axis=(0, 1)),
         only_safe=float((others > c.at_most).all(axis=2).mean()) if others.shape[2] else 1.0,
@@ -443,156 +345,132 @@ def _limit(
         if problem.learn_safe
         else 0.0,
         first_mix=(float(mix.min()), float(mix.max())),
-        method=method,
-        guaranteed=guaranteed,
+        method=claim.method,
+        kind=claim.kind,
+        credible=claim.credible,
     )
 
 
-def _rehearsed(
-    problem: Problem, x: np.ndarray, seed: int, options: Mapping[str, Any]
-) -> dict[str, tuple[str, bool]]:
-    """Constraint -> (method, guaranteed) of a certificate after a few rows from a world of the
-    prior, actions in turn.
+# the agent that will decide -----------------------------------------------------------------------
 
-    What a program's text promises is not asked: the bound is computed, and its certificate read.
+
+def _options(agent: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Of the agents that are looked at. Nothing of them is recorded."""
+    try:
+        given = dict(agent.items())
+    except AttributeError:
+        raise SettingError(
+            "agent must be options of GEDUCB, such as {'confidence': credible_set(0.9)}; got "
+            f"{agent!r}"
+        ) from None
+    given.pop("journal", None)
+    return {"seed": seed, "guard": None} | given
+
+
+def _told(log: Sequence[Any] | None) -> Log:
+    told = () if log is None else tuple(log)
+    if told and (len(told) not in (3, 4) or are_texts(told[:1])):
+        raise SettingError(
+            "log must be what agent.observe takes, (x, a, y) or (x, a, y, z), such as (frame, "
+            f"'arm', 'response', 'toxicity'); got {len(told)} parts"
+        )
+    return told
+
+
+def _informed(problem: Problem, options: Mapping[str, Any], log: Log) -> GEDUCB:
+    """The agent as it will be before round 1: with the log, if there is one."""
+    agent = GEDUCB(problem, **options)
+    if log:
+        agent.observe(*log)
+    return agent
+
+
+def _rehearsed(problem: Problem, x: np.ndarray, seed: int, options: Mapping[str, Any]) -> GEDUCB:
+    """An agent after a few rows from a world of the prior, actions in turn.
+
+    What a program's text promises is not asked: a bound is computed, and its certificate read.
     """
-    agent = GEDUCB(problem, **({"seed": seed, "guard": None} | dict(options)))
+    agent = GEDUCB(problem, **options)
     try:
         world = make_world(problem, Scenario(), x, seed)
     except FunctionalError:  # the prior contradicts the ranges, which is reported by itself
-        return _certified(agent, x)
+        return agent
     rng = np.random.default_rng(seed)
+    rows = np.stack([world.context(rng) for _ in range(REHEARSED)])
+    actions = np.arange(REHEARSED) % problem.n_actions
+    told = [world.outcome(row, int(action), rng) for row, action in zip(rows, actions)]
+    z = {name: np.array([one[name] for _, one in told]) for name in told[0][1] or {}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
-        rows = np.stack([world.context(rng) for _ in range(REHEARSED)])
-        actions = np.arange(REHEARSED) % problem.n_actions
-        told = [world.outcome(row, int(action), rng) for row, action in zip(rows, actions)]
-        z = {name: np.array([one[name] for _, one in told]) for name in told[0][1] or {}}
         agent.observe(rows, actions, np.array([y for y, _ in told]), z or None)
-        return _certified(agent, x)
+    return agent
 
 
-def _certified(agent: GEDUCB, x: np.ndarray) -> dict[str, tuple[str, bool]]:
-    decision = agent.ask(x[0])
-    assert not isinstance(decision, list)
-    return {c.name: (c.method, c.guaranteed) for c in decision.certificate.constraints}
-
-
-def _waits(
-    problem: Problem, x: np.ndarray, rounds: int, runs: int, seed: int, agent: Mapping[str, Any]
-) -> tuple[tuple[int | None, ...], list[str]]:
-    if not runs or not _learned(problem) or problem.n_actions < 2:
-        return (), []
-    try:
-        return pricing.simulated_waits(
-            problem, x, rounds=rounds, runs=runs, seed=seed, agent=agent
-        ), []
-    except FunctionalError as error:
-        return (), [f"no run could be simulated: {error}"]
-
-
-def _path(problem: Problem, x: np.ndarray, seed: int, agent: Mapping[str, Any]) -> list[int]:
-    if not problem.every_draw.any() or problem.safe_action is None:
-        return []
-    return event_free_path(problem, x, REHEARSED, agent, seed) or []
-
-
-def _never_reached(problem: Problem, path: list[int]) -> list[str]:
-    hidden = [
-        str(problem.names.label(k))
-        for k in range(problem.n_actions)
-        if path and k not in {*path, problem.safe_action}
-    ]
-    if not hidden:
-        return []
-    return [
-        f"even if no bad outcome ever comes, {len(path)} rounds do not reach {', '.join(hidden)}: "
-        "where a limit holds on every "
-        "draw, an untried action is reached through prior and model alone, and a prior can hide "
-        "one for good; centre the prior "
-        "lower, ask for a lower level, or let a protocol name a starting action"
-    ]
-
-
-def _believed(model: DensityClass | MemberList) -> bool:
-    """Whether it has a prior: what stands in for one contradicts no declaration."""
-    return model.visit(lambda members: True, lambda cls: all(site.prior for site in cls.sites))
-
-
-def _of_utility(problem: Problem, outside: float) -> list[str]:
-    f = problem.utility.functional
-    if outside <= FEW or not _believed(problem.utility.model):
-        return []
-    return [
-        f"utility: {outside:.0%} of the prior's values lie outside its declared range, {f.low:g} "
-        f"to {f.high:g}; widen low= and "
-        "high=, narrow the prior, or bring the columns of x to a size that its coefficients expect "
-        "(large numbers, such as an "
-        "age in years, make a wide prior of a narrow one)"
-    ]
-
-
-def _given_twice(problem: Problem) -> list[str]:
-    """Streams that learn one model object from outcomes of their own: mostly a forgotten
-    `outcome=`.
+def _claims(agent: GEDUCB, x: np.ndarray, trouble: list[str]) -> dict[str, ConstraintCertificate]:
+    """What a decision's certificate claims, by constraint; nothing where no policy could be
+    computed, which is added to `trouble`.
     """
-    said: list[str] = []
-    first: dict[int, str] = {}
-    for name, model in problem.streams.items():
-        other = first.setdefault(id(model), name)
-        if other != name:
-            said.append(
-                f"outcome {name!r} has the very model of {other!r}, and each is learned from what "
-                "is told of it: if they are one "
-                f"outcome, say outcome={other!r} in the Constraint, otherwise tell both"
-            )
-    return said
+    with warnings.catch_warnings():
+        for common in (FitWarning, FallbackWarning):
+            warnings.simplefilter("ignore", common)
+        decision = agent.ask(x[0])
+    assert not isinstance(decision, list)
+    certificate = decision.certificate
+    if certificate.fallback is None:
+        return {c.name: c for c in certificate.constraints}
+    trouble.append(
+        "no policy could be computed for a first look, and the safe action was taken: "
+        f"{certificate.fallback}"
+    )
+    return {
+        c.name: replace(c, guaranteed=False, method="not computed") for c in certificate.constraints
+    }
 
 
-def _of_limit(problem: Problem, c: LimitCheck) -> list[str]:
-    said = []
-    believed = all(_believed(one.model) for _, one in problem.learned if one.name == c.name)
-    if believed and c.outside > FEW:
-        said.append(
-            f"limit {c.name!r}: {c.outside:.0%} of the prior's values lie outside the declared "
-            "range; widen low= and high=, or "
-            "narrow the prior: a range that is wrong is found out only later"
+def _simulated(
+    problem: Problem,
+    x: np.ndarray,
+    rounds: int,
+    runs: int,
+    seed: int,
+    options: Mapping[str, Any],
+    informed: GEDUCB,
+    log: Log,
+    trouble: list[str],
+) -> list[pricing.SimulatedWait]:
+    """Runs until half of the decisions leave the safe action; why there are none is added to
+    `trouble`.
+    """
+    if not runs or not _learned(problem) or problem.n_actions < 2:
+        return []
+    try:
+        worlds = _guesses(problem, x, runs, seed, informed) if log else None
+        return pricing.simulated_waits(
+            problem, x, rounds=rounds, runs=runs, seed=seed, agent=options, log=log, worlds=worlds
         )
-    if believed and c.safe_above > MANY:
-        said.append(
-            f"limit {c.name!r}: in {c.safe_above:.0%} of the prior's draws the model puts the safe "
-            "action above its declared "
-            "safe_value; centre the prior where the safe action is known to be, or set "
-            "learn_safe=False if the model does not "
-            "describe it"
-        )
-    if c.first_mix[1] < SMALL_MIX:
-        said.append(
-            f"limit {c.name!r}: in the first round at most {_span(*c.first_mix)} of the decisions "
-            "can leave the safe action, so "
-            "learning starts slowly; ged.price tries what else might truthfully be declared"
-        )
-    if c.only_safe > MANY:
-        said.append(
-            f"limit {c.name!r}: under the prior only the safe action keeps it in {c.only_safe:.0%} "
-            "of draws and contexts; if the "
-            "prior is right, the limit leaves little to gain"
-        )
-    if not c.guaranteed:
-        said.append(
-            f"limit {c.name!r}: after {REHEARSED} rehearsed rows its bound is {c.method} and no "
-            "guarantee; print the class's "
-            ".exactness for what stands in the way"
-        )
-    return said
+    except FunctionalError as error:
+        trouble.append(f"no run could be simulated: {error}")
+        return []
 
 
-# words --------------------------------------------------------------------------------------------
+def _guesses(
+    problem: Problem, x: np.ndarray, runs: int, seed: int, informed: GEDUCB
+) -> list[ModelWorld]:
+    """Worlds whose truths are drawn from what a log leaves plausible."""
+    found = {
+        name: informed.posterior(name, draws=GUESSES).found.resampled(runs, seed).theta
+        for name in problem.streams
+    }
+    return [
+        ModelWorld(problem, {name: theta[i] for name, theta in found.items()}, x)
+        for i in range(runs)
+    ]
 
 
-def _interval(q: np.ndarray) -> str:
-    return f"{q[1]:.3g} ({q[0]:.3g} to {q[2]:.3g})"
-
-
-def _span(low: float, high: float) -> str:
-    return f"{high:.2g}" if high - low <= SEEN else f"{low:.2g} to {high:.2g} (by context)"
+def _path(
+    problem: Problem, x: np.ndarray, seed: int, options: Mapping[str, Any], log: Log
+) -> tuple[list[int], set[int]]:
+    """The actions given if no bad outcome ever comes, and those that may then be drawn."""
+    if not problem.every_draw.any() or problem.safe_action is None:
+        return [], set()
+    return event_free_path(problem, x, REHEARSED, options, seed, log) or ([], set())

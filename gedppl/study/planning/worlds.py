@@ -16,6 +16,7 @@ from gedppl.density import Density
 from gedppl.divergences.leaves import in_numpy
 from gedppl.errors import FunctionalError, ProblemError, SettingError, ShapeError
 from gedppl.problem import UTILITY, Problem
+from gedppl.problem.names import as_table
 from gedppl.rows import grid
 from gedppl.study.simulation import Environment
 from gedppl.theory.eluder.classes import draw_members
@@ -40,6 +41,9 @@ class Scenario:
         A function of the replicate's seed that returns an environment of one's own, where no
         parameters of the models are the guess: dose-response curves by hand, logged patients. Then
         `truth` and `noise` have no part.
+
+    >>> Scenario({"cost": {"p": [0.1, 0.4]}}, noise=2.0).noise  # utilities are drawn from the prior
+    2.0
     """
 
     truth: Mapping[str, Any] = field(default_factory=dict)
@@ -48,8 +52,15 @@ class Scenario:
 
 
 def read_rows(problem: Problem, contexts: Any) -> np.ndarray:
-    """Contexts to draw from, (n, dx)."""
-    x, single = problem.names.contexts(contexts)
+    """Contexts to draw from, (n, dx). Columns that the problem does not declare are passed over:
+    contexts like those to come are mostly a log. What `ask` decides on has the declared ones alone.
+    """
+    table = as_table(contexts)
+    x, single = (
+        problem.names.contexts(contexts)
+        if table is None
+        else problem.names.by_name(*table, more=True)
+    )
     if single:
         raise ShapeError(f"contexts must be (n, dx) with at least one row, got shape {x[0].shape}")
     return np.ascontiguousarray(x)

@@ -18,7 +18,7 @@ import numpy as np
 
 from gedppl import ged_ucb
 from gedppl.agent.deciding import draw_action
-from gedppl.agent.feedback import read_outcomes
+from gedppl.agent.telling import read_outcomes
 from gedppl.errors import DataError, SettingError, ShapeError
 from gedppl.ged_ucb.settings import Settings, settings
 from gedppl.learning.learner import Learner
