@@ -104,6 +104,28 @@ def test_a_pyro_models_function_is_called_with_tensors_too() -> None:
     assert agent_of(model, lambda y, x, a: y * (y > 0)).ask(np.zeros(1)).action in (0, 1)
 
 
+@needs_pyro
+def test_a_pyro_model_that_passes_through_float32_is_read_like_one_that_does_not() -> None:
+    import pyro
+    import torch
+
+    def model(rounded):
+        def logits(x, a, y=None):
+            w = pyro.sample("w", pyro.distributions.Normal(torch.zeros(2), 1.0).to_event(1))
+            w = w.float().double() if rounded else w
+            pyro.sample("y", pyro.distributions.Normal(w[a] + 0 * x[:, 0], 0.3), obs=y)
+
+        return ged.density_class(logits)
+
+    x, a, y = np.zeros((6, 1)), np.arange(6) % 2, np.arange(6.0)
+    found, wanted = (
+        ged.confidence_set(model(rounded), x, a, y).bounds(ged.mean(-9, 9), x[:1], n_actions=2)
+        for rounded in (True, False)
+    )
+    np.testing.assert_allclose(found.estimate, wanted.estimate, atol=1e-4)
+    assert (found.method, found.guaranteed) == (wanted.method, wanted.guaranteed)
+
+
 # levels -------------------------------------------------------------------------------------------
 
 
