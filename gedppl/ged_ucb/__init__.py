@@ -366,6 +366,7 @@ def select(
     problem, chosen, K = state.problem, state.settings, state.problem.n_actions
     mask = np.ones((len(x), K), bool) if allowed is None else np.asarray(allowed, bool)
     warmup = state.warmup
+    problem.check_contexts(x)
     choose = _by_counterfactuals if chosen.exploration == "counterfactual" else _by_score
     policy, seen, engine = choose(state, x, mask, warmup)
     if state.t < warmup:

@@ -20,6 +20,7 @@ import numpy as np
 
 from gedppl.errors import (
     ColumnError,
+    ContextRangeError,
     DataError,
     FunctionalError,
     NotFiniteError,
@@ -57,19 +58,18 @@ def check_levels(problem: Problem, x: np.ndarray) -> None:
     """The codes of a column's levels often index an array of the model, and JAX takes an index
     past the end for the last one: two levels would be one.
     """
-    last = np.array([problem.n_actions - 1 - (problem.safe_action == problem.n_actions - 1)])
     for i, (name, levels) in enumerate((problem.names.columns or {}).items()):
-        for code in () if levels is None else {0, len(levels) - 1}:
-            row = np.array(x[:1])
-            row[0, i] = code
-            for stream, model in problem.streams.items():
-                found = model.index_problem(row, last)
-                if found and levels:
-                    raise ColumnError(
-                        f"column {name!r} has {len(levels)} levels, codes 0 to {len(levels) - 1} "
-                        f"in the context, and the model of {stream!r} has no entry for all of "
-                        f"them: {found}"
-                    )
+        if levels is None:
+            continue
+        rows = np.repeat(x[:1], 2, axis=0)
+        rows[:, i] = 0, len(levels) - 1
+        try:
+            problem.check_contexts(rows)
+        except ContextRangeError as error:
+            raise ColumnError(
+                f"column {name!r} has {len(levels)} levels, codes 0 to {len(levels) - 1} in the "
+                f"context, and a model has no entry for all of them: {error}"
+            ) from None
 
 
 def check_function(functional: Functional, model: DensityClass | MemberList, x: np.ndarray) -> None:

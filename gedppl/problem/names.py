@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gedppl.errors import ActionRangeError, ColumnError, ContextWidthError, ProblemError, ShapeError
 from gedppl.numerics.arrays import read_numbers, scalar, shape_of, whole
@@ -27,6 +28,7 @@ SHOWN = 12  # names in one sentence
 Levels = tuple[Any, ...]
 Columns = Mapping[str, Levels | None]  # name -> its levels, or None where it holds numbers
 Table = dict[str, Any]  # column -> a value for every row
+Contexts = ArrayLike | Table | Sequence[Table]  # what a caller may give
 
 
 # declaring ----------------------------------------------------------------------------------------

@@ -188,6 +188,10 @@ class ProgramClass:
         return self.program.event_shape
 
     @property
+    def reads_by_context(self) -> bool:
+        return self.program.reads_by_context
+
+    @property
     def first_rows(self) -> np.ndarray:
         return np.asarray(self.program.x, float)
 
@@ -423,22 +427,21 @@ class ProgramClass:
                     "round total_count in the model, or mend the context it is read from"
                 )
 
-    def index_problem(self, x: ArrayLike, a: ArrayLike) -> str | None:
-        return self.program.action_problem(self._initial, *self._check_rows(x, a))
-
     def _check_actions(self, x: np.ndarray, a: np.ndarray) -> None:
         """Run each action number once in a mode that notices indices past the end, which JAX would
         clamp silently, and beside other actions, whose rows must not change what is said of its
         own.
         """
         new = set(a.tolist()) - self._known_actions
-        if not new:
-            return
         for action in sorted(new):
             row = int(np.argmax(a == action))
-            problem = self.index_problem(x[row : row + 1], a[row : row + 1])
+            problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
             if problem:
-                raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
+                said = f"action {action} is out of range for this model, or context {x[row]} is"
+                raise ActionRangeError(f"{said}: {problem}")
+        self.program.check_contexts(self._initial, x, a)
+        if not new:
+            return
         known = np.array(sorted(self._known_actions | new))
         if len(known) > 1:
             beside = np.unique([known[0], *sorted(new)[:FEW_ROWS], known[-1]])

@@ -178,6 +178,9 @@ class TorchArithmetic:
         dtype = torch.promote_types(terms.dtype, weights.dtype)  # w.float() may be on the way
         return torch.tensordot(weights.reshape(-1).to(dtype), terms.to(dtype), dims=1)
 
+    def contracted(self, terms: torch.Tensor, matrix: np.ndarray) -> Any:
+        return terms.to(torch.float64) @ torch.as_tensor(matrix)
+
 
 def listing(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> Listing:
     """The steps of `function(*args)`, without those that its results do not need; its arguments are
