@@ -106,6 +106,7 @@ def test_a_pyro_models_function_is_called_with_tensors_too() -> None:
 
 @needs_pyro
 def test_a_pyro_model_that_passes_through_float32_is_read_like_one_that_does_not() -> None:
+    """To within a tenth of a standard deviation: its prior is one of draws, no formula."""
     import pyro
     import torch
 
@@ -122,7 +123,7 @@ def test_a_pyro_model_that_passes_through_float32_is_read_like_one_that_does_not
         ged.confidence_set(model(rounded), x, a, y).bounds(ged.mean(-9, 9), x[:1], n_actions=2)
         for rounded in (True, False)
     )
-    np.testing.assert_allclose(found.estimate, wanted.estimate, atol=1e-4)
+    np.testing.assert_allclose(found.estimate, wanted.estimate, atol=0.02)
     assert (found.method, found.guaranteed) == (wanted.method, wanted.guaranteed)
 
 
