@@ -312,7 +312,8 @@ class PitMonitor:
     def log_wealth(self) -> np.ndarray:
         """(..., E + 1) log wealth of every bet; -inf of one given up."""
         with np.errstate(divide="ignore"):
-            return np.asarray(self.log_total)[..., None] + np.log(self.wealth)
+            found: np.ndarray = np.asarray(self.log_total)[..., None] + np.log(self.wealth)
+            return found
 
     @property
     def alarmed(self) -> Any:
@@ -498,7 +499,7 @@ class Guard:
                 said = new.said(name, lambda name: _finding(after, name))
                 evidence = float(np.exp(min(float(new.log_peak), 700.0)))
                 alarms.append(
-                    Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} rounds: {said}.")
+                    Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} outcomes: {said}.")
                 )
         return alarms
 

@@ -262,6 +262,9 @@ def sampled_set(source: str = "laplace", draws: int = 1000) -> SampledSet:
     approximation, never certified.
 
     `source`, `draws`: see `credible_set`.
+
+    >>> sampled_set(draws=200).guaranteed
+    False
     """
     check_draws(source, draws)
     return SampledSet(source, int(draws))
