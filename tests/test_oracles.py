@@ -12,7 +12,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from gedppl.errors import ParameterError, SettingError
-from gedppl.learning import fits
+from gedppl.learning import boundary, fits
+from gedppl.learning.boundary import lbfgs
 from gedppl.learning.fits import (
     Fit,
     Objective,
@@ -220,6 +221,29 @@ def test_lbfgs_takes_over_beyond_sixty_parameters() -> None:
     assert "L-BFGS" in fit.status
     newton_fit = fit_score_equations(HandMade(70, "logit"), rows, prior=prior)
     np.testing.assert_allclose(fit.theta, newton_fit.theta, atol=1e-6)
+
+
+def climbed_in(unit: np.ndarray) -> np.ndarray:
+    """Where L-BFGS ends with each column of the contexts in its unit (D,), back in plain ones."""
+    rows, _ = draw_rows("logit", 400, 70)
+    cls = Opaque(70, "logit")
+    prior = WorkingPrior.weak(cls, unit=1 / unit)
+    end, _ = lbfgs(
+        Objective(cls, Rows.of(rows.x * unit, rows.a, rows.y), prior=prior), np.zeros(70)
+    )
+    return end * unit
+
+
+UNEVEN = np.where(np.arange(70) % 2, 1e-9, 1e12)
+
+
+def test_lbfgs_ends_at_the_same_place_in_any_unit() -> None:
+    np.testing.assert_allclose(climbed_in(UNEVEN), climbed_in(np.ones(70)), atol=1e-6)
+
+
+def test_lbfgs_in_the_parameters_own_numbers_would_end_elsewhere(monkeypatch) -> None:
+    monkeypatch.setattr(boundary, "units", lambda matrix: np.ones(len(matrix)))
+    assert np.abs(climbed_in(UNEVEN) - climbed_in(np.ones(70))).max() > 0.1
 
 
 def test_the_class_own_prior_joins_only_beside_a_working_prior() -> None:

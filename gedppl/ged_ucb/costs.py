@@ -96,6 +96,7 @@ def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool
 
 def cost_bounds(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper values of every constraint at x: each (C, J, K)."""
+    state.problem.check_contexts(x)
     return todays_costs(state, x)[:2]
 
 

@@ -28,6 +28,7 @@ from gedppl.learning.seen_class import fitting, served
 from gedppl.learning.value_ranges import beyond_range
 from gedppl.numerics.arrays import check_delta, is_whole
 from gedppl.programs.contract import DensityClass, MemberList
+from gedppl.rows import grid
 from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
@@ -463,7 +464,10 @@ class ConfidenceSet(Shown):
         """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole
         set.
         """
-        found = self.learner.bounds(functional, np.atleast_2d(np.asarray(x, float)), n_actions)
+        contexts = np.atleast_2d(np.asarray(x, float))
+        if self.cls.reads_by_context:
+            self.cls.trace(*grid(contexts, n_actions))
+        found = self.learner.bounds(functional, contexts, n_actions)
         if max(np.max(gap) for gap in beyond_range(found, functional)) > -np.inf:
             refuted = (
                 f"the range [{functional.low:g}, {functional.high:g}] declared for the "

@@ -25,7 +25,7 @@ from gedppl.problem.checks import (
     check_safe_value,
     described,
 )
-from gedppl.problem.names import Names, declared_actions, declared_columns, listed
+from gedppl.problem.names import Contexts, Names, declared_actions, declared_columns, listed
 from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class Problem(Shown):
         """
         labels = self.names.labels
         facts = {"actions": ", ".join(labels), "utility": f"{self.utility.functional!r}"}
-        facts |= {"context": ", ".join(self.names.columns)} if self.names.columns else {}
+        facts |= {"context": self.names.context} if self.names.columns else {}
         for c in self.constraints:
             facts[f"limit {c.name!r}"] = c.words
         facts |= {f"model of {name!r}": f"{model!r}" for name, model in self.streams.items()}
@@ -542,19 +542,27 @@ class Problem(Shown):
         ]
         return replace(self, constraints=constraints)
 
-    def trace(self, x: np.ndarray) -> None:
-        """Let every model see the first of contexts x (n, dx), so that its parameters are known,
-        under every action that it is asked about; once is enough.
-
-        A model with fewer arms than there are actions is an error here, not a bound for an action
-        that it takes for another.
+    def trace(self, x: Contexts) -> None:
+        """Let every model see the first of contexts x (n, dx), or of records, under every action
+        that it is asked about, so that its parameters are known; once is enough. A model with
+        fewer arms than there are actions is an error here, not another arm's bound.
         """
-        asked = np.arange(self.n_actions)
-        if not self.learn_safe:
-            asked = asked[asked != self.safe_action]
+        first = self.names.contexts(x)[0][:1]
         for model in self.streams.values():
-            model.trace(x[:1], np.zeros(1, np.int64))
-            model.trace(np.repeat(x[:1], len(asked), axis=0), asked)
+            model.trace(first, np.zeros(1, np.int64))
+            model.trace(*self._asked_about(first))
+
+    def check_contexts(self, x: np.ndarray) -> None:
+        """Refuse contexts x (n, dx) that read past the end of an array of some model's."""
+        for model in self.streams.values():
+            if model.reads_by_context:
+                model.trace(*self._asked_about(x))
+
+    def _asked_about(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every action that a model is asked about at each of x (n, dx)."""
+        every = range(self.n_actions)
+        asked = [a for a in every if self.learn_safe or a != self.safe_action]
+        return np.repeat(x, len(asked), axis=0), np.tile(asked, len(x))
 
     def fingerprint(self) -> str:
         """A hash of the declaration and of the models' source, to tell one problem's journal

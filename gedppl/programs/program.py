@@ -159,9 +159,9 @@ class ProgramClass:
         """The backend's traced program."""
         if self._program is None:
             raise ModelError(
-                "the model has not been run yet, so its parameters are unknown: pass example=(x, "
-                "a) to density_class, "
-                "or call .trace(x, a) first"
+                "the model has not been run yet, so its parameters are unknown: call .trace(x, a), "
+                "or density_class(model, example=(x, a)), with a row such as x = np.zeros((1, 2)), "
+                "as wide as a context, and a = np.zeros(1, int); an agent's first ask does it too"
             )
         return self._program
 
@@ -186,6 +186,10 @@ class ProgramClass:
     def event_shape(self) -> tuple[int, ...]:
         """Shape of one outcome: () or (e,)."""
         return self.program.event_shape
+
+    @property
+    def reads_by_context(self) -> bool:
+        return self.program.reads_by_context
 
     @property
     def first_rows(self) -> np.ndarray:
@@ -429,13 +433,15 @@ class ProgramClass:
         own.
         """
         new = set(a.tolist()) - self._known_actions
-        if not new:
-            return
         for action in sorted(new):
             row = int(np.argmax(a == action))
             problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
             if problem:
-                raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
+                said = f"action {action} is out of range for this model, or context {x[row]} is"
+                raise ActionRangeError(f"{said}: {problem}")
+        self.program.check_contexts(self._initial, x, a)
+        if not new:
+            return
         known = np.array(sorted(self._known_actions | new))
         if len(known) > 1:
             beside = np.unique([known[0], *sorted(new)[:FEW_ROWS], known[-1]])
