@@ -8,7 +8,7 @@ EWOC and an exact grid.
         three groups, pooled intercepts, level .85, 108 patients
     python benchmarks/dose_trials.py average --trials 200
         the limit on the policy's average instead of on every draw
-    python benchmarks/dose_trials.py states  --trials 100 [--nuts 4000]
+    python benchmarks/dose_trials.py states  --trials 20 --nuts 16000
         how often draws give the dose of an exact grid
     python benchmarks/dose_trials.py plan    --trials 1000    the fixed truth by `ged.plan`
 
