@@ -334,6 +334,8 @@ def test_limits_are_spoken_of_in_the_words_of_the_agent(report: Any) -> None:
     assert limit.first_mix == pytest.approx(((0.3 - 0.2) / (quantile - 0.2),) * 2, rel=0.05)
     text = str(found)
     assert "by the 0.9 posterior quantile" in text
+    assert text.count("bounds: posterior quantile at level 0.9") == 2
+    assert "exact" not in text
     assert "credible at level 0.9, for one decision at a time" in text
     for foreign in ("guarantee", "worst case", "at most 0.", ".exactness"):
         assert foreign not in text.partition("limit 'harm'")[2]
