@@ -343,6 +343,14 @@ def test_limits_are_spoken_of_in_the_words_of_the_agent(report: Any) -> None:
     assert "posterior" not in str(report)
 
 
+def test_a_rule_that_only_looks_is_named_where_nothing_stands_in_the_way() -> None:
+    looking = {"confidence": ged.sampled_set(draws=200)}
+    found = ged.check_problem(problem(), CONTEXTS, runs=0, draws=20, agent=looking)
+    (said,) = [text for text in found.warnings if "no guarantee" in text]
+    assert "draws (source laplace) inside the likelihood-ratio set" in said
+    assert ".exactness" not in said
+
+
 def test_a_limit_that_the_prior_keeps_lets_every_decision_leave_the_safe_action() -> None:
     found = ged.check_problem(problem(at_most=0.7), CONTEXTS, runs=0, draws=50, agent=CREDIBLE)
     assert found.limits[0].first_mix == (1.0, 1.0)
