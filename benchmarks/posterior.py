@@ -1,7 +1,8 @@
 """Sampled parameter sets: how right they are, and how long a refit takes.
 
     python benchmarks/posterior.py sbc [--runs 200] [--models conjugate ...] [--sources laplace svi
-    smc nuts] [--ppl pyro] python benchmarks/posterior.py speed [--rows 2000] [--parameters 20]
+    smc nuts] [--ranks 99] [--ppl pyro]
+    python benchmarks/posterior.py speed [--rows 2000] [--parameters 20]
 
 `sbc` is simulation-based calibration (Talts et al. 2018): parameters are drawn from the prior, rows
 from the model, and the rank of each parameter among its posterior draws must be uniform. It prints,
@@ -34,7 +35,7 @@ from gedppl.learning.variational import svi
 from gedppl.programs.contract import density_class
 from gedppl.rows import Rows
 
-ROWS, RANKS = 24, 99
+ROWS = 24
 GROUPS = 4
 
 
@@ -127,9 +128,14 @@ class Calibration:
 
 
 def calibrate(
-    model: str, source: str, runs: int, corrected: bool = False, ppl: str = "numpyro"
+    model: str,
+    source: str,
+    runs: int,
+    corrected: bool = False,
+    ppl: str = "numpyro",
+    ranks: int = 99,
 ) -> Calibration:
-    """Ranks over `runs` truths drawn from the prior."""
+    """Ranks over `runs` truths drawn from the prior, each among `ranks` draws."""
     rng = np.random.default_rng(0)
     program = MODELS[model] if ppl == "numpyro" else in_pyro()[model]
     cls = density_class(program, example=(np.ones((1, 2)), np.zeros(1, int)))
@@ -140,18 +146,20 @@ def calibrate(
         x, a = rng.normal(size=(ROWS, 2)), rng.integers(0, GROUPS, ROWS)
         y = np.asarray(cls.density_at(truth, x, a).sample(run, 1)[0], float)
         rows = Rows.of(x, a, y)
-        found = sample(cls, rows, source, 8 * (RANKS + 1), run, oracle=oracle)
+        found = sample(cls, rows, source, 8 * (ranks + 1), run, oracle=oracle)
         found = trusted(cls, rows, found, run) if corrected else found
         used[found.source] += 1
         drawn = (
-            found.theta[::8] if found.log_weights is None else found.resampled(RANKS + 1, run).theta
+            found.theta[::8] if found.log_weights is None else found.resampled(ranks + 1, run).theta
         )
-        below = np.sum(drawn[:RANKS] < truth, axis=0)
-        shares.append((below + rng.random(len(truth))) / (RANKS + 1))
+        below = np.sum(drawn[:ranks] < truth, axis=0)
+        shares.append((below + rng.random(len(truth))) / (ranks + 1))
     return Calibration(model, source + (", trusted" if corrected else ""), np.array(shares), used)
 
 
-def sbc(runs: int, models: list[str], sources: list[str], ppl: str) -> list[Calibration]:
+def sbc(
+    runs: int, models: list[str], sources: list[str], ppl: str, ranks: int
+) -> list[Calibration]:
     found = []
     for model in models:
         for source, corrected in [
@@ -159,7 +167,7 @@ def sbc(runs: int, models: list[str], sources: list[str], ppl: str) -> list[Cali
         ]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                one = calibrate(model, source, runs, corrected, ppl)
+                one = calibrate(model, source, runs, corrected, ppl, ranks)
             used = ", ".join(f"{name} {count}" for name, count in one.used.most_common())
             print(
                 f"{ppl:8s} {model:13s} {one.source:18s} runs {runs}  bias {one.bias:+6.2f}  spread "
@@ -231,6 +239,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=["sbc", "speed"])
     parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--ranks", type=int, default=99)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--sources", nargs="+", default=["laplace", "svi", "smc", "nuts"])
     parser.add_argument("--ppl", choices=["numpyro", "pyro"], default="numpyro")
@@ -238,7 +247,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=20)
     given = parser.parse_args()
     if given.what == "sbc":
-        sbc(given.runs, given.models, given.sources, given.ppl)
+        sbc(given.runs, given.models, given.sources, given.ppl, given.ranks)
     else:
         speed(given.rows, given.parameters)
 

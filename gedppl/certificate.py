@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.ged_ucb.costs import holds_parameters
 from gedppl.learning.learner import Bounds, UsedDraws
 from gedppl.problem import Constraint
 from gedppl.problem.names import Names
@@ -275,6 +274,7 @@ class Explanation:
     certificate: Certificate
     actions: Names  # what the actions are called
     every_draw: np.ndarray  # (J,) bool
+    hint: str = ""  # what would leave the safe action earlier, where only a proof is missing
 
     @property
     def score(self) -> np.ndarray:
@@ -295,7 +295,7 @@ class Explanation:
                 f"action {label} is played with probability {p:.3g}, and no more: its worst case "
                 f"on {self.names[j]!r} is "
                 f"{self.cost_upper[j, other]:.4g}, above the limit {self.limits[j]:.4g}, so it is "
-                "mixed with a cheaper action"
+                f"mixed with a cheaper action{self._for_want_of_draws(j)}"
             )
         if p > 0:
             return f"action {label} is played with probability {p:.3g}"
@@ -312,12 +312,13 @@ class Explanation:
                     f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on "
                     f"{self.names[j]!r}, and the limit of "
                     f"{self.limits[j]:.4g} holds for every draw: it is not mixed in at all"
+                    f"{self._for_want_of_draws(j)}"
                 )
             return (
                 f"action {label} may cost up to {self.cost_upper[j, other]:.4g} on "
                 f"{self.names[j]!r} against a limit of "
                 f"{self.limits[j]:.4g}, {reason} {low:.4g}; mixing it in would win less than the "
-                "actions played"
+                f"actions played{self._for_want_of_draws(j)}"
             )
         best = int(np.argmax(self.policy))
         return (
@@ -326,6 +327,11 @@ class Explanation:
             f"{self.bonus[other] + self.width[other]:.4g}), "
             f"action {self.actions.label(best)} scores {self.score[best]:.4g}"
         )
+
+    def _for_want_of_draws(self, j: int) -> str:
+        """Why limit j rests on the end of a range, if that is for want of draws."""
+        used = self.certificate.constraints[j].draws
+        return f"; {used.shortage}" if used is not None and used.shortage else ""
 
     def __str__(self) -> str:
         labels = self.actions.labels
@@ -352,7 +358,8 @@ class Explanation:
             return [f"safe action taken: {self.certificate.fallback}"]
         ranked = np.argsort(-self.score, kind="stable")
         others = [int(k) for k in ranked if k != np.argmax(self.policy)][:REASONS]
-        return [*map(self.why_not, others), f"{self.certificate.verdict}: see the certificate"]
+        said = [*map(self.why_not, others), f"{self.certificate.verdict}: see the certificate"]
+        return [*said, self.hint] if self.hint else said
 
     def __repr__(self) -> str:
         return as_lines(str(self).splitlines())
@@ -437,8 +444,35 @@ def certify(
         certificate=certificate,
         actions=problem.names,
         every_draw=problem.every_draw,
+        hint="" if info is None else _hint(state, parts, policy, info, i),
     )
     return certificate, explanation
+
+
+def _hint(
+    state: ged_ucb.State,
+    parts: Sequence[ConstraintCertificate],
+    policy: np.ndarray,
+    info: ged_ucb.Info,
+    i: int,
+) -> str:
+    """One sentence where the safe action alone is played, though estimates keep a limit that is
+    guaranteed: a posterior asks for less than a proof.
+    """
+    safe = state.problem.safe_action
+    if safe is None or policy[safe] < 1:
+        return ""
+    for part, bounds, upper in zip(parts, info.bounds, info.cost_upper[i]):
+        if bounds is None or not part.guaranteed:
+            continue
+        likely = (bounds.estimate[i] <= part.at_most) & (upper > part.at_most)
+        if np.delete(likely, safe).any():
+            return (
+                f"hint: an estimate keeps the limit on {part.name!r} and the proof is missing; if "
+                f"you trust model and prior, confidence={{{part.name!r}: ged.credible_set()}} "
+                "leaves the safe action earlier: credible, no guarantee"
+            )
+    return ""
 
 
 def _doubted(part: ConstraintCertificate, doubts: Mapping[str, str]) -> ConstraintCertificate:
@@ -510,90 +544,3 @@ def _witness(
         return {}
     actions = [int(a) for a in np.flatnonzero(policy > 0) if a != safe_action]
     return {a: c.model.unflatten(bounds.witness[i, a]) for a in actions}
-
-
-def what_holds_back(
-    state: ged_ucb.State, x: np.ndarray, explanation: Explanation, safe: int
-) -> str:
-    """Name what keeps the other actions out at x (dx,): the limit, the width of their bounds,
-    and in which parameters.
-    """
-    if not len(explanation.limits) or np.isnan(explanation.score).any():
-        return "No limit holds the other actions back: the model prefers it."
-    over = explanation.cost_upper - explanation.limits[:, None]
-    over[:, safe] = np.inf
-    a = int(np.argmin(over.max(axis=0)))
-    j = int(np.argmax(over[:, a]))
-    name, limit, label = explanation.names[j], explanation.limits[j], explanation.actions.label(a)
-    low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
-    if high <= limit:
-        kept = f"action {label}: {name} at most {high:.3g}"
-        return (
-            f"Other actions keep every limit ({kept}); the model estimates less utility for them."
-        )
-    where = (
-        f"The nearest action, {label}, may cost between {low:.3g} and {high:.3g} on {name!r} "
-        f"against a limit of {limit:.3g}."
-    )
-    if low > limit:
-        return (
-            f"{where} Even its lowest value is above the limit: no policy that keeps the limit "
-            "plays it often."
-        )
-    return (
-        f"{where} The confidence set is what is wide{_in_which_parameters(state, x, j, a)}: data "
-        "near these contexts (observe) "
-        "narrow it, and so does whatever else is known and can truthfully be declared: "
-        f"{_declarable(state, j, high)}. "
-        "ged.price(problem, contexts) says which helps most."
-    )
-
-
-def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
-    """What a user might know and has not declared. Never another limit: that is the user's to
-    set, and not what is wrong.
-    """
-    told = "tighter parameter bounds or prior, fewer members"
-    c = dict(state.problem.learned).get(j)
-    if c is None:
-        return told
-    if high >= c.functional.high:
-        told += f", a range that ends below {c.functional.high:.3g}"
-    if not c.safe_value_exact and holds_parameters(replace(c, safe_value_exact=True)):
-        told += ", that the safe value is exact"
-    return told
-
-
-def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) -> str:
-    """The parameters that carry the worst case of action a away from the fit, by their share of
-    the first-order change.
-    """
-    c = dict(state.problem.learned).get(j)
-    if c is None:
-        return ""
-    cls = c.model.visit(lambda members: None, lambda cls: cls if cls.sites else None)
-    if cls is None:  # without named parameters
-        return ""
-    theta = getattr(state.learners[c.stream], "theta", None)  # draws have none
-    if theta is None:
-        return ""
-    witness = (
-        state.learners[c.stream].bounds(c.functional, x[None], state.problem.n_actions).witness
-    )
-    if witness is None or not np.isfinite(witness[0, a]).all():
-        return ""
-    _, gradient = cls.values_grad(c.functional, theta[None], x[None], np.array([a]))
-    share = np.abs(gradient[0] * (witness[0, a] - theta))
-    if not share.sum() > 0:
-        return ""
-    by_site = {
-        site.name: float(share[site.start : site.stop].sum() / share.sum()) for site in cls.sites
-    }
-    largest = sorted(by_site, key=lambda name: -by_site[name])[:2]
-    return (
-        " ("
-        + ", ".join(
-            f"{by_site[name]:.0%} of it in {name!r}" for name in largest if by_site[name] > 0.05
-        )
-        + ")"
-    )

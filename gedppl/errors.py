@@ -102,6 +102,10 @@ class ColumnError(DataError):
     """Named columns of a context are not those that were declared, or hold a level that was not."""
 
 
+class ContextRangeError(DataError):
+    """A context reads past the end of an array of the model's."""
+
+
 class ActionRangeError(DataError):
     """An action is not one of 0, ..., K-1, has no such name, or is not allowed here."""
 

@@ -6,18 +6,29 @@ from pathlib import Path
 
 import pytest
 
-# Most of the suite's time is compilation: equal programs are compiled once, also by the next run.
-# Every process has a folder of its own, because one might read what another has half written.
+# Most of the suite's time is compilation: equal programs are compiled once, also by the next run
+# and by the other processes of this one, which inherit these settings. Should one read what another
+# has half written, JAX warns and compiles it (pyproject.toml lets that warning pass).
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
-os.environ.setdefault(
-    "JAX_COMPILATION_CACHE_DIR", str(CACHE / os.environ.get("PYTEST_XDIST_WORKER", "alone"))
-)
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # A shell starts its background jobs with interrupts ignored, and processes inherit that: tests that
 # interrupt need them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def compiled_ahead(request, monkeypatch) -> None:
+    """Short runs never come to the longer histories that a long one compiles ahead for: only the
+    full statistical versions, and tests/test_speed_paths.py, do that.
+    """
+    if not request.node.get_closest_marker("slow"):
+        from gedppl.programs.jax_sums import JaxSums
+
+        monkeypatch.setattr(JaxSums, "_next_bucket", lambda *_: None)
+
 
 APART = ("test_models.py", "test_tutorials.py", "test_workers.py")  # long tests that share nothing
 

@@ -165,6 +165,20 @@ def ordinal_from_increments(x, a, y=None):
     numpyro.sample("y", nd.OrderedLogistic(effect[a], cut), obs=y)
 
 
+def ordered_probit(x, a, y=None):
+    """No class of its own in the packages: the chances are written out."""
+    cut = numpyro.sample(
+        "cut", nd.TransformedDistribution(nd.Normal(0.0, 1.0).expand([3]), nt.OrderedTransform())
+    )
+    effect = numpyro.sample("effect", nd.Normal(0.0, 1.0).expand([K]).to_event(1))
+    slope = numpyro.sample("slope", nd.Normal(0.0, 1.0))
+    eta = effect[a] + slope * x[:, 0]
+    below = nd.Normal(0.0, 1.0).cdf(cut - eta[:, None])
+    ends = jnp.zeros((len(a), 1)), jnp.ones((len(a), 1))
+    probs = jnp.diff(jnp.concatenate([ends[0], below, ends[1]], axis=-1), axis=-1)
+    numpyro.sample("y", nd.Categorical(probs=probs), obs=y)
+
+
 def probit(x, a, y=None):
     alpha = numpyro.sample("alpha", nd.Normal(0.0, 1.0).expand([K]).to_event(1))
     beta = numpyro.sample("beta", nd.Normal(0.0, 1.0))
@@ -368,6 +382,21 @@ def ordinal_score_pyro(x, a, y=None):
     pyro.sample("y", pd.OrderedLogistic(effect[a] + slope * x[:, 0], cut), obs=y)
 
 
+def ordered_probit_pyro(x, a, y=None):
+    cut = pyro.sample(
+        "cut",
+        pd.TransformedDistribution(
+            pd.Normal(0.0, 1.0).expand([3]), pd.transforms.OrderedTransform()
+        ),
+    )
+    effect = pyro.sample("effect", pd.Normal(0.0, 1.0).expand([K]).to_event(1))
+    slope = pyro.sample("slope", pd.Normal(0.0, 1.0))
+    below = torch.special.ndtr(cut - (effect[a] + slope * x[:, 0]).unsqueeze(-1))
+    inner = below[..., 1:] - below[..., :-1]
+    probs = torch.cat([below[..., :1], inner, 1 - below[..., -1:]], -1)
+    pyro.sample("y", pd.Categorical(probs=probs), obs=y)
+
+
 def probit_pyro(x, a, y=None):
     alpha = pyro.sample("alpha", pd.Normal(0.0, 1.0).expand([K]).to_event(1))
     beta = pyro.sample("beta", pd.Normal(0.0, 1.0))
@@ -538,6 +567,13 @@ IDIOMS = (
     ),
     Idiom(
         "ordinal score from increments", ordinal_from_increments, ged.probability(above=2.5), dim=7
+    ),
+    Idiom(
+        "ordered probit, chances written out",
+        ordered_probit,
+        ged.probability(above=1.5),
+        ordered_probit_pyro,
+        dim=7,
     ),
     Idiom("probit", probit, MEAN, probit_pyro, dim=4),
     Idiom("complementary log-log", cloglog, MEAN, cloglog_pyro, dim=4),

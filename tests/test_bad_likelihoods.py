@@ -91,13 +91,20 @@ def test_a_density_of_the_users_own_is_taken_wherever_it_lies(scale, shift) -> N
     ged.density_class(bump(Normalised, scale, shift), example=(X, A))
 
 
-def test_a_second_peak_that_is_too_narrow_to_see_is_no_missing_mass() -> None:
-    class Two(Normalised):
-        def log_prob(self, value):
-            far = Normalised(self.m + 1e5, self.s).log_prob(value)
-            return jnp.logaddexp(super().log_prob(value), far) - jnp.log(2.0)
+class TwoPeaks(Normalised):
+    def log_prob(self, value):
+        far = Normalised(self.m + 1e5, self.s).log_prob(value)
+        return jnp.logaddexp(super().log_prob(value), far) - jnp.log(2.0)
 
-    ged.density_class(bump(Two, 0.01, 0.0), example=(X, A))
+
+def test_a_second_peak_that_is_too_narrow_to_see_is_no_missing_mass() -> None:
+    ged.density_class(bump(TwoPeaks, 0.01, 0.0), example=(X, A))
+
+
+def test_without_the_question_for_a_second_peak_it_would_be_refused(monkeypatch) -> None:
+    monkeypatch.setattr(identity, "_one_peak", lambda logs: True)
+    with pytest.raises(errors.NotADensityError, match=r"of 0\.5 instead"):
+        ged.density_class(bump(TwoPeaks, 0.01, 0.0), example=(X, A))
 
 
 def test_without_the_look_at_its_mass_it_would_be_taken(monkeypatch) -> None:

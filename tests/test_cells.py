@@ -230,7 +230,7 @@ def test_draws_serve_other_kinds_of_classes_too(kind, source) -> None:
 @pytest.mark.parametrize("ppl", PPLS)
 def test_every_source_serves_every_kind_of_class(ppl, kind) -> None:
     for way, source in itertools.product(BY_DRAWS, SOURCES):
-        serves(ppl, kind, way, source, 100 if ppl == "numpyro" else 40)
+        serves(ppl, kind, way, source, 100)
 
 
 # what a decision rests on, and that it comes back -------------------------------------------------

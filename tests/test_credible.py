@@ -146,7 +146,7 @@ def test_weights_between_refits_are_as_good_as_new_draws() -> None:
 def test_draws_that_the_rows_leave_behind_are_drawn_again_at_once() -> None:
     learner = learner_for(ARMS, delta=0.05, confidence=ged.credible_set())
     moved = learner.absorb(np.zeros((60, 1)), np.arange(60) % K, np.full(60, 1.4))
-    assert moved.usable
+    assert moved.draws.usable
     assert moved.draws.source == "laplace"
     weighted = learner_for(ARMS, delta=0.05, confidence=ged.credible_set(source="prior"))
     lost = weighted.absorb(np.zeros((60, 1)), np.arange(60) % K, np.full(60, 1.4))

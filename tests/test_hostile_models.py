@@ -18,9 +18,10 @@ import pytest
 from numpyro.distributions import transforms as nt
 
 import gedppl as ged
-from gedppl.errors import ActionRangeError, ModelError, OutcomeUsedError
+from gedppl.errors import ActionRangeError, ContextRangeError, ModelError, OutcomeUsedError
 from gedppl.programs import numpyro as numpyro_side
 from gedppl.programs import program, tracing
+from gedppl.programs.jax_kernels import JaxKernels
 from tests.optional_pyro import needs_pyro, pd, pyro, torch
 
 X, A = np.array([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]), np.array([0, 1, 2])
@@ -177,6 +178,103 @@ def test_an_action_that_the_model_does_not_know_is_named_before_it_is_played(bac
         agent.ask([0.1, 0.2])
     assert agent.rounds == 0
     assert ged.GEDUCB(problem(model, 3), guard=None).ask([0.1, 0.2]).certificate.guaranteed
+
+
+def by_code_n(x, a):
+    return x[:, 0].astype(int)
+
+
+def coded_n(x, a, y=None):
+    """One mean a level of the context, as a table that is read by its code."""
+    u = numpyro.sample("u", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+    numpyro.sample("y", nd.Normal(u[by_code_n(x, a)] * a, 0.3), obs=y)
+
+
+def coded_p(x, a, y=None):
+    u = pyro.sample("u", pd.Normal(0.0, 1.0).expand([3]).to_event(1))
+    pyro.sample("y", pd.Normal(u[x[:, 0].long()] * a, 0.3), obs=y)
+
+
+def coded_coin(x, a, y=None):
+    """Another family, and a table of numbers instead of parameters."""
+    w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+    size = jnp.array([0.5, 1.0, 2.0])[by_code_n(x, a)]
+    numpyro.sample("y", nd.Bernoulli(logits=w[0] + size * a * w[1]), obs=y)
+
+
+def coded_tails(x, a, y=None):
+    """A program without a proved predictor."""
+    u = numpyro.sample("u", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+    numpyro.sample("y", nd.StudentT(5.0, u[by_code_n(x, a)] * a, 0.3), obs=y)
+
+
+CODED = [coded_n, pytest.param(coded_p, marks=needs_pyro), coded_coin, coded_tails]
+
+
+def finite_coded() -> ged.finite_class:
+    return ged.finite_class(coded_n, [{"u": np.eye(3)[i]} for i in range(3)])
+
+
+def coded_problem(cls: Any, high: float) -> ged.Problem:
+    mean = ged.mean(-high if high > 1 else 0.0, high)
+    limit = ged.Constraint(cls, mean, at_most=0.9, safe_value=0.5, outcome="utility")
+    return ged.Problem(2, ged.Utility(cls, mean), [limit], safe_action=0)
+
+
+@pytest.mark.parametrize("model", [*CODED, "finite"])
+def test_a_context_past_the_end_of_a_table_is_refused_and_changes_nothing(model) -> None:
+    """JAX reads the last entry: the certificate of a level that the model does not know was that
+    of another.
+    """
+    cls = finite_coded() if model == "finite" else ged.density_class(model)
+    agent = ged.GEDUCB(coded_problem(cls, 1.0 if model is coded_coin else 5.0), guard=None)
+    agent.tell(agent.ask([1.0]).id, 0.0)
+    before = agent.state_hash()
+    for refused in (
+        lambda: agent.ask([7.0]),
+        lambda: agent.ask([[0.0], [7.0]]),
+        lambda: agent.policy([7.0]),
+        lambda: agent.cost_bounds([7.0]),
+        lambda: agent.recommend([7.0]),
+        lambda: agent.observe([[2.0], [7.0]], [1, 1], [0.0, 0.0]),
+    ):
+        with pytest.raises(ContextRangeError, match="index 7 is out of bounds"):
+            refused()
+    assert agent.state_hash() == before
+    assert agent.ask([2.0]).policy.sum() == pytest.approx(1.0)
+
+
+def test_a_confidence_set_refuses_such_contexts_too() -> None:
+    rows = np.array([[0.0], [1.0], [2.0]]), np.ones(3, int), np.zeros(3)
+    found = ged.confidence_set(ged.density_class(coded_n), *rows)
+    assert found.bounds(ged.mean(-5, 5), np.array([[2.0]]), 2).guaranteed
+    with pytest.raises(ContextRangeError, match=r"context \[7\.\] is out of range"):
+        found.bounds(ged.mean(-5, 5), np.array([[7.0]]), 2)
+
+
+def test_without_the_look_at_indices_one_level_would_be_certified_as_another(monkeypatch) -> None:
+    monkeypatch.setattr(JaxKernels, "reads_by_context", False)
+    agent = ged.GEDUCB(coded_problem(ged.density_class(coded_n), 5.0), guard=None)
+    agent.observe(np.full((50, 1), 2.0), np.ones(50, int), np.full(50, 0.4))
+    known, unknown = agent.ask([2.0]), agent.ask([7.0])
+    assert unknown.certificate.guaranteed
+    np.testing.assert_array_equal(unknown.policy, known.policy)
+
+
+def test_an_index_that_cannot_leave_its_table_is_not_looked_at() -> None:
+    def by_column(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+        numpyro.sample("y", nd.Normal(w[a] * x[:, 0], 0.3), obs=y)
+
+    def clipped(x, a, y=None):
+        u = numpyro.sample("u", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        numpyro.sample("y", nd.Normal(u[jnp.clip(by_code_n(x, a), 0, 2)], 0.3), obs=y)
+
+    rows = np.ones((2, 1)), np.array([0, 1])
+    assert not ged.density_class(by_column, example=rows).reads_by_context
+    assert ged.density_class(coded_n, example=rows).reads_by_context
+    cls = ged.density_class(clipped, example=rows)
+    cls.trace(np.array([[7.0]]), np.array([1]))
 
 
 def test_a_model_need_not_know_a_safe_action_that_it_does_not_learn() -> None:

@@ -728,6 +728,8 @@ def test_infinite_ends_of_every_functional_are_its_range():
     [
         ({"delta": 0}, SettingError, "delta must lie strictly between 0 and 1"),
         ({"prior_precision": 0.0}, SettingError, "positive definite"),
+        ({"prior_precision": [1, 1, 1e-122]}, SettingError, "from 1e-60 to 1e.60, got 1e.61"),
+        ({"prior_precision": [1, 1e122, 1]}, SettingError, "from 1e-60 to 1e.60, got 1e-61"),
         ({"prior_mean": [0.0]}, ShapeError, "the prior needs mean"),
         ({"norm_bound": -1.0}, SettingError, "norm bound must be a positive number"),
         ({"known_direction": (np.eye(3), np.ones(3))}, SettingError, "fixes every parameter"),
@@ -738,6 +740,12 @@ def test_infinite_ends_of_every_functional_are_its_range():
 def test_bad_settings_are_named(change, error, match):
     with pytest.raises(error, match=match):
         LinearGaussianLearner.start(line(), 3, **({"delta": 0.05} | change))
+
+
+def test_priors_up_to_that_far_are_taken():
+    """The control of the limits on a prior's deviations."""
+    for precision in ([1, 1, 1e-118], [1, 1e118, 1]):
+        LinearGaussianLearner.start(line(), 3, delta=0.05, prior_precision=precision)
 
 
 def test_bad_rows_are_named_and_change_nothing():

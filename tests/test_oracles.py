@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from gedppl.errors import ParameterError, SettingError
-from gedppl.learning import fits
+from gedppl.learning import boundary, fits
+from gedppl.learning.boundary import lbfgs
 from gedppl.learning.fits import (
     Fit,
     Objective,
@@ -221,6 +223,29 @@ def test_lbfgs_takes_over_beyond_sixty_parameters() -> None:
     np.testing.assert_allclose(fit.theta, newton_fit.theta, atol=1e-6)
 
 
+def climbed_in(unit: np.ndarray) -> np.ndarray:
+    """Where L-BFGS ends with each column of the contexts in its unit (D,), back in plain ones."""
+    rows, _ = draw_rows("logit", 400, 70)
+    cls = Opaque(70, "logit")
+    prior = WorkingPrior.weak(cls, unit=1 / unit)
+    end, _ = lbfgs(
+        Objective(cls, Rows.of(rows.x * unit, rows.a, rows.y), prior=prior), np.zeros(70)
+    )
+    return end * unit
+
+
+UNEVEN = np.where(np.arange(70) % 2, 1e-9, 1e12)
+
+
+def test_lbfgs_ends_at_the_same_place_in_any_unit() -> None:
+    np.testing.assert_allclose(climbed_in(UNEVEN), climbed_in(np.ones(70)), atol=1e-6)
+
+
+def test_lbfgs_in_the_parameters_own_numbers_would_end_elsewhere(monkeypatch) -> None:
+    monkeypatch.setattr(boundary, "units", lambda matrix: np.ones(len(matrix)))
+    assert np.abs(climbed_in(UNEVEN) - climbed_in(np.ones(70))).max() > 0.1
+
+
 def test_the_class_own_prior_joins_only_beside_a_working_prior() -> None:
     rows, _ = draw_rows("logit", 50, 2)
     cls = HandMade(2, "logit", prior_sd=0.5)
@@ -236,6 +261,20 @@ def test_the_class_own_prior_joins_only_beside_a_working_prior() -> None:
         np.linalg.solve(4 * rows.x.T @ rows.x + 4 * np.eye(2), 4 * rows.x.T @ rows.y),
         atol=1e-10,
     )
+
+
+def test_the_slopes_of_a_prior_are_not_asked_for_again_at_the_same_place() -> None:
+    """In Pyro each answer costs more than the rows do. A check returns to the prior's centre at
+    the end.
+    """
+    rows, _ = draw_rows("logit", 50, 2)
+    cls, asked = HandMade(2, "logit", prior_sd=0.5), list[bytes]()
+    slopes = cls.log_prior_grad_hessian
+    cls.log_prior_grad_hessian = lambda theta: asked.append(theta.tobytes()) or slopes(theta)
+    fit = fit_score_equations(cls, rows, prior=WorkingPrior.weak(cls))
+    assert fit.ok
+    assert len(asked) > 2
+    assert all(one != other for one, other in pairwise(asked))
 
 
 def test_a_warm_start_takes_fewer_steps() -> None:

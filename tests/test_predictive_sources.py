@@ -25,6 +25,8 @@ from gedppl.learning.variational import svi
 from tests.optional_pyro import PPLS, pd, pyro, torch
 
 DELTA, TRUTH = 0.1, np.array([0.8, -0.6, 0.5])
+# of the sources that take long; 200 of the others
+RUNS = {"numpyro": {"nuts": 100}, "pyro": {"nuts": 30, "svi": 60}}
 
 
 def bits(x, a, y=None):
@@ -159,7 +161,7 @@ def test_a_source_that_does_not_exist_is_named() -> None:
 @pytest.mark.parametrize("source", ["prior", "laplace", "svi", "nuts", "smc", "far off"])
 @pytest.mark.parametrize("ppl", PPLS)
 def test_every_source_covers(ppl: str, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, oracle = {"nuts": 100 if ppl == "numpyro" else 40}.get(source, 200), None
+    runs, oracle = RUNS[ppl].get(source, 200), None
     if source == "svi":
         oracle = svi("normal", steps=400)
     if source == "far off":

@@ -414,7 +414,12 @@ def _as_array(value: Any) -> Any:
 # compiled before it is needed ---------------------------------------------------------------------
 
 
-def test_the_next_bucket_is_compiled_before_it_is_needed() -> None:
+@pytest.fixture
+def compiled_ahead() -> None:
+    """In place of the fixture that turns it off."""
+
+
+def test_the_next_bucket_is_compiled_before_it_is_needed(compiled_ahead) -> None:
     """Begun 48 rows before the first bucket's end, and not before; then nothing is left to
     compile.
     """

@@ -187,6 +187,8 @@ def log_normal(u: float, c: float, v: float) -> Case:
 
 
 def logistic(u: float, c: float, v: float) -> Case:
+    """With a box."""
+
     def model(x, a, y=None):
         w = weights(nd.Normal(0.0, own_units(1.0, v)))
         numpyro.sample("y", nd.Bernoulli(logits=location(w, x, a, 0.0)), obs=y)
@@ -201,6 +203,7 @@ def logistic(u: float, c: float, v: float) -> Case:
         limits,
         ged.mean(0, 1),
         (1.0, v),
+        {"w": (-2.0 * own_units(1.0, v), 2.0 * own_units(1.0, v))},
     )
 
 
@@ -327,9 +330,12 @@ def test_outcomes_with_priors_and_bounds_in_another_unit(make) -> None:
     check(make, [{"u": 1e12}])
 
 
-def test_contexts_with_boxes_in_another_unit() -> None:
-    """A box has as many units as it has coordinates: one ball around it mixed them up."""
-    check(linear, [{"v": 1e12}])
+@pytest.mark.parametrize("make", [linear, logistic])
+def test_contexts_with_boxes_in_another_unit(make) -> None:
+    """A box has as many units as it has coordinates: one ball around it mixed them up, and so did
+    steps in standard errors where no row has seen a coordinate.
+    """
+    check(make, [{"v": 1e12}])
 
 
 @pytest.mark.slow

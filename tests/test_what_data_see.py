@@ -203,6 +203,26 @@ def test_a_flat_prior_is_no_prior() -> None:
     assert np.all(cls.log_prior(cls.draw_prior(3, 0)) == 0)
 
 
+@needs_pyro
+def test_a_flat_prior_is_no_prior_in_pyro() -> None:
+    def model(x, a, y=None):
+        w = pyro.sample("w", pd.ImproperUniform(pd.constraints.real, (), (3,)))
+        with pyro.plate("actions", 2):
+            s = pyro.sample("s", pd.ImproperUniform(pd.constraints.positive, (), ()))
+        pyro.sample("y", pd.Bernoulli(logits=s[a] * x[:, 0] + x @ w), obs=y)
+
+    a = np.arange(len(X)) % 2
+    cls = ged.density_class(model, example=(X, a))
+    assert cls.exactness.startswith("exact: Bernoulli")
+    assert cls.prior_free.all()
+    assert np.all(cls.log_prior(cls.draw_prior(3, 0)) == 0)
+    theta = cls.flatten({"w": np.array([0.5, -1.0, 2.0]), "s": np.array([0.3, 2.0])})
+    eta = np.array([0.3, 2.0])[a] * X[:, 0] + X @ np.array([0.5, -1.0, 2.0])
+    np.testing.assert_allclose(
+        cls.density_at(theta, X, a).args["probs"], 1 / (1 + np.exp(-eta)), rtol=1e-12
+    )
+
+
 def test_a_refusal_names_the_line_of_the_program() -> None:
     line = relu.__code__.co_firstlineno + 1
     assert (

@@ -474,13 +474,14 @@ def _chosen(
     value = info.cost_upper[0] if rule == "certified" else cost
     keeps = offered & (value <= problem.limits[:, None]).all(axis=0)
     said = "worst case" if rule == "certified" else "estimated cost"
+    used = [b.used for b in info.bounds if b is not None and b.used is not None]
+    short = [u.shortage for u in used if u.shortage and rule == "certified"]
     if not keeps.any():
-        return _safe(problem, f"no action on offer has its {said} under every limit")
+        why = f"no action on offer has its {said} under every limit"
+        return _safe(problem, "; ".join([why, *short]))
     action = int(np.argmax(np.where(keeps, info.utility[0], -np.inf)))
-    return (
-        action,
-        f"of the actions whose {said} keeps every limit, it has the highest estimated utility",
-    )
+    why = f"of the actions whose {said} keeps every limit, it has the highest estimated utility"
+    return action, "; ".join([why, *short])
 
 
 def _most_probable(

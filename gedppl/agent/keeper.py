@@ -13,15 +13,16 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl import ged_ucb
 from gedppl.agent import memory as steps
 from gedppl.agent import recorder
 from gedppl.agent.memory import History, Ledger, Memory, restored, stored
-from gedppl.certificate import Explanation, what_holds_back
+from gedppl.certificate import Explanation
 from gedppl.errors import (
     JournalCorruptError,
     JournalError,
@@ -33,6 +34,7 @@ from gedppl.errors import (
     SettingError,
 )
 from gedppl.ged_ucb import Entry, Outcomes, rows_by_stream
+from gedppl.ged_ucb.costs import holds_parameters
 from gedppl.ged_ucb.settings import Settings
 from gedppl.guard import Alarm
 from gedppl.journal import Journal
@@ -128,7 +130,7 @@ class Keeper:
     ) -> Keeper:
         """A new run; with a path, a new journal."""
         _require_problem(problem)
-        chosen.check(problem.streams)
+        chosen.check(problem.streams, problem.n_actions)
         journal = None
         if path is not None:
             try:
@@ -150,7 +152,7 @@ class Keeper:
         journal = Journal.open(path)
         try:
             chosen, guard = recorder.read_protocol(journal.protocol, oracle, confidence)
-            chosen.check(problem.streams)
+            chosen.check(problem.streams, problem.n_actions)
             differ = journal.require_protocol(recorder.protocol(problem, chosen, guard))
             keeper = cls(Memory(problem, chosen, guard), journal)
             replayed, snapshot = keeper._catch_up()
@@ -458,3 +460,93 @@ class LatelyPlayed:
             what = f"{type(error).__name__}: {error}"
             held = f"What holds the others back could not be computed ({what})."
         return f"the safe action took {share:.0%} of the last {window} rounds. {held}"
+
+
+def what_holds_back(
+    state: ged_ucb.State, x: np.ndarray, explanation: Explanation, safe: int
+) -> str:
+    """Name what keeps the other actions out at x (dx,): the limit, the width of their bounds,
+    and in which parameters.
+    """
+    if not len(explanation.limits) or np.isnan(explanation.score).any():
+        return "No limit holds the other actions back: the model prefers it."
+    over = explanation.cost_upper - explanation.limits[:, None]
+    over[:, safe] = np.inf
+    a = int(np.argmin(over.max(axis=0)))
+    j = int(np.argmax(over[:, a]))
+    name, limit, label = explanation.names[j], explanation.limits[j], explanation.actions.label(a)
+    low, high = explanation.cost_lower[j, a], explanation.cost_upper[j, a]
+    if high <= limit:
+        kept = f"action {label}: {name} at most {high:.3g}"
+        return (
+            f"Other actions keep every limit ({kept}); the model estimates less utility for them."
+        )
+    where = (
+        f"The nearest action, {label}, may cost between {low:.3g} and {high:.3g} on {name!r} "
+        f"against a limit of {limit:.3g}."
+    )
+    short = explanation.certificate.constraints[j].draws
+    if short is not None and short.shortage:
+        return f"{where} That is no finding: {short.shortage}."
+    if low > limit:
+        return (
+            f"{where} Even its lowest value is above the limit: no policy that keeps the limit "
+            "plays it often."
+        )
+    return (
+        f"{where} The confidence set is what is wide{_in_which_parameters(state, x, j, a)}: data "
+        "near these contexts (observe) "
+        "narrow it, and so does whatever else is known and can truthfully be declared: "
+        f"{_declarable(state, j, high)}. "
+        "ged.price(problem, contexts) says which helps most."
+    )
+
+
+def _declarable(state: ged_ucb.State, j: int, high: float) -> str:
+    """What a user might know and has not declared. Never another limit: that is the user's to
+    set, and not what is wrong.
+    """
+    told = "tighter parameter bounds or prior, fewer members"
+    c = dict(state.problem.learned).get(j)
+    if c is None:
+        return told
+    if high >= c.functional.high:
+        told += f", a range that ends below {c.functional.high:.3g}"
+    if not c.safe_value_exact and holds_parameters(replace(c, safe_value_exact=True)):
+        told += ", that the safe value is exact"
+    return told
+
+
+def _in_which_parameters(state: ged_ucb.State, x: np.ndarray, j: int, a: int) -> str:
+    """The parameters that carry the worst case of action a away from the fit, by their share of
+    the first-order change.
+    """
+    c = dict(state.problem.learned).get(j)
+    if c is None:
+        return ""
+    cls = c.model.visit(lambda members: None, lambda cls: cls if cls.sites else None)
+    if cls is None:  # without named parameters
+        return ""
+    theta = getattr(state.learners[c.stream], "theta", None)  # draws have none
+    if theta is None:
+        return ""
+    witness = (
+        state.learners[c.stream].bounds(c.functional, x[None], state.problem.n_actions).witness
+    )
+    if witness is None or not np.isfinite(witness[0, a]).all():
+        return ""
+    _, gradient = cls.values_grad(c.functional, theta[None], x[None], np.array([a]))
+    share = np.abs(gradient[0] * (witness[0, a] - theta))
+    if not share.sum() > 0:
+        return ""
+    by_site = {
+        site.name: float(share[site.start : site.stop].sum() / share.sum()) for site in cls.sites
+    }
+    largest = sorted(by_site, key=lambda name: -by_site[name])[:2]
+    return (
+        " ("
+        + ", ".join(
+            f"{by_site[name]:.0%} of it in {name!r}" for name in largest if by_site[name] > 0.05
+        )
+        + ")"
+    )

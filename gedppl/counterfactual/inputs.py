@@ -48,7 +48,8 @@ class Inputs:
         if self.safe_action is None:
             why = why_infeasible(self.cost[c, b], self.limit[b], self.available[c, b])
             raise InfeasibleError(f"snapshot {b}: {why}; or name a `safe_action` to stand in")
-        return np.eye(self.base.shape[2])[self.safe_action]
+        found: np.ndarray = np.eye(self.base.shape[2])[self.safe_action]
+        return found
 
 
 def merged(given: Inputs, share: float) -> tuple[Inputs, list[int]]:

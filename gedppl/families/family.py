@@ -111,6 +111,10 @@ def register_family(family: Family) -> Family:
         See `Family`: names of its arguments, kind, log-density, and whatever else is known in
         closed form. What is left out is integrated, searched or refused with a sentence.
 
+    >>> laplace = get_family("Laplace")
+    >>> register_family(laplace) is laplace, laplace.args, laplace.kind
+    (True, ('loc', 'scale'), 'continuous')
+
     Notes
     -----
     Formulas are written against the array namespace they are given, so that NumPy, JAX and torch

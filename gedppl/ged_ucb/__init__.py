@@ -290,7 +290,8 @@ def _mixed_back(problem: Problem, seen: Today, policy: np.ndarray) -> np.ndarray
             too_little = share
         else:
             enough = share
-    return (1 - enough) * policy + enough * anchor
+    found: np.ndarray = (1 - enough) * policy + enough * anchor
+    return found
 
 
 __all__ = [
@@ -318,7 +319,7 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     """
     rows = np.asarray(x, float)
     problem.trace(rows)
-    chosen.check(problem.streams)
+    chosen.check(problem.streams, problem.n_actions)
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
     every = tuple(range(problem.n_actions))
     others = tuple(a for a in every if a != problem.safe_action)  # whose costs are not pinned
@@ -363,6 +364,7 @@ def select(
     problem, chosen, K = state.problem, state.settings, state.problem.n_actions
     mask = np.ones((len(x), K), bool) if allowed is None else np.asarray(allowed, bool)
     warmup = state.warmup
+    problem.check_contexts(x)
     choose = _by_counterfactuals if chosen.exploration == "counterfactual" else _by_score
     policy, seen, engine = choose(state, x, mask, warmup)
     if state.t < warmup:

@@ -96,6 +96,7 @@ def replay(state: State, x: np.ndarray, allowed: np.ndarray, *, one_by_one: bool
 
 def cost_bounds(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper values of every constraint at x: each (C, J, K)."""
+    state.problem.check_contexts(x)
     return todays_costs(state, x)[:2]
 
 
@@ -248,7 +249,7 @@ def drawable_today(problem: Problem, upper: np.ndarray, offered: np.ndarray) -> 
     """Of the actions on offer (C, K) those that limits on every draw let through, for upper (C,
     J, K); an error if none is.
     """
-    usable = offered & drawable(upper, problem.limits, problem.every_draw)
+    usable: np.ndarray = offered & drawable(upper, problem.limits, problem.every_draw)
     left_out = ~usable.any(axis=1) & offered.any(axis=1)
     if not left_out.any():
         return usable
@@ -279,7 +280,8 @@ def drawable_today(problem: Problem, upper: np.ndarray, offered: np.ndarray) -> 
 def exceeded(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | float = 0.0) -> np.ndarray:
     """Where limits (J,) are exceeded by more than rounding, (C, J)."""
     finite = np.where(np.isfinite(size), size, 0.0)  # an unbounded cost in play is no rounding
-    return worst > limits + TOLERANCE * np.abs(limits) + ROUNDING * finite
+    found: np.ndarray = worst > limits + TOLERANCE * np.abs(limits) + ROUNDING * finite
+    return found
 
 
 def check_feasible(worst: np.ndarray, limits: np.ndarray, size: np.ndarray | float = 0.0) -> None:

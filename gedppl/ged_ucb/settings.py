@@ -61,9 +61,9 @@ class Settings:
         """How one outcome's model is fitted."""
         return _of_stream(self.oracle, stream)
 
-    def check(self, streams: Mapping[str, Any]) -> None:
+    def check(self, streams: Mapping[str, Any], n_actions: int) -> None:
         """Refuse what cannot serve these outcomes (name -> class): a name that does not exist, a
-        rule that lacks what it needs.
+        rule that lacks what it needs, fewer draws than K actions take.
 
         A class that was not run yet is looked at when it was, before the first decision.
         """
@@ -76,6 +76,8 @@ class Settings:
             )
         for name, model in streams.items():
             rule, oracle = self.confidence_of(name), self.oracle_of(name)
+            if rule is not None and rule.source is not None:
+                _named(f"confidence of {name!r}", rule.check_size, model, n_actions)
             if model.traced and rule is not None:
                 _named(f"confidence of {name!r}", rule.check, model, oracle)
             if model.traced and isinstance(oracle, Oracle):

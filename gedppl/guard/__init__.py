@@ -312,7 +312,8 @@ class PitMonitor:
     def log_wealth(self) -> np.ndarray:
         """(..., E + 1) log wealth of every bet; -inf of one given up."""
         with np.errstate(divide="ignore"):
-            return np.asarray(self.log_total)[..., None] + np.log(self.wealth)
+            found: np.ndarray = np.asarray(self.log_total)[..., None] + np.log(self.wealth)
+            return found
 
     @property
     def alarmed(self) -> Any:

@@ -77,7 +77,7 @@ def _shapes(v: Any) -> tuple[Any, ...]:
 @lru_cache(maxsize=32)
 def _directions(dx: int) -> np.ndarray:
     """(dx, MAX_COLUMNS), the same in every run."""
-    directions = np.random.default_rng(0).normal(size=(dx, MAX_COLUMNS)) / np.sqrt(dx)
+    directions: np.ndarray = np.random.default_rng(0).normal(size=(dx, MAX_COLUMNS)) / np.sqrt(dx)
     directions.setflags(write=False)
     return directions
 
@@ -111,7 +111,8 @@ class Bets:
         """(..., dx) -> (..., C)."""
         if self.dx <= MAX_COLUMNS:
             return np.asarray(x, float)
-        return np.asarray(x, float) @ _directions(self.dx)
+        found: np.ndarray = np.asarray(x, float) @ _directions(self.dx)
+        return found
 
     def sizes(self) -> list[int]:
         """Bets on u alone, with a column, with an action, with a column within one action, along
@@ -273,7 +274,10 @@ class Moments:
         if self.n < MIN_CONTEXTS:
             return np.full(np.shape(x), np.nan)
         sd = np.sqrt(self.m2 / (self.n - 1))
-        return np.divide(x - self.mean, sd, out=np.full(np.shape(x), np.nan), where=sd > 0)
+        found: np.ndarray = np.divide(
+            x - self.mean, sd, out=np.full(np.shape(x), np.nan), where=sd > 0
+        )
+        return found
 
 
 @dataclass(frozen=True)
@@ -303,7 +307,8 @@ class Trend:
 
     def expected(self, f: np.ndarray) -> np.ndarray:
         """The mean of 2u - 1 that the past suggests for features f (..., F) -> (..., W)."""
-        return np.sum(self.products / (self.squares + RIDGE) * f[..., None, :], -1)
+        found: np.ndarray = np.sum(self.products / (self.squares + RIDGE) * f[..., None, :], -1)
+        return found
 
     def include(self, u: np.ndarray, f: np.ndarray) -> Trend:
         row = f[..., None, :]

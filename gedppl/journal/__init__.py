@@ -263,7 +263,8 @@ class Journal:
     @property
     def protocol(self) -> dict[str, Any]:
         """What was frozen when the journal began."""
-        return decode(self._first.payload, self._first.arrays)["protocol"]
+        found: dict[str, Any] = decode(self._first.payload, self._first.arrays)["protocol"]
+        return found
 
     def require_protocol(
         self, protocol: Mapping[str, Any], may_differ: Sequence[str] = ("versions",)

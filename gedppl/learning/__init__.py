@@ -28,6 +28,7 @@ from gedppl.learning.seen_class import fitting, served
 from gedppl.learning.value_ranges import beyond_range
 from gedppl.numerics.arrays import check_delta, is_whole
 from gedppl.programs.contract import DensityClass, MemberList
+from gedppl.rows import grid
 from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
@@ -125,7 +126,15 @@ def learner_for(
             first=first,
             keep_past=keep_past,
         )
-        return DrawnLearner.start(base, cls, delta=delta, rule=confidence, oracle=oracle, seed=seed)
+        return DrawnLearner.start(
+            base,
+            cls,
+            delta=delta,
+            rule=confidence,
+            oracle=oracle,
+            seed=seed,
+            n_actions=1 if where is None else where.n_actions,
+        )
     own = cls.own_learner(delta)
     if own is not None:
         return own
@@ -279,6 +288,30 @@ def confidence_set(
     parameters of their own have sets of their own, as an agent's have: an action is then not
     charged for the parameters of others. How often actions occur in the rows cannot stand in for
     it, since that may depend on outcomes.
+
+    >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist, gedppl as ged
+    >>> def coin(x, a, y=None):
+    ...     p = numpyro.param("p", 0.5 * jnp.ones(1))
+    ...     numpyro.sample("y", dist.Bernoulli(p[a]), obs=y)
+    >>> coins = ged.finite_class(coin, [{"p": [0.1]}, {"p": [0.5]}, {"p": [0.9]}])
+    >>> x, a, y = np.zeros((20, 1)), np.zeros(20, int), np.arange(20) % 2
+    >>> found = confidence_set(coins, x, a, y)
+    >>> [found.contains(member) for member in range(3)]
+    [False, True, False]
+    >>> bounds = found.bounds(ged.mean(0, 1), x[:1], 1)
+    >>> bounds.lower.round(6).tolist(), bounds.upper.round(6).tolist(), bounds.guaranteed
+    ([[0.5]], [[0.5]], True)
+
+    Notes
+    -----
+    By default ``{theta : sum_i log p_theta(y_i) >= sum_i log q_i(y_i) - log(1 / delta)}``, q_i the
+    predictive density of y_i from the rows before it (`likelihood_ratio`). The truth lies in the
+    sets of all n at once with probability at least 1 - delta. Not guaranteed: anything, if the
+    truth is not in the class, or if the rows are in another order than they came in.
+
+    References
+    ----------
+    Wasserman, Ramdas and Balakrishnan, "Universal inference", PNAS 2020.
     """
     x, a, y = as_rows(x, a, y)
     learner = started(
@@ -431,7 +464,10 @@ class ConfidenceSet(Shown):
         """Smallest and largest value at contexts x (n, dx) for actions 0..K-1, over the whole
         set.
         """
-        found = self.learner.bounds(functional, np.atleast_2d(np.asarray(x, float)), n_actions)
+        contexts = np.atleast_2d(np.asarray(x, float))
+        if self.cls.reads_by_context:
+            self.cls.trace(*grid(contexts, n_actions))
+        found = self.learner.bounds(functional, contexts, n_actions)
         if max(np.max(gap) for gap in beyond_range(found, functional)) > -np.inf:
             refuted = (
                 f"the range [{functional.low:g}, {functional.high:g}] declared for the "

@@ -11,13 +11,16 @@ from gedppl.learning.fits import Objective, units
 
 
 def lbfgs(objective: Objective, start: np.ndarray, max_steps: int = 1000) -> tuple[np.ndarray, str]:
-    """Maximise from start (D,) by L-BFGS; its success flag is not read."""
+    """Maximise from start (D,) by L-BFGS, in standard errors, since its tolerances are absolute;
+    its success flag is not read.
+    """
+    unit = units(objective.precision(start))
 
-    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, grad = objective.value_grad(theta)
+    def loss(scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        value, grad = objective.value_grad(scaled / unit)
         if not (np.isfinite(value) and np.isfinite(grad).all()):
-            return 1e100, np.zeros_like(theta)  # the line search then backs off
-        return -value, -grad
+            return 1e100, np.zeros_like(scaled)  # the line search then backs off
+        return -value, -grad / unit
 
     options = {
         "maxiter": max_steps,
@@ -26,8 +29,8 @@ def lbfgs(objective: Objective, start: np.ndarray, max_steps: int = 1000) -> tup
         "gtol": 1e-9,
         "maxcor": 20,
     }
-    result = minimize(loss, np.array(start, float), jac=True, method="L-BFGS-B", options=options)
-    return np.asarray(result.x, float), f"ended after {result.nit} L-BFGS steps"
+    result = minimize(loss, unit * start, jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(result.x, float) / unit, f"ended after {result.nit} L-BFGS steps"
 
 
 def segment_to_boundary(

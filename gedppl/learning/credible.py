@@ -21,7 +21,7 @@ Axis letters: S draws, n contexts, K actions, D flat parameters.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from gedppl.numerics.weighted import quantile_index
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.drawn import DrawnLearner
+    from gedppl.programs.contract import DensityClass, MemberList
 
 SOURCES = ("laplace", "svi", "nuts", "smc", "prior")
 MONTE_CARLO = 0.05  # delta_MC: the chance, over the draws, that a quantile read off them is too low
@@ -65,6 +66,23 @@ class CredibleSet:
         """Raise where the class has no posterior to draw from."""
         check_source(cls, self.source, "credible_set", oracle)
 
+    def check_size(self, cls: DensityClass | MemberList, n_actions: int) -> None:
+        """Raise where so many draws could not bound K actions at this level, however good."""
+        least = self.needed(n_actions)
+        sampled = cls.visit(lambda members: False, lambda cls: True)  # members have exact weights
+        if sampled and self.draws < least:
+            raise SettingError(
+                f"draws={self.draws} cannot support level={self.level:g} of {n_actions} "
+                f"action{'s' * (n_actions > 1)}: even the largest draw lies below that quantile "
+                f"with more than the {MONTE_CARLO:.0%} allowed for Monte Carlo error. The least "
+                f"that works is draws={least}, if all are independent; ask for several times as "
+                "many, for a lower level, or for no allowance (margin=False)"
+            )
+
+    def needed(self, n_actions: int) -> int:
+        """Independent draws without which nothing is claimed of K actions."""
+        return least_draws(self.level, n_actions) if self.margin else 1
+
     def bounds(
         self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int
     ) -> Bounds:
@@ -75,20 +93,17 @@ class CredibleSet:
             quantile_level(
                 found.ess, 1 - self.level, n_actions, exact=found.enumerated or not self.margin
             )
-            if learner.usable
+            if found.usable
             else math.inf
         )
         drawn = DrawnValues(values.reshape(-1, n, n_actions), found.weights, level)
-        estimate, witness, remark = found.weights @ values, None, learner.remark
+        estimate, witness, used = found.weights @ values, None, learner.used
         if level > 1:
             upper, lower = (
                 np.full(values.shape[1], functional.high),
                 np.full(values.shape[1], functional.low),
             )
-            remark = (
-                f"{remark}; too few draws for this level ({found.ess:.0f} effective), so "
-                "that the range's end stands in"
-            )
+            used = replace(used, shortage=self._shortage(learner, n_actions))
         else:
             at = quantile_index(values, found.weights, level)
             upper, lower = np.take_along_axis(values, at[None], axis=0)[0], -drawn.quantile(-values)
@@ -101,12 +116,27 @@ class CredibleSet:
             method="sampled",
             guaranteed=False,
             rule=self.describe(learner.delta),
-            note=remark,
+            note="; ".join(filter(None, (learner.remark, used.shortage))),
             find_witness=lambda: witness,
             credible=self.level,
             drawn=drawn,
-            used=learner.used,
+            used=used,
         )
+
+    def _shortage(self, learner: DrawnLearner, n_actions: int) -> str:
+        """Why no quantile is read off these draws."""
+        found = learner.draws
+        if found.usable:
+            short = (
+                f"they are worth {found.ess:.0f} independent ones, and level {self.level:g} over "
+                f"{n_actions} actions takes {self.needed(n_actions)}"
+            )
+        elif found.ok:
+            short = f"their weights rest on too few (worth {found.ess:.0f}, k-hat {found.khat:.2f})"
+        else:
+            chains = "" if math.isnan(found.rhat) else f" (R-hat {found.rhat:.2f})"
+            short = f"they do not stand for the posterior{chains}"
+        return _stands_in(short, self)
 
 
 @dataclass(frozen=True)
@@ -127,6 +157,12 @@ class SampledSet:
         """Raise where there is nothing to draw from."""
         check_source(cls, self.source, "sampled_set", oracle)
 
+    def check_size(self, cls: DensityClass | MemberList, n_actions: int) -> None:
+        """Any number will do: nothing is claimed."""
+
+    def needed(self, n_actions: int) -> int:
+        return 1
+
     def bounds(
         self, learner: DrawnLearner, functional: Functional, x: np.ndarray, n_actions: int
     ) -> Bounds:
@@ -142,7 +178,11 @@ class SampledSet:
             np.full(shape, functional.high),
             None,
         )
-        if kept.any():
+        used = learner.used
+        if not kept.any():
+            short = _stands_in("none of them lies in the set", self)
+            note, used = f"{note}; {short}", replace(used, shortage=short)
+        else:
             inside = values[kept]
             lower, upper = inside.min(axis=0).reshape(shape), inside.max(axis=0).reshape(shape)
             witness = found.theta[kept][inside.argmax(axis=0)].reshape(
@@ -157,8 +197,18 @@ class SampledSet:
             rule=self.describe(learner.delta),
             note=note,
             find_witness=lambda: witness,
-            used=learner.used,
+            used=used,
         )
+
+
+def _stands_in(why: str, rule: CredibleSet | SampledSet) -> str:
+    """One sentence for a bound that draws could not give."""
+    fix = (
+        "source='smc' moves draws to where the posterior is"
+        if rule.source == "prior"
+        else f"ask for more than draws={rule.draws}, or for another source than {rule.source!r}"
+    )
+    return f"for want of draws the range's end stands in: {why}; {fix}"
 
 
 def credible_set(
@@ -181,8 +231,10 @@ def credible_set(
         not stand for it, moved draws or chains take their place, and the certificate's ``draws``
         says which, with k-hat and effective size.
     draws
-        Effective ones count, after weighting: with fewer than 60 or so at a level of .95 the end of
-        the range stands in, so ask for several times as many (the default is 1,000).
+        Effective ones count, after weighting. Where they are worth fewer than the level takes (86
+        at .95 with four actions), they are drawn again, up to four times as many as asked for;
+        where that does not do either, the end of the range stands in, and the certificate says
+        so. A number that could never do is refused.
     margin
         True: the order statistic read off the draws is above the quantile but for a chance of 5%
         over the draws. False: the plain quantile, as designs for trials are usually computed; too
@@ -210,6 +262,9 @@ def sampled_set(source: str = "laplace", draws: int = 1000) -> SampledSet:
     approximation, never certified.
 
     `source`, `draws`: see `credible_set`.
+
+    >>> sampled_set(draws=200).guaranteed
+    False
     """
     check_draws(source, draws)
     return SampledSet(source, int(draws))
@@ -234,6 +289,16 @@ def quantile_level(size: float, eps: float, n_actions: int, *, exact: bool = Fal
     M = math.floor(size)
     rank = int(binom.ppf(1 - MONTE_CARLO / n_actions, M, 1 - eps)) + 1 if M >= 1 else 1
     return rank / M if rank <= M else math.inf
+
+
+def least_draws(level: float, n_actions: int) -> int:
+    """The fewest independent draws of which the largest is above the quantile at `level` of all K
+    actions but for `MONTE_CARLO`: level^M <= delta_MC / K.
+
+    >>> least_draws(0.95, 5), quantile_level(89, 0.05, 5), quantile_level(90, 0.05, 5)
+    (90, inf, 1.0)
+    """
+    return math.ceil(math.log(MONTE_CARLO / n_actions) / math.log(level))
 
 
 # checks -------------------------------------------------------------------------------------------

@@ -7,11 +7,16 @@ weights no longer will do (Pareto's k-hat, effective size). Markov chains are de
 only when less than half of their effective size is left. Draws from the prior are only ever
 weighted; those of sequential Monte Carlo are moved when half of them is used up.
 
+Draws that are worth fewer than the rule needs are drawn again, twice as many each time, up to
+`GROWN` times the number asked for. Where that does not do either, nothing is tried again before the
+next refit: a source that fails would cost its time in every round.
+
 Axis letters: S draws, n contexts, K actions, D flat parameters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
 
 # share of a chain's effective size, above which weighting does instead of another chain
 ENOUGH = 0.5
+GROWN = 4  # times the draws asked for, up to which more are drawn where they are worth too few
 STORED = ("rows", "draws", "fresh", "guided")
 
 
@@ -48,6 +54,7 @@ class DrawnLearner:
     rows: Rows | None
     draws: ParameterDraws
     fresh: float  # effective size when last drawn
+    n_actions: int  # K, of which the rule claims something at once
     guided: Fit | None = None  # the guide's last fit, from which the next one starts
 
     @classmethod
@@ -60,18 +67,22 @@ class DrawnLearner:
         rule: CredibleSet | SampledSet,
         oracle: Any,
         seed: int,
+        n_actions: int = 1,
     ) -> DrawnLearner:
         """Before any row: draws from the prior."""
+        rule.check_size(density, n_actions)
         rule.check(density, oracle)
         first = sampling.sample(density, None, rule.source, rule.draws, seed, oracle=oracle)
-        return cls(base, density, float(delta), rule, oracle, int(seed), None, first, first.ess)
+        return cls(
+            base, density, float(delta), rule, oracle, int(seed), None, first, first.ess, n_actions
+        )
 
     # draws ----------------------------------------------------------------------------------------
 
-    @property
-    def usable(self) -> bool:
-        """Whether the draws stand for the posterior of all rows."""
-        return self.draws.ok and not self.draws.degenerate
+    def _enough(self, draws: ParameterDraws) -> bool:
+        """Whether these draws stand for the posterior and are worth what the rule needs."""
+        need = 1 if draws.enumerated else self.rule.needed(self.n_actions)
+        return draws.usable and draws.ess >= need
 
     @property
     def remark(self) -> str:
@@ -134,30 +145,47 @@ class DrawnLearner:
         if self.rule.source == "svi" and (fit is None or fit.guide is None):
             # the base has no guide: one of our own, warm from its last fit
             fit = guided = sampling.guide_of(self.oracle)(self.cls, self.rows, start=guided)
-        raw = sampling.sample(
-            self.cls, self.rows, self.rule.source, self.rule.draws, self.seed, fit, self.oracle
-        )
-        found = trusted(
-            self.cls, self.rows, raw, self.seed, self.draws if self.usable else None, self.fresh
-        )
-        if found is self.draws or (not found.ok and self.usable):
+        rows, current = self.rows, self.draws if self._enough(self.draws) else None
+
+        def drawn(S: int) -> ParameterDraws:
+            raw = sampling.sample(self.cls, rows, self.rule.source, S, self.seed, fit, self.oracle)
+            return trusted(self.cls, rows, raw, self.seed, current, self.fresh)
+
+        found = self._grown(drawn)
+        if found is self.draws or (not found.ok and self.draws.usable):
             return replace(self, guided=guided)
         return replace(self, draws=found, fresh=found.ess, guided=guided)
 
     def _renewed(self) -> DrawnLearner:
         """The draws moved; if all weight was lost, found anew from the prior on."""
-        rows, S = self.rows, self.rule.draws
+        rows = self.rows
         assert rows is not None
-        if self.draws.ok:
-            found = sampling.renewed(self.cls, rows, self.draws, self.seed)
-        else:
-            found = sampling.sample(self.cls, rows, self.rule.source, S, self.seed)
-        found = trusted(self.cls, rows, found, self.seed)
+
+        def drawn(S: int) -> ParameterDraws:
+            if self.draws.ok and self.draws.size == S:
+                found = sampling.renewed(self.cls, rows, self.draws, self.seed)
+            else:
+                found = sampling.sample(self.cls, rows, self.rule.source, S, self.seed)
+            return trusted(self.cls, rows, found, self.seed)
+
+        found = self._grown(drawn)
         return replace(self, draws=found, fresh=found.ess)
+
+    def _grown(self, drawn: Callable[[int], ParameterDraws]) -> ParameterDraws:
+        """`drawn(S)`, S doubled while what is missing is the number of draws, or the length of
+        chains.
+        """
+        S, most = max(self.rule.draws, self.draws.size), GROWN * self.rule.draws
+        while True:
+            found = drawn(S)
+            short = found.ok or found.rhat > sampling.LARGEST_RHAT
+            if self._enough(found) or not short or most <= S:
+                return found
+            S *= 2
 
     @property
     def _weighted_only(self) -> bool:
-        return self.rule.source in ("prior", "smc") or self.draws.enumerated or self.rows is None
+        return self.rule.source == "prior" or self.draws.enumerated or self.rows is None
 
     # learning -------------------------------------------------------------------------------------
 
@@ -180,18 +208,24 @@ class DrawnLearner:
             x, a, y
         )
         new = replace(self, base=base, rows=rows, draws=self.draws.reweighted(gained))
-        if self.rule.source == "smc" and not self.draws.enumerated:
-            return new._renewed() if sampling.worn(new.draws, self.fresh) else new
-        return new if new.usable or new._weighted_only else new._redrawn()
+        if new._weighted_only or not self._enough(self.draws):
+            return new
+        if self.rule.source == "smc":
+            worn = sampling.worn(new.draws, self.fresh) or not self._enough(new.draws)
+            return new._renewed() if worn else new
+        return new if self._enough(new.draws) else new._redrawn()
 
     def refit(self) -> DrawnLearner:
         """Fit, and draw again."""
         new = replace(self, base=self.base.refit())
-        still_good = (
-            self.rule.source == "nuts" and self.usable and self.draws.ess >= ENOUGH * self.fresh
-        )
+        if self._weighted_only:
+            return new
+        good = self._enough(self.draws)
+        if self.rule.source == "smc":
+            return new if good else new._renewed()
+        still_good = self.rule.source == "nuts" and good and self.draws.ess >= ENOUGH * self.fresh
         never_drawn = self.draws.source != self.rule.source
-        return new if self._weighted_only or (still_good and not never_drawn) else new._redrawn()
+        return new if still_good and not never_drawn else new._redrawn()
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
         """By the rule, from the draws; declarations are held against the set around which the

@@ -110,6 +110,11 @@ class ParameterDraws:
             return False  # its weights are the posterior, however few they single out
         return self.khat > LARGEST_KHAT or self.ess < SMALLEST_SHARE * self.size
 
+    @property
+    def usable(self) -> bool:
+        """Whether they stand for the posterior of the rows that they were drawn and weighted by."""
+        return self.ok and not self.degenerate
+
     def reweighted(self, log_likelihood: np.ndarray) -> ParameterDraws:
         """The draws weighted by the likelihood (S,) of further rows, the tail of the weights
         smoothed.

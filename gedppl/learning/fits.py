@@ -158,6 +158,7 @@ class Objective:
         self.weights = check_weights(weights, rows.n)
         self.n = rows.n if self.weights is None else int(np.count_nonzero(self.weights))
         self.own_prior = prior is not None and not bool(np.all(cls.prior_free))
+        self._asked, self._slopes = b"", (np.empty(0), np.empty((0, 0)))
         if prior is not None and prior.mean.shape != (cls.dim,):
             raise SettingError(
                 f"the working prior has {len(prior.mean)} coordinates, the class has {cls.dim}"
@@ -189,15 +190,23 @@ class Objective:
         )
         if self.own_prior:
             value += float(self.cls.log_prior(theta))
-            grad = grad + self.cls.log_prior_grad_hessian(theta)[0]
+            grad = grad + self._slopes_of_prior(theta)[0]
         return value, grad
+
+    def _slopes_of_prior(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient (D,) and Hessian (D, D) of the class's own prior; asked several times at the
+        same theta, and dear in Pyro.
+        """
+        if theta.tobytes() != self._asked:
+            self._asked, self._slopes = theta.tobytes(), self.cls.log_prior_grad_hessian(theta)
+        return self._slopes
 
     def prior_precision(self, theta: np.ndarray) -> np.ndarray:
         if self.prior is None:
             return np.zeros((self.dim, self.dim))
         precision = np.diag(self.prior.precision)
         if self.own_prior:
-            precision = precision - self.cls.log_prior_grad_hessian(theta)[1]
+            precision = precision - self._slopes_of_prior(theta)[1]
         return symmetric(precision)
 
     def value_grad(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -544,12 +553,13 @@ def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tup
     """
     theta, damping = np.array(start, float), 0.0
     value, grad = objective.value_grad(theta)
-    first = objective.precision(theta)
-    unit = units(first)  # steps are taken in standard errors, so that no coordinate's unit matters
+    precision = objective.precision(theta)
+    # steps are taken in standard errors, so that no coordinate's unit matters
+    unit = units(precision)
     # what nothing depends on has no unit, and is not moved
-    ruler = np.where(np.diag(first) == 0, 0.0, unit)
+    ruler = np.where(np.diag(precision) == 0, 0.0, unit)
     for done in range(max_steps):
-        precision = objective.precision(theta)
+        precision = objective.precision(theta) if done else precision
         if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
             return theta, f"stopped after {done} Newton steps at a value that is not finite"
         along, size, vectors = curved(grad / unit, precision / np.outer(unit, unit))

@@ -63,6 +63,9 @@ class UsedDraws:
     size: int
     ess: float
     khat: float | None  # Pareto's shape of their weights; None without weights
+    # why the range's end stands in for what would be read off them, and what to do; "" if it
+    # does not
+    shortage: str = ""
 
 
 @dataclass(frozen=True)

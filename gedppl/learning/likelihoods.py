@@ -4,6 +4,9 @@ Three forms with one face: `PredictorData` keeps the features of a class with a 
 `OrderedData` the edges of ordered outcomes, and both need NumPy alone; `ProgramData` asks the
 program. All are immutable: `append` returns a new history and leaves the old one valid.
 
+A fit maximises an `Objective` (`learning/fits.py`) instead: weighted rows and a prior at one
+setting, where this is the plain likelihood of a set at many, a few rows longer every round.
+
 Axis letters: M parameter settings, n rows, D flat parameters.
 """
 
@@ -19,7 +22,7 @@ from gedppl.density import Density
 from gedppl.errors import GedError, NotFiniteError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.fits import units
-from gedppl.learning.ordered import GAP, crossed, edge_terms, gap_terms, terms_of
+from gedppl.learning.ordered import CUMULATIVE, Intervals, crossed
 from gedppl.numerics.arrays import LARGEST, countable
 from gedppl.programs.contract import LinearPredictor
 from gedppl.rows import Rows, bucket
@@ -439,37 +442,33 @@ class PredictorData:
 class OrderedData(NoPredictor):
     """From the edges of ordered outcomes: see `gedppl.learning.ordered`.
 
-    The terms' features and offsets are the columns of one growing `Rows`, with the row a term
-    belongs to as its action and the term's kind as its outcome. Gaps are few and often equal (all
-    rows of an action share theirs), so equal ones are counted.
+    The columns of the edge below and of the edge above each outcome are those of one growing
+    `Rows`.
     """
 
     concave, smooth = True, True
 
-    def __init__(self, ordered: OrderedPredictor, dim: int, n: int, table: Rows) -> None:
-        self.ordered, self.dim, self.n, self.table = ordered, dim, n, table
+    def __init__(self, ordered: OrderedPredictor, dim: int, table: Rows) -> None:
+        self.ordered, self.dim, self.n, self.table = ordered, dim, table.n, table
 
     @classmethod
     def empty(cls, ordered: OrderedPredictor, dim: int) -> OrderedData:
-        return cls(ordered, dim, 0, Rows.empty(dim + 1))
+        return cls(ordered, dim, Rows.empty(2 * (dim + 1)))
 
     def cleared(self) -> OrderedData:
         return OrderedData.empty(self.ordered, self.dim)
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> OrderedData:
-        columns, row, kind = terms_of(self.ordered, np.asarray(x, float), np.asarray(a), y)
-        return OrderedData(
-            self.ordered, self.dim, self.n + len(y), self.table.append(columns, self.n + row, kind)
-        )
+        found = Intervals.of(self.ordered, np.asarray(x, float), np.asarray(a), y)
+        columns = np.hstack([found.lower, found.upper])
+        return OrderedData(self.ordered, self.dim, self.table.append(columns, a, y))
 
     def between(self, start: int, stop: int) -> OrderedData:
         if start == 0 and stop == self.n:
             return self
-        first, last = np.searchsorted(self.table.a, (start, stop))
-        table = Rows.of(
-            self.table.x[first:last], self.table.a[first:last] - start, self.table.y[first:last]
-        )
-        return OrderedData(self.ordered, self.dim, stop - start, table)
+        x, a, y = self.table.x, self.table.a, self.table.y
+        part = Rows.of(x[start:stop], a[start:stop], y[start:stop])
+        return OrderedData(self.ordered, self.dim, part)
 
     def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> OrderedData:
         return self.append(x, a, y)
@@ -481,45 +480,21 @@ class OrderedData(NoPredictor):
         return crossed(self.ordered, theta, x, a)
 
     @cached_property
-    def edges(self) -> PredictorData:
-        """The edges' part: a logistic regression."""
-        edge = self.table.y != GAP
-        logit = LinearPredictor("Bernoulli", "logit", None, None, None)
-        rows = Rows.of(self.table.x[edge], self.table.a[edge], self.table.y[edge])
-        return PredictorData(logit, self.dim, rows, ())
-
-    @cached_property
-    def gaps(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct gaps (G, D + 1) and how often each occurs (G,)."""
-        return np.unique(self.table.x[self.table.y == GAP], axis=0, return_counts=True)
+    def intervals(self) -> Intervals:
+        lower, upper = np.hsplit(self.table.x, 2)
+        return Intervals(CUMULATIVE[self.ordered.link], lower, upper)
 
     def row_values(self, theta: np.ndarray) -> np.ndarray:
-        argument = theta @ self.table.x[:, : self.dim].T + self.table.x[:, self.dim]
-        kind = self.table.y
-        logs = np.where(kind == GAP, gap_terms(argument)[0], edge_terms(argument, kind))
-        # every row has a term, so no segment is empty
-        starts = np.searchsorted(self.table.a, np.arange(self.n))
-        return np.add.reduceat(logs, starts, axis=1) if self.n else np.zeros((len(theta), 0))
-
-    def _gap_terms(self, theta: np.ndarray) -> tuple[np.ndarray, ...]:
-        return gap_terms(theta @ self.gaps[0][:, : self.dim].T + self.gaps[0][:, self.dim])
+        return self.intervals.row_values(theta)
 
     def value(self, theta: np.ndarray) -> np.ndarray:
-        return self.value_grad(theta)[0]
+        return self.row_values(theta).sum(axis=1)
 
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        value, grad = self.edges.value_grad(theta)
-        gaps, counts = self.gaps
-        if not len(counts):
-            return value, grad
-        log_gap, score, _ = self._gap_terms(theta)
-        return value + log_gap @ counts, grad + (score * counts) @ gaps[:, : self.dim]
+        return self.intervals.value_grad(theta)
 
     def information(self, theta: np.ndarray) -> np.ndarray:
-        gaps, counts = self.gaps
-        features = gaps[:, : self.dim]
-        curvature = self._gap_terms(theta[None])[2][0] * counts
-        return self.edges.information(theta) + (features * curvature[:, None]).T @ features
+        return self.informations(theta[None])[0]
 
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """Of the edge that tells most, as if one outcome told it up to one."""
@@ -527,12 +502,7 @@ class OrderedData(NoPredictor):
 
     def informations(self, theta: np.ndarray) -> np.ndarray:
         """`information` at every theta (M, D): (M, D, D)."""
-        gaps, counts = self.gaps
-        features = gaps[:, : self.dim]
-        curvature = self._gap_terms(theta)[2] * counts
-        return self.edges.informations(theta) + np.einsum(
-            "mg,gi,gj->mij", curvature, features, features, optimize=True
-        )
+        return self.intervals.informations(theta)
 
 
 def climb(

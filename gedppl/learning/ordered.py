@@ -1,52 +1,193 @@
-r"""Ordered outcomes in NumPy alone: y in 0..C with P(y <= k) = expit(u_k), every edge u_k affine in
-theta.
+r"""Ordered outcomes in NumPy alone: y in 0..C with P(y <= k) = F(u_k), every edge u_k affine in
+theta and F the distribution function of a link.
 
-With h the edge above the outcome, l the one below and g = h - l their gap,
+With h the edge above the outcome and l the one below (-inf below 0, inf above C),
 
-    log P(y) = log expit(h) + log expit(-l) + log(1 - exp(-g)),
+    log P(y) = log(F(h) - F(l)),
 
-three concave functions of affine ones: a logistic regression of the edges and a term for each gap.
-The log-likelihood is concave, so its confidence sets are convex. Where a gap is not positive the
+which is jointly concave in (l, h) where the density of F is log-concave (Prekopa), so that the
+log-likelihood is concave in theta and its confidence sets are convex. Where l is not below h the
 class has no density.
 
-Axis letters: n rows, C edges, D flat parameters, M parameter settings, m terms of n rows.
+Axis letters: n rows, C edges, D flat parameters, M parameter settings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.special import expit
+from scipy.special import expit, log_expit, log_ndtr, ndtr
 
+from gedppl.families.one_predictor import LARGEST_EXPONENT, LOG_2PI
 from gedppl.learning.fits import Objective, WorkingPrior, symmetric
 
 if TYPE_CHECKING:
     from gedppl.programs.contract import DensityClass, OrderedPredictor
     from gedppl.rows import Rows
 
-# what a term says: the outcome is above this edge, at or below it, or between two
-BELOW, ABOVE, GAP = 0, 1, 2
+BLOCK = 40_000  # products held at once, so that they stay in the cache
+
+OfEdge = Callable[[np.ndarray], np.ndarray]
 
 
-def terms_of(
-    ordered: OrderedPredictor, x: np.ndarray, a: np.ndarray, y: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    """Columns (m, D + 1), features and offset of each term's argument; the row (m,) it belongs
-    to, ascending; its kind (m,).
+@dataclass(frozen=True)
+class Cumulative:
+    """F, the distribution function of a link, whose density f is log-concave."""
+
+    chance: OfEdge  # F
+    log_below: OfEdge  # log F
+    log_above: OfEdge  # log(1 - F)
+    log_density: OfEdge  # log f
+    slope: OfEdge  # of log f
+
+
+def _cloglog() -> Cumulative:
+    def size(u: np.ndarray) -> np.ndarray:
+        return np.exp(np.minimum(u, LARGEST_EXPONENT))
+
+    return Cumulative(
+        chance=lambda u: -np.expm1(-size(u)),
+        # far to the left the chance is e^u, which may be too small a number
+        log_below=lambda u: np.where(u < -40.0, u, np.log(-np.expm1(-size(u)))),
+        log_above=lambda u: -size(u),
+        log_density=lambda u: u - size(u),
+        slope=lambda u: 1.0 - size(u),
+    )
+
+
+def _mirrored(link: Cumulative) -> Cumulative:
+    """1 - F(-u)."""
+    return Cumulative(
+        chance=lambda u: 1.0 - link.chance(-u),
+        log_below=lambda u: link.log_above(-u),
+        log_above=lambda u: link.log_below(-u),
+        log_density=lambda u: link.log_density(-u),
+        slope=lambda u: -link.slope(-u),
+    )
+
+
+CUMULATIVE = {
+    "logit": Cumulative(
+        expit,
+        log_expit,
+        lambda u: log_expit(-u),
+        lambda u: log_expit(u) + log_expit(-u),
+        lambda u: -np.tanh(0.5 * u),
+    ),
+    "probit": Cumulative(
+        ndtr,
+        log_ndtr,
+        lambda u: log_ndtr(-u),
+        lambda u: -0.5 * u**2 - 0.5 * LOG_2PI,
+        np.negative,
+    ),
+    "cloglog": _cloglog(),
+    "loglog": _mirrored(_cloglog()),
+}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """log(F(h) - F(l)) at each row, its slopes, and minus its Hessian: the quadratic form on_lower
+    dl^2 + on_upper dh^2 + on_gap (dh - dl)^2.
     """
-    # (n, C, D + 1)
-    edges = np.concatenate([ordered.features(x, a), ordered.offset(x, a)[..., None]], axis=2)
-    category = np.asarray(y).astype(np.int64)
-    above, below = np.flatnonzero(category < edges.shape[1]), np.flatnonzero(category > 0)
-    inner = np.intersect1d(above, below)
-    upper, lower = edges[above, category[above]], edges[below, category[below] - 1]
-    gap = edges[inner, category[inner]] - edges[inner, category[inner] - 1]
-    row = np.concatenate([below, above, inner])
-    kind = np.repeat([BELOW, ABOVE, GAP], [len(below), len(above), len(inner)])
-    order = np.argsort(row, kind="stable")
-    return np.vstack([lower, upper, gap])[order], row[order], kind[order]
+
+    value: np.ndarray
+    by_lower: np.ndarray
+    by_upper: np.ndarray
+    on_lower: np.ndarray
+    on_upper: np.ndarray
+    on_gap: np.ndarray
+
+
+def terms_between(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> Terms:
+    """At edges l and h; -inf and NaN where l is not below h."""
+    with np.errstate(all="ignore"):
+        value = log_between(link, lower, upper)
+        # an edge that is not there weighs nothing
+        low, high = (np.where(np.isfinite(edge), edge, 0.0) for edge in (lower, upper))
+        down, up = (
+            np.where(np.isfinite(edge), np.exp(link.log_density(at) - value), 0.0)
+            for edge, at in ((lower, low), (upper, high))
+        )
+        return Terms(
+            value,
+            -down,
+            up,
+            down * (down - up + link.slope(low)),
+            up * (up - down - link.slope(high)),
+            down * up,
+        )
+
+
+def log_between(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """log(F(h) - F(l)), from the tail that both are nearer to; -inf where l is not below h."""
+    with np.errstate(all="ignore"):
+        below, above = link.log_below(upper), link.log_above(lower)
+        right = above < below
+        near = np.where(right, above, below)
+        far = np.where(right, link.log_above(upper), link.log_below(lower))
+        value = near + np.log(-np.expm1(far - near))
+        return np.where((lower < upper) & ~np.isnan(value), value, -np.inf)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """The edges around outcomes: columns (n, D + 1), features and offset of each; an edge that is
+    not there has an infinite offset and no features.
+    """
+
+    link: Cumulative
+    lower: np.ndarray
+    upper: np.ndarray
+    weight: np.ndarray | float = 1.0  # of each row, (n,)
+
+    @classmethod
+    def of(
+        cls, ordered: OrderedPredictor, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> Intervals:
+        edges = np.concatenate([ordered.features(x, a), ordered.offset(x, a)[..., None]], axis=2)
+        ends = np.zeros((2, len(edges), 1, edges.shape[2]))
+        ends[0, ..., -1], ends[1, ..., -1] = -np.inf, np.inf
+        every = np.concatenate([ends[0], edges, ends[1]], axis=1)  # (n, C + 2, D + 1)
+        row, category = np.arange(len(edges)), np.asarray(y).astype(np.int64)
+        return cls(CUMULATIVE[ordered.link], every[row, category], every[row, category + 1])
+
+    def _edges(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of every row at theta (M, D): two (M, n)."""
+        lower, upper = (theta @ part[:, :-1].T + part[:, -1] for part in (self.lower, self.upper))
+        return lower, upper
+
+    def row_values(self, theta: np.ndarray) -> np.ndarray:
+        """(M, n), without weights."""
+        return log_between(self.link, *self._edges(theta))
+
+    def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The weighted sum over rows at theta (M, D), (M,), and its gradient (M, D)."""
+        found = terms_between(self.link, *self._edges(theta))
+        grad = (self.weight * found.by_lower) @ self.lower[:, :-1]
+        grad += (self.weight * found.by_upper) @ self.upper[:, :-1]
+        return np.sum(self.weight * found.value, axis=1), grad
+
+    def informations(self, theta: np.ndarray) -> np.ndarray:
+        """Minus the Hessians at theta (M, D): (M, D, D)."""
+        M, D = theta.shape
+        total = np.zeros((M, D * D))
+        found = terms_between(self.link, *self._edges(theta))
+        lower, upper = self.lower[:, :-1], self.upper[:, :-1]
+        parts = (lower, found.on_lower), (upper, found.on_upper), (upper - lower, found.on_gap)
+        size = max(64, BLOCK // max(M, D * D))
+        for phi, curvature in parts:
+            weighted = self.weight * curvature
+            for first in range(0, len(phi), size):
+                block = phi[first : first + size]
+                outer = (block[:, :, None] * block[:, None, :]).reshape(len(block), -1)
+                total += weighted[:, first : first + size] @ outer
+        return total.reshape(M, D, D)
 
 
 def crossed(
@@ -66,7 +207,7 @@ def crossed(
 
 def apart(gaps: np.ndarray, theta: np.ndarray) -> np.ndarray:
     """The point nearest to theta (D,), in the sum of its steps, where all gaps (G, D + 1) are at
-    least one logit.
+    least one on the link's scale.
 
     Where no point has that (cutpoints fixed nearer to each other), the one with the widest gaps;
     theta if all are positive.
@@ -88,22 +229,6 @@ def apart(gaps: np.ndarray, theta: np.ndarray) -> np.ndarray:
     return theta + widest.x[:D] - widest.x[D : 2 * D] if widest.status == 0 else theta
 
 
-def gap_terms(gap: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log(1 - exp(-g)), its derivative and minus its second; -inf and NaN where the gap is not
-    positive.
-    """
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        open_ = gap > 0
-        growth = np.where(open_, np.expm1(np.minimum(gap, 700.0)), np.nan)  # e^g - 1
-        value = np.where(open_, np.log(-np.expm1(-np.maximum(gap, 0.0))), -np.inf)
-        return value, 1 / growth, (1 + 1 / growth) / growth
-
-
-def edge_terms(edge: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """log expit(u), or log expit(-u) where the outcome is above the edge."""
-    return -np.logaddexp(0.0, np.where(kind == ABOVE, -edge, edge))
-
-
 class OrderedObjective(Objective):
     """The same objective as the program's, evaluated on its edges without the program."""
 
@@ -115,19 +240,14 @@ class OrderedObjective(Objective):
         prior: WorkingPrior | None = None,
     ) -> None:
         super().__init__(cls, rows, weights, prior)
-        columns, row, kind = (
-            np.zeros((0, self.dim + 1)),
-            np.zeros(0, np.int64),
-            np.zeros(0, np.int64),
-        )
-        if self.n:
-            columns, row, kind = terms_of(cls.ordered, rows.x, rows.a, rows.y)  # type: ignore[arg-type]
-        weight = np.ones(len(row)) if self.weights is None else self.weights[row]
-        used, gap = weight > 0, kind == GAP
-        self._edges, self._kind, self._weight = (
-            part[used & ~gap] for part in (columns, kind, weight)
-        )
-        self._gaps, self._gap_weight = columns[used & gap], weight[used & gap]
+        assert cls.ordered is not None  # an objective of ordered outcomes is made for such only
+        self._ordered = cls.ordered
+        used = np.ones(self.n, bool) if self.weights is None else self.weights > 0
+        self._intervals = None
+        if used.any():
+            found = Intervals.of(cls.ordered, rows.x[used], rows.a[used], rows.y[used])
+            weight = 1.0 if self.weights is None else self.weights[used]
+            self._intervals = Intervals(found.link, found.lower, found.upper, weight)
 
     def admissible(self, theta: np.ndarray) -> np.ndarray:
         """theta, or near it a point whose edges stand apart: no density is between tied ones to
@@ -135,27 +255,20 @@ class OrderedObjective(Objective):
         """
         if not self.n:
             return theta
-        edges = self.cls.ordered
-        assert edges is not None  # an objective of ordered outcomes is made for such classes only
-        features, offset = (
-            edges.features(self.rows.x, self.rows.a),
-            edges.offset(self.rows.x, self.rows.a),
-        )
+        edges, rows = self._ordered, self.rows
+        features, offset = edges.features(rows.x, rows.a), edges.offset(rows.x, rows.a)
         gaps = np.concatenate(
             [np.diff(features, axis=1), np.diff(offset, axis=1)[..., None]], axis=2
         )
         return apart(np.unique(gaps.reshape(-1, self.dim + 1), axis=0), theta)
 
     def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        edge = self._edges[:, :-1] @ theta + self._edges[:, -1]
-        value, score, _ = gap_terms(self._gaps[:, :-1] @ theta + self._gaps[:, -1])
-        total = self._weight @ edge_terms(edge, self._kind) + self._gap_weight @ value
-        grad = self._edges[:, :-1].T @ (self._weight * ((self._kind == ABOVE) - expit(edge)))
-        return float(total), grad + self._gaps[:, :-1].T @ (self._gap_weight * score)
+        if self._intervals is None:
+            return 0.0, np.zeros(self.dim)
+        value, grad = self._intervals.value_grad(theta[None])
+        return float(value[0]), grad[0]
 
     def information(self, theta: np.ndarray) -> np.ndarray:
-        edge = self._edges[:, :-1] @ theta + self._edges[:, -1]
-        curvature = gap_terms(self._gaps[:, :-1] @ theta + self._gaps[:, -1])[2]
-        edges = self._edges[:, :-1] * (self._weight * expit(edge) * expit(-edge))[:, None]
-        gaps = self._gaps[:, :-1] * (self._gap_weight * curvature)[:, None]
-        return symmetric(edges.T @ self._edges[:, :-1] + gaps.T @ self._gaps[:, :-1])
+        if self._intervals is None:
+            return np.zeros((self.dim, self.dim))
+        return symmetric(self._intervals.informations(theta[None])[0])

@@ -8,10 +8,10 @@ from functools import singledispatch
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit
 
 from gedppl.learning.learner import Trail
 from gedppl.learning.likelihoods import Data, OrderedData, PredictorData
+from gedppl.learning.ordered import CUMULATIVE
 from gedppl.learning.program_bounds import at_predictor
 from gedppl.learning.value_ranges import (
     category_values,
@@ -136,7 +136,8 @@ def _ordered_trail(
     reach = np.sqrt(2 * shots.kappa[take])
     # unknown: replaced by the caller
     half = np.where(np.isfinite(reach), reach, 0.0)[:, None, None] * size
-    ends = weight * expit(np.stack([edge - half, edge, edge + half]))
+    chance = CUMULATIVE[ordered.link].chance
+    ends = weight * chance(np.stack([edge - half, edge, edge + half]))
     return (
         constant + ends[1].sum(axis=2),
         constant + ends.min(axis=0).sum(axis=2),

@@ -20,7 +20,6 @@ from functools import cached_property, singledispatch
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import expit
 
 from gedppl.density import Density
 from gedppl.errors import LinkDomainError
@@ -29,6 +28,7 @@ from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
 from gedppl.learning.learner import prior_draws
 from gedppl.learning.likelihoods import OrderedData, PredictorData
 from gedppl.learning.oracles import ANY_COORDINATES, called
+from gedppl.learning.ordered import CUMULATIVE, OrderedObjective
 from gedppl.programs.contract import Model
 from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
@@ -84,6 +84,7 @@ class SeenClass(Model):
         self.backend, self.model = whole.backend, whole.model
         self.dim = seen.dim
         self.first_rows, self.guide_loops = whole.first_rows, whole.guide_loops
+        self.reads_by_context = whole.reads_by_context
         self.predictor, self.ordered = seen.predictor, seen.ordered
         self.bounds = self._bounds()
         self.initial = self.seen_of(whole.initial[None])[0]
@@ -93,6 +94,10 @@ class SeenClass(Model):
     @property
     def exactness(self) -> str:
         return self.whole.exactness
+
+    def trace(self, x: Array, a: Array) -> SeenClass:
+        self.whole.trace(x, a)
+        return self
 
     def densities(self, x: Array, a: Array) -> list[Density]:
         return [self.density_at(self.initial, x, a)]
@@ -260,7 +265,6 @@ class SeenClass(Model):
 
     def _weighted(self, rows: Rows, weights: np.ndarray | None) -> Objective:
         from gedppl.learning.oracles import PredictorObjective
-        from gedppl.learning.ordered import OrderedObjective
 
         return (PredictorObjective if self.predictor is not None else OrderedObjective)(
             self, rows, weights, None
@@ -292,7 +296,8 @@ class SeenClass(Model):
                 self.predictor.family,
                 FAMILIES[self.predictor.family, self.predictor.link].arguments(eta, wide),
             )
-        below = expit(np.maximum.accumulate(eta, axis=-1))
+        assert self.ordered is not None
+        below = CUMULATIVE[self.ordered.link].chance(np.maximum.accumulate(eta, axis=-1))
         whole = np.concatenate(
             [np.zeros((*eta.shape[:-1], 1)), below, np.ones((*eta.shape[:-1], 1))], axis=-1
         )

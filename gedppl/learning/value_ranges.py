@@ -7,12 +7,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit
 
 from gedppl.density import Density
 from gedppl.functionals import Functional
 from gedppl.learning.ascent import Found
 from gedppl.learning.likelihoods import OrderedData
+from gedppl.learning.ordered import CUMULATIVE
 from gedppl.learning.reach import farthest
 
 if TYPE_CHECKING:
@@ -164,8 +164,7 @@ def _search(
 
 
 # ==================================================================================================
-# Functionals of ordered outcomes y in 0..C over a convex set of their edges, P(y <= k) = expit(edge
-# k).
+# Functionals of ordered outcomes y in 0..C over a convex set of their edges, P(y <= k) = F(edge k).
 #
 # What weighs one edge is exact. What weighs several is bounded edge by edge: each edge at its own
 # extreme, which no single parameter need reach, so that the bound is outer: never too small, a
@@ -258,7 +257,8 @@ def _one_edge(
     here = np.arange(m), np.argmax(np.abs(weight), axis=1)
     value, theta, apart = farthest(learner, ordered.features(x, a)[here])
     reached = ordered.offset(x, a)[here] + np.stack([-value[m:], value[:m]])
-    ends = constant + weight[here] * expit(reached)  # at the lowest edge, at the highest
+    chance = CUMULATIVE[ordered.link].chance(reached)
+    ends = constant + weight[here] * chance  # at the lowest edge, at the highest
     rising = weight[here] > 0
     open_end = np.stack([~np.isfinite(value[m:]), ~np.isfinite(value[:m])], axis=1)
     witness = np.where(rising[:, None], theta[:m], theta[m:])
@@ -277,7 +277,7 @@ def _every_edge(
     m, n_edges, D = features.shape
     value, _, apart = farthest(learner, features.reshape(m * n_edges, D))
     ends = np.stack([-value[m * n_edges :], value[: m * n_edges]]).reshape(2, m, n_edges)
-    low, high = expit(offset + ends)
+    low, high = CUMULATIVE[data.ordered.link].chance(offset + ends)
     # P(y <= k) grows with k, so that what is known of one edge bounds its neighbours
     low, high = (
         np.maximum.accumulate(low, axis=1),

@@ -156,7 +156,8 @@ def namespace(*arrays: Any) -> Namespace:
 
 def to_numpy(array: Any) -> np.ndarray:
     """The array as NumPy's, detached from any gradient."""
-    return namespace(array).to_numpy(array)
+    found: np.ndarray = namespace(array).to_numpy(array)
+    return found
 
 
 def concrete(array: Any) -> np.ndarray | None:

@@ -20,4 +20,5 @@ def quantile_index(values: np.ndarray, weights: np.ndarray, level: float) -> np.
     order = np.argsort(values, axis=0, kind="stable")
     below = np.cumsum(weights[order], axis=0)
     at = np.argmax(below >= level * below[-1] * (1 - ROUNDING), axis=0)
-    return np.take_along_axis(order, at[None], axis=0)[0]
+    found: np.ndarray = np.take_along_axis(order, at[None], axis=0)[0]
+    return found

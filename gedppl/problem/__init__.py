@@ -546,15 +546,23 @@ class Problem(Shown):
         """Let every model see the first of contexts x (n, dx), so that its parameters are known,
         under every action that it is asked about; once is enough.
 
-        A model with fewer arms than there are actions is an error here, not a bound for an action
-        that it takes for another.
+        A model with fewer arms than there are actions is an error here, not another arm's bound.
         """
-        asked = np.arange(self.n_actions)
-        if not self.learn_safe:
-            asked = asked[asked != self.safe_action]
         for model in self.streams.values():
             model.trace(x[:1], np.zeros(1, np.int64))
-            model.trace(np.repeat(x[:1], len(asked), axis=0), asked)
+            model.trace(*self._asked_about(x[:1]))
+
+    def check_contexts(self, x: np.ndarray) -> None:
+        """Refuse contexts x (n, dx) that read past the end of an array of some model's."""
+        for model in self.streams.values():
+            if model.reads_by_context:
+                model.trace(*self._asked_about(x))
+
+    def _asked_about(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every action that a model is asked about at each of x (n, dx)."""
+        every = range(self.n_actions)
+        asked = [a for a in every if self.learn_safe or a != self.safe_action]
+        return np.repeat(x, len(asked), axis=0), np.tile(asked, len(x))
 
     def fingerprint(self) -> str:
         """A hash of the declaration and of the models' source, to tell one problem's journal

@@ -134,13 +134,15 @@ def predictor_from(family: str, link: str, others: Sequence[str], parts: Parts) 
     )
 
 
-def ordered_from(parts: Parts) -> OrderedPredictor:
+def ordered_from(parts: Parts, link: str = "logit") -> OrderedPredictor:
     """An `OrderedPredictor` over one function parts(x, a) -> [features (n, C, D), offset (n,
     C)].
     """
     remembered = _remembered(parts)
     return OrderedPredictor(
-        features=lambda x, a: remembered(x, a)[0], offset=lambda x, a: remembered(x, a)[1]
+        features=lambda x, a: remembered(x, a)[0],
+        offset=lambda x, a: remembered(x, a)[1],
+        link=link,
     )
 
 

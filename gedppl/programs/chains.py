@@ -20,10 +20,13 @@ class Chains:
 def summarised(theta: np.ndarray, divergent: int, ess: np.ndarray, rhat: np.ndarray) -> Chains:
     """Effective sizes and R-hat (D,) as the worst of them; a chain that never moved is worth one
     draw.
+
+    The size is the number of draws over 1 + 2 (sum of autocorrelations). Short chains that swing
+    from side to side can bring that sum under -1/2: they are worth all of their draws, not a
+    negative number of them.
     """
-    worst = np.min(
-        np.where(np.isfinite(ess), ess, 1.0), initial=float(theta.shape[0] * theta.shape[1])
-    )
+    every = float(theta.shape[0] * theta.shape[1])
+    worst = np.min(np.where(np.isfinite(ess), np.where(ess > 0, ess, every), 1.0), initial=every)
     return Chains(
         theta,
         divergent,

@@ -279,8 +279,8 @@ def refuse_crossing(program: Any, prior_free: bool) -> None:
     crossed = sum(program.crosses(theta) for theta in draws)
     if crossed >= MOST_CROSSED * CUTPOINT_DRAWS:
         raise CutpointsError(
-            f"the cutpoints cross in {crossed} of {CUTPOINT_DRAWS} draws from the prior, where "
-            "there is no density: draw them through "
+            f"the cutpoints cross in {crossed} of {CUTPOINT_DRAWS} draws from the prior, which "
+            "makes a chance negative and leaves no density: draw them through "
             "TransformedDistribution(..., OrderedTransform()), or as a first one plus a cumsum of "
             "positive steps"
         )

@@ -90,12 +90,13 @@ class LinearPredictor:
 
 @dataclass(frozen=True)
 class OrderedPredictor:
-    """Ordered outcomes y in 0..C with P(y <= k) = expit(features(x, a)[:, k] @ theta + offset(x,
-    a)[:, k]), proved affine.
+    """Ordered outcomes y in 0..C with P(y <= k) = F(features(x, a)[:, k] @ theta + offset(x,
+    a)[:, k]), proved affine; F is the link's distribution function.
     """
 
     features: Any  # (x (n, dx), a (n,)) -> (n, C, D) float64
     offset: Any  # (x, a) -> (n, C)
+    link: str = "logit"
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,8 @@ class Model:
 
     moving_support: bool = False  # whether which outcomes are possible depends on the parameters
     traced: bool = True  # whether `dim` and the like are known
+    # whether contexts say which entry of an array is read, past whose end there is nothing
+    reads_by_context: bool = False
     # contexts (n, dx) of the rows it was first run on, if it has to be run
     first_rows: np.ndarray = np.zeros((0, 0))
     bounds: Mapping[str, Any] = MappingProxyType({})
@@ -358,6 +361,11 @@ class DensityClass(Protocol):
     @property
     def traced(self) -> bool:
         """Whether `dim` and the like are known: they may need a first look at rows."""
+        ...
+
+    @property
+    def reads_by_context(self) -> bool:
+        """Whether contexts say which entry of an array is read: `trace` then looks at each."""
         ...
 
     @property

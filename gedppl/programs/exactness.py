@@ -41,8 +41,8 @@ def exactness(cls: ProgramClass) -> str:
         )
     if ordered is not None:
         return (
-            "exact for chances of y <= k or y > k: ordered outcomes whose edges are affine in "
-            f"{where}, with a "
+            f"exact for chances of y <= k or y > k: ordered outcomes ({ordered.link} link) whose "
+            f"edges are affine in {where}, with a "
             "convex likelihood set. What weighs several categories (a mean) is bounded edge by "
             "edge: guaranteed, "
             f"a little wide. {GROUPS}."

@@ -70,7 +70,7 @@ class FiniteClass(MemberList):
 
     def trace(self, x: ArrayLike, a: ArrayLike) -> FiniteClass:
         """Run the models on these rows to learn their parameters and check every member; a
-        second call does nothing.
+        second call looks only at what is new.
         """
         if not self._thetas:
             thetas = []
@@ -84,6 +84,10 @@ class FiniteClass(MemberList):
                     f"shapes {sorted(shapes)}"
                 )
             self._thetas = thetas
+            self.reads_by_context = any(program.reads_by_context for program in self._programs)
+        else:
+            for program in self._programs:
+                program.trace(x, a)
         return self
 
     def _flatten(self, program: ProgramClass, m: int) -> np.ndarray:

@@ -9,6 +9,8 @@ One row of the program is listed by a backend as plain steps. Reading it, every 
         the context
     Exp       the exponential of a form
     Tail      elementwise operations on one form and constants: an inverse link, if a table knows it
+    Combination
+        offset + sum_k J_k . k of tails, with numbers for coefficients: steps between cutpoints
     Whole     whole numbers or truth values made of theta alone
     Unknown   anything else, with the place where it came up
 
@@ -33,6 +35,7 @@ from gedppl.programs.values import (
     Arithmetic,
     Array,
     Atom,
+    Combination,
     Exp,
     Form,
     Known,
@@ -58,7 +61,9 @@ class Reading:
     arithmetic: Arithmetic
     atoms: list[Atom] = field(default_factory=list)
     cuts: list[Form] = field(default_factory=list)
+    tails: list[Tail] = field(default_factory=list)  # those that combinations are of
     _cut_of: dict[int, int] = field(default_factory=dict)
+    _tail_of: dict[int, int] = field(default_factory=dict)
 
     def site(
         self, name: str, shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf
@@ -249,6 +254,8 @@ class Reading:
             product_form = self._product(step, *forms)
             if product_form is not None:
                 return [product_form]
+        if len(step.outputs) != 1:
+            return self._lost(step, "a value that mixes data and parameters is split")
         return [self._link(step, operands)]
 
     @staticmethod
@@ -312,7 +319,9 @@ class Reading:
             if exp is not None:
                 return Exp(self._moved(step, exp.log, operands))
             if tail is not None:
-                return replace(tail, root=self._moved(step, tail.root, operands))
+                combined = self._combined(step, operands)
+                made_of = None if combined is None else combined.form
+                return replace(tail, root=self._moved(step, tail.root, operands), made_of=made_of)
         if step.rule in ("multiply", "divide") and operands.exps:
             found = [one.log_in(self) for one in operands.every]
             logs = [log for log in found if log is not None]
@@ -333,11 +342,49 @@ class Reading:
                 "scale", lambda u: (u * step.power,), (), (-1,), (True,), "linear", line=step.line
             )
             return Exp(self.linear(scaling, Operands.of([exp.log]), still=False)[0])
-        return self._tail(step, operands)
+        return self._tail_or_combination(step, operands)
 
     def _moved(self, step: Step, root: Form, operands: Operands) -> Form:
         (found,) = self.linear(step, Operands.of([root, *operands.every[1:]]), still=False)
         return found
+
+    def _tail_or_combination(self, step: Step, operands: Operands) -> Value:
+        found, combined = self._tail(step, operands), self._combined(step, operands)
+        tail = Operands.of([found]).tails.get(0)
+        if combined is None:
+            return found
+        if tail is None:
+            return combined if combined.moves else Known(combined.form.offset)
+        (one, *more) = operands.tails.values()
+        if more or not combined.is_complement_of(self._as_combination(one)):
+            return tail
+        return replace(tail, made_of=combined.form)
+
+    def _combined(self, step: Step, operands: Operands) -> Combination | None:
+        """An affine step on tails and numbers, as coefficients of tails; None if it is no such
+        step.
+        """
+        parts = {i: self._as_combination(tail) for i, tail in operands.tails.items()}
+        parts.update((i, one.form) for i, one in operands.combinations.items())
+        numbers = [one for one in operands.known.values() if not (one.by_row or one.by_action)]
+        if not parts or len(parts) + len(numbers) < len(operands) or not all(step.real):
+            return None
+        plain = Operands.of([parts.get(i, one) for i, one in enumerate(operands.every)])
+        if not self._is_linear(step, plain):
+            return None
+        found = self.arithmetic.constant(lambda: self.linear(step, plain, still=False))
+        return Combination(found[0])
+
+    def _as_combination(self, tail: Tail) -> Form:
+        if tail.made_of is not None:
+            return tail.made_of
+        index = self._tail_of.get(id(tail))
+        if index is None:
+            index = self._tail_of[id(tail)] = len(self.tails)
+            self.tails.append(tail)
+        jacobian = self.arithmetic.identity(tail.root.shape)
+        (zero,) = self.arithmetic.constant(lambda: (self.arithmetic.zeros(jacobian[0]),))
+        return Form({index: jacobian}, zero, False, centred=True, line=tail.line)
 
     def _tail(self, step: Step, operands: Operands) -> Value:
         lost = Unknown(

@@ -17,10 +17,16 @@ import numpy as np
 from jax.experimental import checkify
 
 from gedppl.density import Density
+from gedppl.errors import ContextRangeError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor, away_from
-from gedppl.programs.jax_affine import levels, linear_predictor, ordered_predictor
+from gedppl.programs.jax_affine import (
+    levels,
+    linear_predictor,
+    ordered_predictor,
+    what_matters,
+)
 from gedppl.programs.jax_compiled import Compiled
 from gedppl.programs.jax_first_look import FirstLook, first_look
 from gedppl.programs.jax_seen import seen_by_data
@@ -430,28 +436,58 @@ class JaxKernels(JaxSums):
         an index silently.
         """
 
+        # some transforms index past the end on purpose; then the check says nothing about actions
+        useless = self._fact(
+            "index_check_useless", lambda: self._past_the_end(theta, self.x, self.a) is not None
+        )
+        return None if useless else self._past_the_end(theta, x, a)
+
+    def _past_the_end(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
+        for cut, size in pieces(len(a)):
+            rows = pad(x[cut], size), pad(a[cut], size)
+            if self.predictor is not None:  # its features are checked on the way
+                error, _ = self.call("predictor", self.predictor_parts, *rows)
+            else:
+                error, _ = self.call("index_check", self._index_check, theta, *rows)
+            message = error.get()
+            if message:
+                return message.strip().splitlines()[0]
+        return None
+
+    @property
+    def _index_check(self) -> Callable[..., Any]:
         def visit(theta: jax.Array, x: jax.Array, a: jax.Array) -> None:
             self.run(theta, x, a)
 
-        def complaint(x: np.ndarray, a: np.ndarray) -> str | None:
-            if self.predictor is not None:  # its features are checked on the way
-                error, _ = self.call(
-                    "predictor", self.predictor_parts, pad(x, PIECES[0]), pad(a, PIECES[0])
-                )
-            else:
-                error, _ = self.call(
-                    "index_check",
-                    checkify.checkify(visit, errors=checkify.index_checks),
-                    theta,
-                    x,
-                    a,
-                )
-            return error.get()
+        return checkify.checkify(visit, errors=checkify.index_checks)
 
-        # some transforms index past the end on purpose; then the check says nothing about actions
-        useless = self._fact("index_check_useless", lambda: complaint(self.x, self.a) is not None)
-        message = None if useless else complaint(x, a)
-        return message and message.strip().splitlines()[0]
+    @property
+    def reads_by_context(self) -> bool:
+        """Whether contexts say which entry of an array is read: whether it lies past the end
+        depends on them.
+        """
+
+        def checks(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
+            return jax.tree.leaves(self._index_check(theta, x, a)[0])
+
+        return self._fact(
+            "reads_by_context",
+            lambda: what_matters(checks, np.zeros(self.dim), self.x, self.a)[0][1],
+        )
+
+    def check_contexts(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:
+        """Refuse contexts that read past the end of an array: plain JAX takes its last entry, and
+        the certificate of one level would be that of another.
+        """
+        if not (self.reads_by_context and self.action_problem(theta, x, a)):
+            return
+        for i in range(len(a)):
+            problem = self.action_problem(theta, x[i : i + 1], a[i : i + 1])
+            if problem:
+                raise ContextRangeError(
+                    f"context {x[i]} is out of range for this model: {problem} Give the model an "
+                    "entry for it, or clip the index with jnp.clip if the last one is meant"
+                )
 
     def beside_and_alone(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray

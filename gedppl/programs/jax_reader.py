@@ -130,6 +130,9 @@ class JaxArithmetic:
     def total(self, terms: jax.Array, weights: jax.Array) -> Any:
         return jnp.tensordot(jnp.ravel(weights), terms, axes=1)
 
+    def contracted(self, terms: jax.Array, matrix: np.ndarray) -> Any:
+        return terms @ matrix
+
 
 def listing(function: Callable[..., Any], *args: jax.Array) -> Listing:
     """The steps of `function(*args)`, without those that its results do not need; its arguments
@@ -151,6 +154,7 @@ class JaxLister:
         self.steps: list[Step] = []
         self.constants: dict[int, Any] = {}
         self.count = 0
+        self.call = ""  # the line of the outermost call that is being written out
 
     def new(self) -> int:
         self.count += 1
@@ -186,12 +190,23 @@ class JaxLister:
             inner = next(
                 params[field] for field in ("jaxpr", "call_jaxpr", "fun_jaxpr") if field in params
             )
-            return self.inline(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
+            before, self.call = self.call, self._line(equation)
+            found = self.inline(
+                getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs
+            )
+            self.call = before
+            return found
         if name == "scan" and params["length"] <= LONGEST_SCAN:
             return self._scan(equation, inputs)
         if name == "cond":
             return self._cond(equation, inputs)
         return self._plain(equation, inputs)
+
+    def _line(self, equation: jax.core.JaxprEqn) -> str:
+        """Inside a call that of the call: JAX keeps what a function was traced to, with the lines
+        of whoever called it first.
+        """
+        return self.call or _line(equation)
 
     def add(
         self,
@@ -249,7 +264,7 @@ class JaxLister:
             needs=needs,
             elementwise=name in _ELEMENTWISE,
             power=power,
-            line=_line(equation),
+            line=self._line(equation),
         )
 
     def _cond(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
@@ -258,7 +273,7 @@ class JaxLister:
             self.inline(branch.jaxpr, branch.consts, inputs[1:])
             for branch in equation.params["branches"]
         ]
-        line, found = _line(equation), []
+        line, found = self._line(equation), []
 
         def choose(index: jax.Array, *cases: jax.Array) -> Sequence[Any]:
             at = jnp.clip(jnp.asarray(index).astype(jnp.int32), 0, len(cases) - 1)
@@ -283,7 +298,7 @@ class JaxLister:
 
     def _scan(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
         """A short scan, written out."""
-        params, line = equation.params, _line(equation)
+        params, line = equation.params, self._line(equation)
         first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
         consts, carry, slices = inputs[:first], inputs[first:last], inputs[last:]
         body, length = params["jaxpr"], params["length"]

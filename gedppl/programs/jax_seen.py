@@ -60,6 +60,7 @@ REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
         lambda e: jnp.log(1 + jnp.exp(e)),
     ),
     "cloglog": (lambda e: 1 - jnp.exp(-jnp.exp(e)), lambda e: -jnp.expm1(-jnp.exp(e))),
+    "loglog": (lambda e: jnp.exp(-jnp.exp(-e)),),
 }
 
 

@@ -12,9 +12,20 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
+import numpy as np
+
 from gedppl.families.one_predictor import TERMS
 from gedppl.programs.forms import Reading
-from gedppl.programs.values import Exp, Form, Known, Operands, Tail, Unknown, Value
+from gedppl.programs.values import (
+    Combination,
+    Exp,
+    Form,
+    Known,
+    Operands,
+    Tail,
+    Unknown,
+    Value,
+)
 
 CANONICAL = {
     "probs": "logit",
@@ -33,6 +44,8 @@ LINKS = {  # what the carrying argument may be of the predictor
     "logits": ("logit",),
 }
 ORDERED = "OrderedLogistic"
+# distribution functions F of ordered outcomes, and what 1 - F(-u) is
+MIRRORED = {"logit": "logit", "probit": "probit", "cloglog": "loglog", "loglog": "cloglog"}
 CLIPS = ("clamp", "max", "min", "clip", "clamp_min", "clamp_max", "maximum", "minimum")
 
 
@@ -78,6 +91,7 @@ OUTCOMES = {
     "GammaPoisson": _BY_MEAN,
     "NegativeBinomial2": _BY_MEAN,
     ORDERED: Outcome("Ordered", "logits", lambda d: [d.cutpoints - d.predictor[..., None]]),
+    "CategoricalProbs": _of("Ordered", "chances", "probs"),
 }
 SCALED = ("Normal", "LogNormal")  # families whose scale may be unknown, in closed form
 # one number beside the predictor that may be unknown: bounds are profiled over it
@@ -218,6 +232,70 @@ def _(value: Tail, reading: Reading, kind: str, table: Table) -> Affine | None:
     return Affine(link, Form(terms, (root.offset - beta) / alpha, False, line=root.line))
 
 
+# ordered outcomes from the chances of their categories --------------------------------------------
+
+NO_ORDER = (
+    "the chances are not the steps of one distribution function F(cutpoints - predictor) between "
+    "0 and 1. Ordered categories are exact as OrderedLogistic(predictor, cutpoints), or as "
+    "differences of F: compute F(cutpoints - predictor) once, put a 0 before it and a 1 after it "
+    "(concatenate), and take differences; F is a sigmoid, a Normal's cdf or 1 - exp(-exp(.)), "
+    "without a clip"
+)
+
+
+@singledispatch
+def between_edges(value: Value, reading: Reading, table: Table) -> Affine | Unknown:
+    """The edges u_k (1, C) with P(y <= k) = F(u_k), from the chances of y = 0, ..., C."""
+    return Unknown(NO_ORDER, value.line)
+
+
+@between_edges.register(Unknown)
+def _(value: Unknown, reading: Reading, table: Table) -> Unknown:
+    return Unknown(f"{value.why}: {NO_ORDER}", value.line)
+
+
+@between_edges.register(Combination)
+def _(value: Combination, reading: Reading, table: Table) -> Affine | Unknown:
+    """Sums of the first k + 1 chances must be a tail's entry, or one less such an entry, and the
+    sum of all must be one: that is read off the coefficients, which are numbers.
+    """
+    lost, terms = Unknown(NO_ORDER, value.line), value.form.terms
+    parts = {k: np.cumsum(_by_entry(jacobian), axis=1) for k, jacobian in terms.items()}
+    below = np.concatenate(list(parts.values()))  # (entries of tails, C + 1)
+    constant = np.cumsum(np.asarray(value.form.offset, float).ravel())
+    sign, inner = below.sum(axis=0), below[:, :-1]
+    steps = np.all(np.count_nonzero(inner, axis=0) == 1) and np.all(np.abs(sign[:-1]) == 1.0)
+    complete = constant[-1] == 1.0 and not below[:, -1].any()
+    if not (steps and complete and np.array_equal(constant[:-1], sign[:-1] < 0)):
+        return lost
+    links, edges = set(), Form({}, 0.0, False, line=value.line)
+    for k, part in parts.items():
+        found = linked(reading.tails[k], reading, "probs", table)
+        if found is None or found.link not in MIRRORED:
+            return lost
+        rising = part[:, :-1].sum(axis=0)
+        links |= {found.link} if np.any(rising > 0) else set()
+        links |= {MIRRORED[found.link]} if np.any(rising < 0) else set()
+        edges = _plus(edges, found.form, part[:, :-1], reading)
+    return Affine(links.pop(), edges) if len(links) == 1 else lost
+
+
+def _by_entry(jacobian: Any) -> np.ndarray:
+    """(size of the tail, size of the value)."""
+    return np.asarray(jacobian, float).reshape(len(jacobian), -1)
+
+
+def _plus(edges: Form, tail: Form, matrix: np.ndarray, reading: Reading) -> Form:
+    """The edges and those that a tail's form (E entries) has a share in, matrix (E, C)."""
+    contracted = reading.arithmetic.contracted
+    terms = dict(edges.terms)
+    for cut, jacobian in tail.terms.items():
+        part = contracted(jacobian.reshape(jacobian.shape[0], 1, -1), matrix)
+        terms[cut] = terms[cut] + part if cut in terms else part
+    offset = edges.offset + contracted(tail.offset.reshape(1, -1), matrix)
+    return Form(terms, offset, False, line=edges.line)
+
+
 @dataclass(frozen=True)
 class Conclusion:
     """What an outcome's arguments were found to be, at one row."""
@@ -244,7 +322,11 @@ def conclude(
     reading: Reading, outcome: Outcome, values: Sequence[Value], table: Table
 ) -> Conclusion | Unknown:
     """The family, its link and its predictor; or why there is none."""
-    found = carried(values[0], reading, outcome.kind, table)
+    found = (
+        between_edges(values[0], reading, table)
+        if outcome.kind == "chances"
+        else carried(values[0], reading, outcome.kind, table)
+    )
     if isinstance(found, Unknown):
         return found
     rest, others, unknown, which = Operands.of(values[1:]), {}, None, ""

@@ -66,18 +66,29 @@ _PACKAGES = ("numpyro", "pyro", "torch")
 _LOCATION_SCALE = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic")
 
 
+def may_cross(distribution: Distribution) -> bool:
+    """Whether an outcome has cutpoints, or chances that may be such cutpoints' differences."""
+    base = strip(distribution)
+    kind = package_class(base)
+    # torch keeps what it was given: chances made from logits are never negative
+    chances = kind in ("CategoricalProbs", "Categorical") and "probs" in vars(base)
+    return kind == "OrderedLogistic" or chances
+
+
 def crossing(distribution: Distribution) -> Any:
-    """Where the cutpoints of an ordered outcome are out of order, (n,) or (); None for any other
-    distribution.
+    """Where the cutpoints of an ordered outcome are out of order, or one of the chances written
+    out for it is negative, (n,) or (); None for any other distribution.
 
     No density is there: the packages' "probabilities" of the single outcomes then exceed one in
     sum.
     """
-    base = strip(distribution)
-    if package_class(base) != "OrderedLogistic":
+    if not may_cross(distribution):
         return None
-    cut = base.cutpoints
-    return (cut[..., 1:] < cut[..., :-1]).any(-1)
+    base = strip(distribution)
+    if package_class(base) == "OrderedLogistic":
+        cut = base.cutpoints
+        return (cut[..., 1:] < cut[..., :-1]).any(-1)
+    return (base.probs < 0).any(-1)
 
 
 def from_package(kind: type) -> bool:

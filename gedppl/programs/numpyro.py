@@ -39,7 +39,7 @@ from gedppl.programs.lowering import (
     external,
     is_masked,
     lower,
-    package_class,
+    may_cross,
     strip,
 )
 from gedppl.programs.monotone import once, trend
@@ -287,7 +287,7 @@ class NumpyroProgram(JaxKernels):
         self._constraints = {record.name: record.constraint for record in outline.parameters}
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
-        self.has_cutpoints = package_class(strip(outline.observed_fn)) == "OrderedLogistic"
+        self.has_cutpoints = may_cross(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
         self.ranges = {
             site.name: record.range
@@ -314,7 +314,8 @@ class NumpyroProgram(JaxKernels):
 
     def crosses(self, theta: np.ndarray) -> bool:
         """Whether the outcome's cutpoints are out of order at theta (D,)."""
-        wrong = crossing(self._observed_at(theta))
+        with jax.enable_x64(True):
+            wrong = crossing(self._observed_at(theta))
         return wrong is not None and bool(wrong.any())
 
     def _identify(self, assignment: Mapping[str, Any]) -> Identity:

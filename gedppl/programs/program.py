@@ -188,6 +188,10 @@ class ProgramClass:
         return self.program.event_shape
 
     @property
+    def reads_by_context(self) -> bool:
+        return self.program.reads_by_context
+
+    @property
     def first_rows(self) -> np.ndarray:
         return np.asarray(self.program.x, float)
 
@@ -429,13 +433,15 @@ class ProgramClass:
         own.
         """
         new = set(a.tolist()) - self._known_actions
-        if not new:
-            return
         for action in sorted(new):
             row = int(np.argmax(a == action))
             problem = self.program.action_problem(self._initial, x[row : row + 1], a[row : row + 1])
             if problem:
-                raise ActionRangeError(f"action {action} is out of range for this model: {problem}")
+                said = f"action {action} is out of range for this model, or context {x[row]} is"
+                raise ActionRangeError(f"{said}: {problem}")
+        self.program.check_contexts(self._initial, x, a)
+        if not new:
+            return
         known = np.array(sorted(self._known_actions | new))
         if len(known) > 1:
             beside = np.unique([known[0], *sorted(new)[:FEW_ROWS], known[-1]])

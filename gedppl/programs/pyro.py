@@ -22,7 +22,7 @@ from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
 from gedppl.density import Density
-from gedppl.errors import ModelError, SiteClashError
+from gedppl.errors import ContextRangeError, ModelError, SiteClashError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.checks import (
@@ -41,7 +41,7 @@ from gedppl.programs.lowering import (
     external,
     is_masked,
     lower,
-    package_class,
+    may_cross,
     strip,
 )
 from gedppl.programs.monotone import once, trend
@@ -169,6 +169,12 @@ class PyroRecorder(Messenger):
             )
         )
 
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if is_flat(msg):
+            transform = biject_to(msg["fn"].support)
+            free = torch.zeros(transform.inverse_shape(msg["fn"].shape()))
+            msg["value"], msg["done"] = transform(free), True
+
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         name, fn, value = msg["name"], msg["fn"], msg["value"]
         if site_is_subsample(msg):
@@ -180,7 +186,7 @@ class PyroRecorder(Messenger):
             self.records.append(
                 SiteRecord(
                     name,
-                    "sample",
+                    "param" if is_flat(msg) else "sample",
                     value=value,
                     fn=fn,
                     observed=msg["is_observed"],
@@ -192,6 +198,11 @@ class PyroRecorder(Messenger):
                     constraint=fn.support,
                 )
             )
+
+
+def is_flat(msg: dict[str, Any]) -> bool:
+    """Whether a site says that it has no prior, so that nothing can be drawn: a `param` then."""
+    return isinstance(msg["fn"], dist.ImproperUniform) and not msg["is_observed"]
 
 
 def _outcomes(fn: Distribution) -> np.ndarray | None:
@@ -277,6 +288,9 @@ class PyroFill(Messenger):
         elif not msg["is_observed"]:
             (site,) = self.program.groups[name]
             transform = biject_to(fn.support)
+            if is_flat(msg):
+                msg["value"], msg["done"] = self._leaf(site, transform, None)[0].clone(), True
+                return
             value, free = self._leaf(site, transform, fn.sample() if self.given == "draw" else None)
             jacobian = transform.log_abs_det_jacobian(free, value).sum()
             self.log_prior = self.log_prior + fn.log_prob(value).sum() + jacobian
@@ -337,7 +351,7 @@ class PyroProgram(TorchKernels):
         self.ranges = {site.name: support_range(site.constraint) for site in outline.parameters}
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
-        self.has_cutpoints = package_class(strip(outline.observed_fn)) == "OrderedLogistic"
+        self.has_cutpoints = may_cross(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
         self._check_outcome_use()
         found = [self._identify(assignment) for assignment in self.assignments]
@@ -464,8 +478,14 @@ class PyroProgram(TorchKernels):
             fill = PyroFill(
                 self, swap, theta, self.assignments[0] if assignment is None else assignment, given
             )
-            with fill:
-                self.model(x, a, y)
+            try:
+                with fill:
+                    self.model(x, a, y)
+            except IndexError as error:
+                raise ContextRangeError(
+                    f"a context is out of range for this model: {error}. Give the model an entry "
+                    "for it, or clamp the index if the last one is meant"
+                ) from error
         if fill.observed is None:
             raise ModelError(
                 f"the observed site {self.observed!r} was not reached: sites must not "
@@ -563,8 +583,8 @@ class PyroProgram(TorchKernels):
         try:
             with torch.no_grad():
                 self.run(as_tensor(theta), as_tensor(x), as_tensor(a))
-        except (IndexError, RuntimeError) as error:
-            return str(error)
+        except (ContextRangeError, RuntimeError) as error:
+            return str(error.__cause__ or error)
         return None
 
 

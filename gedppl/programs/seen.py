@@ -322,7 +322,8 @@ def what_data_see(reader: RowReader) -> Seen | Refusal:
         edges = ordered_from(
             lambda x, a: [
                 np.swapaxes(part, 1, 2) if part.ndim == 3 else part for part in parts(x, a)[:2]
-            ]
+            ],
+            verdict.link,
         )
         return replace(seen, ordered=edges)
     fast: Parts = (
@@ -533,6 +534,9 @@ def refused(program: Kernels, kind: str) -> Refusal | None:
         )
     if kind not in OUTCOMES:
         why = f"{kind or 'the outcome'} is no family whose likelihood sets are known to be convex"
-        ordered = "; ordered categories are exact as OrderedLogistic(predictor, cutpoints)"
+        ordered = (
+            "; ordered categories are exact as OrderedLogistic(predictor, cutpoints), or with "
+            "probs= the differences of F(cutpoints - predictor) between a 0 and a 1"
+        )
         return Refusal(why + ordered * kind.startswith("Categorical"))
     return None

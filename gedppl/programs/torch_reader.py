@@ -177,6 +177,9 @@ class TorchArithmetic:
     def total(self, terms: torch.Tensor, weights: torch.Tensor) -> Any:
         return torch.tensordot(weights.reshape(-1), terms, dims=1)
 
+    def contracted(self, terms: torch.Tensor, matrix: np.ndarray) -> Any:
+        return terms.to(torch.float64) @ torch.as_tensor(matrix)
+
 
 def listing(function: Callable[..., Sequence[Any]], *args: torch.Tensor) -> Listing:
     """The steps of `function(*args)`, without those that its results do not need; its arguments are

@@ -54,6 +54,7 @@ REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
         lambda e: torch.log(1 + torch.exp(e)),
     ),
     "cloglog": (lambda e: 1 - torch.exp(-torch.exp(e)), lambda e: -torch.expm1(-torch.exp(e))),
+    "loglog": (lambda e: torch.exp(-torch.exp(-e)),),
 }
 
 
@@ -166,7 +167,7 @@ def seen_by_data(program: TorchKernels) -> Seen | Refusal:
     observed = program.bare(None, x, a)
     kind = package_class(observed)
     # torch keeps what it was given and derives the other lazily
-    if kind in ("Bernoulli", "Binomial", "NegativeBinomial"):
+    if kind in ("Bernoulli", "Binomial", "NegativeBinomial", "Categorical"):
         kind += "Logits" if "logits" in vars(observed) else "Probs"
     obstacle = refused(program, kind)
     if obstacle is not None:

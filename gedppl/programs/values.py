@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 Array = Any  # of the backend
-Terms = dict[int, Array]  # atom or cut -> (its size, *shape of the value)
+Terms = dict[int, Array]  # atom, cut or tail -> (its size, *shape of the value)
 
 
 class Arithmetic(Protocol):
@@ -39,6 +39,10 @@ class Arithmetic(Protocol):
         """sum_i weights[i] terms[i], for terms (size, *shape) and weights of any shape with that
         size.
         """
+        ...
+
+    def contracted(self, terms: Array, matrix: np.ndarray) -> Array:
+        """terms (..., E) @ matrix (E, C)."""
         ...
 
 
@@ -71,7 +75,7 @@ class Listing:
 
 
 class Kind:
-    """What the six kinds of value below have in common."""
+    """What the seven kinds of value below have in common."""
 
     def join(self, i: int, operands: Operands) -> None:
         """Take place i among operands, with those of its kind."""
@@ -219,6 +223,8 @@ class Exp(Kind):
 class Tail(Kind):
     expression: tuple[Any, ...]
     root: Form
+    # the same as a combination of other tails: a part of one, or 1 - one
+    made_of: Form | None = None
     by_row = True
 
     @property
@@ -230,6 +236,33 @@ class Tail(Kind):
 
     def in_tail(self) -> tuple[Any, Form | None] | None:
         return self.expression, self.root
+
+
+@dataclass(frozen=True, eq=False)
+class Combination(Kind):
+    form: Form  # by tail: its coefficients are numbers
+    by_row = True
+
+    @property
+    def line(self) -> str:
+        return self.form.line
+
+    def join(self, i: int, operands: Operands) -> None:
+        operands.combinations[i] = self
+
+    @property
+    def moves(self) -> bool:
+        """Whether any tail is left in it: chances that add up to one leave none."""
+        return any(np.any(np.asarray(part)) for part in self.form.terms.values())
+
+    def is_complement_of(self, other: Form) -> bool:
+        """Whether it is 1 - other, another combination, entry by entry."""
+        mine, others = self.form.terms, other.terms
+        return (
+            mine.keys() == others.keys()
+            and all(np.array_equal(np.asarray(mine[k]), -np.asarray(others[k])) for k in mine)
+            and np.array_equal(np.asarray(self.form.offset), 1.0 - np.asarray(other.offset))
+        )
 
 
 @dataclass(frozen=True)
@@ -278,7 +311,7 @@ class Unknown(Kind):
         return []
 
 
-Value = Known | Form | Exp | Tail | Whole | Unknown
+Value = Known | Form | Exp | Tail | Combination | Whole | Unknown
 
 
 @dataclass
@@ -290,6 +323,7 @@ class Operands:
     forms: dict[int, Form] = field(default_factory=dict)
     exps: dict[int, Exp] = field(default_factory=dict)
     tails: dict[int, Tail] = field(default_factory=dict)
+    combinations: dict[int, Combination] = field(default_factory=dict)
     wholes: dict[int, Whole] = field(default_factory=dict)
     lost: list[Unknown] = field(default_factory=list)
     settled: list[Known | Form | Whole] = field(default_factory=list)  # what an atom is made of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gedppl import ged_ucb
+from gedppl.agent import GEDUCB
 from gedppl.errors import SettingError
 from gedppl.problem import UTILITY
 from gedppl.selection import select_policy
@@ -34,6 +34,14 @@ class StoppingRules:
         probability.
     window, first_look, every
         Rounds averaged; the first look; rounds between looks.
+
+    >>> "at least 90% of the last 50 rounds" in StoppingRules(safe_share=0.9).describe()
+    True
+
+    Notes
+    -----
+    No rule touches a limit: those hold at all times at once, so that a trial may stop at any look.
+    Success is the agent's own estimate and nothing more; it is not corrected for many looks.
     """
 
     target: float | None = None
@@ -103,18 +111,18 @@ class StoppingRules:
         )
 
 
-def best_possible(agent: Any, contexts: np.ndarray) -> float:
+def best_possible(agent: GEDUCB, contexts: np.ndarray) -> float:
     """The mean over contexts of the largest utility that the agent's sets still allow a feasible
     policy to have.
     """
-    state: ged_ucb.State = agent._state
-    problem = state.problem
+    problem = agent.problem
     some = np.unique(
         np.linspace(0, len(contexts) - 1, min(len(contexts), MOST_CONTEXTS)).astype(int)
     )
     x = contexts[some]
-    upper = state.learners[UTILITY].bounds(problem.utility.functional, x, problem.n_actions).upper
-    cheapest, _ = ged_ucb.cost_bounds(state, x)
+    plausible = agent.confidence_set(UTILITY)
+    upper = plausible.bounds(problem.utility.functional, x, problem.n_actions).upper
+    cheapest, _ = agent.cost_bounds(x)
     best = [
         u @ select_policy(u, c, problem.limits, every_draw=problem.every_draw)
         for u, c in zip(upper, cheapest)

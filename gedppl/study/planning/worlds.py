@@ -41,6 +41,9 @@ class Scenario:
         A function of the replicate's seed that returns an environment of one's own, where no
         parameters of the models are the guess: dose-response curves by hand, logged patients. Then
         `truth` and `noise` have no part.
+
+    >>> Scenario({"cost": {"p": [0.1, 0.4]}}, noise=2.0).noise  # utilities are drawn from the prior
+    2.0
     """
 
     truth: Mapping[str, Any] = field(default_factory=dict)

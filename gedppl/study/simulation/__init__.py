@@ -144,6 +144,13 @@ def simulate(
         (`catch_up` brings a new environment to where the run ended). Ctrl-C ends after the round at
         hand, and the run returned says ``interrupted``; a second Ctrl-C stops at once, and `run`,
         if it was given, holds the rounds that were complete.
+
+    Notes
+    -----
+    Regret of round t is ``u*(x_t) - sum_a pi_t(a) u(x_t, a)``, with u* the best utility that any
+    policy can have there under the true costs; both need an `environment` that knows the truth
+    (``utilities`` (K,), ``costs`` (J, K)). A round is infeasible if ``sum_a pi_t(a) c_j(x_t, a)``
+    exceeds a limit: the policy counts, not the action that was drawn.
     """
     if not is_whole(rounds) or rounds < 0:
         raise SettingError(f"rounds must be a whole number of at least 0, got {rounds!r}")

@@ -48,7 +48,7 @@ def references(run: Run) -> list[Reference]:
         )
     utilities, costs, limit, each = run.utilities, run.costs, run.limit, run.problem.every_draw
     K, last = utilities.shape[1], slice(-max(1, len(run) // 4), None)
-    oracle = np.nan_to_num(run._stack("oracle"), nan=0.0)
+    oracle = np.nan_to_num(run.column("oracle"), nan=0.0)
     found = [
         _average("this run", run.policy, utilities, costs, limit, each),
         _average("last quarter", run.policy[last], utilities[last], costs[last], limit[last], each),

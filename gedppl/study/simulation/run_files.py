@@ -66,7 +66,7 @@ def save(run: Run, folder: str | Path) -> Path:
     """Write the run into a folder, which is made if need be; returns the folder."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    arrays = {name: run._stack(name) for name in _FIELDS}
+    arrays = {name: run.column(name) for name in _FIELDS}
     arrays |= {"action": run.action, "policy": run.policy, "best": run.best}
     outcomes, members = (
         run.outcomes(),

@@ -129,7 +129,7 @@ class Run(Shown):
     @property
     def x(self) -> np.ndarray:
         """Contexts, (T, dx)."""
-        return self._stack("x")
+        return self.column("x")
 
     @property
     def action(self) -> np.ndarray:
@@ -139,7 +139,7 @@ class Run(Shown):
     @property
     def policy(self) -> np.ndarray:
         """Policies the actions were drawn from, (T, K); 0 for actions added later."""
-        return np.nan_to_num(self._stack("policy"), nan=0.0)
+        return np.nan_to_num(self.column("policy"), nan=0.0)
 
     @property
     def propensity(self) -> np.ndarray:
@@ -159,19 +159,19 @@ class Run(Shown):
     @property
     def limit(self) -> np.ndarray:
         """The limits in force, (T, J)."""
-        return self._stack("limit")
+        return self.column("limit")
 
     # what is true ---------------------------------------------------------------------------------
 
     @property
     def utilities(self) -> np.ndarray:
         """True utility of every action, (T, K)."""
-        return self._stack("utilities")
+        return self.column("utilities")
 
     @property
     def costs(self) -> np.ndarray:
         """True value of every constraint and action, (T, J, K)."""
-        return self._stack("costs")
+        return self.column("costs")
 
     @property
     def utility(self) -> np.ndarray:
@@ -231,7 +231,7 @@ class Run(Shown):
         its mean, 1 or 0 under a limit on a probability. NaN if the outcome was not observed, and
         under limits on a variance, a quantile or a CVaR, of which a single outcome says nothing.
         """
-        return self._stack("realised")
+        return self.column("realised")
 
     @property
     def violated(self) -> np.ndarray:
@@ -248,22 +248,22 @@ class Run(Shown):
     @property
     def worst_case(self) -> np.ndarray:
         """Certified worst-case cost of the policies, (T, J)."""
-        return self._stack("worst_case")
+        return self.column("worst_case")
 
     @property
     def estimate(self) -> np.ndarray:
         """The agent's estimates of the utility, (T, K)."""
-        return self._stack("estimate")
+        return self.column("estimate")
 
     @property
     def cost_lower(self) -> np.ndarray:
         """Lower cost bounds, (T, J, K)."""
-        return self._stack("cost_lower")
+        return self.column("cost_lower")
 
     @property
     def cost_upper(self) -> np.ndarray:
         """Upper cost bounds, (T, J, K)."""
-        return self._stack("cost_upper")
+        return self.column("cost_upper")
 
     @property
     def certificates(self) -> list[dict[str, Any] | None]:
@@ -439,7 +439,8 @@ class Run(Shown):
     def _J(self) -> int:
         return len(self.problem.constraint_names)
 
-    def _stack(self, name: str) -> np.ndarray:
+    def column(self, name: str) -> np.ndarray:
+        """One field of every `Round`, (T, ...); NaN where actions were added later."""
         rows = [np.asarray(getattr(r, name), float) for r in self.rounds]
         if not rows:
             return np.zeros((0, self._J if name in ("limit", "worst_case", "realised") else 0))

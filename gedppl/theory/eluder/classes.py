@@ -112,7 +112,8 @@ def member_densities(
         cls.trace(x, a)
         return in_numpy(cls.density_at(_thetas(cls, members, n_members, seed), x, a))
 
-    return cls.visit(finite, parametric)
+    found: Density | list[Density] = cls.visit(finite, parametric)
+    return found
 
 
 def _thetas(cls: Any, members: Any, n_members: int, seed: int) -> np.ndarray:

@@ -117,7 +117,8 @@ def amplitude(
     See `class_divergences` for the arguments.
     """
     d2 = class_divergences(cls, x, a, divergence, members, **options)
-    return np.sqrt(d2.max(axis=0, initial=0.0))
+    found: np.ndarray = np.sqrt(d2.max(axis=0, initial=0.0))
+    return found
 
 
 def gaussian_amplitude(width: Any, scale: Any) -> np.ndarray:
@@ -127,9 +128,10 @@ def gaussian_amplitude(width: Any, scale: Any) -> np.ndarray:
     >>> float(gaussian_amplitude(0.0, 1.0))
     0.0
     """
-    return np.sqrt(
+    found: np.ndarray = np.sqrt(
         -np.expm1(-(np.asarray(width, float) ** 2) / (8 * np.asarray(scale, float) ** 2))
     )
+    return found
 
 
 def _positive(**values: float) -> None:

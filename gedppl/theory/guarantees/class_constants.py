@@ -82,7 +82,10 @@ def class_constants(
     def finite(members: MemberList) -> ClassConstants:
         return _finite(members, functional, n_actions, contexts, pinned, what)
 
-    return cls.visit(finite, lambda cls: _parametric(cls, functional, n_actions, contexts, what))
+    found: ClassConstants = cls.visit(
+        finite, lambda cls: _parametric(cls, functional, n_actions, contexts, what)
+    )
+    return found
 
 
 def _parametric(
@@ -156,7 +159,8 @@ def _finite(
             return pairs
         if len(a) > eluder.EXACT_POINTS or pairs > MOST_PAIRS:
             return min(pairs, len(a))
-        return eluder.class_dimension(cls, x, a, SMALLEST_SCALE, method="exact")
+        found: float = eluder.class_dimension(cls, x, a, SMALLEST_SCALE, method="exact")
+        return found
 
     def exploration(t: float, delta: float) -> float:
         return lipschitz**2 * math.log(M / delta) + spread**2
@@ -238,15 +242,17 @@ def _linear_gaussian(
         )
 
     def squared_radius(t: float, delta: float) -> float:
-        return 2 * math.log(1 / delta) + d * math.log1p(t * (size * norm / d) ** 2) + d
+        found: float = 2 * math.log(1 / delta) + d * math.log1p(t * (size * norm / d) ** 2) + d
+        return found
 
     def exploration(t: float, delta: float) -> float:
         deviation = min(t * spread**2, (steep * widest) ** 2 * squared_radius(t, delta))
-        return (
+        found: float = (
             2 * deviation
             + 1.255 * spread**2 * (d * math.log1p(t) + math.log(1 / delta))
             + spread**2
         )
+        return found
 
     lipschitz = 0.0
     if steep > 0:  # |T - T'| <= min(spread, steep |m - m'|), and |m - m'| / H grows with |m - m'|
@@ -290,7 +296,8 @@ def _logistic(
     flattest = math.exp(-farthest) / (1 + math.exp(-farthest)) ** 2
 
     def radius(t: float, delta: float) -> float:
-        return d * math.log1p(2 * norm * size * t) + math.log(1 / delta) + 1
+        found: float = d * math.log1p(2 * norm * size * t) + math.log(1 / delta) + 1
+        return found
 
     return ClassConstants(
         lipschitz=lipschitz,
