@@ -43,6 +43,7 @@ class Idiom:
     # of what the data see; None: the predictor may be affine in theta itself
     dim: int | None = None
     outer: bool = False  # its functional's bound is guaranteed and a little wide
+    closed: bool = False  # linear-Gaussian: an ellipsoid in closed form, with nothing to search
 
     @property
     def guaranteed(self) -> bool:
@@ -577,7 +578,14 @@ IDIOMS = (
     ),
     Idiom("probit", probit, MEAN, probit_pyro, dim=4),
     Idiom("complementary log-log", cloglog, MEAN, cloglog_pyro, dim=4),
-    Idiom("spline with random-walk prior", spline, ged.mean(-3, 3), spline_pyro, dim=18),
+    Idiom(
+        "spline with random-walk prior",
+        spline,
+        ged.mean(-3, 3),
+        spline_pyro,
+        dim=18,
+        closed=True,
+    ),
     Idiom(
         "30 actions with shared features",
         shared_features,
@@ -599,7 +607,7 @@ IDIOMS = (
         dim=2,
     ),
     Idiom("horseshoe", horseshoe, MEAN, horseshoe_pyro, dim=5),
-    Idiom("Emax dose curve", emax_curve, ged.mean(-3, 5), emax_curve_pyro, dim=3),
+    Idiom("Emax dose curve", emax_curve, ged.mean(-3, 5), emax_curve_pyro, dim=3, closed=True),
     Idiom("weights on a simplex", simplex_weights, MEAN, simplex_weights_pyro, dim=9),
     Idiom(
         "Gamma durations, known shape",
@@ -612,7 +620,7 @@ IDIOMS = (
     Idiom("waiting times with Gamma rates", waiting_times, ged.mean(0, 20)),
     Idiom("Laplace noise", laplace_noise, ged.probability(above=1.0), dim=3),
     Idiom("correlated coefficients (LKJ)", correlated_coefficients, MEAN, dim=6),
-    Idiom("Bayesian last layer", last_layer, ged.mean(-3, 3), last_layer_pyro, dim=15),
+    Idiom("Bayesian last layer", last_layer, ged.mean(-3, 3), last_layer_pyro, dim=15, closed=True),
     Idiom("Student-t noise", student, ged.probability(above=1.0), word="not exact"),
     Idiom(
         "log-linear scale",

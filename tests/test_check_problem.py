@@ -106,7 +106,7 @@ def test_a_bound_without_a_guarantee_is_warned_of() -> None:
             obs=y,
         )
 
-    found = ged.check_problem(problem(lapsing), CONTEXTS, runs=0, draws=20)
+    found = ged.check_problem(problem(lapsing), CONTEXTS[::4], runs=0, draws=20)
     assert not found.limits[0].guaranteed
     assert any("no guarantee" in text for text in found.warnings)
 

@@ -9,13 +9,24 @@ import numpy as np
 import pytest
 
 import gedppl as ged
+from gedppl.errors import NotADensityError, OutcomeUsedError
 from gedppl.ged_ucb import costs
+from gedppl.guard import CertifiedMonitor, outcomes
 from gedppl.journal import Journal
 from gedppl.journal import files as journal_files
 from gedppl.learning import Where, ascent, learner_for
+from gedppl.learning import learner as learner_side
+from gedppl.programs import identity
+from gedppl.selection import solvers
+from tests.optional_pyro import needs_pyro, pd, pyro
 from tests.plain_worlds import PlainWorld
+from tests.test_bad_likelihoods import (
+    test_a_second_peak_that_is_too_narrow_to_see_is_no_missing_mass as two_peaks,
+)
+from tests.test_certified_values import unknown_scale_problem
 from tests.test_declared import bounds, hand_problem
 from tests.test_group_rows import HIDDEN, K, arm_rows
+from tests.test_together import LIMIT, MOST_TOGETHER, drawn, gained
 
 # the safe action's upper end by the theorem of optimism by sets -----------------------------------
 
@@ -114,3 +125,89 @@ def test_a_safe_value_is_refuted_beyond_a_billionth_of_its_room_and_not_before(u
     problem = replace(problem, constraints=[exact])
     assert names(0.8 * (1 + 0.5e-9)) == []
     assert names(0.8 * (1 + 3e-9)) == ["safe_value:cost"]
+
+
+# particles stay a probability ---------------------------------------------------------------------
+
+
+def test_weights_of_particles_add_up_to_one(monkeypatch) -> None:
+    """A predictive of more than one would shrink the set: the share of the prior's draws is taken
+    from the others, not added.
+    """
+    for share in (0.0, learner_side.PRIOR_SHARE, 0.9):
+        monkeypatch.setattr(learner_side, "PRIOR_SHARE", share)
+        with np.errstate(divide="ignore"):
+            weights = np.exp(learner_side._mostly_near())
+        assert weights.sum() == pytest.approx(1.0)
+        assert weights[-learner_side.FROM_PRIOR :].sum() == pytest.approx(share)
+
+
+# a mean watched by its sign -----------------------------------------------------------------------
+
+
+def test_means_of_unknown_scale_are_watched_only_where_noise_is_symmetric(monkeypatch) -> None:
+    c = unknown_scale_problem("mean").constraints[0]
+    c.model.trace(np.zeros((1, 2)), np.zeros(1, int))
+    z, x = np.random.default_rng(0).normal(0.7, 1.0, 400), np.zeros(2)
+
+    def alarms(certified: float) -> bool:
+        costs = [outcomes.certified_cost(c, one, x, 1, outcomes.Proved(certified), 2) for one in z]
+        monitor = CertifiedMonitor.create(limit=0.5, low=0.0, high=1.0, delta=0.05)
+        for cost in costs:
+            monitor = monitor.update(cost.value, cost.limit, cost.floor)
+        return bool(monitor.alarmed)
+
+    assert not alarms(0.7)
+    assert alarms(0.2)
+    # of noise that leans to one side half the outcomes need not lie above their mean
+    monkeypatch.setattr(outcomes, "SYMMETRIC", ())
+    assert outcomes.certified_cost(c, 1.0, x, 1, outcomes.Proved(0.2), 2) is None
+
+
+# a second peak ------------------------------------------------------------------------------------
+
+
+def test_without_the_look_for_a_second_peak_a_density_would_be_refused(monkeypatch) -> None:
+    two_peaks()
+    monkeypatch.setattr(identity, "_one_peak", lambda logs: True)
+    with pytest.raises(NotADensityError, match=r"of 0\.5 instead of 1"):
+        two_peaks()
+
+
+# a branch on y that leaves no trace in a graph ----------------------------------------------------
+
+
+@needs_pyro
+def test_without_other_outcomes_a_branch_on_y_would_be_taken(monkeypatch) -> None:
+    from gedppl.programs import pyro as pyro_side
+
+    def model(x, a, y=None):
+        w = pyro.sample("w", pd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        twice = 2.0 if y is not None and float(y.max()) > 5 else 1.0
+        pyro.sample("y", pd.Normal(twice * w[a], 0.3), obs=y)
+
+    rows = np.zeros((2, 1)), np.array([0, 1])
+    with pytest.raises(OutcomeUsedError):
+        ged.density_class(model, example=rows)
+    monkeypatch.setattr(pyro_side, "OTHER_OUTCOMES", ())
+    assert ged.density_class(model, example=rows).traced
+
+
+# the policy that is found together with its worst case --------------------------------------------
+
+
+def test_without_the_look_at_its_worst_case_a_policy_would_exceed_the_limit(monkeypatch) -> None:
+    """Where many actions share a parameter only promising ones are tried, and what comes out of
+    the equations is held against the limit, whichever were.
+    """
+    score, shared = drawn(200, MOST_TOGETHER + 5, 1)
+    assert shared.worst(gained(score, shared)).max() <= LIMIT + 1e-12
+    found = solvers._on_the_limit
+
+    def off(score, together, limit):
+        return found(score, together, 1.2 * limit)  # the equations solved wrongly
+
+    monkeypatch.setattr(solvers, "_on_the_limit", off)
+    assert shared.worst(gained(score, shared)).max() <= LIMIT + 1e-12
+    monkeypatch.setattr(solvers, "ROUNDING", np.inf)
+    assert shared.worst(gained(score, shared)).max() > LIMIT + 1e-3

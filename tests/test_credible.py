@@ -325,7 +325,7 @@ def test_an_informative_prior_is_believed_and_a_guarantee_does_not_believe_it() 
     assert (proved[1:] == 3).all()
 
 
-@pytest.mark.parametrize("source", ["laplace", "svi", "nuts", "prior"])
+@pytest.mark.parametrize("source", ["laplace", "svi", "nuts", "smc", "prior"])
 def test_before_data_every_source_is_the_prior(source) -> None:
     found = learner_for(ARMS, delta=0.05, confidence=ged.credible_set(source=source)).bounds(
         ged.mean(-3, 3), X, K

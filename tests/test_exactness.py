@@ -15,6 +15,7 @@ import scipy.stats
 
 import gedppl as ged
 from gedppl import errors
+from gedppl.programs import identity
 from gedppl.programs.affine import Level
 from gedppl.programs.contract import density_class
 from tests.optional_pyro import pd, pyro, torch
@@ -239,22 +240,29 @@ def test_a_subclass_with_the_familys_log_density_is_the_family(kind, backend) ->
     assert cls.program.family == STRANGERS[kind][1]
 
 
-@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
-def test_an_argument_that_is_not_what_the_log_density_uses_proves_nothing(backend) -> None:
+def _shows_another(base: Any, xp: Any) -> type:
     """The log_prob is the base's, by `logits`; but what the object shows as `probs` is another
     number.
     """
+    return type(
+        "Bernoulli",
+        (base,),
+        {"probs": property(lambda self: 0.1 + 0.8 / (1 + xp.exp(-self.logits)))},
+    )
 
-    def make(base: Any, xp: Any) -> type:
-        return type(
-            "Bernoulli",
-            (base,),
-            {"probs": property(lambda self: 0.1 + 0.8 / (1 + xp.exp(-self.logits)))},
-        )
 
-    cls = density_class(_model("lapsing Bernoulli", backend, make), example=(X, A))
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+def test_an_argument_that_is_not_what_the_log_density_uses_proves_nothing(backend) -> None:
+    cls = density_class(_model("lapsing Bernoulli", backend, _shows_another), example=(X, A))
     assert cls.predictor is None
     assert cls.program.family == "External"
+
+
+@pytest.mark.parametrize("backend", ["numpyro", "pyro"])
+def test_without_the_comparison_the_family_would_be_taken_at_its_word(backend, monkeypatch) -> None:
+    monkeypatch.setattr(identity, "looks_alike", lambda ours, theirs: True)
+    cls = density_class(_model("lapsing Bernoulli", backend, _shows_another), example=(X, A))
+    assert cls.program.family == "Bernoulli"
 
 
 @pytest.mark.parametrize("backend", ["numpyro", "pyro"])

@@ -121,7 +121,7 @@ def test_an_alarm_takes_the_guarantee_from_the_limits_it_is_about(
     agent = ged.GEDUCB(WORLD.problem, seed=1, guard="warn")
     play(agent, WORLD, 3)
     if alarm is not None:
-        sentence = "Alarm after 3 rounds: put in by hand."
+        sentence = "Alarm after 3 outcomes: put in by hand."
         agent._keeper.memory = alarmed(agent._keeper.memory, Alarm(alarm, 100.0, 0.05, 3, sentence))
     (part,) = agent.ask([0.0]).certificate.constraints
     assert part.guaranteed is while_active

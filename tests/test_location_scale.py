@@ -425,6 +425,50 @@ def test_least_squares_survive_large_means() -> None:
     assert far.rss == pytest.approx(near.rss, rel=1e-8)
 
 
+def two_way(x, a):
+    """A level for each action and one for each group: together one column too many."""
+    return np.hstack([np.eye(K)[a], np.eye(3)[x[:, 0].astype(int)]])
+
+
+def two_way_rows(n=120):
+    rng = np.random.default_rng(0)
+    x, a = rng.choice(3, (n, 1), p=[0.6, 0.3, 0.1]).astype(float), rng.integers(0, K, n)
+    return x, a, np.array([10.0, 15.0])[a] + rng.standard_normal(n)
+
+
+def test_the_gram_is_that_of_the_rows_also_where_columns_depend_on_each_other() -> None:
+    cls = ScaleDouble(6, features=lambda x, a: np.hstack([two_way(x, a), np.zeros((len(a), 1))]))
+    fit = fits_of(table_of(cls.location_scale, *two_way_rows()), 1)[0]
+    phi = cls.features(*two_way_rows()[:2])
+    np.testing.assert_allclose(fit.gram, phi.T @ phi, atol=1e-9)
+    blind = np.linalg.pinv(fit.root)  # the design tells the two apart
+    assert np.abs(blind.T @ blind - phi.T @ phi).max() > 1.0
+
+
+@pytest.mark.parametrize("prior_sd", [None, 10.0])
+def test_the_estimate_is_the_penalised_fit_also_where_columns_depend_on_each_other(
+    prior_sd,
+) -> None:
+    """Against one large system of equations, and inside its own bounds; against least squares,
+    which no prior pulls, to within what a prior this wide can move.
+    """
+    cls, (x, a, y) = ScaleDouble(5, features=two_way, prior_sd=prior_sd), two_way_rows()
+    learner = feed(LocationScaleLearner.start(cls, delta=0.05), x, a, y)
+    estimate, prior = learner.snapshots.estimate[-1], learner.prior
+    phi, precision = two_way(x, a), np.exp(-2 * estimate[-1])
+    penalty = np.diag(prior.spread[:5] ** -2.0)
+    told = precision * phi.T @ y + penalty @ prior.middle[:5]
+    by_hand = np.linalg.solve(precision * phi.T @ phi + penalty, told)
+    np.testing.assert_allclose(estimate[:5], by_hand, rtol=1e-8)
+    contexts = np.arange(3.0)[:, None]
+    found = learner.bounds(mean(-99, 99), contexts, K)
+    assert np.all((found.lower < found.estimate) & (found.estimate < found.upper))
+    free = phi @ np.linalg.lstsq(phi, y, rcond=None)[0]
+    if prior_sd is not None:
+        np.testing.assert_allclose(phi @ estimate[:5], free, atol=0.05)
+        assert np.exp(estimate[-1]) == pytest.approx(np.std(y - free), rel=0.05)
+
+
 def test_classes_with_a_location_and_scale_are_served_by_this_learner() -> None:
     assert isinstance(learner_for(a_class("Normal"), delta=0.05), LocationScaleLearner)
 

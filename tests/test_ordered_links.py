@@ -17,7 +17,7 @@ from scipy.integrate import quad
 
 import gedppl as ged
 from gedppl.errors import CutpointsError
-from gedppl.learning import learner_for
+from gedppl.learning import learner_for, reach
 from gedppl.learning.ordered import CUMULATIVE, terms_between
 from gedppl.learning.seen_class import served
 from tests.optional_pyro import needs_pyro, pd, pyro, torch
@@ -47,12 +47,13 @@ def test_the_log_chance_between_edges_and_its_derivatives(name: str, edges) -> N
     ]
     found = terms_between(link, np.array(low), np.array(high))
     assert float(found.value) == pytest.approx(np.log(area), abs=1e-7)
+    on_lower, on_upper, on_gap = found.curvature
     step = 1e-4 * min(1.0, high - low)
     moves = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
     for down, up in moves[[np.isfinite(low), np.isfinite(high), True, True]]:
         rise = [value(low + sign * step * down, high + sign * step * up) for sign in (1, 0, -1)]
         slope = down * found.by_lower + up * found.by_upper
-        bend = found.on_lower * down**2 + found.on_upper * up**2 + found.on_gap * (up - down) ** 2
+        bend = on_lower * down**2 + on_upper * up**2 + on_gap * (up - down) ** 2
         size = 1 + 1 / min(1.0, high - low)
         assert (rise[0] - rise[2]) / (2 * step) == pytest.approx(float(slope), abs=1e-5 * size)
         assert -(rise[0] - 2 * rise[1] + rise[2]) / step**2 == pytest.approx(
@@ -65,6 +66,7 @@ def test_edges_in_the_wrong_order_have_no_chance() -> None:
     for link in CUMULATIVE.values():
         found = terms_between(link, np.array([0.5, 0.3]), np.array([0.2, 0.3]))
         np.testing.assert_array_equal(found.value, -np.inf)
+        assert np.isnan(found.by_lower).all()
 
 
 # spellings --------------------------------------------------------------------------------------
@@ -304,3 +306,30 @@ def test_members_of_a_probit_set_stay_inside_its_bounds(functional, method: str)
     assert (found.upper >= values.max(axis=0) - 1e-9).all()
     assert (found.lower <= values.min(axis=0) + 1e-9).all()
     assert (found.upper - found.lower < functional.high - functional.low).all()
+
+
+def increments(x, a, y=None):
+    first = numpyro.sample("first", nd.Normal(-1.0, 1.0))
+    step = numpyro.sample("step", nd.HalfNormal(1.0))
+    effect = numpyro.sample("effect", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+    numpyro.sample("y", nd.OrderedLogistic(effect[a], jnp.stack([first, first + step])), obs=y)
+
+
+def test_a_category_never_seen_is_bounded_by_the_order_of_the_cutpoints(monkeypatch) -> None:
+    """No row says how wide the middle is, only that its width is positive: without that the
+    upper cutpoint could lie anywhere below.
+    """
+    cls = ged.density_class(increments, example=EXAMPLE)
+    y = 2.0 * (np.arange(80) % 3 == 0)
+    learner = learner_for(cls, delta=0.1)
+    for part in np.array_split(np.arange(80), 4):
+        learner = learner.absorb(np.zeros((20, 1)), part // 2 % 2, y[part]).refit()
+    above = ged.probability(above=1.5)
+    found = learner.bounds(above, X[:1], 2)
+    assert found.guaranteed
+    assert (found.upper < 0.95).all()
+    either = learner.bounds(ged.probability(above=0.5), X[:1], 2)
+    np.testing.assert_allclose(found.upper, either.upper, rtol=1e-6)
+    unbounded = np.full(4, -np.inf), np.full(4, np.inf)
+    monkeypatch.setattr(reach, "declared_box", lambda cls, dim: unbounded)
+    assert (learner.bounds(above, X[:1], 2).upper == 1.0).all()

@@ -127,26 +127,38 @@ FUNCTIONALS = (
 )
 
 
-def by_brute_force(learner, functional) -> tuple[float, float]:
-    """Extremes of the first action over a fine grid of (base, nuisance) in the set, the other
-    action's base at its best.
+GRIDS: list[tuple] = []  # learners and their grids, which all functionals share
+
+
+def grid_of(learner) -> list:
+    """On a fine grid of (base, nuisance) in the set, the other action's base at its best: the
+    nuisance, its data, and the ends of the first action's predictor.
     """
     (chosen,), form = learner.sets, learner.cls.profiled
     profile = profiled.profile_of(chosen, Rewritten(form, NUISANCES[form.family]))
+    features = form.features(np.zeros((1, 1)), np.zeros(1, int))[0]
     differs = profile.rewritten.differs(np.zeros((1, 1)), np.zeros(1, int))[0]
-    moved = int(np.argmax(form.features(np.zeros((1, 1)), np.zeros(1, int))[0] != 0))
-    values = []
+    moved = int(np.argmax(features != 0))
+    found = []
     for psi in np.geomspace(0.3, 3e4 if form.family == "NegativeBinomial" else 12.0, 700):
         data = profile.data(psi)
         top = profile.members(psi, 0.0).region.centre
         grid = np.repeat(top[None], 1201, axis=0)
         grid[:, moved] += np.linspace(-2.5, 2.5, 1201)
         inside = grid[data.value(grid) >= chosen.threshold]
-        if not len(inside):
-            continue
-        asked = np.append(form.features(np.zeros((1, 1)), np.zeros(1, int))[0], differs)
-        eta = data.table.x[0, data.dim] + inside[[0, -1]] @ asked
-        eta = np.linspace(*np.sort(eta), 40) if functional.below is not None else eta
+        if len(inside):
+            ends = data.table.x[0, data.dim] + inside[[0, -1]] @ np.append(features, differs)
+            found.append((psi, data, np.sort(ends)))
+    return found
+
+
+def by_brute_force(learner, functional) -> tuple[float, float]:
+    """Extremes of the first action over that grid."""
+    if not any(known is learner for known, _ in GRIDS):
+        GRIDS.append((learner, grid_of(learner)))
+    values = []
+    for psi, data, ends in next(grid for known, grid in GRIDS if known is learner):
+        eta = np.linspace(*ends, 40) if functional.below is not None else ends
         density = data.density(eta, {name: np.full(len(eta), psi) for name in data.names})
         values += list(functional(density, x=np.zeros((len(eta), 1)), a=np.zeros(len(eta), int)))
     return min(values), max(values)

@@ -421,13 +421,13 @@ def test_the_first_lines_own_up(run):
         replace(second, certificate=second.certificate | {"fallback": "no fit"}),
     ]
     text = page.render(
-        Run(run.problem, 0, bad + others, meta={"alarms": ["Alarm after 9 rounds: it is hot."]}),
+        Run(run.problem, 0, bad + others, meta={"alarms": ["Alarm after 9 outcomes: it is hot."]}),
         {},
         0,
     )
     box = parse(text).find(".//div[@class='verdict bad']")
     words = " ".join(box.itertext())
-    assert "Alarm after 9 rounds: it is hot." in words
+    assert "Alarm after 9 outcomes: it is hot." in words
     assert "In 1 of 60 rounds (1.7%) the policy's true cost exceeded a limit." in words
     assert "59 of 60 certificates are guarantees" in words
     assert "In 1 rounds the agent fell back" in words

@@ -98,6 +98,50 @@ def test_three_actions_are_solved_to_the_optimum(seed: int) -> None:
     assert found == pytest.approx(best, abs=1e-5)
 
 
+def line_of(half: np.ndarray) -> None:
+    half[:, :, 1:] = 0.0
+
+
+def one_for_all(half: np.ndarray) -> None:
+    half[:, 2:] = half[:, 1:2]
+
+
+def opposite(half: np.ndarray) -> None:
+    half[:, 2] = -half[:, 1]
+
+
+def tiny(half: np.ndarray) -> None:
+    half *= 1e-9
+
+
+def huge(half: np.ndarray) -> None:
+    half *= 1e6
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e12])
+@pytest.mark.parametrize("shape", [line_of, one_for_all, opposite, tiny, huge])
+def test_no_member_exceeds_the_limit_whatever_the_rank_the_width_or_the_unit(shape, unit) -> None:
+    """Against the members themselves: directions drawn at random, and the worst one."""
+    rng = np.random.default_rng(6)
+    score, plain = drawn(50, 6, 5)
+    half = plain.half.copy()
+    shape(half)
+    half[:, 0] = 0.0
+    shared, limit = Together(unit * plain.middle, unit * half), unit * LIMIT
+    upper = shared.middle + np.linalg.norm(shared.half, axis=2)
+    every = np.ones(score.shape, bool)
+    before = select_policies(score, upper[:, None], np.array([limit]), every, np.zeros(6), 0)
+    after = gained_together(before, score, shared, limit, every, np.zeros(6))
+    assert np.sum((after - before) * score, axis=1).min() >= -1e-12
+    turned = (after[:, None] @ shared.half)[:, 0]
+    v = rng.normal(size=(2000, 4))
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    size = np.linalg.norm(turned, axis=1, keepdims=True)
+    worst = np.sum(turned * np.divide(turned, size, out=turned * 0, where=size > 0), axis=1)
+    spread = np.maximum((turned @ v.T).max(axis=1), worst)
+    assert (np.sum(after * shared.middle, axis=1) + spread).max() <= limit * (1 + 1e-11)
+
+
 def test_contexts_together_and_alone_give_the_same_policies() -> None:
     score, together = drawn(40, MOST_TOGETHER + 5, 3)
     every = gained(score, together)

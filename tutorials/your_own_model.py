@@ -122,18 +122,26 @@ assert ((at.lower[0] <= exact) & (exact <= at.upper[0])).all()
 # %% [markdown]
 # ## What makes a bound exact
 #
-# The upper bound is the largest value of the functional over *all* parameters in the set. Three
+# The upper bound is the largest value of the functional over *all* parameters in the set. These
 # kinds of class have it exactly:
 #
-# * **linear-Gaussian**: `Normal`, its mean linear in the parameters, its scale free of them;
+# * **linear-Gaussian**: `Normal`, its mean linear in the parameters, its scale known;
+# * **unknown scale**: `Normal` or `LogNormal`, its location linear in the parameters, and a scale
+#   that is one more of them, or one for each action or group;
 # * **one linear predictor**: the outcome's density depends on the parameters through one number
 #   that is linear in them, and is log-concave in it (logistic, Poisson and other generalised linear
 #   models; ordered outcomes between linear edges). The Poisson model above is one;
 # * **finite classes**.
 #
+# "Linear" is meant of what the data see: in a hierarchy, `mu + tau * u[group]` is one value for
+# each group, however it is written. The page of idioms (`docs/idioms.md`) goes through what people
+# write. One more unknown number beside a predictor (a dispersion, a shape) is *profiled*:
+# for most families guaranteed, a little wide. `print(cls.exactness)` says which it is, or what
+# stands in the way.
+#
 # Everything else is searched by gradient ascent from many starts. That is usually right and never
 # proved, so it is called an approximation. Nothing has to be declared: the program is examined.
-# Here is the same idea with one more unknown:
+# Here is one whose scatter grows from offer to offer, which is no scale of one group:
 
 
 # %%
@@ -147,6 +155,7 @@ searched = ged.confidence_set(ged.density_class(noisy_orders), X, A, Y, delta=0.
 by_ascent = searched.bounds(ged.mean(0, 50), np.array([[0.5]]), n_actions=3)
 print("method:", by_ascent.method, "| guarantee:", by_ascent.guaranteed)
 print(by_ascent.rule)
+print(searched.cls.exactness)
 assert at.method == "exact"
 assert at.guaranteed
 assert by_ascent.method == "ascent"

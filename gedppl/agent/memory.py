@@ -318,9 +318,9 @@ def doubted(memory: Memory, found: Sequence[Refuted]) -> Memory:
     if memory.watch is None or memory.state is None:
         return memory
     known = {alarm.name for alarm in memory.alarms}
-    delta, rounds = memory.settings.delta, memory.state.told
+    delta, told = memory.settings.delta, memory.state.told  # logged rows are told too
     news = [
-        Alarm(r.name, 1.0 / delta, delta, rounds, f"Alarm after {rounds} rounds: {r.sentence}.")
+        Alarm(r.name, 1.0 / delta, delta, told, f"Alarm after {told} outcomes: {r.sentence}.")
         for r in found
         if r.name not in known
     ]

@@ -522,8 +522,9 @@ def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()
     """E fn(Y, x, a), between ``low`` and ``high``.
 
     ``fn`` sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the
-    end, and x (n, dx), a (n,) as the call gave them; it must be elementwise in the outcome, and
-    work on the density's own arrays to be traced.
+    end, and x (n, dx), a (n,) as the call gave them. It must be elementwise in the outcome, and
+    work on NumPy arrays as on those of the model's language, JAX or torch: arithmetic and
+    comparisons do. An agent tries it before the first round.
 
     ``kinks`` says where fn jumps or bends: a number, several, or a function of the rows' (x, a)
     that returns one array (n,) or a tuple of them. Continuous densities are integrated on fixed

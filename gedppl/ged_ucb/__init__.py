@@ -77,6 +77,7 @@ from gedppl.learning.drawn import DrawnLearner
 from gedppl.learning.learner import Bounds, Guess
 from gedppl.numerics.arrays import evolved
 from gedppl.problem import UTILITY, Problem
+from gedppl.problem.checks import check_programs
 from gedppl.selection import eagerness, policy_cost, select_policies
 from gedppl.selection.solvers import Together, gained_together
 
@@ -319,6 +320,7 @@ def init(problem: Problem, chosen: Settings, x: np.ndarray) -> State:
     """
     rows = np.asarray(x, float)
     problem.trace(rows)
+    check_programs(problem, rows)
     chosen.check(problem.streams, problem.n_actions)
     shares, known = delta_shares(problem, chosen), known_directions(problem, rows[:1])
     every = tuple(range(problem.n_actions))

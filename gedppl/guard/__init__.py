@@ -499,7 +499,7 @@ class Guard:
                 said = new.said(name, lambda name: _finding(after, name))
                 evidence = float(np.exp(min(float(new.log_peak), 700.0)))
                 alarms.append(
-                    Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} rounds: {said}.")
+                    Alarm(key, evidence, new.delta, new.n, f"Alarm after {new.n} outcomes: {said}.")
                 )
         return alarms
 

@@ -63,7 +63,10 @@ def resolved(path: Any) -> Path:
     later.
     """
     try:
-        return Path(os.fsdecode(path)).resolve()
+        found = Path(os.fsdecode(path)).resolve()
+        if found.is_symlink():  # Python 3.13 hands a loop of links back as it is
+            raise OSError("its links lead in a circle")
+        return found
     except (TypeError, ValueError, OSError, RuntimeError) as error:
         raise JournalError(
             f"a journal's path must be a text or a path, got {path!r}: {error}"

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 TOP = 1e-4
 
 
+Walls = tuple[list[np.ndarray], list[np.ndarray]]
+
+
 class Data(Protocol):
     """Rows and their log-likelihood."""
 
@@ -99,6 +102,10 @@ class Data(Protocol):
         """The rows start..stop-1 as a history of their own."""
         ...
 
+    def walls(self) -> Walls:
+        """Half-spaces A v <= b beyond which rows have no density: parts of A and of b."""
+        ...
+
     def row_values(self, theta: np.ndarray) -> np.ndarray:
         """theta (M, D) -> (M, n)."""
         ...
@@ -141,6 +148,9 @@ class NoPredictor:
 
     def top(self, near: np.ndarray) -> float:
         return np.inf
+
+    def walls(self) -> Walls:
+        return [], []
 
     def stored(self, out: Writer) -> Node:
         return None
@@ -300,6 +310,17 @@ class PredictorData:
     def fixed(self) -> dict[str, np.ndarray]:
         assert self.table is not None
         return {name: self.table.x[:, self.dim + 1 + j] for j, name in enumerate(self.names)}
+
+    def walls(self) -> Walls:
+        """The domain of the link at the rows seen."""
+        normals: list[np.ndarray] = []
+        limits: list[np.ndarray] = []
+        ends = [(s, end) for s, end in zip((-1.0, 1.0), self.family.domain) if np.isfinite(end)]
+        if self.table is not None and ends:
+            rows = np.unique(self.table.x[:, : self.dim + 1], axis=0)
+            normals += [sign * rows[:, :-1] for sign, _ in ends]
+            limits += [sign * (end - rows[:, -1]) for sign, end in ends]
+        return normals, limits
 
     def density(self, eta: np.ndarray, fixed: Mapping[str, np.ndarray]) -> Density:
         """The outcome's density at predictors eta, offset included, of any batch shape."""

@@ -92,36 +92,38 @@ CUMULATIVE = {
 
 @dataclass(frozen=True)
 class Terms:
-    """log(F(h) - F(l)) at each row, its slopes, and minus its Hessian: the quadratic form on_lower
-    dl^2 + on_upper dh^2 + on_gap (dh - dl)^2.
-    """
+    """log(F(h) - F(l)) at each row, with its slopes."""
 
+    link: Cumulative
+    low: np.ndarray  # the edges, 0 in place of one that is not there
+    high: np.ndarray
     value: np.ndarray
     by_lower: np.ndarray
     by_upper: np.ndarray
-    on_lower: np.ndarray
-    on_upper: np.ndarray
-    on_gap: np.ndarray
+
+    @property
+    def curvature(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Minus the Hessian: on_lower dl^2 + on_upper dh^2 + on_gap (dh - dl)^2."""
+        down, up = -self.by_lower, self.by_upper
+        return (
+            down * (down - up + self.link.slope(self.low)),
+            up * (up - down - self.link.slope(self.high)),
+            down * up,
+        )
 
 
 def terms_between(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> Terms:
     """At edges l and h; -inf and NaN where l is not below h."""
-    with np.errstate(all="ignore"):
-        value = log_between(link, lower, upper)
-        # an edge that is not there weighs nothing
-        low, high = (np.where(np.isfinite(edge), edge, 0.0) for edge in (lower, upper))
+    value = log_between(link, lower, upper)
+    known = np.where(np.isfinite(value), value, np.nan)
+    # an edge that is not there weighs nothing
+    low, high = (np.where(np.isfinite(edge), edge, 0.0) for edge in (lower, upper))
+    with np.errstate(over="ignore", invalid="ignore"):
         down, up = (
-            np.where(np.isfinite(edge), np.exp(link.log_density(at) - value), 0.0)
+            np.where(np.isfinite(edge), np.exp(link.log_density(at) - known), 0.0)
             for edge, at in ((lower, low), (upper, high))
         )
-        return Terms(
-            value,
-            -down,
-            up,
-            down * (down - up + link.slope(low)),
-            up * (up - down - link.slope(high)),
-            down * up,
-        )
+    return Terms(link, low, high, value, -down, up)
 
 
 def log_between(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
@@ -179,9 +181,8 @@ class Intervals:
         total = np.zeros((M, D * D))
         found = terms_between(self.link, *self._edges(theta))
         lower, upper = self.lower[:, :-1], self.upper[:, :-1]
-        parts = (lower, found.on_lower), (upper, found.on_upper), (upper - lower, found.on_gap)
         size = max(64, BLOCK // max(M, D * D))
-        for phi, curvature in parts:
+        for phi, curvature in zip((lower, upper, upper - lower), found.curvature):
             weighted = self.weight * curvature
             for first in range(0, len(phi), size):
                 block = phi[first : first + size]

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
-from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.likelihoods import Data, PredictorData
 from gedppl.learning.program_sets import Plausible, extremes
 from gedppl.programs.contract import DensityClass
 
@@ -43,6 +43,7 @@ SHARPER = 10.0  # how much smaller a gap each step aims at
 GAP = 1e-9  # share of the way gone, and of the form's size for the residual: near enough
 STEPS = 80
 FIRST_GROWTH = 20.0  # of the slack's weight against the walls', in search of a first member
+NEARNESS = 1e-3  # what a step costs, in room to the walls, in search of a point inside
 FARTHEST = 1e8  # standard errors: a form that goes on like this has no end
 
 
@@ -54,21 +55,11 @@ class Walls:
     limits: np.ndarray  # (w,)
 
     @classmethod
-    def of(cls, low: np.ndarray, high: np.ndarray, data: PredictorData) -> Walls:
+    def of(cls, low: np.ndarray, high: np.ndarray, data: Data) -> Walls:
         """A box (D,), with open sides, and the domain of the link at the rows seen."""
-        eye = np.eye(len(low))
-        normals, limits = (
-            [eye[np.isfinite(high)], -eye[np.isfinite(low)]],
-            [high[np.isfinite(high)], -low[np.isfinite(low)]],
-        )
-        least, most = data.family.domain
-        if data.table is not None and (np.isfinite(least) or np.isfinite(most)):
-            rows = np.unique(data.table.x[:, : data.dim + 1], axis=0)
-            for sign, end in ((-1.0, least), (1.0, most)):
-                if np.isfinite(end):
-                    normals.append(sign * rows[:, :-1])
-                    limits.append(sign * (end - rows[:, -1]))
-        a, b = np.vstack(normals), np.concatenate(limits)
+        eye, (normals, limits) = np.eye(len(low)), data.walls()
+        a = np.vstack([eye[np.isfinite(high)], -eye[np.isfinite(low)], *normals])
+        b = np.concatenate([high[np.isfinite(high)], -low[np.isfinite(low)], *limits])
         used = np.any(a != 0, axis=1)
         return cls(a[used], b[used])
 
@@ -85,14 +76,17 @@ class Walls:
         """
         D = len(near)
         size = np.linalg.norm(self.normals * unit, axis=1)
+        # each wall in steps of its own: the solver's tolerances are absolute
+        walls = self.normals * unit / size[:, None]
         found = linprog(
-            np.append(np.full(D, 0.0), -1.0),
-            # each wall in steps of its own: the solver's tolerances are absolute
-            A_ub=np.hstack([self.normals * unit / size[:, None], np.ones((len(size), 1))]),
+            np.append(np.full(2 * D, NEARNESS), -1.0),  # steps up and down, and the room gained
+            A_ub=np.hstack([walls, -walls, np.ones((len(size), 1))]),
             b_ub=(self.limits - self.normals @ near) / size,
-            bounds=[(-1e3, 1e3)] * D + [(0.0, 1.0)],
+            bounds=[(0.0, 1e3)] * (2 * D) + [(0.0, 1.0)],
         )
-        return near + unit * found.x[:D] if found.status == 0 and found.x[D] > 1e-9 else None
+        if found.status != 0 or found.x[-1] <= 1e-9:
+            return None
+        return near + unit * (found.x[:D] - found.x[D : 2 * D])
 
 
 Look = tuple[float, np.ndarray, np.ndarray]
@@ -372,7 +366,7 @@ def _inside_walls(
     for i in np.unique(use):
         chosen, mine = sets[i], np.flatnonzero(use == i)
         data = chosen.data
-        if not (isinstance(data, PredictorData) and data.smooth and chosen.convex):
+        if not (data.smooth and chosen.convex):
             continue
         walls = Walls.of(*box, data)
         if not len(walls.limits):

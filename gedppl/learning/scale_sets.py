@@ -68,11 +68,14 @@ class ScaleFit:
 
     @property
     def gram(self) -> np.ndarray:
-        """A = sum phi phi', (p, p)."""
-        if not self.root.shape[1]:
-            return np.zeros((len(self.width), len(self.width)))
-        inverse = np.linalg.pinv(self.root)  # (r, p)
-        return inverse.T @ inverse
+        """A = sum phi phi', (p, p).
+
+        The root's columns are orthogonal in columns of unit size only: a pseudo-inverse taken in
+        the columns' own sizes would tilt A towards directions that no row has.
+        """
+        scaled = self.root * self.width[:, None]
+        half = scaled / np.sum(scaled**2, axis=0) * self.width[:, None]  # (p, r)
+        return half @ half.T
 
     @property
     def top(self) -> float:

@@ -25,7 +25,7 @@ from gedppl.problem.checks import (
     check_safe_value,
     described,
 )
-from gedppl.problem.names import Names, declared_actions, declared_columns, listed
+from gedppl.problem.names import Contexts, Names, declared_actions, declared_columns, listed
 from gedppl.showing import Facts, Shown
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class Problem(Shown):
         """
         labels = self.names.labels
         facts = {"actions": ", ".join(labels), "utility": f"{self.utility.functional!r}"}
-        facts |= {"context": ", ".join(self.names.columns)} if self.names.columns else {}
+        facts |= {"context": self.names.context} if self.names.columns else {}
         for c in self.constraints:
             facts[f"limit {c.name!r}"] = c.words
         facts |= {f"model of {name!r}": f"{model!r}" for name, model in self.streams.items()}
@@ -542,15 +542,15 @@ class Problem(Shown):
         ]
         return replace(self, constraints=constraints)
 
-    def trace(self, x: np.ndarray) -> None:
-        """Let every model see the first of contexts x (n, dx), so that its parameters are known,
-        under every action that it is asked about; once is enough.
-
-        A model with fewer arms than there are actions is an error here, not another arm's bound.
+    def trace(self, x: Contexts) -> None:
+        """Let every model see the first of contexts x (n, dx), or of records, under every action
+        that it is asked about, so that its parameters are known; once is enough. A model with
+        fewer arms than there are actions is an error here, not another arm's bound.
         """
+        first = self.names.contexts(x)[0][:1]
         for model in self.streams.values():
-            model.trace(x[:1], np.zeros(1, np.int64))
-            model.trace(*self._asked_about(x[:1]))
+            model.trace(first, np.zeros(1, np.int64))
+            model.trace(*self._asked_about(first))
 
     def check_contexts(self, x: np.ndarray) -> None:
         """Refuse contexts x (n, dx) that read past the end of an array of some model's."""

@@ -7,18 +7,32 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
+import traceback
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import singledispatch
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gedppl.errors import DataError, NotFiniteError, ProblemError, ShapeError
-from gedppl.numerics.arrays import detached, read_numbers, shape_of
+from gedppl.errors import (
+    ColumnError,
+    ContextRangeError,
+    DataError,
+    FunctionalError,
+    NotFiniteError,
+    ProblemError,
+    ShapeError,
+)
+from gedppl.numerics.arrays import Array, detached, read_numbers, shape_of
 
 if TYPE_CHECKING:
+    from gedppl.functionals import Functional
     from gedppl.problem import Constraint, Problem
+    from gedppl.programs.contract import DensityClass, MemberList
 
 ROUNDING = 1e-12  # share of the numbers compared: closer than this they are equal
 MAX_DEPTH = 8  # how far a hash follows what functions enclose
@@ -30,6 +44,65 @@ def check_functional(functional: Any, what: str) -> None:
             f"the functional of the {what} must be one of mean(...), cvar(...), "
             f"..., got {functional!r}"
         )
+
+
+def check_programs(problem: Problem, x: np.ndarray) -> None:
+    """What can be known to fail before the first round, at the first of contexts x (n, dx)."""
+    check_function(problem.utility.functional, problem.utility.model, x)
+    for _, constraint in problem.learned:
+        check_function(constraint.functional, constraint.model, x)
+    check_levels(problem, x)
+
+
+def check_levels(problem: Problem, x: np.ndarray) -> None:
+    """The codes of a column's levels often index an array of the model, and JAX takes an index
+    past the end for the last one: two levels would be one.
+    """
+    for i, (name, levels) in enumerate((problem.names.columns or {}).items()):
+        if levels is None:
+            continue
+        rows = np.repeat(x[:1], 2, axis=0)
+        rows[:, i] = 0, len(levels) - 1
+        try:
+            problem.check_contexts(rows)
+        except ContextRangeError as error:
+            raise ColumnError(
+                f"column {name!r} has {len(levels)} levels, codes 0 to {len(levels) - 1} in the "
+                f"context, and a model has no entry for all of them: {error}"
+            ) from None
+
+
+def check_function(functional: Functional, model: DensityClass | MemberList, x: np.ndarray) -> None:
+    """Call the function of `expected(fn, ...)` once, with what it will get: NumPy arrays, and
+    traced ones of the model's language where bounds are found through the program.
+    """
+    fn, given = functional.fn, "NumPy arrays"
+    if fn is None:
+        return
+
+    def tried(y: np.ndarray, x: np.ndarray, a: np.ndarray) -> Array:
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")  # this outcome need not be a possible one
+                value: Array = fn(y, x, a)
+                return value
+        except Exception as failure:  # whatever a user's function raises
+            inside = traceback.extract_tb(failure.__traceback__)[1:2]  # the first frame is this one
+            place = "".join(f" ({Path(at.filename).name}, line {at.lineno})" for at in inside)
+            raise FunctionalError(
+                f"the function of {functional} fails on {given}, y {tuple(y.shape)}, x "
+                f"{tuple(x.shape)} and a {tuple(a.shape)}: {type(failure).__name__}: "
+                f"{str(failure).partition(chr(10))[0]}{place}. It must take (y, x, a), work "
+                "element by element, and on NumPy arrays as on those of the model's language: "
+                "arithmetic and comparisons do, (y - 3) * (y > 3) for max(y - 3, 0); beside "
+                "NumPyro all of jax.numpy does, with tables made by jnp.asarray"
+            ) from failure
+
+    tried(np.ones((2, 1, *model.event_shape)), x[:1], np.zeros(1, np.int64))
+    linear = model.predictor is not None and model.predictor.family == "Normal"
+    if not (linear or model.location_scale is not None or model.event_shape):
+        given = "traced arrays of the model's language"
+        model.way_of(replace(functional, fn=tried), False)
 
 
 def check_limit(at_most: Any, name: str) -> None:

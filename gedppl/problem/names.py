@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gedppl.errors import ActionRangeError, ColumnError, ContextWidthError, ProblemError, ShapeError
 from gedppl.numerics.arrays import read_numbers, scalar, shape_of, whole
@@ -27,6 +28,7 @@ SHOWN = 12  # names in one sentence
 Levels = tuple[Any, ...]
 Columns = Mapping[str, Levels | None]  # name -> its levels, or None where it holds numbers
 Table = dict[str, Any]  # column -> a value for every row
+Contexts = ArrayLike | Table | Sequence[Table]  # what a caller may give
 
 
 # declaring ----------------------------------------------------------------------------------------
@@ -116,6 +118,18 @@ class Names:
     def labels(self) -> tuple[str, ...]:
         """What each action is called: its name, else its number as text. (K,)"""
         return self.actions or tuple(str(k) for k in range(self.n_actions))
+
+    @property
+    def context(self) -> str:
+        """What the columns are called, with their levels.
+
+        >>> Names(2, None, {"age": None, "sex": ("f", "m")}).context
+        "age, sex ('f', 'm')"
+        """
+        return ", ".join(
+            name if levels is None else f"{name} ({listed(levels)})"
+            for name, levels in (self.columns or {}).items()
+        )
 
     def label(self, action: int) -> str:
         """What one action is called."""

@@ -165,6 +165,9 @@ class FiniteClass(MemberList):
             self._thetas[p][int(np.searchsorted(self._of(p), m))], x, a
         )
 
+    def way_of(self, functional: Functional, positive: bool) -> int:
+        return self._programs[0].way_of(functional, positive)
+
     def parts(self, x: ArrayLike, a: ArrayLike) -> list[tuple[np.ndarray, Density]]:
         """Members (m,) and their densities, batch (m, n): one pair for each program that the
         class is made of.

@@ -436,9 +436,11 @@ class JaxKernels(JaxSums):
         an index silently.
         """
 
-        # some transforms index past the end on purpose; then the check says nothing about actions
+        # some transforms index past the end on purpose; then the check says nothing about actions,
+        # and nothing about contexts. The first context may itself read past the end, but not at 0
         useless = self._fact(
-            "index_check_useless", lambda: self._past_the_end(theta, self.x, self.a) is not None
+            "index_check_useless",
+            lambda: all(self._past_the_end(theta, x, self.a) for x in (self.x, 0.0 * self.x)),
         )
         return None if useless else self._past_the_end(theta, x, a)
 

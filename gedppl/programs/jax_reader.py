@@ -297,11 +297,17 @@ class JaxLister:
         return found
 
     def _scan(self, equation: jax.core.JaxprEqn, inputs: list[int]) -> list[int]:
-        """A short scan, written out."""
+        """A short scan, written out.
+
+        What is carried and what is sliced is told by the shapes, because the names of a scan's
+        parameters are JAX's own: only what is sliced has an axis more outside than in the body.
+        """
         params, line = equation.params, self._line(equation)
-        first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
-        consts, carry, slices = inputs[:first], inputs[first:last], inputs[last:]
         body, length = params["jaxpr"], params["length"]
+        n_carry = _as_inside(equation.outvars, body.jaxpr.outvars)
+        last = _as_inside(equation.invars, body.jaxpr.invars)
+        first = last - n_carry
+        consts, carry, slices = inputs[:first], inputs[first:last], inputs[last:]
         rows: list[list[int]] = [[] for _ in range(length)]
         kinds = [var.aval.dtype.kind == "f" for var in body.jaxpr.invars[last:]]
         for t in range(length)[:: -1 if params["reverse"] else 1]:
@@ -312,9 +318,9 @@ class JaxLister:
                 for key, real in zip(slices, kinds)
             ]
             out = self.inline(body.jaxpr, body.consts, [*consts, *carry, *now])
-            carry, rows[t] = out[: params["num_carry"]], out[params["num_carry"] :]
+            carry, rows[t] = out[:n_carry], out[n_carry:]
         stacked = []
-        for var, column in zip(equation.outvars[params["num_carry"] :], zip(*rows)):
+        for var, column in zip(equation.outvars[n_carry:], zip(*rows)):
             real = var.aval.dtype.kind == "f"
             stacked += self.add(
                 "stack",
@@ -325,6 +331,11 @@ class JaxLister:
                 line=line,
             )
         return [*carry, *stacked]
+
+
+def _as_inside(outside: Sequence[jax.core.Atom], inside: Sequence[jax.core.Atom]) -> int:
+    """How many of a scan's inputs or outputs have the shape that its body sees."""
+    return sum(out.aval.shape == body.aval.shape for out, body in zip(outside, inside))
 
 
 def _needs(name: str, n_inputs: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from numpyro.handlers import seed
 from numpyro.primitives import Messenger
 
 from gedppl.density import Density
-from gedppl.errors import ModelError, ParameterError
+from gedppl.errors import FunctionalError, ModelError, ParameterError
 from gedppl.programs import LOCK
 from gedppl.programs.checks import (
     SiteRecord,
@@ -373,8 +373,11 @@ class NumpyroProgram(JaxKernels):
         """See `gedppl.programs.contract.Model.way_of`."""
         try:
             with jax.enable_x64(True):
-                steps = listing(lambda y, x, a: [fn(y, x, a)], np.zeros(1), self.x[:1], self.a[:1])
+                y = np.ones((2, 1))
+                steps = listing(lambda y, x, a: [fn(y, x, a)], y, self.x[:1], self.a[:1])
                 return trend(steps, positive)
+        except FunctionalError:
+            raise  # a function that is tried out names its own failure
         except Exception:
             # whatever a user's function raises on arrays that have no numbers yet
             return 0

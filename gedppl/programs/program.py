@@ -159,9 +159,9 @@ class ProgramClass:
         """The backend's traced program."""
         if self._program is None:
             raise ModelError(
-                "the model has not been run yet, so its parameters are unknown: pass example=(x, "
-                "a) to density_class, "
-                "or call .trace(x, a) first"
+                "the model has not been run yet, so its parameters are unknown: call .trace(x, a), "
+                "or density_class(model, example=(x, a)), with a row such as x = np.zeros((1, 2)), "
+                "as wide as a context, and a = np.zeros(1, int); an agent's first ask does it too"
             )
         return self._program
 

@@ -22,7 +22,7 @@ from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
 from gedppl.density import Density
-from gedppl.errors import ContextRangeError, ModelError, SiteClashError
+from gedppl.errors import ContextRangeError, FunctionalError, ModelError, SiteClashError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
 from gedppl.programs.checks import (
@@ -433,12 +433,14 @@ class PyroProgram(TorchKernels):
     @once
     def way_of(self, fn: Callable[..., Any], positive: bool) -> int:
         """See `gedppl.programs.contract.Model.way_of`."""
-        y = torch.zeros(1, dtype=torch.float64)
+        y = torch.ones(2, 1, dtype=torch.float64)
         try:
             steps = listing(
                 lambda y, x, a: [fn(y, x, a)], y, as_tensor(self.x[:1]), as_tensor(self.a[:1])
             )
             return trend(steps, positive)
+        except FunctionalError:
+            raise  # a function that is tried out names its own failure
         except Exception:
             # whatever a user's function raises on arrays that have no numbers yet
             return 0

@@ -175,7 +175,8 @@ class TorchArithmetic:
         return torch.log(value) - torch.log1p(-value)
 
     def total(self, terms: torch.Tensor, weights: torch.Tensor) -> Any:
-        return torch.tensordot(weights.reshape(-1), terms, dims=1)
+        dtype = torch.promote_types(terms.dtype, weights.dtype)  # w.float() may be on the way
+        return torch.tensordot(weights.reshape(-1).to(dtype), terms.to(dtype), dims=1)
 
     def contracted(self, terms: torch.Tensor, matrix: np.ndarray) -> Any:
         return terms.to(torch.float64) @ torch.as_tensor(matrix)
