@@ -1,5 +1,5 @@
-"""Dose escalation by `models/escalation.py` over many simulated trials, beside 3+3, BOIN, CRM and
-an exact grid.
+"""Dose escalation by `models/escalation.py` over many simulated trials, beside 3+3, BOIN, CRM,
+EWOC and an exact grid.
 
     python benchmarks/dose_trials.py fixed   --trials 1000    DLT .05/.10/.18/.30/.45
     python benchmarks/dose_trials.py random  --trials 1000
@@ -8,7 +8,7 @@ an exact grid.
         three groups, pooled intercepts, level .85, 108 patients
     python benchmarks/dose_trials.py average --trials 200
         the limit on the policy's average instead of on every draw
-    python benchmarks/dose_trials.py states  --trials 100 [--nuts 4000]
+    python benchmarks/dose_trials.py states  --trials 20 --nuts 16000
         how often draws give the dose of an exact grid
     python benchmarks/dose_trials.py plan    --trials 1000    the fixed truth by `ged.plan`
 
@@ -48,6 +48,7 @@ from gedppl.rows import Rows
 from gedppl.study.baselines.boin import BOIN
 from gedppl.study.baselines.crm import CRM
 from gedppl.study.baselines.dose_design import DoseDesign
+from gedppl.study.baselines.ewoc import EWOC
 from gedppl.study.baselines.three_plus_three import ThreePlusThree
 
 SKELETON = (0.10, 0.20, 0.33, 0.46, 0.58)
@@ -186,6 +187,7 @@ def baselines(truths: np.ndarray, mtd: np.ndarray, seed: int = 1) -> None:
         "BOIN, cohorts of 1": lambda: BOIN(K, target=target, cohort=1, cohorts=N),
         "BOIN, cohorts of 3": lambda: BOIN(K, target=target, cohort=3, cohorts=N // 3),
         "CRM": lambda: CRM(SKELETON, target=target, patients=N),
+        "EWOC": lambda: EWOC(SKELETON, target=target, patients=N),
         "3+3": lambda: ThreePlusThree(K),
     }
     for name, make in designs.items():
@@ -199,7 +201,7 @@ def baselines(truths: np.ndarray, mtd: np.ndarray, seed: int = 1) -> None:
             {"its own": named},
             mtd,
         )
-    print(f"CRM: skeleton {SKELETON}, b ~ N(0, 1.34)")
+    print(f"CRM and EWOC: power model, skeleton {SKELETON}, b ~ N(0, 1.34)")
 
 
 # against the exact posterior ----------------------------------------------------------------------

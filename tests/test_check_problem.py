@@ -334,11 +334,21 @@ def test_limits_are_spoken_of_in_the_words_of_the_agent(report: Any) -> None:
     assert limit.first_mix == pytest.approx(((0.3 - 0.2) / (quantile - 0.2),) * 2, rel=0.05)
     text = str(found)
     assert "by the 0.9 posterior quantile" in text
+    assert text.count("bounds: posterior quantile at level 0.9") == 2
+    assert "exact" not in text
     assert "credible at level 0.9, for one decision at a time" in text
     for foreign in ("guarantee", "worst case", "at most 0.", ".exactness"):
         assert foreign not in text.partition("limit 'harm'")[2]
     assert report.limits[0].kind == "guarantee"
     assert "posterior" not in str(report)
+
+
+def test_a_rule_that_only_looks_is_named_where_nothing_stands_in_the_way() -> None:
+    looking = {"confidence": ged.sampled_set(draws=200)}
+    found = ged.check_problem(problem(), CONTEXTS, runs=0, draws=20, agent=looking)
+    (said,) = [text for text in found.warnings if "no guarantee" in text]
+    assert "draws (source laplace) inside the likelihood-ratio set" in said
+    assert ".exactness" not in said
 
 
 def test_a_limit_that_the_prior_keeps_lets_every_decision_leave_the_safe_action() -> None:

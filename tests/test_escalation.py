@@ -461,3 +461,14 @@ def test_the_check_before_round_1_tells_of_doses_that_a_prior_hides() -> None:
     assert not any("do not reach" in text for text in free.warnings)
     assert "if no bad outcome ever comes: dose 1 from round 1" in str(free)
     assert free.path[-1] == 5
+    # a path that begins higher up passes the lower doses over, and hides none of them
+    later = ged.check_problem(
+        PROBLEM,
+        np.zeros((1, 1)),
+        runs=0,
+        draws=50,
+        agent={"confidence": ged.credible_set(0.75, source="smc", draws=2000)},
+        log=(np.zeros((16, 1)), [1] * 8 + [2] * 8, np.zeros(16)),
+    )
+    assert later.path[0] > 1
+    assert later.hidden == ()

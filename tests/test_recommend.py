@@ -169,8 +169,8 @@ def test_a_mix_that_would_be_played_instead_is_mentioned(agent: Any) -> None:
     found = early.recommend(X)
     assert found.policy == pytest.approx(early.policy(X))
     assert 0 < found.policy[found.action] < 1
-    assert "a decision here would play" in str(found)
-    assert "instead" in str(found)
+    assert "a decision here would mix" in str(found)
     sure = agent.recommend(X)
-    alone = replace(sure, policy=np.eye(4)[sure.action])
-    assert "a decision here would play" not in str(alone)
+    alone, other = (replace(sure, policy=np.eye(4)[k]) for k in (sure.action, 0))
+    assert "a decision here" not in str(alone)
+    assert "a decision here would play 0: it explores" in str(other)

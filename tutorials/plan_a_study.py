@@ -122,30 +122,18 @@ assert trials.rows[1]["stopped: futile"] > trials.rows[0]["stopped: futile"] or 
 # ## On average, or for every patient?
 #
 # The usual limit of a `Constraint` is on the policy's average. A mixture of "no dose" and the top
-# dose keeps it, and some patients get the top dose. The same model, with the same credible bound:
+# dose keeps it, and some patients get the top dose. The same model and protocol, with the same
+# credible bound:
 
 # %%
-average = escalation.problem(every_draw=False)
-
-
-def on_average(problem, delta, seed):
-    return ged.GEDUCB(
-        problem,
-        delta=delta,
-        seed=seed,
-        confidence=ged.credible_set(0.75, source="smc", draws=DRAWS),
-        guard=None,
-    )
-
-
 mixed = ged.plan(
-    average,
+    escalation.problem(every_draw=False),
     everybody,
     PATIENTS,
     scenarios={"usual": scenarios["usual"]},
     replicates=REPLICATES,
-    agent=on_average,
-    recommend="nearest",
+    agent=design,
+    recommend=escalation.named,
 )
 each, mean = (found.rows[0]["share treated above a limit"] for found in (trials, mixed))
 print(

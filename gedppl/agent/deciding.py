@@ -370,12 +370,14 @@ class Recommendation(Spoken):
 
     def __str__(self) -> str:
         lines = [f"action {self.action_name}: {self.reason}"]
-        if self.policy[self.action] < 1:
-            played = [(name, p) for name, p in zip(self.names.labels, self.policy) if p > 0]
+        played = {name: p for name, p in zip(self.names.labels, self.policy) if p > 0}
+        if len(played) > 1:
             lines.append(
-                f"a decision here would play {amounts(played)} instead: it explores, and a mix may "
-                "hold an action that by itself exceeds a limit"
+                f"a decision here would mix {amounts(played)}: it explores, and a mix may hold an "
+                "action that by itself exceeds a limit"
             )
+        elif self.action_name not in played:
+            lines.append(f"a decision here would play {', '.join(played)}: it explores")
         return "\n".join([*lines, str(self.certificate)])
 
 

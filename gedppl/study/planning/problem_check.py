@@ -20,6 +20,7 @@ from gedppl.agent import GEDUCB, FallbackWarning
 from gedppl.certificate import ConstraintCertificate
 from gedppl.errors import FitWarning, FunctionalError, SettingError
 from gedppl.functionals import Functional
+from gedppl.ged_ucb.settings import settings
 from gedppl.learning import Where
 from gedppl.learning.seen_class import served
 from gedppl.numerics.arrays import check_whole
@@ -122,8 +123,10 @@ def check_problem(
     x = pricing.some_contexts(read_rows(problem, contexts), seed)
     problem.trace(x)
     options, told = _options(agent, seed), _told(log)
+    rules = _rules_over_draws(problem, options)
     outcomes = tuple(
-        _outcome(problem, name, cls, x, draws, seed) for name, cls in problem.streams.items()
+        replace(_outcome(problem, name, cls, x, draws, seed), rule=rules.get(name, ""))
+        for name, cls in problem.streams.items()
     )
     informed = _informed(problem, options, told)
     limits: tuple[LimitCheck, ...] = ()
@@ -365,6 +368,15 @@ def _options(agent: Mapping[str, Any], seed: int) -> dict[str, Any]:
         ) from None
     given.pop("journal", None)
     return {"seed": seed, "guard": None} | given
+
+
+def _rules_over_draws(problem: Problem, options: Mapping[str, Any]) -> dict[str, str]:
+    """Outcomes whose bounds are read off draws, and by which rule."""
+    chosen = settings(**{name: value for name, value in options.items() if name != "guard"})
+    rules = {name: chosen.confidence_of(name) for name in problem.streams}
+    return {
+        name: rule.describe(chosen.delta) for name, rule in rules.items() if rule and rule.source
+    }
 
 
 def _told(log: Sequence[Any] | None) -> Log:

@@ -35,6 +35,12 @@ class OutcomeCheck:
     ones: np.ndarray | None = None
     # rows that have a confidence set by themselves: all, and those of actions with own parameters
     sets: tuple[str, ...] = ()
+    rule: str = ""  # of the agent's bounds, where they are read off draws and no set is asked
+
+    @property
+    def bounds(self) -> str:
+        """How the agent will bound it, in a sentence."""
+        return self.rule or self.exactness
 
     @property
     def identified(self) -> str:
@@ -130,8 +136,8 @@ class ProblemReport(Shown):
         for o in self.outcomes:
             lines += [
                 f"outcome {o.name!r}",
-                f"  bounds: {o.exactness}",
-                *([f"  sets: for {'; '.join(o.sets)}"] if len(o.sets) > 1 else []),
+                f"  bounds: {o.bounds}",
+                *([f"  sets: for {'; '.join(o.sets)}"] if len(o.sets) > 1 and not o.rule else []),
                 *self._predictive(o),
                 *([f"  {o.identified}"] if o.identified else []),
             ]
@@ -142,7 +148,7 @@ class ProblemReport(Shown):
         return "\n".join(lines)
 
     def _shown(self) -> Facts:
-        facts = {f"bounds of {o.name!r}": o.exactness.partition(":")[0] for o in self.outcomes}
+        facts = {f"bounds of {o.name!r}": o.bounds.partition(":")[0] for o in self.outcomes}
         for c in self.limits:
             facts[f"limit {c.name!r}"] = (
                 f"at {c.at_most:g}{_whose(c)}; first decision: {c.first}; {c.method}, {c.claimed}"

@@ -127,6 +127,7 @@ def _given_twice(problem: Problem) -> list[str]:
 
 def _of_limit(problem: Problem, report: ProblemReport, c: LimitCheck) -> list[str]:
     said = []
+    streams = {one.name: one.stream for _, one in problem.learned}
     believed = all(_believed(one.model) for _, one in problem.learned if one.name == c.name)
     if believed and c.outside > FEW:
         said.append(
@@ -148,9 +149,14 @@ def _of_limit(problem: Problem, report: ProblemReport, c: LimitCheck) -> list[st
         )
     if c.kind == "approximation":
         rows = f"{report.logged} logged" if report.logged else f"{REHEARSED} rehearsed"
+        chosen = {o.name: o.rule for o in report.outcomes}[streams[c.name]]
         said.append(
-            f"after {rows} rows its bound is {c.method} and no guarantee; print the class's "
-            ".exactness for what stands in the way"
+            f"after {rows} rows its bound is {c.method} and no guarantee"
+            + (
+                f": {chosen}"
+                if chosen
+                else "; print the class's .exactness for what stands in the way"
+            )
         )
     return [f"limit {c.name!r}: {text}" for text in said]
 
