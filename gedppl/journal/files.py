@@ -64,7 +64,7 @@ def resolved(path: Any) -> Path:
     """
     try:
         found = Path(os.fsdecode(path)).resolve()
-        if found.is_symlink():  # Python 3.13 hands a loop of links back as it is
+        if os.path.islink(found):  # Python 3.13 hands a loop of links back as it is
             raise OSError("its links lead in a circle")
         return found
     except (TypeError, ValueError, OSError, RuntimeError) as error:
