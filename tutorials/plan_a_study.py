@@ -33,7 +33,7 @@ sys.path.append(
 import escalation  # the script, found by the line above
 
 SMALL = bool(os.environ.get("GEDPPL_SMALL"))
-REPLICATES, PATIENTS, DRAWS = (3, 12, 1000) if SMALL else (60, 36, 4000)
+REPLICATES, PATIENTS, DRAWS = (8, 24, 1000) if SMALL else (60, 36, 4000)
 problem, everybody = escalation.problem(), np.zeros((1, 1))
 print(problem)
 
