@@ -14,7 +14,7 @@ from gedppl.learning.ascent import Found, by_ascent
 from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess
 from gedppl.learning.likelihoods import Data, OrderedData, PredictorData, ProgramData
-from gedppl.learning.profiled import profiled_bounds
+from gedppl.learning.profiled_bounds import profiled_bounds
 from gedppl.learning.reach import farthest
 from gedppl.learning.value_ranges import (
     edge_bounds,
@@ -58,7 +58,7 @@ def bounds(
     found = None
     if not void and (convex or learner.cls.profiled is not None):
         found = _find_exactly(learner.data, learner, functional, xs, actions)
-    exact = found is not None and found.proved
+    exact = found is not None
     if found is None and not void and sets:
         found = by_ascent(learner, functional, xs, actions)
     if found is None:  # no row yet, or a set without members
@@ -211,9 +211,13 @@ def _profiled(
         return None
 
     def over(
-        data: PredictorData, asked: Functional, columns: np.ndarray, ends: np.ndarray
+        data: PredictorData,
+        asked: Functional,
+        columns: np.ndarray,
+        ends: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        return _over_interval(data, learner, asked, columns, ends, x, a)[:2]
+        return _over_interval(data, learner, asked, columns, ends, x[rows], a[rows])[:2]
 
     return profiled_bounds(learner, functional, x, a, over)
 
