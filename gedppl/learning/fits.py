@@ -506,6 +506,7 @@ def keep_good(new: Fit, old: Fit | None) -> Fit:
 # ==================================================================================================
 
 GAIN = 2e-12  # nats: a fit is believed only at the very top
+SHORTER = (1.0, 0.5, 0.1, 0.01)  # shares of a step that are tried before it is turned
 
 
 def newton(
@@ -523,8 +524,8 @@ def newton(
 
     Each step solves (|P| + damping I) step = gradient, with P minus the Hessian and |P| its
     absolute eigenvalues, so that it is a Newton step on a concave objective and still an ascent
-    direction elsewhere. A step must deliver 1e-4 of the gain it promised; otherwise the damping
-    grows (Levenberg). A point where the numbers run out is left again.
+    direction elsewhere. A step must deliver 1e-4 of the gain it promised; otherwise it is made
+    shorter, and then the damping grows (Levenberg). A point where numbers run out is left again.
 
     Parameters
     ----------
@@ -538,7 +539,6 @@ def newton(
         sqrt(D) if not given.
     """
     theta = before = np.array(start, float)
-    damping = 0.0
     unit = ruler = np.ones(len(theta))
     room = np.sqrt(len(theta)) if room is None else room
     value, grad = value_grad(theta)
@@ -559,11 +559,15 @@ def newton(
         if done == steps:
             break
         farthest = far * (room + float(np.linalg.norm(ruler * theta)))
-        for _ in range(40):
+        damping = 0.0
+        for attempt in range(40):
+            # a shorter step first; where that does not help, one that turns to the gradient
+            if attempt >= len(SHORTER):
+                damping = max(8.0 * damping, 1e-4 * top)
             move = vectors @ (along / (size + damping))
             length = float(np.linalg.norm(move))
             move = move * min(1.0, farthest / length) if length > 0 else move
-            move = move / unit
+            move = move / unit * (SHORTER[attempt] if attempt < len(SHORTER) else 1.0)
             promised = float(grad @ move) * 0.5
             trial = theta + move
             trial_value, trial_grad = value_grad(trial)
@@ -572,9 +576,7 @@ def newton(
             rounding = 1e-13 * (1.0 + abs(value)) if promised < 1e-6 else 0.0
             if np.isfinite(trial_grad).all() and trial_value >= value + 1e-4 * promised - rounding:
                 break
-            damping = max(8.0 * damping, 1e-4 * top)
         else:
             return theta, f"stalled after {done} Newton steps"
         before, theta, value, grad = theta, trial, trial_value, trial_grad
-        damping = damping / 8.0 if damping > 1e-8 * top else 0.0
     return theta, f"stopped after {steps} Newton steps"

@@ -274,6 +274,7 @@ class PredictorLikelihood(Likelihood):
         self.predictor, self.dim, self.table, self.names = predictor, dim, table, names
         self.n, self.weights = 0 if table is None else table.n, weights
         self.family = FAMILIES[predictor.family, predictor.link]
+        self._logistic = (predictor.family, predictor.link) == ("Bernoulli", "logit")
         self._last: tuple[bytes, Terms] | None = None
 
     @classmethod
@@ -415,7 +416,7 @@ class PredictorLikelihood(Likelihood):
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.n:
             return np.zeros(len(theta)), np.zeros(theta.shape)
-        if (self.predictor.family, self.predictor.link) == ("Bernoulli", "logit"):
+        if len(theta) > 1 and self._logistic:
             return self._bernoulli_value_grad(theta)
         value, score, _ = self._terms(theta)
         return value.sum(axis=-1), score @ self.features
@@ -449,7 +450,7 @@ class PredictorLikelihood(Likelihood):
 
     def _curvature(self, theta: np.ndarray) -> np.ndarray:
         """Minus the second derivatives of the rows by their predictors, weighted: (M, n)."""
-        if (self.predictor.family, self.predictor.link) != ("Bernoulli", "logit"):
+        if len(theta) == 1 or not self._logistic:
             return self._terms(theta)[2]
         assert self.table is not None
         tail = np.abs(theta @ self.features.T + self.table.x[:, self.dim])
@@ -462,8 +463,7 @@ class PredictorLikelihood(Likelihood):
         M, D = theta.shape
         if M == 1 and self.n:
             phi = self.features
-            curvature = np.broadcast_to(self._curvature(theta)[0], len(phi))
-            return symmetric((phi * curvature[:, None]).T @ phi)[None]
+            return symmetric((phi.T * self._curvature(theta)) @ phi)[None]
         total = np.zeros((M, D * D))
         size = max(64, 40_000 // max(M, D * D))
         for first in range(0, self.n, size):
