@@ -387,14 +387,14 @@ class Problem(Shown):
             if not callable(c.safe_value):
                 check_room(float(check_safe_value(np.asarray(c.safe_value, float), c)), c)
 
-    @property
+    @cached_property
     def learned(self) -> tuple[tuple[int, Constraint], ...]:
         """The limits whose cost is learned, each with its place among the constraints; a known
         cost is none of them.
         """
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, Constraint))
 
-    @property
+    @cached_property
     def known(self) -> tuple[tuple[int, KnownCost], ...]:
         """The limits on known costs, each with its place among the constraints."""
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, KnownCost))
