@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import fdtri, ndtri
 
 from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, SettingError
-from gedppl.numerics.arrays import evolved
+from gedppl.numerics.arrays import evolved, whitener
 
 SHAPES = (
     "location",
@@ -440,8 +440,6 @@ def stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> n
 # Contexts far outside of what was seen.
 # ==================================================================================================
 
-MOST_DEPENDENT = 1e6  # trace of the inverse of the columns' correlations
-
 
 @dataclass(frozen=True)
 class OutlierCheck:
@@ -480,7 +478,7 @@ class OutlierCheck:
         """Take in one context (dx,)."""
         context = np.asarray(x, float)
         check_row(context, 0, self.dx, 1)
-        ratio = float(self._ratios(context[None])[0][0])
+        ratio = float(self._ratios(context[None])[0])
         gap = context - self.mean
         if 1.0 < ratio < math.inf:
             gap = gap / math.sqrt(ratio)
@@ -497,15 +495,16 @@ class OutlierCheck:
     def flags(self, x: np.ndarray) -> list[str]:
         """The same for contexts (n, dx)."""
         check_row(x, 0, self.dx, 1)
-        ratios, columns = self._ratios(x)
+        ratios = self._ratios(x)
         if not (ratios > 1).any():
             return [""] * len(x)
         return [
-            self._said(context, ratio, column) if ratio > 1 else ""
-            for context, ratio, column in zip(x, ratios.tolist(), columns.tolist())
+            self._said(context, ratio) if ratio > 1 else ""
+            for context, ratio in zip(x, ratios.tolist())
         ]
 
-    def _said(self, context: np.ndarray, ratio: float, column: int) -> str:
+    def _said(self, context: np.ndarray, ratio: float) -> str:
+        column = self._most_off(context)
         if math.isinf(ratio):
             return (
                 f"the context is far outside of what was seen: x[{column}] = {context[column]:g} "
@@ -519,64 +518,80 @@ class OutlierCheck:
             "here are extrapolation"
         )
 
-    def _ratios(self, contexts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Squared distances of contexts (n, dx) over their threshold (0: cannot tell; inf: off the
-        span of all seen), and the columns most off, each (n,).
+    def _ratios(self, contexts: np.ndarray) -> np.ndarray:
+        """Squared distances of contexts (n, dx) over their threshold, (n,); 0: cannot tell; inf:
+        off the span of all seen.
         """
         if self.dx == 0 or self.n < 2 * self.dx + 10:
-            return np.zeros(len(contexts)), np.zeros(len(contexts), np.intp)
-        unit, moved, inverse, far = self._seen
-        gap = (contexts - self.mean) / unit
-        away = np.abs(gap)
-        columns = away.argmax(axis=1)
-        tolerance = 1e-6 * (1.0 + far + away.max(axis=1))
-        if inverse is None:
-            found = [self._ratio_along_axes(*one) for one in zip(gap, columns.tolist(), tolerance)]
-            return np.array([one[0] for one in found]), np.array([one[1] for one in found])
-        part = gap if moved.all() else gap[:, moved]
-        ratios = ((part @ inverse) * part).sum(axis=1) / self._threshold(part.shape[1])
-        if part is not gap:
-            still = np.where(moved, 0.0, away)  # columns that never varied
-            off = still.max(axis=1) > tolerance
-            ratios, columns = (
-                np.where(off, np.inf, ratios),
-                np.where(off, still.argmax(axis=1), columns),
-            )
-        return ratios, columns
+            return np.zeros(len(contexts))
+        # a context is flagged when it is asked about and then taken in
+        asked, found = self._latest[0]
+        if contexts.tobytes() != asked:
+            found = self._computed_ratios(contexts)
+            self._latest[0] = (contexts.tobytes(), found)
+        return found
 
     @cached_property
-    def _seen(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, float]:
-        """Units (dx,), which columns varied (dx,), the inverse of their correlations, or None
-        where they depend on each other, and how many units the mean lies from 0 at most.
+    def _latest(self) -> list[tuple[bytes, np.ndarray]]:
+        """Replaced in one assignment, so threads may share it."""
+        return [(b"", np.zeros(0))]
 
-        1 / trace(inverse) is at most the smallest eigenvalue and the number of columns at least the
-        largest, so that the trace proves that no direction counts as one that never varied; else
-        `_ratio_along_axes` has to look. Computed once: a context is flagged when it is asked about
-        and then taken in.
-        """
+    def _computed_ratios(self, contexts: np.ndarray) -> np.ndarray:
+        gap = (contexts - self.mean) / self._unit
+        white, moved = self._whitener, self._moved
+        if white is None:
+            return np.array([self._ratio_along_axes(one)[0] for one in gap])
+        every = len(white) == self.dx
+        along = (gap if every else gap[:, moved]) @ white.T
+        ratios: np.ndarray = (along * along).sum(axis=1) / self._threshold(len(white))
+        if not every:
+            still = np.where(moved, 0.0, np.abs(gap))  # columns that never varied
+            ratios[still.max(axis=1) > self._tolerance(gap)] = np.inf
+        return ratios
+
+    def _most_off(self, context: np.ndarray) -> int:
+        """The column of a context (dx,) that departs most."""
+        gap = (context - self.mean) / self._unit
+        if self._whitener is None:
+            return self._ratio_along_axes(gap)[1]
+        still = np.where(self._moved, 0.0, np.abs(gap))
+        never = still.max() > self._tolerance(gap)
+        return int((still if never else np.abs(gap)).argmax())
+
+    def _tolerance(self, gap: np.ndarray) -> Any:
+        """How far along a direction in which nothing varied is rounding, for gaps (..., dx)."""
+        far = (np.abs(self.mean) / self._unit).max()
+        return 1e-6 * (1.0 + far + np.abs(gap).max(axis=-1))
+
+    @cached_property
+    def _unit(self) -> np.ndarray:
+        """(dx,) standard deviations, 1 where nothing varied."""
         scale = np.sqrt(self.scatter.diagonal() / (self.n - 1))
-        moved = scale > 0
-        unit = np.where(moved, scale, 1.0)
-        far = float((np.abs(self.mean) / unit).max())
-        correlations = self.scatter / unit / unit[:, None] / (self.n - 1)
-        if not moved.all():
-            correlations = correlations[moved][:, moved]
-        try:
-            inverse = np.linalg.inv(correlations)
-        except np.linalg.LinAlgError:
-            return unit, moved, None, far
-        proved = len(inverse) and 0 < inverse.trace() < MOST_DEPENDENT
-        return unit, moved, inverse if proved else None, far
+        return np.where(scale > 0, scale, 1.0)
 
-    def _ratio_along_axes(
-        self, gap: np.ndarray, column: int, tolerance: float
-    ) -> tuple[float, int]:
-        """`_ratio` from the standardised gap (dx,), direction by direction."""
-        unit = self._seen[0]
+    @cached_property
+    def _moved(self) -> np.ndarray:
+        """(dx,) which columns varied."""
+        return self.scatter.diagonal() > 0
+
+    @cached_property
+    def _whitener(self) -> np.ndarray | None:
+        """Of the correlations of the columns that varied; None where they depend on each other, so
+        that `_ratio_along_axes` has to look.
+        """
+        correlations = self.scatter / (self._unit * self._unit[:, None] * (self.n - 1))
+        moved = self._moved
+        return whitener(correlations if moved.all() else correlations[moved][:, moved])
+
+    def _ratio_along_axes(self, gap: np.ndarray) -> tuple[float, int]:
+        """The ratio and the column most off, from the standardised gap (dx,), direction by
+        direction.
+        """
+        unit, column = self._unit, int(np.abs(gap).argmax())
         values, vectors = np.linalg.eigh(self.scatter / np.outer(unit, unit) / (self.n - 1))
         along = vectors.T @ gap
         varied = values > 1e-10 * max(values.max(), 1e-300)
-        if np.any(abs(along[~varied]) > tolerance):
+        if np.any(abs(along[~varied]) > self._tolerance(gap)):
             return np.inf, int(np.argmax(abs(vectors[:, ~varied] @ along[~varied])))
         rank = int(varied.sum())
         if rank == 0:

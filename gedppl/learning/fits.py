@@ -57,6 +57,8 @@ class Fit:
     eps_opt_proved: bool = False
     # the maximum lies outside the declared bounds; theta is on their boundary
     at_bounds: bool = False
+    # where it lies, and the precision there; see `learner.beyond`
+    free: tuple[np.ndarray, np.ndarray] | None = None
     kept: bool = False  # a later fit failed and this one, of fewer rows, stayed
     draws: np.ndarray | None = None  # (S, D) from a guide, where one was fitted
     # the guide's own state, for a warm start

@@ -395,9 +395,10 @@ def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:
     inside, anchor = objective.cls.inside, np.asarray(objective.cls.initial, float)
     outside = np.isfinite(theta).all() and not bool(np.all(inside(theta)))
     if outside and bool(np.all(inside(anchor))):
-        return assess(
-            objective, climb_boundary(objective, inside, anchor, theta), how, at_bounds=True
-        )
+        held = climb_boundary(objective, inside, anchor, theta)
+        precision = objective.precision(theta)
+        free = (theta, precision) if np.isfinite(precision).all() else None
+        return replace(assess(objective, held, how, at_bounds=True), free=free)
     return assess(objective, theta, how, tolerance=objective.tolerance)
 
 

@@ -16,7 +16,7 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -336,9 +336,14 @@ class ProgramLearner:
         """The draws that predict the next outcomes; fixed before these are seen, so that the set
         covers whatever they are.
         """
-        source = self.rule.predictive
-        if source == "prior":
+        if self.rule.predictive == "prior":
             return self.particles  # the prior's draws, weighted by the likelihood so far
+        held = replace(self._near(fit), beyond=learners.learned_share(self.particles))
+        return held if fit.free is None else learners.beyond(held, fit.free, self.seed)
+
+    def _near(self, fit: Fit) -> learners.Particles:
+        """The fit, draws around it and a few of the prior's."""
+        source = self.rule.predictive
         if source == "laplace":
             return learners.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
         found = sample(

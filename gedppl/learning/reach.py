@@ -342,14 +342,17 @@ def _solve_errors(
     box: Box,
 ) -> None:
     """`_solve` for a set that a sum of absolute errors bounds. Where its farthest point lies
-    inside the box the box does not matter; the other forms are linear programs with it.
+    inside the box the box does not matter; the other forms are linear programs with it. Without
+    a member inside the box there is no such program to solve: then what the set alone allows
+    shows that the two are apart.
     """
     within, at, near = farthest_within_errors(chosen, both[mine])
     inside = near & np.all((at >= box[0]) & (at <= box[1]), axis=1)
     for j, found, where, ok in zip(mine, within, at, inside):
-        reached = (float(found), where) if ok else absolute_errors(chosen, both[j], box)
-        solved[j] = reached is not None
-        if reached is not None and reached[0] < value[j]:
+        alone = float(found), where
+        reached = alone if ok else (absolute_errors(chosen, both[j], box) or alone)
+        solved[j] = np.isfinite(reached[0])
+        if reached[0] < value[j]:
             value[j], theta[j] = reached
 
 
