@@ -26,14 +26,8 @@ from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, S
 from gedppl.numerics.arrays import evolved, whitener
 
 SHAPES = (
-    "location",
-    "spread",
-    "skewness",
-    "peak and shoulders",
-    "lower tail",
-    "upper tail",
-    "extreme values",
-)
+    "location, spread, skewness, peak and shoulders, lower tail, upper tail, extreme values"
+).split(", ")
 AMOUNTS = np.array([0.15, 0.4, 0.9, -0.15, -0.4, -0.9])
 MAX_COLUMNS = 16
 MAX_ACTION_GROUPS = 16
@@ -259,23 +253,16 @@ _SPREAD = ("outcomes vary more than predicted", "outcomes vary less than predict
 _MARGINAL = (
     _LOCATION,
     _SPREAD,
-    (
-        "outcomes are more skewed to the right than predicted",
-        "outcomes are more skewed to the left than predicted",
+    *(
+        (said.format(first), said.format(second))
+        for said, first, second in (
+            ("outcomes are more skewed to the {} than predicted", "right", "left"),
+            ("outcomes lie more in the {} than predicted", "middle and the tails", "shoulders"),
+            ("{} outcomes than predicted lie in the lower tail", "more", "fewer"),
+            ("{} outcomes than predicted lie in the upper tail", "more", "fewer"),
+            ("{} extreme outcomes than predicted", "more", "fewer"),
+        )
     ),
-    (
-        "outcomes lie more in the middle and the tails than predicted",
-        "outcomes lie more in the shoulders than predicted",
-    ),
-    (
-        "more outcomes than predicted lie in the lower tail",
-        "fewer outcomes than predicted lie in the lower tail",
-    ),
-    (
-        "more outcomes than predicted lie in the upper tail",
-        "fewer outcomes than predicted lie in the upper tail",
-    ),
-    ("more extreme outcomes than predicted", "fewer extreme outcomes than predicted"),
 )
 _OUTLIERS = {
     0.0: "outcomes vary more than predicted, or some lie far out",
