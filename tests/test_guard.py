@@ -164,7 +164,7 @@ def test_a_break_after_many_cheap_rounds_is_seen_and_bets_that_never_begin_anew_
 def test_every_shape_has_mean_zero_and_stays_within_one():
     u = (np.arange(200_000) + 0.5) / 200_000
     g = shapes(u)
-    assert g.shape == (200_000, len(SHAPES))
+    assert g.shape == (200_000, SHAPES)
     np.testing.assert_allclose(g.mean(0), 0.0, atol=1e-6)
     assert np.abs(g).max() <= 1.0
 

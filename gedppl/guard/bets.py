@@ -25,9 +25,7 @@ from scipy.special import fdtri, ndtri
 from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, SettingError
 from gedppl.numerics.arrays import evolved, whitener
 
-SHAPES = (
-    "location, spread, skewness, peak and shoulders, lower tail, upper tail, extreme values"
-).split(", ")
+SHAPES = 7  # see `shapes`
 AMOUNTS = np.array([0.15, 0.4, 0.9, -0.15, -0.4, -0.9])
 MAX_COLUMNS = 16
 MAX_ACTION_GROUPS = 16
@@ -142,7 +140,7 @@ class Bets:
         both = 2 * len(AMOUNTS)
         on_action = both * self.groups if self.groups > 1 else 0
         single = [
-            len(SHAPES) * len(AMOUNTS),
+            SHAPES * len(AMOUNTS),
             both * 2 * self.columns,
             on_action,
             len(AMOUNTS) * self.interactions,
@@ -237,7 +235,7 @@ def _cells(bets: Bets) -> tuple[np.ndarray, np.ndarray]:
     columns, groups = np.arange(2 * bets.columns), np.arange(bets.groups)
     # where each group's own features begin, itself before its columns
     first = 1 + len(columns) + groups * (1 + len(columns))
-    alone = np.zeros(len(SHAPES), np.intp), np.arange(len(SHAPES))
+    alone = np.zeros(SHAPES, np.intp), np.arange(SHAPES)
     with_column = np.repeat(1 + columns, 2), np.tile([0, 1], len(columns))
     parts = [alone, with_column]
     if bets.groups > 1:
