@@ -48,9 +48,10 @@ class DrawnValues:
 
     def quantile(self, values: np.ndarray) -> np.ndarray:
         """Of values (S, m) at these draws: (m,)."""
-        return np.take_along_axis(
+        found: np.ndarray = np.take_along_axis(
             values, quantile_index(values, self.weights, self.level)[None], axis=0
         )[0]
+        return found
 
 
 @dataclass(frozen=True)
@@ -337,6 +338,21 @@ class Particles:
     beyond: float = BEYOND_SHARE
     split: bool = False  # half of the draws near the fit are around that maximum
 
+    @property
+    def inside(self) -> Particles:
+        """Without the draws from beyond declared bounds: what the model as declared predicts,
+        which is what monitors hold it to.
+        """
+        if not self.split:
+            return self
+        near = PARTICLES - FROM_PRIOR
+        kept = np.ones(len(self.theta), bool)
+        kept[1:near:2] = False
+        weights = self.log_weights.copy()
+        weights[:near] -= np.log1p(-self.beyond)
+        weights = weights[kept]
+        return Particles(self.theta[kept], weights - logsumexp(weights), self.beyond)
+
     def predict(self, rows: np.ndarray) -> tuple[float, Particles]:
         """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the
         particles reweighted by it.
@@ -390,9 +406,10 @@ def laplace(
 def _mostly_near() -> np.ndarray:
     """(M,) log weights of draws around a fit, followed by the prior's."""
     near = PARTICLES - FROM_PRIOR
-    return np.log(
+    found: np.ndarray = np.log(
         np.repeat([(1 - PRIOR_SHARE) / near, PRIOR_SHARE / FROM_PRIOR], [near, FROM_PRIOR])
     )
+    return found
 
 
 def drawn(
@@ -445,7 +462,8 @@ def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.nda
     """n draws (n, D) from N(theta, precision^-1)."""
     chol = np.linalg.cholesky(positive_definite(precision))
     base = np.random.default_rng(seed).standard_normal((n, len(theta)))
-    return theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+    found: np.ndarray = theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+    return found
 
 
 # mixtures -----------------------------------------------------------------------------------------
