@@ -95,6 +95,8 @@ class Bounds:
     used: UsedDraws | None = None  # what those draws are
     # how far one parameter attains upper values together, where that is in closed form; each holds
     together: tuple[Together, ...] = ()
+    # upper values (n, K) given that of an action at most so much, (n,); see `held`
+    find_held: Callable[[int, np.ndarray], np.ndarray] | None = None
     # those that declarations are held against, if not these; see `watched`
     find_watched: Callable[[], Bounds] | None = None
 
@@ -111,7 +113,25 @@ class Bounds:
             upper=self.upper[one],
             drawn=drawn,
             together=tuple(form.only(one) for form in self.together),
+            find_held=None,
         )
+
+    def held(self, action: int, most: np.ndarray) -> Bounds:
+        """Over the parameters alone under which this action's value is at most so much, most (n,).
+
+        A declared bound that is true holds at the true parameter, so that it lies in what is left
+        of the set. Only upper values are lowered: a bound from above says nothing of how small a
+        value may be. Where nothing is left the declaration is refuted, and the set stands as it is.
+        """
+        forms = tuple(form.held(action, most) for form in self.together)
+        ends = [form.each for form in forms]
+        if self.find_held is not None:
+            ends.append(self.find_held(action, most))
+        if not ends:
+            return self
+        upper = np.minimum(self.upper, np.min(ends, axis=0))
+        upper = np.where(upper < self.lower, self.upper, upper)
+        return replace(self, upper=upper, together=forms, find_held=None)
 
     @property
     def to_keep(self) -> Bounds:
@@ -318,8 +338,10 @@ class BoundsMemo:
 
 PARTICLES = 128
 FROM_PRIOR = 16
-# weight of the prior's draws beside those of a fit: up to -log(1 - share) is lost at every refit
-PRIOR_SHARE = 0.02
+# Weight of the prior's draws beside those of a fit, at most, and times the rows behind it. Up to
+# -log(1 - share) is lost at every refit, and refits come as often as rows grow by a twentieth: a
+# share that stayed would be paid for ever, one that falls like 1 / n adds up to a number.
+PRIOR_SHARE, PRIOR_ROWS = 0.02, 0.3
 PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another, in their units
 
 
@@ -368,9 +390,10 @@ def laplace(
     precision: np.ndarray,
     seed: int,
     unit: np.ndarray | float = 1.0,
+    n: int = 0,
 ) -> Particles:
-    """After a fit: theta, draws from N(theta, precision^-1) in opposite pairs, and a few from
-    the prior.
+    """After a fit to n rows: theta, draws from N(theta, precision^-1) in opposite pairs, and a few
+    from the prior.
     """
     pairs = (PARTICLES - FROM_PRIOR - 1) // 2 + 1
     base = np.random.default_rng(seed).standard_normal((pairs, cls.dim))  # the same at every refit
@@ -378,15 +401,13 @@ def laplace(
     steps = solve_triangular(chol, base.T, lower=True, trans=1).T
     near = np.vstack([theta[None], theta + steps, theta - steps])[: PARTICLES - FROM_PRIOR]
     draws = np.vstack([near, prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
-    return Particles(draws, _mostly_near())
+    return Particles(draws, _mostly_near(n))
 
 
-def _mostly_near() -> np.ndarray:
-    """(M,) log weights of draws around a fit, followed by the prior's."""
-    near = PARTICLES - FROM_PRIOR
-    return np.log(
-        np.repeat([(1 - PRIOR_SHARE) / near, PRIOR_SHARE / FROM_PRIOR], [near, FROM_PRIOR])
-    )
+def _mostly_near(n: int) -> np.ndarray:
+    """(M,) log weights of draws around a fit to n rows, followed by the prior's."""
+    near, share = PARTICLES - FROM_PRIOR, min(PRIOR_SHARE, PRIOR_ROWS / max(n, 1))
+    return np.log(np.repeat([(1 - share) / near, share / FROM_PRIOR], [near, FROM_PRIOR]))
 
 
 def drawn(
@@ -395,8 +416,9 @@ def drawn(
     sampled: np.ndarray,
     seed: int,
     unit: np.ndarray | float = 1.0,
+    n: int = 0,
 ) -> Particles:
-    """After a fit: theta, draws (M', D) from any source, and a few from the prior."""
+    """After a fit to n rows: theta, draws (M', D) from any source, and a few from the prior."""
     room = PARTICLES - FROM_PRIOR - 1
     every = np.vstack(
         [
@@ -405,7 +427,7 @@ def drawn(
             prior_draws(cls, FROM_PRIOR, seed + 1, unit),
         ]
     )
-    return Particles(every, _mostly_near())
+    return Particles(every, _mostly_near(n))
 
 
 def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array, eye_array, hstack
 from gedppl.learning.likelihoods import Data, PredictorData
 from gedppl.learning.program_sets import Plausible, extremes
 from gedppl.programs.contract import DensityClass
+from gedppl.selection.solvers import price_of_wall
 
 if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
@@ -280,6 +281,34 @@ def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.n
     )
     value[np.tile(apart, 2)] = np.inf
     return value, theta, bool(apart.any())
+
+
+def farthest_held(
+    learner: ProgramLearner, phi: np.ndarray, wall: np.ndarray, most: np.ndarray
+) -> np.ndarray:
+    """An upper bound (m,) of phi'theta over the plausible theta with wall'theta <= most, for phi,
+    wall (m, D) and most (m,); inf where the wall says nothing.
+
+    For every l >= 0 it is at most max (phi - l wall)'theta + l most, which holds whatever l is: it
+    is the best one for the ellipsoid with the set's centre and curvature.
+    """
+    value, sets = np.full(len(phi), np.inf), learner.every_set
+    if not sets:
+        return value
+    widths = np.array([_seen_half_width(s, phi) for s in sets])
+    newest = np.where(np.isfinite(widths.min(axis=0)), np.argmin(widths, axis=0), -1)
+    box = declared_box(learner.cls, phi.shape[1])
+    for i in np.unique(newest[newest >= 0]):
+        region, mine = sets[i].region, np.flatnonzero(newest == i)
+        size, room = np.sqrt(2 * region.kappa), most[mine] - wall[mine] @ region.centre
+        price = price_of_wall(
+            size * region.whiten(phi[mine]), size * region.whiten(wall[mine]), room
+        )
+        mine, price = mine[price > 0], price[price > 0]
+        if len(mine):
+            forms = phi[mine] - price[:, None] * wall[mine]
+            value[mine] = reached(sets[i], forms, box) + price * most[mine]
+    return value
 
 
 Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
