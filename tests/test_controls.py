@@ -206,8 +206,8 @@ def test_without_the_look_at_its_worst_case_a_policy_would_exceed_the_limit(monk
     assert shared.worst(gained(score, shared)).max() <= LIMIT + 1e-12
     found = solvers._on_the_limit
 
-    def off(score, together, limit):
-        return found(score, together, 1.2 * limit)  # the equations solved wrongly
+    def off(score, together, limit, usable):
+        return found(score, together, 1.2 * limit, usable)  # the equations solved wrongly
 
     monkeypatch.setattr(solvers, "_on_the_limit", off)
     assert shared.worst(gained(score, shared)).max() <= LIMIT + 1e-12

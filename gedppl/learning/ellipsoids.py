@@ -43,6 +43,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gedppl.learning.storing import storable
+from gedppl.numerics.arrays import whitener
 
 # share of the largest eigenvalue of a unit-diagonal matrix, below which it may be rounding
 RANK = 1e-11
@@ -98,14 +99,13 @@ _LATEST: list[tuple[tuple[bytes, SeenDirections], ...]] = [()]
 
 def _directions(information: np.ndarray) -> SeenDirections:
     columns, unit, scaled = unit_diagonal(information)
-    value, axes = np.linalg.eigh(scaled)
-    # eigh sorts them
-    if len(value) and value[0] > RANK * max(value[-1], 0.0):
-        root = np.sqrt(value)
-        nothing = np.zeros((0, len(value)))
+    white = whitener(scaled)
+    if white is not None:
+        nothing = np.zeros((0, len(unit)))
         return SeenDirections(
-            columns, unit, axes / root / unit[:, None], (axes * root).T * unit, nothing
+            columns, unit, white.T / unit[:, None], (white @ scaled) * unit, nothing
         )
+    value, axes = np.linalg.eigh(scaled)
     known = value > RANK * value.max(initial=0.0)
     root, along = np.sqrt(value[known]), axes[:, known]
     return SeenDirections(

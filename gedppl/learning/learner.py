@@ -342,6 +342,9 @@ FROM_PRIOR = 16
 # -log(1 - share) is lost at every refit, and refits come as often as rows grow by a twentieth: a
 # share that stayed would be paid for ever, one that falls like 1 / n adds up to a number.
 PRIOR_SHARE, PRIOR_ROWS = 0.02, 0.3
+# weight at first of draws around a maximum that the declared bounds exclude
+BEYOND_SHARE = 0.25
+MOST_SURE = 0.99  # of the weight of either half, at a refit
 PRIOR_SCALES = (0.3, 1.0, 3.0)  # of coordinates without a prior, one after another, in their units
 
 
@@ -352,6 +355,9 @@ class Particles:
 
     theta: np.ndarray
     log_weights: np.ndarray
+    # what the rows have made of the weight of a maximum beyond the bounds, until the last refit
+    beyond: float = BEYOND_SHARE
+    split: bool = False  # half of the draws near the fit are around that maximum
 
     def predict(self, rows: np.ndarray) -> tuple[float, Particles]:
         """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the
@@ -428,6 +434,33 @@ def drawn(
         ]
     )
     return Particles(every, _mostly_near(n))
+
+
+def beyond(held: Particles, free: tuple[np.ndarray, np.ndarray], seed: int) -> Particles:
+    """Draws near a fit that declared bounds hold back; every other one is taken from around the
+    maximum beyond them instead.
+
+    Predicted from inside the bounds alone, no row would count as evidence against these: the set
+    would hold some parameter inside them whatever the rows say. The weight of either half goes on
+    from refit to refit, so that right bounds cost -log(1 - BEYOND_SHARE) nats in all.
+    """
+    near = PARTICLES - FROM_PRIOR
+    outside = np.arange(near) % 2 == 1
+    theta, log_weights = held.theta.copy(), held.log_weights.copy()
+    theta[:near][outside] = draws(*free, int(outside.sum()), seed)
+    share = np.where(outside, held.beyond / outside.sum(), (1 - held.beyond) / (~outside).sum())
+    log_weights[:near] = np.log(np.exp(log_weights[:near]).sum() * share)
+    return replace(held, theta=theta, log_weights=log_weights, split=True)
+
+
+def learned_share(before: Particles) -> float:
+    """The weight that the maximum beyond the bounds has by now, beside the fit inside them."""
+    if not before.split:
+        return before.beyond
+    weights = np.exp(before.log_weights[: PARTICLES - FROM_PRIOR])
+    total = float(weights.sum())
+    share = float(weights[1::2].sum()) / total if total > 0 else before.beyond
+    return float(np.clip(share, 1 - MOST_SURE, MOST_SURE))
 
 
 def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.ndarray:

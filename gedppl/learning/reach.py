@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
-from gedppl.learning.likelihoods import Data, PredictorData
+from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, extremes
 from gedppl.programs.contract import DensityClass
 from gedppl.selection.solvers import price_of_wall
@@ -56,7 +56,7 @@ class Walls:
     limits: np.ndarray  # (w,)
 
     @classmethod
-    def of(cls, low: np.ndarray, high: np.ndarray, data: Data) -> Walls:
+    def of(cls, low: np.ndarray, high: np.ndarray, data: Likelihood) -> Walls:
         """A box (D,), with open sides, and the domain of the link at the rows seen."""
         eye, (normals, limits) = np.eye(len(low)), data.walls()
         a = np.vstack([eye[np.isfinite(high)], -eye[np.isfinite(low)], *normals])
@@ -371,14 +371,17 @@ def _solve_errors(
     box: Box,
 ) -> None:
     """`_solve` for a set that a sum of absolute errors bounds. Where its farthest point lies
-    inside the box the box does not matter; the other forms are linear programs with it.
+    inside the box the box does not matter; the other forms are linear programs with it. Without
+    a member inside the box there is no such program to solve: then what the set alone allows
+    shows that the two are apart.
     """
     within, at, near = farthest_within_errors(chosen, both[mine])
     inside = near & np.all((at >= box[0]) & (at <= box[1]), axis=1)
     for j, found, where, ok in zip(mine, within, at, inside):
-        reached = (float(found), where) if ok else absolute_errors(chosen, both[j], box)
-        solved[j] = reached is not None
-        if reached is not None and reached[0] < value[j]:
+        alone = float(found), where
+        reached = alone if ok else (absolute_errors(chosen, both[j], box) or alone)
+        solved[j] = np.isfinite(reached[0])
+        if reached[0] < value[j]:
             value[j], theta[j] = reached
 
 
@@ -446,7 +449,7 @@ def farthest_within_errors(
     member that almost attains each (M, D); and whether the two meet (M,), up to a share of 1e-9.
     """
     data, centre = chosen.data, chosen.region.centre
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     assert data.table is not None
     scale = data.fixed()["scale"]
     error = (data.table.y - data.table.x[:, data.dim] - data.features @ centre) / scale
@@ -536,7 +539,7 @@ def absolute_errors(
     A linear program: eta_i + up_i - down_i = y_i with up, down >= 0.
     """
     data = chosen.data
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     assert data.table is not None
     n, D = data.n, data.dim
     scale, target = data.fixed()["scale"], data.table.y - data.table.x[:, D]

@@ -4,7 +4,8 @@ operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -75,6 +76,35 @@ def what_matters(function: Callable[..., Any], *args: jax.Array) -> tuple[list[b
     )
     operations = str(needed).split("let")[-1]  # what follows the names of arguments
     return list(used), operations + repr([hash(np.asarray(c).tobytes()) for c in closed.consts])
+
+
+_WORDS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+|[^\w\s]")
+
+
+def same_operations(
+    function: Callable[..., Any], few: Sequence[Any], many: Sequence[Any], n: int, rows: int
+) -> bool:
+    """Whether a function's operations at arguments of n rows, `few`, are those at `many` of them,
+    but for the rows' number. Nothing is computed. False may also mean that it cannot be told.
+    """
+    one, other = (jax.make_jaxpr(function)(*args) for args in (few, many))
+    words, others = (_WORDS.findall(str(closed.jaxpr)) for closed in (one, other))
+
+    def alike(u: str, v: str) -> bool:
+        if u == v or not (u.isdigit() and v.isdigit()):
+            return u == v
+        return int(u) * rows == int(v) * n or int(v) - int(u) == rows - n
+
+    def equal(u: jax.Array, v: jax.Array) -> bool:
+        first = v[: len(u)] if np.ndim(u) and np.ndim(u) == np.ndim(v) else v
+        return np.array_equal(u, first, equal_nan=True)
+
+    return (
+        len(words) == len(others)
+        and all(map(alike, words, others))
+        and len(one.consts) == len(other.consts)
+        and all(map(equal, one.consts, other.consts))
+    )
 
 
 def _walk(jaxpr: jax.core.Jaxpr, inputs: list[Level]) -> list[Level]:

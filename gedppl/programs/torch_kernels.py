@@ -8,7 +8,7 @@ entries; `vectorised` holds the answers. Axis letters: M parameter settings, n r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from gedppl.programs.lowering import crossing, external_density, is_external
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.torch_affine import linear_predictor, ordered_predictor
 from gedppl.programs.torch_seen import seen_by_data
-from gedppl.programs.tracing import TRIALS, trial_rows
+from gedppl.programs.tracing import MANY, TRIALS, trial_rows
 from gedppl.rows import Histories, Rows
 
 if TYPE_CHECKING:
@@ -254,6 +254,23 @@ class TorchKernels:
             np.concatenate(alone, axis=1),
             float(self.log_prior(initial[None])[0]),
         )
+
+    def among_many(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """What is said of rows x (n, dx), a (n,) among many, and among few, with the log-prior."""
+        y = self.feasible(theta, x, a)
+
+        def said(n: int) -> np.ndarray:
+            rows = [as_tensor(np.resize(part, (n, *part.shape[1:]))) for part in (x, a, y)]
+            with LOCK, torch.no_grad():
+                logs = self.row_log_likelihood(as_tensor(theta), *rows)[: len(a)]
+                prior = self.run(as_tensor(theta), *rows[:2]).log_prior
+            return np.append(logs.numpy(), prior.numpy())
+
+        few = said(len(y))
+        for n in MANY:
+            yield said(n), few
 
     def beside_and_alone(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
