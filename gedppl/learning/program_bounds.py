@@ -267,7 +267,7 @@ def _exact(
 
 
 def _held(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
