@@ -401,4 +401,5 @@ def held_members(
     """
     inside = kept & (values[:, :, action] <= most)
     largest = np.where(inside[:, :, None], values, -np.inf).max(axis=0)
-    return np.where(inside.any(axis=0)[:, None], largest, high)
+    some: np.ndarray = inside.any(axis=0)
+    return np.where(some[:, None], largest, high)
