@@ -403,6 +403,6 @@ def held_members(
     """
     inside = kept & (values[:, :, action] <= most)
     largest = np.where(inside[:, :, None], values, -np.inf).max(axis=0)
-    some: np.ndarray = inside.any(axis=0)
-    found: np.ndarray = np.where(some[:, None], largest, high)
+    none: np.ndarray = largest == -np.inf
+    found: np.ndarray = np.where(none, high, largest)
     return found

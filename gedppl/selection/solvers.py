@@ -211,7 +211,8 @@ class Together:
     @property
     def each(self) -> np.ndarray:
         """(C, K) the largest cost of every action by itself."""
-        return self.middle + np.sqrt((self.half**2).sum(axis=2))
+        found: np.ndarray = self.middle + np.sqrt((self.half**2).sum(axis=2))
+        return found
 
     def only(self, contexts: slice | np.ndarray) -> Together:
         return Together(self.middle[contexts], self.half[contexts])
