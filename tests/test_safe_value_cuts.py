@@ -17,8 +17,8 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.ged_ucb.costs import todays_costs
-from gedppl.learning.learner import Bounds
-from gedppl.selection import solvers
+from gedppl.learning import learner as learners
+from gedppl.learning.learner import Bounds, held_together
 from gedppl.selection.solvers import Together
 
 K, D = 4, 3
@@ -39,7 +39,7 @@ def test_a_cut_ball_against_a_dense_one() -> None:
     for _ in range(20):
         form = Together(rng.normal(size=(1, K)), rng.normal(size=(1, K, 3)))
         most = form.middle[:, 0] + rng.uniform(-0.8, 1.2) * np.linalg.norm(form.half[0, 0])
-        held = form.held(0, most)
+        held = held_together(form, 0, most)
         cost = form.middle[0] + v @ form.half[0].T
         inside = cost[cost[:, 0] <= most[0]]
         assert (held.each[0, 1:] >= inside[:, 1:].max(axis=0) - 1e-9).all()
@@ -55,9 +55,9 @@ def test_a_cut_ball_against_a_dense_one() -> None:
 def test_a_refuted_or_idle_declaration_changes_nothing() -> None:
     form = Together(np.zeros((1, 2)), np.array([[[1.0, 0.0], [2.0, 1.0]]]))
     for most in (-1.5, 1.5):  # no part of the ball keeps it, and every part does
-        np.testing.assert_array_equal(form.held(0, np.array([most])).each, form.each)
+        np.testing.assert_array_equal(held_together(form, 0, np.array([most])).each, form.each)
     flat = Together(np.zeros((1, 2)), np.array([[[0.0, 0.0], [2.0, 1.0]]]))
-    np.testing.assert_array_equal(flat.held(0, np.array([0.1])).each, flat.each)
+    np.testing.assert_array_equal(held_together(flat, 0, np.array([0.1])).each, flat.each)
 
 
 # linear-Gaussian: coverage under adaptive data ----------------------------------------------------
@@ -136,11 +136,11 @@ def test_a_price_of_the_wrong_sign_is_caught(monkeypatch) -> None:
     """The control of `price_of_wall`: with l < 0 what is computed is no upper bound."""
     form = Together(np.zeros((1, 2)), np.array([[[1.0, 0.0], [2.0, 1.0]]]))
     most = np.array([0.2])
-    right = form.held(0, most).each[0, 1]
+    right = held_together(form, 0, most).each[0, 1]
     assert right == pytest.approx(2 * 0.2 + np.sqrt(1 - 0.2**2))
-    original = solvers.price_of_wall
-    monkeypatch.setattr(solvers, "price_of_wall", lambda *given: -original(*given))
-    assert form.held(0, most).each[0, 1] != pytest.approx(right)
+    original = learners.price_of_wall
+    monkeypatch.setattr(learners, "price_of_wall", lambda *given: -original(*given))
+    assert held_together(form, 0, most).each[0, 1] != pytest.approx(right)
 
 
 # one predictor ------------------------------------------------------------------------------------

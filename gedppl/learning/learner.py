@@ -124,7 +124,7 @@ class Bounds:
         of the set. Only upper values are lowered: a bound from above says nothing of how small a
         value may be. Where nothing is left the declaration is refuted, and the set stands as it is.
         """
-        forms = tuple(form.held(action, most) for form in self.together)
+        forms = tuple(held_together(form, action, most) for form in self.together)
         ends = [form.each for form in forms]
         if self.find_held is not None:
             ends.append(self.find_held(action, most))
@@ -154,6 +154,37 @@ class Bounds:
     def watched(self) -> Bounds:
         """Those that declarations are held against."""
         return self if self.find_watched is None else self.find_watched()
+
+
+DEEPEST = 1 - 1e-6  # radii from the centre at which a declared value still cuts a ball
+
+
+def held_together(form: Together, action: int, most: np.ndarray) -> Together:
+    """Costs where that of one action, c_0, is at most so much, most (C,).
+
+    There every cost is at most c_a - l (c_0 - most), for any l >= 0, which is again linear in the
+    one parameter that all share; l is chosen for each action so that its own largest is smallest.
+    """
+    wall, room = form.half[:, action], most - form.middle[:, action]
+    price = price_of_wall(form.half, wall[:, None], room[:, None])
+    price[:, action] = 0.0
+    half = form.half - price[:, :, None] * wall[:, None]
+    return Together(form.middle + price * room[:, None], half)
+
+
+@np.errstate(all="ignore")  # no wall at all: no number, and no price
+def price_of_wall(half: np.ndarray, wall: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """The l >= 0 that makes |half - l wall| + l room smallest, the largest half'v over |v| <= 1
+    with wall'v <= room; 0 where the wall leaves everything, or nothing. half, wall (..., r), room
+    (...).
+    """
+    size = np.sqrt((wall * wall).sum(axis=-1))
+    depth = room / size  # of the cut, in radii: -1 leaves nothing, 1 everything
+    along = (half * wall).sum(axis=-1) / size
+    across = np.sqrt(np.maximum((half * half).sum(axis=-1) - along**2, 0.0))
+    price = (along - across * depth / np.sqrt(1 - depth**2)) / size
+    found: np.ndarray = np.where((np.abs(depth) < DEEPEST) & (price > 0), price, 0.0)
+    return found
 
 
 @dataclass(frozen=True)

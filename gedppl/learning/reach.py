@@ -13,10 +13,10 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
+from gedppl.learning.learner import price_of_wall
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, extremes
 from gedppl.programs.contract import DensityClass
-from gedppl.selection.solvers import price_of_wall
 
 if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
@@ -290,10 +290,8 @@ def farthest_held(
     learner: ProgramLearner, phi: np.ndarray, wall: np.ndarray, most: np.ndarray
 ) -> np.ndarray:
     """An upper bound (m,) of phi'theta over the plausible theta with wall'theta <= most, for phi,
-    wall (m, D) and most (m,); inf where the wall says nothing.
-
-    For every l >= 0 it is at most max (phi - l wall)'theta + l most, which holds whatever l is: it
-    is the best one for the ellipsoid with the set's centre and curvature.
+    wall (m, D) and most (m,); inf where the wall says nothing. It is max (phi - l wall)'theta + l
+    most, valid for every l >= 0, at the best l for the ellipsoid of the set's curvature.
     """
     value, sets = np.full(len(phi), np.inf), learner.every_set
     if not sets:
@@ -304,9 +302,8 @@ def farthest_held(
     for i in np.unique(newest[newest >= 0]):
         region, mine = sets[i].region, np.flatnonzero(newest == i)
         size, room = np.sqrt(2 * region.kappa), most[mine] - wall[mine] @ region.centre
-        price = price_of_wall(
-            size * region.whiten(phi[mine]), size * region.whiten(wall[mine]), room
-        )
+        half, side = (size * region.whiten(part[mine]) for part in (phi, wall))
+        price = price_of_wall(half, side, room)
         mine, price = mine[price > 0], price[price > 0]
         if len(mine):
             forms = phi[mine] - price[:, None] * wall[mine]

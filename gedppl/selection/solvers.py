@@ -14,7 +14,6 @@ from gedppl.errors import InfeasibleError
 
 MOST_TOGETHER = 10  # actions of which all pairs and triples are tried
 CANDIDATES_AT_ONCE = 500_000  # numbers in a list of them
-DEEPEST = 1 - 1e-6  # radii from the centre at which a declared cost still cuts a set
 ROUNDING = 1e-13  # share of the costs in play by which V may exceed the limit
 
 
@@ -192,22 +191,6 @@ class Together:
         middle[:, action], half[:, action] = value, 0.0
         return Together(middle, half)
 
-    def held(self, action: int, most: np.ndarray) -> Together:
-        """With the cost of one action declared to be at most so much, most (C,).
-
-        Where c_0 <= most every cost is at most c_a - l (c_0 - most), for any l >= 0. That is again
-        linear in the one parameter that all share, and l is chosen for each action so that its own
-        largest value is smallest: the largest of a linear form over the part of the ball where c_0
-        keeps its word. Where no part does (the declaration is refuted), or all of it, l = 0.
-        """
-        wall, room = self.half[:, action], most - self.middle[:, action]
-        price = price_of_wall(self.half, wall[:, None], room[:, None])
-        price[:, action] = 0.0
-        return Together(
-            self.middle + price * room[:, None],
-            self.half - price[:, :, None] * wall[:, None],
-        )
-
     @property
     def each(self) -> np.ndarray:
         """(C, K) the largest cost of every action by itself."""
@@ -223,21 +206,6 @@ class Together:
             np.take_along_axis(self.middle, actions, 1),
             np.take_along_axis(self.half, actions[:, :, None], 1),
         )
-
-
-@np.errstate(all="ignore")  # no wall at all: no number, and no price
-def price_of_wall(half: np.ndarray, wall: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """The l >= 0 that makes |half - l wall| + l room smallest, the largest half'v over |v| <= 1
-    with wall'v <= room; 0 where the wall leaves everything, or nothing. half, wall (..., r), room
-    (...).
-    """
-    size = np.sqrt((wall * wall).sum(axis=-1))
-    depth = room / size  # of the cut, in radii: -1 leaves nothing, 1 everything
-    along = (half * wall).sum(axis=-1) / size
-    across = np.sqrt(np.maximum((half * half).sum(axis=-1) - along**2, 0.0))
-    price = (along - across * depth / np.sqrt(1 - depth**2)) / size
-    found: np.ndarray = np.where((np.abs(depth) < DEEPEST) & (price > 0), price, 0.0)
-    return found
 
 
 def gained_together(
