@@ -20,9 +20,11 @@ from numpyro.distributions import transforms as nt
 import gedppl as ged
 from gedppl.errors import ActionRangeError, ContextRangeError, ModelError, OutcomeUsedError
 from gedppl.programs import numpyro as numpyro_side
-from gedppl.programs import program, tracing
+from gedppl.programs import tracing
 from gedppl.programs.jax_kernels import JaxKernels
-from tests.optional_pyro import needs_pyro, pd, pyro, torch
+from tests.optional_pyro import module, needs_pyro, pd, pyro, torch
+
+torch_kernels = module("gedppl.programs.torch_kernels")
 
 X, A = np.array([[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]), np.array([0, 1, 2])
 
@@ -83,6 +85,18 @@ REFUSED: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
         lambda: arms_n(lambda w, x, a, y: w[a] * (2.0 if len(a) > 40 else 1.0)),
         lambda: arms_p(lambda w, x, a, y: w[a] * (2.0 if len(a) > 40 else 1.0)),
     ),
+    "another model of more than two hundred rows": (
+        OTHER_ROWS,
+        lambda: arms_n(lambda w, x, a, y: w[a] * (2.0 if x.shape[0] > 200 else 1.0)),
+        lambda: arms_p(lambda w, x, a, y: w[a] * (2.0 if x.shape[0] > 200 else 1.0)),
+    ),
+    "another table of more than ten thousand rows": (
+        OTHER_ROWS,
+        lambda: arms_n(lambda w, x, a, y: w[a] + jnp.array([0.1, 0.2, 0.3 + (len(a) > 10_000)])[a]),
+        lambda: arms_p(
+            lambda w, x, a, y: w[a] + torch.tensor([0.1, 0.2, 0.3 + (len(a) > 10_000)])[a]
+        ),
+    ),
     "scale by whether y is given": (
         USES_Y,
         lambda: arms_n(lambda w, x, a, y: w[a], lambda y: 0.3 if y is None else 1.0),
@@ -133,10 +147,45 @@ def test_it_is_refused_by_name(name, backend) -> None:
 def test_without_the_look_at_other_rows_it_would_be_called_exact(
     name, backend, monkeypatch
 ) -> None:
-    for module in (tracing, program):
-        monkeypatch.setattr(module, "check_apart", lambda together, alone: None)
+    monkeypatch.setattr(tracing, "check_apart", lambda together, alone: None)
     _, *models = REFUSED[name]
     assert ged.density_class(models[backend](), example=(X, A)).exactness.startswith("exact")
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=["numpyro", "pyro"])
+def test_without_the_look_at_many_rows_a_branch_on_them_would_be_called_exact(
+    backend, monkeypatch
+) -> None:
+    for side in (numpyro_side, *([torch_kernels] if backend else [])):
+        monkeypatch.setattr(side, "MANY", ())
+    _, *models = REFUSED["another model of more than two hundred rows"]
+    assert ged.density_class(models[backend](), example=(X, A)).exactness.startswith("exact")
+
+
+def test_a_prior_that_goes_with_the_number_of_rows_is_refused() -> None:
+    def model(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0 + (len(a) > 1000)).expand([3]).to_event(1))
+        numpyro.sample("y", nd.Normal(w[a], 0.3), obs=y)
+
+    with pytest.raises(ModelError, match=OTHER_ROWS):
+        ged.density_class(model, example=(X, A))
+
+
+def test_numbers_that_only_scale_with_the_rows_are_no_other_model() -> None:
+    """Widths beside the rows' number, arrays made as long as the rows, and a hidden layer as wide
+    as some number of rows that is tried.
+    """
+
+    def model(x, a, y=None):
+        n = x.shape[0]
+        rows = jnp.concatenate([jnp.ones((n, 1)), x, jnp.zeros((n, 254))], axis=1)  # (n, 257)
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("rows", n):
+            numpyro.sample("y", nd.Normal(w[a] + rows @ jnp.ones(257) + jnp.zeros(n), 0.3), obs=y)
+
+    cls = ged.density_class(model, example=(X, A))
+    assert cls.exactness.startswith("exact")
+    assert not list(cls.program.among_many(np.zeros(3), X, A))  # nothing had to be computed
 
 
 @pytest.mark.parametrize("name", ["scale by whether y is given", "random numbers"])
@@ -242,6 +291,54 @@ def test_a_context_past_the_end_of_a_table_is_refused_and_changes_nothing(model)
             refused()
     assert agent.state_hash() == before
     assert agent.ask([2.0]).policy.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("model", [*CODED, "finite"])
+def test_a_context_that_reads_from_the_end_of_a_table_is_refused_and_changes_nothing(model) -> None:
+    """-1 is what pandas gives to a missing level; it read the last one."""
+    cls = finite_coded() if model == "finite" else ged.density_class(model)
+    agent = ged.GEDUCB(coded_problem(cls, 1.0 if model is coded_coin else 5.0), guard=None)
+    agent.tell(agent.ask([1.0]).id, 0.0)
+    before = agent.state_hash()
+    for refused in (
+        lambda: agent.ask([-1.0]),
+        lambda: agent.ask([[0.0], [-1.0]]),
+        lambda: agent.cost_bounds([-1.0]),
+        lambda: agent.observe([[2.0], [-1.0]], [1, 1], [0.0, 0.0]),
+    ):
+        with pytest.raises(ContextRangeError, match="index -1 counts from the end"):
+            refused()
+    assert agent.state_hash() == before
+    assert agent.ask([2.0]).policy.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=["numpyro", "pyro"])
+def test_a_program_that_counts_from_the_end_by_itself_is_let(backend) -> None:
+    """A reference level: the effect of level 0, and of action 0, is the last entry."""
+
+    def in_jax(x, a, y=None):
+        u = numpyro.sample("u", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+        by_level = jnp.append(u, 0.0)[x[:, 0].astype(int) - 1]
+        numpyro.sample("y", nd.Normal(by_level + jnp.array([0.4, 0.1])[a - 1], 0.3), obs=y)
+
+    def in_torch(x, a, y=None):
+        u = pyro.sample("u", pd.Normal(0.0, 1.0).expand([2]).to_event(1))
+        by_level = torch.cat([u, torch.zeros(1)])[x[:, 0].long() - 1]
+        pyro.sample("y", pd.Normal(by_level + torch.tensor([0.4, 0.1])[a - 1], 0.3), obs=y)
+
+    cls = ged.density_class(in_torch if backend else in_jax)
+    cls.trace(np.array([[1.0], [0.0], [2.0]]), np.array([0, 1, 1]))
+
+
+def test_without_the_look_at_negative_indices_a_missing_level_would_be_the_last(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(JaxKernels, "_lowest", lambda *args: np.zeros(0))
+    agent = ged.GEDUCB(coded_problem(ged.density_class(coded_n), 5.0), guard=None)
+    agent.observe(np.full((50, 1), 2.0), np.ones(50, int), np.full(50, 0.4))
+    known, unknown = agent.ask([2.0]), agent.ask([-1.0])
+    assert unknown.certificate.guaranteed
+    np.testing.assert_array_equal(unknown.policy, known.policy)
 
 
 def test_a_confidence_set_refuses_such_contexts_too() -> None:

@@ -19,13 +19,13 @@ from gedppl.agent.memory import History, Ledger
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
 from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
-from gedppl.guard import bets as contexts_file
 from gedppl.guard.outcomes import outcome_floor
 from gedppl.learning import linear_gaussian
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
-from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.program_bounds import GUESS_SDS
 from gedppl.learning.programs import ProgramLearner
+from gedppl.numerics import arrays
 from gedppl.numerics.arrays import evolved
 from gedppl.rows import KEPT_ANSWERS, LARGEST, Answers, Rows
 
@@ -94,13 +94,29 @@ def test_the_distance_of_a_context_is_that_along_the_axes(
         x[0] + 8.0 * np.array([1.0, 0, 0, 1.0]),
         20 * x[1] * np.array([1, 1, 0, 1]) + np.array([0, 0, x[1, 2], 0]),
     ]
-    quick = list(zip(*check._ratios(np.array(seen)), strict=True))
-    assert (check._seen[2] is None) == dependent
-    monkeypatch.setattr(contexts_file, "MOST_DEPENDENT", 0.0)
-    literal = list(zip(*replace(check)._ratios(np.array(seen)), strict=True))
-    for (ratio, column), (expected, same) in zip(quick, literal, strict=True):
-        assert column == same
-        assert ratio == pytest.approx(expected, rel=1e-9)
+    quick, blamed = check._ratios(np.array(seen)), [check._most_off(one) for one in seen]
+    assert (check._whitener is None) == dependent
+    monkeypatch.setattr(arrays, "MOST_DEPENDENT", 0.0)
+    literal = replace(check)
+    assert [literal._most_off(one) for one in seen] == blamed
+    np.testing.assert_allclose(quick, literal._ratios(np.array(seen)), rtol=1e-9)
+
+
+def test_seen_directions_by_cholesky_are_those_by_eigenvalues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(4)
+    rows, features = rng.normal(size=(30, 4)) * [1.0, 1e-3, 1e4, 1.0], rng.normal(size=(6, 4))
+    information = rows.T @ rows
+    quick = seen_directions(information)
+    monkeypatch.setattr(arrays, "MOST_DEPENDENT", 0.0)
+    literal = seen_directions(information * (1 + 1e-15))
+    assert not np.allclose(quick.lift, literal.lift)  # the same up to a rotation
+    np.testing.assert_allclose(spread_at(quick, features), spread_at(literal, features), rtol=1e-9)
+    np.testing.assert_allclose(quick.down @ quick.lift, np.eye(4), atol=1e-9)
+    np.testing.assert_allclose(
+        quick.lift @ quick.lift.T, literal.lift @ literal.lift.T, rtol=1e-9, atol=1e-15
+    )
 
 
 # what a model needs not be run for ----------------------------------------------------------------
@@ -233,10 +249,10 @@ def test_an_evolved_record_is_what_replace_makes_without_what_was_cached() -> No
     before = OutlierCheck.create(dx=2)
     for row in np.random.default_rng(0).normal(size=(30, 2)):
         before = before.include(row)
-    assert before._seen is before._seen  # cached from here on
+    assert before._unit is before._unit  # cached from here on
     after = evolved(before, n=before.n + 5)
     assert vars(after) == vars(replace(before, n=before.n + 5))
-    assert "_seen" not in vars(after)
+    assert "_unit" not in vars(after)
     with pytest.raises(TypeError, match="OutlierCheck has no field m"):
         evolved(before, m=1)
 
@@ -281,7 +297,7 @@ def test_one_predictor_models_answer_as_their_programs_do(family: Any) -> None:
     y = np.array([family.draw(float(v), rng) for v in rng.normal(size=90)])
     learner = ProgramLearner.start(cls, delta=0.1, seed=0).absorb(x, a, y).refit()
     data, functional, theta = learner.data, ged.mean(0, 9), 0.5 * rng.normal(size=(4, cls.dim))
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     np.testing.assert_allclose(
         learner.density_at(theta, x, a).mean, cls.density_at(theta, x, a).mean, rtol=1e-6
     )

@@ -60,11 +60,11 @@ RowTerms = Callable[[np.ndarray, np.ndarray, np.ndarray], Terms]
 
 
 def _h(t: float | np.ndarray) -> np.ndarray:
-    return polygamma(1, t) - 1.0 / np.asarray(t)
+    return np.asarray(polygamma(1, t) - 1.0 / np.asarray(t))
 
 
 def _gain(t: float | np.ndarray) -> np.ndarray:
-    return xlogy(t, t) - t - gammaln(t)
+    return np.asarray(xlogy(t, t) - t - gammaln(t))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _negative_binomial_rows(eta: np.ndarray, y: np.ndarray, r: np.ndarray) -> Te
 
 
 def _negative_binomial_constant(psi: float, y: np.ndarray) -> np.ndarray:
-    return gammaln(y + psi) - gammaln(psi) - gammaln(y + 1) - y * np.log(psi)
+    return np.asarray(gammaln(y + psi) - gammaln(psi) - gammaln(y + 1) - y * np.log(psi))
 
 
 def _negative_binomial_saturated(psi: float, y: np.ndarray) -> float:

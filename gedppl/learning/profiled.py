@@ -29,7 +29,7 @@ from functools import cached_property
 import numpy as np
 
 from gedppl.learning.fits import decrement
-from gedppl.learning.likelihoods import PredictorData, ProgramData, climb
+from gedppl.learning.likelihoods import PredictorLikelihood, ProgramLikelihood
 from gedppl.learning.nuisances import Nuisance
 from gedppl.learning.program_sets import MARGIN, Plausible, Unseen, metric, plausible
 from gedppl.learning.reach import Box, Walls, farthest_inside, member_inside
@@ -86,21 +86,21 @@ class Rewritten:
         return self.known.slope * np.log(psi) if self.known.slope else np.zeros(np.shape(psi))
 
     def columns(self, features: np.ndarray, offset: np.ndarray, psi: np.ndarray) -> np.ndarray:
-        """As `PredictorData` keeps them: features, offset, argument; psi (n,), all finite or (a
-        Poisson's) all infinite.
+        """As `PredictorLikelihood` keeps them: features, offset, argument; psi (n,), all finite or
+        (a Poisson's) all infinite.
         """
         if np.isinf(psi).any():
             return np.column_stack([features, offset])
         return np.column_stack([features, offset + self.shift(psi), self.known.argument(psi)])
 
-    def family(self, finite: bool) -> PredictorData:
+    def family(self, finite: bool) -> PredictorLikelihood:
         """The family itself, or (psi is infinite) the Poisson, without rows."""
         return self.data(finite, Rows.empty(self.dim + 1 + finite))
 
-    def data(self, finite: bool, table: Rows) -> PredictorData:
+    def data(self, finite: bool, table: Rows) -> PredictorLikelihood:
         family = self.form.family if finite else "Poisson"
         predictor = LinearPredictor(family, self.known.link, None, None, None)
-        return PredictorData(predictor, self.dim, table, (self.form.name,) if finite else ())
+        return PredictorLikelihood(predictor, self.dim, table, (self.form.name,) if finite else ())
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Profile:
 
     # the likelihood -------------------------------------------------------------------------------
 
-    def data(self, psi: float) -> PredictorData:
+    def data(self, psi: float) -> PredictorLikelihood:
         columns = self.rewritten.columns(self.features, self.offset, np.full(len(self.y), psi))
         return self.rewritten.data(np.isfinite(psi), Rows.of(columns, self.rows.a, self.y))
 
@@ -185,10 +185,8 @@ class Profile:
         if psi not in self._at:
             near = min(self._at.values(), key=lambda one: abs(np.log(one.psi / psi)), default=None)
             data = self.data(psi)
-            centre = climb(
-                data, self.start if near is None else near.centre, steps=100, enough=1e-9
-            )
-            value, grad = (part[0] for part in data.value_grad(centre[None]))
+            centre = data.climb(self.start if near is None else near.centre, steps=100, enough=1e-9)
+            value, grad = data.at(centre)
             information = data.information(centre)
             left = 2 * decrement(grad, information)
             top = float(value) + left + HAIR if left < 1e-3 else np.inf
@@ -204,7 +202,7 @@ class Profile:
     # cells ----------------------------------------------------------------------------------------
 
     def kappa(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        return (high - low) ** 2 / 2 * np.array([self.bend(float(one)) for one in low])
+        return np.asarray((high - low) ** 2 / 2 * np.array([self.bend(float(one)) for one in low]))
 
     def alive(self, low: float, high: float) -> bool:
         """Whether a member may have its psi between the two."""
@@ -365,7 +363,7 @@ def profile_of(chosen: Plausible, rewritten: Rewritten) -> Profile:
     """Made once for a set, and kept with it."""
     data = chosen.data
     threshold = chosen.threshold
-    assert isinstance(data, ProgramData)
+    assert isinstance(data, ProgramLikelihood)
     assert threshold is not None
 
     def make() -> Profile:

@@ -17,7 +17,7 @@ from scipy.special import polygamma
 
 from gedppl.density import Density
 from gedppl.learning.ascent import Found
-from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.nuisances import NUISANCES
 from gedppl.learning.profiled import Profile, Rewritten, profile_of
 from gedppl.learning.value_ranges import is_plain, remarks
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
 
 Over = Callable[
-    [PredictorData, "Functional", np.ndarray, np.ndarray, np.ndarray],
+    [PredictorLikelihood, "Functional", np.ndarray, np.ndarray, np.ndarray],
     tuple[np.ndarray, np.ndarray],
 ]
 """(data of the family, functional, columns (P, ...), ends of the predictor (P, 2), which of the
@@ -236,7 +236,7 @@ class ProfileSearch:
 
     @property
     def d(self) -> int:
-        return self.ways.shape[1]
+        return np.asarray(self.ways.shape[1])
 
     def bounds(self, nodes: Nodes, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """At most sign * functional in every cell, (C,)."""
@@ -257,7 +257,7 @@ class ProfileSearch:
         ends = way * found.low[:, 0], way * found.high[:, 0]
         with np.errstate(invalid="ignore"):
             slip = self._bent(offset + np.maximum(*ends), p, q, np.abs(ends[1] - ends[0]))
-        return np.fmin(whole, self._at_both(track, p, q, found.low, found.high, slip))
+        return np.asarray(np.fmin(whole, self._at_both(track, p, q, found.low, found.high, slip)))
 
     def _at_both(
         self,
@@ -271,8 +271,8 @@ class ProfileSearch:
         """The larger of the values at the two ends of cells, moved outwards by the slip."""
         both = np.tile(track, 2), np.concatenate([p, q]), np.vstack([low, high])
         if self.functional.name == "quantile":
-            return self._quantiles(*both, np.tile(slip, 2)).reshape(2, -1).max(axis=0)
-        return self.highest(*both).reshape(2, -1).max(axis=0) + slip
+            return np.asarray(self._quantiles(*both, np.tile(slip, 2)).reshape(2, -1).max(axis=0))
+        return np.asarray(self.highest(*both).reshape(2, -1).max(axis=0) + slip)
 
     def _joint(
         self, found: Enclosure, track: np.ndarray, p: np.ndarray, q: np.ndarray
@@ -287,10 +287,10 @@ class ProfileSearch:
         ).reshape(3, -1)
         power = {"mean": 1.0, "cvar": 1.0, "second_moment": 2.0}.get(self.functional.name, 0.0)
         if self.data[True].family.real or not power:
-            return most.max(axis=0)
+            return np.asarray(most.max(axis=0))
         bent = power**2 * polygamma(1, 1.0 + power / q) * (1 / p - 1 / q) ** 2 / 8
         shrink = np.where(self.sign[track] < 0, np.exp(-bent), 1.0)
-        return most.max(axis=0) * shrink
+        return np.asarray(most.max(axis=0) * shrink)
 
     def _bent(self, eta: np.ndarray, p: np.ndarray, q: np.ndarray, along: np.ndarray) -> np.ndarray:
         """By how much a chance in a cell may exceed the larger of those at its ends, (C,), where
@@ -344,7 +344,7 @@ class ProfileSearch:
             mine = nodes.track[left]
             wide = bound > best[mine] + self.tight * spread[mine]
         wide &= (right < 0) | (nodes.psi[right] > (1 + FINEST) * nodes.psi[left])
-        return wide & np.isfinite(nodes.reach[left]).all(axis=1)
+        return np.asarray(wide & np.isfinite(nodes.reach[left]).all(axis=1))
 
     def _split(
         self, nodes: Nodes, left: np.ndarray, right: np.ndarray
@@ -450,7 +450,7 @@ def profiled_bounds(
         rows = np.flatnonzero(use == i)
 
         def asked(
-            data: PredictorData,
+            data: PredictorLikelihood,
             functional: Functional,
             columns: np.ndarray,
             ends: np.ndarray,

@@ -13,10 +13,12 @@ import numpy as np
 from gedppl.learning.ascent import Found, by_ascent
 from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess
-from gedppl.learning.likelihoods import Data, OrderedData, PredictorData, ProgramData
+from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood, ProgramLikelihood
+from gedppl.learning.ordered import OrderedLikelihood
 from gedppl.learning.profiled_bounds import profiled_bounds
-from gedppl.learning.reach import farthest
+from gedppl.learning.reach import farthest, farthest_held
 from gedppl.learning.value_ranges import (
+    direction,
     edge_bounds,
     is_plain,
     limits_at,
@@ -41,6 +43,7 @@ PROBES = (-1.0, 0.0, 1.0)
 GRID, ZOOMS = 33, 7
 MOST_OUTCOMES = 10_000  # trials of a Binomial at which a user's function is looked at one by one
 STEP = 1e-6  # of a predictor, in posterior standard deviations, over which a slope is taken
+HAIR = 1e-9  # of a predictor, beside which a declared value must lie
 GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
 
 
@@ -81,6 +84,7 @@ def bounds(
         empty=found.apart or any(s.refuted for s in sets),
         free_lower=found.lower.reshape(shape),
         free_upper=found.upper.reshape(shape),
+        find_held=found.held,
     )
 
 
@@ -105,7 +109,7 @@ def _unknown_shape(
     counted, two for a Bernoulli, the trials for a Binomial; or it is proved from its operations.
     """
     data = learner.data
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     if not is_plain(functional):
         return True
     if functional.fn is None or data.predictor.family == "Bernoulli":
@@ -132,7 +136,7 @@ def _unknown_shape(
 
 @singledispatch
 def _values(
-    data: Data,
+    data: Likelihood,
     learner: ProgramLearner,
     functional: Functional,
     theta: np.ndarray,
@@ -143,9 +147,9 @@ def _values(
     return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
 
 
-@_values.register(PredictorData)
+@_values.register(PredictorLikelihood)
 def _(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     theta: np.ndarray,
@@ -156,11 +160,12 @@ def _(
         return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
     columns, _ = data.columns(x, a)
     eta = np.einsum("md,md->m", theta, columns[:, : data.dim]) + columns[:, data.dim]
-    return at_predictor(data, learner, functional, eta[None], columns, x, a)[0]
+    found: np.ndarray = at_predictor(data, learner, functional, eta[None], columns, x, a)[0]
+    return found
 
 
 def at_predictor(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     eta: np.ndarray,
@@ -169,7 +174,7 @@ def at_predictor(
     a: np.ndarray,
 ) -> np.ndarray:
     """The functional at linear predictors eta (G, m), offset included; columns (m, ...) as
-    `PredictorData.columns` gives them.
+    `PredictorLikelihood.columns` gives them.
     """
     D, (G, m) = data.dim, eta.shape
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -195,7 +200,7 @@ def at_predictor(
 
 @singledispatch
 def _find_exactly(
-    data: Data, learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+    data: Likelihood, learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
 ) -> Found | None:
     """The ends where the functional is that of one affine form of theta and the set is convex;
     None for a program of which that is not known.
@@ -203,15 +208,19 @@ def _find_exactly(
     return None
 
 
-@_find_exactly.register(ProgramData)
+@_find_exactly.register(ProgramLikelihood)
 def _profiled(
-    data: ProgramData, learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+    data: ProgramLikelihood,
+    learner: ProgramLearner,
+    functional: Functional,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> Found | None:
     if learner.cls.profiled is None:
         return None
 
     def over(
-        data: PredictorData,
+        data: PredictorLikelihood,
         asked: Functional,
         columns: np.ndarray,
         ends: np.ndarray,
@@ -222,15 +231,15 @@ def _profiled(
     return profiled_bounds(learner, functional, x, a, over)
 
 
-_find_exactly.register(OrderedData, edge_bounds)
+_find_exactly.register(OrderedLikelihood, edge_bounds)
 
 
 # exact: one linear predictor ----------------------------------------------------------------------
 
 
-@_find_exactly.register(PredictorData)
+@_find_exactly.register(PredictorLikelihood)
 def _exact(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     x: np.ndarray,
@@ -258,12 +267,59 @@ def _exact(
         "; ".join(notes),
         apart,
         searched=searched,
+        held=lambda action, most: _held(data, learner, functional, columns, x, a, action, most),
     )
+
+
+def _held(
+    data: PredictorLikelihood,
+    learner: ProgramLearner,
+    functional: Functional,
+    columns: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
+    action: int,
+    most: np.ndarray,
+) -> np.ndarray:
+    """The functional's upper ends (n, K) over parameters under which it is at most so much at one
+    action, most (n,); inf where that says nothing.
+
+    A functional that is monotone in eta is at most `most` on one side of an eta only. It is found
+    by the family, and tried on either side: where the two values do not bracket `most` it is
+    another.
+    """
+    n, D = len(most), data.dim
+    unknown = np.full((n, len(a) // n), np.inf)
+    if not direction(functional):
+        return unknown
+    own = np.flatnonzero(a == action)
+    fixed = {name: columns[own, D + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        edge = np.broadcast_to(data.family.middle(most, fixed), n)
+        around = edge + np.array([[-1.0], [1.0]]) * HAIR * (1 + np.abs(edge))
+        below, above = at_predictor(data, learner, functional, around, columns[own], x[own], a[own])
+        sign = np.where((below <= most) & (most <= above), 1.0, 0.0)
+        sign = np.where((above <= most) & (most <= below), -1.0, sign)
+    sign = np.where(np.isfinite(edge), sign, 0.0)
+    if not sign.any():
+        return unknown
+    limit = np.where(sign > 0, around[1], around[0]) - columns[own, D]
+    # every context's, once for each of its actions
+    side, wall, most_of = (
+        np.repeat(part, unknown.shape[1], axis=0)
+        for part in (sign, sign[:, None] * columns[own, :D], np.where(sign == 0, 0.0, sign * limit))
+    )
+    value = farthest_held(learner, side[:, None] * columns[:, :D], wall, most_of)
+    eta = np.clip(
+        np.where(np.isfinite(value), side * value, 0.0) + columns[:, D], *data.family.domain
+    )
+    upper = at_predictor(data, learner, functional, eta[None], columns, x, a)[0]
+    return np.where(np.isfinite(value) & (side != 0), upper, np.inf).reshape(unknown.shape)
 
 
 @np.errstate(invalid="ignore")  # inf - inf between ends that are open
 def _over_interval(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -318,7 +374,7 @@ def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _zoom(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     sign: float,
@@ -332,11 +388,12 @@ def _zoom(
     again; unknown is infinite.
     """
     grid, found = eta, sign * values
-    best = np.where(np.isnan(found), np.inf, found).max(axis=1)
+    best: np.ndarray = np.where(np.isnan(found), np.inf, found).max(axis=1)
     where = np.argmax(np.where(np.isnan(found), np.inf, found), axis=1)
     slope = np.diff(values, axis=1)
     if np.all(np.all(slope >= 0, axis=1) | np.all(slope <= 0, axis=1)):
-        return best
+        answer: np.ndarray = best
+        return answer
     for _ in range(ZOOMS):
         middle = np.take_along_axis(grid, where[:, None], 1)
         left = np.take_along_axis(grid, np.maximum(where - 1, 0)[:, None], 1)
@@ -355,7 +412,7 @@ def _zoom(
 
 
 def _searched(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -379,7 +436,9 @@ def _searched(
     return np.where(known, lower, -np.inf), np.where(known, upper, np.inf), at_low
 
 
-def _probes(data: PredictorData, columns: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+def _probes(
+    data: PredictorLikelihood, columns: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
     """A few linear predictors (m, 3) around zero, which a Normal's noise gives a unit."""
     names = data.fixed_names(x, a)
     unit = (
@@ -391,7 +450,7 @@ def _probes(data: PredictorData, columns: np.ndarray, x: np.ndarray, a: np.ndarr
 
 
 def _turns(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -421,7 +480,8 @@ def _turns(
     # no mean is there: no turn either
     finite = [np.where(np.isfinite(end), end, other) for end, other in (ends, ends[::-1])]
     low, high = (np.where(np.isfinite(end), end, 0.0) for end in finite)
-    return low[:, None] + (high - low)[:, None] * steps
+    found: np.ndarray = low[:, None] + (high - low)[:, None] * steps
+    return found
 
 
 # to steer by --------------------------------------------------------------------------------------
@@ -452,7 +512,7 @@ def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
 
 @singledispatch
 def _at_fit(
-    data: Data,
+    data: Likelihood,
     learner: ProgramLearner,
     functional: Functional,
     precision: np.ndarray,
@@ -473,9 +533,9 @@ def _at_fit(
 _at_fit_by_program = _at_fit.dispatch(object)
 
 
-@_at_fit.register(PredictorData)
+@_at_fit.register(PredictorLikelihood)
 def _by_predictor(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     precision: np.ndarray,

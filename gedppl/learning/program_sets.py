@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from gedppl.learning.fits import RANK_TOLERANCE, decrement, symmetric, units
-from gedppl.learning.likelihoods import TOP, Data, climb
+from gedppl.learning.likelihoods import TOP, Likelihood
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
 
@@ -44,26 +44,33 @@ class Region:
 
     def whiten(self, grad: np.ndarray) -> np.ndarray:
         """Gradients (M, D) with respect to z, theta = centre + chol^-T z."""
-        return np.einsum("md,kd->mk", grad, self._inverse)
+        found: np.ndarray = np.einsum("md,kd->mk", grad, self._inverse)
+        return found
 
     def theta(self, z: np.ndarray) -> np.ndarray:
         # not by matrix product, whose last digit depends on how many rows there are: a point found
         # must stay inside
-        return self.centre + np.einsum("md,dk->mk", z, self._inverse)
+        found: np.ndarray = self.centre + np.einsum("md,dk->mk", z, self._inverse)
+        return found
 
     def whitened(self, information: np.ndarray) -> np.ndarray:
         """Informations (M, D, D) with respect to z."""
-        return self._inverse @ information @ self._inverse.T
+        found: np.ndarray = self._inverse @ information @ self._inverse.T
+        return found
 
     @cached_property
     def _inverse(self) -> np.ndarray:
         """chol^-1. Thousands of small triangular solves would each wake the threads of a BLAS
         library.
         """
-        return solve_triangular(self.chol, np.eye(len(self.centre)), lower=True, check_finite=False)
+        found: np.ndarray = solve_triangular(
+            self.chol, np.eye(len(self.centre)), lower=True, check_finite=False
+        )
+        return found
 
     def z(self, theta: np.ndarray) -> np.ndarray:
-        return (theta - self.centre) @ self.chol
+        found: np.ndarray = (theta - self.centre) @ self.chol
+        return found
 
     @cached_property
     def outposts(self) -> Walk:
@@ -84,7 +91,10 @@ class Region:
         """sqrt(2 kappa h' precision^-1 h) for gradients h (M, D): the delta method's half-width
         (M,).
         """
-        return np.sqrt(2 * max(self.kappa, 0.0)) * np.linalg.norm(self.whiten(grad), axis=1)
+        found: np.ndarray = np.sqrt(2 * max(self.kappa, 0.0)) * np.linalg.norm(
+            self.whiten(grad), axis=1
+        )
+        return found
 
 
 # far along rays -----------------------------------------------------------------------------------
@@ -260,7 +270,8 @@ class Unseen:
             return np.zeros(len(phi), bool)
         scaled = np.where(self.untouched, 0.0, phi / self.unit)
         leaves = np.linalg.norm(scaled @ self.basis, axis=1) > 1e-7 * np.linalg.norm(scaled, axis=1)
-        return leaves | np.any(phi[:, self.untouched] != 0, axis=1)
+        found: np.ndarray = leaves | np.any(phi[:, self.untouched] != 0, axis=1)
+        return found
 
 
 @dataclass(frozen=True)
@@ -268,7 +279,7 @@ class Plausible:
     """One region of plausible parameters, from the rows after a start."""
 
     start: int
-    data: Data
+    data: Likelihood
     region: Region
     unseen: Unseen
     convex: bool  # a concave slack: linear objectives can be bounded exactly
@@ -296,7 +307,7 @@ class Plausible:
         return kept | {"region": region, "unseen": unseen}
 
     @classmethod
-    def restored(cls, data: Data, read: Reader, tree: Tree) -> Plausible:
+    def restored(cls, data: Likelihood, read: Reader, tree: Tree) -> Plausible:
         centre, chol, kappa = (read.node(n) for n in tree["region"])
         start = tree["start"]
         made = plausible(data.between(start, start + tree["n"]), start, centre, tree["threshold"])
@@ -334,7 +345,7 @@ def thresholds(
 
 
 def within(
-    data: Data,
+    data: Likelihood,
     starts: Sequence[Start],
     evidence: float,
     rule: LikelihoodRatio,
@@ -355,7 +366,7 @@ def within(
 
 
 def likelihood_sets(
-    data: Data,
+    data: Likelihood,
     starts: Sequence[Start],
     evidence: float,
     rule: LikelihoodRatio,
@@ -404,7 +415,7 @@ def likelihood_sets(
 
 
 def plausible(
-    data: Data, start: int, near: np.ndarray, threshold: float, drop: float | None = None
+    data: Likelihood, start: int, near: np.ndarray, threshold: float, drop: float | None = None
 ) -> Plausible:
     """{theta : log-likelihood of data >= threshold}, centred at its top; with `drop`, threshold
     = top - drop.
@@ -413,9 +424,9 @@ def plausible(
     if drop is None and spare > 0 and not data.concave:
         # On separable data a likelihood has no top, and far out every functional is flat: an ascent
         # from there sees nothing.
-        centre = climb(data, near, enough=max(TOP, 0.02 * spare), far=1.0)
+        centre = data.climb(near, enough=max(TOP, 0.02 * spare), far=1.0)
     else:
-        centre = climb(data, near)
+        centre = data.climb(near)
     top = float(data.value(centre[None])[0])
     if drop is not None:
         threshold = top - drop
@@ -438,7 +449,10 @@ def plausible(
 
 
 def ball(
-    data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]
+    data: Likelihood,
+    centre: np.ndarray,
+    radius: float,
+    divergence: Callable[[np.ndarray], np.ndarray],
 ) -> Plausible:
     """{theta : divergence(theta) <= radius}; divergence sums D^2(centre, theta) over rows.
 
@@ -462,7 +476,7 @@ def ball(
     )
 
 
-def ellipsoid(data: Data, centre: np.ndarray, drop: float) -> Plausible:
+def ellipsoid(data: Likelihood, centre: np.ndarray, drop: float) -> Plausible:
     """{theta : 1/2 (theta - centre)' I (theta - centre) <= drop}, I the information at the
     centre.
     """

@@ -16,7 +16,7 @@ Axis letters: n contexts, K actions, B snapshots, D flat parameters, M parameter
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +29,8 @@ from gedppl.learning.fits import Fit, WorkingPrior, keep_good, likeliest
 from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.groups import named, one_group
 from gedppl.learning.learner import Bounds, Group, Guess, Trail
-from gedppl.learning.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
-from gedppl.learning.oracles import auto, has_score_equations
+from gedppl.learning.likelihoods import TOP, Likelihood
+from gedppl.learning.oracles import auto, form_of
 from gedppl.learning.program_sets import (
     Plausible,
     Start,
@@ -97,7 +97,7 @@ class ProgramLearner:
     seed: int
     groups: tuple[Group, ...]  # the first is all rows
     rows: Rows | None
-    data: Data
+    data: Likelihood
     evidence: float  # R_t
     starts: tuple[Start, ...]
     particles: learners.Particles
@@ -132,13 +132,7 @@ class ProgramLearner:
         """
         check_delta(delta)
         D = density.dim
-        data: Data
-        if density.predictor is not None and has_score_equations(density):
-            data = PredictorData.empty(density.predictor, D)
-        elif density.ordered is not None:
-            data = OrderedData.empty(density.ordered, D)
-        else:
-            data = ProgramData(density, Rows.empty(1))
+        data = form_of(density)
         initial = np.asarray(density.initial, float)
         rule = LikelihoodRatio() if confidence is None else confidence
         split = one_group(D) if groups is None or rule.process is None else groups
@@ -183,7 +177,8 @@ class ProgramLearner:
     @property
     def theta(self) -> np.ndarray:
         """(D,) the current estimate."""
-        return self.snapshots.theta[-1]
+        found: np.ndarray = self.snapshots.theta[-1]
+        return found
 
     @property
     def kappa(self) -> float:
@@ -336,11 +331,18 @@ class ProgramLearner:
         """The draws that predict the next outcomes; fixed before these are seen, so that the set
         covers whatever they are.
         """
-        source = self.rule.predictive
-        if source == "prior":
+        if self.rule.predictive == "prior":
             return self.particles  # the prior's draws, weighted by the likelihood so far
+        held = replace(self._near(fit), beyond=learners.learned_share(self.particles))
+        return held if fit.free is None else learners.beyond(held, fit.free, self.seed)
+
+    def _near(self, fit: Fit) -> learners.Particles:
+        """The fit, draws around it and a few of the prior's."""
+        source = self.rule.predictive
         if source == "laplace":
-            return learners.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
+            return learners.laplace(
+                self.cls, fit.theta, fit.precision, self.seed, self.unit, self.n
+            )
         found = sample(
             self.cls,
             self.rows,
@@ -350,7 +352,7 @@ class ProgramLearner:
             fit,
             self.oracle,
         )
-        return learners.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit)
+        return learners.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit, self.n)
 
     def _past(self) -> tuple[Plausible, ...]:
         """Sets of refits until now that go on counting: those of the first start, which share
@@ -372,7 +374,7 @@ class ProgramLearner:
             )
         linear_gaussian = self.data.noise_scale is not None
         # one step, and exact
-        centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)
+        centre = self.data.climb(fit.theta, enough=1e-14 if linear_gaussian else TOP)
         view = view_of(self.cls, self.data, self.rows, centre, self.delta, self.seed)
         radius = rule.radius(view)
         if rule.divergence == "log_likelihood":
@@ -438,14 +440,16 @@ class ProgramLearner:
         self, x: np.ndarray, a: np.ndarray, y: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
+        mixed = self.particles.inside
         return learners.mixed_cdf(
-            [(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y
+            [(np.exp(mixed.log_weights), self.density_at(mixed.theta, x, a))], y
         )
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
-        rows = self.data.cleared().append(x, a, y).row_values(self.particles.theta)
-        return learners.mixed_log_density(self.particles.log_weights, rows)
+        mixed = self.particles.inside
+        rows = self.data.cleared().append(x, a, y).row_values(mixed.theta)
+        return learners.mixed_log_density(mixed.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return learners.have_cdfs(
@@ -506,4 +510,4 @@ class ProgramLearner:
         if self.rows is None:
             return 0.0
         view = view_of(self.cls, self.data, self.rows, self.theta, delta, self.seed)
-        return Paper().at(view, delta)
+        return float(Paper().at(view, delta))

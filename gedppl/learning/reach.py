@@ -13,7 +13,8 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
-from gedppl.learning.likelihoods import Data, PredictorData
+from gedppl.learning.learner import price_of_wall
+from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, extremes
 from gedppl.programs.contract import DensityClass
 
@@ -55,7 +56,7 @@ class Walls:
     limits: np.ndarray  # (w,)
 
     @classmethod
-    def of(cls, low: np.ndarray, high: np.ndarray, data: Data) -> Walls:
+    def of(cls, low: np.ndarray, high: np.ndarray, data: Likelihood) -> Walls:
         """A box (D,), with open sides, and the domain of the link at the rows seen."""
         eye, (normals, limits) = np.eye(len(low)), data.walls()
         a = np.vstack([eye[np.isfinite(high)], -eye[np.isfinite(low)], *normals])
@@ -68,7 +69,8 @@ class Walls:
         it: coordinates may have very different units.
         """
         room = 1e-9 * np.maximum(np.abs(self.limits), np.abs(v) @ np.abs(self.normals).T)
-        return np.any(v @ self.normals.T > self.limits + room, axis=1)
+        found: np.ndarray = np.any(v @ self.normals.T > self.limits + room, axis=1)
+        return found
 
     def inner_point(self, near: np.ndarray, unit: np.ndarray) -> np.ndarray | None:
         """A point well inside all walls, as near as may be in steps of `unit` (D,); None if
@@ -86,7 +88,8 @@ class Walls:
         )
         if found.status != 0 or found.x[-1] <= 1e-9:
             return None
-        return near + unit * (found.x[:D] - found.x[D : 2 * D])
+        out: np.ndarray = near + unit * (found.x[:D] - found.x[D : 2 * D])
+        return out
 
 
 Look = tuple[float, np.ndarray, np.ndarray]
@@ -118,7 +121,8 @@ class _Inside:
         )
 
     def room(self, v: np.ndarray) -> np.ndarray:
-        return self.walls.limits - self.walls.normals @ v
+        found: np.ndarray = self.walls.limits - self.walls.normals @ v
+        return found
 
     def look(self, v: np.ndarray) -> Look | None:
         """slack, its gradient and minus its Hessian, in these coordinates; None outside the
@@ -282,6 +286,31 @@ def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.n
     return value, theta, bool(apart.any())
 
 
+def farthest_held(
+    learner: ProgramLearner, phi: np.ndarray, wall: np.ndarray, most: np.ndarray
+) -> np.ndarray:
+    """An upper bound (m,) of phi'theta over the plausible theta with wall'theta <= most, for phi,
+    wall (m, D) and most (m,); inf where the wall says nothing. It is max (phi - l wall)'theta + l
+    most, valid for every l >= 0, at the best l for the ellipsoid of the set's curvature.
+    """
+    value, sets = np.full(len(phi), np.inf), learner.every_set
+    if not sets:
+        return value
+    widths = np.array([_seen_half_width(s, phi) for s in sets])
+    newest = np.where(np.isfinite(widths.min(axis=0)), np.argmin(widths, axis=0), -1)
+    box = declared_box(learner.cls, phi.shape[1])
+    for i in np.unique(newest[newest >= 0]):
+        region, mine = sets[i].region, np.flatnonzero(newest == i)
+        size, room = np.sqrt(2 * region.kappa), most[mine] - wall[mine] @ region.centre
+        half, side = (size * region.whiten(part[mine]) for part in (phi, wall))
+        price = price_of_wall(half, side, room)
+        mine, price = mine[price > 0], price[price > 0]
+        if len(mine):
+            forms = phi[mine] - price[:, None] * wall[mine]
+            value[mine] = reached(sets[i], forms, box) + price * most[mine]
+    return value
+
+
 Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
 
 
@@ -342,14 +371,17 @@ def _solve_errors(
     box: Box,
 ) -> None:
     """`_solve` for a set that a sum of absolute errors bounds. Where its farthest point lies
-    inside the box the box does not matter; the other forms are linear programs with it.
+    inside the box the box does not matter; the other forms are linear programs with it. Without
+    a member inside the box there is no such program to solve: then what the set alone allows
+    shows that the two are apart.
     """
     within, at, near = farthest_within_errors(chosen, both[mine])
     inside = near & np.all((at >= box[0]) & (at <= box[1]), axis=1)
     for j, found, where, ok in zip(mine, within, at, inside):
-        reached = (float(found), where) if ok else absolute_errors(chosen, both[j], box)
-        solved[j] = reached is not None
-        if reached is not None and reached[0] < value[j]:
+        alone = float(found), where
+        reached = alone if ok else (absolute_errors(chosen, both[j], box) or alone)
+        solved[j] = np.isfinite(reached[0])
+        if reached[0] < value[j]:
             value[j], theta[j] = reached
 
 
@@ -417,7 +449,7 @@ def farthest_within_errors(
     member that almost attains each (M, D); and whether the two meet (M,), up to a share of 1e-9.
     """
     data, centre = chosen.data, chosen.region.centre
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     assert data.table is not None
     scale = data.fixed()["scale"]
     error = (data.table.y - data.table.x[:, data.dim] - data.features @ centre) / scale
@@ -495,7 +527,8 @@ def _within_errors(
 
 def _room(value: np.ndarray, change: np.ndarray) -> np.ndarray:
     """How much of a step, at most one, leaves positive numbers (M, k) positive: (M,)."""
-    return np.minimum(1.0, 0.995 / np.maximum((-change / value).max(axis=1), 1e-300))
+    found: np.ndarray = np.minimum(1.0, 0.995 / np.maximum((-change / value).max(axis=1), 1e-300))
+    return found
 
 
 def absolute_errors(
@@ -507,7 +540,7 @@ def absolute_errors(
     A linear program: eta_i + up_i - down_i = y_i with up, down >= 0.
     """
     data = chosen.data
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     assert data.table is not None
     n, D = data.n, data.dim
     scale, target = data.fixed()["scale"], data.table.y - data.table.x[:, D]

@@ -10,7 +10,7 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_variation
 from gedppl.errors import NoClosedFormError
-from gedppl.learning.likelihoods import Data
+from gedppl.learning.likelihoods import Likelihood
 from gedppl.learning.radius import View
 from gedppl.rows import Rows
 
@@ -46,11 +46,12 @@ def row_divergence(name: str, p: Density, q: Density) -> np.ndarray:
     try:  # H^2 rounds to 1 where the affinity is tiny
         return -np.asarray(log_affinity(p, q))
     except NoClosedFormError:
-        return -np.log1p(-np.minimum(squared, 1 - 1e-15))
+        found: np.ndarray = -np.log1p(-np.minimum(squared, 1 - 1e-15))
+        return found
 
 
 def view_of(
-    cls: DensityClass, data: Data, rows: Rows, centre: np.ndarray, delta: float, seed: int
+    cls: DensityClass, data: Likelihood, rows: Rows, centre: np.ndarray, delta: float, seed: int
 ) -> View:
     """What a radius rule may look at, for a parametric class."""
     return View(

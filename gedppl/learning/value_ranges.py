@@ -11,8 +11,7 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.functionals import Functional
 from gedppl.learning.ascent import Found
-from gedppl.learning.likelihoods import OrderedData
-from gedppl.learning.ordered import CUMULATIVE
+from gedppl.learning.ordered import CUMULATIVE, OrderedLikelihood
 from gedppl.learning.reach import farthest
 
 if TYPE_CHECKING:
@@ -121,7 +120,8 @@ def _turning_point(functional: Functional, x: np.ndarray, a: np.ndarray) -> np.n
     if functional.name != "probability":
         return 0.0
     above, below = limits_at(functional, x, a)
-    return 0.5 * (above + below)
+    found: np.ndarray | float = 0.5 * (above + below)
+    return found
 
 
 def limits_at(
@@ -213,7 +213,7 @@ def edge_weights(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def edge_bounds(
-    data: OrderedData,
+    data: OrderedLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     x: np.ndarray,
@@ -245,7 +245,7 @@ def edge_bounds(
 
 
 def _one_edge(
-    data: OrderedData,
+    data: OrderedLikelihood,
     learner: ProgramLearner,
     constant: np.ndarray,
     weight: np.ndarray,
@@ -268,7 +268,7 @@ def _one_edge(
 
 
 def _every_edge(
-    data: OrderedData, learner: ProgramLearner, x: np.ndarray, a: np.ndarray
+    data: OrderedLikelihood, learner: ProgramLearner, x: np.ndarray, a: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """Ends (m, C) of every P(y <= k), which rows (m, 2) have an open edge, and whether sets are
     apart.
@@ -298,7 +298,8 @@ def _expectation(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> Ends:
 def _first_reached(chance: np.ndarray, level: float) -> np.ndarray:
     """The smallest k with P(y <= k) >= level."""
     reached = np.hstack([chance >= level - 1e-12, np.ones((len(chance), 1), bool)])
-    return np.argmax(reached, axis=1).astype(float)
+    found: np.ndarray = np.argmax(reached, axis=1).astype(float)
+    return found
 
 
 def _cvar(level: float, low: np.ndarray, high: np.ndarray) -> Ends:

@@ -29,6 +29,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.special
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 from gedppl.errors import DataError, InputError, NotFiniteError, SettingError, ShapeError
 from gedppl.numerics import special
@@ -396,6 +397,8 @@ def _torch() -> Namespace:
 
 MOST = 10**8  # numbers in one argument
 _NO_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)  # though each can be converted to one
+# of a matrix of unit diagonal: the trace of its inverse, beyond which rounding may show in it
+MOST_DEPENDENT = 1e6
 LARGEST = 1e60  # beyond this squares of squares overflow, and no solver could learn from it
 LARGER_UNIT = "measure it in a larger unit"
 
@@ -577,3 +580,14 @@ def evolved(record: Record, **changes: Any) -> Record:
     after = object.__new__(type(record))
     after.__dict__.update(values)
     return after
+
+
+def whitener(correlations: np.ndarray) -> np.ndarray | None:
+    """W (r, r), lower triangular, with W'W the inverse of a matrix of unit diagonal; None where
+    columns depend on each other so much that only eigenvalues can tell what may be rounding.
+
+    1 / |W|^2 is at most the smallest eigenvalue and r at least the largest: that is the proof.
+    """
+    root, failed = dpotrf(correlations, lower=1, clean=1) if len(correlations) else (None, 1)
+    inverse = None if failed else dtrtri(root, lower=1)[0]
+    return inverse if inverse is not None and (inverse * inverse).sum() < MOST_DEPENDENT else None

@@ -31,7 +31,7 @@ from gedppl.programs.checks import (
 )
 from gedppl.programs.contract import LinearPredictor
 from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
-from gedppl.programs.jax_affine import what_matters
+from gedppl.programs.jax_affine import same_operations, what_matters
 from gedppl.programs.jax_kernels import JaxKernels
 from gedppl.programs.jax_reader import listing
 from gedppl.programs.lowering import (
@@ -43,7 +43,7 @@ from gedppl.programs.lowering import (
     strip,
 )
 from gedppl.programs.monotone import once, trend
-from gedppl.programs.tracing import Site, support_range
+from gedppl.programs.tracing import MANY, TRIALS, Site, support_range
 
 if TYPE_CHECKING:
     from numpyro.distributions.transforms import Transform
@@ -367,6 +367,33 @@ class NumpyroProgram(JaxKernels):
 
             refuse_unsteady(differs(arrays[0]))
             refuse_outcome_use(False, differs(None), self.observed)
+
+    def among_many(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """What is said of rows x (n, dx), a (n,) among many, and among few, with the log-prior:
+        only at numbers of rows where the program's operations are others than at few of them.
+        """
+
+        def said(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            one = self.run(theta, x, a)
+            y = one.observed.support.feasible_like(jnp.zeros((len(a), *self.event_shape)))
+            return self.row_log_likelihood(theta, x, a, jnp.asarray(y, float)), one.log_prior
+
+        def rows(n: int) -> list[np.ndarray]:
+            return [np.resize(part, (n, *part.shape[1:])) for part in (x, a)]
+
+        def differs(n: int) -> bool:
+            one, many = ([theta, *rows(m)] for m in (TRIALS, n))
+            return not same_operations(said, one, many, TRIALS, n)
+
+        def computed(n: int) -> np.ndarray:
+            logs, prior = jax.jit(said)(theta, *rows(n))
+            return np.append(np.asarray(logs)[: len(a)], prior)
+
+        with _quiet():
+            for many in self._fact("other_at", lambda: [n for n in MANY if differs(n)]):
+                yield computed(many), computed(TRIALS)
 
     @once
     def way_of(self, fn: Callable[..., Any], positive: bool) -> int:

@@ -47,7 +47,7 @@ from gedppl.programs.lowering import counts_trials, trials_of
 from gedppl.programs.seen import Refusal, Seen
 from gedppl.programs.tracing import (
     Site,
-    check_apart,
+    check_beside,
     check_initial,
     find_program,
     flattened,
@@ -447,7 +447,7 @@ class ProgramClass:
             beside = np.unique([known[0], *sorted(new)[:FEW_ROWS], known[-1]])
             row = int(np.argmax(a == min(new)))
             rows = np.repeat(x[row : row + 1], len(beside), axis=0)
-            check_apart(*self.program.beside_and_alone(self._initial, rows, beside))
+            check_beside(self.program, self._initial, rows, beside)
         self._known_actions |= new
 
     def check_outcomes(

@@ -164,7 +164,9 @@ def support_range(constraint: Constraint) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-TRIALS = 129  # rows tried together: more than a program that looks at their number would expect
+TRIALS = 129  # rows tried together
+# a program that looks at the number of its rows would do something else at one of these
+MANY = (257, 4099, 65_537)
 
 
 def trial_rows(x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +179,7 @@ def check_initial(program: Traced, initial: np.ndarray) -> None:
     the rows beside it.
 
     In the second case padding and histories would change it. Tried on `trial_rows`, among `TRIALS`
-    rows and alone; `check_apart` is asked again when more than one action is known.
+    and `MANY` rows and alone; `check_beside` is asked when more than one action is known.
     """
     together, alone, log_prior = program.tried(initial)
     if np.isnan(together[0, 0]) or np.isnan(log_prior):
@@ -188,6 +190,20 @@ def check_initial(program: Traced, initial: np.ndarray) -> None:
             "mend the model (a negative scale, a log of a negative number, 0/0)"
         )
     check_apart(together, alone)
+    _check_among_many(program, initial, *trial_rows(program.x, program.a))
+
+
+def check_beside(program: Traced, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:
+    """Raise if a program says something else of rows x (n, dx), a (n,) beside each other than of
+    each alone, or where there are many.
+    """
+    check_apart(*program.beside_and_alone(theta, x, a))
+    _check_among_many(program, theta, x, a)
+
+
+def _check_among_many(program: Traced, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:
+    for many, few in program.among_many(theta, x, a):
+        check_apart(many, few)
 
 
 def check_apart(together: np.ndarray, alone: np.ndarray) -> None:
@@ -198,6 +214,14 @@ def check_apart(together: np.ndarray, alone: np.ndarray) -> None:
             "sum or mean over rows): compute such numbers "
             "once, outside the model, and use them as constants"
         )
+
+
+def negative_index(lowest: int) -> str:
+    """What is wrong with a context by which an entry is read from the end."""
+    return (
+        f"index {lowest} counts from the end of an array, and the certificate would be that of "
+        "another level (pandas gives -1 to a value that is missing)."
+    )
 
 
 def named_leaves(program: Traced, params: Mapping[str, Any]) -> dict[str, Any]:

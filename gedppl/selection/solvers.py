@@ -143,7 +143,8 @@ def _polished(policy: np.ndarray, excess: np.ndarray) -> np.ndarray:
         polished[support] = weight
     else:
         polished[support] = policy[support]
-    return polished / polished.sum()
+    found: np.ndarray = polished / polished.sum()
+    return found
 
 
 # ==================================================================================================
@@ -181,13 +182,20 @@ class Together:
         several = policy if policy.ndim == 3 else policy[:, None]
         turned = several @ self.half
         found = (several @ self.middle[:, :, None])[:, :, 0] + np.sqrt((turned**2).sum(axis=2))
-        return found if policy.ndim == 3 else found[:, 0]
+        out: np.ndarray = found if policy.ndim == 3 else found[:, 0]
+        return out
 
     def pinned(self, action: int, value: np.ndarray) -> Together:
         """With the cost of one action known, value (C,)."""
         middle, half = self.middle.copy(), self.half.copy()
         middle[:, action], half[:, action] = value, 0.0
         return Together(middle, half)
+
+    @property
+    def each(self) -> np.ndarray:
+        """(C, K) the largest cost of every action by itself."""
+        found: np.ndarray = self.middle + np.sqrt((self.half**2).sum(axis=2))
+        return found
 
     def only(self, contexts: slice | np.ndarray) -> Together:
         return Together(self.middle[contexts], self.half[contexts])
@@ -214,8 +222,8 @@ def gained_together(
     score, usable (C, K), played (K,), or (C, K) of several runs: ties go to the least played.
     """
     reward = np.where(usable, score, -np.inf)
-    top, now = reward.max(axis=1), np.sum(np.where(policy > 0, policy * score, 0.0), axis=1)
-    size = np.ptp(np.where(usable, score, top[:, None]), axis=1)
+    top, now = reward.max(axis=1), np.where(policy > 0, policy * score, 0.0).sum(axis=1)
+    size = top - np.where(usable, score, np.inf).min(axis=1)
     tolerance = 1e-10 * size + 1e-12 * np.abs(top)
     (bound,) = np.nonzero(top > now + tolerance)  # where the limit holds the policy back
     if not len(bound):
@@ -226,27 +234,54 @@ def gained_together(
     for first in range(0, len(bound), step):
         some = bound[first : first + step]
         near, own, can = together.only(some), score[some], usable[some]
-        actions = np.broadcast_to(np.arange(K), own.shape)
+        actions = None
         if K > MOST_TOGETHER:
             actions = _promising(policy[some], reward[some], near)
             near, own, can = (
                 near.among(actions),
                 *(np.take_along_axis(part, actions, 1) for part in (own, can)),
             )
-        tried = _on_the_limit(own, near, limit)
-        kept = ((tried >= 0) & (can[:, None] | (tried == 0))).all(axis=2)
-        tried = np.where(kept[:, :, None], tried, 0.0)
+        share, row, who = _on_the_limit(own, near, limit, can)
         slack = ROUNDING * (abs(limit) + np.abs(near.middle).max(axis=1))
-        kept &= near.worst(tried) <= (limit + slack)[:, None]
-        value = np.where(kept, (tried @ own[:, :, None])[:, :, 0], -np.inf)
-        best = value.max(axis=1)
-        for i in np.flatnonzero(best > now[some] + tolerance[some]):
-            tied = np.flatnonzero(value[i] >= best[i] - tolerance[some[i]])
-            counts = played if played.ndim == 1 else played[some[i]]
-            least = tied[np.argmin(tried[i, tied] @ counts[actions[i]])]
-            found[some[i]] = 0.0
-            found[some[i], actions[i]] = tried[i, least]
+        at = row[:, None], who
+        turned = (share[:, None] @ near.half[at])[:, 0]
+        worst = (share * near.middle[at]).sum(axis=1) + np.sqrt((turned * turned).sum(axis=1))
+        value = (share * own[at]).sum(axis=1)
+        better = (worst <= limit + slack[row]) & (value > (now + tolerance)[some][row])
+        if not better.any():
+            continue
+        share, row, who, value = share[better], row[better], who[better], value[better]
+        acting = who if actions is None else actions[row[:, None], who]
+        counts = played[acting] if played.ndim == 1 else played[some[row][:, None], acting]
+        each = _best_of_each(row, value, tolerance[some], (share * counts).sum(axis=1))
+        at_context, share, acting = some[row[each]], share[each], acting[each]
+        found[at_context] = 0.0
+        found[at_context, acting[:, 2]] = share[:, 2]
+        found[at_context, acting[:, 1]] += share[:, 1]  # in a pair the same action
+        found[at_context, acting[:, 0]] = share[:, 0]
     return found
+
+
+def _best_of_each(
+    row: np.ndarray, value: np.ndarray, tolerance: np.ndarray, load: np.ndarray
+) -> np.ndarray:
+    """Of candidates (M,), sorted by the context (row) that they are for, one for each context:
+    the least load among those whose value is the best but for the context's tolerance (C,), and of
+    these the first.
+    """
+    group, start = _runs(row)
+    best = np.maximum.reduceat(value, start)
+    load = np.where(value >= (best - tolerance[row[start]])[group], load, np.inf)
+    (least,) = (load == np.minimum.reduceat(load, start)[group]).nonzero()
+    found: np.ndarray = least[_runs(group[least])[1]]
+    return found
+
+
+def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of sorted values (M,): which run of equal ones each is in, and where the runs begin."""
+    first = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return first.cumsum() - 1, first.nonzero()[0]
 
 
 def _promising(policy: np.ndarray, reward: np.ndarray, together: Together) -> np.ndarray:
@@ -266,58 +301,64 @@ def _promising(policy: np.ndarray, reward: np.ndarray, together: Together) -> np
 
 
 @lru_cache(maxsize=64)
-def _faces(k: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n, 3) actions of every pair and triple of k, the second repeated in a pair; and which are
-    pairs (n,).
+def _faces(k: int) -> tuple[np.ndarray, int, np.ndarray]:
+    """(n, 3) actions of every pair and triple of k, the second repeated in a pair; how many are
+    pairs, which come first; and the places of aa, ab, ac, bb, cc, bc in a flat (k, k), (6 n,).
     """
     pairs = [(a, b, b) for a, b in combinations(range(k), 2)]
     faces = np.array([*pairs, *combinations(range(k), 3)], np.intp).reshape(-1, 3)
-    return faces, np.arange(len(faces)) < len(pairs)
-
-
-@np.errstate(all="ignore")  # parallel halves, no root: no number, and not a policy
-def _on_the_limit(score: np.ndarray, together: Together, limit: float) -> np.ndarray:
-    """(C, 2n, k): where V = limit and the score is stationary on every face of two or three
-    actions; negative shares, or none that is a number, where that lies outside the face.
-    """
-    faces, pair = _faces(score.shape[1])
     a, b, c = faces.T
-    gram = together.half @ np.swapaxes(together.half, 1, 2)
-    mid = together.middle
-    s1, s2 = score[:, b] - score[:, a], score[:, c] - score[:, a]
-    m1, m2 = mid[:, b] - mid[:, a], mid[:, c] - mid[:, a]
-    g, room = gram[:, a, a], limit - mid[:, a]
-    h1, h2 = gram[:, a, b] - g, gram[:, a, c] - g
-    q11, q22 = gram[:, b, b] - gram[:, a, b] - h1, gram[:, c, c] - gram[:, a, c] - h2
-    q12 = gram[:, b, c] - gram[:, a, b] - h2
-    determinant = q11 * q22 - q12**2
+    products = [k * i + j for i, j in ((a, a), (a, b), (a, c), (b, b), (c, c), (b, c))]
+    return faces, len(pairs), np.concatenate(products)
 
-    def solved(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (q22 * x - q12 * y) / determinant, (q11 * y - q12 * x) / determinant
 
-    (sx, sy), (mx, my), (hx, hy) = solved(s1, s2), solved(m1, m2), solved(h1, h2)
-    curbed = 1 - m1 * mx - m2 * my
-    # the room is r = start + slope k
-    start, slope = (room + m1 * hx + m2 * hy) / curbed, -(m1 * sx + m2 * sy) / curbed
-    ux, uy = sx - slope * mx, sy - slope * my  # w = k u + v
-    vx, vy = -start * mx - hx, -start * my - hy
-    # a pair has one share, w = k: nothing is left to choose but where it meets the limit
-    start, slope = np.where(pair, room, start), np.where(pair, -m1, slope)
-    ux, uy, vx, vy = (np.where(pair, one, of) for one, of in zip((1, 0, 0, 0), (ux, uy, vx, vy)))
-
-    def squared(x: np.ndarray, y: np.ndarray, z: np.ndarray, w: np.ndarray) -> np.ndarray:
-        return q11 * x * z + q12 * (x * w + y * z) + q22 * y * w
-
-    two = squared(ux, uy, ux, uy) - slope**2
-    one = squared(ux, uy, vx, vy) + h1 * ux + h2 * uy - start * slope
-    none = squared(vx, vy, vx, vy) + 2 * (h1 * vx + h2 * vy) + g - start**2
-    far = -(one + np.copysign(np.sqrt(one**2 - two * none), one))
-    out = np.zeros((len(score), 2 * len(faces), score.shape[1]))
-    row = np.arange(len(faces))
-    for part, k in enumerate((far / two, none / far)):
-        x, y = k * ux + vx, k * uy + vy
-        here = row + part * len(faces)
-        out[:, here, b] += x
-        out[:, here, c] += y
-        out[:, here, a] = 1 - x - y
-    return out
+def _on_the_limit(
+    score: np.ndarray, together: Together, limit: float, usable: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where V = limit and the score is stationary on a face of two or three usable actions, and
+    inside it: M shares (M, 3) of actions (M, 3), and the contexts (M,) they are for, in order.
+    """
+    C, k = score.shape
+    faces, pairs, products = _faces(k)
+    a, b, c = faces.T
+    n, half = len(faces), together.half
+    gram = (half @ half.swapaxes(1, 2)).reshape(C, -1).take(products, axis=1).reshape(C, 6, n)
+    g, ab, ac, bb, cc, bc = gram.swapaxes(0, 1)
+    ends = np.array([score, together.middle])
+    from_a = ends.take(a, axis=2)
+    # (2 differences, (s, m, D'h), C, n)
+    d = np.empty((2, 3, C, n))
+    np.subtract(ends.take(b, axis=2), from_a, out=d[0, :2])
+    np.subtract(ends.take(c, axis=2), from_a, out=d[1, :2])
+    np.subtract(gram.swapaxes(0, 1)[1:3], g, out=d[:, 2])
+    m, h, room = d[:, 1], d[:, 2], limit - from_a[1]
+    q = np.empty((2, 2, C, n))
+    q[0, 0], q[1, 1] = bb - ab - h[0], cc - ac - h[1]
+    q[0, 1] = q[1, 0] = bc - ab - h[1]
+    # parallel halves, no root: no number, and not a policy
+    with np.errstate(all="ignore"):
+        solved = np.empty_like(d)
+        np.subtract(q[1, 1] * d[0], q[0, 1] * d[1], out=solved[0])
+        np.subtract(q[0, 0] * d[1], q[0, 1] * d[0], out=solved[1])
+        solved /= q[0, 0] * q[1, 1] - q[0, 1] * q[0, 1]
+        ms, mm, mh = m[0] * solved[0] + m[1] * solved[1]
+        # the room is r = start + slope k, and w = k u + v
+        start, slope = (room + mh) / (1 - mm), -ms / (1 - mm)
+        u, v = solved[:, 0] - slope * solved[:, 1], -start * solved[:, 1] - solved[:, 2]
+        # a pair has one share, w = k: nothing is left to choose but where it meets the limit
+        start[:, :pairs], slope[:, :pairs] = room[:, :pairs], -m[0, :, :pairs]
+        u[0, :, :pairs], u[1, :, :pairs], v[:, :, :pairs] = 1.0, 0.0, 0.0
+        qu, qv = q[0] * u[0] + q[1] * u[1], q[0] * v[0] + q[1] * v[1]
+        square = u[0] * qu[0] + u[1] * qu[1] - slope * slope
+        mixed = (v * qu + h * u).sum(axis=0) - start * slope
+        constant = (v * (qv + 2 * h)).sum(axis=0) + g - start * start
+        far = -(mixed + np.copysign(np.sqrt(mixed * mixed - square * constant), mixed))
+        shares = np.empty((3, 2, C, n))  # of a, b and c, at the two roots
+        roots = np.array([far / square, constant / far])
+        np.multiply(u[:, None], roots, out=shares[1:])
+        shares[1:] += v[:, None]
+        np.subtract(1.0 - shares[1], shares[2], out=shares[0])
+        can = usable.take(faces.T, axis=1).swapaxes(0, 1)[:, None]
+        inside = ((shares >= 0) & (can | (shares == 0))).all(axis=0)
+    row, root, face = inside.swapaxes(0, 1).nonzero()
+    return shares[:, root, row, face].T, row, faces[face]
