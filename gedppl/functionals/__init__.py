@@ -78,15 +78,19 @@ def evaluate(functional: Functional, density: Density, x: Array | None, a: Array
 
 def _mean(functional: Functional, density: Density, x: Array, a: Array) -> Array:
     if density.spec.mean is None:
-        return expectation(density, lambda y: y)
-    return density.mean
+        out: Array = expectation(density, lambda y: y)
+        return out
+    found: Array = density.mean
+    return found
 
 
 def _variance(functional: Functional, density: Density, x: Array, a: Array) -> Array:
     if density.spec.variance is None:
         centre = density.xp.stop_gradient(_mean(functional, density, x, a))
-        return expectation(density, lambda y: (y - centre) ** 2)
-    return density.variance
+        out: Array = expectation(density, lambda y: (y - centre) ** 2)
+        return out
+    found: Array = density.variance
+    return found
 
 
 def _second_moment(functional: Functional, density: Density, x: Array, a: Array) -> Array:
@@ -99,16 +103,19 @@ def _cvar(functional: Functional, density: Density, x: Array, a: Array) -> Array
     if level == 0:
         return _mean(functional, density, x, a)
     q = density.xp.stop_gradient(quantile_of(density, level))
-    return q + excess(density, q) / (1 - level)
+    found: Array = q + excess(density, q) / (1 - level)
+    return found
 
 
 def _quantile(functional: Functional, density: Density, x: Array, a: Array) -> Array:
-    return quantile_of(density, functional.level)
+    found: Array = quantile_of(density, functional.level)
+    return found
 
 
 def _probability(functional: Functional, density: Density, x: Array, a: Array) -> Array:
     above, below = (_limit(functional, name, density, x, a) for name in ("above", "below"))
-    return probability_between(density, above, below)
+    found: Array = probability_between(density, above, below)
+    return found
 
 
 def _limit(functional: Functional, name: str, density: Density, x: Array, a: Array) -> Array | None:
@@ -117,9 +124,11 @@ def _limit(functional: Functional, name: str, density: Density, x: Array, a: Arr
         return limit
     if callable(limit):
         _need_rows(functional, x, a)
-        return limit(x, a)
+        out: Array = limit(x, a)
+        return out
     _need_rows(functional, a, a)
-    return density.xp.asfloat(limit)[density.xp.asarray(a)]
+    found: Array = density.xp.asfloat(limit)[density.xp.asarray(a)]
+    return found
 
 
 def _need_rows(functional: Functional, x: Array | None, a: Array | None) -> None:
@@ -137,7 +146,8 @@ def _expected(functional: Functional, density: Density, x: Array, a: Array) -> A
         _need_rows(functional, x, a)
         kinks = kinks(x, a)
     points = kinks if isinstance(kinks, tuple) else (kinks,)
-    return expectation(density, lambda y: fn(y, x, a), points)
+    found: Array = expectation(density, lambda y: fn(y, x, a), points)
+    return found
 
 
 _GENERAL: dict[str, Callable[..., Array]] = {
@@ -156,36 +166,42 @@ _GENERAL: dict[str, Callable[..., Array]] = {
 
 def _normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(f.level))
-    return args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (
+    found: Array = args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (
         1 - f.level
     )
+    return found
 
 
 def _lognormal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(f.level))
-    return (
+    found: Array = (
         xp.exp(args["loc"] + 0.5 * args["scale"] ** 2) * xp.ndtr(args["scale"] - z) / (1 - f.level)
     )
+    return found
 
 
 def _exponential_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    return (1 - math.log1p(-f.level)) / args["rate"]
+    found: Array = (1 - math.log1p(-f.level)) / args["rate"]
+    return found
 
 
 def _laplace_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     c, t = f.level, 1 - f.level
     unit = 1 - math.log(2 * t) if c >= 0.5 else (c * (1 - math.log(2 * c)) / t if c > 0 else 0.0)
-    return args["loc"] + args["scale"] * unit
+    found: Array = args["loc"] + args["scale"] * unit
+    return found
 
 
 def _uniform_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    return args["low"] + (args["high"] - args["low"]) * (1 + f.level) / 2
+    found: Array = args["low"] + (args["high"] - args["low"]) * (1 + f.level) / 2
+    return found
 
 
 def _logistic_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     c, t = f.level, 1 - f.level
     entropy = -(c * math.log(c) if c > 0 else 0.0) - t * math.log(t)
-    return args["loc"] + args["scale"] * entropy / t
+    found: Array = args["loc"] + args["scale"] * entropy / t
+    return found
 
 
 def _student_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
@@ -198,23 +214,26 @@ def _student_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = xp.stop_gradient(family.icdf(safe, f.level, xp))  # type: ignore[misc]
     upper = (safe["df"] + z**2) / (safe["df"] - 1) * xp.exp(family.log_prob(safe, z, xp))
     value = z + (upper - z * family.sf(safe, z, xp)) / (1 - f.level)  # type: ignore[misc]
-    return args["loc"] + args["scale"] * xp.where(exists, value, xp.inf)
+    found: Array = args["loc"] + args["scale"] * xp.where(exists, value, xp.inf)
+    return found
 
 
 def _weibull_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     power = 1 + 1 / args["concentration"]
     z = -math.log1p(-f.level)
-    return (
+    found: Array = (
         args["scale"]
         * xp.exp(xp.gammaln(power))
         * xp.gammaincc(power, z + 0.0 * power)
         / (1 - f.level)
     )
+    return found
 
 
 def _half_normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(0.5 * (1 + f.level)))
-    return args["scale"] * math.sqrt(2 / math.pi) * math.exp(-0.5 * z * z) / (1 - f.level)
+    found: Array = args["scale"] * math.sqrt(2 / math.pi) * math.exp(-0.5 * z * z) / (1 - f.level)
+    return found
 
 
 def _pareto_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
@@ -222,11 +241,13 @@ def _pareto_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     exists = alpha > 1
     safe = xp.where(exists, alpha, 2.0)
     q = args["scale"] * xp.exp(-math.log1p(-f.level) / safe)
-    return xp.where(exists, q * safe / (safe - 1), xp.inf)
+    found: Array = xp.where(exists, q * safe / (safe - 1), xp.inf)
+    return found
 
 
 def _bernoulli_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    return xp.minimum(args["probs"] / (1 - f.level), 1.0)
+    found: Array = xp.minimum(args["probs"] / (1 - f.level), 1.0)
+    return found
 
 
 for _family, _rule in {
@@ -294,7 +315,8 @@ class Functional:
                 "use expected(fn, low, high) with a function of the whole outcome"
             )
         value = evaluate(self, density, x, a)
-        return density.xp.broadcast_to(value, density.batch_shape)
+        found: Array = density.xp.broadcast_to(value, density.batch_shape)
+        return found
 
     def clip(self, values: np.ndarray | float) -> np.ndarray:
         """NumPy values clipped to the functional's range."""

@@ -173,7 +173,8 @@ class FiniteLearner:
         limits = thresholds(self.starts, evidence, process, self.delta)
         possible = np.isfinite(self.totals)
         since = np.where(possible, self.totals, 0.0) - np.where(possible, self.totals_at, 0.0)
-        return possible & (since >= limits[:, None]).all(axis=0)
+        found: np.ndarray = possible & (since >= limits[:, None]).all(axis=0)
+        return found
 
     def refit(self) -> FiniteLearner:
         """The maximum-likelihood member, by enumeration, and a snapshot."""
@@ -269,6 +270,9 @@ class FiniteLearner:
             empty=empty,
             free_lower=np.where(open_ended, -np.inf, lower),
             free_upper=np.where(open_ended, np.inf, upper),
+            find_held=lambda action, most: held_members(
+                functional.clip(values), kept[:, None], action, most, functional.high
+            ),
             **common,
         )
 
@@ -333,7 +337,8 @@ class FiniteLearner:
     def _log_weights(self) -> np.ndarray:
         """The members' posterior probabilities under a uniform prior, (M,)."""
         logs = self.totals if np.isfinite(self.totals).any() else np.zeros(len(self.totals))
-        return logs - np.logaddexp.reduce(logs)
+        found: np.ndarray = logs - np.logaddexp.reduce(logs)
+        return found
 
     def predictive_cdf(
         self, x: np.ndarray, a: np.ndarray, y: np.ndarray
@@ -387,4 +392,17 @@ class FiniteLearner:
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta: log(|F|/delta)."""
-        return Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta)
+        return float(Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta))
+
+
+def held_members(
+    values: np.ndarray, kept: np.ndarray, action: int, most: np.ndarray, high: float
+) -> np.ndarray:
+    """(n, K) the largest of values (M, n, K) over the members kept (M, n) that give an action at
+    most so much, most (n,); `high` where none does.
+    """
+    inside = kept & (values[:, :, action] <= most)
+    largest = np.where(inside[:, :, None], values, -np.inf).max(axis=0)
+    none: np.ndarray = largest == -np.inf
+    found: np.ndarray = np.where(none, high, largest)
+    return found

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
+from gedppl.learning.learner import price_of_wall
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, extremes
 from gedppl.programs.contract import DensityClass
@@ -68,7 +69,8 @@ class Walls:
         it: coordinates may have very different units.
         """
         room = 1e-9 * np.maximum(np.abs(self.limits), np.abs(v) @ np.abs(self.normals).T)
-        return np.any(v @ self.normals.T > self.limits + room, axis=1)
+        found: np.ndarray = np.any(v @ self.normals.T > self.limits + room, axis=1)
+        return found
 
     def inner_point(self, near: np.ndarray, unit: np.ndarray) -> np.ndarray | None:
         """A point well inside all walls, as near as may be in steps of `unit` (D,); None if
@@ -86,7 +88,8 @@ class Walls:
         )
         if found.status != 0 or found.x[-1] <= 1e-9:
             return None
-        return near + unit * (found.x[:D] - found.x[D : 2 * D])
+        out: np.ndarray = near + unit * (found.x[:D] - found.x[D : 2 * D])
+        return out
 
 
 Look = tuple[float, np.ndarray, np.ndarray]
@@ -118,7 +121,8 @@ class _Inside:
         )
 
     def room(self, v: np.ndarray) -> np.ndarray:
-        return self.walls.limits - self.walls.normals @ v
+        found: np.ndarray = self.walls.limits - self.walls.normals @ v
+        return found
 
     def look(self, v: np.ndarray) -> Look | None:
         """slack, its gradient and minus its Hessian, in these coordinates; None outside the
@@ -280,6 +284,31 @@ def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.n
     )
     value[np.tile(apart, 2)] = np.inf
     return value, theta, bool(apart.any())
+
+
+def farthest_held(
+    learner: ProgramLearner, phi: np.ndarray, wall: np.ndarray, most: np.ndarray
+) -> np.ndarray:
+    """An upper bound (m,) of phi'theta over the plausible theta with wall'theta <= most, for phi,
+    wall (m, D) and most (m,); inf where the wall says nothing. It is max (phi - l wall)'theta + l
+    most, valid for every l >= 0, at the best l for the ellipsoid of the set's curvature.
+    """
+    value, sets = np.full(len(phi), np.inf), learner.every_set
+    if not sets:
+        return value
+    widths = np.array([_seen_half_width(s, phi) for s in sets])
+    newest = np.where(np.isfinite(widths.min(axis=0)), np.argmin(widths, axis=0), -1)
+    box = declared_box(learner.cls, phi.shape[1])
+    for i in np.unique(newest[newest >= 0]):
+        region, mine = sets[i].region, np.flatnonzero(newest == i)
+        size, room = np.sqrt(2 * region.kappa), most[mine] - wall[mine] @ region.centre
+        half, side = (size * region.whiten(part[mine]) for part in (phi, wall))
+        price = price_of_wall(half, side, room)
+        mine, price = mine[price > 0], price[price > 0]
+        if len(mine):
+            forms = phi[mine] - price[:, None] * wall[mine]
+            value[mine] = reached(sets[i], forms, box) + price * most[mine]
+    return value
 
 
 Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
@@ -498,7 +527,8 @@ def _within_errors(
 
 def _room(value: np.ndarray, change: np.ndarray) -> np.ndarray:
     """How much of a step, at most one, leaves positive numbers (M, k) positive: (M,)."""
-    return np.minimum(1.0, 0.995 / np.maximum((-change / value).max(axis=1), 1e-300))
+    found: np.ndarray = np.minimum(1.0, 0.995 / np.maximum((-change / value).max(axis=1), 1e-300))
+    return found
 
 
 def absolute_errors(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.learning.ellipsoids import STRAY, Ellipsoid, disjoint, ends
-from gedppl.learning.finite import FiniteLearner
+from gedppl.learning.finite import FiniteLearner, held_members
 from gedppl.learning.learner import Bounds, Guess, Learner
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.value_ranges import is_mean, is_searched, value_at, value_range
@@ -71,6 +71,9 @@ class OneByOne:
             upper=np.concatenate([b.upper for b in found]),
             guaranteed=all(b.guaranteed for b in found),
             together=_side_by_side([b.together for b in found], [b.upper for b in found]),
+            find_held=lambda action, most: np.concatenate(
+                [b.held(action, most[i : i + 1]).upper for i, b in enumerate(found)]
+            ),
         )
 
 
@@ -141,7 +144,8 @@ class StackedEllipsoids(OneByOne):
         K = free.shape[1]
 
         def at(part: np.ndarray) -> np.ndarray:  # (S, E, K) from (S, E, q)
-            return part @ free.swapaxes(1, 2)
+            found: np.ndarray = part @ free.swapaxes(1, 2)
+            return found
 
         along = self.factor @ free[:, None].swapaxes(2, 3)  # (S, E, R, K)
         extent = np.sqrt((along * along).sum(axis=2))
@@ -254,7 +258,17 @@ class StackedMembers(OneByOne):
         estimate = values[self.best, np.arange(len(self.best))]
         sure = first.rule.guaranteed and not first.sampled and bool(left.all())
         rule = first.rule.describe(first.delta)
-        return Bounds(estimate, lower, upper, "exact", guaranteed=sure, rule=rule)
+        return Bounds(
+            estimate,
+            lower,
+            upper,
+            "exact",
+            guaranteed=sure,
+            rule=rule,
+            find_held=lambda action, most: held_members(
+                values, self.kept.T, action, most, functional.high
+            ),
+        )
 
 
 def stacked(learners: Sequence[Learner]) -> OneByOne:
