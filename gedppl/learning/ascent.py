@@ -518,7 +518,7 @@ def _ridden(search: Search, found: Ascent, lost: np.ndarray) -> tuple[Ascent, np
 def _higher(search: Search, found: Ascent, both: Ascent) -> np.ndarray:
     """Whether more climbs rose above what was found, (2m,)."""
     rise = search.ends(both).max(axis=0) - search.ends(found).max(axis=0)
-    return rise > search.stray(both)
+    return np.asarray(rise > search.stray(both))
 
 
 def _scouted(
