@@ -69,6 +69,10 @@ class Rows:
         buffer.write(x, a, y)
         return Rows(buffer, self.n + len(a))
 
+    def taken(self, which: slice | np.ndarray) -> Rows:
+        """A history of its own with some of these rows."""
+        return Rows.of(self.x[which], self.a[which], self.y[which])
+
     @property
     def x(self) -> np.ndarray:
         return self._buffer.view("x", self.n)

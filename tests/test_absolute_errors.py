@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gedppl.learning import reach
-from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.programs.contract import LinearPredictor
 
 OPEN = (np.full(3, -np.inf), np.full(3, np.inf))
@@ -36,7 +36,7 @@ def a_set(kind: str, n: int = 70, kappa: float = 4.0):
         offset=lambda x, a: np.zeros(len(a)),
         fixed=lambda x, a: {"scale": x[:, 3]},
     )
-    data = PredictorData.empty(predictor, 3).append(
+    data = PredictorLikelihood.empty(predictor, 3).append(
         np.column_stack([phi, scale]), np.zeros(n, int), y
     )
     # not the best fit, as in a run

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from gedppl.functionals import mean, variance
 from gedppl.learning.ascent import ascend, project
 from gedppl.learning.learner import laplace
-from gedppl.learning.likelihoods import PredictorData, ProgramData
+from gedppl.learning.likelihoods import PredictorLikelihood, ProgramLikelihood
 from gedppl.learning.program_bounds import by_ascent
 from gedppl.learning.program_sets import Walk, extremes, plausible
 from tests.program_doubles import Double, Glm, Heteroscedastic, TanhNet, some_rows
@@ -25,7 +25,9 @@ KAPPA = 15.0
 def problem(cls, theta, n, dx, seed, n_actions):
     """A region, K actions at one context, and the 2K objectives (up, then down)."""
     rows = some_rows(cls, theta, n, dx, seed)
-    region = plausible(ProgramData(cls, rows), 0, np.asarray(theta, float), 0.0, drop=KAPPA).region
+    region = plausible(
+        ProgramLikelihood(cls, rows), 0, np.asarray(theta, float), 0.0, drop=KAPPA
+    ).region
     x = np.repeat(np.random.default_rng(seed + 1).standard_normal((1, dx)), 2 * n_actions, axis=0)
     a = np.tile(np.arange(n_actions), 2)
     sign = np.repeat([1.0, -1.0], n_actions)
@@ -142,7 +144,7 @@ def test_bounds_come_close_on_a_small_tanh_net(seed) -> None:
     members = members[region.slack(members) >= 0]
     learner = SimpleNamespace(
         cls=cls,
-        sets=(plausible(ProgramData(cls, rows), 0, theta, 0.0, drop=KAPPA),),
+        sets=(plausible(ProgramLikelihood(cls, rows), 0, theta, 0.0, drop=KAPPA),),
         own=(),
         candidates=members[:32],
     )
@@ -191,7 +193,11 @@ def late_rise():
     cls = LateRise(2)
     theta = np.array([0.5, 0.3])
     s = plausible(
-        ProgramData(cls, some_rows(cls, theta, 60, 1, 0, n_actions=1)), 0, theta, 0.0, drop=KAPPA
+        ProgramLikelihood(cls, some_rows(cls, theta, 60, 1, 0, n_actions=1)),
+        0,
+        theta,
+        0.0,
+        drop=KAPPA,
     )
     learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 2)))
     return s.region, by_ascent(learner, mean(-1000, 1000), np.zeros((2, 1)), np.arange(2))
@@ -241,7 +247,9 @@ class Bump(Double):
 
 def over_a_bump() -> float:
     cls, theta = Bump(2), np.array([0.0, 0.0])
-    s = plausible(ProgramData(cls, some_rows(cls, theta, 20, 1, 0)), 0, theta, 0.0, drop=KAPPA)
+    s = plausible(
+        ProgramLikelihood(cls, some_rows(cls, theta, 20, 1, 0)), 0, theta, 0.0, drop=KAPPA
+    )
     learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 2)))
     return by_ascent(learner, mean(-10, 10), np.zeros((1, 1)), np.zeros(1, int)).upper[0]
 
@@ -264,7 +272,9 @@ def test_nets_are_answered_by_the_end_of_the_range_where_climbs_agree_only_rough
     cls = TanhNet(6, 0.3)
     theta = np.concatenate([rng.normal(size=6), 0.5 * rng.normal(size=6), 0.7 * rng.normal(size=6)])
     theta = np.append(theta, 0.2)
-    s = plausible(ProgramData(cls, some_rows(cls, theta, 40, 1, 501)), 0, theta, 0.0, drop=KAPPA)
+    s = plausible(
+        ProgramLikelihood(cls, some_rows(cls, theta, 40, 1, 501)), 0, theta, 0.0, drop=KAPPA
+    )
     members = laplace(cls, s.region.centre, s.region.chol @ s.region.chol.T, 0).theta
     members = members[s.region.slack(members) >= 0]
     learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=members[:32])
@@ -284,7 +294,9 @@ def test_climbs_that_end_apart_give_the_end_of_the_range(monkeypatch) -> None:
     member lies above the bound.
     """
     cls, truth = TanhNet(6, 0.1), np.random.default_rng(3).standard_normal(19)
-    s = plausible(ProgramData(cls, some_rows(cls, truth, 40, 1, 1)), 0, truth, 0.0, drop=KAPPA)
+    s = plausible(
+        ProgramLikelihood(cls, some_rows(cls, truth, 40, 1, 1)), 0, truth, 0.0, drop=KAPPA
+    )
     learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 19)))
     x, a = np.repeat(np.random.default_rng(2).standard_normal((1, 1)), 2, axis=0), np.arange(2)
     assert np.isposinf(by_ascent(learner, mean(-20, 20), x, a).upper[1])
@@ -314,7 +326,7 @@ def test_climbs_that_end_apart_give_the_end_of_the_range(monkeypatch) -> None:
 def test_extremes_solve_the_convex_problem(family, extra, cheap) -> None:
     cls = Glm(family, 4, extra=extra)
     rows = some_rows(cls, [0.4, -0.3, 0.2, 0.1], 120, 4, 3)
-    data = PredictorData.empty(cls.predictor, 4).append(rows.x, rows.a, rows.y)
+    data = PredictorLikelihood.empty(cls.predictor, 4).append(rows.x, rows.a, rows.y)
     region = plausible(data, 0, np.zeros(4), 0.0, drop=KAPPA).region
     phi = np.random.default_rng(0).standard_normal((6, 4))
     found = extremes(region, phi, data.informations, cheap_information=cheap)
@@ -338,7 +350,7 @@ def test_extremes_report_unbounded_directions() -> None:
     """
     cls = Glm("Bernoulli", 1)
     x = np.linspace(-2, 2, 40)[:, None]
-    data = PredictorData.empty(cls.predictor, 1).append(
+    data = PredictorLikelihood.empty(cls.predictor, 1).append(
         x, np.zeros(40, int), (x[:, 0] > 0).astype(float)
     )
     region = plausible(data, 0, np.ones(1), -10.0).region
@@ -351,7 +363,7 @@ def test_extremes_report_unbounded_directions() -> None:
 def test_zero_objective_is_settled_at_once() -> None:
     cls = Glm("Bernoulli", 2)
     rows = some_rows(cls, [0.4, -0.3], 50, 2, 3)
-    data = PredictorData.empty(cls.predictor, 2).append(rows.x, rows.a, rows.y)
+    data = PredictorLikelihood.empty(cls.predictor, 2).append(rows.x, rows.a, rows.y)
     region = plausible(data, 0, np.zeros(2), 0.0, drop=KAPPA).region
     found = extremes(region, np.zeros((1, 2)), data.informations)
     assert found.settled.all()

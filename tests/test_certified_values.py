@@ -16,6 +16,7 @@ import gedppl as ged
 from gedppl.agent import monitoring
 from gedppl.agent.deciding import stops
 from gedppl.guard import CertifiedMonitor
+from gedppl.guard.monitors import ClassMonitor
 from gedppl.guard.outcomes import MEASURED_FROM, Proved, certified_cost
 from tests.plain_worlds import ArmsWorld, play
 from tests.program_doubles import Glm
@@ -136,6 +137,9 @@ def stopped(rounds: int) -> list[str]:
 
 def test_a_break_stops_the_run_and_without_the_certified_values_it_goes_on(monkeypatch) -> None:
     assert "certified:cost" not in stopped(75)
+    assert "refuted:cost" in stopped(130)
+    # by itself, where the class as a whole is not tested: that test sees it first
+    monkeypatch.setattr(ClassMonitor, "weigh", lambda self, tops: self)
     assert "certified:cost" in stopped(130)
     monkeypatch.setattr(monitoring, "_certified", lambda *_: None)
     assert not {"certified:cost", "limit:cost"} & set(stopped(130))

@@ -23,7 +23,7 @@ from gedppl.functionals import expected, mean, variance
 from gedppl.learning import ConfidenceSet, confidence_set, feed, learner_for, radius
 from gedppl.learning.finite import EMPTY, FiniteLearner
 from gedppl.learning.learner import Particles
-from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.program_bounds import MISSPECIFIED
 from gedppl.learning.program_sets import Start, next_starts
@@ -704,7 +704,7 @@ def test_errors(call, error, match) -> None:
 def test_features_alone_give_the_classes_own_likelihood(family, extra) -> None:
     cls = Glm(family, 3, extra=extra)
     rows = some_rows(cls, TRUTH, 5000, 3, 2)
-    data = PredictorData.empty(cls.predictor, 3).append(rows.x[:7], rows.a[:7], rows.y[:7])
+    data = PredictorLikelihood.empty(cls.predictor, 3).append(rows.x[:7], rows.a[:7], rows.y[:7])
     data = data.append(rows.x[7:], rows.a[7:], rows.y[7:])
     theta = np.random.default_rng(0).standard_normal((20, 3))
     value, grad = data.value_grad(theta)

@@ -30,8 +30,19 @@ from gedppl.guard import (
     pit_uniform,
     randomised_pit,
 )
+from gedppl.guard import bets as bets_file
 from gedppl.guard import monitors as limit_bets
-from gedppl.guard.bets import AMOUNTS, SHAPES, Bets, Moments, Trend, log_total, shapes, shared
+from gedppl.guard.bets import (
+    AMOUNTS,
+    SHAPES,
+    Bets,
+    Moments,
+    Trend,
+    log_total,
+    outliers,
+    shapes,
+    shared,
+)
 
 
 def most_by_chance(runs: int, delta: float) -> int:
@@ -153,7 +164,7 @@ def test_a_break_after_many_cheap_rounds_is_seen_and_bets_that_never_begin_anew_
 def test_every_shape_has_mean_zero_and_stays_within_one():
     u = (np.arange(200_000) + 0.5) / 200_000
     g = shapes(u)
-    assert g.shape == (200_000, len(SHAPES))
+    assert g.shape == (200_000, SHAPES)
     np.testing.assert_allclose(g.mean(0), 0.0, atol=1e-6)
     assert np.abs(g).max() <= 1.0
 
@@ -177,10 +188,44 @@ def test_every_bet_is_fair_and_cannot_ruin(dx, n_actions):
         expected = np.broadcast_to(rng.normal(size=2), (4000, 2))
         growth = bets.growth(u, column, Trend.within_action(column, group), expected)
         assert np.all(growth[:, -1] == 1.0)  # what is kept
-        payoff = growth[:, :-1] - 1.0
-        assert payoff.shape == (4000, len(bets.log_weights()))
+        assert growth.shape == (4000, len(bets.log_weights()) + 1)
+        # those on outliers, which a grid of u does not resolve, have a test of their own
+        payoff = growth[:, : -1 - bets.sizes()[-1]] - 1.0
         np.testing.assert_allclose(payoff.mean(0), 0.0, atol=1e-4)
         assert payoff.min() >= -0.9 - 1e-15
+
+
+def test_bets_on_outliers_are_fair_but_for_their_cap_and_cannot_ruin():
+    z = np.linspace(-9, 9, 100_001)
+    paid = outliers(ndtr(z))
+    mean = np.trapezoid(paid * np.exp(-0.5 * z[:, None] ** 2), z, axis=0) / np.sqrt(2 * np.pi)
+    assert np.all(mean <= 1.0)
+    assert np.all(mean >= 0.95)
+    assert paid.min() > 0.4
+    assert paid.max() == 100.0
+    assert np.all(np.isfinite(outliers(np.array([0.0, 1.0]))))
+
+
+@pytest.mark.parametrize("kind", ["t3", "hidden"])
+def test_heavy_tails_and_a_hidden_subgroup_are_seen_early_and_only_by_bets_on_outliers(
+    kind, monkeypatch
+):
+    """Noise of known scale: Student's t of 3 degrees, or a tenth of the outcomes 3 deviations
+    off.
+    """
+
+    def seen() -> int:
+        rng = np.random.default_rng(71)
+        hidden = rng.standard_normal((200, 40)) + 3.0 * ((rng.random((200, 40)) < 0.1) - 0.1)
+        z = rng.standard_t(3, (200, 40)) if kind == "t3" else hidden
+        monitor = PitMonitor.calibration(dx=0, n_actions=1, delta=0.002)
+        for row in z:
+            monitor = monitor.update(ndtr(row), np.zeros((40, 0)), np.zeros(40, int))
+        return int(np.sum(monitor.alarmed))
+
+    assert seen() >= 36
+    monkeypatch.setattr(bets_file, "outliers", lambda u: np.ones((*np.shape(u), 6)))
+    assert seen() <= 20
 
 
 def test_every_bet_can_be_put_into_words():
@@ -191,9 +236,11 @@ def test_every_bet_can_be_put_into_words():
     assert "outcomes vary more than predicted where x[1] is far from its mean" in sentences
     assert "outcomes are smaller than predicted on action 2" in sentences
     assert "outcomes are larger than predicted where x[0] is large on action 1" in sentences
-    assert "depending on context and action" in sentences[-1]
+    assert "depending on context and action" in sentences[-7]
+    assert "some outcomes lie far below what was predicted" in sentences[-6:]
     # three amounts and two senses each: a description belongs to exactly the bets of its cell
-    assert all(sentences.count(s) in (3, 4) for s in sentences)
+    assert all(sentences.count(s) in (3, 4) for s in sentences[:-6])
+    assert all(sentences.count(s) == 2 for s in sentences[-6:])
 
 
 def test_sharing_keeps_the_total_and_floors_every_bet():

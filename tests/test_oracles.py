@@ -19,17 +19,18 @@ from gedppl.learning.fits import (
     Objective,
     WorkingPrior,
     assess,
-    believe,
     decrement,
     keep_good,
     positive_definite,
 )
+from gedppl.learning.likelihoods import ProgramLikelihood
 from gedppl.learning.oracles import (
     Oracle,
-    PredictorObjective,
     auto,
+    believe,
     fit_least_squares,
     fit_score_equations,
+    form_of,
     least_squares,
     maximum_likelihood,
     mle,
@@ -229,7 +230,8 @@ def climbed_in(unit: np.ndarray) -> np.ndarray:
     cls = Opaque(70, "logit")
     prior = WorkingPrior.weak(cls, unit=1 / unit)
     end, _ = lbfgs(
-        Objective(cls, Rows.of(rows.x * unit, rows.a, rows.y), prior=prior), np.zeros(70)
+        Objective(cls, form_of(cls), Rows.of(rows.x * unit, rows.a, rows.y), prior=prior),
+        np.zeros(70),
     )
     return end * unit
 
@@ -304,15 +306,15 @@ def test_several_starts_find_the_higher_hill() -> None:
 def test_eps_opt_bounds_the_true_deficit(link: str) -> None:
     rows, _ = draw_rows(link, 80, 3, seed=1)
     cls = HandMade(3, link)
-    objective = PredictorObjective(cls, rows)
+    objective = form_of(cls).append(rows.x, rows.a, rows.y)
     best = fit_score_equations(cls, rows)
     rng = np.random.default_rng(0)
     ratios = []
     for size in np.geomspace(0.001, 0.5, 40):
         theta = best.theta + size * rng.normal(size=3)
-        _, grad = objective.log_likelihood(theta)
+        _, grad = objective.at(theta)
         bound, proved = objective.deficit(theta, grad, objective.information(theta))
-        deficit = best.log_likelihood - objective.log_likelihood(theta)[0]
+        deficit = best.log_likelihood - objective.at(theta)[0]
         if proved:
             assert bound >= deficit - 1e-9
             ratios.append(bound / deficit)
@@ -516,10 +518,9 @@ def test_believe_recomputes_what_a_fit_claims() -> None:
 
 @pytest.mark.parametrize("size", [15.0, 24.0, 40.0, 597.0, 1e4])
 def test_a_separable_fit_is_recognised_wherever_a_solver_stopped(size: float) -> None:
-    assert (
-        "separable"
-        in assess(Objective(HandMade(2, "logit"), SEPARABLE), np.array([0.0, size]), "x").status
-    )
+    cls = HandMade(2, "logit")
+    objective = Objective(cls, ProgramLikelihood(cls, SEPARABLE), SEPARABLE)
+    assert "separable" in assess(objective, np.array([0.0, size]), "x").status
 
 
 def test_large_units_are_not_taken_for_separation() -> None:

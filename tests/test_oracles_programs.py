@@ -19,11 +19,12 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from gedppl.errors import SettingError
-from gedppl.learning.fits import Objective, WorkingPrior, keep_good
+from gedppl.learning.fits import WorkingPrior, keep_good
+from gedppl.learning.likelihoods import ProgramLikelihood
 from gedppl.learning.oracles import (
-    PredictorObjective,
     auto,
     fit_score_equations,
+    form_of,
     maximum_likelihood,
     mle,
 )
@@ -79,9 +80,10 @@ def test_features_give_the_same_objective_as_the_program(family: str) -> None:
     curvature, fit.
     """
     cls, rows = program(family)
-    fast, slow = PredictorObjective(cls, rows), Objective(cls, rows)
+    fast = form_of(cls).append(rows.x, rows.a, rows.y)
+    slow = ProgramLikelihood(cls, rows)
     for theta in RNG.normal(size=(3, 3)) * 0.5:
-        for one, other in zip(fast.log_likelihood(theta), slow.log_likelihood(theta)):
+        for one, other in zip(fast.at(theta), slow.at(theta)):
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-8)
         np.testing.assert_allclose(
             fast.information(theta), slow.information(theta), rtol=1e-8, atol=1e-8

@@ -18,9 +18,9 @@ from scipy.stats import binom
 import gedppl as ged
 from gedppl.density import Density
 from gedppl.learning.fits import WorkingPrior
-from gedppl.learning.likelihoods import OrderedData, ProgramData
+from gedppl.learning.likelihoods import ProgramLikelihood
 from gedppl.learning.oracles import maximum_likelihood
-from gedppl.learning.ordered import OrderedObjective
+from gedppl.learning.ordered import OrderedLikelihood
 from gedppl.learning.programs import ProgramLearner
 from gedppl.rows import Rows
 from tests.optional_pyro import HAS_PYRO, pd, pyro, torch
@@ -70,8 +70,12 @@ def test_edges_are_proved_and_give_the_programs_likelihood(model) -> None:
         atol=1e-12,
     )
     theta = TRUTH + 0.2 * np.random.default_rng(1).standard_normal((5, 3))
-    fast = OrderedData.empty(cls.ordered, 3).append(x[:7], a[:7], y[:7]).append(x[7:], a[7:], y[7:])
-    slow = ProgramData(cls, Rows.of(x, a, y))
+    fast = (
+        OrderedLikelihood.empty(cls.ordered, 3)
+        .append(x[:7], a[:7], y[:7])
+        .append(x[7:], a[7:], y[7:])
+    )
+    slow = ProgramLikelihood(cls, Rows.of(x, a, y))
     np.testing.assert_allclose(fast.row_values(theta), slow.row_values(theta), rtol=1e-9)
     for one, other in zip(fast.value_grad(theta), slow.value_grad(theta)):
         np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-9)
@@ -89,7 +93,7 @@ def test_nothing_is_claimed_of_edges_that_bend() -> None:
 
 def test_beyond_a_closed_gap_there_is_no_density() -> None:
     cls = a_class()
-    data = OrderedData.empty(cls.ordered, 3).append(*world(20, 0))
+    data = OrderedLikelihood.empty(cls.ordered, 3).append(*world(20, 0))
     assert data.value(np.array([[0.0, 0.0, -1.0]]))[0] == -np.inf
 
 
@@ -102,7 +106,7 @@ def test_fits_are_those_of_the_program() -> None:
         np.testing.assert_allclose(fit.theta, slow.theta, atol=1e-6)
         np.testing.assert_allclose(fit.information, slow.information, rtol=1e-5, atol=1e-6)
         assert fit.ok
-    assert OrderedObjective(cls, Rows.empty(2)).log_likelihood(TRUTH)[0] == 0.0
+    assert OrderedLikelihood.empty(cls.ordered, 3).at(TRUTH)[0] == 0.0
 
 
 def learned(n: int, seed: int, model=in_numpyro) -> tuple[ProgramLearner, np.ndarray]:
@@ -336,7 +340,7 @@ def test_cuts_out_of_order_are_no_density(model) -> None:
     members = [{"s": 1.3, "c": np.array(cuts)} for cuts in ([-0.4, 0.6], [0.6, -0.4])]
     theta = np.stack([cls.flatten(member) for member in members])
     three = Rows.of(x, a, np.arange(3.0))
-    total = np.exp(ProgramData(cls, three).row_values(theta)).sum(axis=1)
+    total = np.exp(ProgramLikelihood(cls, three).row_values(theta)).sum(axis=1)
     np.testing.assert_allclose(total, [1.0, 0.0], atol=1e-12)
     finite = ged.finite_class(model, members, example=(x, a))
     np.testing.assert_allclose(

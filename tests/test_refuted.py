@@ -18,7 +18,7 @@ from gedppl.errors import SettingError
 from gedppl.guard import ClassMonitor, PitMonitor
 from gedppl.guard.bets import log_total
 from gedppl.learning import linear_gaussian
-from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
 from tests.plain_worlds import ArmsWorld, PlainWorld
@@ -152,7 +152,7 @@ def test_a_top_is_found_whatever_the_unit_of_a_feature(unit) -> None:
     coin = LinearPredictor("Bernoulli", "logit", features, plain, lambda x, a: {})
     chance = 1 / (1 + np.exp(-(2 - 2 * x[:, 0])))
     y = (rng.random(500) < chance).astype(float)
-    data = PredictorData.empty(coin, 2).append(x, a, y)
+    data = PredictorLikelihood.empty(coin, 2).append(x, a, y)
     found = data.top(np.zeros(2))
     assert bernoulli.logpmf(y, chance).sum() < found < bernoulli.logpmf(y, chance).sum() + 8
 

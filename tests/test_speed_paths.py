@@ -22,7 +22,7 @@ from gedppl.guard import Floor, Guard, OutlierCheck, PitMonitor, Told
 from gedppl.guard.outcomes import outcome_floor
 from gedppl.learning import linear_gaussian
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, seen_directions, spread_at
-from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.program_bounds import GUESS_SDS
 from gedppl.learning.programs import ProgramLearner
 from gedppl.numerics import arrays
@@ -297,7 +297,7 @@ def test_one_predictor_models_answer_as_their_programs_do(family: Any) -> None:
     y = np.array([family.draw(float(v), rng) for v in rng.normal(size=90)])
     learner = ProgramLearner.start(cls, delta=0.1, seed=0).absorb(x, a, y).refit()
     data, functional, theta = learner.data, ged.mean(0, 9), 0.5 * rng.normal(size=(4, cls.dim))
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     np.testing.assert_allclose(
         learner.density_at(theta, x, a).mean, cls.density_at(theta, x, a).mean, rtol=1e-6
     )

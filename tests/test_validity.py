@@ -17,7 +17,7 @@ from scipy.stats import binom
 from gedppl.density import Density
 from gedppl.functionals import expected, mean, probability
 from gedppl.learning import confidence_set, learner_for, radius
-from gedppl.learning.likelihoods import PredictorData
+from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.linear_gaussian import EMPTY
 from gedppl.learning.oracles import auto, mle
 from gedppl.learning.program_bounds import _over_interval
@@ -194,7 +194,7 @@ def test_the_chance_of_a_band_is_found_wherever_its_peak_is(family, reach) -> No
         lambda x, a: np.zeros(len(a)),
         lambda x, a: {key: np.full(len(a), value) for key, value in FIXED[family].items()},
     )
-    learner = SimpleNamespace(data=PredictorData.empty(predictor, 1))
+    learner = SimpleNamespace(data=PredictorLikelihood.empty(predictor, 1))
     x, a = np.ones((1, 1)), np.zeros(1, int)
     columns, _ = learner.data.columns(x, a)
     functional = probability(above=BETWEEN[family][0], below=BETWEEN[family][1])

@@ -8,7 +8,7 @@ them, is a nonnegative martingale: under a right model it ever exceeds 1/delta w
 most delta (Ville). A wrong model loses money to some bet, exponentially fast.
 
 All functions broadcast over leading axes, so that R parallel runs are one call. Axis letters: R
-runs (any leading axes), C context columns, A action groups, G shapes, E bets.
+runs (any leading axes), C context columns, A action groups, G shapes, O bets on outliers, E bets.
 """
 
 from __future__ import annotations
@@ -20,20 +20,12 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.special import fdtri
+from scipy.special import fdtri, ndtri
 
 from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, SettingError
 from gedppl.numerics.arrays import evolved, whitener
 
-SHAPES = (
-    "location",
-    "spread",
-    "skewness",
-    "peak and shoulders",
-    "lower tail",
-    "upper tail",
-    "extreme values",
-)
+SHAPES = 7  # see `shapes`
 AMOUNTS = np.array([0.15, 0.4, 0.9, -0.15, -0.4, -0.9])
 MAX_COLUMNS = 16
 MAX_ACTION_GROUPS = 16
@@ -44,6 +36,13 @@ KEPT = (1.0 - 1.0 / WINDOWS)[:, None]  # of the past, each round
 STAKES = np.array([0.5, 1.0])
 RIDGE = 10.0
 FEW = 8
+# Normal scores of outcomes of which a share comes from elsewhere: shares, their shifts and scales;
+# the mean stays 0, as a model that has learned predicts it right
+SHARE, SHIFT, SCALE = np.array(
+    [(0.2, 0, 2), (1 - 1e-9, 0, 1.25), (0.1, 2, 1), (0.1, -2, 1), (0.1, 4, 1), (0.1, -4, 1)]
+).T
+MOST_PAID = 100.0  # for one outcome: a single wild one is not yet evidence
+FARTHEST = 7.9  # standard deviations: beyond, 1 - u has no digits
 
 
 def shapes(u: np.ndarray) -> np.ndarray:
@@ -72,6 +71,26 @@ def _shapes(v: Any) -> tuple[Any, ...]:
         ((v > 0.9) - 0.05) / 0.95,
         ((abs(v) > 0.995) - 0.005) / 0.995,
     )
+
+
+# coefficients of 1, z, z^2 in the logs of the two parts of each such density over the Normal's
+_STAYS, _MOVES = -SHARE * SHIFT, (1.0 - SHARE) * SHIFT
+_STAYING = (np.log1p(-SHARE) - 0.5 * _STAYS**2, _STAYS, 0.0 * SHARE)
+_MOVED = (np.log(SHARE / SCALE) - 0.5 * (_MOVES / SCALE) ** 2, _MOVES / SCALE**2)
+RATIOS = np.stack([_STAYING, (*_MOVED, 0.5 - 0.5 / SCALE**2)], 1)  # (3, 2, O)
+
+
+def outliers(u: np.ndarray) -> np.ndarray:
+    r"""What bets on outliers pay, (...) -> (..., O):
+
+    w_k(u) = min(q_k(z) / \phi(z), 100),   z = \Phi^{-1}(u),   q_k a mixture of two Normals.
+
+    Under the uniform law z is standard Normal and q_k a density, so that the mean is at most 1. A
+    bet on a tail pays the same for all that lies there; these pay for how far out it is.
+    """
+    z = np.minimum(np.maximum(ndtri(u), -FARTHEST), FARTHEST)[..., None, None]
+    parts = np.exp(RATIOS[0] + z * (RATIOS[1] + z * RATIOS[2]))
+    return np.asarray(np.minimum(parts[..., 0, :] + parts[..., 1, :], MOST_PAID))
 
 
 @lru_cache(maxsize=32)
@@ -116,17 +135,17 @@ class Bets:
 
     def sizes(self) -> list[int]:
         """Bets on u alone, with a column, with an action, with a column within one action, along
-        a learned direction.
+        a learned direction, on outliers.
         """
         both = 2 * len(AMOUNTS)
         on_action = both * self.groups if self.groups > 1 else 0
         single = [
-            len(SHAPES) * len(AMOUNTS),
+            SHAPES * len(AMOUNTS),
             both * 2 * self.columns,
             on_action,
             len(AMOUNTS) * self.interactions,
         ]
-        return [*single, len(WINDOWS) * len(STAKES)]
+        return [*single, len(WINDOWS) * len(STAKES), len(SHARE)]
 
     def log_weights(self) -> np.ndarray:
         """(E,): each kind of bet gets the same share of the initial wealth 1."""
@@ -146,8 +165,8 @@ class Bets:
     def growth(
         self, u: np.ndarray, column: np.ndarray, f: np.ndarray, expected: np.ndarray
     ) -> np.ndarray:
-        """1 + eps g(u) s for every bet, and 1 of what is kept, (..., E + 1). u (...), `features` of
-        the round and `Trend.within_action` of them, `Trend.expected` before it (..., W).
+        """1 + eps g(u) s or `outliers` for every bet, and 1 of what is kept, (..., E + 1). u (...),
+        `features` of the round, `Trend.within_action` of them, `Trend.expected` before it (..., W).
         """
         g = shapes(u)
         lead, (feature, shape) = g.shape[:-1], _cells(self)
@@ -156,11 +175,13 @@ class Bets:
         # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
         stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9)
         fixed = len(feature) * len(AMOUNTS)
-        out = np.zeros((*lead, fixed + len(WINDOWS) * len(STAKES) + 1))
+        learned = fixed + len(WINDOWS) * len(STAKES)
+        out = np.zeros((*lead, learned + len(SHARE) + 1))
         by_amount = out[..., :fixed].reshape(*lead, -1, len(AMOUNTS))  # a view
         np.multiply(cells[..., None], AMOUNTS, out=by_amount)
-        out[..., fixed:-1] = stakes.reshape(*lead, -1) * g[..., :1]
+        out[..., fixed:learned] = stakes.reshape(*lead, -1) * g[..., :1]
         out += 1.0
+        out[..., learned:-1] = outliers(u)
         return out
 
     def describe(self, index: int) -> str:
@@ -170,6 +191,8 @@ class Bets:
         sizes = self.sizes()
         kind = int(np.searchsorted(np.cumsum(sizes), index, side="right"))
         cell, amount = divmod(index - sum(sizes[:kind]), len(AMOUNTS))
+        if kind == 5:
+            return _OUTLIERS[np.sign(SHIFT[amount])]
         if kind == 4:
             return "outcomes are larger or smaller than predicted, depending on context and action"
         up = AMOUNTS[amount] > 0
@@ -212,7 +235,7 @@ def _cells(bets: Bets) -> tuple[np.ndarray, np.ndarray]:
     columns, groups = np.arange(2 * bets.columns), np.arange(bets.groups)
     # where each group's own features begin, itself before its columns
     first = 1 + len(columns) + groups * (1 + len(columns))
-    alone = np.zeros(len(SHAPES), np.intp), np.arange(len(SHAPES))
+    alone = np.zeros(SHAPES, np.intp), np.arange(SHAPES)
     with_column = np.repeat(1 + columns, 2), np.tile([0, 1], len(columns))
     parts = [alone, with_column]
     if bets.groups > 1:
@@ -228,24 +251,22 @@ _SPREAD = ("outcomes vary more than predicted", "outcomes vary less than predict
 _MARGINAL = (
     _LOCATION,
     _SPREAD,
-    (
-        "outcomes are more skewed to the right than predicted",
-        "outcomes are more skewed to the left than predicted",
+    *(
+        (said.format(first), said.format(second))
+        for said, first, second in (
+            ("outcomes are more skewed to the {} than predicted", "right", "left"),
+            ("outcomes lie more in the {} than predicted", "middle and the tails", "shoulders"),
+            ("{} outcomes than predicted lie in the lower tail", "more", "fewer"),
+            ("{} outcomes than predicted lie in the upper tail", "more", "fewer"),
+            ("{} extreme outcomes than predicted", "more", "fewer"),
+        )
     ),
-    (
-        "outcomes lie more in the middle and the tails than predicted",
-        "outcomes lie more in the shoulders than predicted",
-    ),
-    (
-        "more outcomes than predicted lie in the lower tail",
-        "fewer outcomes than predicted lie in the lower tail",
-    ),
-    (
-        "more outcomes than predicted lie in the upper tail",
-        "fewer outcomes than predicted lie in the upper tail",
-    ),
-    ("more extreme outcomes than predicted", "fewer extreme outcomes than predicted"),
 )
+_OUTLIERS = {
+    0.0: "outcomes vary more than predicted, or some lie far out",
+    1.0: "some outcomes lie far above what was predicted",
+    -1.0: "some outcomes lie far below what was predicted",
+}
 
 
 @dataclass(frozen=True)

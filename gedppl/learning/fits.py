@@ -18,6 +18,7 @@ import numpy as np
 from gedppl.errors import SettingError
 
 if TYPE_CHECKING:
+    from gedppl.learning.likelihoods import Likelihood
     from gedppl.programs.contract import DensityClass
     from gedppl.rows import Rows
 
@@ -28,6 +29,8 @@ TOLERANCE = 1e-4  # nats of log-likelihood a believed fit may still lack
 # an eigenvalue of the information below this fraction of the largest counts as unseen
 RANK_TOLERANCE = 1e-10
 NOISE = 1e-14  # an eigenvalue below this fraction of the largest is rounding
+# nats: what working weights promise of a step beside kinks is no measure of what it gives
+BESIDE_KINKS = 0.05
 
 
 @dataclass(frozen=True)
@@ -141,23 +144,25 @@ def likeliest(fit: Fit, prior: WorkingPrior, others: Sequence[WorkingPrior]) -> 
 
 
 class Objective:
-    """What a fit maximises: weighted log-likelihood, plus, when a working prior is given, it and
-    the class's own prior.
+    """What a fit maximises: the log-likelihood of weighted rows, plus, when a working prior is
+    given, it and the class's own prior.
 
-    Without one (``prior=None``) this is plain maximum likelihood.
+    Without one (``prior=None``) this is plain maximum likelihood. `form` says how rows of the
+    class have their likelihood (see `likelihoods.form_of`).
     """
-
-    tolerance = TOLERANCE  # nats that a believed fit may still lack
 
     def __init__(
         self,
         cls: DensityClass,
+        form: Likelihood,
         rows: Rows,
         weights: np.ndarray | None = None,
         prior: WorkingPrior | None = None,
     ) -> None:
         self.cls, self.rows, self.prior, self.dim = cls, rows, prior, cls.dim
         self.weights = check_weights(weights, rows.n)
+        whole = form.grown(rows, rows.x, rows.a, rows.y) if rows.n else form
+        self.likelihood = whole if self.weights is None else whole.weighted(self.weights)
         self.n = rows.n if self.weights is None else int(np.count_nonzero(self.weights))
         self.own_prior = prior is not None and not bool(np.all(cls.prior_free))
         self._asked, self._slopes = b"", (np.empty(0), np.empty((0, 0)))
@@ -166,21 +171,14 @@ class Objective:
                 f"the working prior has {len(prior.mean)} coordinates, the class has {cls.dim}"
             )
 
-    def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and gradient (D,)."""
-        if self.n == 0:
-            return 0.0, np.zeros(self.dim)
-        value, grad = self.cls.total_grad(theta[None], self.rows, self.weights)
-        return float(value[0]), np.asarray(grad[0], float)
-
-    def information(self, theta: np.ndarray) -> np.ndarray:
-        if self.n == 0:
-            return np.zeros((self.dim, self.dim))
-        return symmetric(-np.asarray(self.cls.total_hessian(theta, self.rows, self.weights), float))
+    @property
+    def tolerance(self) -> float:
+        """Nats that a believed fit may still lack."""
+        return TOLERANCE if self.likelihood.smooth else BESIDE_KINKS
 
     def admissible(self, theta: np.ndarray) -> np.ndarray:
         """Where to start from instead of theta (D,), if there is nothing to climb by there."""
-        return theta
+        return self.likelihood.admissible(theta, self.rows.x, self.rows.a)
 
     def log_prior(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """Value, up to a constant, and gradient (D,)."""
@@ -212,20 +210,14 @@ class Objective:
         return symmetric(precision)
 
     def value_grad(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        value, grad = self.log_likelihood(theta)
+        """At theta (D,): the value and its gradient (D,)."""
+        value, grad = self.likelihood.at(theta)
         prior, prior_grad = self.log_prior(theta)
         return value + prior, grad + prior_grad
 
     def precision(self, theta: np.ndarray) -> np.ndarray:
-        return self.information(theta) + self.prior_precision(theta)
-
-    def deficit(
-        self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray
-    ) -> tuple[float, bool]:
-        """How far the log-likelihood lies below its maximum, and whether that is proved. Here:
-        the Newton decrement.
-        """
-        return decrement(grad, information), False
+        """Minus the Hessian (D, D)."""
+        return self.likelihood.information(theta) + self.prior_precision(theta)
 
 
 def check_weights(weights: np.ndarray | None, n: int) -> np.ndarray | None:
@@ -354,7 +346,7 @@ def funnel_in(e: Evidence) -> str | None:
         return None
     start = np.asarray(e.objective.cls.initial, float)
     risen = e.objective.log_prior(e.theta)[0] - e.objective.log_prior(start)[0]
-    gained = e.objective.log_likelihood(e.theta)[0] - e.objective.log_likelihood(start)[0]
+    gained = e.objective.likelihood.at(e.theta)[0] - e.objective.likelihood.at(start)[0]
     if not (risen > e.objective.dim and risen > gained):
         return None
     before, after = e.objective.cls.unflatten(start), e.objective.cls.unflatten(e.theta)
@@ -456,10 +448,10 @@ def assess(
     finite = bool(np.isfinite(theta).all())
     nothing = np.full((objective.dim, objective.dim), np.nan)
     log_likelihood, grad_likelihood = (
-        objective.log_likelihood(theta) if finite else (np.nan, nothing[0])
+        objective.likelihood.at(theta) if finite else (np.nan, nothing[0])
     )
     log_prior, grad_prior = objective.log_prior(theta) if finite else (np.nan, nothing[0])
-    information = objective.information(theta) if finite else nothing
+    information = objective.likelihood.information(theta) if finite else nothing
     raw = information + (objective.prior_precision(theta) if finite else nothing)
     grad = grad_likelihood + grad_prior
     evidence = Evidence(
@@ -478,7 +470,9 @@ def assess(
     if at_bounds:
         parts.append("the maximum lies outside the declared bounds and the fit on their boundary")
     eps_opt, proved = (
-        objective.deficit(theta, grad_likelihood, information) if usable else (np.inf, False)
+        objective.likelihood.deficit(theta, grad_likelihood, information)
+        if usable
+        else (np.inf, False)
     )
     return Fit(
         theta=theta,
@@ -496,35 +490,6 @@ def assess(
     )
 
 
-def believe(
-    cls: DensityClass,
-    fit: Fit,
-    rows: Rows,
-    *,
-    weights: np.ndarray | None = None,
-    prior: WorkingPrior | None = None,
-    tolerance: float = TOLERANCE,
-) -> Fit:
-    """The fit with everything but ``theta`` recomputed from the rows, and ``ok`` decided by our own
-    `CHECKS`.
-
-    Parameters
-    ----------
-    fit
-        From any source; only ``theta``, ``at_bounds``, ``draws`` and ``guide`` are taken from it.
-    tolerance
-        Nats that the quadratic model at theta may still promise.
-    """
-    checked = assess(
-        Objective(cls, rows, weights, prior),
-        fit.theta,
-        "checked",
-        tolerance=tolerance,
-        at_bounds=fit.at_bounds,
-    )
-    return replace(checked, draws=fit.draws, guide=fit.guide)
-
-
 def keep_good(new: Fit, old: Fit | None) -> Fit:
     """The new fit if it is believed, else the old one with a status that says so.
 
@@ -537,55 +502,83 @@ def keep_good(new: Fit, old: Fit | None) -> Fit:
 
 
 # ==================================================================================================
-# Two ways up a smooth hill: damped Newton where the Hessian is cheap, L-BFGS where it is not.
+# The one way up a smooth hill whose Hessian is cheap: damped Newton.
 #
 # Axis letter: D flat parameters.
 # ==================================================================================================
 
-GAIN = 1e-12  # nats: below this promised gain Newton stops
+GAIN = 2e-12  # nats: a fit is believed only at the very top
+SHORTER = (1.0, 0.5, 0.1, 0.01)  # shares of a step that are tried before it is turned
 
 
-def newton(objective: Objective, start: np.ndarray, max_steps: int = 100) -> tuple[np.ndarray, str]:
+def newton(
+    value_grad: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    precision: Callable[[np.ndarray], np.ndarray],
+    start: np.ndarray,
+    *,
+    steps: int = 100,
+    enough: float = GAIN,
+    flat: float = 0.0,
+    far: float = 10.0,
+    room: float | None = None,
+) -> tuple[np.ndarray, str]:
     """Maximise from start (D,): the last point and, in words, how it ended.
 
     Each step solves (|P| + damping I) step = gradient, with P minus the Hessian and |P| its
     absolute eigenvalues, so that it is a Newton step on a concave objective and still an ascent
-    direction elsewhere. A step must deliver 1e-4 of the gain it promised; otherwise the damping
-    grows (Levenberg).
+    direction elsewhere. A step must deliver 1e-4 of the gain it promised; otherwise it is made
+    shorter, and then the damping grows (Levenberg). A point where numbers run out is left again.
+
+    Parameters
+    ----------
+    enough
+        Nats: it ends where gradient' step is no more, twice what a quadratic would gain.
+    flat
+        Directions whose curvature is at most this share of the largest are left alone. With 0 they
+        are followed as far as `far` allows, so that separable data show in the point reached.
+    far, room
+        No step is longer than far (room + |theta|), in standard errors at the start; room is
+        sqrt(D) if not given.
     """
-    theta, damping = np.array(start, float), 0.0
-    value, grad = objective.value_grad(theta)
-    precision = objective.precision(theta)
-    # steps are taken in standard errors, so that no coordinate's unit matters
-    unit = units(precision)
-    # what nothing depends on has no unit, and is not moved
-    ruler = np.where(np.diag(precision) == 0, 0.0, unit)
-    for done in range(max_steps):
-        precision = objective.precision(theta) if done else precision
-        if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(precision).all()):
-            return theta, f"stopped after {done} Newton steps at a value that is not finite"
-        along, size, vectors = curved(grad / unit, precision / np.outer(unit, unit))
+    theta = before = np.array(start, float)
+    unit = ruler = np.ones(len(theta))
+    room = np.sqrt(len(theta)) if room is None else room
+    value, grad = value_grad(theta)
+    for done in range(steps + 1):
+        curvature = precision(theta)
+        if not (np.isfinite(value) and np.isfinite(grad).all() and np.isfinite(curvature).all()):
+            return before, f"stopped after {done} Newton steps at a value that is not finite"
+        if done == 0:
+            # steps are taken in standard errors, so that no coordinate's unit matters
+            unit = units(curvature)
+            # what nothing depends on has no unit, and is not moved
+            ruler = np.where(np.diag(curvature) == 0, 0.0, unit)
+        along, size, vectors = curved(grad / unit, curvature / np.outer(unit, unit))
         top = max(size.max(initial=0.0), np.finfo(float).tiny)
-        size = np.maximum(size, NOISE * top)
-        if 0.5 * np.sum(along**2 / size) <= GAIN:
+        along, size = np.where(size > flat * top, along, 0.0), np.maximum(size, NOISE * top)
+        if np.sum(along**2 / size) <= enough:
             return theta, f"converged in {done} Newton steps"
-        farthest = 10.0 * (np.sqrt(len(theta)) + float(np.linalg.norm(ruler * theta)))
-        for _ in range(40):
+        if done == steps:
+            break
+        farthest = far * (room + float(np.linalg.norm(ruler * theta)))
+        damping = 0.0
+        for attempt in range(40):
+            # a shorter step first; where that does not help, one that turns to the gradient
+            if attempt >= len(SHORTER):
+                damping = max(8.0 * damping, 1e-4 * top)
             move = vectors @ (along / (size + damping))
             length = float(np.linalg.norm(move))
             move = move * min(1.0, farthest / length) if length > 0 else move
-            move = move / unit
+            move = move / unit * (SHORTER[attempt] if attempt < len(SHORTER) else 1.0)
             promised = float(grad @ move) * 0.5
             trial = theta + move
-            trial_value, trial_grad = objective.value_grad(trial)
+            trial_value, trial_grad = value_grad(trial)
             # close to the top the gain drowns in the rounding of the sum, so a tie counts as
             # delivered
             rounding = 1e-13 * (1.0 + abs(value)) if promised < 1e-6 else 0.0
             if np.isfinite(trial_grad).all() and trial_value >= value + 1e-4 * promised - rounding:
                 break
-            damping = max(8.0 * damping, 1e-4 * top)
         else:
             return theta, f"stalled after {done} Newton steps"
-        theta, value, grad = trial, trial_value, trial_grad
-        damping = damping / 8.0 if damping > 1e-8 * top else 0.0
-    return theta, f"stopped after {max_steps} Newton steps"
+        before, theta, value, grad = theta, trial, trial_value, trial_grad
+    return theta, f"stopped after {steps} Newton steps"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.learning.learner import Group
-from gedppl.learning.likelihoods import Data
+from gedppl.learning.likelihoods import Likelihood
 from gedppl.learning.program_sets import Plausible, Start, likelihood_sets, next_starts, within
 from gedppl.learning.radius import LikelihoodRatio
 from gedppl.learning.storing import Reader, Tree, Writer
@@ -37,14 +37,14 @@ class GroupRows:
     """The rows of a group of actions. Immutable."""
 
     group: Group
-    data: Data
+    data: Likelihood
     evidence: float  # R^g_t
     starts: tuple[Start, ...]
     sets: tuple[Plausible, ...]
     fitted: int  # rows behind the sets
 
     @classmethod
-    def none(cls, group: Group, empty: Data) -> GroupRows:
+    def none(cls, group: Group, empty: Likelihood) -> GroupRows:
         return cls(group, empty, 0.0, (Start(0, 0, 0.0),), (), 0)
 
     def absorb(
@@ -90,7 +90,7 @@ class GroupRows:
         return out.fields(self, OWN) | {"sets": [s.stored(out) for s in self.sets]}
 
     @classmethod
-    def restored(cls, empty: Data, rows: Rows | None, read: Reader, tree: Tree) -> GroupRows:
+    def restored(cls, empty: Likelihood, rows: Rows | None, read: Reader, tree: Tree) -> GroupRows:
         """The group around its part of all rows."""
         part = cls(data=empty, sets=(), **{name: read.node(tree[name]) for name in OWN})
         mine = np.zeros(0, bool) if rows is None else part.group.rows(rows.a)

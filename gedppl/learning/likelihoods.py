@@ -1,28 +1,26 @@
-"""The log-likelihood of a growing history, for many parameters at once.
+"""The log-likelihood of rows, at one parameter setting or at many.
 
-Three forms with one face: `PredictorData` keeps the features of a class with a linear predictor,
-`OrderedData` the edges of ordered outcomes, and both need NumPy alone; `ProgramData` asks the
-program. All are immutable: `append` returns a new history and leaves the old one valid.
-
-A fit maximises an `Objective` (`learning/fits.py`) instead: weighted rows and a prior at one
-setting, where this is the plain likelihood of a set at many, a few rows longer every round.
+A `Likelihood` is what fits and confidence sets have in common. It grows with the rows (`append`
+returns a longer one and leaves the old one valid), may weigh them (`weighted`), and answers by
+value, gradient and curvature. Three forms: `PredictorLikelihood` keeps the features of a class with
+a linear predictor and `ordered.OrderedLikelihood` the edges of ordered outcomes, both in NumPy
+alone; `ProgramLikelihood` asks the program. Priors are added by `fits.Objective`, for fits only.
 
 Axis letters: M parameter settings, n rows, D flat parameters.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gedppl.density import Density
 from gedppl.errors import GedError, NotFiniteError
-from gedppl.families.one_predictor import FAMILIES
-from gedppl.learning.fits import units
-from gedppl.learning.ordered import CUMULATIVE, Intervals, crossed
+from gedppl.families.one_predictor import FAMILIES, Terms
+from gedppl.learning.fits import RANK_TOLERANCE, decrement, newton, symmetric
 from gedppl.numerics.arrays import LARGEST, countable
 from gedppl.programs.contract import LinearPredictor
 from gedppl.rows import Rows, bucket
@@ -30,139 +28,168 @@ from gedppl.rows import Rows, bucket
 if TYPE_CHECKING:
     from gedppl.learning.profiled import Profile
     from gedppl.learning.storing import Node, Reader, Writer
-    from gedppl.programs.contract import DensityClass, OrderedPredictor
+    from gedppl.programs.contract import DensityClass
 
 
-# nats still to gain at which a climb ends; on separable data a smaller number would run far off
+# nats at which the climb of a set's centre ends; on separable data fewer would run far off
 TOP = 1e-4
+FLAT = 1e-9  # curvature, as a share of the largest, of directions which that climb leaves alone
 
 
 Walls = tuple[list[np.ndarray], list[np.ndarray]]
 
 
-class Data(Protocol):
-    """Rows and their log-likelihood."""
+class Likelihood(ABC):
+    """Rows and their log-likelihood. Immutable. What only some forms can say has an answer here
+    that claims nothing.
+    """
 
     n: int
-    # whether the log-likelihood is known to be concave in theta, so that its sets are convex
-    concave: bool
+    # whether it is known to be concave in theta, so that its sets are convex
+    concave: bool = False
 
     @property
     def noise_scale(self) -> float | None:
         """The widest known noise scale of a linear-Gaussian class, None for another."""
-        ...
+        return None
 
     @property
     def top_known(self) -> bool:
         """Whether `top` is more than inf."""
-        ...
+        return False
 
     @property
     def smooth(self) -> bool:
         """Whether `information` is minus the Hessian, and not a working weight beside kinks."""
-        ...
+        return True
 
-    def cleared(self) -> Data:
+    # its rows -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def cleared(self) -> Likelihood:
         """The same form without rows."""
-        ...
 
-    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Data: ...
+    @abstractmethod
+    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Likelihood: ...
 
-    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Data:
+    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Likelihood:
         """With m rows more; `rows` has all of them, so that nobody need keep them twice."""
-        ...
+        return self.append(x, a, y)
+
+    @abstractmethod
+    def between(self, start: int, stop: int) -> Likelihood:
+        """The rows start..stop-1 as a history of their own."""
+
+    @abstractmethod
+    def weighted(self, weights: np.ndarray) -> Likelihood:
+        """Every row times its weight (n,) in all sums, once the rows are complete; those of weight
+        0 are left out.
+        """
+
+    def stored(self, out: Writer) -> Node:
+        """What the rows alone do not give back."""
+        return None
+
+    @abstractmethod
+    def restored(self, read: Reader, node: Node, rows: Rows | None) -> Likelihood:
+        """The same form around what was stored, and all rows."""
+
+    # its values -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def row_values(self, theta: np.ndarray) -> np.ndarray:
+        """theta (M, D) -> (M, n), without weights."""
+
+    @abstractmethod
+    def value(self, theta: np.ndarray) -> np.ndarray:
+        """Summed over rows: theta (M, D) -> (M,)."""
+
+    @abstractmethod
+    def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(M,) and its gradient (M, D)."""
+
+    @abstractmethod
+    def informations(self, theta: np.ndarray) -> np.ndarray:
+        """Minus the Hessians at theta (M, D): (M, D, D)."""
+
+    def at(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """`value_grad` at one theta (D,)."""
+        value, grad = self.value_grad(theta[None])
+        return float(value[0]), grad[0]
+
+    def information(self, theta: np.ndarray) -> np.ndarray:
+        """Minus the Hessian at one theta (D,): (D, D)."""
+        return np.asarray(self.informations(theta[None])[0])
+
+    def climb(
+        self, theta: np.ndarray, steps: int = 25, enough: float = TOP, far: float = np.inf
+    ) -> np.ndarray:
+        """The top near theta (D,); where there is none, a point high up.
+
+        No step is longer than `far` (1 + |theta|) in standard errors of one row at the start.
+        Nothing rests on this being a maximum: a confidence set is defined by log-likelihood and
+        threshold, this is only where the search inside it starts.
+        """
+        room = float(np.sqrt(max(self.n, 1)))
+        return newton(
+            self.at,
+            self.information,
+            theta,
+            steps=steps,
+            enough=enough,
+            flat=FLAT,
+            far=far,
+            room=room,
+        )[0]
+
+    @abstractmethod
+    def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """What one outcome at rows x (n, dx), a (n,) tells of each coordinate near theta (D,),
+        about: (D,). None is needed.
+        """
+
+    # what is known of its form --------------------------------------------------------------------
+
+    def admissible(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """Where to start from instead of theta (D,), if there is nothing to climb by there."""
+        return theta
 
     def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """(M, m) bool: where theta has no density, though single outcomes are given a value."""
-        ...
+        return np.zeros((1, 1), bool)
+
+    def deficit(
+        self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray
+    ) -> tuple[float, bool]:
+        """How far the value at theta (D,) lies below its maximum, and whether that is proved.
+        Here: the Newton decrement.
+        """
+        return decrement(grad, information), False
 
     def density_of(
         self, cls: DensityClass, theta: np.ndarray, x: np.ndarray, a: np.ndarray
     ) -> Density:
         """Densities (M, n) of the class at theta (M, D), without its program where possible."""
-        ...
-
-    def simulated_fits(self, centre: np.ndarray, n: int, seed: int) -> np.ndarray | None:
-        """Fits (n, D) to outcomes simulated from centre at the same rows, if that can be done."""
-        ...
-
-    def top(self, near: np.ndarray) -> float:
-        """At least the largest log-likelihood; inf where it is not known (see `top_known`)."""
-        ...
-
-    def stored(self, out: Writer) -> Node:
-        """What the rows alone do not give back."""
-        ...
-
-    def restored(self, read: Reader, node: Node, rows: Rows | None) -> Data:
-        """The same form around what was stored, and all rows."""
-        ...
-
-    def between(self, start: int, stop: int) -> Data:
-        """The rows start..stop-1 as a history of their own."""
-        ...
-
-    def walls(self) -> Walls:
-        """Half-spaces A v <= b beyond which rows have no density: parts of A and of b."""
-        ...
-
-    def row_values(self, theta: np.ndarray) -> np.ndarray:
-        """theta (M, D) -> (M, n)."""
-        ...
-
-    def value(self, theta: np.ndarray) -> np.ndarray:
-        """Summed over rows: theta (M, D) -> (M,)."""
-        ...
-
-    def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(M,) and its gradient (M, D)."""
-        ...
-
-    def information(self, theta: np.ndarray) -> np.ndarray:
-        """Minus the Hessian at theta (D,): (D, D)."""
-        ...
-
-    def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """What one outcome at rows x (n, dx), a (n,) tells of each coordinate near theta (D,),
-        about: (D,). None is needed.
-        """
-        ...
-
-
-class NoPredictor:
-    """Rows whose outcomes do not follow one linear predictor."""
-
-    noise_scale = None
-    top_known = False
-
-    def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        return np.zeros((1, 1), bool)
-
-    def density_of(
-        self, cls: DensityClass, theta: np.ndarray, x: np.ndarray, a: np.ndarray
-    ) -> Density:
         return cls.density_at(theta, x, a)
 
     def simulated_fits(self, centre: np.ndarray, n: int, seed: int) -> np.ndarray | None:
+        """Fits (n, D) to outcomes simulated from centre at the same rows, if that can be done."""
         return None
 
     def top(self, near: np.ndarray) -> float:
+        """At least the largest log-likelihood; inf where it is not known (see `top_known`)."""
         return np.inf
 
     def walls(self) -> Walls:
+        """Half-spaces A v <= b beyond which rows have no density: parts of A and of b."""
         return [], []
 
-    def stored(self, out: Writer) -> Node:
-        return None
 
-
-class ProgramData(NoPredictor):
+class ProgramLikelihood(Likelihood):
     """Through the program's compiled kernels."""
 
-    concave, smooth = False, True
-
-    def __init__(self, cls: DensityClass, rows: Rows) -> None:
-        self.cls, self.rows, self.n = cls, rows, rows.n
+    def __init__(self, cls: DensityClass, rows: Rows, weights: np.ndarray | None = None) -> None:
+        self.cls, self.rows, self.weights, self.n = cls, rows, weights, rows.n
         self._kept: Profile | None = None
 
     def kept(self, make: Callable[[], Profile]) -> Profile:
@@ -171,45 +198,51 @@ class ProgramData(NoPredictor):
             self._kept = make()
         return self._kept
 
-    def cleared(self) -> ProgramData:
-        return ProgramData(self.cls, Rows.empty(self.rows.x.shape[1], self.rows.y.shape[1:]))
+    def cleared(self) -> ProgramLikelihood:
+        return ProgramLikelihood(self.cls, Rows.empty(self.rows.x.shape[1], self.rows.y.shape[1:]))
 
-    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramData:
+    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramLikelihood:
+        assert self.weights is None
         # the first set the width
-        return ProgramData(self.cls, self.rows.append(x, a, y) if self.n else Rows.of(x, a, y))
+        rows = self.rows.append(x, a, y) if self.n else Rows.of(x, a, y)
+        return ProgramLikelihood(self.cls, rows)
 
-    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramData:
-        return ProgramData(self.cls, rows)
+    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> ProgramLikelihood:
+        return ProgramLikelihood(self.cls, rows)
 
-    def restored(self, read: Reader, node: Node, rows: Rows | None) -> ProgramData:
-        return self if rows is None else ProgramData(self.cls, rows)
+    def restored(self, read: Reader, node: Node, rows: Rows | None) -> ProgramLikelihood:
+        return self if rows is None else ProgramLikelihood(self.cls, rows)
 
-    def between(self, start: int, stop: int) -> ProgramData:
+    def between(self, start: int, stop: int) -> ProgramLikelihood:
         if start == 0 and stop == self.n:
             return self
-        rows = self.rows
-        return ProgramData(
-            self.cls, Rows.of(rows.x[start:stop], rows.a[start:stop], rows.y[start:stop])
-        )
+        weights = None if self.weights is None else self.weights[start:stop]
+        return ProgramLikelihood(self.cls, self.rows.taken(slice(start, stop)), weights)
+
+    def weighted(self, weights: np.ndarray) -> ProgramLikelihood:
+        """All rows stay, so that a backend compiles no new shape."""
+        return ProgramLikelihood(self.cls, self.rows, weights) if weights.any() else self.cleared()
 
     def row_values(self, theta: np.ndarray) -> np.ndarray:
         rows = self.rows
         return np.asarray(self.cls.log_likelihood(theta, rows.x, rows.a, rows.y))
 
     def value(self, theta: np.ndarray) -> np.ndarray:
-        return np.asarray(self.cls.total(theta, self.rows)) if self.n else np.zeros(len(theta))
+        if not self.n:
+            return np.zeros(len(theta))
+        return np.asarray(self.cls.total(theta, self.rows, self.weights))
 
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.n:
             return np.zeros(len(theta)), np.zeros(theta.shape)
-        value, grad = self.cls.total_grad(theta, self.rows)
-        return np.asarray(value), np.asarray(grad)
+        value, grad = self.cls.total_grad(theta, self.rows, self.weights)
+        return np.asarray(value, float), np.asarray(grad, float)
 
-    def information(self, theta: np.ndarray) -> np.ndarray:
+    def informations(self, theta: np.ndarray) -> np.ndarray:
         if not self.n:
-            return np.zeros((len(theta), len(theta)))
-        hessian = np.asarray(self.cls.total_hessian(theta, self.rows))
-        return -0.5 * (hessian + hessian.T)
+            return np.zeros((*theta.shape, theta.shape[1]))
+        hessians = [self.cls.total_hessian(one, self.rows, self.weights) for one in theta]
+        return np.stack([symmetric(-np.asarray(hessian, float)) for hessian in hessians])
 
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         try:
@@ -219,7 +252,7 @@ class ProgramData(NoPredictor):
             return np.full(len(theta), np.nan)
 
 
-class PredictorData:
+class PredictorLikelihood(Likelihood):
     """From eta = features @ theta + offset; log-concave in theta for every family of
     `one_predictor`.
 
@@ -231,29 +264,31 @@ class PredictorData:
     concave = True
 
     def __init__(
-        self, predictor: LinearPredictor, dim: int, table: Rows | None, names: tuple[str, ...]
+        self,
+        predictor: LinearPredictor,
+        dim: int,
+        table: Rows | None,
+        names: tuple[str, ...],
+        weights: np.ndarray | None = None,
     ) -> None:
         self.predictor, self.dim, self.table, self.names = predictor, dim, table, names
-        self.n = 0 if table is None else table.n
+        self.n, self.weights = 0 if table is None else table.n, weights
         self.family = FAMILIES[predictor.family, predictor.link]
+        self._logistic = (predictor.family, predictor.link) == ("Bernoulli", "logit")
+        self._last: tuple[bytes, Terms] | None = None
 
     @classmethod
-    def empty(cls, predictor: LinearPredictor, dim: int) -> PredictorData:
+    def empty(cls, predictor: LinearPredictor, dim: int) -> PredictorLikelihood:
         return cls(predictor, dim, None, ())
 
-    def cleared(self) -> PredictorData:
-        return PredictorData.empty(self.predictor, self.dim)
+    def cleared(self) -> PredictorLikelihood:
+        return PredictorLikelihood.empty(self.predictor, self.dim)
 
-    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> PredictorData:
+    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> PredictorLikelihood:
+        assert self.weights is None
         columns, names = self.columns(np.asarray(x, float), np.asarray(a))
         table = Rows.empty(columns.shape[1]) if self.table is None else self.table
-        return PredictorData(self.predictor, self.dim, table.append(columns, a, y), names)
-
-    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> PredictorData:
-        return self.append(x, a, y)
-
-    def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        return np.zeros((1, 1), bool)
+        return PredictorLikelihood(self.predictor, self.dim, table.append(columns, a, y), names)
 
     @property
     def noise_scale(self) -> float | None:
@@ -266,9 +301,9 @@ class PredictorData:
     def stored(self, out: Writer) -> Node:
         return [out.node(self.table), out.node(self.names)]
 
-    def restored(self, read: Reader, node: Node, rows: Rows | None) -> PredictorData:
+    def restored(self, read: Reader, node: Node, rows: Rows | None) -> PredictorLikelihood:
         table, names = (read.node(part) for part in node)
-        return PredictorData(self.predictor, self.dim, table, names)
+        return PredictorLikelihood(self.predictor, self.dim, table, names)
 
     def columns(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         """features | offset | fixed arguments: (n, D + 1 + ...) and the fixed arguments' names."""
@@ -293,11 +328,18 @@ class PredictorData:
         """Names of the family's other arguments, in the order of the columns."""
         return self.names if self.table is not None else tuple(self.predictor.fixed(x[:1], a[:1]))
 
-    def between(self, start: int, stop: int) -> PredictorData:
+    def between(self, start: int, stop: int) -> PredictorLikelihood:
         if self.table is None or (start == 0 and stop == self.n):
             return self
-        part = Rows.of(self.table.x[start:stop], self.table.a[start:stop], self.table.y[start:stop])
-        return PredictorData(self.predictor, self.dim, part, self.names)
+        return self._part(slice(start, stop), self.weights)
+
+    def weighted(self, weights: np.ndarray) -> PredictorLikelihood:
+        return self._part(np.flatnonzero(weights), weights)
+
+    def _part(self, which: slice | np.ndarray, weights: np.ndarray | None) -> PredictorLikelihood:
+        table = None if self.table is None else self.table.taken(which)
+        weights = None if weights is None else weights[which]
+        return PredictorLikelihood(self.predictor, self.dim, table, self.names, weights)
 
     @property
     def smooth(self) -> bool:
@@ -341,12 +383,25 @@ class PredictorData:
     ) -> Density:
         return self.density_at(theta, x, a)
 
-    def _terms(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _terms(self, theta: np.ndarray) -> Terms:
+        """Of the rows at theta (M, D), weighted: values, slopes and minus curvatures by their
+        predictors, (M, n). Those of a single setting are kept, because value and curvature are
+        asked one after the other.
+        """
+        asked, last = theta.tobytes() if len(theta) == 1 else b"", self._last
+        if last is not None and last[0] == asked:
+            return last[1]
         assert self.table is not None
         eta = theta @ self.features.T + self.table.x[:, self.dim]
-        y = self.table.y
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            return self.family.terms(eta, y, self.fixed())
+            value, slope, curvature = self.family.terms(eta, self.table.y, self.fixed())
+            if self.weights is not None:
+                value, slope, curvature = (
+                    term * self.weights for term in (value, slope, curvature)
+                )
+        if asked:
+            self._last = asked, (value, slope, curvature)
+        return value, slope, curvature
 
     def row_values(self, theta: np.ndarray) -> np.ndarray:
         assert self.table is not None
@@ -361,7 +416,7 @@ class PredictorData:
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not self.n:
             return np.zeros(len(theta)), np.zeros(theta.shape)
-        if (self.predictor.family, self.predictor.link) == ("Bernoulli", "logit"):
+        if len(theta) > 1 and self._logistic:
             return self._bernoulli_value_grad(theta)
         value, score, _ = self._terms(theta)
         return value.sum(axis=-1), score @ self.features
@@ -371,7 +426,8 @@ class PredictorData:
         times as fast.
         """
         assert self.table is not None
-        table, y, D = self.table.x, self.table.y, self.dim
+        table, D, weights = self.table.x, self.dim, self.weights
+        y = self.table.y if weights is None else weights * self.table.y
         value = theta @ (y @ table[:, :D]) + y @ table[:, D]
         grad = np.tile(y @ table[:, :D], (len(theta), 1))
         size = max(64, 40_000 // len(theta))
@@ -383,30 +439,31 @@ class PredictorData:
             tail = np.abs(eta)
             np.exp(np.negative(tail, out=tail), out=tail)  # exp(-|eta|), never overflows
             total = 1.0 + tail
-            value -= np.maximum(eta, 0.0).sum(axis=1) + np.log(total).sum(axis=1)
+            cost = np.maximum(eta, 0.0) + np.log(total)
             np.divide(np.where(eta >= 0, 1.0, tail), total, out=total)  # the probability
+            if weights is not None:
+                cost *= weights[first : first + size]
+                total *= weights[first : first + size]
+            value -= cost.sum(axis=1)
             grad -= total @ phi
         return value, grad
 
-    def information(self, theta: np.ndarray) -> np.ndarray:
-        if not self.n:
-            return np.zeros((self.dim, self.dim))
-        return self.informations(theta[None])[0]
-
     def _curvature(self, theta: np.ndarray) -> np.ndarray:
-        """Minus the second derivatives of the rows by their predictors, (M, n)."""
-        if (self.predictor.family, self.predictor.link) != ("Bernoulli", "logit"):
+        """Minus the second derivatives of the rows by their predictors, weighted: (M, n)."""
+        if len(theta) == 1 or not self._logistic:
             return self._terms(theta)[2]
         assert self.table is not None
         tail = np.abs(theta @ self.features.T + self.table.x[:, self.dim])
         np.exp(np.negative(tail, out=tail), out=tail)  # p (1 - p) = e^-|eta| / (1 + e^-|eta|)^2
-        return tail / np.square(1.0 + tail)
+        found = tail / np.square(1.0 + tail)
+        return found if self.weights is None else found * self.weights
 
     def informations(self, theta: np.ndarray) -> np.ndarray:
-        """`information` at every theta (M, D): (M, D, D), block by block so that it stays in the
-        cache.
-        """
+        """Block by block, so that it stays in the cache."""
         M, D = theta.shape
+        if M == 1 and self.n:
+            phi = self.features
+            return symmetric((phi.T * self._curvature(theta)) @ phi)[None]
         total = np.zeros((M, D * D))
         size = max(64, 40_000 // max(M, D * D))
         for first in range(0, self.n, size):
@@ -431,10 +488,10 @@ class PredictorData:
         density = self.density(self.features @ centre + table.x[:, self.dim], self.fixed())
         out = []
         for y in density.sample(int(rng.integers(2**31)), n):
-            simulated = PredictorData(
+            simulated = PredictorLikelihood(
                 self.predictor, self.dim, type(table).of(table.x, table.a, y), self.names
             )
-            out.append(climb(simulated, centre))
+            out.append(simulated.climb(centre))
         return np.array(out)
 
     def top(self, near: np.ndarray) -> float:
@@ -448,131 +505,48 @@ class PredictorData:
         unit = np.where(unit > 0, unit, 1.0)
         table = self.table.x.copy()
         table[:, : self.dim] /= unit
-        scaled = PredictorData(
+        scaled = PredictorLikelihood(
             self.predictor, self.dim, Rows.of(table, self.table.a, self.table.y), self.names
         )
-        theta = climb(scaled, near * unit, steps=100, enough=1e-9)
-        value, grad = (part[0] for part in scaled.value_grad(theta[None]))
+        theta = scaled.climb(near * unit, steps=100, enough=1e-9)
+        value, grad = scaled.at(theta)
         values, vectors = np.linalg.eigh(scaled.information(theta))
         left = np.sum(
             (vectors.T @ grad) ** 2 / np.maximum(values, max(1e-9 * float(values.max()), 1e-300))
         )
         return float(value + left) if left < 1e-3 else np.inf
 
+    def deficit(
+        self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray
+    ) -> tuple[float, bool]:
+        r"""A proved bound on the log-likelihood still to gain.
 
-class OrderedData(NoPredictor):
-    """From the edges of ordered outcomes: see `gedppl.learning.ordered`.
-
-    The columns of the edge below and of the edge above each outcome are those of one growing
-    `Rows`.
-    """
-
-    concave, smooth = True, True
-
-    def __init__(self, ordered: OrderedPredictor, dim: int, table: Rows) -> None:
-        self.ordered, self.dim, self.n, self.table = ordered, dim, table.n, table
-
-    @classmethod
-    def empty(cls, ordered: OrderedPredictor, dim: int) -> OrderedData:
-        return cls(ordered, dim, Rows.empty(2 * (dim + 1)))
-
-    def cleared(self) -> OrderedData:
-        return OrderedData.empty(self.ordered, self.dim)
-
-    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> OrderedData:
-        found = Intervals.of(self.ordered, np.asarray(x, float), np.asarray(a), y)
-        columns = np.hstack([found.lower, found.upper])
-        return OrderedData(self.ordered, self.dim, self.table.append(columns, a, y))
-
-    def between(self, start: int, stop: int) -> OrderedData:
-        if start == 0 and stop == self.n:
-            return self
-        x, a, y = self.table.x, self.table.a, self.table.y
-        part = Rows.of(x[start:stop], a[start:stop], y[start:stop])
-        return OrderedData(self.ordered, self.dim, part)
-
-    def grown(self, rows: Rows, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> OrderedData:
-        return self.append(x, a, y)
-
-    def restored(self, read: Reader, node: Node, rows: Rows | None) -> OrderedData:
-        return self if rows is None else self.append(rows.x, rows.a, rows.y)
-
-    def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        return crossed(self.ordered, theta, x, a)
-
-    @cached_property
-    def intervals(self) -> Intervals:
-        lower, upper = np.hsplit(self.table.x, 2)
-        return Intervals(CUMULATIVE[self.ordered.link], lower, upper)
-
-    def row_values(self, theta: np.ndarray) -> np.ndarray:
-        return self.intervals.row_values(theta)
-
-    def value(self, theta: np.ndarray) -> np.ndarray:
-        return self.row_values(theta).sum(axis=1)
-
-    def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.intervals.value_grad(theta)
-
-    def information(self, theta: np.ndarray) -> np.ndarray:
-        return self.informations(theta[None])[0]
-
-    def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """Of the edge that tells most, as if one outcome told it up to one."""
-        return np.max(np.mean(self.ordered.features(x, a) ** 2, axis=0), axis=0)
-
-    def informations(self, theta: np.ndarray) -> np.ndarray:
-        """`information` at every theta (M, D): (M, D, D)."""
-        return self.intervals.informations(theta)
-
-
-def climb(
-    data: Data,
-    theta: np.ndarray,
-    precision: np.ndarray | None = None,
-    steps: int = 25,
-    enough: float = TOP,
-    far: float = np.inf,
-) -> np.ndarray:
-    """The top of the log-likelihood near theta (D,), by damped Newton steps; where it has no top, a
-    point high up.
-
-    Directions without curvature are left alone. A step that promises less than `enough` nats is not
-    taken, and none is longer than `far` (1 + |theta|), both in standard errors of one row at the
-    start. Nothing rests on this being a maximum: a confidence set is defined by log-likelihood and
-    threshold, this is only where the search inside it starts.
-    """
-    value, grad = (part[0] for part in data.value_grad(theta[None]))
-    before = theta
-    ruler = None
-    for _ in range(steps):
-        information = data.information(theta) if precision is None else precision
-        # too high up: a likelihood without a top ran out of numbers
-        if not np.isfinite(information).all():
-            return before
-        unit = units(information)
-        values, vectors = np.linalg.eigh(information / np.outer(unit, unit))
-        floor = 1e-9 * max(float(np.abs(values).max(initial=0.0)), 1e-300)
-        along = vectors.T @ (grad / unit)
-        curved = np.abs(values) > floor
-        step = (
-            vectors
-            @ np.divide(along, np.abs(values), out=np.zeros_like(along), where=curved)
-            / unit
-        )
-        gain = float(grad @ step)
-        if not np.isfinite(gain) or gain < enough:
-            return theta
-        if ruler is None:  # what no row depends on has no unit, and is not moved
-            ruler = np.where(np.diag(information) == 0, 0.0, unit / np.sqrt(max(data.n, 1)))
-        longest = far * (1 + float(np.linalg.norm(ruler * theta)))
-        step = step * min(1.0, longest / max(float(np.linalg.norm(ruler * step)), 1e-300))
-        for shrink in (1.0, 0.5, 0.1, 0.01):
-            trial = theta + shrink * step
-            new_value, new_grad = (part[0] for part in data.value_grad(trial[None]))
-            if np.isfinite(new_value) and np.isfinite(new_grad).all() and new_value > value:
-                break
-        else:
-            return theta
-        before, theta, value, grad, precision = theta, trial, new_value, new_grad, None
-    return theta if np.isfinite(data.information(theta)).all() else before
+        For a family with |third derivative| <= c second derivative in eta (c its `growth`): along a
+        unit direction of the norm that the information I defines, with ``rho = c max_i
+        |phi_i|_{I^-1}`` and ``lam = |g|_{I^-1}``, integrating ``h''(t) >= exp(-rho t)`` twice gives
+        gain <= (u + (1 - u) log(1 - u)) / rho^2  with u = lam rho < 1, which tends to lam^2 / 2 as
+        rho -> 0 (and c = 0 for the Normal). If u >= 1 nothing is proved and the answer is infinite;
+        for a family without a known c it is the Newton decrement, an estimate.
+        """
+        if self.n == 0:
+            return 0.0, True
+        if self.family.growth is None:
+            return decrement(grad, information), False
+        phi = self.features
+        values, vectors = np.linalg.eigh(information)
+        seen = values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)
+        # Features lie in the information's range in exact arithmetic, and so does g; a direction of
+        # collapsed curvature (separable data) is the exception, and there no bound holds.
+        if np.abs(phi @ vectors[:, ~seen]).max(initial=0.0) > 1e-6 * np.abs(phi).max(initial=0.0):
+            return np.inf, False
+        root = vectors[:, seen] / np.sqrt(values[seen])
+        lam = float(np.linalg.norm(root.T @ grad))
+        growth = self.family.growth(self.fixed())
+        if growth == 0:
+            return 0.5 * lam**2, True
+        rho = growth * float(np.sqrt(np.max(np.sum((phi @ root) ** 2, axis=1), initial=0.0)))
+        u = lam * rho
+        if u >= 1.0:
+            return np.inf, False
+        gain = 0.5 * lam**2 if u < 1e-6 else (u + (1 - u) * np.log1p(-u)) / rho**2
+        return gain * (1 + 1e-6) if u < 1e-6 else gain, True

@@ -18,26 +18,25 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gedppl.errors import SettingError
-from gedppl.families.one_predictor import FAMILIES, Terms
+from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.boundary import climb_boundary, lbfgs
 from gedppl.learning.fits import (
     RANK_TOLERANCE,
+    TOLERANCE,
     Fit,
     Objective,
     WorkingPrior,
     assess,
-    believe,
-    decrement,
     keep_good,
     newton,
-    symmetric,
     units,
 )
-from gedppl.learning.ordered import OrderedObjective
+from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood, ProgramLikelihood
+from gedppl.learning.ordered import OrderedLikelihood
+from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.programs.contract import DensityClass, MemberList
-    from gedppl.rows import Rows
 
 
 # ==================================================================================================
@@ -55,9 +54,6 @@ if TYPE_CHECKING:
 #
 # Axis letters: n rows, D flat parameters.
 # ==================================================================================================
-
-# nats: what working weights promise of a step beside kinks is no measure of what it gives
-BESIDE_KINKS = 0.05
 
 
 def has_score_equations(cls: DensityClass) -> bool:
@@ -89,105 +85,44 @@ def check_least_squares(cls: DensityClass) -> None:
         )
 
 
-class PredictorObjective(Objective):
-    """The same objective as the program's, evaluated on its features without the program."""
+def form_of(cls: DensityClass) -> Likelihood:
+    """The likelihood of a class before any row: on its features or edges where these are known,
+    else through the program.
+    """
+    if cls.predictor is not None and has_score_equations(cls):
+        return PredictorLikelihood.empty(cls.predictor, cls.dim)
+    if cls.ordered is not None:
+        return OrderedLikelihood.empty(cls.ordered, cls.dim)
+    return ProgramLikelihood(cls, Rows.empty(1))
 
-    def __init__(
-        self,
-        cls: DensityClass,
-        rows: Rows,
-        weights: np.ndarray | None = None,
-        prior: WorkingPrior | None = None,
-    ) -> None:
-        super().__init__(cls, rows, weights, prior)
-        predictor = cls.predictor
-        check_score_equations(cls)
-        assert predictor is not None
-        self.family = FAMILIES[predictor.family, predictor.link]
-        if not self.family.smooth:
-            self.tolerance = BESIDE_KINKS
-        self._last: tuple[np.ndarray, Terms] | None = None
-        if self.n == 0:
-            return
-        # padded: a backend compiles its features once a bucket
-        n, (x, a, _, _) = rows.n, rows.padded()
-        chosen = slice(0, n) if self.weights is None else np.flatnonzero(self.weights)
-        self.features = np.asarray(predictor.features(x, a), float)[:n][chosen]
-        self.offset = np.broadcast_to(np.asarray(predictor.offset(x, a), float), len(a))[:n][chosen]
-        self.fixed = {
-            name: np.broadcast_to(np.asarray(value, float), len(a))[:n][chosen]
-            for name, value in predictor.fixed(x, a).items()
-        }
-        self.y = rows.y[chosen]
-        self.row_weights = None if self.weights is None else self.weights[chosen]
 
-    def _rows(self, theta: np.ndarray) -> Terms:
-        """The rows' terms at theta; the last ones are kept, because value and curvature are
-        asked one after the other.
-        """
-        if self._last is not None and np.array_equal(self._last[0], theta):
-            return self._last[1]
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            log_p, score, curvature = self.family.terms(
-                self.features @ theta + self.offset, self.y, self.fixed
-            )
-        if self.row_weights is not None:
-            log_p, score, curvature = (
-                term * self.row_weights for term in (log_p, score, curvature)
-            )
-        self._last = (np.array(theta), (log_p, score, curvature))
-        return self._last[1]
+def believe(
+    cls: DensityClass,
+    fit: Fit,
+    rows: Rows,
+    *,
+    weights: np.ndarray | None = None,
+    prior: WorkingPrior | None = None,
+    tolerance: float = TOLERANCE,
+) -> Fit:
+    """The fit with everything but ``theta`` recomputed from the rows, and ``ok`` decided by our own
+    `CHECKS`.
 
-    def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        if self.n == 0:
-            return 0.0, np.zeros(self.dim)
-        log_p, score, _ = self._rows(theta)
-        return float(log_p.sum()), self.features.T @ score
-
-    def information(self, theta: np.ndarray) -> np.ndarray:
-        if self.n == 0:
-            return np.zeros((self.dim, self.dim))
-        curvature = self._rows(theta)[2]
-        return symmetric((self.features * curvature[:, None]).T @ self.features)
-
-    def deficit(
-        self, theta: np.ndarray, grad: np.ndarray, information: np.ndarray
-    ) -> tuple[float, bool]:
-        r"""A proved bound on the log-likelihood still to gain.
-
-        For a family with |third derivative| <= c second derivative in eta (c its `growth`): along a
-        unit direction of the norm that the information I defines, with ``rho = c max_i
-        |phi_i|_{I^-1}`` and ``lam = |g|_{I^-1}``, integrating
-        ``h''(t) >= exp(-rho t)`` twice gives  gain <= (u + (1 - u) log(1 - u)) / rho^2  with u =
-        lam rho < 1, which tends
-        to lam^2 / 2 as rho -> 0 (and c = 0 for the Normal). If u >= 1 nothing is proved and the
-        answer is infinite; for a family without a known c it is the Newton decrement, an estimate.
-        """
-        if self.n == 0:
-            return 0.0, True
-        if self.family.growth is None:
-            return decrement(grad, information), False
-        values, vectors = np.linalg.eigh(information)
-        seen = values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)
-        # Features lie in the information's range in exact arithmetic, and so does g; a direction of
-        # collapsed curvature (separable data) is the exception, and there no bound holds.
-        if np.abs(self.features @ vectors[:, ~seen]).max(initial=0.0) > 1e-6 * np.abs(
-            self.features
-        ).max(initial=0.0):
-            return np.inf, False
-        root = vectors[:, seen] / np.sqrt(values[seen])
-        lam = float(np.linalg.norm(root.T @ grad))
-        growth = self.family.growth(self.fixed)
-        if growth == 0:
-            return 0.5 * lam**2, True
-        rho = growth * float(
-            np.sqrt(np.max(np.sum((self.features @ root) ** 2, axis=1), initial=0.0))
-        )
-        u = lam * rho
-        if u >= 1.0:
-            return np.inf, False
-        gain = 0.5 * lam**2 if u < 1e-6 else (u + (1 - u) * np.log1p(-u)) / rho**2
-        return gain * (1 + 1e-6) if u < 1e-6 else gain, True
+    Parameters
+    ----------
+    fit
+        From any source; only ``theta``, ``at_bounds``, ``draws`` and ``guide`` are taken from it.
+    tolerance
+        Nats that the quadratic model at theta may still promise.
+    """
+    checked = assess(
+        Objective(cls, ProgramLikelihood(cls, rows), rows, weights, prior),
+        fit.theta,
+        "checked",
+        tolerance=tolerance,
+        at_bounds=fit.at_bounds,
+    )
+    return replace(checked, draws=fit.draws, guide=fit.guide)
 
 
 def fit_least_squares(
@@ -206,7 +141,7 @@ def fit_least_squares(
     this no closed form: use `maximum_likelihood` there.
     """
     check_least_squares(cls)
-    objective = PredictorObjective(cls, rows, weights, prior)
+    objective = Objective(cls, form_of(cls), rows, weights, prior)
     origin = np.asarray(cls.initial if start is None else start.theta, float)
     theta = origin + _pinv_solve(objective.precision(origin), objective.value_grad(origin)[1])
     return assess(objective, theta, "exact least squares")
@@ -275,7 +210,7 @@ def maximum_likelihood(
     Not guaranteed: that a local maximum is the global one, unless the log-likelihood is concave.
     """
     return _fit(
-        Objective(cls, rows, weights, prior),
+        Objective(cls, ProgramLikelihood(cls, rows), rows, weights, prior),
         start=start,
         starts=starts,
         seed=seed,
@@ -299,37 +234,20 @@ def fit_score_equations(
     least squares. Its log-likelihood is concave, so what is found is the maximum, and ``eps_opt``
     is proved.
     """
+    check_score_equations(cls)
     return _fit(
-        PredictorObjective(cls, rows, weights, prior),
-        start=start,
-        starts=1,
-        seed=0,
-        max_steps=max_steps,
+        Objective(cls, form_of(cls), rows, weights, prior), start=start, max_steps=max_steps
     )
 
 
-def fit_ordered(
-    cls: DensityClass,
-    rows: Rows,
+def _fit(
+    objective: Objective,
     *,
-    weights: np.ndarray | None = None,
-    start: Fit | None = None,
-    prior: WorkingPrior | None = None,
+    start: Fit | None,
+    starts: int = 1,
+    seed: int = 0,
     max_steps: int = 100,
 ) -> Fit:
-    """The same maximiser for ordered outcomes between affine edges, in NumPy alone; their
-    log-likelihood is concave too.
-    """
-    return _fit(
-        OrderedObjective(cls, rows, weights, prior),
-        start=start,
-        starts=1,
-        seed=0,
-        max_steps=max_steps,
-    )
-
-
-def _fit(objective: Objective, *, start: Fit | None, starts: int, seed: int, max_steps: int) -> Fit:
     if starts < 1 or max_steps < 1:
         raise SettingError(f"starts and max_steps must be at least 1, got {starts} and {max_steps}")
     initial = np.asarray(objective.cls.initial, float)
@@ -386,11 +304,11 @@ def _beside_the_funnel(objective: Objective, fallen: Fit, max_steps: int) -> Fit
 
 def _climb(objective: Objective, point: np.ndarray, max_steps: int) -> Fit:
     if objective.dim <= NEWTON_LIMIT:
-        theta, how = newton(objective, point, max_steps)
+        theta, how = newton(objective.value_grad, objective.precision, point, steps=max_steps)
     else:
         theta, how = lbfgs(objective, point, 10 * max_steps)
         if objective.dim <= POLISH_LIMIT:
-            theta, end = newton(objective, theta, 10)
+            theta, end = newton(objective.value_grad, objective.precision, theta, steps=10)
             how = f"{how}, then {end}"
     inside, anchor = objective.cls.inside, np.asarray(objective.cls.initial, float)
     outside = np.isfinite(theta).all() and not bool(np.all(inside(theta)))
@@ -547,18 +465,15 @@ def _fit_auto(
     start: Fit | None,
     prior: WorkingPrior | None,
 ) -> Fit:
-    if cls.ordered is not None:
-        return fit_ordered(cls, rows, weights=weights, start=start, prior=prior)
-    if not has_score_equations(cls):
-        return maximum_likelihood(cls, rows, weights=weights, start=start, prior=prior)
-    assert cls.predictor is not None
     only_gaussian_priors = prior is None or bool(np.all(cls.prior_free))
     if (
-        cls.predictor.family == "Normal"
+        has_score_equations(cls)
+        and cls.predictor is not None
+        and cls.predictor.family == "Normal"
         and only_gaussian_priors
         and bool(np.all(cls.inside(cls.initial)))
     ):
         fit = fit_least_squares(cls, rows, weights=weights, start=start, prior=prior)
         if fit.ok:
             return fit
-    return fit_score_equations(cls, rows, weights=weights, start=start, prior=prior)
+    return _fit(Objective(cls, form_of(cls), rows, weights, prior), start=start)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,11 +24,12 @@ from scipy.optimize import linprog
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 
 from gedppl.families.one_predictor import LARGEST_EXPONENT, LOG_2PI
-from gedppl.learning.fits import Objective, WorkingPrior, symmetric
+from gedppl.learning.likelihoods import Likelihood
+from gedppl.rows import Rows
 
 if TYPE_CHECKING:
-    from gedppl.programs.contract import DensityClass, OrderedPredictor
-    from gedppl.rows import Rows
+    from gedppl.learning.storing import Node, Reader
+    from gedppl.programs.contract import OrderedPredictor
 
 BLOCK = 40_000  # products held at once, so that they stay in the cache
 
@@ -230,46 +232,83 @@ def apart(gaps: np.ndarray, theta: np.ndarray) -> np.ndarray:
     return theta + widest.x[:D] - widest.x[D : 2 * D] if widest.status == 0 else theta
 
 
-class OrderedObjective(Objective):
-    """The same objective as the program's, evaluated on its edges without the program."""
+class OrderedLikelihood(Likelihood):
+    """From the edges of ordered outcomes: their columns, below and above each outcome, are those of
+    one growing `Rows`.
+    """
+
+    concave = True
 
     def __init__(
         self,
-        cls: DensityClass,
-        rows: Rows,
+        ordered: OrderedPredictor,
+        dim: int,
+        table: Rows,
         weights: np.ndarray | None = None,
-        prior: WorkingPrior | None = None,
     ) -> None:
-        super().__init__(cls, rows, weights, prior)
-        assert cls.ordered is not None  # an objective of ordered outcomes is made for such only
-        self._ordered = cls.ordered
-        used = np.ones(self.n, bool) if self.weights is None else self.weights > 0
-        self._intervals = None
-        if used.any():
-            found = Intervals.of(cls.ordered, rows.x[used], rows.a[used], rows.y[used])
-            weight = 1.0 if self.weights is None else self.weights[used]
-            self._intervals = Intervals(found.link, found.lower, found.upper, weight)
+        self.ordered, self.dim, self.n, self.table = ordered, dim, table.n, table
+        self.weights = weights
 
-    def admissible(self, theta: np.ndarray) -> np.ndarray:
+    @classmethod
+    def empty(cls, ordered: OrderedPredictor, dim: int) -> OrderedLikelihood:
+        return cls(ordered, dim, Rows.empty(2 * (dim + 1)))
+
+    def cleared(self) -> OrderedLikelihood:
+        return OrderedLikelihood.empty(self.ordered, self.dim)
+
+    def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> OrderedLikelihood:
+        assert self.weights is None
+        found = Intervals.of(self.ordered, np.asarray(x, float), np.asarray(a), y)
+        columns = np.hstack([found.lower, found.upper])
+        return OrderedLikelihood(self.ordered, self.dim, self.table.append(columns, a, y))
+
+    def between(self, start: int, stop: int) -> OrderedLikelihood:
+        whole = start == 0 and stop == self.n
+        return self if whole else self._part(slice(start, stop), self.weights)
+
+    def weighted(self, weights: np.ndarray) -> OrderedLikelihood:
+        return self._part(np.flatnonzero(weights), weights)
+
+    def _part(self, which: slice | np.ndarray, weights: np.ndarray | None) -> OrderedLikelihood:
+        weights = None if weights is None else weights[which]
+        return OrderedLikelihood(self.ordered, self.dim, self.table.taken(which), weights)
+
+    def restored(self, read: Reader, node: Node, rows: Rows | None) -> OrderedLikelihood:
+        return self if rows is None else self.append(rows.x, rows.a, rows.y)
+
+    def admissible(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """theta, or near it a point whose edges stand apart: no density is between tied ones to
         climb by.
         """
-        if not self.n:
+        if not len(a):
             return theta
-        edges, rows = self._ordered, self.rows
-        features, offset = edges.features(rows.x, rows.a), edges.offset(rows.x, rows.a)
+        features, offset = self.ordered.features(x, a), self.ordered.offset(x, a)
         gaps = np.concatenate(
             [np.diff(features, axis=1), np.diff(offset, axis=1)[..., None]], axis=2
         )
         return apart(np.unique(gaps.reshape(-1, self.dim + 1), axis=0), theta)
 
-    def log_likelihood(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        if self._intervals is None:
-            return 0.0, np.zeros(self.dim)
-        value, grad = self._intervals.value_grad(theta[None])
-        return float(value[0]), grad[0]
+    def crosses(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return crossed(self.ordered, theta, x, a)
 
-    def information(self, theta: np.ndarray) -> np.ndarray:
-        if self._intervals is None:
-            return np.zeros((self.dim, self.dim))
-        return symmetric(self._intervals.informations(theta[None])[0])
+    @cached_property
+    def intervals(self) -> Intervals:
+        lower, upper = np.hsplit(self.table.x, 2)
+        weight = 1.0 if self.weights is None else self.weights
+        return Intervals(CUMULATIVE[self.ordered.link], lower, upper, weight)
+
+    def row_values(self, theta: np.ndarray) -> np.ndarray:
+        return self.intervals.row_values(theta)
+
+    def value(self, theta: np.ndarray) -> np.ndarray:
+        return np.sum(self.intervals.weight * self.row_values(theta), axis=1)
+
+    def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.intervals.value_grad(theta)
+
+    def informations(self, theta: np.ndarray) -> np.ndarray:
+        return self.intervals.informations(theta)
+
+    def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """Of the edge that tells most, as if one outcome told it up to one."""
+        return np.max(np.mean(self.ordered.features(x, a) ** 2, axis=0), axis=0)

@@ -47,7 +47,7 @@ import numpy as np
 from scipy.special import digamma, gammaln, polygamma, xlogy
 
 from gedppl.learning.ascent import Found
-from gedppl.learning.likelihoods import PredictorData, ProgramData
+from gedppl.learning.likelihoods import PredictorLikelihood, ProgramLikelihood
 from gedppl.learning.program_sets import Plausible, plausible
 from gedppl.learning.reach import Box, reached
 from gedppl.learning.value_ranges import is_plain, remarks
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
 
 Over = Callable[
-    [PredictorData, "Functional", np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]
+    [PredictorLikelihood, "Functional", np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]
 ]
 """(data at a psi, functional, columns (m, ...), ends of the predictor (m, 2)) -> lowest and highest
 value (m,)."""
@@ -199,8 +199,8 @@ class Rewritten:
     def columns(
         self, parts: tuple[np.ndarray, np.ndarray], psi: float
     ) -> tuple[LinearPredictor, np.ndarray, tuple[str, ...]]:
-        """A predictor at psi, its columns as `PredictorData` keeps them, and their names; at an
-        infinite psi a Poisson's.
+        """A predictor at psi, its columns as `PredictorLikelihood` keeps them, and their names; at
+        an infinite psi a Poisson's.
         """
         features, offset = parts
         family = self.form.family if np.isfinite(psi) else "Poisson"
@@ -229,15 +229,15 @@ class Profile:
         self.rows, self.threshold, self.start, self.psi = rows, threshold, start, psi
         self.y = np.asarray(rows.y, float)
         self._parts = rewritten.parts(rows.x, rows.a)
-        self._data: dict[float, PredictorData] = {}
+        self._data: dict[float, PredictorLikelihood] = {}
         self._tops: dict[float, float] = {}
         self._sets: dict[tuple[float, float], Plausible] = {}
 
-    def data(self, psi: float) -> PredictorData:
+    def data(self, psi: float) -> PredictorLikelihood:
         if psi not in self._data:
             predictor, columns, names = self.rewritten.columns(self._parts, psi)
             table = Rows.of(columns, self.rows.a, self.y)
-            self._data[psi] = PredictorData(predictor, self.rewritten.dim, table, names)
+            self._data[psi] = PredictorLikelihood(predictor, self.rewritten.dim, table, names)
         return self._data[psi]
 
     def top(self, psi: float) -> float:
@@ -355,7 +355,7 @@ def profile_of(chosen: Plausible, rewritten: Rewritten) -> Profile:
     """Made once for a set, and kept with it."""
     data = chosen.data
     threshold = chosen.threshold
-    assert isinstance(data, ProgramData)
+    assert isinstance(data, ProgramLikelihood)
     assert threshold is not None
 
     def make() -> Profile:

@@ -13,7 +13,8 @@ import numpy as np
 from gedppl.learning.ascent import Found, by_ascent
 from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess
-from gedppl.learning.likelihoods import Data, OrderedData, PredictorData, ProgramData
+from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood, ProgramLikelihood
+from gedppl.learning.ordered import OrderedLikelihood
 from gedppl.learning.profiled import profiled_bounds
 from gedppl.learning.reach import farthest
 from gedppl.learning.value_ranges import (
@@ -105,7 +106,7 @@ def _unknown_shape(
     counted, two for a Bernoulli, the trials for a Binomial; or it is proved from its operations.
     """
     data = learner.data
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     if not is_plain(functional):
         return True
     if functional.fn is None or data.predictor.family == "Bernoulli":
@@ -132,7 +133,7 @@ def _unknown_shape(
 
 @singledispatch
 def _values(
-    data: Data,
+    data: Likelihood,
     learner: ProgramLearner,
     functional: Functional,
     theta: np.ndarray,
@@ -143,9 +144,9 @@ def _values(
     return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
 
 
-@_values.register(PredictorData)
+@_values.register(PredictorLikelihood)
 def _(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     theta: np.ndarray,
@@ -160,7 +161,7 @@ def _(
 
 
 def at_predictor(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     eta: np.ndarray,
@@ -169,7 +170,7 @@ def at_predictor(
     a: np.ndarray,
 ) -> np.ndarray:
     """The functional at linear predictors eta (G, m), offset included; columns (m, ...) as
-    `PredictorData.columns` gives them.
+    `PredictorLikelihood.columns` gives them.
     """
     D, (G, m) = data.dim, eta.shape
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -195,7 +196,7 @@ def at_predictor(
 
 @singledispatch
 def _find_exactly(
-    data: Data, learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+    data: Likelihood, learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
 ) -> Found | None:
     """The ends where the functional is that of one affine form of theta and the set is convex;
     None for a program of which that is not known.
@@ -203,30 +204,34 @@ def _find_exactly(
     return None
 
 
-@_find_exactly.register(ProgramData)
+@_find_exactly.register(ProgramLikelihood)
 def _profiled(
-    data: ProgramData, learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
+    data: ProgramLikelihood,
+    learner: ProgramLearner,
+    functional: Functional,
+    x: np.ndarray,
+    a: np.ndarray,
 ) -> Found | None:
     if learner.cls.profiled is None:
         return None
 
     def over(
-        data: PredictorData, asked: Functional, columns: np.ndarray, ends: np.ndarray
+        data: PredictorLikelihood, asked: Functional, columns: np.ndarray, ends: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         return _over_interval(data, learner, asked, columns, ends, x, a)[:2]
 
     return profiled_bounds(learner, functional, x, a, over)
 
 
-_find_exactly.register(OrderedData, edge_bounds)
+_find_exactly.register(OrderedLikelihood, edge_bounds)
 
 
 # exact: one linear predictor ----------------------------------------------------------------------
 
 
-@_find_exactly.register(PredictorData)
+@_find_exactly.register(PredictorLikelihood)
 def _exact(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     x: np.ndarray,
@@ -259,7 +264,7 @@ def _exact(
 
 @np.errstate(invalid="ignore")  # inf - inf between ends that are open
 def _over_interval(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -314,7 +319,7 @@ def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _zoom(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     sign: float,
@@ -351,7 +356,7 @@ def _zoom(
 
 
 def _searched(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -375,7 +380,9 @@ def _searched(
     return np.where(known, lower, -np.inf), np.where(known, upper, np.inf), at_low
 
 
-def _probes(data: PredictorData, columns: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+def _probes(
+    data: PredictorLikelihood, columns: np.ndarray, x: np.ndarray, a: np.ndarray
+) -> np.ndarray:
     """A few linear predictors (m, 3) around zero, which a Normal's noise gives a unit."""
     names = data.fixed_names(x, a)
     unit = (
@@ -387,7 +394,7 @@ def _probes(data: PredictorData, columns: np.ndarray, x: np.ndarray, a: np.ndarr
 
 
 def _turns(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     columns: np.ndarray,
@@ -448,7 +455,7 @@ def guess(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
 
 @singledispatch
 def _at_fit(
-    data: Data,
+    data: Likelihood,
     learner: ProgramLearner,
     functional: Functional,
     precision: np.ndarray,
@@ -469,9 +476,9 @@ def _at_fit(
 _at_fit_by_program = _at_fit.dispatch(object)
 
 
-@_at_fit.register(PredictorData)
+@_at_fit.register(PredictorLikelihood)
 def _by_predictor(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     precision: np.ndarray,

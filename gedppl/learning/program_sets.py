@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from gedppl.learning.fits import RANK_TOLERANCE, decrement, symmetric, units
-from gedppl.learning.likelihoods import TOP, Data, climb
+from gedppl.learning.likelihoods import TOP, Likelihood
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
 
@@ -268,7 +268,7 @@ class Plausible:
     """One region of plausible parameters, from the rows after a start."""
 
     start: int
-    data: Data
+    data: Likelihood
     region: Region
     unseen: Unseen
     convex: bool  # a concave slack: linear objectives can be bounded exactly
@@ -296,7 +296,7 @@ class Plausible:
         return kept | {"region": region, "unseen": unseen}
 
     @classmethod
-    def restored(cls, data: Data, read: Reader, tree: Tree) -> Plausible:
+    def restored(cls, data: Likelihood, read: Reader, tree: Tree) -> Plausible:
         centre, chol, kappa = (read.node(n) for n in tree["region"])
         start = tree["start"]
         made = plausible(data.between(start, start + tree["n"]), start, centre, tree["threshold"])
@@ -334,7 +334,7 @@ def thresholds(
 
 
 def within(
-    data: Data,
+    data: Likelihood,
     starts: Sequence[Start],
     evidence: float,
     rule: LikelihoodRatio,
@@ -355,7 +355,7 @@ def within(
 
 
 def likelihood_sets(
-    data: Data,
+    data: Likelihood,
     starts: Sequence[Start],
     evidence: float,
     rule: LikelihoodRatio,
@@ -404,7 +404,7 @@ def likelihood_sets(
 
 
 def plausible(
-    data: Data, start: int, near: np.ndarray, threshold: float, drop: float | None = None
+    data: Likelihood, start: int, near: np.ndarray, threshold: float, drop: float | None = None
 ) -> Plausible:
     """{theta : log-likelihood of data >= threshold}, centred at its top; with `drop`, threshold
     = top - drop.
@@ -413,9 +413,9 @@ def plausible(
     if drop is None and spare > 0 and not data.concave:
         # On separable data a likelihood has no top, and far out every functional is flat: an ascent
         # from there sees nothing.
-        centre = climb(data, near, enough=max(TOP, 0.02 * spare), far=1.0)
+        centre = data.climb(near, enough=max(TOP, 0.02 * spare), far=1.0)
     else:
-        centre = climb(data, near)
+        centre = data.climb(near)
     top = float(data.value(centre[None])[0])
     if drop is not None:
         threshold = top - drop
@@ -438,7 +438,10 @@ def plausible(
 
 
 def ball(
-    data: Data, centre: np.ndarray, radius: float, divergence: Callable[[np.ndarray], np.ndarray]
+    data: Likelihood,
+    centre: np.ndarray,
+    radius: float,
+    divergence: Callable[[np.ndarray], np.ndarray],
 ) -> Plausible:
     """{theta : divergence(theta) <= radius}; divergence sums D^2(centre, theta) over rows.
 
@@ -462,7 +465,7 @@ def ball(
     )
 
 
-def ellipsoid(data: Data, centre: np.ndarray, drop: float) -> Plausible:
+def ellipsoid(data: Likelihood, centre: np.ndarray, drop: float) -> Plausible:
     """{theta : 1/2 (theta - centre)' I (theta - centre) <= drop}, I the information at the
     centre.
     """

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.learning.learner import Trail
-from gedppl.learning.likelihoods import Data, OrderedData, PredictorData
-from gedppl.learning.ordered import CUMULATIVE
+from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
+from gedppl.learning.ordered import CUMULATIVE, OrderedLikelihood
 from gedppl.learning.program_bounds import at_predictor
 from gedppl.learning.value_ranges import (
     category_values,
@@ -54,7 +54,7 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
 
 @singledispatch
 def _under_snapshots(
-    data: Data,
+    data: Likelihood,
     learner: ProgramLearner,
     functional: Functional,
     x: np.ndarray,
@@ -67,9 +67,9 @@ def _under_snapshots(
     return None
 
 
-@_under_snapshots.register(PredictorData)
+@_under_snapshots.register(PredictorLikelihood)
 def _predictor_trail(
-    data: PredictorData,
+    data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     x: np.ndarray,
@@ -115,9 +115,9 @@ def _by_gradient(
     )
 
 
-@_under_snapshots.register(OrderedData)
+@_under_snapshots.register(OrderedLikelihood)
 def _ordered_trail(
-    data: OrderedData,
+    data: OrderedLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     x: np.ndarray,

@@ -29,8 +29,8 @@ from gedppl.learning.fits import Fit, WorkingPrior, keep_good, likeliest
 from gedppl.learning.group_rows import GroupRows
 from gedppl.learning.groups import named, one_group
 from gedppl.learning.learner import Bounds, Group, Guess, Trail
-from gedppl.learning.likelihoods import TOP, Data, OrderedData, PredictorData, ProgramData, climb
-from gedppl.learning.oracles import auto, has_score_equations
+from gedppl.learning.likelihoods import TOP, Likelihood
+from gedppl.learning.oracles import auto, form_of
 from gedppl.learning.program_sets import (
     Plausible,
     Start,
@@ -97,7 +97,7 @@ class ProgramLearner:
     seed: int
     groups: tuple[Group, ...]  # the first is all rows
     rows: Rows | None
-    data: Data
+    data: Likelihood
     evidence: float  # R_t
     starts: tuple[Start, ...]
     particles: learners.Particles
@@ -132,13 +132,7 @@ class ProgramLearner:
         """
         check_delta(delta)
         D = density.dim
-        data: Data
-        if density.predictor is not None and has_score_equations(density):
-            data = PredictorData.empty(density.predictor, D)
-        elif density.ordered is not None:
-            data = OrderedData.empty(density.ordered, D)
-        else:
-            data = ProgramData(density, Rows.empty(1))
+        data = form_of(density)
         initial = np.asarray(density.initial, float)
         rule = LikelihoodRatio() if confidence is None else confidence
         split = one_group(D) if groups is None or rule.process is None else groups
@@ -377,7 +371,7 @@ class ProgramLearner:
             )
         linear_gaussian = self.data.noise_scale is not None
         # one step, and exact
-        centre = climb(self.data, fit.theta, enough=1e-14 if linear_gaussian else TOP)
+        centre = self.data.climb(fit.theta, enough=1e-14 if linear_gaussian else TOP)
         view = view_of(self.cls, self.data, self.rows, centre, self.delta, self.seed)
         radius = rule.radius(view)
         if rule.divergence == "log_likelihood":

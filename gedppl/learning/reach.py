@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
-from gedppl.learning.likelihoods import Data, PredictorData
+from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, extremes
 from gedppl.programs.contract import DensityClass
 
@@ -55,7 +55,7 @@ class Walls:
     limits: np.ndarray  # (w,)
 
     @classmethod
-    def of(cls, low: np.ndarray, high: np.ndarray, data: Data) -> Walls:
+    def of(cls, low: np.ndarray, high: np.ndarray, data: Likelihood) -> Walls:
         """A box (D,), with open sides, and the domain of the link at the rows seen."""
         eye, (normals, limits) = np.eye(len(low)), data.walls()
         a = np.vstack([eye[np.isfinite(high)], -eye[np.isfinite(low)], *normals])
@@ -420,7 +420,7 @@ def farthest_within_errors(
     member that almost attains each (M, D); and whether the two meet (M,), up to a share of 1e-9.
     """
     data, centre = chosen.data, chosen.region.centre
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     assert data.table is not None
     scale = data.fixed()["scale"]
     error = (data.table.y - data.table.x[:, data.dim] - data.features @ centre) / scale
@@ -510,7 +510,7 @@ def absolute_errors(
     A linear program: eta_i + up_i - down_i = y_i with up, down >= 0.
     """
     data = chosen.data
-    assert isinstance(data, PredictorData)
+    assert isinstance(data, PredictorLikelihood)
     assert data.table is not None
     n, D = data.n, data.dim
     scale, target = data.fixed()["scale"], data.table.y - data.table.x[:, D]

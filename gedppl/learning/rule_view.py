@@ -10,7 +10,7 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.divergences import hellinger2, l2_squared, log_affinity, total_variation
 from gedppl.errors import NoClosedFormError
-from gedppl.learning.likelihoods import Data
+from gedppl.learning.likelihoods import Likelihood
 from gedppl.learning.radius import View
 from gedppl.rows import Rows
 
@@ -50,7 +50,7 @@ def row_divergence(name: str, p: Density, q: Density) -> np.ndarray:
 
 
 def view_of(
-    cls: DensityClass, data: Data, rows: Rows, centre: np.ndarray, delta: float, seed: int
+    cls: DensityClass, data: Likelihood, rows: Rows, centre: np.ndarray, delta: float, seed: int
 ) -> View:
     """What a radius rule may look at, for a parametric class."""
     return View(

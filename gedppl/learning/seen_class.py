@@ -26,9 +26,9 @@ from gedppl.errors import LinkDomainError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
 from gedppl.learning.learner import prior_draws
-from gedppl.learning.likelihoods import OrderedData, PredictorData
-from gedppl.learning.oracles import ANY_COORDINATES, called
-from gedppl.learning.ordered import CUMULATIVE, OrderedObjective
+from gedppl.learning.likelihoods import Likelihood
+from gedppl.learning.oracles import ANY_COORDINATES, called, form_of
+from gedppl.learning.ordered import CUMULATIVE
 from gedppl.programs.contract import Model
 from gedppl.programs.tracing import Site
 from gedppl.rows import Rows
@@ -223,11 +223,8 @@ class SeenClass(Model):
     def supports(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
         return self.whole.supports(x, a, y)
 
-    def _data(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> PredictorData | OrderedData:
-        if self.predictor is not None:
-            return PredictorData.empty(self.predictor, self.dim).append(x, a, y)
-        assert self.ordered is not None
-        return OrderedData.empty(self.ordered, self.dim).append(x, a, y)
+    def _data(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> Likelihood:
+        return form_of(self).append(x, a, y)
 
     def log_likelihood(self, theta: np.ndarray, x: Array, a: Array, y: Array) -> np.ndarray:
         found = self._data(*self.check_outcomes(x, a, y)).row_values(np.atleast_2d(theta))
@@ -253,9 +250,7 @@ class SeenClass(Model):
     def total_grad(
         self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        many, part = np.atleast_2d(theta), self._weighted(rows, weights)
-        value, grad = zip(*(part.log_likelihood(one) for one in many)) if len(many) else ((), ())
-        found = np.array(value), np.array(grad).reshape(many.shape)
+        found = self._weighted(rows, weights).value_grad(np.atleast_2d(theta))
         return (found[0][0], found[1][0]) if np.ndim(theta) == 1 else found
 
     def total_hessian(
@@ -263,12 +258,9 @@ class SeenClass(Model):
     ) -> np.ndarray:
         return -self._weighted(rows, weights).information(theta)
 
-    def _weighted(self, rows: Rows, weights: np.ndarray | None) -> Objective:
-        from gedppl.learning.oracles import PredictorObjective
-
-        return (PredictorObjective if self.predictor is not None else OrderedObjective)(
-            self, rows, weights, None
-        )
+    def _weighted(self, rows: Rows, weights: np.ndarray | None) -> Likelihood:
+        whole = self._data(rows.x, rows.a, rows.y)
+        return whole if weights is None else whole.weighted(weights)
 
     # densities and functionals --------------------------------------------------------------------
 
@@ -374,7 +366,9 @@ class SeenClass(Model):
                     precision=np.full((self.dim, self.dim), np.nan),
                 )
             found = assess(
-                Objective(cls, rows, None, prior), self.seen_of(fit.theta[None])[0], fit.status
+                Objective(cls, form_of(cls), rows, None, prior),
+                self.seen_of(fit.theta[None])[0],
+                fit.status,
             )
             draws = None if fit.draws is None else self.seen_of(fit.draws)
             return replace(found, ok=fit.ok, status=fit.status, draws=draws)

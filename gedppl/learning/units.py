@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from gedppl.learning.likelihoods import Data
+    from gedppl.learning.likelihoods import Likelihood
 
 PROBES = 16  # contexts looked at: always as many, so that a backend compiles one shape
 ENOUGH = 64  # rows after which units stay as they are
 
 
-def parameter_units(empty: Data, initial: np.ndarray, x: np.ndarray, n_actions: int) -> np.ndarray:
+def parameter_units(
+    empty: Likelihood, initial: np.ndarray, x: np.ndarray, n_actions: int
+) -> np.ndarray:
     """(D,) from contexts x (n, dx); 1 for a coordinate that no outcome there depends on."""
     some = x[np.linspace(0, len(x) - 1, PROBES).astype(np.int64)]
     told = [

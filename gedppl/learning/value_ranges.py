@@ -11,8 +11,7 @@ import numpy as np
 from gedppl.density import Density
 from gedppl.functionals import Functional
 from gedppl.learning.ascent import Found
-from gedppl.learning.likelihoods import OrderedData
-from gedppl.learning.ordered import CUMULATIVE
+from gedppl.learning.ordered import CUMULATIVE, OrderedLikelihood
 from gedppl.learning.reach import farthest
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ def edge_weights(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def edge_bounds(
-    data: OrderedData,
+    data: OrderedLikelihood,
     learner: ProgramLearner,
     functional: Functional,
     x: np.ndarray,
@@ -245,7 +244,7 @@ def edge_bounds(
 
 
 def _one_edge(
-    data: OrderedData,
+    data: OrderedLikelihood,
     learner: ProgramLearner,
     constant: np.ndarray,
     weight: np.ndarray,
@@ -268,7 +267,7 @@ def _one_edge(
 
 
 def _every_edge(
-    data: OrderedData, learner: ProgramLearner, x: np.ndarray, a: np.ndarray
+    data: OrderedLikelihood, learner: ProgramLearner, x: np.ndarray, a: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """Ends (m, C) of every P(y <= k), which rows (m, 2) have an open edge, and whether sets are
     apart.

@@ -18,6 +18,7 @@ import numpy as np
 
 from gedppl.errors import InputError, ParameterError, SettingError
 from gedppl.learning.fits import Fit, Objective, WorkingPrior, assess
+from gedppl.learning.likelihoods import ProgramLikelihood
 from gedppl.learning.oracles import Oracle, failed
 from gedppl.programs.guides import GuideRunner, GuideSettings, GuideSite
 
@@ -104,7 +105,7 @@ class SVI:
         # The program's own priors are part of every ELBO, so the fit is judged with them even
         # without a working prior.
         prior = prior or WorkingPrior(np.asarray(cls.initial, float), np.zeros(cls.dim))
-        objective = Objective(cls, rows, weights, prior)
+        objective = Objective(cls, ProgramLikelihood(cls, rows), rows, weights, prior)
         if objective.n == 0:
             return assess(
                 objective,
