@@ -301,7 +301,8 @@ class Explanation:
     @property
     def score(self) -> np.ndarray:
         """What the policy maximises: utility + bonus + width, (K,)."""
-        return self.utility + self.bonus + self.width
+        found: np.ndarray = self.utility + self.bonus + self.width
+        return found
 
     def why_not(self, action: int | str) -> str:
         """Why this action was not played with more probability."""

@@ -104,7 +104,7 @@ class Density:
         if self.family == "External":
             return tuple(self.args["distribution"].batch_shape)
         if self.family == "Independent":
-            full = self.args["base"].batch_shape
+            full: tuple[int, ...] = self.args["base"].batch_shape
             return full[: len(full) - self.args["event_ndim"]]
         shapes: list[tuple[int, ...]] = []
         for name, value in self.args.items():
@@ -124,7 +124,7 @@ class Density:
         if self.family == "External":
             return tuple(self.args["distribution"].event_shape)
         if self.family == "Independent":
-            base = self.args["base"]
+            base: Density = self.args["base"]
             return (
                 base.batch_shape[len(base.batch_shape) - self.args["event_ndim"] :]
                 + base.event_shape
@@ -137,7 +137,7 @@ class Density:
     # what it says of an outcome -------------------------------------------------------------------
 
     def _known(self, name: str) -> Callable[..., Any]:
-        function = getattr(self.spec, name)
+        function: Callable[..., Any] | None = getattr(self.spec, name)
         if function is None:
             raise FamilyError(
                 f"the family {self.family} has no {name}; give it one: "
@@ -221,7 +221,8 @@ class Density:
         draws.
         """
         if self.family == "External":
-            return self.xp.to_numpy(external_draws(self, size, seed))
+            found: np.ndarray = self.xp.to_numpy(external_draws(self, size, seed))
+            return found
         numeric = self.map_args(namespace(*self.leaves()).to_numpy)
         return numeric.draw_samples(np.random.default_rng(seed), (size, *self.batch_shape))
 
@@ -231,7 +232,10 @@ class Density:
         """
         if self.family == "Independent":
             base = self.args["base"]
-            return base.draw_samples(rng, shape + base.batch_shape[len(self.batch_shape) :])
+            found: np.ndarray = base.draw_samples(
+                rng, shape + base.batch_shape[len(self.batch_shape) :]
+            )
+            return found
         if self.spec.sample is not None:
             return np.asarray(self.spec.sample(self.arrays, rng, shape), dtype=float)
         return np.asarray(self.icdf(rng.uniform(size=shape)), dtype=float)
@@ -345,7 +349,7 @@ def _full_index(index: Any, ndim: int) -> tuple[Any, ...]:
         index = (*index[:i], *([slice(None)] * (ndim - len(index) + 1)), *index[i + 1 :])
     if len(index) > ndim:
         raise FamilyError(f"the density has {ndim} batch axes and cannot take {len(index)} indices")
-    return index
+    return tuple(index)
 
 
 def _namespace_of_distribution(distribution: Any) -> Namespace:

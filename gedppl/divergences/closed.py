@@ -199,7 +199,8 @@ def _l2_squared(p: Density, q: Density) -> np.ndarray | None:
     if p.family == "Delta":
         return np.where(p.args["v"] == q.args["v"], 0.0, 2.0)
     if p.family == "Categorical":
-        return ((p.args["probs"] - q.args["probs"]) ** 2).sum(axis=-1)
+        out: np.ndarray = ((p.args["probs"] - q.args["probs"]) ** 2).sum(axis=-1)
+        return out
     if p.family in ("Binomial", "NegativeBinomial"):  # a series, summed until nothing is left
         return numerically("l2_squared", p, q, order=20, tol=1e-10)
     parts = _parts(p, q)

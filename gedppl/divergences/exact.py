@@ -44,7 +44,8 @@ def from_breaks(gap: Callable[[np.ndarray], np.ndarray], breaks: list[np.ndarray
     points = np.sort(np.stack(np.broadcast_arrays(*breaks)), axis=0)  # NaN sorts to the end
     gaps = np.where(np.isfinite(points), gap(points), 0.0)  # F_p − F_q is 0 at ±inf
     edge = np.zeros_like(gaps[:1])
-    return np.abs(np.diff(np.concatenate([edge, gaps, edge]), axis=0)).sum(axis=0) / 2
+    found: np.ndarray = np.abs(np.diff(np.concatenate([edge, gaps, edge]), axis=0)).sum(axis=0) / 2
+    return found
 
 
 def bisect(f: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -83,7 +84,8 @@ def normal_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     def gap(y: np.ndarray) -> np.ndarray:
         a, b = (y - p["loc"]) / p["scale"], (y - q["loc"]) / q["scale"]
         flip = np.where(a > 0, -1.0, 1.0)  # in the upper tail compare what lies above
-        return flip * (special.ndtr(flip * a) - special.ndtr(flip * b))
+        found: np.ndarray = flip * (special.ndtr(flip * a) - special.ndtr(flip * b))
+        return found
 
     return np.where(p["scale"] == q["scale"], equal, from_breaks(gap, _normal_roots(xp, p, q)))
 
@@ -138,7 +140,10 @@ def gamma_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     def gap(z: np.ndarray) -> np.ndarray:
         y = np.exp(z)
         low = special.gammainc(a, r * y) - special.gammainc(b, s * y)
-        return np.where(r * y > a, special.gammaincc(b, s * y) - special.gammaincc(a, r * y), low)
+        found: np.ndarray = np.where(
+            r * y > a, special.gammaincc(b, s * y) - special.gammaincc(a, r * y), low
+        )
+        return found
 
     return from_breaks(gap, roots)
 
@@ -156,7 +161,8 @@ def beta_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     def gap(z: np.ndarray) -> np.ndarray:
         low = special.betainc(a, b, special.expit(z)) - special.betainc(c, d, special.expit(z))
         high = special.betainc(d, c, special.expit(-z)) - special.betainc(b, a, special.expit(-z))
-        return np.where(z > 0, high, low)
+        found: np.ndarray = np.where(z > 0, high, low)
+        return found
 
     return from_breaks(gap, roots)
 
@@ -181,7 +187,10 @@ def weibull_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
 def laplace_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     def log_ratio(y: np.ndarray) -> np.ndarray:
         ratio = 2 * half_log_ratio(xp, p["scale"], q["scale"])
-        return ratio - np.abs(y - p["loc"]) / p["scale"] + np.abs(y - q["loc"]) / q["scale"]
+        found: np.ndarray = (
+            ratio - np.abs(y - p["loc"]) / p["scale"] + np.abs(y - q["loc"]) / q["scale"]
+        )
+        return found
 
     left, right = np.minimum(p["loc"], q["loc"]), np.maximum(p["loc"], q["loc"])
     at_left, at_right = log_ratio(left), log_ratio(right)
@@ -198,7 +207,8 @@ def laplace_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
     def gap(y: np.ndarray) -> np.ndarray:
         a, b = (y - p["loc"]) / p["scale"], (y - q["loc"]) / q["scale"]
         tails = -np.expm1(-np.abs(a)) * np.sign(a) + np.expm1(-np.abs(b)) * np.sign(b)
-        return tails / 2
+        found: np.ndarray = tails / 2
+        return found
 
     return from_breaks(gap, breaks)
 
@@ -217,11 +227,13 @@ def delta_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
 
 
 def bernoulli_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
-    return np.abs(p["probs"] - q["probs"])
+    found: np.ndarray = np.abs(p["probs"] - q["probs"])
+    return found
 
 
 def categorical_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
-    return np.abs(p["probs"] - q["probs"]).sum(axis=-1) / 2
+    found: np.ndarray = np.abs(p["probs"] - q["probs"]).sum(axis=-1) / 2
+    return found
 
 
 def poisson_tv(xp: Namespace, p: Args, q: Args) -> np.ndarray:
@@ -287,7 +299,8 @@ def _infinite_below_half(concentration: np.ndarray, value: np.ndarray) -> np.nda
 
 
 def _log_dirichlet(a: np.ndarray) -> np.ndarray:
-    return special.gammaln(a).sum(axis=-1) - special.gammaln(a.sum(axis=-1))
+    found: np.ndarray = special.gammaln(a).sum(axis=-1) - special.gammaln(a.sum(axis=-1))
+    return found
 
 
 def _pair(concentration1: np.ndarray, concentration0: np.ndarray) -> np.ndarray:
@@ -304,11 +317,13 @@ def _truncated_log_norm2(xp: Namespace, d: Args) -> np.ndarray:
         log_normal_mass(xp, low, high),
         log_normal_mass(xp, low * math.sqrt(2), high * math.sqrt(2)),
     )
-    return narrow - 2 * mass - np.log(2 * math.sqrt(math.pi) * d["scale"])
+    found: np.ndarray = narrow - 2 * mass - np.log(2 * math.sqrt(math.pi) * d["scale"])
+    return found
 
 
 def _categorical_norm2(d: Args) -> np.ndarray:
-    return (d["probs"] ** 2).sum(axis=-1)
+    found: np.ndarray = (d["probs"] ** 2).sum(axis=-1)
+    return found
 
 
 def _with(d: Args, **changed: np.ndarray) -> dict[str, np.ndarray]:
@@ -407,7 +422,8 @@ def _poisson_parts(xp: Namespace, p: Args, q: Args) -> Parts:
     def curvature(eta: np.ndarray, h: np.ndarray) -> np.ndarray:
         x = 2 * np.exp(eta)
         rho = special.i1e(x) / special.i0e(x)
-        return h * h * x * x * (1 - rho) * (1 + rho)
+        found: np.ndarray = h * h * x * x * (1 - rho) * (1 + rho)
+        return found
 
     close = (np.abs(half) < 0.5) & (log_cosine > -1e-3)
     short = segment_gap(

@@ -40,7 +40,8 @@ class Leaf:
 
     def log_prob(self, y: np.ndarray) -> np.ndarray:
         if self.density.family != "External":
-            return self.log_weight + self.density.log_prob(y)
+            found: np.ndarray = self.log_weight + self.density.log_prob(y)
+            return found
         with _float64(self.density):
             return self.log_weight + np.asarray(to_numpy(self.density.log_prob(y)), np.float64)
 
@@ -60,7 +61,8 @@ def _float64(density: Density) -> AbstractContextManager[Any]:
         return nullcontext()
     import jax
 
-    return jax.enable_x64(True)
+    found: AbstractContextManager[Any] = jax.enable_x64(True)
+    return found
 
 
 def in_numpy(density: Density) -> Density:
@@ -97,7 +99,8 @@ def spread(density: Density, shape: Shape, index: Any, trailing: Shape = ()) -> 
     def array(name: str, value: np.ndarray) -> np.ndarray:
         event = value.shape[value.ndim - density.spec.arg_ndim.get(name, 0) :]
         full = np.broadcast_to(value, (*shape, *trailing, *event))
-        return full.reshape(-1, *trailing, *event)[index]
+        found: np.ndarray = full.reshape(-1, *trailing, *event)[index]
+        return found
 
     return density.remade(
         array,

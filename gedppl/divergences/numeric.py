@@ -50,10 +50,13 @@ def integrand(
     # −inf where only one of them has mass
     gap = np.where(same, 0.0, np.minimum(log_p, log_q) - top)
     if kind == "hellinger2":
-        return np.exp(top + log_measure) * np.expm1(gap / 2) ** 2 / 2
+        answer: np.ndarray = np.exp(top + log_measure) * np.expm1(gap / 2) ** 2 / 2
+        return answer
     if kind == "total_variation":
-        return -np.exp(top + log_measure) * np.expm1(gap) / 2
-    return np.exp(2 * top + log_measure) * np.expm1(gap) ** 2
+        out: np.ndarray = -np.exp(top + log_measure) * np.expm1(gap) / 2
+        return out
+    found: np.ndarray = np.exp(2 * top + log_measure) * np.expm1(gap) ** 2
+    return found
 
 
 def numerically(kind: str, p: Density, q: Density, *, order: int, tol: float) -> np.ndarray:
@@ -62,7 +65,8 @@ def numerically(kind: str, p: Density, q: Density, *, order: int, tol: float) ->
         base = numerically(kind, p.args["base"], q.args["base"], order=order, tol=tol)
         axes = tuple(range(-p.args["event_ndim"], 0))
         with np.errstate(divide="ignore"):
-            return -np.expm1(np.log1p(-np.minimum(base, 1.0)).sum(axis=axes))
+            found: np.ndarray = -np.expm1(np.log1p(-np.minimum(base, 1.0)).sum(axis=axes))
+            return found
     shape = np.broadcast_shapes(p.batch_shape, q.batch_shape)
     # so many pairs at once that the panels of all their leaves can be held
     step = max(1, _BLOCK // ((len(leaves(p)) + len(leaves(q))) * 120 * order))
@@ -117,7 +121,8 @@ def _not_square_integrable(leaf: Leaf) -> np.ndarray:
     if not has_l2_parts(leaf.density.family):
         return np.zeros(1, bool)
     log_norm2, _, _ = l2_parts(leaf.density.family, NUMPY, leaf.density.args, leaf.density.args)
-    return np.isposinf(log_norm2) & np.isfinite(leaf.log_weight)
+    found: np.ndarray = np.isposinf(log_norm2) & np.isfinite(leaf.log_weight)
+    return found
 
 
 # atoms and integers -------------------------------------------------------------------------------
@@ -288,7 +293,10 @@ def _integrate(
     y, slope = _nodes(points, anchor, x)
     terms = integrand(kind, log_sum(p, y), log_sum(q, y), np.log(slope))
     # next to a singular end nodes may round to the end itself, where the density is infinite
-    return np.einsum("k,kpb->b", weights, np.where((slope > 0) & (y != anchor), terms, 0.0))
+    found: np.ndarray = np.einsum(
+        "k,kpb->b", weights, np.where((slope > 0) & (y != anchor), terms, 0.0)
+    )
+    return found
 
 
 def _with_crossings(

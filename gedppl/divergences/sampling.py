@@ -25,11 +25,13 @@ def weight(kind: str, log_p: np.ndarray, log_q: np.ndarray) -> np.ndarray:
     """The random variable whose mean under m is the divergence."""
     gap = np.abs(log_p - log_q)
     if kind == "hellinger2":
-        return np.expm1(-gap / 2) ** 2 / (1 + np.exp(-gap))
-    tanh = -np.expm1(-gap) / (1 + np.exp(-gap))
+        answer: np.ndarray = np.expm1(-gap / 2) ** 2 / (1 + np.exp(-gap))
+        return answer
+    tanh: np.ndarray = -np.expm1(-gap) / (1 + np.exp(-gap))
     if kind == "total_variation":
         return tanh
-    return 2 * np.exp(np.logaddexp(log_p, log_q)) * tanh**2
+    found: np.ndarray = 2 * np.exp(np.logaddexp(log_p, log_q)) * tanh**2
+    return found
 
 
 def monte_carlo(

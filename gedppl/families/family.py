@@ -150,19 +150,24 @@ def masked(
     """formula(y) where inside, else minus infinity; outside, the formula sees a safe value so
     gradients stay finite.
     """
-    return xp.where(inside, formula(xp.where(inside, y, safe_value)), -xp.inf)
+    found: Array = xp.where(inside, formula(xp.where(inside, y, safe_value)), -xp.inf)
+    return found
 
 
 def safe_log(p: Array, xp: Namespace) -> Array:
     """log p, minus infinity with derivative 0 where p is 0."""
     positive = p > 0
-    return xp.where(positive, xp.log(xp.where(positive, p, 1.0)), -xp.inf)
+    found: Array = xp.where(positive, xp.log(xp.where(positive, p, 1.0)), -xp.inf)
+    return found
 
 
 def x_log_p(x: Array, p: Array, xp: Namespace) -> Array:
     """x log p with 0 log 0 = 0 and derivatives that are never NaN."""
     zero = x == 0
-    return xp.where(zero, 0.0 * p, xp.where(zero, 0.0, x) * safe_log(xp.where(zero, 0.5, p), xp))
+    found: Array = xp.where(
+        zero, 0.0 * p, xp.where(zero, 0.0, x) * safe_log(xp.where(zero, 0.5, p), xp)
+    )
+    return found
 
 
 def x_log_1mp(x: Array, p: Array, xp: Namespace) -> Array:
@@ -171,7 +176,8 @@ def x_log_1mp(x: Array, p: Array, xp: Namespace) -> Array:
     q = xp.where(zero, 0.5, p)
     inside = q < 1
     log_q = xp.where(inside, xp.log1p(-xp.where(inside, q, 0.5)), -xp.inf)
-    return xp.where(zero, 0.0 * p, xp.where(zero, 0.0, x) * log_q)
+    found: Array = xp.where(zero, 0.0 * p, xp.where(zero, 0.0, x) * log_q)
+    return found
 
 
 def implicit_inverse(
@@ -190,4 +196,5 @@ def implicit_inverse(
     f = xp.stop_gradient(xp.exp(log_prob(q)))
     usable = (f > 0) & xp.isfinite(f)
     change = (F - xp.stop_gradient(F)) / xp.where(usable, f, 1.0)
-    return q - xp.where(usable, change, 0.0)
+    found: Array = q - xp.where(usable, change, 0.0)
+    return found

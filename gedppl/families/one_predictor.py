@@ -141,7 +141,8 @@ class _Chance:
 
 
 def _probability_of_cloglog(eta: np.ndarray) -> np.ndarray:
-    return -np.expm1(-np.exp(np.minimum(eta, LARGEST_EXPONENT)))
+    found: np.ndarray = -np.expm1(-np.exp(np.minimum(eta, LARGEST_EXPONENT)))
+    return found
 
 
 CHANCES = {
@@ -339,21 +340,25 @@ def _same(value: np.ndarray, fixed: Fixed) -> np.ndarray:
 
 def _log_of(value: np.ndarray, fixed: Fixed) -> np.ndarray:
     with np.errstate(divide="ignore"):
-        return np.log(np.maximum(value, 0.0))
+        found: np.ndarray = np.log(np.maximum(value, 0.0))
+        return found
 
 
 def _log_rate(value: np.ndarray, fixed: Fixed) -> np.ndarray:
-    return np.log(fixed.get("concentration", np.ones(1))) - _log_of(value, fixed)
+    found: np.ndarray = np.log(fixed.get("concentration", np.ones(1))) - _log_of(value, fixed)
+    return found
 
 
 def _softplus_of(eta: np.ndarray) -> np.ndarray:
-    return np.logaddexp(0.0, eta)
+    found: np.ndarray = np.logaddexp(0.0, eta)
+    return found
 
 
 def _softplus_at(value: np.ndarray, fixed: Fixed) -> np.ndarray:
     rate = np.maximum(value, 0.0)
     with np.errstate(divide="ignore"):
-        return rate + np.log(-np.expm1(-rate))
+        found: np.ndarray = rate + np.log(-np.expm1(-rate))
+        return found
 
 
 def _softplus_rate_at(value: np.ndarray, fixed: Fixed) -> np.ndarray:

@@ -75,15 +75,19 @@ def evaluate(functional: Functional, density: Density, x: Array | None, a: Array
 
 def _mean(functional: Functional, density: Density, x: Array, a: Array) -> Array:
     if density.spec.mean is None:
-        return expectation(density, lambda y: y)
-    return density.mean
+        out: Array = expectation(density, lambda y: y)
+        return out
+    found: Array = density.mean
+    return found
 
 
 def _variance(functional: Functional, density: Density, x: Array, a: Array) -> Array:
     if density.spec.variance is None:
         centre = density.xp.stop_gradient(_mean(functional, density, x, a))
-        return expectation(density, lambda y: (y - centre) ** 2)
-    return density.variance
+        out: Array = expectation(density, lambda y: (y - centre) ** 2)
+        return out
+    found: Array = density.variance
+    return found
 
 
 def _second_moment(functional: Functional, density: Density, x: Array, a: Array) -> Array:
@@ -96,16 +100,19 @@ def _cvar(functional: Functional, density: Density, x: Array, a: Array) -> Array
     if level == 0:
         return _mean(functional, density, x, a)
     q = density.xp.stop_gradient(quantile_of(density, level))
-    return q + excess(density, q) / (1 - level)
+    found: Array = q + excess(density, q) / (1 - level)
+    return found
 
 
 def _quantile(functional: Functional, density: Density, x: Array, a: Array) -> Array:
-    return quantile_of(density, functional.level)
+    found: Array = quantile_of(density, functional.level)
+    return found
 
 
 def _probability(functional: Functional, density: Density, x: Array, a: Array) -> Array:
     above, below = (_limit(functional, name, density, x, a) for name in ("above", "below"))
-    return probability_between(density, above, below)
+    found: Array = probability_between(density, above, below)
+    return found
 
 
 def _limit(functional: Functional, name: str, density: Density, x: Array, a: Array) -> Array | None:
@@ -114,9 +121,11 @@ def _limit(functional: Functional, name: str, density: Density, x: Array, a: Arr
         return limit
     if callable(limit):
         _need_rows(functional, x, a)
-        return limit(x, a)
+        out: Array = limit(x, a)
+        return out
     _need_rows(functional, a, a)
-    return density.xp.asfloat(limit)[density.xp.asarray(a)]
+    found: Array = density.xp.asfloat(limit)[density.xp.asarray(a)]
+    return found
 
 
 def _need_rows(functional: Functional, x: Array | None, a: Array | None) -> None:
@@ -134,7 +143,8 @@ def _expected(functional: Functional, density: Density, x: Array, a: Array) -> A
         _need_rows(functional, x, a)
         kinks = kinks(x, a)
     points = kinks if isinstance(kinks, tuple) else (kinks,)
-    return expectation(density, lambda y: fn(y, x, a), points)
+    found: Array = expectation(density, lambda y: fn(y, x, a), points)
+    return found
 
 
 _GENERAL: dict[str, Callable[..., Array]] = {
@@ -210,7 +220,8 @@ class Functional:
                 "use expected(fn, low, high) with a function of the whole outcome"
             )
         value = evaluate(self, density, x, a)
-        return density.xp.broadcast_to(value, density.batch_shape)
+        found: Array = density.xp.broadcast_to(value, density.batch_shape)
+        return found
 
     def clip(self, values: np.ndarray | float) -> np.ndarray:
         """NumPy values clipped to the functional's range.

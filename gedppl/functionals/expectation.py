@@ -168,7 +168,8 @@ def _uniforms(width: int) -> np.ndarray:
     """(DRAWS, width) scrambled Sobol points, the same in every call."""
     from scipy.stats import qmc
 
-    return np.clip(qmc.Sobol(width, seed=20240229).random(DRAWS), 1e-12, 1 - 1e-12)
+    found: np.ndarray = np.clip(qmc.Sobol(width, seed=20240229).random(DRAWS), 1e-12, 1 - 1e-12)
+    return found
 
 
 def draws(density: Density) -> tuple[Array, Array]:

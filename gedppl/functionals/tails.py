@@ -17,36 +17,42 @@ if TYPE_CHECKING:
 
 def _normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(f.level))
-    return args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (
+    found: Array = args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (
         1 - f.level
     )
+    return found
 
 
 def _lognormal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(f.level))
-    return (
+    found: Array = (
         xp.exp(args["loc"] + 0.5 * args["scale"] ** 2) * xp.ndtr(args["scale"] - z) / (1 - f.level)
     )
+    return found
 
 
 def _exponential_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    return (1 - math.log1p(-f.level)) / args["rate"]
+    found: Array = (1 - math.log1p(-f.level)) / args["rate"]
+    return found
 
 
 def _laplace_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     c, t = f.level, 1 - f.level
     unit = 1 - math.log(2 * t) if c >= 0.5 else (c * (1 - math.log(2 * c)) / t if c > 0 else 0.0)
-    return args["loc"] + args["scale"] * unit
+    found: Array = args["loc"] + args["scale"] * unit
+    return found
 
 
 def _uniform_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    return args["low"] + (args["high"] - args["low"]) * (1 + f.level) / 2
+    found: Array = args["low"] + (args["high"] - args["low"]) * (1 + f.level) / 2
+    return found
 
 
 def _logistic_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     c, t = f.level, 1 - f.level
     entropy = -(c * math.log(c) if c > 0 else 0.0) - t * math.log(t)
-    return args["loc"] + args["scale"] * entropy / t
+    found: Array = args["loc"] + args["scale"] * entropy / t
+    return found
 
 
 def _student_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
@@ -59,23 +65,26 @@ def _student_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = xp.stop_gradient(family.icdf(safe, f.level, xp))  # type: ignore[misc]
     upper = (safe["df"] + z**2) / (safe["df"] - 1) * xp.exp(family.log_prob(safe, z, xp))
     value = z + (upper - z * family.sf(safe, z, xp)) / (1 - f.level)  # type: ignore[misc]
-    return args["loc"] + args["scale"] * xp.where(exists, value, xp.inf)
+    found: Array = args["loc"] + args["scale"] * xp.where(exists, value, xp.inf)
+    return found
 
 
 def _weibull_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     power = 1 + 1 / args["concentration"]
     z = -math.log1p(-f.level)
-    return (
+    found: Array = (
         args["scale"]
         * xp.exp(xp.gammaln(power))
         * xp.gammaincc(power, z + 0.0 * power)
         / (1 - f.level)
     )
+    return found
 
 
 def _half_normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     z = float(ndtri(0.5 * (1 + f.level)))
-    return args["scale"] * math.sqrt(2 / math.pi) * math.exp(-0.5 * z * z) / (1 - f.level)
+    found: Array = args["scale"] * math.sqrt(2 / math.pi) * math.exp(-0.5 * z * z) / (1 - f.level)
+    return found
 
 
 def _pareto_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
@@ -83,11 +92,13 @@ def _pareto_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
     exists = alpha > 1
     safe = xp.where(exists, alpha, 2.0)
     q = args["scale"] * xp.exp(-math.log1p(-f.level) / safe)
-    return xp.where(exists, q * safe / (safe - 1), xp.inf)
+    found: Array = xp.where(exists, q * safe / (safe - 1), xp.inf)
+    return found
 
 
 def _bernoulli_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    return xp.minimum(args["probs"] / (1 - f.level), 1.0)
+    found: Array = xp.minimum(args["probs"] / (1 - f.level), 1.0)
+    return found
 
 
 CVAR = {

@@ -447,7 +447,8 @@ class ConfidenceSet(Shown):
     @property
     def status(self) -> str:
         """The oracle's last word."""
-        return self.learner.status
+        found: str = self.learner.status
+        return found
 
     @property
     def estimate(self) -> Any:

@@ -35,7 +35,8 @@ def arviz() -> ModuleType:
     with quiet():
         import arviz
 
-    return arviz
+    found: ModuleType = arviz
+    return found
 
 
 def major(module: ModuleType) -> int:

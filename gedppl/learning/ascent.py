@@ -153,7 +153,10 @@ class _Point:
     @property
     def finite(self) -> np.ndarray:
         numbers = np.isfinite(self.f) & np.isfinite(self.value)
-        return numbers & np.isfinite(self.g).all(axis=1) & np.isfinite(self.h).all(axis=1)
+        found: np.ndarray = (
+            numbers & np.isfinite(self.g).all(axis=1) & np.isfinite(self.h).all(axis=1)
+        )
+        return found
 
     def at(self, which: np.ndarray) -> _Point:
         return _Point(self.z[which], self.f[which], self.g[which], self.value[which], self.h[which])
@@ -313,7 +316,10 @@ class Search:
 
     def way(self, climbed: Ascent) -> np.ndarray:
         """The longest way climbed from the centre, (2m,)."""
-        return np.abs(self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2))
+        found: np.ndarray = np.abs(
+            self.ends(climbed).max(axis=0) - self.sign * np.tile(self.centre, 2)
+        )
+        return found
 
     def stray(self, climbed: Ascent) -> np.ndarray:
         """How far apart climbs may end, (2m,)."""
@@ -324,7 +330,10 @@ class Search:
         """Signed values (..., 2m) cut to the declared range: beyond it nothing is to be told
         apart.
         """
-        return self.sign * np.clip(self.sign * promised, self.functional.low, self.functional.high)
+        found: np.ndarray = self.sign * np.clip(
+            self.sign * promised, self.functional.low, self.functional.high
+        )
+        return found
 
     def paired(self, theta: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Signed values (M,) and gradients (M, D) of points (M, D); S points of each problem are
@@ -357,7 +366,8 @@ class Search:
             else AGREE * np.abs(far - self.sign * np.tile(self.centre, 2))
         )
         with np.errstate(invalid="ignore"):
-            return ~(far - half <= unit)
+            found: np.ndarray = ~(far - half <= unit)
+            return found
 
 
 def _over(
@@ -500,7 +510,8 @@ def _apart(search: Search, climbed: Ascent, allowed: np.ndarray | float) -> np.n
     ends = search.ends(climbed)
     best, worst = ends.max(axis=0), ends.min(axis=0)
     with np.errstate(invalid="ignore"):  # two infinite ends agree
-        return ~((best - worst <= allowed) | (best == worst))
+        found: np.ndarray = ~((best - worst <= allowed) | (best == worst))
+        return found
 
 
 def _flat_and_unseen(
@@ -517,4 +528,5 @@ def _flat_and_unseen(
     centre = np.broadcast_to(chosen.region.centre, (len(a), learner.cls.dim))
     grad = np.asarray(learner.cls.values_grad(mean(-1e300, 1e300), centre, x, a)[1], float)
     # a family without a mean counts as moved
-    return flat & (chosen.unseen.meets(grad) | np.isnan(grad).any(axis=1))
+    found: np.ndarray = flat & (chosen.unseen.meets(grad) | np.isnan(grad).any(axis=1))
+    return found

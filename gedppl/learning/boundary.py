@@ -45,7 +45,8 @@ def segment_to_boundary(
         middle = 0.5 * (low + high)
         good = np.asarray(inside(anchor + middle[:, None] * (points - anchor)), bool)
         low, high = np.where(good, middle, low), np.where(good, high, middle)
-    return anchor + low[:, None] * (points - anchor)
+    found: np.ndarray = anchor + low[:, None] * (points - anchor)
+    return found
 
 
 def climb_boundary(
@@ -108,4 +109,5 @@ def _normal(
     gauge = np.linalg.norm(unit * (around - anchor), axis=1) / np.maximum(
         reach, np.finfo(float).tiny
     )
-    return (gauge[: len(theta)] - gauge[len(theta) :]) / (2 * nudge)
+    found: np.ndarray = (gauge[: len(theta)] - gauge[len(theta) :]) / (2 * nudge)
+    return found

@@ -205,9 +205,10 @@ def sample(
         mine = fit if fit is not None and len(fit.theta) == cls.dim else None
         return FROM[source](cls, rows, int(draws), int(seed), mine, oracle)
 
-    return cls.visit(
+    out: ParameterDraws = cls.visit(
         lambda members: _members(members, None if source == "prior" else rows, source), parametric
     )
+    return out
 
 
 def corrected(cls: Any, rows: Rows | None, draws: ParameterDraws) -> ParameterDraws:
@@ -318,7 +319,8 @@ def _laplace(
 
     def batch(k: int) -> np.ndarray:
         base = np.random.default_rng([seed, k]).standard_normal((S, cls.dim))
-        return found.theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+        out: np.ndarray = found.theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+        return out
 
     theta, said = _inside(cls, batch, S, found.theta)
     status = "; ".join([f"{S} Laplace draws: {found.status}", *said, *_without_prior(cls)])
@@ -369,7 +371,7 @@ def _svi(
 
     def batch(k: int) -> np.ndarray:
         drawn = runner.draw(state, S, seed + k)
-        theta = cls.flatten(drawn.values)
+        theta: np.ndarray = cls.flatten(drawn.values)
         kept[k] = None if drawn.log_density is None else drawn.log_density + cls.log_jacobian(theta)
         return theta
 
@@ -507,12 +509,14 @@ def log_prior(cls: Any, theta: np.ndarray) -> np.ndarray:
     """
     apart = np.where(cls.prior_free, (theta - cls.initial) / WORKING_SCALE, 0.0)
     own = 0.0 if np.all(cls.prior_free) else np.asarray(cls.log_prior(theta), float)
-    return own - 0.5 * np.sum(apart**2, axis=1)
+    found: np.ndarray = own - 0.5 * np.sum(apart**2, axis=1)
+    return found
 
 
 def log_posterior(cls: Any, rows: Rows, theta: np.ndarray) -> np.ndarray:
     """(S,) up to a constant."""
-    return np.asarray(cls.total(theta, rows), float) + log_prior(cls, theta)
+    found: np.ndarray = np.asarray(cls.total(theta, rows), float) + log_prior(cls, theta)
+    return found
 
 
 def _is_parabola(cls: Any, rows: Rows, theta: np.ndarray, proposal: np.ndarray) -> bool:

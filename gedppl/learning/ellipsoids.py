@@ -129,7 +129,8 @@ class Quadratics:
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Values (M, k) at z (M, r)."""
         curved = np.einsum("mi,kij,mj->mk", z, self.curvature, z)
-        return 0.5 * curved - z @ self.slope.T + self.level
+        found: np.ndarray = 0.5 * curved - z @ self.slope.T + self.level
+        return found
 
 
 def log_processes(
@@ -220,7 +221,7 @@ def spread_at(seen: SeenDirections, phi: np.ndarray) -> np.ndarray:
     """
     part = part_of(seen, phi)
     along = part @ seen.lift
-    out = np.sqrt((along * along).sum(axis=1))
+    out: np.ndarray = np.sqrt((along * along).sum(axis=1))
     if len(seen.unseen):
         scaled = part / seen.unit
         size = STRAY * np.sqrt(np.square(scaled).sum(axis=1))
@@ -340,7 +341,7 @@ def _inside(
     level = 0.5 * u @ part @ u - ball.slope[e.columns] @ u + ball.level
     gradient = e.factor @ (part @ u - ball.slope[e.columns])
     steepest = float(np.linalg.norm(gradient) + 0.5 * np.trace(e.factor @ part @ e.factor.T))
-    return level + steepest <= 0
+    return bool(level + steepest <= 0)
 
 
 def of_ball(ball: NormBall) -> Ellipsoid:
@@ -385,7 +386,7 @@ def jensen_weights(base: np.ndarray, growth: np.ndarray, limit: float) -> np.nda
     for _ in range(4):
         exponent = base + 0.5 * growth * reach
         top = exponent.max()
-        share = np.exp(exponent - top)
+        share: np.ndarray = np.exp(exponent - top)
         total = share.sum()
         share /= total
         step = (top + math.log(total) - limit) / max(0.5 * float(share @ growth), RANK)
@@ -470,7 +471,8 @@ def _cut_ellipsoids(
 
 
 def _unit_rows(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    found: np.ndarray = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return found
 
 
 def embedded(seen: SeenDirections, moment: np.ndarray) -> np.ndarray:
@@ -498,7 +500,8 @@ def ends(
 def disjoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Where ends (m,) cross by more than rounding, so that the sets do not meet."""
     gap = low - high
-    return (gap > 0) & (gap > ROUNDING * (np.abs(low) + np.abs(high)))
+    found: np.ndarray = (gap > 0) & (gap > ROUNDING * (np.abs(low) + np.abs(high)))
+    return found
 
 
 def apart(low: np.ndarray, high: np.ndarray) -> bool:

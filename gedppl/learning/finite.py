@@ -173,7 +173,8 @@ class FiniteLearner:
         limits = thresholds(self.starts, evidence, process, self.delta)
         possible = np.isfinite(self.totals)
         since = np.where(possible, self.totals, 0.0) - np.where(possible, self.totals_at, 0.0)
-        return possible & (since >= limits[:, None]).all(axis=0)
+        found: np.ndarray = possible & (since >= limits[:, None]).all(axis=0)
+        return found
 
     def refit(self) -> FiniteLearner:
         """The maximum-likelihood member, by enumeration, and a snapshot."""
@@ -333,7 +334,8 @@ class FiniteLearner:
     def _log_weights(self) -> np.ndarray:
         """The members' posterior probabilities under a uniform prior, (M,)."""
         logs = self.totals if np.isfinite(self.totals).any() else np.zeros(len(self.totals))
-        return logs - np.logaddexp.reduce(logs)
+        found: np.ndarray = logs - np.logaddexp.reduce(logs)
+        return found
 
     def predictive_cdf(
         self, x: np.ndarray, a: np.ndarray, y: np.ndarray
@@ -387,4 +389,4 @@ class FiniteLearner:
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta: log(|F|/delta)."""
-        return Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta)
+        return float(Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta))

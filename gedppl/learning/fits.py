@@ -217,7 +217,8 @@ class Objective:
 
     def precision(self, theta: np.ndarray) -> np.ndarray:
         """Minus the Hessian (D, D)."""
-        return self.likelihood.information(theta) + self.prior_precision(theta)
+        found: np.ndarray = self.likelihood.information(theta) + self.prior_precision(theta)
+        return found
 
 
 def check_weights(weights: np.ndarray | None, n: int) -> np.ndarray | None:
@@ -236,7 +237,8 @@ def check_weights(weights: np.ndarray | None, n: int) -> np.ndarray | None:
 
 
 def symmetric(matrix: np.ndarray) -> np.ndarray:
-    return 0.5 * (matrix + matrix.T)
+    found: np.ndarray = 0.5 * (matrix + matrix.T)
+    return found
 
 
 def units(matrix: np.ndarray) -> np.ndarray:

@@ -139,4 +139,5 @@ def dependence(
         with contextlib.suppress(ContextRangeError):
             slopes = gradients(np.repeat(row[None], n_actions, axis=0), actions)
             found.append(np.asarray(slopes, float) != 0)
-    return np.any(found, axis=0)  # NaN differs from 0
+    out: np.ndarray = np.any(found, axis=0)  # NaN differs from 0
+    return out

@@ -48,9 +48,10 @@ class DrawnValues:
 
     def quantile(self, values: np.ndarray) -> np.ndarray:
         """Of values (S, m) at these draws: (m,)."""
-        return np.take_along_axis(
+        found: np.ndarray = np.take_along_axis(
             values, quantile_index(values, self.weights, self.level)[None], axis=0
         )[0]
+        return found
 
 
 @dataclass(frozen=True)
@@ -390,9 +391,10 @@ def laplace(
 def _mostly_near() -> np.ndarray:
     """(M,) log weights of draws around a fit, followed by the prior's."""
     near = PARTICLES - FROM_PRIOR
-    return np.log(
+    found: np.ndarray = np.log(
         np.repeat([(1 - PRIOR_SHARE) / near, PRIOR_SHARE / FROM_PRIOR], [near, FROM_PRIOR])
     )
+    return found
 
 
 def drawn(
@@ -445,7 +447,8 @@ def draws(theta: np.ndarray, precision: np.ndarray, n: int, seed: int) -> np.nda
     """n draws (n, D) from N(theta, precision^-1)."""
     chol = np.linalg.cholesky(positive_definite(precision))
     base = np.random.default_rng(seed).standard_normal((n, len(theta)))
-    return theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+    found: np.ndarray = theta + solve_triangular(chol, base.T, lower=True, trans=1).T
+    return found
 
 
 # mixtures -----------------------------------------------------------------------------------------

@@ -456,7 +456,8 @@ class PredictorLikelihood(Likelihood):
         tail = np.abs(theta @ self.features.T + self.table.x[:, self.dim])
         np.exp(np.negative(tail, out=tail), out=tail)  # p (1 - p) = e^-|eta| / (1 + e^-|eta|)^2
         found = tail / np.square(1.0 + tail)
-        return found if self.weights is None else found * self.weights
+        out: np.ndarray = found if self.weights is None else found * self.weights
+        return out
 
     def informations(self, theta: np.ndarray) -> np.ndarray:
         """Block by block, so that it stays in the cache."""
@@ -479,7 +480,8 @@ class PredictorLikelihood(Likelihood):
         """
         columns, names = self.columns(x, a)
         noise = columns[:, [self.dim + 1 + names.index("scale")]] if "scale" in names else 1.0
-        return np.mean((columns[:, : self.dim] / noise) ** 2, axis=0)
+        found: np.ndarray = np.mean((columns[:, : self.dim] / noise) ** 2, axis=0)
+        return found
 
     def simulated_fits(self, centre: np.ndarray, n: int, seed: int) -> np.ndarray:
         """Fits (n, D) to outcomes simulated from centre at the same rows."""

@@ -314,7 +314,7 @@ class LinearGaussianLearner:
         root = np.linalg.cholesky(self.space.covariance)
         log_det = np.linalg.slogdet(np.eye(len(moment)) + root.T @ information @ root)[1]
         spent = self.n * LOG_2PI + 2 * self.log_scales + log_det + self.outcome_squares[0]
-        return -0.5 * (spent - float(fitted))
+        return float(-0.5 * (spent - fitted))
 
     # fit and set ----------------------------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class Space:
     @property
     def known(self) -> int:
         """How many directions are known."""
-        return self.basis.shape[0] - self.basis.shape[1]
+        return int(self.basis.shape[0] - self.basis.shape[1])
 
     @property
     def proper(self) -> bool:
@@ -194,7 +194,8 @@ def guessed_covariance(
     own = np.where(
         touched, max(mean_square, 1.0) / np.where(size > 0, size, 1.0) / max(touched.sum(), 1), 0.0
     )
-    return space.covariance + np.diag(own)
+    found: np.ndarray = space.covariance + np.diag(own)
+    return found
 
 
 def flattening(space: Space, information: np.ndarray, moment: np.ndarray) -> float:
@@ -477,7 +478,8 @@ def until_due(
 def next_due(groups: Sequence[Group], due: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """(G,) the rows after which a stage follows the one that begins at `counts`."""
     second = np.array([max(16, 4 * g.size) for g in groups])
-    return np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
+    found: np.ndarray = np.maximum(np.where(due < second, second, SPACING * due), counts + 1)
+    return found
 
 
 def largest_drop(e: Ellipsoid, eta: np.ndarray, information: np.ndarray) -> float:

@@ -110,7 +110,8 @@ def in_set(learner: LinearGaussianLearner, theta: np.ndarray) -> np.ndarray:
             inside &= np.logaddexp.reduce(logs, axis=1) <= math.log(
                 1 / (learner.delta * group.share)
             )
-    return inside if theta.ndim == 2 else inside[0]
+    found: np.ndarray = inside if theta.ndim == 2 else inside[0]
+    return found
 
 
 def witness(
@@ -123,7 +124,8 @@ def witness(
     for e in np.unique(tightest[tightest >= 0]):
         mine = tightest == e
         eta[mine] = own[e].attained(free[mine], near, side)
-    return space.origin + eta @ space.basis.T
+    found: np.ndarray = space.origin + eta @ space.basis.T
+    return found
 
 
 def together(

@@ -232,7 +232,10 @@ class LocationScaleLearner:
         """
         if self.form.to_theta is not None:
             coefficients, log_scale = self._parts(self.snapshots.estimate[-1:])
-            return np.asarray(self.form.to_theta(coefficients, np.exp(log_scale)), float)[0]
+            found: np.ndarray = np.asarray(
+                self.form.to_theta(coefficients, np.exp(log_scale)), float
+            )[0]
+            return found
         return np.asarray(
             self.cls.initial if self.rows is None else auto()(self.cls, self.rows).theta, float
         )
@@ -503,9 +506,10 @@ class LocationScaleLearner:
                 )
 
         def shaped(values: np.ndarray) -> np.ndarray:
-            return (
+            found: np.ndarray = (
                 np.clip(values, functional.low, functional.high).reshape(B, n, K).transpose(1, 0, 2)
             )
+            return found
 
         return Trail(
             shaped(np.where(np.isnan(estimate), functional.high, estimate)),

@@ -151,7 +151,10 @@ def _pinv_solve(precision: np.ndarray, grad: np.ndarray) -> np.ndarray:
     unit = units(precision)
     values, vectors = np.linalg.eigh(precision / np.outer(unit, unit))
     seen = values > RANK_TOLERANCE * max(values.max(initial=0.0), np.finfo(float).tiny)
-    return vectors[:, seen] @ ((vectors[:, seen].T @ (grad / unit)) / values[seen]) / unit
+    found: np.ndarray = (
+        vectors[:, seen] @ ((vectors[:, seen].T @ (grad / unit)) / values[seen]) / unit
+    )
+    return found
 
 
 __all__ = [

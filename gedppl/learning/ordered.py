@@ -49,7 +49,8 @@ class Cumulative:
 
 def _cloglog() -> Cumulative:
     def size(u: np.ndarray) -> np.ndarray:
-        return np.exp(np.minimum(u, LARGEST_EXPONENT))
+        found: np.ndarray = np.exp(np.minimum(u, LARGEST_EXPONENT))
+        return found
 
     return Cumulative(
         chance=lambda u: -np.expm1(-size(u)),
@@ -222,7 +223,8 @@ def apart(gaps: np.ndarray, theta: np.ndarray) -> np.ndarray:
     # up and down, each >= 0
     steps = linprog(np.ones(2 * D), A_ub=-np.hstack([G, -G]), b_ub=here - 1.0)
     if steps.status == 0:
-        return theta + steps.x[:D] - steps.x[D:]
+        found: np.ndarray = theta + steps.x[:D] - steps.x[D:]
+        return found
     widest = linprog(
         np.append(np.zeros(2 * D), -1.0),
         A_ub=np.hstack([-G, G, np.ones((len(G), 1))]),
@@ -301,7 +303,8 @@ class OrderedLikelihood(Likelihood):
         return self.intervals.row_values(theta)
 
     def value(self, theta: np.ndarray) -> np.ndarray:
-        return np.sum(self.intervals.weight * self.row_values(theta), axis=1)
+        found: np.ndarray = np.sum(self.intervals.weight * self.row_values(theta), axis=1)
+        return found
 
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.intervals.value_grad(theta)
@@ -311,4 +314,5 @@ class OrderedLikelihood(Likelihood):
 
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """Of the edge that tells most, as if one outcome told it up to one."""
-        return np.max(np.mean(self.ordered.features(x, a) ** 2, axis=0), axis=0)
+        found: np.ndarray = np.max(np.mean(self.ordered.features(x, a) ** 2, axis=0), axis=0)
+        return found

@@ -77,11 +77,13 @@ NOT_PROVED = (
 
 
 def _h(t: float | np.ndarray) -> np.ndarray:
-    return polygamma(1, t) - 1.0 / np.asarray(t)
+    found: np.ndarray = polygamma(1, t) - 1.0 / np.asarray(t)
+    return found
 
 
 def _gain(t: float | np.ndarray) -> np.ndarray:
-    return xlogy(t, t) - t - gammaln(t)
+    found: np.ndarray = xlogy(t, t) - t - gammaln(t)
+    return found
 
 
 @dataclass(frozen=True)
@@ -449,7 +451,8 @@ def _slip(known: Nuisance, cell: NuisanceRange, most: np.ndarray) -> np.ndarray:
         return slip
     with np.errstate(over="ignore"):  # at most so far from a Poisson of the same mean, both
         far = np.exp(most) / cell.low
-    return np.minimum(slip, far if np.isinf(cell.high) else 2 * far)
+    found: np.ndarray = np.minimum(slip, far if np.isinf(cell.high) else 2 * far)
+    return found
 
 
 def _at_end(

@@ -157,7 +157,8 @@ def _(
         return np.asarray(learner.cls.values_grad(functional, theta, x, a)[0], float)
     columns, _ = data.columns(x, a)
     eta = np.einsum("md,md->m", theta, columns[:, : data.dim]) + columns[:, data.dim]
-    return at_predictor(data, learner, functional, eta[None], columns, x, a)[0]
+    found: np.ndarray = at_predictor(data, learner, functional, eta[None], columns, x, a)[0]
+    return found
 
 
 def at_predictor(
@@ -333,11 +334,12 @@ def _zoom(
     again; unknown is infinite.
     """
     grid, found = eta, sign * values
-    best = np.where(np.isnan(found), np.inf, found).max(axis=1)
+    best: np.ndarray = np.where(np.isnan(found), np.inf, found).max(axis=1)
     where = np.argmax(np.where(np.isnan(found), np.inf, found), axis=1)
     slope = np.diff(values, axis=1)
     if np.all(np.all(slope >= 0, axis=1) | np.all(slope <= 0, axis=1)):
-        return best
+        answer: np.ndarray = best
+        return answer
     for _ in range(ZOOMS):
         middle = np.take_along_axis(grid, where[:, None], 1)
         left = np.take_along_axis(grid, np.maximum(where - 1, 0)[:, None], 1)
@@ -424,7 +426,8 @@ def _turns(
     # no mean is there: no turn either
     finite = [np.where(np.isfinite(end), end, other) for end, other in (ends, ends[::-1])]
     low, high = (np.where(np.isfinite(end), end, 0.0) for end in finite)
-    return low[:, None] + (high - low)[:, None] * steps
+    found: np.ndarray = low[:, None] + (high - low)[:, None] * steps
+    return found
 
 
 # to steer by --------------------------------------------------------------------------------------

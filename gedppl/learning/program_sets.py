@@ -44,26 +44,33 @@ class Region:
 
     def whiten(self, grad: np.ndarray) -> np.ndarray:
         """Gradients (M, D) with respect to z, theta = centre + chol^-T z."""
-        return np.einsum("md,kd->mk", grad, self._inverse)
+        found: np.ndarray = np.einsum("md,kd->mk", grad, self._inverse)
+        return found
 
     def theta(self, z: np.ndarray) -> np.ndarray:
         # not by matrix product, whose last digit depends on how many rows there are: a point found
         # must stay inside
-        return self.centre + np.einsum("md,dk->mk", z, self._inverse)
+        found: np.ndarray = self.centre + np.einsum("md,dk->mk", z, self._inverse)
+        return found
 
     def whitened(self, information: np.ndarray) -> np.ndarray:
         """Informations (M, D, D) with respect to z."""
-        return self._inverse @ information @ self._inverse.T
+        found: np.ndarray = self._inverse @ information @ self._inverse.T
+        return found
 
     @cached_property
     def _inverse(self) -> np.ndarray:
         """chol^-1. Thousands of small triangular solves would each wake the threads of a BLAS
         library.
         """
-        return solve_triangular(self.chol, np.eye(len(self.centre)), lower=True, check_finite=False)
+        found: np.ndarray = solve_triangular(
+            self.chol, np.eye(len(self.centre)), lower=True, check_finite=False
+        )
+        return found
 
     def z(self, theta: np.ndarray) -> np.ndarray:
-        return (theta - self.centre) @ self.chol
+        found: np.ndarray = (theta - self.centre) @ self.chol
+        return found
 
     @cached_property
     def outposts(self) -> Walk:
@@ -84,7 +91,10 @@ class Region:
         """sqrt(2 kappa h' precision^-1 h) for gradients h (M, D): the delta method's half-width
         (M,).
         """
-        return np.sqrt(2 * max(self.kappa, 0.0)) * np.linalg.norm(self.whiten(grad), axis=1)
+        found: np.ndarray = np.sqrt(2 * max(self.kappa, 0.0)) * np.linalg.norm(
+            self.whiten(grad), axis=1
+        )
+        return found
 
 
 # far along rays -----------------------------------------------------------------------------------
@@ -260,7 +270,8 @@ class Unseen:
             return np.zeros(len(phi), bool)
         scaled = np.where(self.untouched, 0.0, phi / self.unit)
         leaves = np.linalg.norm(scaled @ self.basis, axis=1) > 1e-7 * np.linalg.norm(scaled, axis=1)
-        return leaves | np.any(phi[:, self.untouched] != 0, axis=1)
+        found: np.ndarray = leaves | np.any(phi[:, self.untouched] != 0, axis=1)
+        return found
 
 
 @dataclass(frozen=True)

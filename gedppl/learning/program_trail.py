@@ -42,7 +42,8 @@ def trail(learner: ProgramLearner, functional: Functional, x: np.ndarray, n_acti
     lower, upper = np.where(unknown, low, lower), np.where(unknown, high, upper)
 
     def shaped(values: np.ndarray) -> np.ndarray:
-        return np.clip(values, low, high)[:B].reshape(B, n, K).transpose(1, 0, 2)
+        found: np.ndarray = np.clip(values, low, high)[:B].reshape(B, n, K).transpose(1, 0, 2)
+        return found
 
     return Trail(
         shaped(np.where(np.isnan(estimate), high, estimate)),

@@ -177,7 +177,8 @@ class ProgramLearner:
     @property
     def theta(self) -> np.ndarray:
         """(D,) the current estimate."""
-        return self.snapshots.theta[-1]
+        found: np.ndarray = self.snapshots.theta[-1]
+        return found
 
     @property
     def kappa(self) -> float:
@@ -505,4 +506,4 @@ class ProgramLearner:
         if self.rows is None:
             return 0.0
         view = view_of(self.cls, self.data, self.rows, self.theta, delta, self.seed)
-        return Paper().at(view, delta)
+        return float(Paper().at(view, delta))

@@ -68,7 +68,8 @@ class Walls:
         it: coordinates may have very different units.
         """
         room = 1e-9 * np.maximum(np.abs(self.limits), np.abs(v) @ np.abs(self.normals).T)
-        return np.any(v @ self.normals.T > self.limits + room, axis=1)
+        found: np.ndarray = np.any(v @ self.normals.T > self.limits + room, axis=1)
+        return found
 
     def inner_point(self, near: np.ndarray, unit: np.ndarray) -> np.ndarray | None:
         """A point well inside all walls, as near as may be in steps of `unit` (D,); None if
@@ -86,7 +87,8 @@ class Walls:
         )
         if found.status != 0 or found.x[-1] <= 1e-9:
             return None
-        return near + unit * (found.x[:D] - found.x[D : 2 * D])
+        out: np.ndarray = near + unit * (found.x[:D] - found.x[D : 2 * D])
+        return out
 
 
 Look = tuple[float, np.ndarray, np.ndarray]
@@ -118,7 +120,8 @@ class _Inside:
         )
 
     def room(self, v: np.ndarray) -> np.ndarray:
-        return self.walls.limits - self.walls.normals @ v
+        found: np.ndarray = self.walls.limits - self.walls.normals @ v
+        return found
 
     def look(self, v: np.ndarray) -> Look | None:
         """slack, its gradient and minus its Hessian, in these coordinates; None outside the
@@ -498,7 +501,8 @@ def _within_errors(
 
 def _room(value: np.ndarray, change: np.ndarray) -> np.ndarray:
     """How much of a step, at most one, leaves positive numbers (M, k) positive: (M,)."""
-    return np.minimum(1.0, 0.995 / np.maximum((-change / value).max(axis=1), 1e-300))
+    found: np.ndarray = np.minimum(1.0, 0.995 / np.maximum((-change / value).max(axis=1), 1e-300))
+    return found
 
 
 def absolute_errors(

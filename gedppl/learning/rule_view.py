@@ -46,7 +46,8 @@ def row_divergence(name: str, p: Density, q: Density) -> np.ndarray:
     try:  # H^2 rounds to 1 where the affinity is tiny
         return -np.asarray(log_affinity(p, q))
     except NoClosedFormError:
-        return -np.log1p(-np.minimum(squared, 1 - 1e-15))
+        found: np.ndarray = -np.log1p(-np.minimum(squared, 1 - 1e-15))
+        return found
 
 
 def view_of(

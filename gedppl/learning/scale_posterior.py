@@ -135,4 +135,5 @@ def _coefficients(
 def _unit_diagonal(matrix: np.ndarray) -> np.ndarray:
     size = np.sqrt(np.diag(matrix))
     size = np.where(size > 0, size, 1.0)
-    return matrix / np.outer(size, size)
+    found: np.ndarray = matrix / np.outer(size, size)
+    return found

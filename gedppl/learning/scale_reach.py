@@ -68,7 +68,10 @@ class ScaleReach:
     @property
     def known(self) -> np.ndarray:
         """Where anything is bounded, (m,): rows that leave a residual."""
-        return (self.count > 0) & (self.unit > 0) & (self.top >= 1) & np.isfinite(self.top)
+        found: np.ndarray = (
+            (self.count > 0) & (self.unit > 0) & (self.top >= 1) & np.isfinite(self.top)
+        )
+        return found
 
     def at(self, rows: np.ndarray) -> ScaleReach:
         return ScaleReach(*(getattr(self, name)[rows] for name in PARTS))
@@ -83,17 +86,21 @@ class ScaleReach:
         return replace(self, centre=-self.centre)
 
     def kappa(self, r: np.ndarray) -> np.ndarray:
-        return np.maximum(0.5 * self.count * (self.top + 2 * np.log(r) - r**2), 0.0)
+        found: np.ndarray = np.maximum(0.5 * self.count * (self.top + 2 * np.log(r) - r**2), 0.0)
+        return found
 
     def arc(self, r: np.ndarray) -> np.ndarray:
         """The largest e at r."""
-        return self.size * np.sqrt(2 * self.kappa(r))
+        found: np.ndarray = self.size * np.sqrt(2 * self.kappa(r))
+        return found
 
     def location(self, e: np.ndarray, r: np.ndarray) -> np.ndarray:
-        return self.centre + self.unit * e / r
+        found: np.ndarray = self.centre + self.unit * e / r
+        return found
 
     def scale(self, r: np.ndarray) -> np.ndarray:
-        return self.unit / r
+        found: np.ndarray = self.unit / r
+        return found
 
     @cached_property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +117,8 @@ class ScaleReach:
         low, high = roots(self.top)
         with np.errstate(divide="ignore", invalid="ignore"):
             few = self.unit / self.most > np.sqrt(high) * (1 + OUTWARD)
-            return few | (self.unit / self.least < np.sqrt(low) * (1 - OUTWARD))
+            found: np.ndarray = few | (self.unit / self.least < np.sqrt(low) * (1 - OUTWARD))
+            return found
 
     @property
     def cut(self) -> bool:
@@ -153,7 +161,8 @@ def _peak(reach: ScaleReach, rising: Callable[[np.ndarray], np.ndarray]) -> np.n
         middle = 0.5 * (low + high)
         up = rising(middle) > 0
         low, high = np.where(up, middle, low), np.where(up, high, middle)
-    return 0.5 * (low + high)
+    found: np.ndarray = 0.5 * (low + high)
+    return found
 
 
 def largest_shifted(reach: ScaleReach, shape: Shape, slope: Shape) -> np.ndarray:
@@ -162,7 +171,8 @@ def largest_shifted(reach: ScaleReach, shape: Shape, slope: Shape) -> np.ndarray
     def rising(r: np.ndarray) -> np.ndarray:
         kappa = reach.kappa(r)
         towards = reach.count * (1 - r**2) - 2 * kappa  # r kappa' - 2 kappa
-        return reach.size * towards - slope(reach.scale(r)) * np.sqrt(2 * kappa)
+        found: np.ndarray = reach.size * towards - slope(reach.scale(r)) * np.sqrt(2 * kappa)
+        return found
 
     r = _peak(reach, rising)
     return reach.location(reach.arc(r), r) + shape(reach.scale(r))
@@ -173,10 +183,14 @@ def largest_score(reach: ScaleReach, limit: np.ndarray) -> np.ndarray:
     slope = (reach.centre - limit) / reach.unit
 
     def rising(r: np.ndarray) -> np.ndarray:
-        return reach.size * reach.count * (1 / r - r) + slope * np.sqrt(2 * reach.kappa(r))
+        found: np.ndarray = reach.size * reach.count * (1 / r - r) + slope * np.sqrt(
+            2 * reach.kappa(r)
+        )
+        return found
 
     r = _peak(reach, rising)
-    return reach.arc(r) + slope * r
+    found: np.ndarray = reach.arc(r) + slope * r
+    return found
 
 
 def _one_peak(reach: ScaleReach, value: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -198,7 +212,8 @@ def _one_peak(reach: ScaleReach, value: Callable[[np.ndarray], np.ndarray]) -> n
         left, right = np.where(upper, inner, left), np.where(upper, right, outer)
         inner, outer = right - golden * (right - left), left + golden * (right - left)
         at_inner, at_outer = value(inner), value(outer)
-    return np.maximum(best, np.maximum(at_inner, at_outer))
+    out: np.ndarray = np.maximum(best, np.maximum(at_inner, at_outer))
+    return out
 
 
 # the outer polygon --------------------------------------------------------------------------------
@@ -258,7 +273,10 @@ def polygon_largest(
         # (e, r) is the corner's; the cell's part of the region lies in the triangle of its nodes
         # and the corner
         points = ((a.e, a.r), (e, r), (b.e, b.r))
-        return np.maximum.reduce([here(reach.location(e, r), reach.scale(r)) for e, r in points])
+        found: np.ndarray = np.maximum.reduce(
+            [here(reach.location(e, r), reach.scale(r)) for e, r in points]
+        )
+        return found
 
     def attained(r: np.ndarray) -> np.ndarray:
         r = np.clip(r, low, high)
@@ -285,7 +303,8 @@ def polygon_largest(
             right[worst, columns] = middle
             left, right = np.vstack([left, middle]), np.vstack([right, b])
             bounds = np.vstack([bounds, second])
-        return np.max(bounds, axis=0)
+        found: np.ndarray = np.max(bounds, axis=0)
+        return found
 
 
 # functionals of a Normal --------------------------------------------------------------------------
@@ -348,13 +367,15 @@ def normal_chance(
 def _chance(mu: np.ndarray, sigma: np.ndarray, above: np.ndarray, below: np.ndarray) -> np.ndarray:
     left, right = (above - mu) / sigma, (below - mu) / sigma
     flip = left > 0  # the tail that is small, so that nothing cancels
-    return ndtr(np.where(flip, -left, right)) - ndtr(np.where(flip, -right, left))
+    found: np.ndarray = ndtr(np.where(flip, -left, right)) - ndtr(np.where(flip, -right, left))
+    return found
 
 
 def normal_second_moment(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
     def least(r: np.ndarray) -> np.ndarray:
         e = np.clip(-reach.centre * r / reach.unit, -reach.arc(r), reach.arc(r))
-        return -(reach.location(e, r) ** 2 + reach.scale(r) ** 2)
+        found: np.ndarray = -(reach.location(e, r) ** 2 + reach.scale(r) ** 2)
+        return found
 
     sign = np.where(reach.centre < 0, -1.0, 1.0)
     side = replace(reach, centre=sign * reach.centre)
@@ -392,7 +413,8 @@ def log_cvar(reach: ScaleReach, level: float) -> tuple[np.ndarray, np.ndarray]:
 
     def slope(sigma: np.ndarray) -> np.ndarray:
         u = sigma - z
-        return sigma + np.exp(-0.5 * u**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(u))
+        found: np.ndarray = sigma + np.exp(-0.5 * u**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(u))
+        return found
 
     lower, upper = log_shifted(reach, lambda sigma: 0.5 * sigma**2 + log_ndtr(sigma - z), slope)
     return lower - tail, upper - tail
@@ -404,10 +426,12 @@ def log_variance(reach: ScaleReach) -> tuple[np.ndarray, np.ndarray]:
     """
 
     def bent(sigma: np.ndarray) -> np.ndarray:
-        return 0.5 * np.log(-np.expm1(-(sigma**2)))
+        found: np.ndarray = 0.5 * np.log(-np.expm1(-(sigma**2)))
+        return found
 
     def bent_slope(sigma: np.ndarray) -> np.ndarray:
-        return sigma / np.expm1(np.minimum(sigma**2, 700.0))
+        found: np.ndarray = sigma / np.expm1(np.minimum(sigma**2, 700.0))
+        return found
 
     def over(first: np.ndarray, last: np.ndarray) -> AtPoint:
         """The concave part replaced by a tangent."""

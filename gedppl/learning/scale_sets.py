@@ -50,7 +50,8 @@ def row_values(table: Rows, coefficients: np.ndarray, log_scale: np.ndarray) -> 
     mine = log_scale[:, table.a]
     with np.errstate(over="ignore", invalid="ignore"):
         z = (table.y - coefficients @ table.x[:, :-1].T) * np.exp(-mine)
-        return -0.5 * z**2 - mine - 0.5 * LOG_2PI - table.x[:, -1]
+        found: np.ndarray = -0.5 * z**2 - mine - 0.5 * LOG_2PI - table.x[:, -1]
+        return found
 
 
 @storable
@@ -75,7 +76,8 @@ class ScaleFit:
         """
         scaled = self.root * self.width[:, None]
         half = scaled / np.sum(scaled**2, axis=0) * self.width[:, None]  # (p, r)
-        return half @ half.T
+        found: np.ndarray = half @ half.T
+        return found
 
     @property
     def top(self) -> float:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gedppl.functionals import Functional
     from gedppl.learning.oracles import Oracle
     from gedppl.programs.contract import DensityClass, Params
+    from gedppl.programs.program import ProgramClass
     from gedppl.programs.seen import Seen
 
 DRAWS = 1000  # of the prior, for the Gaussian that stands in for it
@@ -73,13 +74,16 @@ def reach_of_box(phi: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarr
     two exchanged.
     """
     ends = np.where(phi > 0, low, high)
-    return np.sum(np.multiply(phi, ends, out=np.zeros(phi.shape), where=phi != 0), axis=1)
+    found: np.ndarray = np.sum(
+        np.multiply(phi, ends, out=np.zeros(phi.shape), where=phi != 0), axis=1
+    )
+    return found
 
 
 class SeenClass(Model):
     """See `gedppl.programs.contract.DensityClass`; made by `served`."""
 
-    def __init__(self, whole: Any, seen: Seen) -> None:  # the whole: a `ProgramClass`
+    def __init__(self, whole: ProgramClass, seen: Seen) -> None:
         self.whole, self.seen = whole, seen
         self.backend, self.model = whole.backend, whole.model
         self.dim = seen.dim
@@ -108,9 +112,10 @@ class SeenClass(Model):
         """v (M, p) of theta (M, D); what is infinite there (the log-odds of a 0) is taken from
         the largest numbers.
         """
-        return np.nan_to_num(
+        found: np.ndarray = np.nan_to_num(
             self.seen.from_theta(np.asarray(theta, float)), nan=0.0, posinf=1e3, neginf=-1e3
         )
+        return found
 
     def flatten(self, params: Params) -> np.ndarray:
         """v of the program's parameters by site, or of v's own coordinates by name."""
@@ -155,7 +160,10 @@ class SeenClass(Model):
         low, high = self._box
         ends = [np.where(np.isfinite(end), np.abs(end), 0.0) for end in (low, high)]
         room = 1e-12 * np.maximum(np.maximum(*ends), np.abs(theta))
-        return np.all(np.isfinite(theta) & (theta >= low - room) & (theta <= high + room), axis=-1)
+        found: np.ndarray = np.all(
+            np.isfinite(theta) & (theta >= low - room) & (theta <= high + room), axis=-1
+        )
+        return found
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
         return self.seen_of(prior_draws(self.whole, n, seed))
@@ -179,7 +187,8 @@ class SeenClass(Model):
             return np.zeros(np.shape(theta)[:-1])
         mean, precision = self._prior
         away = np.asarray(theta, float) - mean
-        return -0.5 * np.einsum("...i,ij,...j->...", away, precision, away)
+        found: np.ndarray = -0.5 * np.einsum("...i,ij,...j->...", away, precision, away)
+        return found
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.prior_free.all():
@@ -192,7 +201,7 @@ class SeenClass(Model):
     def check_outcomes(
         self, x: Array, a: Array, y: Array
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rows = self.whole.check_outcomes(x, a, y)
+        rows: tuple[np.ndarray, np.ndarray, np.ndarray] = self.whole.check_outcomes(x, a, y)
         self._check_domain(rows[0], rows[1])
         return rows
 
@@ -245,7 +254,8 @@ class SeenClass(Model):
         found = (logs if weights is None else np.where(weights == 0, 0.0, logs * weights)).sum(
             axis=1
         )
-        return found[0] if np.ndim(theta) == 1 else found
+        out: np.ndarray = found[0] if np.ndim(theta) == 1 else found
+        return out
 
     def total_grad(
         self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
@@ -360,11 +370,12 @@ class SeenClass(Model):
         ) -> Fit:
             fit = given(self.whole, rows, start=None, prior=WorkingPrior.weak(self.whole), **more)
             if not np.isfinite(fit.theta).all():
-                return replace(
+                out: Fit = replace(
                     fit,
                     theta=np.full(self.dim, np.nan),
                     precision=np.full((self.dim, self.dim), np.nan),
                 )
+                return out
             found = assess(
                 Objective(cls, form_of(cls), rows, None, prior),
                 self.seen_of(fit.theta[None])[0],
@@ -394,7 +405,8 @@ def fitting(cls: DensityClass, oracle: Oracle | None) -> Oracle | None:
 
 @fitting.register(SeenClass)
 def _(cls: SeenClass, oracle: Oracle | None) -> Oracle | None:
-    return cls.oracle(oracle)
+    found: Oracle = cls.oracle(oracle)
+    return found
 
 
 @singledispatch

@@ -141,7 +141,8 @@ class StackedEllipsoids(OneByOne):
         K = free.shape[1]
 
         def at(part: np.ndarray) -> np.ndarray:  # (S, E, K) from (S, E, q)
-            return part @ free.swapaxes(1, 2)
+            found: np.ndarray = part @ free.swapaxes(1, 2)
+            return found
 
         along = self.factor @ free[:, None].swapaxes(2, 3)  # (S, E, R, K)
         extent = np.sqrt((along * along).sum(axis=2))

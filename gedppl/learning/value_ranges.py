@@ -120,7 +120,8 @@ def _turning_point(functional: Functional, x: np.ndarray, a: np.ndarray) -> np.n
     if functional.name != "probability":
         return 0.0
     above, below = limits_at(functional, x, a)
-    return 0.5 * (above + below)
+    found: np.ndarray | float = 0.5 * (above + below)
+    return found
 
 
 def limits_at(
@@ -297,7 +298,8 @@ def _expectation(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> Ends:
 def _first_reached(chance: np.ndarray, level: float) -> np.ndarray:
     """The smallest k with P(y <= k) >= level."""
     reached = np.hstack([chance >= level - 1e-12, np.ones((len(chance), 1), bool)])
-    return np.argmax(reached, axis=1).astype(float)
+    found: np.ndarray = np.argmax(reached, axis=1).astype(float)
+    return found
 
 
 def _cvar(level: float, low: np.ndarray, high: np.ndarray) -> Ends:

@@ -199,7 +199,8 @@ def drawable(cost_upper: np.ndarray, at_most: np.ndarray, every_draw: np.ndarray
     cost, limit = cost_upper[..., every_draw, :], at_most[..., every_draw, None]
     with np.errstate(invalid="ignore"):  # inf - inf: a lifted limit
         on_limit = np.abs(cost - limit) <= NEAR_LIMIT * np.maximum(np.abs(cost), np.abs(limit))
-    return ((cost <= limit) | on_limit).all(axis=-2)
+    found: np.ndarray = ((cost <= limit) | on_limit).all(axis=-2)
+    return found
 
 
 def policy_cost(policy: np.ndarray, costs: np.ndarray, every_draw: np.ndarray) -> np.ndarray:
@@ -214,11 +215,12 @@ def policy_cost(policy: np.ndarray, costs: np.ndarray, every_draw: np.ndarray) -
     """
     used = policy[..., None, :] > 0
     average = np.einsum("...k,...jk->...j", policy, np.where(used, costs, 0.0))
-    return (
+    found: np.ndarray = (
         np.where(every_draw, np.where(used, costs, -np.inf).max(axis=-1), average)
         if every_draw.any()
         else average
     )
+    return found
 
 
 def eagerness(reveals: np.ndarray | None, t: int, n_actions: int) -> np.ndarray:
@@ -230,7 +232,8 @@ def eagerness(reveals: np.ndarray | None, t: int, n_actions: int) -> np.ndarray:
     outcome: zero, and the counts decide.
     """
     shown = np.ones(n_actions) if reveals is None else reveals.sum(axis=1)
-    return 1e3 * (1 + t) * (shown - shown.min())
+    found: np.ndarray = 1e3 * (1 + t) * (shown - shown.min())
+    return found
 
 
 def check_action(action: int | None, n_actions: int) -> None:
@@ -308,13 +311,15 @@ class Polytope:
         """The vertex of highest score (K,), ties to the least played (K,)."""
         usable = self.usable
         if self.vertices is not None:
-            return self.vertices[
+            out: np.ndarray = self.vertices[
                 best_vertex(self.vertices, score, played, tie_tolerance(score[usable]))
             ].copy()
+            return out
         solve = hull_policy if len(self.excess) == 1 else linear_program
         policy = np.zeros(len(score))
         policy[usable] = solve(score[usable], self.excess[:, usable], played[usable])
-        return pulled_back(policy[None], self.excess, usable, self.safe_action)[0]
+        found: np.ndarray = pulled_back(policy[None], self.excess, usable, self.safe_action)[0]
+        return found
 
 
 def best_vertex(

@@ -143,7 +143,8 @@ def _polished(policy: np.ndarray, excess: np.ndarray) -> np.ndarray:
         polished[support] = weight
     else:
         polished[support] = policy[support]
-    return polished / polished.sum()
+    found: np.ndarray = polished / polished.sum()
+    return found
 
 
 # ==================================================================================================
@@ -181,7 +182,8 @@ class Together:
         several = policy if policy.ndim == 3 else policy[:, None]
         turned = several @ self.half
         found = (several @ self.middle[:, :, None])[:, :, 0] + np.sqrt((turned**2).sum(axis=2))
-        return found if policy.ndim == 3 else found[:, 0]
+        out: np.ndarray = found if policy.ndim == 3 else found[:, 0]
+        return out
 
     def pinned(self, action: int, value: np.ndarray) -> Together:
         """With the cost of one action known, value (C,)."""
@@ -265,7 +267,8 @@ def _best_of_each(
     best = np.maximum.reduceat(value, start)
     load = np.where(value >= (best - tolerance[row[start]])[group], load, np.inf)
     (least,) = (load == np.minimum.reduceat(load, start)[group]).nonzero()
-    return least[_runs(group[least])[1]]
+    found: np.ndarray = least[_runs(group[least])[1]]
+    return found
 
 
 def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -350,7 +350,8 @@ def _positions(
         return np.full(len(y), np.nan)
     below, upto = (sampling.cdf(cls, drawn, x, a, at) for at in (np.nextafter(y, -np.inf), y))
     low, high = np.sum(weights * below, axis=0), np.sum(weights * upto, axis=0)
-    return low + uniform * (high - low)
+    found: np.ndarray = low + uniform * (high - low)
+    return found
 
 
 def _text(value: Any) -> str:

@@ -23,4 +23,5 @@ class AlwaysSafe(Baseline):
         self._policy = np.eye(n_actions)[safe_action]
 
     def policy(self, x: Any) -> np.ndarray:
-        return self._policy.copy()
+        found: np.ndarray = self._policy.copy()
+        return found

@@ -85,7 +85,8 @@ class BOIN(DoseDesign):
 
 def _variance(toxic: np.ndarray, n: np.ndarray) -> np.ndarray:
     """Of the Beta(toxic + .05, n - toxic + .05) posterior."""
-    return (toxic + 0.05) * (n - toxic + 0.05) / ((n + 0.1) ** 2 * (n + 1.1))
+    found: np.ndarray = (toxic + 0.05) * (n - toxic + 0.05) / ((n + 0.1) ** 2 * (n + 1.1))
+    return found
 
 
 def isotonic(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -68,7 +68,7 @@ def _limit(problem: Problem, name: str) -> Constraint:
 
 def _predictor(cls: Any, what: str, name: str, x: np.ndarray, K: int) -> LinearPredictor:
     cls.trace(x[None], np.zeros(1, np.int64))
-    found = cls.predictor
+    found: LinearPredictor | None = cls.predictor
     if found is None or (found.family, found.link) != ("Normal", "identity"):
         raise SettingError(f"{name} needs a linear-Gaussian {what}; this class is {cls!r}")
     if np.any(np.asarray(found.offset(np.repeat(x[None], K, axis=0), np.arange(K))) != 0):
@@ -175,7 +175,8 @@ def _oplb(form: str) -> Maker:
                     f"OPLB knows one cost of the safe action; it was {first} at "
                     f"first and is {here} now"
                 )
-            return features(contexts, a)
+            found: np.ndarray = features(contexts, a)
+            return found
 
         return OPLB(
             checked,

@@ -122,7 +122,8 @@ class CRM(DoseDesign):
         """p_j at a."""
         scaled = a * self.predictors
         p = np.exp(scaled) if self.model == "power" else expit(INTERCEPT + scaled)
-        return np.clip(p, np.finfo(float).tiny, 1 - np.finfo(float).epsneg)
+        found: np.ndarray = np.clip(p, np.finfo(float).tiny, 1 - np.finfo(float).epsneg)
+        return found
 
     @property
     def weights(self) -> np.ndarray:
@@ -133,7 +134,8 @@ class CRM(DoseDesign):
             + self._log_prior
         )
         weight = np.exp(log - log.max())
-        return weight / weight.sum()
+        found: np.ndarray = weight / weight.sum()
+        return found
 
     @property
     def estimates(self) -> np.ndarray:

@@ -44,7 +44,8 @@ class DoseDesign(Baseline):
     def policy(self, x: Any) -> np.ndarray:
         dose = self.recommended if self.dose is None else self.dose
         place = 0 if dose is None else dose + self.below
-        return np.eye(self.n_doses + self.below)[place]
+        found: np.ndarray = np.eye(self.n_doses + self.below)[place]
+        return found
 
     def learn(self, x: np.ndarray, action: int, y: float, z: float | None) -> None:
         toxic = y if self.shares_outcome else z

@@ -47,7 +47,8 @@ def skeleton(
     # predictors of neighbours differ by this factor, which is above 1
     step = predictor(target - w) / predictor(target + w)
     spaced = predictor(target) * step ** (middle - np.arange(n_doses, dtype=float))
-    return np.exp(spaced) if model == "power" else expit(INTERCEPT + spaced)
+    found: np.ndarray = np.exp(spaced) if model == "power" else expit(INTERCEPT + spaced)
+    return found
 
 
 def make_design(name: str, problem: Problem, x: np.ndarray, rounds: int, seed: int) -> DoseDesign:

@@ -56,4 +56,7 @@ class EpsilonGreedy(LinearBaseline):
         allowed = view.cost <= view.tau if self._filtered else np.ones(self._K, bool)
         allowed[self._safe] = True
         best = int(np.where(allowed, view.reward, -np.inf).argmax())
-        return (1 - self._epsilon) * self.only(best) + self._epsilon * allowed / allowed.sum()
+        found: np.ndarray = (1 - self._epsilon) * self.only(
+            best
+        ) + self._epsilon * allowed / allowed.sum()
+        return found

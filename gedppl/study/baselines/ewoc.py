@@ -37,7 +37,8 @@ class EWOC(CRM):
         weight = self.weights
         # a grid point's own mass lies half on either side of it
         below = np.cumsum(weight) - weight / 2
-        return np.interp(edges, GRID, below)
+        found: np.ndarray = np.interp(edges, GRID, below)
+        return found
 
     def advance(self, dose: int) -> None:
         allowed = self.recommended

@@ -76,7 +76,8 @@ class FiniteLP(Baseline):
     def plausible(self, which: int, size: int) -> np.ndarray:
         """Members still in the set of the utility (0) or the cost (1): (M,) bool."""
         logs = np.broadcast_to(self._logs[which], size)
-        return logs >= logsumexp(logs) - math.log(size) - self._slack
+        found: np.ndarray = logs >= logsumexp(logs) - math.log(size) - self._slack
+        return found
 
     def policy(self, x: Any) -> np.ndarray:
         context = np.asarray(x, float)

@@ -17,4 +17,5 @@ class LinTS(LinUCB):
     """Posterior draws instead of a bonus; `alpha` is the spread v. Parameters: `LinUCB`."""
 
     def score(self, view: RidgeView) -> np.ndarray:
-        return view.phi @ self.rewards.draw(self._alpha, self.round_rng)
+        found: np.ndarray = view.phi @ self.rewards.draw(self._alpha, self.round_rng)
+        return found

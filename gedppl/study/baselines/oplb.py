@@ -169,7 +169,8 @@ def _whiten(phi: np.ndarray, gram: np.ndarray) -> np.ndarray:
 
 
 def _norm(rows: np.ndarray) -> np.ndarray:
-    return np.sqrt((rows**2).sum(axis=-1))
+    found: np.ndarray = np.sqrt((rows**2).sum(axis=-1))
+    return found
 
 
 def best_mixture_of_two(

@@ -46,7 +46,8 @@ class PluginGreedy(Baseline):
         keeps = np.all(found.cost <= self._problem.limits[:, None], axis=0, keepdims=True)[0]
         keeps[found.action] = True
         greedy = np.eye(len(keeps))[found.action]
-        return (1 - self._epsilon) * greedy + self._epsilon * keeps / keeps.sum()
+        out: np.ndarray = (1 - self._epsilon) * greedy + self._epsilon * keeps / keeps.sum()
+        return out
 
     def tell(self, id: int, y: Any, z: float | Mapping[str, float] | None = None) -> None:
         """As for `GEDUCB`, one outcome a decision."""

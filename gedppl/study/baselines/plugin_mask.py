@@ -48,7 +48,8 @@ class PluginMask(LinearBaseline):
         """p (K,)."""
         if self._softness == 0:
             return (view.cost <= view.tau).astype(float)
-        return ndtr((view.tau - view.cost) / self._softness)
+        found: np.ndarray = ndtr((view.tau - view.cost) / self._softness)
+        return found
 
     def choose(self, view: RidgeView) -> np.ndarray:
         mask = self.round_rng.random(self._K) < self.feasibility(view)

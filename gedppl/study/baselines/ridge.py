@@ -74,7 +74,8 @@ class Ridge:
     def norms(self, phi: np.ndarray) -> np.ndarray:
         """|phi|_{V^-1} of rows (K, d): (K,)."""
         half = np.linalg.solve(np.linalg.cholesky(self.gram), phi.T)
-        return np.sqrt((half**2).sum(axis=0))
+        found: np.ndarray = np.sqrt((half**2).sum(axis=0))
+        return found
 
     def draw(self, scale: float, rng: np.random.Generator) -> np.ndarray:
         """theta_hat + scale V^{-1/2} eta with eta standard normal: (d,)."""
@@ -99,11 +100,13 @@ class RidgeView:
 
     @property
     def cost_upper(self) -> np.ndarray:
-        return self.cost + self.cost_width
+        found: np.ndarray = self.cost + self.cost_width
+        return found
 
     @property
     def cost_lower(self) -> np.ndarray:
-        return self.cost - self.cost_width
+        found: np.ndarray = self.cost - self.cost_width
+        return found
 
 
 class LinearBaseline(Baseline):
@@ -213,7 +216,8 @@ class LinearBaseline(Baseline):
 
     def only(self, action: int) -> np.ndarray:
         """The policy that plays one action."""
-        return np.eye(self._K)[action]
+        found: np.ndarray = np.eye(self._K)[action]
+        return found
 
     def mixed(self, action: int, share: float) -> np.ndarray:
         """An action with probability `share`, the safe one otherwise."""

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with plain_warnings(options.quiet):
-            code = options.command(options)
+            code: int = options.command(options)
             sys.stdout.flush()
             return code
     except KeyboardInterrupt:
@@ -243,7 +243,9 @@ def _parser() -> argparse.ArgumentParser:
     return top
 
 
-def _new_parser(make: Callable[..., Any], name: str, what: str, examples: str, **more: Any) -> Any:
+def _new_parser(
+    make: Callable[..., argparse.ArgumentParser], name: str, what: str, examples: str, **more: Any
+) -> argparse.ArgumentParser:
     form = argparse.RawDescriptionHelpFormatter
     first = {"prog": name} if make is argparse.ArgumentParser else {"name": name}
     return make(

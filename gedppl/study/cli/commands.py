@@ -271,7 +271,7 @@ def export_journal(options: argparse.Namespace) -> int:
 
 
 def _journal_path(options: argparse.Namespace) -> Path:
-    path = options.path / JOURNAL if options.path.is_dir() else options.path
+    path: Path = options.path / JOURNAL if options.path.is_dir() else options.path
     if not path.is_file():
         raise JournalNotFoundError(
             f"there is no journal {path}; give its path, or the folder of a run that has one"

@@ -203,7 +203,7 @@ def _read_script(path: Path, full: Path, name: str) -> Script:
 
 
 def _function(module: ModuleType, name: str, path: Path) -> Callable[[], Any]:
-    found = getattr(module, name, None)
+    found: Callable[[], Any] | None = getattr(module, name, None)
     if not callable(found):
         raise ScriptError(
             f"{path} has no {name}(): define a function of that name without arguments"

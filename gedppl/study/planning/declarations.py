@@ -89,7 +89,7 @@ def _bounds(
     return Declaration("bounds", f"bounds of {stream!r}: {_shown(told)}", lambda _: tighter)
 
 
-def _prior(problem: Problem, stream: str, cls: Any) -> Declaration | None:
+def _prior(problem: Problem, stream: str, cls: DensityClass | MemberList) -> Declaration | None:
     """A prior of half the spread; for parameters without one, half of a standard normal."""
     return cls.visit(lambda members: None, lambda cls: _halved(problem, stream, cls))
 
@@ -135,12 +135,14 @@ class HalfwayPrior:
         return parametric(cast(DensityClass, self))
 
     def _before(self, theta: np.ndarray) -> np.ndarray:
-        return 2 * np.asarray(theta, float) - self._theta0
+        found: np.ndarray = 2 * np.asarray(theta, float) - self._theta0
+        return found
 
     def log_prior(self, theta: np.ndarray) -> np.ndarray:
         before = self._before(theta)
         weak = 0.5 * (self._weak * (before - self._cls.initial) ** 2).sum(axis=-1)
-        return self._cls.log_prior(before) - weak + self._cls.dim * np.log(2)
+        found: np.ndarray = self._cls.log_prior(before) - weak + self._cls.dim * np.log(2)
+        return found
 
     def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         before = self._before(theta)
@@ -150,7 +152,8 @@ class HalfwayPrior:
         )
 
     def draw_prior(self, n: int, seed: int) -> np.ndarray:
-        return 0.5 * (self._cls.draw_prior(n, seed) + self._theta0)
+        found: np.ndarray = 0.5 * (self._cls.draw_prior(n, seed) + self._theta0)
+        return found
 
 
 def with_model(problem: Problem, stream: str, model: Any) -> Problem:

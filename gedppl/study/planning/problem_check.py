@@ -231,7 +231,8 @@ def _information(cls: DensityClass, x: np.ndarray, a: np.ndarray, seed: int) -> 
     theta = draw_members(cls, 1, seed)[0]
     y = cls.density_at(theta, x, a).sample(seed, 1)[0]
     scores = np.asarray(cls.score(theta, x, a, y), float)
-    return scores.T @ scores
+    found: np.ndarray = scores.T @ scores
+    return found
 
 
 def _sizes(information: np.ndarray) -> np.ndarray:
@@ -310,7 +311,10 @@ def _slack(f: Functional) -> float:
 
 def _outside(f: Functional, values: np.ndarray) -> np.ndarray:
     """Which values leave the declared range: (M, n, K) bool."""
-    return np.isnan(values) | (values > f.high + _slack(f)) | (values < f.low - _slack(f))
+    found: np.ndarray = (
+        np.isnan(values) | (values > f.high + _slack(f)) | (values < f.low - _slack(f))
+    )
+    return found
 
 
 def _limit(

@@ -30,4 +30,5 @@ def shown(items: Iterable[One], total: int, progress: bool, unit: str) -> Iterab
         return items
     from tqdm import tqdm
 
-    return tqdm(items, total=total, unit=unit, dynamic_ncols=True)
+    found: Iterable[One] = tqdm(items, total=total, unit=unit, dynamic_ncols=True)
+    return found

@@ -137,7 +137,8 @@ class SharedDraws:
                 "the parameters: let GEDUCB explore it, plan(agent={'confidence': "
                 "credible_set(...)})"
             )
-        return found[0]
+        out: np.ndarray = found[0]
+        return out
 
     def column(self, stream: str, x: np.ndarray, action: int, y: Any) -> tuple[Cell, np.ndarray]:
         """The log-likelihood (S,) of one row, and its name."""
@@ -163,7 +164,8 @@ class SharedDraws:
             if len(self._known) >= MOST_STATES:
                 self._known.clear()
             self._known[full] = self._computed(logs, self.at(x))
-        return self._known[full]
+        found: tuple[np.ndarray, np.ndarray] = self._known[full]
+        return found
 
     def _computed(self, logs: Mapping[str, np.ndarray], at: _At) -> tuple[np.ndarray, np.ndarray]:
         over, cost = np.empty((2, len(at.values), self.problem.n_actions))
@@ -183,7 +185,7 @@ class SharedDraws:
                 f"no draw of the prior gives the outcomes of {stream!r} a positive "
                 "density; use more draws"
             )
-        weights = np.exp(logs[stream] - top)
+        weights: np.ndarray = np.exp(logs[stream] - top)
         weights /= weights.sum()
         effective = 1 / float(weights @ weights)
         # members of a finite class are all there
@@ -254,7 +256,8 @@ class SharedAgent:
                 f"{self.shared.level:g}; allow the safe action too"
             )
         best = int(np.argmax(np.where(fine, self.shared.at(row).utility, -np.inf)))
-        return np.eye(self.problem.n_actions)[best]
+        found: np.ndarray = np.eye(self.problem.n_actions)[best]
+        return found
 
     def ask(self, x: Any, allowed: Any = None) -> SharedDecision:
         policy = self.policy(x, allowed)

@@ -129,7 +129,8 @@ def _inside_the_declaration(cls: Any, excess: Excess, stream: str, seed: int) ->
     start = np.asarray(draw_members(cls, ANGLES, seed), float)
     found = excess(start)
     if (found <= ROUNDING).any():
-        return start[int(np.argmax(found <= ROUNDING))]
+        result: np.ndarray = start[int(np.argmax(found <= ROUNDING))]
+        return result
     theta, now, centre = (
         start[int(np.argmin(found))],
         float(found.min()),
@@ -146,9 +147,11 @@ def _inside_the_declaration(cls: Any, excess: Excess, stream: str, seed: int) ->
             theta, now = tried[no_worse[0]], float(worst[no_worse[0]])
         left -= now <= ROUNDING
         if left <= 0:
-            return theta
+            answer: np.ndarray = theta
+            return answer
     if now <= ROUNDING:
-        return theta
+        out: np.ndarray = theta
+        return out
     raise _nothing_kept(stream, f"{SLICES} steps from the prior's draws found no parameters")
 
 

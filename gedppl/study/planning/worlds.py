@@ -108,13 +108,16 @@ class ModelWorld:
             )
 
     def context(self, rng: np.random.Generator) -> np.ndarray:
-        return self.contexts[rng.integers(len(self.contexts))]
+        found: np.ndarray = self.contexts[rng.integers(len(self.contexts))]
+        return found
 
     def utilities(self, x: np.ndarray) -> np.ndarray:
-        return self._utilities[self._place[x.tobytes()]]
+        found: np.ndarray = self._utilities[self._place[x.tobytes()]]
+        return found
 
     def costs(self, x: np.ndarray) -> np.ndarray:
-        return self._costs[self._place[x.tobytes()]]
+        found: np.ndarray = self._costs[self._place[x.tobytes()]]
+        return found
 
     def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[Any, Any]:
         drawn = {
@@ -209,6 +212,6 @@ def _density(cls: Any, truth: Any, x: np.ndarray, a: np.ndarray) -> Density:
 
 
 def _values(cls: Any, truth: Any, functional: Any, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-    values = np.asarray(cls.values(functional, np.asarray(truth)[None], x, a), float)[0]
+    values: np.ndarray = np.asarray(cls.values(functional, np.asarray(truth)[None], x, a), float)[0]
     functional.check(values)
     return values

@@ -23,7 +23,8 @@ def folds_of(x: np.ndarray) -> np.ndarray:
     """
     _, group = np.unique(x, axis=0, return_inverse=True)
     group = group.ravel()
-    return np.random.default_rng(0).integers(FOLDS, size=group.max() + 1)[group]
+    found: np.ndarray = np.random.default_rng(0).integers(FOLDS, size=group.max() + 1)[group]
+    return found
 
 
 def cross_fit(

@@ -124,7 +124,8 @@ class Replay:
                 f"all {len(self)} rows of the replay were used; ask for at most {len(self)} rounds"
             )
         self._used += 1
-        return self.x[self.row].copy()
+        found: np.ndarray = self.x[self.row].copy()
+        return found
 
     def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[Any, Any]:
         """What the table says of this row and action: (y, z)."""

@@ -148,7 +148,8 @@ class Run(Shown):
     @property
     def policy(self) -> np.ndarray:
         """Policies the actions were drawn from, (T, K); 0 for actions added later."""
-        return np.nan_to_num(self.column("policy"), nan=0.0)
+        found: np.ndarray = np.nan_to_num(self.column("policy"), nan=0.0)
+        return found
 
     @property
     def propensity(self) -> np.ndarray:
@@ -466,7 +467,8 @@ class Run(Shown):
 def _average(policy: np.ndarray, values: np.ndarray) -> np.ndarray:
     """values (..., K) averaged over a policy; an action that is not played need not be known."""
     used = policy > 0
-    return values[..., used] @ policy[used]
+    found: np.ndarray = values[..., used] @ policy[used]
+    return found
 
 
 def _mean(values: np.ndarray) -> float | None:
