@@ -188,7 +188,9 @@ def check_feedback(problem: Problem) -> np.ndarray | None:
 def check_safe_action(problem: Problem) -> None:
     """What learned limits need of the safe action."""
     safe, learned = problem.safe_action, [c for _, c in problem.learned]
-    if learned and safe is None:
+    if not learned:
+        return
+    if safe is None:
         raise ProblemError(
             f"constraint {learned[0].name!r} is learned, so a safe_action is needed to act "
             "before anything is known; name one, with its safe_value"
