@@ -338,6 +338,21 @@ class Particles:
     beyond: float = BEYOND_SHARE
     split: bool = False  # half of the draws near the fit are around that maximum
 
+    @property
+    def inside(self) -> Particles:
+        """Without the draws from beyond declared bounds: what the model as declared predicts,
+        which is what monitors hold it to.
+        """
+        if not self.split:
+            return self
+        near = PARTICLES - FROM_PRIOR
+        kept = np.ones(len(self.theta), bool)
+        kept[1:near:2] = False
+        weights = self.log_weights.copy()
+        weights[:near] -= np.log1p(-self.beyond)
+        weights = weights[kept]
+        return Particles(self.theta[kept], weights - logsumexp(weights), self.beyond)
+
     def predict(self, rows: np.ndarray) -> tuple[float, Particles]:
         """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the
         particles reweighted by it.

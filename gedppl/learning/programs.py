@@ -438,14 +438,16 @@ class ProgramLearner:
         self, x: np.ndarray, a: np.ndarray, y: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
+        mixed = self.particles.inside
         return learners.mixed_cdf(
-            [(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y
+            [(np.exp(mixed.log_weights), self.density_at(mixed.theta, x, a))], y
         )
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
-        rows = self.data.cleared().append(x, a, y).row_values(self.particles.theta)
-        return learners.mixed_log_density(self.particles.log_weights, rows)
+        mixed = self.particles.inside
+        rows = self.data.cleared().append(x, a, y).row_values(mixed.theta)
+        return learners.mixed_log_density(mixed.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return learners.have_cdfs(

@@ -63,6 +63,52 @@ def what_matters(function: Callable[..., Any], *args: jax.Array) -> tuple[list[b
     return list(used), operations + repr([hash(np.asarray(c).tobytes()) for c in closed.consts])
 
 
+def lowest_indices(
+    function: Callable[..., Any], theta: jax.Array, x: jax.Array, a: jax.Array
+) -> jax.Array:
+    """The lowest values (k,) of the indices that contexts x decide on and that count from the end
+    of an array where they are negative.
+
+    JAX writes such an index as ``select(i < 0, i + size, i)`` before it is used, so that nothing is
+    past any end afterwards.
+    """
+    closed = jax.make_jaxpr(function)(theta, x, a)
+    signs: list[tuple[jax.Array, jax.Array]] = []  # (i < 0, i)
+    found: list[jax.Array] = []
+
+    def walk(jaxpr: jax.core.Jaxpr, consts: Sequence[Any], inputs: list[Any]) -> list[Any]:
+        known = dict(zip(jaxpr.constvars, ((value, False) for value in consts)))
+        known.update(zip(jaxpr.invars, inputs))
+
+        def read(atom: jax.core.Atom) -> Any:
+            return (atom.val, False) if hasattr(atom, "val") else known[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            values, by_context = [value for value, _ in operands], any(by for _, by in operands)
+            name, inner = equation.primitive.name, equation.params.get("jaxpr")
+            if name in _CALLS:
+                part = getattr(inner, "jaxpr", inner)
+                results = walk(part, getattr(inner, "consts", ()), operands)
+            else:
+                bound = equation.primitive.get_bind_params(equation.params)
+                parts, params = bound if isinstance(bound, tuple) else ((), bound)  # before 0.10
+                out = equation.primitive.bind(*parts, *values, **params)
+                several = out if equation.primitive.multiple_results else [out]
+                results = [(one, by_context) for one in several]
+            if name == "lt" and by_context and jnp.issubdtype(values[0].dtype, jnp.integer):
+                signs.append((results[0][0], values[0]))
+            if name == "select_n" and any(
+                values[0] is sign and values[1] is index for sign, index in signs
+            ):
+                found.append(jnp.min(values[1]).astype(jnp.int64))
+            known.update(zip(equation.outvars, results))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    walk(closed.jaxpr, closed.consts, [(theta, False), (x, True), (a, False)])
+    return jnp.stack(found) if found else jnp.zeros(0, jnp.int64)
+
+
 _WORDS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+|[^\w\s]")
 
 

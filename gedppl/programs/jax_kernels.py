@@ -23,13 +23,13 @@ from gedppl.numerics.arrays import namespace_of
 from gedppl.programs.affine import Level
 from gedppl.programs.backend import Many, One
 from gedppl.programs.contract import away_from
-from gedppl.programs.jax_affine import levels, slopes, what_matters
+from gedppl.programs.jax_affine import levels, lowest_indices, slopes, what_matters
 from gedppl.programs.jax_compiled import Compiled
 from gedppl.programs.jax_first_look import FirstLook, first_look
 from gedppl.programs.jax_reader import JaxArithmetic, links, listing
 from gedppl.programs.kernels import Kernels
 from gedppl.programs.links import Table
-from gedppl.programs.tracing import trial_rows
+from gedppl.programs.tracing import negative_index, trial_rows
 from gedppl.programs.values import Listing
 from gedppl.rows import PIECES, Parts, Rows, Slopes, bucket, pad, pieces, settings_size
 
@@ -318,17 +318,43 @@ class JaxKernels(Kernels):
 
     def check_contexts(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:
         """Refuse contexts that read past the end of an array: plain JAX takes its last entry, and
-        the certificate of one level would be that of another.
+        the certificate of one level would be that of another. Negative ones count from the end.
         """
-        if not (self.reads_by_context and self.action_problem(theta, x, a)):
+        if not self.reads_by_context:
+            return
+        from_the_end = bool((self._lowest(theta, x, a) < 0).any())
+        if not from_the_end and not self.action_problem(theta, x, a):
             return
         for i in range(len(a)):
-            problem = self.action_problem(theta, x[i : i + 1], a[i : i + 1])
+            row = x[i : i + 1], a[i : i + 1]
+            problem = self.action_problem(theta, *row)
+            if from_the_end and not problem:
+                problem = self._from_the_end(theta, *row)
             if problem:
                 raise ContextRangeError(
                     f"context {x[i]} is out of range for this model: {problem} Give the model an "
                     "entry for it, or clip the index with jnp.clip if the last one is meant"
                 )
+
+    def _from_the_end(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> str | None:
+        """What a negative index says at one row. What is negative at a context of zeros too is
+        the program's own way.
+        """
+        here, there = self._lowest(theta, x, a), self._lowest(theta, 0.0 * x, a)
+        wrong = here[(here < 0) & (here != there)]
+        return negative_index(int(wrong[0])) if len(wrong) else None
+
+    def _lowest(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """See `lowest_indices`: (k,)."""
+
+        def lowest(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
+            return lowest_indices(lambda *rows: self.run(*rows).log_prior, theta, x, a)
+
+        parts = [
+            np.asarray(self.call("lowest", lowest, theta, pad(x[cut], size), pad(a[cut], size)))
+            for cut, size in pieces(len(a))
+        ]
+        return np.min(parts, axis=0)
 
     def beside_and_alone(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray

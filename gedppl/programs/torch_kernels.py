@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch.func import grad, grad_and_value, jacrev, vmap
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten
 
+from gedppl.errors import ContextRangeError
 from gedppl.numerics.arrays import namespace_of
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
@@ -25,7 +28,7 @@ from gedppl.programs.kernels import Kernels
 from gedppl.programs.links import Table
 from gedppl.programs.torch_affine import levels
 from gedppl.programs.torch_reader import TorchArithmetic, links, listing
-from gedppl.programs.tracing import MANY, TRIALS, trial_rows
+from gedppl.programs.tracing import MANY, TRIALS, negative_index, trial_rows
 from gedppl.programs.values import Listing
 from gedppl.rows import Parts, Rows, Slopes, unit_slopes
 
@@ -33,6 +36,36 @@ if TYPE_CHECKING:
     from torch.distributions.constraints import Constraint
 
 MAX_CELLS = 1 << 20  # settings times rows evaluated at once
+
+
+class IndexLog(TorchFunctionMode):
+    """Keeps the whole numbers by which entries of arrays are read."""
+
+    READING = ("__getitem__", "index_select", "gather", "take", "take_along_dim", "embedding")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in self.READING:
+            parts, _ = tree_flatten((args[name != "embedding" :], kwargs))
+            whole = (torch.int8, torch.int16, torch.int32, torch.int64)
+            self.read += [p for p in parts if isinstance(p, torch.Tensor) and p.dtype in whole]
+        return func(*args, **(kwargs or {}))
+
+
+def _same(some: list[torch.Tensor] | None, others: list[torch.Tensor] | None) -> bool:
+    if some is None or others is None:
+        return some is others
+    return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
@@ -48,11 +81,45 @@ class TorchKernels(Kernels):
     no_graph = (RuntimeError,)
     feasible: Callable[..., np.ndarray]
 
-    # torch refuses an index past the end by itself
-    reads_by_context = False
+    @property
+    def reads_by_context(self) -> bool:
+        """Whether contexts say which entry of an array is read. Torch refuses an index past the
+        end by itself; a negative one counts from the end.
+        """
+        if "reads_by_context" not in self._facts:
+            zero, theta = 0.0 * self.x, np.zeros(self.dim)
+            read = [self._indices(theta, zero + step, self.a) for step in (0.0, 1.0, 1e3)]
+            self._facts["reads_by_context"] = any(not _same(one, read[0]) for one in read)
+        return bool(self._facts["reads_by_context"])
 
     def check_contexts(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:
-        """Nothing to do."""
+        """Refuse contexts by which an entry is read from the end: one level's certificate would be
+        that of another. What is negative at a context of zeros too is the program's own way.
+        """
+        if not self.reads_by_context:
+            return
+        for i in range(len(a)):
+            row, action = x[i : i + 1], a[i : i + 1]
+            at_zero = self._indices(theta, 0.0 * row, action) or []
+            for here, there in zip(self._indices(theta, row, action) or [], at_zero):
+                if here.numel() and int(here.min()) < 0 and not torch.equal(here, there):
+                    raise ContextRangeError(
+                        f"context {x[i]} is out of range for this model: "
+                        f"{negative_index(int(here.min()))} Give the model an entry for it, or "
+                        "clamp the index"
+                    )
+
+    def _indices(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> list[torch.Tensor] | None:
+        """The indices by which entries are read at rows; None where one lies past the end."""
+        log = IndexLog()
+        try:
+            with LOCK, torch.no_grad(), log:
+                self.run(as_tensor(theta), as_tensor(x), as_tensor(a))
+        except (ContextRangeError, RuntimeError):
+            return None
+        return log.read
 
     def __init__(self) -> None:
         super().__init__()
