@@ -389,12 +389,14 @@ class FeatureTable:
 
     def __call__(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """(n, F) at rows x (n, dx), a (n,)."""
-        out: np.ndarray = self.base[a]
+        out = self.base.take(a, axis=0)
         step = max(1, COLUMNS_AT_ONCE // max(self.index[0].size, 1))
-        for cut in (slice(first, first + step) for first in range(0, len(a), step)):
-            mine = a[cut]
-            columns = x[cut][np.arange(len(mine))[:, None, None], self.index[mine]]
-            out[cut] += (self.weight[mine] * columns).sum(axis=2)
+        for first in range(0, len(a), step):
+            mine = a[first : first + step]
+            row = x.shape[1] * np.arange(first, first + len(mine))
+            columns = x.take(self.index.take(mine, axis=0) + row[:, None, None])
+            columns *= self.weight.take(mine, axis=0)
+            out[first : first + step] += columns.sum(axis=2)
         return out
 
     def size(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:

@@ -304,8 +304,10 @@ def draw_action(policy: np.ndarray, seed: int, decision_id: int) -> int:
     """Draw from a policy (K,): one stream for every decision id, so that the draw does not depend
     on what else was drawn.
     """
+    (support,) = (policy > 0).nonzero()
+    if len(support) == 1:  # nothing is left to chance
+        return int(support[0])
     uniform = np.random.default_rng([seed, decision_id]).random()
-    support = (policy > 0).nonzero()[0]
     return int(support[policy[support].cumsum()[:-1].searchsorted(uniform, side="right")])
 
 

@@ -90,8 +90,8 @@ class Constraint:
     at_most
         The limit, in the functional's units.
     safe_value
-        The functional's value at the safe action: a number, or a function of contexts (n, dx) ->
-        (n,). An upper bound that is itself under the limit is as good.
+        The functional's value at the safe action, or an upper bound: a number, or contexts (n, dx)
+        -> (n,). It is believed: where the safe action is learned, others' bounds rest on it too.
     safe_value_exact
         True says that `safe_value` is the value itself and no mere upper bound, and that the model
         describes the safe action. It is believed: where the functional is the mean of a
@@ -366,14 +366,14 @@ class Problem(Shown):
             )
         check_safe_action(self)
 
-    @property
+    @cached_property
     def learned(self) -> tuple[tuple[int, Constraint], ...]:
         """The limits whose cost is learned, each with its place among the constraints; a known
         cost is none of them.
         """
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, Constraint))
 
-    @property
+    @cached_property
     def known(self) -> tuple[tuple[int, KnownCost], ...]:
         """The limits on known costs, each with its place among the constraints."""
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, KnownCost))
