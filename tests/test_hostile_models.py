@@ -493,9 +493,9 @@ def test_parameters_that_leave_the_graph_still_move_the_predictor(name) -> None:
 
 @needs_pyro
 def test_without_that_look_the_features_would_be_zero(monkeypatch) -> None:
-    from gedppl.programs import torch_affine
+    from gedppl.programs import affine
 
-    monkeypatch.setattr(torch_affine, "_slopes_hold", lambda *_: True)
+    monkeypatch.setattr(affine, "_slopes_hold", lambda *_: True)
     cls = ged.density_class(arms_p(lambda w, x, a, y: w.data[a]), example=(X, A))
     np.testing.assert_array_equal(cls.predictor.features(X, A), 0.0)
 

@@ -340,7 +340,9 @@ class ProgramLearner:
         """The fit, draws around it and a few of the prior's."""
         source = self.rule.predictive
         if source == "laplace":
-            return learners.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
+            return learners.laplace(
+                self.cls, fit.theta, fit.precision, self.seed, self.unit, self.n
+            )
         found = sample(
             self.cls,
             self.rows,
@@ -350,7 +352,7 @@ class ProgramLearner:
             fit,
             self.oracle,
         )
-        return learners.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit)
+        return learners.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit, self.n)
 
     def _past(self) -> tuple[Plausible, ...]:
         """Sets of refits until now that go on counting: those of the first start, which share
