@@ -38,9 +38,9 @@ def compiled_ahead(request, monkeypatch) -> None:
     full statistical versions, and tests/test_speed_paths.py, do that.
     """
     if not request.node.get_closest_marker("slow"):
-        from gedppl.programs.jax_sums import JaxSums
+        from gedppl.programs.jax_kernels import JaxKernels
 
-        monkeypatch.setattr(JaxSums, "_next_bucket", lambda *_: None)
+        monkeypatch.setattr(JaxKernels, "_next_bucket", lambda *_: None)
 
 
 APART = ("test_models.py", "test_tutorials.py", "test_workers.py")  # long tests that share nothing

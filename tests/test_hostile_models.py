@@ -493,9 +493,9 @@ def test_parameters_that_leave_the_graph_still_move_the_predictor(name) -> None:
 
 @needs_pyro
 def test_without_that_look_the_features_would_be_zero(monkeypatch) -> None:
-    from gedppl.programs import torch_affine
+    from gedppl.programs import affine
 
-    monkeypatch.setattr(torch_affine, "_slopes_hold", lambda *_: True)
+    monkeypatch.setattr(affine, "_slopes_hold", lambda *_: True)
     cls = ged.density_class(arms_p(lambda w, x, a, y: w.data[a]), example=(X, A))
     np.testing.assert_array_equal(cls.predictor.features(X, A), 0.0)
 
@@ -602,3 +602,16 @@ def test_a_set_does_not_guarantee_a_range_that_it_refutes() -> None:
         assert not bounds.guaranteed
         assert "declared for the" in bounds.note
         assert "is refuted" in bounds.note
+
+
+def test_a_value_that_is_split_in_two_is_not_read() -> None:
+    """The largest of two predictors, and which it is: neither is a link of one predictor."""
+
+    def largest(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        _, which = jax.lax.top_k(w[a] * x, 2)
+        numpyro.sample("y", nd.Normal(w[a][:, 0] * (1.0 * which[:, 0]), 0.3), obs=y)
+
+    said = ged.density_class(largest, example=(X, A)).exactness
+    assert said.startswith("not exact")
+    assert "a value that mixes data and parameters is split" in said

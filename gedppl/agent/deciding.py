@@ -47,6 +47,12 @@ class Decision:
 
     Tell its outcome to the agent with the decision itself or its `id`. `propensity` is what
     off-policy evaluation divides by, and `certificate` says what is claimed of the limits.
+
+    Examples
+    --------
+    >>> decision = ged.GEDUCB(problem, seed=1).ask([0.5])
+    >>> decision.action, decision.propensity
+    (1, 0.75)
     """
 
     id: int
