@@ -236,7 +236,7 @@ class ProfileSearch:
 
     @property
     def d(self) -> int:
-        return np.asarray(self.ways.shape[1])
+        return int(self.ways.shape[1])
 
     def bounds(self, nodes: Nodes, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """At most sign * functional in every cell, (C,)."""
