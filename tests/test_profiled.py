@@ -163,6 +163,12 @@ def lifetimes(x, a, y=None):
     numpyro.sample("y", nd.Weibull(jnp.exp(base[a]), k), obs=y)
 
 
+def measurements(x, a, y=None):
+    base = numpyro.sample("base", nd.Normal(0.0, 3.0).expand([2]).to_event(1))
+    scale = numpyro.sample("k", nd.LogNormal(0.7, 0.5))
+    numpyro.sample("y", nd.Logistic(base[a], scale), obs=y)
+
+
 def taught(model, seed: int, n: int = 40):
     rng = np.random.default_rng(seed)
     x, a = np.zeros((n, 1)), rng.integers(0, 2, n)
@@ -176,7 +182,7 @@ def taught(model, seed: int, n: int = 40):
     return replace(learner, sets=learner.sets[:1])
 
 
-MODELS = [demand, durations, lifetimes]
+MODELS = [demand, durations, lifetimes, measurements]
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda model: model.__name__)

@@ -105,12 +105,13 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class AtNuisance:
-    """The rows of a set at one psi: the top of their log-likelihood, at least, where about it is,
-    and a metric there.
+    """The rows of a set at one psi: what their log-likelihood exceeds nowhere, what it attains at
+    the centre, and a metric there.
     """
 
     psi: float
     top: float
+    attained: float
     level: float  # at which lines are taken here
     centre: np.ndarray  # (D,)
     chol: np.ndarray  # (D, D)
@@ -193,7 +194,7 @@ class Profile:
             chol, unseen = metric(information)
             inverse = np.linalg.inv(chol)
             level = min(self.threshold, float(value) - LEAST_ROOM)
-            self._at[psi] = AtNuisance(psi, top, level, centre, chol, inverse, unseen)
+            self._at[psi] = AtNuisance(psi, top, float(value), level, centre, chol, inverse, unseen)
         return self._at[psi]
 
     def members(self, psi: float, level: float) -> Plausible:
@@ -204,11 +205,27 @@ class Profile:
     def kappa(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         return np.asarray((high - low) ** 2 / 2 * np.array([self.bend(float(one)) for one in low]))
 
+    def fallen(self, psi: float) -> bool:
+        """Whether no member of a joint family lies at psi, nor farther from the fit's psi.
+
+        The maximum over v of what is concave in (psi v, psi) is concave in psi. It is below the
+        threshold at psi and no smaller at the fit's: so it is smaller still beyond psi.
+        """
+        return self.at(psi).top < min(self.threshold, self.at(self.psi).attained)
+
+    def seen_dead(self, low: float, high: float) -> bool:
+        """Whether what was computed already shows that no member has its psi between the two."""
+        looked = [psi in self._at for psi in (low, high)]
+        if self.known.joint:
+            inner, near = (low, looked[0]) if low >= self.psi else (high, looked[1])
+            return near and self.fallen(inner)
+        return all(looked) and not self.alive(low, high)
+
     def alive(self, low: float, high: float) -> bool:
         """Whether a member may have its psi between the two."""
+        if self.known.joint:  # on one side of the fit's psi, from which the first cells start
+            return not self.fallen(low if low >= self.psi else high)
         tops = self.at(low).top, -np.inf if np.isinf(high) else self.at(high).top
-        if self.known.joint:
-            return True
         if np.isinf(high):
             return tops[0] + self.known.beyond(low, self.y) >= self.threshold
         kappa, rise = float(self.kappa(np.array([low]), np.array([high]))[0]), tops[1] - tops[0]
@@ -241,9 +258,8 @@ class Profile:
             return True
         if down and self.known.saturated(psi, self.y) < self.threshold:
             return True
-        if self.known.joint:  # a concave profile that has fallen below the threshold
-            top, first = self.at(psi).top, self.at(self.psi).top
-            return psi != self.psi and top < min(self.threshold, first)
+        if self.known.joint:
+            return self.fallen(psi)
         assert self.known.ended is not None
         return not down and self.known.ended(psi, self.at(psi).top, self.threshold, self.y)
 

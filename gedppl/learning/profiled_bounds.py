@@ -229,10 +229,23 @@ class ProfileSearch:
             part.reshape(-1, self.d) for part in (found.reach, found.price, found.slope)
         )
         value = self.highest(track, psi, reach)
-        spare = np.array([self.metrics[i].level < self.profile.threshold for i in near], bool)
-        value = np.where(spare, -np.inf, value)  # no member, perhaps
+        spare = np.flatnonzero([self.metrics[i].level < self.profile.threshold for i in near])
+        if len(spare):
+            value[spare] = self._at_centres(track[spare], near[spare])
         theta = found.theta.reshape(-1, self.d, D)
         return Nodes(track, psi, near, reach, price, slope, theta, value)
+
+    def _at_centres(self, track: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """sign * functional where a set that has little room has its centre; -inf where that is no
+        member.
+        """
+        found = [self.metrics[i] for i in near]
+        psi, rows = np.array([one.psi for one in found]), self.row[track]
+        eta = np.sum(self.features[rows] * np.array([one.centre for one in found]), axis=1)
+        eta = eta + self.offset[rows] + self.profile.rewritten.shift(psi)
+        value = self.sign[track] * self._value(rows, psi, eta, self.functional)
+        member = np.array([one.attained >= self.profile.threshold for one in found])
+        return np.where(member & np.isfinite(value), value, -np.inf)
 
     @property
     def d(self) -> int:
@@ -326,6 +339,8 @@ class ProfileSearch:
             if not 0 < np.sum(wide) <= MOST * T:
                 break
             nodes, lefts, rights = self._split(nodes, left[wide], right[wide])
+            live = ~self._dead(nodes, lefts, rights)
+            lefts, rights = lefts[live], rights[live]
             left = np.concatenate([left[~wide], lefts])
             right = np.concatenate([right[~wide], rights])
             bound = np.concatenate([bound[~wide], self.bounds(nodes, lefts, rights)])
@@ -355,6 +370,8 @@ class ProfileSearch:
         peaks, made = self._peaks(nodes), []
         for i, j in zip(left, right):
             best, peak = peaks[nodes.track[i]]
+            if np.isneginf(nodes.value[[i, j]]).any():  # where members end: halve
+                best = np.nan
             for inner in _inside(nodes.psi[i], np.inf if j < 0 else nodes.psi[j], best, peak):
                 made.append((i, j, inner))
         from_, to, psi = (np.array(part) for part in zip(*made))
@@ -371,6 +388,11 @@ class ProfileSearch:
             lefts += chain[:-1]
             rights += chain[1:]
         return both, np.array(lefts), np.array(rights)
+
+    def _dead(self, nodes: Nodes, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Which cells (C,) have no member; a bound at their nodes alone would not see it."""
+        ends = nodes.psi[left], np.where(right < 0, np.inf, nodes.psi[right])
+        return np.array([self.profile.seen_dead(float(p), float(q)) for p, q in zip(*ends)], bool)
 
     def _near(self, nodes: Nodes, left: int, right: int, psi: float) -> int:
         """Whose metric and level to use at psi: the left node's, or its own at an end of what is
