@@ -66,8 +66,8 @@ def _profiled(form: Profiled, where: str) -> str:
         f"an unknown {form.name}. At every value of it the likelihood set is convex"
     )
     return (
-        f"{said}, and what may lie between two values is bounded: guaranteed, wide by at most a "
-        f"share of about 1e-6 for means and chances. {GROUPS}."
+        f"{said}, and what may lie between two values is bounded: guaranteed, a little wide. "
+        f"{GROUPS}."
     )
 
 
