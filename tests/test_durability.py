@@ -26,6 +26,7 @@ from gedppl import errors, ged_ucb
 from gedppl.agent import deciding, keeper, memory
 from gedppl.learning.finite import FiniteLearner
 from tests.plain_worlds import PlainWorld, play
+from tests.problems import state_of
 
 WORLD = PlainWorld()
 LABELS = ("begun", "inserted", "committed", "synced", "applied")
@@ -128,7 +129,7 @@ def harness(path: Path, kills: int, careless: bool, seed: int) -> dict:
         report["differs"] += agent.state_hash() != hashes[done]
         report["snapshots"] += agent.resumed.snapshot is not None
         report["steps"] = done
-        agent._keeper.journal.close()  # without the snapshot that agent.close() takes
+        agent.journal.close()  # without the snapshot that agent.close() takes
     return report
 
 
@@ -230,7 +231,7 @@ def test_an_interrupt_after_the_write_is_finished_by_the_next_call(
     monkeypatch.undo()
     assert agent.state_hash() == after(None, step).state_hash()
     if journal:
-        agent._keeper.journal.close()
+        agent.journal.close()
         assert ged.resume(tmp_path / "j.db", WORLD.problem).state_hash() == agent.state_hash()
 
 
@@ -318,7 +319,7 @@ def test_a_clock_that_jumps_back_is_recorded_and_harmless(tmp_path) -> None:
     agent.journal._clock = lambda: 1_000
     agent.ask([0.0])
     agent.tell(6, 1.0, 0.0)
-    agent._keeper.journal.close()
+    agent.journal.close()
     back = ged.resume(tmp_path / "j.db", WORLD.problem)
     times = [r.time_ns for r in back.journal.records()]
     assert times[-1] == 1_000 < times[0]
@@ -349,7 +350,7 @@ def test_outcomes_that_cannot_be_learned_wait_and_the_safe_action_is_played(
     assert len(agent._keeper.memory.inbox) == 1
     assert agent.ask([1.0]).certificate.fallback is None
     assert len(agent._keeper.memory.inbox) == 0
-    agent._keeper.journal.close()
+    agent.journal.close()
     back = ged.resume(tmp_path / "j.db", WORLD.problem)
     assert back.state_hash() == agent.state_hash()
     stored = [r.payload for r in back.journal.records("decision")]
@@ -472,7 +473,7 @@ def test_without_the_lock_traces_mix(monkeypatch) -> None:
 
 
 def dataset(agent: ged.GEDUCB) -> tuple:
-    state = agent._current(None)
+    state = state_of(agent, None)
     learners = list(state.learners.values())
     rows = tuple(
         part.tobytes() for each in learners for part in (each.rows.x, each.rows.a, each.rows.y)
