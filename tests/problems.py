@@ -161,8 +161,3 @@ class TableWorld:
             safe_action=0,
             safe_utility=self.safe_utility,
         )
-
-
-def state_of(agent: ged.GEDUCB, contexts: np.ndarray | None):
-    """What the algorithm has learned of everything told: the one place where tests reach for it."""
-    return agent._current(contexts)

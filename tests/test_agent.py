@@ -14,7 +14,8 @@ import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl import ged_ucb as optimism
 from gedppl.agent import FallbackWarning, SafeActionWarning
-from tests.problems import LinearWorld, TableWorld, state_of
+from tests.plain_worlds import state_of
+from tests.problems import LinearWorld, TableWorld
 
 WORLD = TableWorld(2, 3, 8, seed=4)
 

@@ -21,7 +21,7 @@ from gedppl import errors
 from gedppl.certificate import ConstraintCertificate
 from gedppl.learning.credible import quantile_level
 from tests.optional_pyro import PPLS, pyro, torch
-from tests.problems import state_of
+from tests.plain_worlds import state_of
 
 EXAMPLE = (np.zeros((1, 1)), np.zeros(1, np.int64))
 

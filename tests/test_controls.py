@@ -19,8 +19,7 @@ from gedppl.learning import learner as learner_side
 from gedppl.programs import identity
 from gedppl.selection import solvers
 from tests.optional_pyro import needs_pyro, pd, pyro
-from tests.plain_worlds import PlainWorld
-from tests.problems import state_of
+from tests.plain_worlds import PlainWorld, state_of
 from tests.test_bad_likelihoods import (
     test_a_second_peak_that_is_too_narrow_to_see_is_no_missing_mass as two_peaks,
 )

@@ -24,9 +24,8 @@ from gedppl.learning.draws import ParameterDraws
 from gedppl.learning.learner import Bounds, DrawnValues
 from gedppl.learning.variational import SVI
 from gedppl.numerics.weighted import quantile_index
-from tests.plain_worlds import PlainWorld
+from tests.plain_worlds import PlainWorld, state_of
 from tests.plain_worlds import play as play_world
-from tests.problems import state_of
 
 K, SCALE, PRIOR = 3, 0.3, 0.5
 X = np.zeros((1, 1))

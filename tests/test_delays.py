@@ -17,8 +17,7 @@ from gedppl.agent.memory import Memory
 from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.settings import settings
 from gedppl.guard import DelayMonitor, Guard, Told
-from tests.plain_worlds import PlainTables, PlainWorld, play
-from tests.problems import state_of
+from tests.plain_worlds import PlainTables, PlainWorld, play, state_of
 
 WORLD = PlainWorld()
 GRID = np.linspace(0.05, 0.95, 19)

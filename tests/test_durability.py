@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,8 +24,8 @@ import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.agent import deciding, keeper, memory
 from gedppl.learning.finite import FiniteLearner
-from tests.plain_worlds import PlainWorld, play
-from tests.problems import state_of
+from tests.crashes import needs_fork, report_of
+from tests.plain_worlds import PlainWorld, play, state_of
 
 WORLD = PlainWorld()
 LABELS = ("begun", "inserted", "committed", "synced", "applied")
@@ -133,26 +132,6 @@ def harness(path: Path, kills: int, careless: bool, seed: int) -> dict:
     return report
 
 
-def run_harness(folder: Path, kills: int, *, careless: bool = False, seed: int = 0) -> dict:
-    command = [
-        sys.executable,
-        __file__,
-        str(folder / "crash.db"),
-        str(kills),
-        str(int(careless)),
-        str(seed),
-    ]
-    root = str(Path(__file__).parents[1])
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-
-
 def check(report: dict, kills: int) -> None:
     assert report["bad_deaths"] == []
     assert (report["lost"], report["differs"]) == (0, 0)
@@ -162,13 +141,13 @@ def check(report: dict, kills: int) -> None:
 
 @needs_fork
 def test_a_killed_agent_comes_back_as_it_was(tmp_path) -> None:
-    check(run_harness(tmp_path, 12), 12)
+    check(report_of(__file__, tmp_path, 12), 12)
 
 
 @pytest.mark.slow
 @needs_fork
 def test_a_killed_agent_comes_back_as_it_was_two_hundred_times(tmp_path) -> None:
-    report = run_harness(tmp_path, 200, seed=1)
+    report = report_of(__file__, tmp_path, 200, seed=1)
     check(report, 200)
     # kills between commit and acknowledgement did happen, and the step was kept
     assert report["ahead"] > 0
@@ -176,7 +155,7 @@ def test_a_killed_agent_comes_back_as_it_was_two_hundred_times(tmp_path) -> None
 
 @needs_fork
 def test_an_agent_that_acknowledges_first_loses_steps(tmp_path) -> None:
-    assert run_harness(tmp_path, 6, careless=True)["lost"] > 0
+    assert report_of(__file__, tmp_path, 6, careless=True)["lost"] > 0
 
 
 # interrupts ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from gedppl import errors, ged_ucb
 from gedppl.density import Density
 from gedppl.ged_ucb.settings import settings
 from tests.eluder_worlds import CoinTables, CoinWorld
-from tests.problems import state_of
+from tests.plain_worlds import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
 

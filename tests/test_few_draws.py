@@ -17,7 +17,7 @@ from gedppl.learning import Where, drawn, draws, feed, learner_for
 from gedppl.learning.credible import least_draws, quantile_level
 from gedppl.learning.draws import ParameterDraws
 from gedppl.programs.chains import summarised
-from tests.problems import state_of
+from tests.plain_worlds import state_of
 from tests.test_credible import ARMS, FINITE, LOGISTIC, PROBLEM, K, X, problem, slopes
 
 NEEDED = least_draws(0.95, K)  # 80

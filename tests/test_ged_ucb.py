@@ -16,7 +16,8 @@ from gedppl.ged_ucb import costs
 from gedppl.selection import policy_cost
 from gedppl.study.simulation import constrained_best, simulate
 from tests.literal import algorithm_1
-from tests.problems import LinearWorld, TableWorld, state_of
+from tests.plain_worlds import state_of
+from tests.problems import LinearWorld, TableWorld
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
 

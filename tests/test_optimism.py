@@ -15,7 +15,7 @@ from gedppl.ged_ucb.costs import weighted_width
 from gedppl.selection import select_policies
 from gedppl.study.simulation import constrained_best
 from tests.eluder_worlds import CoinTables, CoinWorld
-from tests.problems import state_of
+from tests.plain_worlds import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
 

@@ -21,7 +21,7 @@ from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
 from gedppl.selection import select_policies
 from gedppl.selection.solvers import MOST_TOGETHER, Together, gained_together
-from tests.problems import state_of
+from tests.plain_worlds import state_of
 
 LIMIT = 0.3
 

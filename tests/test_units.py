@@ -15,8 +15,7 @@ from gedppl.ged_ucb.costs import check_feasible, room_for_mixing
 from gedppl.guard import LimitMonitor
 from gedppl.selection import policy_cost
 from gedppl.study.simulation import FixedPolicy, simulate
-from tests.plain_worlds import PlainWorld
-from tests.problems import state_of
+from tests.plain_worlds import PlainWorld, state_of
 from tests.test_declared import Families, exponential
 
 UTILITIES = PlainWorld(contexts=1, actions=3).problem.utility
