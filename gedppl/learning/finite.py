@@ -389,4 +389,6 @@ class FiniteLearner:
 
     def paper_estimate(self, delta: float) -> float:
         """The paper's literal Est at this delta: log(|F|/delta)."""
-        return float(Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta))
+        # also of several levels at once, each its own Est
+        found: float = Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta)
+        return found

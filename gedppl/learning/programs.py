@@ -506,4 +506,5 @@ class ProgramLearner:
         if self.rows is None:
             return 0.0
         view = view_of(self.cls, self.data, self.rows, self.theta, delta, self.seed)
-        return float(Paper().at(view, delta))
+        found: float = Paper().at(view, delta)  # also of several levels at once
+        return found
