@@ -11,6 +11,7 @@
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
     python benchmarks/decide.py growth                one ask at t = 1,000 and at t = 100,000
     python benchmarks/decide.py speed --rounds 1000   CPU time of ask and tell beside their targets
+    python benchmarks/decide.py parts --rounds 600    where the time of one linear ask goes
     python benchmarks/decide.py commands
         CPU time of README's example and of `gedppl run models/bandit.py`
     python benchmarks/decide.py memory --rounds 100000    what a long run keeps
@@ -39,7 +40,7 @@ import numpyro
 import numpyro.distributions as dist
 from proof import SPREAD, proof
 from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
-from speed import commands, memory, speed, stalls
+from speed import commands, memory, parts, speed, stalls
 from weights import play as play_arena
 
 import gedppl as ged
@@ -297,6 +298,7 @@ def main() -> None:
             "program",
             "growth",
             "speed",
+            "parts",
             "commands",
             "memory",
             "stalls",
@@ -326,8 +328,10 @@ def main() -> None:
         rounds(given.rounds)
     elif given.what == "commands":
         commands()
-    elif given.what in ("speed", "memory", "stalls"):
-        {"speed": speed, "memory": memory, "stalls": stalls}[given.what](given.rounds)
+    elif given.what in (
+        timed := {"speed": speed, "parts": parts, "memory": memory, "stalls": stalls}
+    ):
+        timed[given.what](given.rounds)
     elif given.what == "program":
         program(given.rounds)
     else:

@@ -1,6 +1,7 @@
 """How much time and memory decisions take, beside the targets. Run by `decide.py`:
 
     speed      CPU time of `ask` and `tell`, with the default guard and without a journal
+    parts      where the time of an ask of the linear problem goes, and how many functions it calls
     commands   CPU time of README's example and of `gedppl run models/bandit.py`, in processes of
                their own
     memory     what a long run keeps
@@ -14,7 +15,9 @@ machine does: compare rows of one run.
 
 from __future__ import annotations
 
+import cProfile
 import gc
+import importlib
 import os
 import re
 import subprocess
@@ -22,8 +25,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import reduce
 from pathlib import Path
+from pstats import Stats
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from arena import make
@@ -33,6 +40,7 @@ import gedppl as ged
 
 YARDSTICK = 2000
 CONTEXTS = 1000
+COUNTED = 100  # asks of which the calls are counted
 WORLDS: dict[str, Callable[[], Any]] = {
     "linear 5x5": lambda: shared(0),
     "linear K=100 d=10": lambda: shared(0, K=100, d=10),
@@ -118,6 +126,100 @@ def speed(rounds: int) -> None:
                 AT_ONCE.get(name),
                 f"the first time {first:.1f} ms, the longest {max(again):.1f} ms",
             )
+
+
+# where it goes ------------------------------------------------------------------------------------
+
+# what is named is without what it calls that is named too
+PARTS = {
+    "read the context": "gedppl.problem.names:Names.contexts",
+    "watch: predictions": "gedppl.agent.monitoring:Watch._pits",
+    "watch: certified values": "gedppl.agent.monitoring:_certified_costs",
+    "watch: costs and limits": "gedppl.agent.monitoring:_costs",
+    "watch: bets on predictions": "gedppl.guard:Guard._bets_of",
+    "watch: other monitors": "gedppl.guard:Guard.update",
+    "watch: classes": "gedppl.guard:Guard.weighed",
+    "watch: the rest": "gedppl.agent.monitoring:Watch.take_in",
+    "learn: rows": "gedppl.ged_ucb:update",
+    "learn: refits": "gedppl.ged_ucb:refit",
+    "learn: the rest": "gedppl.agent.keeper:Keeper.learned",
+    "features": "gedppl.learning.linear_parts:FeatureMemo.grid",
+    "bounds of costs": "gedppl.learning.linear_gaussian:LinearGaussianLearner.bounds",
+    "costs under one parameter": "gedppl.learning.linear_gaussian:together",
+    "range of the utility": "gedppl.ged_ucb:_utility",
+    "scores": "gedppl.ged_ucb:today",
+    "best policy": "gedppl.ged_ucb:select_policies",
+    "best under one parameter": "gedppl.ged_ucb:gained_together",
+    "last look at the worst case": "gedppl.ged_ucb:limit_costs",
+    "select, the rest": "gedppl.ged_ucb:select",
+    "doubts": "gedppl.ged_ucb.costs:refuted",
+    "contexts far outside": "gedppl.agent.monitoring:Watch.flags",
+    "contexts taken in": "gedppl.agent.monitoring:Watch.include",
+    "draw": "gedppl.agent.deciding:draw_action",
+    "certificate": "gedppl.agent.deciding:certify",
+    "keep": "gedppl.agent.keeper:Keeper.commit",
+}
+REST = "the rest of ask"
+
+
+class Stopwatch:
+    """Time spent in functions, each without those inside it that are timed too."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, int] = {}
+        self._inside: list[int] = []
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **options: Any) -> Any:
+            self._inside.append(0)
+            start = time.thread_time_ns()
+            try:
+                return function(*args, **options)
+            finally:
+                took = time.thread_time_ns() - start
+                self.spent[name] = self.spent.get(name, 0) + took - self._inside.pop()
+                if self._inside:
+                    self._inside[-1] += took
+
+        return timed
+
+
+def parts(rounds: int) -> None:
+    """CPU time: medians over the asks that reach a part, times the share of asks that do. Reading
+    the clock adds a few microseconds to each.
+    """
+    watch, world = Stopwatch(), WORLDS["linear 5x5"]()
+    agent, rng = ged.GEDUCB(world.problem(), seed=0), np.random.default_rng(0)
+    log: list[dict[str, int]] = []
+    profile = cProfile.Profile()
+    with ExitStack() as undo:
+        for name, place in PARTS.items():
+            module, _, path = place.partition(":")
+            *owner, attribute = path.split(".")
+            holder = reduce(getattr, owner, importlib.import_module(module))
+            timed = watch.around(name, getattr(holder, attribute))
+            undo.enter_context(patch.object(holder, attribute, timed))
+        ask = watch.around(REST, agent.ask)
+        for _ in range(rounds):
+            x = world.context(rng)
+            watch.spent.clear()
+            decision = ask(x)
+            log.append(dict(watch.spent))
+            agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+    for _ in range(COUNTED):
+        x = world.context(rng)
+        decision = profile.runcall(agent.ask, x)
+        agent.tell(decision.id, *world.outcome(x, decision.action, rng))
+    total = 0.0
+    print(f"linear 5x5, rounds {rounds // 4} to {rounds} (yardstick {yardstick():.1f} ms)")
+    for name in (*PARTS, REST):
+        times = np.array([one[name] for one in log[rounds // 4 :] if name in one])
+        mean = np.median(times) * len(times) / len(log[rounds // 4 :]) / 1e3 if len(times) else 0.0
+        total += mean
+        print(f"  {name:28s} {mean:7.1f} us")
+    print(f"  {'sum':28s} {total:7.1f} us")
+    calls = Stats(profile).total_calls / COUNTED  # type: ignore[attr-defined]
+    print(f"  {calls:.0f} calls of Python or built-in functions in an ask")
 
 
 # processes of their own ---------------------------------------------------------------------------

@@ -56,7 +56,14 @@ REASONS = 3  # actions that an explanation says "why not" of, unasked
 
 @dataclass(frozen=True)
 class ConstraintCertificate:
-    """Why the policy keeps one limit."""
+    """Why the policy keeps one limit: worst_case <= at_most, and what stands behind it.
+
+    Examples
+    --------
+    >>> (one,) = ged.GEDUCB(problem).ask([0.5]).certificate.constraints
+    >>> one.kind, one.method, round(one.worst_case, 6), round(one.slack, 6)
+    ('guarantee', 'exact', 0.5, 0.0)
+    """
 
     name: str
     # sum_a pi_a U_a, or with every_draw the largest U_a in play; where credible, the quantile of
@@ -142,6 +149,12 @@ class Certificate(Shown):
     the truth; *credible* is for this decision, if model and prior are right; anything else is an
     *approximation*. A guarantee says nothing of a truth outside the class: the guard watches for
     that, and an alarm takes the word back.
+
+    Examples
+    --------
+    >>> certificate = ged.GEDUCB(problem).ask([0.5]).certificate
+    >>> certificate.guaranteed, certificate.verdict
+    (True, 'every limit guaranteed (delta 0.05, if the model classes hold the truth)')
     """
 
     round: int
@@ -260,6 +273,15 @@ class Explanation:
 
     The policy maximises sum_a pi_a (utility_a + bonus_a + width_a) among those whose worst case
     keeps every limit. ``print`` it for a table, or ask ``why_not(action)``.
+
+    Examples
+    --------
+    >>> agent = ged.GEDUCB(problem)
+    >>> why = agent.explain(agent.ask([0.5]))
+    >>> int(why.score.argmax()), (why.cost_upper > why.limits[:, None]).tolist()
+    (1, [[False, True]])
+    >>> why.why_not(1)[:45]
+    'action 1 is played with probability 0.75, and'
     """
 
     action: int

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -146,8 +147,8 @@ class _Buffer:
 
 
 # ==================================================================================================
-# What keeps compiled programs from doing work twice: kept histories, kept answers, and a few shapes
-# instead of many.
+# What keeps compiled programs from doing work twice: kept histories, kept answers, a few shapes
+# instead of many, and tables in their place.
 # ==================================================================================================
 
 KEPT_HISTORIES = 8
@@ -280,3 +281,186 @@ def pieces(n: int) -> Iterator[tuple[slice, int]]:
             size = PIECES[PIECES.index(size) - 1]
         yield slice(start, min(start + size, n)), size
         start += size
+
+
+# functions of rows that return several arrays -----------------------------------------------------
+
+Parts = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
+"""(x (n, dx), a (n,)) -> arrays (n, ...)."""
+
+KEPT_PARTS = 3
+
+
+class Remembered:
+    """Features, offset and other arguments are asked for one after the other at the same rows, and
+    again when an outcome is told, so the last few answers are kept.
+
+    The memos are replaced in one assignment and may be shared by threads.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._last: tuple[tuple[Hashable, list[np.ndarray]], ...] = ()
+        # arrays that nobody can have changed since
+        self._same: tuple[Any, Any, list[np.ndarray]] = (None, None, [])
+
+    def __call__(self, x: Any, a: Any) -> list[np.ndarray]:
+        before_x, before_a, answer = self._same
+        if x is before_x and a is before_a:
+            return answer
+        asked = x, a
+        x, a = np.asarray(x, float), np.asarray(a, np.int64)
+        key = (x.shape, x.tobytes(), a.tobytes())
+        found = next((answer for known, answer in self._last if known == key), None)
+        if found is None:
+            found = self._parts(x, a)
+            for array in found:
+                array.flags.writeable = False
+            self._last = ((key, found), *self._last[: KEPT_PARTS - 1])
+        if asked[0] is x and asked[1] is a and not (x.flags.writeable or a.flags.writeable):
+            self._same = (x, a, found)
+        return found
+
+    def part(self, i: int) -> Callable[[Any, Any], np.ndarray]:
+        """The function that returns one of the arrays."""
+        return lambda x, a: self(x, a)[i]
+
+    def by_name(self, names: Mapping[int, str]) -> Callable[[Any, Any], dict[str, np.ndarray]]:
+        """The function that returns some of them by name."""
+        return lambda x, a: {name: self(x, a)[i] for i, name in names.items()}
+
+
+# Parts that are affine in the context, as tables: NumPy then takes the place of the program.
+#
+#     part_f(x, a) = base[a, f] + sum_k weight[a, f, k] x[index[a, f, k]]
+#
+# A few numbers for each action say everything that the program would. Tables are read when an
+# action is first asked about, compared with the program at some contexts, and left alone for good
+# if they differ.
+#
+# Axis letters: n rows, A actions of a table, F parts (D features, the offset, the others), k
+# columns of the context in one part.
+
+AGREEMENT = 1e-12  # share of the terms by which table and program may differ
+MOST_CELLS = 20_000_000  # numbers behind the slopes of one table
+COLUMNS_AT_ONCE = 1_000_000  # columns of contexts looked up at once
+FEW = 8  # asked of the program at once: the size it is compiled for in any case
+
+Slopes = Callable[[int, int], tuple[np.ndarray, np.ndarray] | None]
+"""(A, dx) -> parts (A, F) at x = 0 and their slopes (A, F, dx), for actions 0..A-1; None if that is
+more than `MOST_CELLS`.
+"""
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """Parts of A actions."""
+
+    base: np.ndarray  # (A, F)
+    index: np.ndarray  # (A, F, k)
+    weight: np.ndarray  # (A, F, k)
+
+    @classmethod
+    def of(cls, base: np.ndarray, slope: np.ndarray) -> FeatureTable:
+        """From slopes (A, F, dx), keeping those that are not 0.
+
+        >>> table = FeatureTable.of(
+        ...     np.zeros((1, 2)), np.array([[[0.0, 3.0, 0.0], [2.0, 0.0, 0.0]]])
+        ... )
+        >>> (
+        ...     table.index.tolist(),
+        ...     table.weight.tolist(),
+        ...     table(np.array([[5.0, 7.0, 9.0]]), np.array([0])).tolist(),
+        ... )
+        ([[[1], [0]]], [[[3.0], [2.0]]], [[21.0, 10.0]])
+        """
+        count = np.count_nonzero(slope, axis=2)
+        action, part, column = np.nonzero(slope)
+        place = np.arange(len(column)) - np.repeat(
+            np.cumsum(count.ravel()) - count.ravel(), count.ravel()
+        )
+        index = np.zeros((*count.shape, count.max(initial=0)), np.int64)
+        weight = np.zeros(index.shape)
+        index[action, part, place], weight[action, part, place] = (
+            column,
+            slope[action, part, column],
+        )
+        return cls(base, index, weight)
+
+    def __call__(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """(n, F) at rows x (n, dx), a (n,)."""
+        out = self.base.take(a, axis=0)
+        step = max(1, COLUMNS_AT_ONCE // max(self.index[0].size, 1))
+        for first in range(0, len(a), step):
+            mine = a[first : first + step]
+            row = x.shape[1] * np.arange(first, first + len(mine))
+            columns = x.take(self.index.take(mine, axis=0) + row[:, None, None])
+            columns *= self.weight.take(mine, axis=0)
+            out[first : first + step] += columns.sum(axis=2)
+        return out
+
+    def size(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+        """(n, F) the sum of the sizes of the terms."""
+        return FeatureTable(np.abs(self.base), self.index, np.abs(self.weight))(np.abs(x), a)
+
+
+def unit_slopes(parts: Parts) -> Slopes:
+    """Slopes from the program's own answers at 0 and at the unit vectors."""
+
+    def slopes(n_actions: int, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+        if n_actions * (dx + 1) * dx > MOST_CELLS:
+            return None
+        x = np.tile(np.vstack([np.zeros(dx), np.eye(dx)]), (n_actions, 1))
+        values = _stacked(parts, x, np.repeat(np.arange(n_actions), dx + 1)).reshape(
+            n_actions, dx + 1, -1
+        )
+        return values[:, 0], np.swapaxes(values[:, 1:] - values[:, :1], 1, 2)
+
+    return slopes
+
+
+def _stacked(parts: Parts, x: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """All parts side by side, (n, F)."""
+    cuts = [slice(first, first + FEW) for first in range(0, len(a), FEW)]
+    return np.concatenate([np.column_stack(parts(x[cut], a[cut])) for cut in cuts])
+
+
+def tabulated(parts: Parts, slopes: Slopes, dim: int) -> Parts:
+    """`parts` by table where that can be done, by the program where not. D = dim features come
+    first.
+
+    The table grows with the actions asked about and is replaced in one assignment, so that threads
+    may share it.
+    """
+    held: list[FeatureTable | None] = [
+        FeatureTable(np.zeros((0, 0)), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0)))
+    ]
+
+    def by_table(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
+        if held[0] is not None and len(a) and a.max() >= len(held[0].base):
+            held[0] = _read(parts, slopes, int(a.max()) + 1, x.shape[1])
+        if held[0] is None or not len(a) or a.min() < 0:
+            return parts(x, a)
+        out = held[0](x, a)
+        return [out[:, :dim], *out.T[dim:]]
+
+    return by_table
+
+
+def _read(parts: Parts, slopes: Slopes, n_actions: int, dx: int) -> FeatureTable | None:
+    """The table of so many actions; None where it would be too large or does not agree with the
+    program.
+    """
+    A = n_actions
+    found = slopes(A, dx)
+    if found is None or not all(np.isfinite(part).all() for part in found):
+        return None
+    table = FeatureTable.of(*found)
+    rng, a = np.random.default_rng(0), np.tile(np.arange(A), 3)
+    x = (
+        rng.normal(size=(3, dx))[np.repeat(np.arange(3), A)]
+        * np.array([1e-3, 1.0, 1e3])[np.repeat(np.arange(3), A), None]
+    )
+    theirs = _stacked(parts, x, a)
+    agree = np.abs(table(x, a) - theirs) <= AGREEMENT * table.size(x, a)
+    return table if agree.all() else None

@@ -1,15 +1,28 @@
 """What every test starts from, and how tests are dealt out to several processes."""
 
+import hashlib
 import os
+import platform
 import signal
 from pathlib import Path
 
 import pytest
 
-# Most of the suite's time is compilation: equal programs are compiled once, also by the next run
-# and by the other processes of this one, which inherit these settings. Should one read what another
-# has half written, JAX warns and compiles it (pyproject.toml lets that warning pass).
-CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+
+def instructions() -> str:
+    """What XLA compiles for: a file compiled for another processor must not be read here."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else []
+    said = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+    return hashlib.sha256("".join([platform.machine(), *sorted(set(said))]).encode()).hexdigest()
+
+
+# Most of the suite's time is compilation: equal programs are compiled once, also by the next run,
+# in another checkout, and by the other processes of this one, which inherit these settings. Should
+# one read what another has half written, JAX warns and compiles it (pyproject.toml lets that
+# warning pass).
+HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+CACHE = HOME / "gedppl" / "compiled-by-tests" / instructions()[:16]
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
@@ -25,9 +38,9 @@ def compiled_ahead(request, monkeypatch) -> None:
     full statistical versions, and tests/test_speed_paths.py, do that.
     """
     if not request.node.get_closest_marker("slow"):
-        from gedppl.programs.jax_sums import JaxSums
+        from gedppl.programs.jax_kernels import JaxKernels
 
-        monkeypatch.setattr(JaxSums, "_next_bucket", lambda *_: None)
+        monkeypatch.setattr(JaxKernels, "_next_bucket", lambda *_: None)
 
 
 APART = ("test_models.py", "test_tutorials.py", "test_workers.py")  # long tests that share nothing

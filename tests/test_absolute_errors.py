@@ -88,3 +88,23 @@ def test_a_box_that_cuts_the_set_counts() -> None:
     assert solved[0]
     assert value[0] == pytest.approx(reach.absolute_errors(chosen, phi[0], box)[0], rel=1e-9)
     assert value[0] < free[0] - 1e-3 * (free[0] - phi[0] @ middle)
+
+
+def test_a_system_without_a_solution_leaves_a_valid_bound(monkeypatch) -> None:
+    """Whatever multipliers the method ends with, they bound the form from above."""
+    chosen, phi = a_set("plain")
+    exact, _, _ = reach.farthest_within_errors(chosen, phi[:4])
+    solve, asked = np.linalg.solve, []
+
+    def singular(system, side):
+        asked.append(len(system))
+        if len(asked) > 3:
+            raise np.linalg.LinAlgError
+        return solve(system, side)
+
+    monkeypatch.setattr(np.linalg, "solve", singular)
+    bound, _, near = reach.farthest_within_errors(chosen, phi[:4])
+    assert len(asked) == 4
+    assert np.isfinite(bound).all()
+    assert (bound >= exact - 1e-9).all()
+    assert not near.any()

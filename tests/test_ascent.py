@@ -300,9 +300,8 @@ def test_climbs_that_end_apart_give_the_end_of_the_range(monkeypatch) -> None:
     learner = SimpleNamespace(cls=cls, sets=(s,), own=(), candidates=np.zeros((0, 19)))
     x, a = np.repeat(np.random.default_rng(2).standard_normal((1, 1)), 2, axis=0), np.arange(2)
     assert np.isposinf(by_ascent(learner, mean(-20, 20), x, a).upper[1])
-    monkeypatch.setattr(
-        "gedppl.learning.ascent._apart", lambda search, climbed, allowed: np.zeros(4, bool)
-    )
+    for judge in ("_apart", "_higher"):
+        monkeypatch.setattr(f"gedppl.learning.ascent.{judge}", lambda *_: np.zeros(4, bool))
     lone = by_ascent(learner, mean(-20, 20), x, a)
     starts = np.random.default_rng(0).standard_normal((40, 19))
     starts *= np.sqrt(2 * KAPPA) / np.linalg.norm(starts, axis=1)[:, None]

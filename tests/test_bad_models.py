@@ -17,7 +17,8 @@ from numpyro.contrib.control_flow import scan
 from numpyro.distributions import constraints as nc
 
 from gedppl import errors
-from gedppl.programs.contract import as_density, check_site_names, density_class, finite_class
+from gedppl.programs.contract import as_density, density_class, finite_class
+from gedppl.programs.finite_class import check_site_names
 from gedppl.rows import Rows
 from tests.optional_pyro import HAS_PYRO, needs_pyro, pc, pd, pyro, torch
 from tests.programs import linear_n, linear_p, logistic_n, logistic_p, poisson_n

@@ -136,10 +136,12 @@ def test_weights_of_particles_add_up_to_one(monkeypatch) -> None:
     """
     for share in (0.0, learner_side.PRIOR_SHARE, 0.9):
         monkeypatch.setattr(learner_side, "PRIOR_SHARE", share)
-        with np.errstate(divide="ignore"):
-            weights = np.exp(learner_side._mostly_near())
-        assert weights.sum() == pytest.approx(1.0)
-        assert weights[-learner_side.FROM_PRIOR :].sum() == pytest.approx(share)
+        for n in (0, 1, 10, 1000):
+            with np.errstate(divide="ignore"):
+                weights = np.exp(learner_side._mostly_near(n))
+            assert weights.sum() == pytest.approx(1.0)
+            wanted = min(share, learner_side.PRIOR_ROWS / max(n, 1))
+            assert weights[-learner_side.FROM_PRIOR :].sum() == pytest.approx(wanted)
 
 
 # a mean watched by its sign -----------------------------------------------------------------------

@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 import pytest
 
 import gedppl as ged
-from gedppl.programs import affine as feature_tables
-from gedppl.programs.affine import FeatureTable, tabulated, unit_slopes
+from gedppl import rows as feature_tables
+from gedppl.rows import FeatureTable, tabulated, unit_slopes
 from tests.optional_pyro import needs_pyro
 
 K, D = 3, 2
@@ -71,7 +71,7 @@ def traced(
     monkeypatch.setattr(feature_tables, "_read", noted)
     fast = ged.density_class(model, example=(X, A)).predictor
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gedppl.programs.jax_affine.tabulated", lambda parts, slopes, dim: parts)
+        patch.setattr("gedppl.programs.affine.tabulated", lambda parts, slopes, dim: parts)
         slow = ged.density_class(model, example=(X, A)).predictor
     return fast, slow, read
 
@@ -151,7 +151,7 @@ def test_many_rows_are_looked_up_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
     table = FeatureTable.of(*unit_slopes(straight)(3, 4))  # type: ignore[misc]
     x, a = np.random.default_rng(1).normal(size=(50, 4)), np.arange(50) % 3
     whole = table(x, a)
-    monkeypatch.setattr(feature_tables, "AT_ONCE", 1)
+    monkeypatch.setattr(feature_tables, "COLUMNS_AT_ONCE", 1)
     np.testing.assert_array_equal(table(x, a), whole)
 
 
@@ -178,7 +178,7 @@ def test_a_table_says_what_a_pyro_program_says(monkeypatch: pytest.MonkeyPatch) 
         feature_tables, "_read", lambda *args: (read.append(find(*args)), read[-1])[1]
     )
     fast = ged.density_class(model, example=(X, A)).predictor
-    monkeypatch.setattr("gedppl.programs.torch_affine.tabulated", lambda parts, slopes, dim: parts)
+    monkeypatch.setattr("gedppl.programs.affine.tabulated", lambda parts, slopes, dim: parts)
     slow = ged.density_class(model, example=(X, A)).predictor
     for quick, program in zip(parts_of(fast, X, A), parts_of(slow, X, A), strict=True):
         np.testing.assert_allclose(quick, program, rtol=1e-12, atol=0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,6 +127,16 @@ def test_a_source_that_fails_otherwise_is_not_run_longer(monkeypatch) -> None:
     _, found = bounds_of(monkeypatch, worth(1.0, sizes, rhat=1.0, settled_from=10**9))
     assert set(sizes) == {100}
     assert "they do not stand for the posterior" in found.used.shortage
+
+
+def test_draws_that_still_do_stay_where_new_ones_fail(monkeypatch) -> None:
+    learner, before = bounds_of(monkeypatch, worth(1.0, []))
+    monkeypatch.setitem(draws.FROM, "nuts", worth(1.0, [], rhat=1.0, settled_from=10**9))
+    kept = learner._redrawn()
+    assert kept.draws is learner.draws
+    np.testing.assert_array_equal(kept.bounds(ged.mean(-3, 3), X, K).upper, before.upper)
+    used_up = replace(learner, draws=replace(learner.draws, ess=1.0))  # these do no longer
+    assert not used_up._redrawn().draws.ok
 
 
 def test_what_failed_waits_for_the_next_refit(monkeypatch) -> None:

@@ -293,6 +293,54 @@ def test_a_context_past_the_end_of_a_table_is_refused_and_changes_nothing(model)
     assert agent.ask([2.0]).policy.sum() == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("model", [*CODED, "finite"])
+def test_a_context_that_reads_from_the_end_of_a_table_is_refused_and_changes_nothing(model) -> None:
+    """-1 is what pandas gives to a missing level; it read the last one."""
+    cls = finite_coded() if model == "finite" else ged.density_class(model)
+    agent = ged.GEDUCB(coded_problem(cls, 1.0 if model is coded_coin else 5.0), guard=None)
+    agent.tell(agent.ask([1.0]).id, 0.0)
+    before = agent.state_hash()
+    for refused in (
+        lambda: agent.ask([-1.0]),
+        lambda: agent.ask([[0.0], [-1.0]]),
+        lambda: agent.cost_bounds([-1.0]),
+        lambda: agent.observe([[2.0], [-1.0]], [1, 1], [0.0, 0.0]),
+    ):
+        with pytest.raises(ContextRangeError, match="index -1 counts from the end"):
+            refused()
+    assert agent.state_hash() == before
+    assert agent.ask([2.0]).policy.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=["numpyro", "pyro"])
+def test_a_program_that_counts_from_the_end_by_itself_is_let(backend) -> None:
+    """A reference level: the effect of level 0, and of action 0, is the last entry."""
+
+    def in_jax(x, a, y=None):
+        u = numpyro.sample("u", nd.Normal(0.0, 1.0).expand([2]).to_event(1))
+        by_level = jnp.append(u, 0.0)[x[:, 0].astype(int) - 1]
+        numpyro.sample("y", nd.Normal(by_level + jnp.array([0.4, 0.1])[a - 1], 0.3), obs=y)
+
+    def in_torch(x, a, y=None):
+        u = pyro.sample("u", pd.Normal(0.0, 1.0).expand([2]).to_event(1))
+        by_level = torch.cat([u, torch.zeros(1)])[x[:, 0].long() - 1]
+        pyro.sample("y", pd.Normal(by_level + torch.tensor([0.4, 0.1])[a - 1], 0.3), obs=y)
+
+    cls = ged.density_class(in_torch if backend else in_jax)
+    cls.trace(np.array([[1.0], [0.0], [2.0]]), np.array([0, 1, 1]))
+
+
+def test_without_the_look_at_negative_indices_a_missing_level_would_be_the_last(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(JaxKernels, "_lowest", lambda *args: np.zeros(0))
+    agent = ged.GEDUCB(coded_problem(ged.density_class(coded_n), 5.0), guard=None)
+    agent.observe(np.full((50, 1), 2.0), np.ones(50, int), np.full(50, 0.4))
+    known, unknown = agent.ask([2.0]), agent.ask([-1.0])
+    assert unknown.certificate.guaranteed
+    np.testing.assert_array_equal(unknown.policy, known.policy)
+
+
 def test_a_confidence_set_refuses_such_contexts_too() -> None:
     rows = np.array([[0.0], [1.0], [2.0]]), np.ones(3, int), np.zeros(3)
     found = ged.confidence_set(ged.density_class(coded_n), *rows)
@@ -445,9 +493,9 @@ def test_parameters_that_leave_the_graph_still_move_the_predictor(name) -> None:
 
 @needs_pyro
 def test_without_that_look_the_features_would_be_zero(monkeypatch) -> None:
-    from gedppl.programs import torch_affine
+    from gedppl.programs import affine
 
-    monkeypatch.setattr(torch_affine, "_slopes_hold", lambda *_: True)
+    monkeypatch.setattr(affine, "_slopes_hold", lambda *_: True)
     cls = ged.density_class(arms_p(lambda w, x, a, y: w.data[a]), example=(X, A))
     np.testing.assert_array_equal(cls.predictor.features(X, A), 0.0)
 
@@ -554,3 +602,16 @@ def test_a_set_does_not_guarantee_a_range_that_it_refutes() -> None:
         assert not bounds.guaranteed
         assert "declared for the" in bounds.note
         assert "is refuted" in bounds.note
+
+
+def test_a_value_that_is_split_in_two_is_not_read() -> None:
+    """The largest of two predictors, and which it is: neither is a link of one predictor."""
+
+    def largest(x, a, y=None):
+        w = numpyro.sample("w", nd.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        _, which = jax.lax.top_k(w[a] * x, 2)
+        numpyro.sample("y", nd.Normal(w[a][:, 0] * (1.0 * which[:, 0]), 0.3), obs=y)
+
+    said = ged.density_class(largest, example=(X, A)).exactness
+    assert said.startswith("not exact")
+    assert "a value that mixes data and parameters is split" in said

@@ -242,3 +242,21 @@ def test_a_guarded_plan_has_an_agent_for_every_trial(monkeypatch):
     monkeypatch.setattr(planning, "simulate_many", never)
     for more in ({}, {"agent": {"guard": None}, "recommend": "certified"}):
         assert ged.plan(small(), np.zeros((1, 1)), 3, replicates=2, **more).rows
+
+
+@pytest.mark.parametrize("failure", [DataError, FloatingPointError, np.linalg.LinAlgError])
+def test_a_plan_whose_runs_fail_together_is_played_one_by_one(failure, monkeypatch):
+    """One failing run ends all that are decided together; its own agent would fall back."""
+    import gedppl.study.planning as planning
+
+    def fails(*args, **more):
+        raise failure("in one of them")
+
+    options = {"replicates": 2, "agent": {"guard": None}}
+    truth = {"utility": {"w": np.array([0.1, 0.8])}, "cost": {"w": np.array([0.0, 0.2])}}
+    options |= {"scenarios": {"guess": truth}}
+    monkeypatch.setattr(planning, "TOGETHER", 1)
+    single = ged.plan(small(), np.zeros((1, 1)), 6, **options)
+    monkeypatch.undo()
+    monkeypatch.setattr(planning, "simulate_many", fails)
+    rows_close(ged.plan(small(), np.zeros((1, 1)), 6, **options), single)

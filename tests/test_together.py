@@ -4,8 +4,6 @@ policies that it lets in.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -16,6 +14,7 @@ from scipy.optimize import minimize
 import gedppl as ged
 from gedppl.ged_ucb import limit_costs, today
 from gedppl.learning import linear_set
+from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion
 from gedppl.learning.learner import Group
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
@@ -311,22 +310,18 @@ def test_the_safe_action_counts_by_its_declared_value() -> None:
 def test_who_else_is_asked_about_changes_nobodys_worst_case() -> None:
     """The first ellipsoid leads at two contexts, the second at the one between them."""
     rng = np.random.default_rng(5)
+    columns, none, unit = np.arange(3), np.zeros((0, 3)), np.ones(3)
     ellipsoids = [
-        SimpleNamespace(
-            columns=np.arange(3), middle=rng.normal(size=3), factor=rng.normal(size=(size, 3))
-        )
+        Ellipsoid(columns, rng.normal(size=3), rng.normal(size=(size, 3)), none, unit)
         for size in (3, 2)
     ]
-    learner = SimpleNamespace(
-        in_force=lambda: [SimpleNamespace(ellipsoids=ellipsoids)],
-        space=SimpleNamespace(projected=lambda phi, offset: (phi, offset)),
-    )
+    region = EllipsoidRegion([ellipsoids], 3)
     phi, offset, upper = rng.normal(size=(6, 3)), rng.normal(size=6), rng.normal(size=6) + 9
     tightest, cut, policy = np.array([0, 0, 1, 1, 0, 0]), np.zeros(6, bool), np.full((1, 2), 0.5)
 
     def worst(rows: slice, contexts: int) -> np.ndarray:
         (form,) = linear_set.together(
-            learner, phi[rows], offset[rows], tightest[rows], upper[rows], cut[rows], 2
+            region, phi[rows], offset[rows], tightest[rows], upper[rows], cut[rows], 2
         )
         return form.worst(np.repeat(policy, contexts, axis=0))
 

@@ -17,7 +17,7 @@ import pytest
 from scipy.stats import binom
 
 import gedppl as ged
-from gedppl.learning import Where, learner, learner_for
+from gedppl.learning import Where, learner, learner_for, reach
 
 AT = np.zeros((1, 1))
 DELTA = 0.05
@@ -89,7 +89,7 @@ def refuted_after(case: str, truth: float, bounds, rows: int, seed: int) -> int 
     return None
 
 
-QUICK = ["chances", "two-sided"]
+QUICK = ["chances"]
 EVERY = [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CASES]
 
 
@@ -103,6 +103,20 @@ def test_without_predictions_from_beyond_them_they_are_not(case, monkeypatch) ->
     """The control: a fit held at the bounds predicts alone."""
     monkeypatch.setattr(learner, "beyond", lambda held, free, seed: held)
     assert refuted_after(case, 2.0, CASES[case][2], 300, 2) is None
+
+
+def test_a_set_of_absolute_errors_that_misses_its_box_is_empty() -> None:
+    assert refuted_after("two-sided", 2.0, (-3.0, 1.6), 80, 0) is not None
+
+
+def test_without_what_the_set_alone_allows_it_would_pass_for_the_box(monkeypatch) -> None:
+    """The control: no linear program has a solution, and nothing else is known."""
+
+    def unknown(chosen, both):
+        return np.full(len(both), np.inf), both, np.zeros(len(both), bool)
+
+    monkeypatch.setattr(reach, "farthest_within_errors", unknown)
+    assert refuted_after("two-sided", 2.0, (-3.0, 1.6), 80, 0) is None
 
 
 def test_right_bounds_are_not_refuted_quick() -> None:
@@ -119,3 +133,18 @@ def test_right_bounds_are_not_refuted(case) -> None:
     wrong = sum(one is not None for one in found)
     print(f"{case}: {wrong} of 1000 runs refute right bounds at delta {DELTA:g}")
     assert wrong <= binom.ppf(0.9999, 1000, DELTA)
+
+
+def test_monitors_hold_the_model_to_what_it_predicts_inside_its_bounds() -> None:
+    cls = declared("chances", (-3.0, 0.75))
+    held = learner.laplace(cls, np.array([0.0, 0.75]), 40.0 * np.eye(2), 0)
+    both = learner.beyond(held, (np.array([0.0, 2.0]), 40.0 * np.eye(2)), 0)
+    inside = both.inside
+    assert np.exp(both.log_weights).sum() == pytest.approx(1.0)
+    assert np.exp(inside.log_weights).sum() == pytest.approx(1.0)
+    assert np.exp(inside.log_weights[-learner.FROM_PRIOR :]).sum() == pytest.approx(
+        learner.PRIOR_SHARE
+    )
+    near = learner.PARTICLES - learner.FROM_PRIOR
+    np.testing.assert_array_equal(inside.theta[: near // 2], held.theta[:near:2])
+    assert both.theta[1:near:2, 1].mean() == pytest.approx(2.0, abs=0.1)

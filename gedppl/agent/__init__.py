@@ -56,8 +56,6 @@ __all__ = [
     "Decision",
     "FallbackWarning",
     "SafeActionWarning",
-    "ThompsonSampling",
-    "resume",
 ]
 
 KEPT_EXPLANATIONS = 1000  # full terms are kept for the latest decisions only
@@ -104,6 +102,29 @@ class GEDUCB(Shown):
     exploration
         ``"sets"`` (the default mode's), ``"counterfactual"`` (the paper's) or ``"thompson"`` (see
         `ThompsonSampling`).
+
+    Notes
+    -----
+    In every round the policy on the K actions is
+
+        pi = argmax sum_a pi_a [u + rho (u+ - u) + w alpha (U - L)](x, a)
+             subject to  sum_a pi_a U_j(x, a) <= at_most_j  for every constraint j,
+
+    u the estimated utility, u+ its largest plausible value, [L, U] the plausible costs. The limits
+    are kept in all rounds at once with probability 1 - delta where the truth is in the class and
+    bounds are exact; nothing is promised of a truth outside it, which the guard watches for. With
+    the default weights no regret bound is claimed: that is ``mode="theory"``.
+
+    Examples
+    --------
+    Two coins; the second shows heads in 60% or 30% of throws, and at most half of them are
+    allowed. It is mixed with the safe one, so that even the worse case keeps the limit:
+
+    >>> agent = ged.GEDUCB(problem, seed=1)
+    >>> decision = agent.ask([0.5])
+    >>> decision.policy, decision.certificate.guaranteed
+    (array([0.25, 0.75]), True)
+    >>> agent.tell(decision, 0)
     """
 
     @renamed(radius="confidence")
@@ -202,16 +223,34 @@ class GEDUCB(Shown):
     # deciding -------------------------------------------------------------------------------------
 
     def ask(self, x: Any, allowed: Any = None) -> Decision | list[Decision]:
-        """Decide at context x (dx,); or, for x (n, dx), a cohort of n decisions made together, as a
-        list.
+        """Decide at context x (dx,); or, for x (n, dx), a cohort of n decisions made together.
 
         Parameters
         ----------
+        x
+            The context, or n of them. Where the problem declares `columns`, it may be a data frame,
+            a mapping or a record, which is read by name.
         allowed
             Actions that may be played here: boolean (K,), or (n, K); or a list of action names.
 
-        Where the problem declares `columns`, x may be a data frame, a mapping or a record, which is
-        read by name.
+        Returns
+        -------
+        Decision or list of Decision
+            With id, action, policy (K,) and certificate. It is in the journal, if there is one,
+            before it is returned.
+
+        Notes
+        -----
+        Decisions of a cohort are made on what was told before the first of them; each keeps the
+        limits by itself. Asking again without telling learns nothing new.
+
+        Examples
+        --------
+        >>> agent = ged.GEDUCB(problem)
+        >>> agent.ask({"time": 0.5}).policy
+        array([0.25, 0.75])
+        >>> [d.action for d in agent.ask(np.zeros((3, 1)), allowed=[True, False])]
+        [0, 0, 0]
         """
         with self._step():
             contexts, single = self._contexts(x)
@@ -241,7 +280,12 @@ class GEDUCB(Shown):
             return made[0][0] if single else [d for d, _ in made]
 
     def policy(self, x: Any, allowed: Any = None) -> np.ndarray:
-        """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded."""
+        """What `ask` would play: (K,), or (n, K) for x (n, dx). Nothing is recorded.
+
+        >>> ged.GEDUCB(problem).policy([[0.1], [0.9]])
+        array([[0.25, 0.75],
+               [0.25, 0.75]])
+        """
         with self._step():
             contexts, single = self._contexts(x)
             mask = self._memory.mask(allowed, len(contexts))
@@ -254,6 +298,11 @@ class GEDUCB(Shown):
     def cost_bounds(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper value of every constraint and action at x: each (J, K), or (n, J, K);
         the constraint's units.
+
+        They hold for all rounds at once where the certificate says *guarantee*.
+
+        >>> ged.GEDUCB(problem).cost_bounds([0.5])
+        (array([[0.2, 0.3]]), array([[0.2, 0.6]]))
         """
         with self._step():
             contexts, single = self._contexts(x)
@@ -287,6 +336,11 @@ class GEDUCB(Shown):
             ``"interval"``: which constraint.
         tried
             Only actions that have been played.
+
+        Examples
+        --------
+        >>> ged.GEDUCB(problem).recommend([0.5]).action  # coin 1 may exceed the limit
+        0
         """
         with self._step():
             contexts, _ = self._contexts(x)
@@ -325,6 +379,8 @@ class GEDUCB(Shown):
         source
             ``"prior"``, ``"laplace"``, ``"svi"`` or ``"nuts"``; by default that of a credible or
             sampled set, else ``"laplace"``.
+        draws
+            How many.
 
         Notes
         -----
@@ -341,6 +397,13 @@ class GEDUCB(Shown):
         ----------
         stream
             ``"utility"`` or a constraint's name.
+
+        Examples
+        --------
+        >>> agent = ged.GEDUCB(problem)
+        >>> agent.observe([[0.5]] * 40, [1] * 40, [1.0] * 24 + [0.0] * 16)
+        >>> agent.confidence_set("utility").contains(1)  # that coin 1 shows heads in 30%
+        False
         """
         with self._step():
             model = keeper.model_of(self.problem, stream)
@@ -357,9 +420,28 @@ class GEDUCB(Shown):
         """What came of a decision, or of its id: the utility's outcome y, and z, a number or
         {constraint name: number}.
 
+        Parameters
+        ----------
+        decision
+            The decision, or its id.
+        y
+            The utility's outcome; (K,) where a round reveals several.
+        z
+            The constraints' outcomes: a number for one, {name: number} for several.
+
+        Notes
+        -----
         Any order, any delay. Parts may come later (y now, z later). The same value again changes
-        nothing; another value is an error. If the delay depends on the outcome, no set covers:
-        declare ``Problem(outcome_age=)``.
+        nothing; another value is an error: see `amend`. If the delay depends on the outcome, no
+        set covers: declare ``Problem(outcome_age=)``.
+
+        Examples
+        --------
+        >>> agent = ged.GEDUCB(problem)
+        >>> decision = agent.ask([0.5])
+        >>> agent.tell(decision.id, 1.0)
+        >>> agent.open_decisions
+        []
         """
         self.tell_many([(decision, y, z)])
 
@@ -387,8 +469,17 @@ class GEDUCB(Shown):
         "response", "toxicity")`` names the columns to take a, y and z from; contexts are the
         declared `columns`, and others in the log are passed over.
 
+        Notes
+        -----
         The rows are taken in the order given, with refits in between, so that each is predicted
-        from those before it.
+        from those before it. Sets stay valid if whoever chose the logged actions looked at nothing
+        but earlier rows and the context.
+
+        Examples
+        --------
+        >>> agent = ged.GEDUCB(problem)
+        >>> log = {"time": [0.1, 0.2], "coin": [1, 1], "heads": [0.0, 1.0]}
+        >>> agent.observe(log, "coin", "heads")
         """
         with self._step():
             self._warn(telling.observe(self._keeper, x, a, y, z))
@@ -507,89 +598,3 @@ class GEDUCB(Shown):
         for alarm in raised:
             then = deciding.what_then(alarm.name, self._memory.guard, self.problem)
             warnings.warn(f"{alarm.sentence} {then}", AlarmWarning, stacklevel=4)
-
-
-class ThompsonSampling(GEDUCB):
-    """Decide by what is best under one draw of the utility's parameters, within limits that do not
-    depend on it.
-
-    For each decision theta is drawn from the utility's posterior, and the policy maximises sum_a
-    pi_a u(x, a; theta) subject to the limits, guaranteed or credible, exactly as in `GEDUCB`. Ask,
-    tell, journal, `resume` and certificates are the same.
-
-    Parameters
-    ----------
-    confidence
-        Which parameters the limits allow, as for `GEDUCB`. For ``"utility"`` the source of the
-        draws: ``confidence={"utility": credible_set(source="nuts")}``; Laplace draws if not given.
-        Its parameters need priors.
-    problem, delta, oracle, seed, journal, guard, growth, warmup
-        As for `GEDUCB`.
-
-    Notes
-    -----
-    Limits are kept whatever is drawn. No regret bound is claimed. A decision's policy and
-    propensity are those given the draw: for off-policy estimates, which need every action to have a
-    chance, mix in some exploration of your own.
-
-    References
-    ----------
-    Russo, Van Roy, Kazerouni, Osband, Wen, "A tutorial on Thompson sampling", 2018.
-    """
-
-    @renamed(radius="confidence")
-    def __init__(
-        self,
-        problem: Problem,
-        *,
-        delta: float = 0.05,
-        oracle: Any = None,
-        confidence: Any = None,
-        seed: int = 0,
-        journal: str | os.PathLike[str] | None = None,
-        guard: str | None = "fallback",
-        growth: float | None = None,
-        warmup: str | None = None,
-    ) -> None:
-        super().__init__(
-            problem,
-            delta=delta,
-            oracle=oracle,
-            confidence=confidence,
-            seed=seed,
-            journal=journal,
-            guard=guard,
-            growth=growth,
-            warmup=warmup,
-            exploration="thompson",
-        )
-
-
-@renamed(radius="confidence")
-def resume(
-    journal: str | os.PathLike[str], problem: Problem, *, oracle: Any = None, confidence: Any = None
-) -> GEDUCB:
-    """The agent whose run a journal holds, as it was when its process ended.
-
-    Parameters
-    ----------
-    journal
-        The path given to `GEDUCB`. One process at a time may write to it.
-    problem
-        The problem as it was first declared; limits and actions changed since are in the journal.
-        Another is refused.
-    oracle, confidence
-        As given to `GEDUCB` or `ThompsonSampling`, if they were: objects are not stored.
-
-    Notes
-    -----
-    With the same versions of Python and of the numerical packages the next policy is the same bit
-    for bit, otherwise within about 1e-9: ``agent.resumed`` says which. A damaged journal, one of
-    another problem or of a newer format, and one that is in use are refused with a named error.
-    Reading a journal runs nothing that it contains.
-    """
-    keeper, resumed = Keeper.reopen(journal, problem, oracle, confidence)
-    kind = ThompsonSampling if keeper.first.settings.exploration == "thompson" else GEDUCB
-    agent = kind.__new__(kind)
-    agent._begin(keeper, resumed)
-    return agent

@@ -47,6 +47,12 @@ class Decision:
 
     Tell its outcome to the agent with the decision itself or its `id`. `propensity` is what
     off-policy evaluation divides by, and `certificate` says what is claimed of the limits.
+
+    Examples
+    --------
+    >>> decision = ged.GEDUCB(problem, seed=1).ask([0.5])
+    >>> decision.action, decision.propensity
+    (1, 0.75)
     """
 
     id: int
@@ -298,8 +304,10 @@ def draw_action(policy: np.ndarray, seed: int, decision_id: int) -> int:
     """Draw from a policy (K,): one stream for every decision id, so that the draw does not depend
     on what else was drawn.
     """
+    (support,) = (policy > 0).nonzero()
+    if len(support) == 1:  # nothing is left to chance
+        return int(support[0])
     uniform = np.random.default_rng([seed, decision_id]).random()
-    support = (policy > 0).nonzero()[0]
     return int(support[policy[support].cumsum()[:-1].searchsorted(uniform, side="right")])
 
 

@@ -46,6 +46,17 @@ def register_divergence(
         ``(p, q) -> array`` of the batch shape, NaN where the form does not apply. For
         ``"log_affinity"`` it should be written in the array namespace of its arguments
         (`gedppl.numerics.arrays.namespace`).
+
+    Notes
+    -----
+    The form is believed: nothing compares it with quadrature. `tests/test_divergences.py` shows how
+    to.
+
+    Examples
+    --------
+    >>> def apart(p, q):  # a Uniform that ends before a Pareto begins
+    ...     return p.xp.where(p.args["high"] <= q.args["scale"], 1.0, p.xp.nan)
+    >>> register_divergence("total_variation", "Uniform", "Pareto", apart)
     """
     if kind not in KINDS:
         hint = "; register log(1 − H²) as 'log_affinity'" if kind == "hellinger2" else ""

@@ -24,21 +24,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from gedppl.density import Density
 from gedppl.errors import FunctionalError
 from gedppl.families import get_family
-from gedppl.families.family import Args
 from gedppl.functionals import lipschitz
 from gedppl.functionals.expectation import excess, expectation, probability_between
 from gedppl.functionals.expectation import quantile as quantile_of
-from gedppl.numerics.arrays import Array, Namespace, is_number
+from gedppl.functionals.tails import CVAR
+from gedppl.numerics.arrays import Array, is_number
 
-# ==================================================================================================
 # How a functional's value is computed: closed forms by family in an open registry, and the general
 # ways.
-# ==================================================================================================
 
 Rule = Callable[[Any, "Functional", Any], Array]
 
@@ -160,112 +157,7 @@ _GENERAL: dict[str, Callable[..., Array]] = {
     "expected": _expected,
 }
 
-
-# closed forms of the conditional value at risk; c = level, t = 1 - c the tail mass ----------------
-
-
-def _normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    z = float(ndtri(f.level))
-    found: Array = args["loc"] + args["scale"] * math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) / (
-        1 - f.level
-    )
-    return found
-
-
-def _lognormal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    z = float(ndtri(f.level))
-    found: Array = (
-        xp.exp(args["loc"] + 0.5 * args["scale"] ** 2) * xp.ndtr(args["scale"] - z) / (1 - f.level)
-    )
-    return found
-
-
-def _exponential_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    found: Array = (1 - math.log1p(-f.level)) / args["rate"]
-    return found
-
-
-def _laplace_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    c, t = f.level, 1 - f.level
-    unit = 1 - math.log(2 * t) if c >= 0.5 else (c * (1 - math.log(2 * c)) / t if c > 0 else 0.0)
-    found: Array = args["loc"] + args["scale"] * unit
-    return found
-
-
-def _uniform_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    found: Array = args["low"] + (args["high"] - args["low"]) * (1 + f.level) / 2
-    return found
-
-
-def _logistic_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    c, t = f.level, 1 - f.level
-    entropy = -(c * math.log(c) if c > 0 else 0.0) - t * math.log(t)
-    found: Array = args["loc"] + args["scale"] * entropy / t
-    return found
-
-
-def _student_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    """loc + scale (df + z^2)/(df - 1) pdf(z)/t; q is held fixed and the excess differentiated."""
-    df = args["df"]
-    unit = {"df": df, "loc": 0.0 * df, "scale": 1.0 + 0.0 * df}
-    family = get_family("StudentT")
-    exists = df > 1
-    safe = {**unit, "df": xp.where(exists, df, 2.0)}
-    z = xp.stop_gradient(family.icdf(safe, f.level, xp))  # type: ignore[misc]
-    upper = (safe["df"] + z**2) / (safe["df"] - 1) * xp.exp(family.log_prob(safe, z, xp))
-    value = z + (upper - z * family.sf(safe, z, xp)) / (1 - f.level)  # type: ignore[misc]
-    found: Array = args["loc"] + args["scale"] * xp.where(exists, value, xp.inf)
-    return found
-
-
-def _weibull_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    power = 1 + 1 / args["concentration"]
-    z = -math.log1p(-f.level)
-    found: Array = (
-        args["scale"]
-        * xp.exp(xp.gammaln(power))
-        * xp.gammaincc(power, z + 0.0 * power)
-        / (1 - f.level)
-    )
-    return found
-
-
-def _half_normal_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    z = float(ndtri(0.5 * (1 + f.level)))
-    found: Array = args["scale"] * math.sqrt(2 / math.pi) * math.exp(-0.5 * z * z) / (1 - f.level)
-    return found
-
-
-def _pareto_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    alpha = args["alpha"]
-    exists = alpha > 1
-    safe = xp.where(exists, alpha, 2.0)
-    q = args["scale"] * xp.exp(-math.log1p(-f.level) / safe)
-    found: Array = xp.where(exists, q * safe / (safe - 1), xp.inf)
-    return found
-
-
-def _bernoulli_cvar(args: Args, f: Functional, xp: Namespace) -> Array:
-    found: Array = xp.minimum(args["probs"] / (1 - f.level), 1.0)
-    return found
-
-
-for _family, _rule in {
-    "Normal": _normal_cvar,
-    "LogNormal": _lognormal_cvar,
-    "Exponential": _exponential_cvar,
-    "Laplace": _laplace_cvar,
-    "Uniform": _uniform_cvar,
-    "Logistic": _logistic_cvar,
-    "StudentT": _student_cvar,
-    "Weibull": _weibull_cvar,
-    "HalfNormal": _half_normal_cvar,
-    "Pareto": _pareto_cvar,
-    "Bernoulli": _bernoulli_cvar,
-    "Cauchy": lambda args, f, xp: args["loc"] + args["scale"] * xp.inf,
-    "HalfCauchy": lambda args, f, xp: args["scale"] * xp.inf,
-    "Delta": lambda args, f, xp: args["v"],
-}.items():
+for _family, _rule in CVAR.items():
     register_functional("cvar", _family, _rule)
 
 
@@ -285,12 +177,25 @@ __all__ = [
 
 @dataclass(frozen=True, repr=False)
 class Functional:
-    """A number that a density determines. Made by `mean`, `variance`, ...; hashable, so it can key
-    compiled functions.
+    """A number T(f) that a density f determines, with the range [low, high] it may take.
 
-    Call it with a density of batch shape (n,) or (M, n), and with the rows' contexts x (n, dx) and
-    actions a (n,) where the functional depends on them; it returns an array of the batch shape, of
-    the density's array library, and it can be traced and differentiated there.
+    Made by `mean`, `variance`, ...; hashable, so it can key compiled functions. Call it with a
+    density of batch shape (n,) or (M, n), and with the rows' contexts x (n, dx) and actions a (n,)
+    where the functional depends on them; it returns an array of the batch shape, of the density's
+    array library, and it can be traced and differentiated there.
+
+    Notes
+    -----
+    The range is a declaration that is believed. Bounds over a set of parameters are clipped to it,
+    and it is what an action is worth about which nothing is known.
+
+    Examples
+    --------
+    >>> from gedppl.density import Density
+    >>> f = Density("Bernoulli", {"probs": np.array([0.2, 0.7])})
+    >>> share = mean(0, 1)
+    >>> share(f), float(share.clip(1.3))
+    (array([0.2, 0.7]), 1.0)
     """
 
     name: str
@@ -319,7 +224,11 @@ class Functional:
         return found
 
     def clip(self, values: np.ndarray | float) -> np.ndarray:
-        """NumPy values clipped to the functional's range."""
+        """NumPy values clipped to the functional's range.
+
+        >>> mean(0, 1).clip(np.array([-0.5, 0.4]))
+        array([0. , 0.4])
+        """
         return np.minimum(np.maximum(values, self.low), self.high)
 
     def check(self, values: Array) -> None:
@@ -351,9 +260,24 @@ class Functional:
         """The constant L with |T(p) - T(q)| <= L D(p, q) for all p, q on the support, or None where
         none is known.
 
-        ``divergence`` is ``"tv"``, ``"hellinger"`` (sqrt of 1 minus the Bhattacharyya coefficient)
-        or ``"l2"``; ``support`` the interval of the outcome, or a density whose own support is
-        taken. `why_not_lipschitz` tells the reason of a None.
+        Parameters
+        ----------
+        divergence
+            ``"tv"``, ``"hellinger"`` (sqrt of 1 minus the Bhattacharyya coefficient) or ``"l2"``.
+        support
+            The interval (low, high) of the outcome, or a density whose own support is taken.
+
+        Notes
+        -----
+        Sufficient, not sharp: for one family a smaller constant may do. `why_not_lipschitz` tells
+        the reason of a None.
+
+        Examples
+        --------
+        >>> round(mean(0, 1).lipschitz("hellinger", (0.0, 1.0)), 4)
+        1.4142
+        >>> quantile(0.5, 0, 1).lipschitz("tv", (0.0, 1.0)) is None
+        True
         """
         return lipschitz.constant(self, divergence, support)[0]
 
@@ -429,8 +353,11 @@ def mean(low: float, high: float) -> Functional:
     -----
     Its bounds over a set are exact where outcomes follow one linear predictor. For outcomes in an
     interval of length L, ``|E_p Y - E_q Y| <= sqrt(2) L H``, H the Hellinger distance of p and q;
-    `gedppl.functionals.lipschitz` knows the constants of other families.
+    `gedppl.functionals.lipschitz` knows the constants of other families. A Cauchy has no mean:
+    evaluating it gives NaN, and `Functional.check` says so.
 
+    Examples
+    --------
     >>> from gedppl.density import Density
     >>> p = Density("Normal", {"loc": 1.0, "scale": 2.0})
     >>> float(mean(-5, 5)(p))
@@ -442,9 +369,19 @@ def mean(low: float, high: float) -> Functional:
 def variance(high: float) -> Functional:
     """The variance, E (Y - E Y)^2, between 0 and ``high``.
 
+    Parameters
+    ----------
+    high
+        The largest value that it can take, finite; the smallest is 0. For outcomes in an interval
+        of length L, L^2 / 4 is one.
+
+    Notes
+    -----
     It turns with the mean (for a Bernoulli it is largest at one half), so that its bounds over a
     set are searched where the family's turns are not known.
 
+    Examples
+    --------
     >>> from gedppl.density import Density
     >>> p = Density("Normal", {"loc": 1.0, "scale": 2.0})
     >>> float(variance(9)(p))
@@ -456,6 +393,18 @@ def variance(high: float) -> Functional:
 def second_moment(high: float) -> Functional:
     """The second moment, E Y^2, between 0 and ``high``: large where the mean or the spread is.
 
+    Parameters
+    ----------
+    high
+        The largest value that it can take, finite; the smallest is 0.
+
+    Notes
+    -----
+    Linear in the density, as the mean is, which the variance is not: E Y^2 = Var Y + (E Y)^2. For
+    outcomes in an interval whose farthest end is b, ``|E_p Y^2 - E_q Y^2| <= sqrt(2) b^2 H``.
+
+    Examples
+    --------
     >>> from gedppl.density import Density
     >>> p = Density("Normal", {"loc": 1.0, "scale": 2.0})
     >>> float(second_moment(9)(p))
@@ -470,9 +419,19 @@ def cvar(level: float, low: float, high: float) -> Functional:
 
     CVaR = min over q of q + E (Y - q)+ / (1 - level)
 
-    ``level`` is a confidence level, as in `quantile`: ``cvar(0.9, ...)`` is the mean of the upper
-    10%, and the tail mass is 1 - level = 0.1. ``cvar(0, ...)`` is the mean. Large outcomes are the
-    bad ones: for a gain, model its negative.
+    Parameters
+    ----------
+    level
+        A confidence level in [0, 1), as in `quantile`: ``cvar(0.9, ...)`` is the mean of the upper
+        10%, and the tail mass is 1 - level = 0.1. ``cvar(0, ...)`` is the mean.
+    low, high
+        The smallest and largest value that it can take, finite.
+
+    Notes
+    -----
+    Large outcomes are the bad ones: for a gain, model its negative. A tail is where a model is
+    least checked by data: a family with too light a tail gives a CVaR that is too small, and no
+    monitor of means sees it.
 
     References
     ----------
@@ -497,11 +456,20 @@ def cvar(level: float, low: float, high: float) -> Functional:
 def quantile(level: float, low: float, high: float) -> Functional:
     """The quantile, min {y : P(Y <= y) >= level}, between ``low`` and ``high``.
 
+    Parameters
+    ----------
+    level
+        Strictly between 0 and 1; 0.5 is the median.
+    low, high
+        The smallest and largest value that it can take, finite.
+
     Notes
     -----
     It has no Lipschitz constant in any divergence: two densities that are close may have quantiles
-    that are far apart.
+    that are far apart, so nothing that rests on such constants is guaranteed of it.
 
+    Examples
+    --------
     >>> from gedppl.density import Density
     >>> p = Density("Normal", {"loc": 1.0, "scale": 2.0})
     >>> round(float(quantile(0.5, -10, 10)(p)), 6)
@@ -515,10 +483,20 @@ def quantile(level: float, low: float, high: float) -> Functional:
 def probability(above: Any = None, below: Any = None) -> Functional:
     """P(Y > above), P(Y < below), or P(above < Y < below); the inequalities are strict.
 
-    A limit is a number, one number an action (K,), or a function of the rows' (x, a) that returns
-    (n,); the last two need x and a in the call, and the function must work on the density's own
-    arrays. ``|P_p(A) - P_q(A)|`` is at most their total variation.
+    Parameters
+    ----------
+    above, below
+        At least one of them: a number, one number an action (K,), or a function of the rows' (x,
+        a) that returns (n,). The last two need x and a in the call, and the function must work on
+        the density's own arrays.
 
+    Notes
+    -----
+    Its range is [0, 1]. ``|P_p(A) - P_q(A)|`` is at most their total variation. That the
+    inequalities are strict matters for discrete outcomes: of counts, ``above=2`` is 3 or more.
+
+    Examples
+    --------
     >>> from gedppl.density import Density
     >>> p = Density("Normal", {"loc": 1.0, "scale": 2.0})
     >>> float(probability(above=1.0)(p)), float(probability(above=1.0, below=1.0 + 1e9)(p))
@@ -543,19 +521,29 @@ def probability(above: Any = None, below: Any = None) -> Functional:
 def expected(fn: Callable[..., Any], low: float, high: float, *, kinks: Any = ()) -> Functional:
     """E fn(Y, x, a), between ``low`` and ``high``.
 
-    ``fn`` sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the
-    end, and x (n, dx), a (n,) as the call gave them. It must be elementwise in the outcome, and
-    work on NumPy arrays as on those of the model's language, JAX or torch: arithmetic and
-    comparisons do. An agent tries it before the first round.
+    Parameters
+    ----------
+    fn
+        It sees outcomes with one more leading axis, (Q, n) or (Q, M, n) and any event axes at the
+        end, and x (n, dx), a (n,) as the call gave them. It must be elementwise in the outcome,
+        and work on NumPy arrays as on those of the model's language, JAX or torch: arithmetic and
+        comparisons do. An agent tries it before the first round.
+    low, high
+        The smallest and largest value that the expectation can take, finite.
+    kinks
+        Where fn jumps or bends: a number, several, or a function of the rows' (x, a) that returns
+        one array (n,) or a tuple of them. Continuous densities are integrated on fixed panels,
+        which are then split there.
 
-    ``kinks`` says where fn jumps or bends: a number, several, or a function of the rows' (x, a)
-    that returns one array (n,) or a tuple of them. Continuous densities are integrated on fixed
-    panels, which are then split there. A kink that is not declared costs accuracy: over the
-    families here, a jump errs by up to 0.03 of its height, and a bend such as max(y - q, 0) by up
-    to 2e-4 of the outcome's 16%-84% range. Smooth functions and integer outcomes need none.
+    Notes
+    -----
+    A kink that is not declared costs accuracy: over the families here, a jump errs by up to 0.03
+    of its height, and a bend such as max(y - q, 0) by up to 2e-4 of the outcome's 16%-84% range.
+    Smooth functions and integer outcomes need none. Sums leave out 1e-14 of the mass, integrals
+    1e-24; vectors use 4,096 fixed quasi-random draws.
 
-    Sums leave out 1e-14 of the mass, integrals 1e-24; vectors use 4,096 fixed quasi-random draws.
-
+    Examples
+    --------
     >>> from gedppl.density import Density
     >>> demand = Density("Gamma", {"concentration": 4.0, "rate": 2.0})
     >>> shortage = expected(lambda y, x, a: np.maximum(y - 3.0, 0.0), 0, 10, kinks=3.0)

@@ -118,6 +118,7 @@ def todays_costs(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, l
         found = state.bounds_of.of(
             c.name, state.learners[c.stream], c.functional, x, problem.n_actions
         )
+        found = _held(problem, x, j, found)
         lower[:, j], upper[:, j] = _pin_safe(problem, x, j, found.lower, found.upper)
         if by_theorem and not c.safe_value_exact:
             a0 = problem.safe_action
@@ -126,6 +127,15 @@ def todays_costs(state: State, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, l
                 upper[:, j, a0] = np.minimum(upper[:, j, a0], found.upper[:, a0])
         bounds[j] = found
     return lower, upper, bounds
+
+
+def _held(problem: Problem, x: np.ndarray, j: int, found: Bounds) -> Bounds:
+    """Over those parameters under which the safe action costs at most what was declared of it;
+    all, where the model does not learn the safe action and need not describe it.
+    """
+    if problem.safe_action is None or not problem.learn_safe:
+        return found
+    return found.held(problem.safe_action, problem.safe_values(x)[:, j])
 
 
 def _cost_trail(

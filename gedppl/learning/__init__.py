@@ -280,27 +280,22 @@ def confidence_set(
     """The parameters that rows x (n, dx), a (n,), y (n,) leave plausible, in the order in which
     they were collected.
 
-    The rows are taken in one after another, with a refit whenever they have grown by `growth`,
-    because each outcome has to be predicted from the rows before it. Data collected adaptively are
-    welcome.
-
-    `n_actions`, which must have been known before any outcome was seen, lets groups of actions with
-    parameters of their own have sets of their own, as an agent's have: an action is then not
-    charged for the parameters of others. How often actions occur in the rows cannot stand in for
-    it, since that may depend on outcomes.
-
-    >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist, gedppl as ged
-    >>> def coin(x, a, y=None):
-    ...     p = numpyro.param("p", 0.5 * jnp.ones(1))
-    ...     numpyro.sample("y", dist.Bernoulli(p[a]), obs=y)
-    >>> coins = ged.finite_class(coin, [{"p": [0.1]}, {"p": [0.5]}, {"p": [0.9]}])
-    >>> x, a, y = np.zeros((20, 1)), np.zeros(20, int), np.arange(20) % 2
-    >>> found = confidence_set(coins, x, a, y)
-    >>> [found.contains(member) for member in range(3)]
-    [False, True, False]
-    >>> bounds = found.bounds(ged.mean(0, 1), x[:1], 1)
-    >>> bounds.lower.round(6).tolist(), bounds.upper.round(6).tolist(), bounds.guaranteed
-    ([[0.5]], [[0.5]], True)
+    Parameters
+    ----------
+    cls
+        The class, from `density_class` or `finite_class`.
+    x, a, y
+        They are taken in one after another, with a refit whenever they have grown by `growth`,
+        because each outcome has to be predicted from the rows before it. Data collected adaptively
+        are welcome.
+    delta, confidence, oracle, seed, growth
+        As for `GEDUCB`.
+    prior
+        Of parameters without one, for fits alone; weak if not given.
+    n_actions
+        Known before any outcome was seen, it lets groups of actions with parameters of their own
+        have sets of their own, as an agent's have. How often actions occur in the rows cannot
+        stand in for it, since that may depend on outcomes.
 
     Notes
     -----
@@ -312,6 +307,13 @@ def confidence_set(
     References
     ----------
     Wasserman, Ramdas and Balakrishnan, "Universal inference", PNAS 2020.
+
+    Examples
+    --------
+    >>> coins, x, a = problem.utility.model, np.zeros((40, 1)), np.ones(40, int)
+    >>> found = confidence_set(coins, x, a, np.arange(40) % 5 > 1)  # heads in 60%
+    >>> found.contains(0), found.contains(1), found.bounds(ged.mean(0, 1), x[:1], 2).upper
+    (True, False, array([[0.2, 0.6]]))
     """
     x, a, y = as_rows(x, a, y)
     learner = started(
@@ -403,6 +405,10 @@ class ConfidenceSet(Shown):
     functional; ``members`` draws parameters to look at (an inner approximation). With a rule over
     draws (`credible_set`, `sampled_set`) only the bounds are theirs; membership is that of the
     likelihood-ratio set.
+
+    >>> coins, x = problem.utility.model, np.zeros((40, 1))
+    >>> confidence_set(coins, x, np.ones(40, int), np.arange(40) % 5 > 1).estimate  # the member
+    0
     """
 
     cls: Any

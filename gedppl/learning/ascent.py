@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # points (M, D) of problems (M,) -> values (M,), gradients (M, D); to maximise
 Objective = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 CALM = 2  # steps in a row that hardly rise: a climb has arrived
+CLIMB_TOL = 5e-4  # of the objective's half-width: hardly
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,12 @@ def project(
 # far out values overflow: such steps are not kept
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def ascend(
-    region: Region, objective: Objective, start: np.ndarray, *, steps: int = 12, tol: float = 5e-4
+    region: Region,
+    objective: Objective,
+    start: np.ndarray,
+    *,
+    steps: int = 12,
+    tol: float = CLIMB_TOL,
 ) -> Ascent:
     r"""Climb `objective` inside the region from every start (M, D), all problems in step.
 
@@ -215,6 +221,9 @@ STRAY = 4.8
 # climbs from anywhere that look for something higher: this many over the square of the number of
 # rows, as few rows leave room for other tops; at most so many a problem, and so many in all
 SCOUTS, MOST_SCOUTS, ALL_SCOUTS = 20_000, 48, 2_000
+# climbs that seem to have arrived go on with this tolerance, for so many steps: along a ridge one
+# hardly rises and is still far from the top
+RIDGE_TOL, RIDGE_STEPS = 1e-6, 60
 FLAT = 1e-9  # share of the functional's range
 
 
@@ -233,6 +242,7 @@ class Found:
     searched: bool = False  # by looking at points, between which anything may be: not a certificate
     profiled: bool = False  # over one unknown number beside the predictor
     proved: bool = True  # where profiled: nothing between the points of the grid was left out
+    held: Callable[[int, np.ndarray], np.ndarray] | None = None  # as `Bounds.find_held`
 
 
 @dataclass(frozen=True)
@@ -250,8 +260,8 @@ class Promise:
 def by_ascent(
     learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray
 ) -> Found:
-    """U = max(delta, ascent), L = min(delta, ascent), for each row over the set whose delta bound
-    is narrowest there.
+    """The ends that climbs reach, for each row over the set whose delta bound is narrowest
+    there.
 
     A group's set is asked about the group's own actions only: of others its rows say nothing that
     those of all rows do not.
@@ -382,10 +392,12 @@ def _over(
     and values.
 
     Climbs from the delta method's point, the best known members, the best outposts and anywhere,
-    and with few rows many more from anywhere (see `_scouted`).
-    Their ends and what lies farther along the rays through them are members, so the largest value
-    met is reached. The declared range's end (infinite here) is the answer where the climbs end
-    apart (see `_climb`), or where an open ray still moves the functional.
+    the best of them once more (see `_ridden`), and with few rows many more from anywhere (see
+    `_scouted`). Their ends and what lies farther along the rays through them are members, so the
+    largest value met is reached; how far climbs that agree end apart is added to it. The delta
+    method's own value is not: over half of a range it may end far outside of it. The declared
+    range's end (infinite here) is the answer where the climbs end apart, or where an open ray
+    still moves the functional.
     """
     m, region = len(a), chosen.region
     search = Search(learner, functional, region, x, a, promise.value)
@@ -403,7 +415,7 @@ def _over(
         starts += [group[best] for best in order[:BEST]]
     climbed, apart = _climb(search, np.concatenate(starts))
     ways = [delta, *region.z(climbed.theta).reshape(-1, 2 * m, learner.cls.dim)]
-    climbed, apart = _scouted(search, chosen.data.n, climbed, apart)
+    climbed, apart = _scouted(search, chosen.data.n, *_ridden(search, climbed, apart))
     rays = walk(region, np.zeros((len(ways) * 2 * m, learner.cls.dim)), np.concatenate(ways))
     value = search.each(region.theta(rays.z))
     blind = apart | np.any(
@@ -426,14 +438,17 @@ def _over(
     winner = np.argmax(reached[:, :m], axis=0)
     known = np.vstack([reached, *seen])
     ends = np.where(np.isnan(known), -np.inf, known).max(axis=0)
-    upper = np.maximum(promise.value + promise.half, ends[:m])
-    lower = np.minimum(promise.value - promise.half, -ends[m:])
+    # climbs that agree do so to within this: what is left of the way up is taken to be as much
+    ends = ends + _resolution(search, climbed)
+    upper, lower = ends[:m], -ends[m:]
     span = functional.high - functional.low
     flat = _flat_and_unseen(
         learner, chosen, promise.half <= FLAT * (span if np.isfinite(span) else 1.0), x, a
     )
-    upper = np.where(np.isnan(upper) | flat | blind[:m], np.inf, upper)
-    lower = np.where(np.isnan(lower) | flat | blind[m:], -np.inf, lower)
+    # no value at the centre, or a parameter that no row depends on
+    unknown = flat | ~np.isfinite(promise.value + promise.half)
+    upper = np.where(unknown | blind[:m], np.inf, upper)
+    lower = np.where(unknown | blind[m:], -np.inf, lower)
     return (
         lower,
         upper,
@@ -451,34 +466,74 @@ def _anywhere(region: Region, count: int, problems: int, seed: int = 0) -> np.nd
     return region.theta(ways)
 
 
+def _resolution(search: Search, climbed: Ascent) -> np.ndarray:
+    """How far apart those climbs end, (2m,), that agree with the highest."""
+    ends = search.ends(climbed)
+    top = ends.max(axis=0)
+    with np.errstate(invalid="ignore"):  # an infinite end has nothing above it
+        near = np.where(ends >= top - search.stray(climbed), ends, np.inf).min(axis=0)
+        return np.where(np.isfinite(top - near), top - near, 0.0)
+
+
+def _more(
+    search: Search, found: Ascent, todo: np.ndarray, start: np.ndarray, steps: int, tol: float
+) -> Ascent:
+    """`found` and climbs of the problems `todo` (P,) from starts (C P, D) each; -inf for others."""
+    m, region, D = len(search.a), search.region, start.shape[1]
+    climbed = ascend(
+        region,
+        lambda theta, which: search.paired(theta, todo[which % len(todo)]),
+        start,
+        steps=steps,
+        tol=tol,
+    )
+    count = len(start) // len(todo)
+    value, theta = np.full((count, 2 * m), -np.inf), np.tile(region.centre, (count, 2 * m, 1))
+    value[:, todo] = climbed.value.reshape(count, -1)
+    theta[:, todo] = climbed.theta.reshape(count, len(todo), D)
+    return Ascent(
+        np.concatenate([found.theta, theta.reshape(-1, D)]),
+        np.concatenate([found.value, value.ravel()]),
+        found.gradients + climbed.gradients,
+        found.values + climbed.values,
+    )
+
+
+def _ridden(search: Search, found: Ascent, lost: np.ndarray) -> tuple[Ascent, np.ndarray]:
+    """What was found and lost after the best two climbs of each problem went on: where they rise,
+    climbs had agreed on a place along a ridge. And where most problems over a set are lost, so are
+    all: climbs that agree may agree on a low top.
+    """
+    lost = lost | (2 * lost.sum() > len(lost))
+    todo = np.flatnonzero(~lost)
+    if not len(todo):
+        return found, lost
+    best = np.argsort(-search.ends(found), axis=0)[:BEST, todo]
+    start = found.theta.reshape(-1, len(lost), found.theta.shape[1])[best, todo]
+    start = start.reshape(-1, found.theta.shape[1])
+    both = _more(search, found, todo, start, RIDGE_STEPS, RIDGE_TOL)
+    return both, lost | _higher(search, found, both)
+
+
+def _higher(search: Search, found: Ascent, both: Ascent) -> np.ndarray:
+    """Whether more climbs rose above what was found, (2m,)."""
+    rise = search.ends(both).max(axis=0) - search.ends(found).max(axis=0)
+    return np.asarray(rise > search.stray(both))
+
+
 def _scouted(
     search: Search, rows: int, found: Ascent, lost: np.ndarray
 ) -> tuple[Ascent, np.ndarray]:
     """What was found and lost after more climbs have looked for something higher. Those that end
     lower say nothing: they may be slow.
     """
-    todo, m, region = np.flatnonzero(~lost), len(search.a), search.region
-    count = min(SCOUTS // max(rows, 1) ** 2, MOST_SCOUTS, ALL_SCOUTS // (2 * m))
+    todo = np.flatnonzero(~lost)
+    count = min(SCOUTS // max(rows, 1) ** 2, MOST_SCOUTS, ALL_SCOUTS // (2 * len(search.a)))
     if not count or not len(todo):
         return found, lost
-    climbed = ascend(
-        region,
-        lambda theta, which: search.paired(theta, todo[which % len(todo)]),
-        _anywhere(region, count, len(todo), seed=1),
-        steps=STEPS,
-    )
-    value = np.full((count, 2 * m), -np.inf)
-    value[:, todo] = climbed.value.reshape(count, -1)
-    theta = np.tile(region.centre, (count, 2 * m, 1))
-    theta[:, todo] = climbed.theta.reshape(count, len(todo), -1)
-    both = Ascent(
-        np.concatenate([found.theta, theta.reshape(-1, theta.shape[2])]),
-        np.concatenate([found.value, value.ravel()]),
-        found.gradients + climbed.gradients,
-        found.values + climbed.values,
-    )
-    higher = search.ends(both).max(axis=0) - search.ends(found).max(axis=0)
-    return both, lost | (higher > search.stray(both))
+    start = _anywhere(search.region, count, len(todo), seed=1)
+    both = _more(search, found, todo, start, STEPS, CLIMB_TOL)
+    return both, lost | _higher(search, found, both)
 
 
 def _climb(search: Search, start: np.ndarray) -> tuple[Ascent, np.ndarray]:

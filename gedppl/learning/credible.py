@@ -261,8 +261,13 @@ def sampled_set(source: str = "laplace", draws: int = 1000) -> SampledSet:
     """Draws that lie in the likelihood-ratio set, and the largest value among them: an inner
     approximation, never certified.
 
-    `source`, `draws`: see `credible_set`.
+    Parameters
+    ----------
+    source, draws
+        Where draws come from, and how many: see `credible_set`.
 
+    Examples
+    --------
     >>> sampled_set(draws=200).guaranteed
     False
     """

@@ -262,6 +262,24 @@ class EllipsoidRegion:
         self._loose, self._owner = np.array(loose).reshape(-1, q), np.array(owner, np.intp)
         self._partly = bool(self._blind.any())
 
+    @property
+    def size(self) -> int:
+        """E."""
+        return len(self._row)
+
+    def axes(self, e: int) -> int:
+        """Half axes of one ellipsoid."""
+        return len(self._own_factor(e))
+
+    def around(self, e: int, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of one ellipsoid that closes phi (m, q): phi'theta is middle + half'v with |v| <= 1;
+        middle (m,), half (m, r).
+        """
+        return phi @ self._middle[e], phi @ self._own_factor(e).T
+
+    def _own_factor(self, e: int) -> np.ndarray:
+        return self._factor[self._row[e] : self._row[e + 1] if e + 1 < self.size else None]
+
     def reach(self, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Middle and half-width (m, E) of phi'theta for phi (m, q); infinite where phi leaves
         what an ellipsoid has seen.

@@ -270,6 +270,9 @@ class FiniteLearner:
             empty=empty,
             free_lower=np.where(open_ended, -np.inf, lower),
             free_upper=np.where(open_ended, np.inf, upper),
+            find_held=lambda action, most: held_members(
+                functional.clip(values), kept[:, None], action, most, functional.high
+            ),
             **common,
         )
 
@@ -392,3 +395,16 @@ class FiniteLearner:
         # also of several levels at once, each its own Est
         found: float = Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta)
         return found
+
+
+def held_members(
+    values: np.ndarray, kept: np.ndarray, action: int, most: np.ndarray, high: float
+) -> np.ndarray:
+    """(n, K) the largest of values (M, n, K) over the members kept (M, n) that give an action at
+    most so much, most (n,); `high` where none does.
+    """
+    inside = kept & (values[:, :, action] <= most)
+    largest = np.where(inside[:, :, None], values, -np.inf).max(axis=0)
+    none: np.ndarray = largest == -np.inf
+    found: np.ndarray = np.where(none, high, largest)
+    return found

@@ -96,6 +96,8 @@ class Bounds:
     used: UsedDraws | None = None  # what those draws are
     # how far one parameter attains upper values together, where that is in closed form; each holds
     together: tuple[Together, ...] = ()
+    # upper values (n, K) given that of an action at most so much, (n,); see `held`
+    find_held: Callable[[int, np.ndarray], np.ndarray] | None = None
     # those that declarations are held against, if not these; see `watched`
     find_watched: Callable[[], Bounds] | None = None
 
@@ -112,7 +114,25 @@ class Bounds:
             upper=self.upper[one],
             drawn=drawn,
             together=tuple(form.only(one) for form in self.together),
+            find_held=None,
         )
+
+    def held(self, action: int, most: np.ndarray) -> Bounds:
+        """Over the parameters alone under which this action's value is at most so much, most (n,).
+
+        A declared bound that is true holds at the true parameter, so that it lies in what is left
+        of the set. Only upper values are lowered: a bound from above says nothing of how small a
+        value may be. Where nothing is left the declaration is refuted, and the set stands as it is.
+        """
+        forms = tuple(held_together(form, action, most) for form in self.together)
+        ends = [form.each for form in forms]
+        if self.find_held is not None:
+            ends.append(self.find_held(action, most))
+        if not ends:
+            return self
+        upper = np.minimum(self.upper, np.min(ends, axis=0))
+        upper = np.where(upper < self.lower, self.upper, upper)
+        return replace(self, upper=upper, together=forms, find_held=None)
 
     @property
     def to_keep(self) -> Bounds:
@@ -134,6 +154,37 @@ class Bounds:
     def watched(self) -> Bounds:
         """Those that declarations are held against."""
         return self if self.find_watched is None else self.find_watched()
+
+
+DEEPEST = 1 - 1e-6  # radii from the centre at which a declared value still cuts a ball
+
+
+def held_together(form: Together, action: int, most: np.ndarray) -> Together:
+    """Costs where that of one action, c_0, is at most so much, most (C,).
+
+    There every cost is at most c_a - l (c_0 - most), for any l >= 0, which is again linear in the
+    one parameter that all share; l is chosen for each action so that its own largest is smallest.
+    """
+    wall, room = form.half[:, action], most - form.middle[:, action]
+    price = price_of_wall(form.half, wall[:, None], room[:, None])
+    price[:, action] = 0.0
+    half = form.half - price[:, :, None] * wall[:, None]
+    return Together(form.middle + price * room[:, None], half)
+
+
+@np.errstate(all="ignore")  # no wall at all: no number, and no price
+def price_of_wall(half: np.ndarray, wall: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """The l >= 0 that makes |half - l wall| + l room smallest, the largest half'v over |v| <= 1
+    with wall'v <= room; 0 where the wall leaves everything, or nothing. half, wall (..., r), room
+    (...).
+    """
+    size = np.sqrt((wall * wall).sum(axis=-1))
+    depth = room / size  # of the cut, in radii: -1 leaves nothing, 1 everything
+    along = (half * wall).sum(axis=-1) / size
+    across = np.sqrt(np.maximum((half * half).sum(axis=-1) - along**2, 0.0))
+    price = (along - across * depth / np.sqrt(1 - depth**2)) / size
+    found: np.ndarray = np.where((np.abs(depth) < DEEPEST) & (price > 0), price, 0.0)
+    return found
 
 
 @dataclass(frozen=True)
@@ -319,8 +370,10 @@ class BoundsMemo:
 
 PARTICLES = 128
 FROM_PRIOR = 16
-# weight of the prior's draws beside those of a fit: up to -log(1 - share) is lost at every refit
-PRIOR_SHARE = 0.02
+# Weight of the prior's draws beside those of a fit, at most, and times the rows behind it. Up to
+# -log(1 - share) is lost at every refit, and refits come as often as rows grow by a twentieth: a
+# share that stayed would be paid for ever, one that falls like 1 / n adds up to a number.
+PRIOR_SHARE, PRIOR_ROWS = 0.02, 0.3
 # weight at first of draws around a maximum that the declared bounds exclude
 BEYOND_SHARE = 0.25
 MOST_SURE = 0.99  # of the weight of either half, at a refit
@@ -337,6 +390,21 @@ class Particles:
     # what the rows have made of the weight of a maximum beyond the bounds, until the last refit
     beyond: float = BEYOND_SHARE
     split: bool = False  # half of the draws near the fit are around that maximum
+
+    @property
+    def inside(self) -> Particles:
+        """Without the draws from beyond declared bounds: what the model as declared predicts,
+        which is what monitors hold it to.
+        """
+        if not self.split:
+            return self
+        near = PARTICLES - FROM_PRIOR
+        kept = np.ones(len(self.theta), bool)
+        kept[1:near:2] = False
+        weights = self.log_weights.copy()
+        weights[:near] -= np.log1p(-self.beyond)
+        weights = weights[kept]
+        return Particles(self.theta[kept], weights - logsumexp(weights), self.beyond)
 
     def predict(self, rows: np.ndarray) -> tuple[float, Particles]:
         """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the
@@ -375,9 +443,10 @@ def laplace(
     precision: np.ndarray,
     seed: int,
     unit: np.ndarray | float = 1.0,
+    n: int = 0,
 ) -> Particles:
-    """After a fit: theta, draws from N(theta, precision^-1) in opposite pairs, and a few from
-    the prior.
+    """After a fit to n rows: theta, draws from N(theta, precision^-1) in opposite pairs, and a few
+    from the prior.
     """
     pairs = (PARTICLES - FROM_PRIOR - 1) // 2 + 1
     base = np.random.default_rng(seed).standard_normal((pairs, cls.dim))  # the same at every refit
@@ -385,14 +454,14 @@ def laplace(
     steps = solve_triangular(chol, base.T, lower=True, trans=1).T
     near = np.vstack([theta[None], theta + steps, theta - steps])[: PARTICLES - FROM_PRIOR]
     draws = np.vstack([near, prior_draws(cls, FROM_PRIOR, seed + 1, unit)])
-    return Particles(draws, _mostly_near())
+    return Particles(draws, _mostly_near(n))
 
 
-def _mostly_near() -> np.ndarray:
-    """(M,) log weights of draws around a fit, followed by the prior's."""
-    near = PARTICLES - FROM_PRIOR
+def _mostly_near(n: int) -> np.ndarray:
+    """(M,) log weights of draws around a fit to n rows, followed by the prior's."""
+    near, share = PARTICLES - FROM_PRIOR, min(PRIOR_SHARE, PRIOR_ROWS / max(n, 1))
     found: np.ndarray = np.log(
-        np.repeat([(1 - PRIOR_SHARE) / near, PRIOR_SHARE / FROM_PRIOR], [near, FROM_PRIOR])
+        np.repeat([(1 - share) / near, share / FROM_PRIOR], [near, FROM_PRIOR])
     )
     return found
 
@@ -403,8 +472,9 @@ def drawn(
     sampled: np.ndarray,
     seed: int,
     unit: np.ndarray | float = 1.0,
+    n: int = 0,
 ) -> Particles:
-    """After a fit: theta, draws (M', D) from any source, and a few from the prior."""
+    """After a fit to n rows: theta, draws (M', D) from any source, and a few from the prior."""
     room = PARTICLES - FROM_PRIOR - 1
     every = np.vstack(
         [
@@ -413,7 +483,7 @@ def drawn(
             prior_draws(cls, FROM_PRIOR, seed + 1, unit),
         ]
     )
-    return Particles(every, _mostly_near())
+    return Particles(every, _mostly_near(n))
 
 
 def beyond(held: Particles, free: tuple[np.ndarray, np.ndarray], seed: int) -> Particles:
@@ -429,7 +499,7 @@ def beyond(held: Particles, free: tuple[np.ndarray, np.ndarray], seed: int) -> P
     theta, log_weights = held.theta.copy(), held.log_weights.copy()
     theta[:near][outside] = draws(*free, int(outside.sum()), seed)
     share = np.where(outside, held.beyond / outside.sum(), (1 - held.beyond) / (~outside).sum())
-    log_weights[:near] = np.log((1 - PRIOR_SHARE) * share)
+    log_weights[:near] = np.log(np.exp(log_weights[:near]).sum() * share)
     return replace(held, theta=theta, log_weights=log_weights, split=True)
 
 

@@ -253,7 +253,7 @@ class LinearGaussianLearner:
     ) -> LinearGaussianLearner:
         information, moment = self.information.copy(), self.moment.copy()
         counts, squares = self.counts.copy(), self.outcome_squares.copy()
-        for g in np.flatnonzero(mine.any(axis=1)):
+        for g in np.flatnonzero(mine.any(axis=1)).tolist():
             part, gap = (free, residual) if mine[g].all() else (free[mine[g]], residual[mine[g]])
             information[g] += part.T @ part
             moment[g] += part.T @ gap
@@ -273,9 +273,9 @@ class LinearGaussianLearner:
 
     def _begun(self) -> LinearGaussianLearner:
         """With the e-processes that are due."""
-        if not (self.counts >= self.due).any():
+        late = (self.counts >= self.due).nonzero()[0]
+        if not len(late):
             return self
-        late = np.flatnonzero(self.counts >= self.due)
         starts, stages = self.starts, self.stages.copy()
         for g in late.tolist():
             stage = int(stages[g])
@@ -502,7 +502,7 @@ class LinearGaussianLearner:
         """The exact range over the newest snapshot's set."""
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
-        low, high, _, _ = self._range(phi, offset, 1.0)
+        low, high, _, _ = self._range(*self.space.projected(phi, offset), 1.0)
         parts = (
             value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a),
             *value_range(functional, low[None], high[None], scale, rows, a),
@@ -510,12 +510,11 @@ class LinearGaussianLearner:
         return Guess(*(functional.clip(part).reshape(len(x), n_actions) for part in parts))
 
     def _range(
-        self, phi: np.ndarray, offset: np.ndarray, side: float
+        self, free: np.ndarray, base: np.ndarray, side: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-        """Ends (m,) of phi'theta + offset, which ellipsoid sets the one on this side, and
-        whether no parameter is left.
+        """Ends (m,) of free'eta + base, which ellipsoid sets the one on this side, and whether no
+        parameter is left.
         """
-        free, base = self.space.projected(phi, offset)
         low, high, tightest = ends(*self.region_of.stacked(self.in_force()).reach(free), side)
         empty = any(s.empty for s in self.in_force()) or apart(low, high)
         if empty:
@@ -536,7 +535,8 @@ class LinearGaussianLearner:
         x = np.asarray(x, float)
         rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
         side = -1.0 if direction(functional) < 0 else 1.0
-        low, high, tightest, empty = self._range(phi, offset, side)
+        free, base = self.space.projected(phi, offset)
+        low, high, tightest, empty = self._range(free, base, side)
         searched = is_searched(functional)
         estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a)
         free_lower, free_upper = value_range(functional, low[None], high[None], scale, rows, a)
@@ -545,7 +545,8 @@ class LinearGaussianLearner:
         forms: tuple[Together, ...] = ()
         if is_mean(functional) and not empty:  # affine in theta
             cut = (upper != free_upper).ravel()
-            forms = together(self, phi, offset, tightest, upper.ravel(), cut, n_actions)
+            region = self.region_of.stacked(self.in_force())
+            forms = together(region, free, base, tightest, upper.ravel(), cut, n_actions)
         return Bounds(
             estimate=functional.clip(estimate).reshape(shape),
             lower=functional.clip(free_lower).reshape(shape),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.learning.ellipsoids import (
+    EllipsoidRegion,
     apart,
     ends,
     seen_directions,
@@ -129,45 +130,47 @@ def witness(
 
 
 def together(
-    learner: LinearGaussianLearner,
-    phi: np.ndarray,
-    offset: np.ndarray,
+    region: EllipsoidRegion,
+    free: np.ndarray,
+    base: np.ndarray,
     tightest: np.ndarray,
     upper: np.ndarray,
     cut: np.ndarray,
     n_actions: int,
 ) -> tuple[Together, ...]:
-    """phi'theta + offset of all actions over the ellipsoid that sets most of their upper ends, at
-    each context by itself; none where it sets no two at any.
+    """free'eta + base of all actions over the ellipsoid that sets most of their upper ends, at each
+    context by itself; none where it sets no two at any.
 
-    tightest, upper, cut (m,): the ellipsoid behind each upper end, -1 where it is open, the end
-    itself, and whether the declared range cut it. The true theta lies in all ellipsoids at once and
-    its values in the range, so that what is known of different actions may be added up: an action
-    that another ellipsoid bounds stands with its upper end. Of one that the range cut the first
-    form takes that end, the second the ellipsoid, which may still say more of a mixture.
+    free (m, q), base (m,). tightest, upper, cut (m,): the ellipsoid behind each upper end, -1 where
+    it is open, the end itself, and whether the declared range cut it. The true theta lies in all
+    ellipsoids at once and its values in the range, so that what is known of different actions may
+    be added up: an action that another ellipsoid bounds stands with its upper end. Of one that the
+    range cut the first form takes that end, the second the ellipsoid, which may still say more of a
+    mixture.
     """
-    kinds = np.unique(tightest[tightest >= 0])
-    if not len(kinds):
+    n, E = len(upper) // n_actions, region.size
+    # how often each one sets an end at each context; a last column for those that none does
+    place = (E + 1) * np.arange(n)[:, None] + tightest.reshape(n, n_actions) % (E + 1)
+    counts = np.bincount(place.ravel(), minlength=n * (E + 1)).reshape(n, E + 1)[:, :E]
+    if not counts.any():
         return ()
-    counts = [(tightest == e).reshape(-1, n_actions).sum(axis=1) for e in kinds]
-    most = np.repeat(kinds[np.argmax(counts, axis=0)], n_actions)
+    most = counts.argmax(axis=1).repeat(n_actions)
     own = tightest == most
-    every = [e for s in learner.in_force() for e in s.ellipsoids]
-    free, base = learner.space.projected(phi, offset)
-    middle = upper.copy()
-    half = np.zeros((len(upper), max(len(every[e].factor) for e in kinds)))
+    kinds = np.flatnonzero(counts.any(axis=0) & (np.bincount(most, minlength=E) > 0)).tolist()
+    middle, half = upper.copy(), np.zeros((len(upper), max(map(region.axes, kinds))))
     for e in kinds:
-        one, mine = every[e], np.flatnonzero(own & (tightest == e))
-        part = free[np.ix_(mine, one.columns)]
-        middle[mine] = base[mine] + part @ one.middle
-        half[mine, : len(one.factor)] = part @ one.factor.T
+        mine = slice(None) if own.all() and len(kinds) == 1 else np.flatnonzero(own & (most == e))
+        middle[mine], turned = region.around(e, free[mine])
+        middle[mine] += base[mine]
+        half[mine, : turned.shape[1]] = turned
     forms = []
-    for mine in (own & ~cut, own) if (own & cut).any() else (own,):
-        if mine.reshape(-1, n_actions).sum(axis=1).max() > 1:
+    was_cut = own & cut
+    for mine in (own & ~cut, own) if was_cut.any() else (own,):
+        if mine.reshape(n, n_actions).sum(axis=1).max() > 1:
             forms.append(
                 Together(
-                    np.where(mine, middle, upper).reshape(-1, n_actions),
-                    np.where(mine[:, None], half, 0.0).reshape(-1, n_actions, half.shape[1]),
+                    np.where(mine, middle, upper).reshape(n, n_actions),
+                    np.where(mine[:, None], half, 0.0).reshape(n, n_actions, half.shape[1]),
                 )
             )
     return tuple(forms)

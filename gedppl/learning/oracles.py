@@ -389,7 +389,15 @@ def failed(cls: DensityClass, rows: Rows, status: str) -> Fit:
 def mle(*, starts: int = 1, seed: int = 0, max_steps: int = 100) -> Oracle:
     """Maximum likelihood by Newton or L-BFGS on the program itself: see `maximum_likelihood`.
 
-    argmax_theta sum_i log p_theta(y_i | x_i, a_i) + log prior(theta), from `starts` points.
+    argmax_theta sum_i log p_theta(y_i | x_i, a_i) + log prior(theta)
+
+    Parameters
+    ----------
+    starts, seed
+        From how many points the search begins, the first of them `cls.initial`, and where the
+        others' randomness begins.
+    max_steps
+        Of each search.
 
     Notes
     -----
@@ -397,6 +405,8 @@ def mle(*, starts: int = 1, seed: int = 0, max_steps: int = 100) -> Oracle:
     status. A maximum of a likelihood that is not concave may be a local one; sets do not rest on
     it, their width does.
 
+    Examples
+    --------
     >>> mle(starts=3).name
     'maximum likelihood'
     """
@@ -411,9 +421,18 @@ def score_equations(*, max_steps: int = 100) -> Oracle:
     """Score equations, sum_i J_i' (T(y_i) - A'(eta_i)) = 0, of a family with one linear predictor:
     see `fit_score_equations`.
 
+    Parameters
+    ----------
+    max_steps
+        Newton's.
+
+    Notes
+    -----
     The log-likelihood is concave there, so that the solution is the maximum. Other classes are
     refused.
 
+    Examples
+    --------
     >>> score_equations().name
     'score equations'
     """

@@ -35,6 +35,14 @@ class Posterior(Shown):
     """Draws of a model's parameters given rows. Made by `agent.posterior(stream)` or `posterior`.
 
     Draws have equal weights. They trust the model and its prior; nothing here is a guarantee.
+
+    Examples
+    --------
+    >>> agent = ged.GEDUCB(problem)
+    >>> agent.observe([[0.5]] * 4, [1] * 4, [1.0, 0.0, 0.0, 0.0])
+    >>> found = agent.posterior("utility", draws=100)
+    >>> found.draws["member"].shape, found.predictive([[0.5]], [1]).shape
+    ((100,), (100, 1))
     """
 
     cls: Any

@@ -16,8 +16,9 @@ from gedppl.learning.learner import Bounds, Guess
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood, ProgramLikelihood
 from gedppl.learning.ordered import OrderedLikelihood
 from gedppl.learning.profiled import profiled_bounds
-from gedppl.learning.reach import farthest
+from gedppl.learning.reach import farthest, farthest_held
 from gedppl.learning.value_ranges import (
+    direction,
     edge_bounds,
     is_plain,
     limits_at,
@@ -42,6 +43,7 @@ PROBES = (-1.0, 0.0, 1.0)
 GRID, ZOOMS = 33, 7
 MOST_OUTCOMES = 10_000  # trials of a Binomial at which a user's function is looked at one by one
 STEP = 1e-6  # of a predictor, in posterior standard deviations, over which a slope is taken
+HAIR = 1e-9  # of a predictor, beside which a declared value must lie
 GUESS_SDS = 2.0  # half-width of `guess`, in posterior standard deviations
 
 
@@ -82,6 +84,7 @@ def bounds(
         empty=found.apart or any(s.refuted for s in sets),
         free_lower=found.lower.reshape(shape),
         free_upper=found.upper.reshape(shape),
+        find_held=found.held,
     )
 
 
@@ -260,7 +263,54 @@ def _exact(
         "; ".join(notes),
         apart,
         searched=searched,
+        held=lambda action, most: _held(data, learner, functional, columns, x, a, action, most),
     )
+
+
+def _held(
+    data: PredictorLikelihood,
+    learner: ProgramLearner,
+    functional: Functional,
+    columns: np.ndarray,
+    x: np.ndarray,
+    a: np.ndarray,
+    action: int,
+    most: np.ndarray,
+) -> np.ndarray:
+    """The functional's upper ends (n, K) over parameters under which it is at most so much at one
+    action, most (n,); inf where that says nothing.
+
+    A functional that is monotone in eta is at most `most` on one side of an eta only. It is found
+    by the family, and tried on either side: where the two values do not bracket `most` it is
+    another.
+    """
+    n, D = len(most), data.dim
+    unknown = np.full((n, len(a) // n), np.inf)
+    if not direction(functional):
+        return unknown
+    own = np.flatnonzero(a == action)
+    fixed = {name: columns[own, D + 1 + j] for j, name in enumerate(data.fixed_names(x, a))}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        edge = np.broadcast_to(data.family.middle(most, fixed), n)
+        around = edge + np.array([[-1.0], [1.0]]) * HAIR * (1 + np.abs(edge))
+        below, above = at_predictor(data, learner, functional, around, columns[own], x[own], a[own])
+        sign = np.where((below <= most) & (most <= above), 1.0, 0.0)
+        sign = np.where((above <= most) & (most <= below), -1.0, sign)
+    sign = np.where(np.isfinite(edge), sign, 0.0)
+    if not sign.any():
+        return unknown
+    limit = np.where(sign > 0, around[1], around[0]) - columns[own, D]
+    # every context's, once for each of its actions
+    side, wall, most_of = (
+        np.repeat(part, unknown.shape[1], axis=0)
+        for part in (sign, sign[:, None] * columns[own, :D], np.where(sign == 0, 0.0, sign * limit))
+    )
+    value = farthest_held(learner, side[:, None] * columns[:, :D], wall, most_of)
+    eta = np.clip(
+        np.where(np.isfinite(value), side * value, 0.0) + columns[:, D], *data.family.domain
+    )
+    upper = at_predictor(data, learner, functional, eta[None], columns, x, a)[0]
+    return np.where(np.isfinite(value) & (side != 0), upper, np.inf).reshape(unknown.shape)
 
 
 @np.errstate(invalid="ignore")  # inf - inf between ends that are open

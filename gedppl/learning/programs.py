@@ -340,7 +340,9 @@ class ProgramLearner:
         """The fit, draws around it and a few of the prior's."""
         source = self.rule.predictive
         if source == "laplace":
-            return learners.laplace(self.cls, fit.theta, fit.precision, self.seed, self.unit)
+            return learners.laplace(
+                self.cls, fit.theta, fit.precision, self.seed, self.unit, self.n
+            )
         found = sample(
             self.cls,
             self.rows,
@@ -350,7 +352,7 @@ class ProgramLearner:
             fit,
             self.oracle,
         )
-        return learners.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit)
+        return learners.drawn(self.cls, fit.theta, found.theta, self.seed, self.unit, self.n)
 
     def _past(self) -> tuple[Plausible, ...]:
         """Sets of refits until now that go on counting: those of the first start, which share
@@ -438,14 +440,16 @@ class ProgramLearner:
         self, x: np.ndarray, a: np.ndarray, y: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """The mixture over particles."""
+        mixed = self.particles.inside
         return learners.mixed_cdf(
-            [(np.exp(self.particles.log_weights), self.density_at(self.particles.theta, x, a))], y
+            [(np.exp(mixed.log_weights), self.density_at(mixed.theta, x, a))], y
         )
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
-        rows = self.data.cleared().append(x, a, y).row_values(self.particles.theta)
-        return learners.mixed_log_density(self.particles.log_weights, rows)
+        mixed = self.particles.inside
+        rows = self.data.cleared().append(x, a, y).row_values(mixed.theta)
+        return learners.mixed_log_density(mixed.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return learners.have_cdfs(

@@ -513,6 +513,13 @@ def parametric_bootstrap(replicates: int = 199) -> ParametricBootstrap:
     """A quantile of divergences to refits on simulated outcomes: approximate, and not valid for
     data that were collected adaptively. See `ParametricBootstrap`.
 
+    Parameters
+    ----------
+    replicates
+        Refits on simulated outcomes; 199 give the 95% quantile as the 190th of them.
+
+    Examples
+    --------
     >>> parametric_bootstrap().guaranteed
     False
     """

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
+from gedppl.learning.learner import price_of_wall
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, extremes
 from gedppl.programs.contract import DensityClass
@@ -283,6 +284,31 @@ def farthest(learner: ProgramLearner, phi: np.ndarray) -> tuple[np.ndarray, np.n
     )
     value[np.tile(apart, 2)] = np.inf
     return value, theta, bool(apart.any())
+
+
+def farthest_held(
+    learner: ProgramLearner, phi: np.ndarray, wall: np.ndarray, most: np.ndarray
+) -> np.ndarray:
+    """An upper bound (m,) of phi'theta over the plausible theta with wall'theta <= most, for phi,
+    wall (m, D) and most (m,); inf where the wall says nothing. It is max (phi - l wall)'theta + l
+    most, valid for every l >= 0, at the best l for the ellipsoid of the set's curvature.
+    """
+    value, sets = np.full(len(phi), np.inf), learner.every_set
+    if not sets:
+        return value
+    widths = np.array([_seen_half_width(s, phi) for s in sets])
+    newest = np.where(np.isfinite(widths.min(axis=0)), np.argmin(widths, axis=0), -1)
+    box = declared_box(learner.cls, phi.shape[1])
+    for i in np.unique(newest[newest >= 0]):
+        region, mine = sets[i].region, np.flatnonzero(newest == i)
+        size, room = np.sqrt(2 * region.kappa), most[mine] - wall[mine] @ region.centre
+        half, side = (size * region.whiten(part[mine]) for part in (phi, wall))
+        price = price_of_wall(half, side, room)
+        mine, price = mine[price > 0], price[price > 0]
+        if len(mine):
+            forms = phi[mine] - price[:, None] * wall[mine]
+            value[mine] = reached(sets[i], forms, box) + price * most[mine]
+    return value
 
 
 Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open

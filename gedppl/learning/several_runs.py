@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gedppl.learning.ellipsoids import STRAY, Ellipsoid, disjoint, ends
-from gedppl.learning.finite import FiniteLearner
+from gedppl.learning.finite import FiniteLearner, held_members
 from gedppl.learning.learner import Bounds, Guess, Learner
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.learning.value_ranges import is_mean, is_searched, value_at, value_range
@@ -71,6 +71,9 @@ class OneByOne:
             upper=np.concatenate([b.upper for b in found]),
             guaranteed=all(b.guaranteed for b in found),
             together=_side_by_side([b.together for b in found], [b.upper for b in found]),
+            find_held=lambda action, most: np.concatenate(
+                [b.held(action, most[i : i + 1]).upper for i, b in enumerate(found)]
+            ),
         )
 
 
@@ -255,7 +258,17 @@ class StackedMembers(OneByOne):
         estimate = values[self.best, np.arange(len(self.best))]
         sure = first.rule.guaranteed and not first.sampled and bool(left.all())
         rule = first.rule.describe(first.delta)
-        return Bounds(estimate, lower, upper, "exact", guaranteed=sure, rule=rule)
+        return Bounds(
+            estimate,
+            lower,
+            upper,
+            "exact",
+            guaranteed=sure,
+            rule=rule,
+            find_held=lambda action, most: held_members(
+                values, self.kept.T, action, most, functional.high
+            ),
+        )
 
 
 def stacked(learners: Sequence[Learner]) -> OneByOne:

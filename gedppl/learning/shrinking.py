@@ -64,10 +64,39 @@ def shrinkage(
 ) -> Shrinkage:
     """The set's width for `functional` at contexts `at` (n, dx) after each of `sizes` rows.
 
-    width = 2 sqrt(2 kappa / curvature). Between two sizes an ideal set has constant kappa and
-    curvature growing like n. The row says which of the two fell further behind: the radius grew
-    ("radius"), or the rows brought little information about the functional ("curvature"; also when
-    nothing bounds it yet).
+    width = 2 sqrt(2 kappa / curvature), kappa the radius in nats
+
+    Parameters
+    ----------
+    cls, functional
+        The class, and what of its outcome is bounded.
+    x, a, y
+        Rows in the order in which they came: (n, dx), (n,), (n,).
+    at
+        Contexts (m, dx) at which the width is asked for; the mean over them is shown.
+    n_actions, delta, confidence, seed
+        As for `confidence_set`.
+    sizes
+        After how many rows; doubling up to all of them if not given.
+
+    Notes
+    -----
+    Between two sizes an ideal set has constant kappa and curvature growing like n. The row says
+    which of the two fell further behind: the radius grew ("radius"), or the rows brought little
+    information about the functional ("curvature"; also when nothing bounds it yet).
+
+    Examples
+    --------
+    >>> coins, x, a, y = (
+    ...     problem.utility.model,
+    ...     np.zeros((20, 1)),
+    ...     np.ones(20, int),
+    ...     np.arange(20) % 2,
+    ... )
+    >>> print(ged.shrinkage(coins, ged.mean(0, 1), x, a, y, at=x[:1], n_actions=2, sizes=[8, 16]))
+           n      width     radius    curvature  limited by
+           8       0.15      3.228         1148  curvature
+          16       0.15      3.394         1207  curvature
     """
     x, a, y = as_rows(x, a, y)
     if sizes is None:

@@ -174,12 +174,26 @@ def svi(
         has hardly moved).
     learning_rate
         Decays to a hundredth of itself over the steps.
+    particles, draws, seed
+        Draws of the guide in a step, and of the fitted guide; and where their randomness begins.
 
     Notes
     -----
+    The guide q maximises the ELBO, E_q [log p(y, theta) - log q(theta)], by Adam.
+
     `param` sites are fitted along with the guide. Not guaranteed: convergence; the checks see a fit
     that is far off, and call a centre within about half a posterior standard deviation of the mode
     good.
+
+    References
+    ----------
+    Hoffman, Blei, Wang and Paisley, "Stochastic variational inference" (2013); Kingma and Ba,
+    "Adam" (2015).
+
+    Examples
+    --------
+    >>> svi("low_rank", steps=500).name
+    'SVI'
     """
     refit_steps = max(1, steps // 50) if refit_steps is None else refit_steps
     for name, value in (

@@ -150,9 +150,16 @@ def namespace(*arrays: Any) -> Namespace:
             f"arrays of {' and '.join(sorted(map(str, found)))} were mixed; convert "
             "them to one library"
         )
-    if not found:
-        return _numpy()
-    return _jax() if found == {"jax"} else _torch()
+    return namespace_of(str(found.pop())) if found else _numpy()
+
+
+def namespace_of(name: str) -> Namespace:
+    """The namespace of ``"numpy"``, ``"jax"`` or ``"torch"``.
+
+    >>> namespace_of("numpy")
+    Namespace(numpy)
+    """
+    return {"numpy": _numpy, "jax": _jax, "torch": _torch}[name]()
 
 
 def to_numpy(array: Any) -> np.ndarray:

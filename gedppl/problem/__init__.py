@@ -18,10 +18,11 @@ import numpy as np
 from gedppl.errors import ActionRangeError, ProblemError, ShapeError
 from gedppl.numerics.arrays import is_whole
 from gedppl.problem.checks import (
+    check_feedback,
     check_flag,
     check_functional,
     check_limit,
-    check_room,
+    check_safe_action,
     check_safe_value,
     described,
 )
@@ -52,6 +53,11 @@ class Utility:
     -----
     u(x, a) = T(f_{x,a}), f the density of the outcome and T the functional. A model that is wrong
     costs utility and breaks no limit.
+
+    Examples
+    --------
+    >>> ged.Utility(problem.utility.model, ged.mean(0, 1)).functional
+    mean(low=0, high=1)
     """
 
     model: DensityClass | MemberList
@@ -84,8 +90,8 @@ class Constraint:
     at_most
         The limit, in the functional's units.
     safe_value
-        The functional's value at the safe action: a number, or a function of contexts (n, dx) ->
-        (n,). An upper bound that is itself under the limit is as good.
+        The functional's value at the safe action, or an upper bound: a number, or contexts (n, dx)
+        -> (n,). It is believed: where the safe action is learned, others' bounds rest on it too.
     safe_value_exact
         True says that `safe_value` is the value itself and no mere upper bound, and that the model
         describes the safe action. It is believed: where the functional is the mean of a
@@ -101,6 +107,12 @@ class Constraint:
         pi_a > 0, and not for the average only. This is what a clinician means by a limit. Only
         actions whose worst case is under it are played, so an untried one is reached through shared
         parameters, a prior or bounds alone; the regret theorems do not apply.
+
+    Examples
+    --------
+    >>> coins = problem.utility.model
+    >>> ged.Constraint(coins, ged.mean(0, 1), at_most=0.5, safe_value=0.2, name="heads").stream
+    'heads'
     """
 
     model: DensityClass | MemberList
@@ -182,8 +194,15 @@ def known_cost(
     """A constraint on a cost that is not learned: ``fn(x)`` gives the cost of all K actions at one
     context x (dx,).
 
-    `every_draw`: see `Constraint`.
+    Parameters
+    ----------
+    fn
+        From a context (dx,) to (K,). It is believed.
+    at_most, name, every_draw
+        As for `Constraint`.
 
+    Examples
+    --------
     >>> known_cost(lambda x: [0.0, 1.0], at_most=0.1, name="queries").name
     'queries'
     """
@@ -234,6 +253,18 @@ class Problem(Shown):
         "dose")``. Data frames, mappings and records are then read by name: `ask` takes these
         columns and no others, while logs and contexts to plan with may have more. ``{"sex": ("f",
         "m"), "age": float}`` declares levels, too: the models see the codes 0, 1, ... of a level.
+
+    Notes
+    -----
+    What is declared is believed: ranges, safe values and classes. The guard holds outcomes against
+    them and says when one is refuted, which takes rows.
+
+    Examples
+    --------
+    >>> coins, heads = problem.utility.model, ged.mean(0, 1)
+    >>> limit = ged.Constraint(coins, heads, 0.5, safe_value=0.2, name="heads", outcome="utility")
+    >>> ged.Problem(2, ged.Utility(coins, heads), [limit], safe_action=0).limits
+    array([0.5])
     """
 
     n_actions: int = None  # type: ignore[assignment]  # set from `actions` where it is left out
@@ -256,35 +287,7 @@ class Problem(Shown):
         set_(self, "names", self._read_names())
         self._check_actions()
         set_(self, "streams", self._collect_streams())
-        if self.reveals is not None:
-            reveals = np.asarray(self.reveals)
-            if reveals.shape != (self.n_actions, self.n_actions) or reveals.dtype != bool:
-                raise ProblemError(
-                    f"reveals must be a boolean ({self.n_actions}, {self.n_actions}) array, got "
-                    f"{reveals.dtype} "
-                    f"{reveals.shape}; numpy.eye({self.n_actions}, dtype=bool) is bandit feedback"
-                )
-            reveals = reveals.copy()
-            reveals.flags.writeable = False
-            set_(self, "reveals", reveals)
-        self._check_feedback()
-
-    def _check_feedback(self) -> None:
-        if not (self.independent is True or self.independent is False) or (
-            self.independent and self.reveals is None
-        ):
-            raise ProblemError(
-                f"independent={self.independent!r}: True says that outcomes revealed together are "
-                "independent given x; without "
-                "reveals= there is one a round, leave it out"
-            )
-        age = self.outcome_age
-        if not is_whole(age) or age < 1:
-            raise ProblemError(
-                f"outcome_age must be a whole number of rounds, at least 1, got {age!r}; 1 learns "
-                "every outcome at the next "
-                "decision after it was told"
-            )
+        set_(self, "reveals", check_feedback(self))
 
     def learned_of(self, action: int) -> int | None:
         """Whose outcome is learned when several are revealed by playing `action`: known before
@@ -361,40 +364,16 @@ class Problem(Shown):
                 "a problem needs utility=Utility(model, functional), what to "
                 f"maximise; got {self.utility!r}"
             )
-        safe = self.safe_action
-        learned = [c for _, c in self.learned]
-        if not learned:
-            return
-        if safe is None:
-            raise ProblemError(
-                f"constraint {learned[0].name!r} is learned, so a safe_action is needed to act "
-                "before anything is known; "
-                "name one, with its safe_value"
-            )
-        for c in learned:
-            if c.safe_value_exact and not self.learn_safe:
-                raise ProblemError(
-                    f"constraint {c.name!r} declares its safe_value exact for the model too, but "
-                    "learn_safe=False leaves the "
-                    "safe action out of the model; drop one of the two"
-                )
-            if c.safe_value is None:
-                raise ProblemError(
-                    f"constraint {c.name!r} needs safe_value, its value at the safe action "
-                    f"{self.names.label(safe)}: a number "
-                    "or a function of x"
-                )
-            if not callable(c.safe_value):
-                check_room(float(check_safe_value(np.asarray(c.safe_value, float), c)), c)
+        check_safe_action(self)
 
-    @property
+    @cached_property
     def learned(self) -> tuple[tuple[int, Constraint], ...]:
         """The limits whose cost is learned, each with its place among the constraints; a known
         cost is none of them.
         """
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, Constraint))
 
-    @property
+    @cached_property
     def known(self) -> tuple[tuple[int, KnownCost], ...]:
         """The limits on known costs, each with its place among the constraints."""
         return tuple((j, c) for j, c in enumerate(self.constraints) if isinstance(c, KnownCost))

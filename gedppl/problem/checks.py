@@ -27,7 +27,7 @@ from gedppl.errors import (
     ProblemError,
     ShapeError,
 )
-from gedppl.numerics.arrays import Array, detached, read_numbers, shape_of
+from gedppl.numerics.arrays import Array, detached, is_whole, read_numbers, shape_of
 
 if TYPE_CHECKING:
     from gedppl.functionals import Functional
@@ -158,6 +158,56 @@ def check_room(safe_value: float, c: Constraint) -> None:
 
 
 # what an outcome must be --------------------------------------------------------------------------
+
+
+def check_feedback(problem: Problem) -> np.ndarray | None:
+    """What is said of how outcomes arrive; `reveals` as an array that nobody changes."""
+    K, reveals = problem.n_actions, problem.reveals
+    if reveals is not None:
+        reveals = np.array(reveals)
+        if reveals.shape != (K, K) or reveals.dtype != bool:
+            raise ProblemError(
+                f"reveals must be a boolean ({K}, {K}) array, got {reveals.dtype} {reveals.shape}; "
+                f"numpy.eye({K}, dtype=bool) is bandit feedback"
+            )
+        reveals.flags.writeable = False
+    flag, age = problem.independent, problem.outcome_age
+    if not (flag is True or flag is False) or (flag and reveals is None):
+        raise ProblemError(
+            f"independent={flag!r}: True says that outcomes revealed together are independent "
+            "given x; without reveals= there is one a round, leave it out"
+        )
+    if not is_whole(age) or age < 1:
+        raise ProblemError(
+            f"outcome_age must be a whole number of rounds, at least 1, got {age!r}; 1 learns "
+            "every outcome at the next decision after it was told"
+        )
+    return reveals
+
+
+def check_safe_action(problem: Problem) -> None:
+    """What learned limits need of the safe action."""
+    safe, learned = problem.safe_action, [c for _, c in problem.learned]
+    if not learned:
+        return
+    if safe is None:
+        raise ProblemError(
+            f"constraint {learned[0].name!r} is learned, so a safe_action is needed to act "
+            "before anything is known; name one, with its safe_value"
+        )
+    for c in learned:
+        if c.safe_value_exact and not problem.learn_safe:
+            raise ProblemError(
+                f"constraint {c.name!r} declares its safe_value exact for the model too, but "
+                "learn_safe=False leaves the safe action out of the model; drop one of the two"
+            )
+        if c.safe_value is None:
+            raise ProblemError(
+                f"constraint {c.name!r} needs safe_value, its value at the safe action "
+                f"{problem.names.label(safe)}: a number or a function of x"
+            )
+        if not callable(c.safe_value):
+            check_room(float(check_safe_value(np.asarray(c.safe_value, float), c)), c)
 
 
 def read_outcome(problem: Problem, name: str, action: int, value: Any) -> np.ndarray | None:

@@ -10,16 +10,19 @@ rounding and stopped gradients, whose derivative alone would look constant, have
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gedppl.numerics.arrays import ArrayOf
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
+from gedppl.programs.identity import settings
+from gedppl.programs.lowering import strip
+from gedppl.rows import Parts, Remembered, tabulated
 
 if TYPE_CHECKING:
-    from gedppl.programs.contract import Kernels
+    from gedppl.programs.kernels import Kernels
 
 
 class Level(IntEnum):
@@ -87,23 +90,6 @@ FAMILIES = {
 }
 
 
-def may_be_affine(program: Kernels) -> bool:
-    """Whether a proof is worth trying: one number a row, of a family that is known, with parameters
-    and without latents that are summed out.
-    """
-    return (
-        len(program.assignments) <= 1
-        and not program.event_shape
-        and program.dim > 0
-        and program.known_family
-    )
-
-
-def believed(program: Kernels, predictor: LinearPredictor) -> LinearPredictor | None:
-    """The predictor, where nothing of the user's own stands in the outcome or what does agrees."""
-    return predictor if program.packaged or program.predictor_holds(predictor) else None
-
-
 def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:
     """Whether features, offset and other arguments are affine in the context, from the levels with
     the context as the variable.
@@ -116,21 +102,116 @@ def is_affine_by_context(found: Sequence[Level], needed: Level) -> bool:
 
 
 ORDERED = "OrderedLogistic"
+ROUNDING = 1e-9  # share of the numbers added up
 
-Parts = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
 
-KEPT_ANSWERS = 3
+def linear_predictor(program: Kernels) -> LinearPredictor | None:
+    """The class as a one-predictor family, if that can be proved; None otherwise."""
+    known = FAMILIES.get(program.outcome_kind()) if _may_be_affine(program) else None
+    if known is None:
+        return None
+    family, link, argument, others = known
+    xp, zero = program.xp, np.zeros(program.dim)
+
+    def arguments(theta: ArrayOf, x: ArrayOf, a: ArrayOf) -> list[Any]:
+        observed = strip(program.run(theta, x, a).observed)
+        return [
+            xp.broadcast_to(program.as_float(getattr(observed, name)), a.shape)
+            for name in (argument, *others)
+        ]
+
+    needed = Level.EXP if link == "log" else Level.AFFINE
+    found = program.levels(arguments, zero, program.x, program.a)
+    if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
+        return None
+
+    def eta(theta: ArrayOf, x: ArrayOf, a: ArrayOf) -> Any:
+        value = arguments(theta, x, a)[0]
+        return xp.log(value) if link == "log" else value
+
+    def everything(x: ArrayOf, a: ArrayOf) -> list[Any]:
+        zero = xp.zeros(program.dim)
+        slopes = program.jacobian(eta)(zero, x, a)
+        return [slopes, eta(zero, x, a), *arguments(zero, x, a)[1:]]
+
+    parts = program.parts_by_row("predictor", everything)
+    if not _slopes_hold(eta, parts, program):
+        return None
+    by_context = program.levels(
+        lambda x, theta, a: arguments(theta, x, a), program.x, zero, program.a
+    )
+    fast = (
+        tabulated(parts, program.slopes(parts, everything), program.dim)
+        if is_affine_by_context(by_context, needed)
+        else parts
+    )
+    predictor = predictor_from(family, link, others, fast)
+    # nothing of the user's own stands in the outcome, or what does agrees
+    return predictor if program.packaged or program.predictor_holds(predictor) else None
+
+
+def ordered_predictor(program: Kernels) -> OrderedPredictor | None:
+    """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
+    if not (_may_be_affine(program) and program.outcome_kind() == ORDERED and program.packaged):
+        return None
+    xp = program.xp
+
+    def edges(theta: ArrayOf, x: ArrayOf, a: ArrayOf) -> Any:
+        observed = strip(program.run(theta, x, a).observed)
+        cut = observed.cutpoints - xp.broadcast_to(observed.predictor, a.shape)[:, None]
+        return program.as_float(xp.broadcast_to(cut, (a.shape[0], cut.shape[-1])))
+
+    found = program.levels(
+        lambda *args: [edges(*args)], np.zeros(program.dim), program.x, program.a
+    )
+    if found[0] is not Level.AFFINE:
+        return None
+
+    def everything(x: ArrayOf, a: ArrayOf) -> list[Any]:
+        zero = xp.zeros(program.dim)
+        return [program.jacobian(edges)(zero, x, a), edges(zero, x, a)]
+
+    parts = program.parts_by_row("ordered", everything)
+    return ordered_from(parts) if _slopes_hold(edges, parts, program) else None
+
+
+def _may_be_affine(program: Kernels) -> bool:
+    """Whether a proof is worth trying: one number a row, of a family that is known, with parameters
+    and without latents that are summed out.
+    """
+    return (
+        len(program.assignments) <= 1
+        and not program.event_shape
+        and program.dim > 0
+        and program.known_family
+    )
+
+
+def _slopes_hold(eta: Callable[..., Any], parts: Parts, program: Kernels) -> bool:
+    """Whether what derivatives say of a function that is affine in theta is what it does. In torch,
+    values that left the graph (`.data`, `torch.no_grad`) have none, and move it all the same.
+    """
+    if not program.values_may_leave:
+        return True
+    slopes, offset = parts(program.x, program.a)[:2]
+    rows = program.array(program.x), program.array(program.a)
+    for theta in settings(program.dim):
+        value = program.to_numpy(eta(program.array(theta), *rows))
+        size = np.abs(slopes) @ np.abs(theta) + np.abs(offset) + np.abs(value)
+        if np.any(np.abs(slopes @ theta + offset - value) > ROUNDING * size):
+            return False
+    return True
 
 
 def predictor_from(family: str, link: str, others: Sequence[str], parts: Parts) -> LinearPredictor:
     """A `LinearPredictor` over one function parts(x, a) -> [features, offset, *others]."""
-    remembered = _remembered(parts)
+    known = Remembered(parts)
     return LinearPredictor(
         family,
         link,
-        features=lambda x, a: remembered(x, a)[0],
-        offset=lambda x, a: remembered(x, a)[1],
-        fixed=lambda x, a: dict(zip(others, remembered(x, a)[2:])),
+        features=known.part(0),
+        offset=known.part(1),
+        fixed=known.by_name(dict(enumerate(others, 2))),
     )
 
 
@@ -138,181 +219,5 @@ def ordered_from(parts: Parts, link: str = "logit") -> OrderedPredictor:
     """An `OrderedPredictor` over one function parts(x, a) -> [features (n, C, D), offset (n,
     C)].
     """
-    remembered = _remembered(parts)
-    return OrderedPredictor(
-        features=lambda x, a: remembered(x, a)[0],
-        offset=lambda x, a: remembered(x, a)[1],
-        link=link,
-    )
-
-
-def _remembered(parts: Parts) -> Parts:
-    """Features, offset and other arguments are asked for one after the other at the same rows, and
-    again when an outcome is told, so the last few answers are kept.
-
-    The memos are replaced in one assignment and may be shared by threads.
-    """
-    last: list[tuple[tuple[Any, list[np.ndarray]], ...]] = [()]
-    # arrays that nobody can have changed since
-    same: list[tuple[Any, Any, list[np.ndarray]]] = [(None, None, [])]
-
-    def remembered(x: Any, a: Any) -> list[np.ndarray]:
-        before_x, before_a, answer = same[0]
-        if x is before_x and a is before_a:
-            return answer
-        asked = x, a
-        x, a = np.asarray(x, float), np.asarray(a, np.int64)
-        key = (x.shape, x.tobytes(), a.tobytes())
-        found = next((answer for known, answer in last[0] if known == key), None)
-        if found is None:
-            found = parts(x, a)
-            for array in found:
-                array.flags.writeable = False
-            last[0] = ((key, found), *last[0][: KEPT_ANSWERS - 1])
-        answer = found
-        if asked[0] is x and asked[1] is a and not (x.flags.writeable or a.flags.writeable):
-            same[0] = (x, a, answer)
-        return answer
-
-    return remembered
-
-
-# ==================================================================================================
-# Predictors that are affine in the context too, as tables: NumPy then takes the place of the
-# program.
-#
-# A one-predictor class has features, an offset and other arguments at every row. Where the proof
-# above, with the context as the variable, shows all of them affine in the context whatever the
-# action, they are
-#
-#     part_f(x, a) = base[a, f] + sum_k weight[a, f, k] x[index[a, f, k]]
-#
-# and a few numbers for each action say everything that the program would. Tables are read when an
-# action is first asked about, compared with the program at some contexts, and left alone for good
-# if they differ.
-#
-# Axis letters: n rows, A actions of a table, F parts (D features, the offset, the others), k
-# columns of the context in one part.
-# ==================================================================================================
-
-AGREEMENT = 1e-12  # share of the terms by which table and program may differ
-MOST_CELLS = 20_000_000  # numbers behind the slopes of one table
-AT_ONCE = 1_000_000  # columns of contexts looked up at once
-ROWS = 8  # asked of the program at once: the size it is compiled for in any case
-
-Slopes = Callable[[int, int], tuple[np.ndarray, np.ndarray] | None]
-"""(A, dx) -> parts (A, F) at x = 0 and their slopes (A, F, dx), for actions 0..A-1; None if that is
-more than `MOST_CELLS`.
-"""
-
-
-@dataclass(frozen=True)
-class FeatureTable:
-    """Parts of A actions."""
-
-    base: np.ndarray  # (A, F)
-    index: np.ndarray  # (A, F, k)
-    weight: np.ndarray  # (A, F, k)
-
-    @classmethod
-    def of(cls, base: np.ndarray, slope: np.ndarray) -> FeatureTable:
-        """From slopes (A, F, dx), keeping those that are not 0.
-
-        >>> table = FeatureTable.of(
-        ...     np.zeros((1, 2)), np.array([[[0.0, 3.0, 0.0], [2.0, 0.0, 0.0]]])
-        ... )
-        >>> (
-        ...     table.index.tolist(),
-        ...     table.weight.tolist(),
-        ...     table(np.array([[5.0, 7.0, 9.0]]), np.array([0])).tolist(),
-        ... )
-        ([[[1], [0]]], [[[3.0], [2.0]]], [[21.0, 10.0]])
-        """
-        count = np.count_nonzero(slope, axis=2)
-        action, part, column = np.nonzero(slope)
-        place = np.arange(len(column)) - np.repeat(
-            np.cumsum(count.ravel()) - count.ravel(), count.ravel()
-        )
-        index = np.zeros((*count.shape, count.max(initial=0)), np.int64)
-        weight = np.zeros(index.shape)
-        index[action, part, place], weight[action, part, place] = (
-            column,
-            slope[action, part, column],
-        )
-        return cls(base, index, weight)
-
-    def __call__(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """(n, F) at rows x (n, dx), a (n,)."""
-        out = self.base[a]
-        step = max(1, AT_ONCE // max(self.index[0].size, 1))
-        for cut in (slice(first, first + step) for first in range(0, len(a), step)):
-            mine = a[cut]
-            columns = x[cut][np.arange(len(mine))[:, None, None], self.index[mine]]
-            out[cut] += (self.weight[mine] * columns).sum(axis=2)
-        return out
-
-    def size(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """(n, F) the sum of the sizes of the terms."""
-        return FeatureTable(np.abs(self.base), self.index, np.abs(self.weight))(np.abs(x), a)
-
-
-def unit_slopes(parts: Parts) -> Slopes:
-    """Slopes from the program's own answers at 0 and at the unit vectors."""
-
-    def slopes(n_actions: int, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
-        if n_actions * (dx + 1) * dx > MOST_CELLS:
-            return None
-        x = np.tile(np.vstack([np.zeros(dx), np.eye(dx)]), (n_actions, 1))
-        values = _stacked(parts, x, np.repeat(np.arange(n_actions), dx + 1)).reshape(
-            n_actions, dx + 1, -1
-        )
-        return values[:, 0], np.swapaxes(values[:, 1:] - values[:, :1], 1, 2)
-
-    return slopes
-
-
-def _stacked(parts: Parts, x: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """All parts side by side, (n, F)."""
-    cuts = [slice(first, first + ROWS) for first in range(0, len(a), ROWS)]
-    return np.concatenate([np.column_stack(parts(x[cut], a[cut])) for cut in cuts])
-
-
-def tabulated(parts: Parts, slopes: Slopes, dim: int) -> Parts:
-    """`parts` by table where that can be done, by the program where not. D = dim features come
-    first.
-
-    The table grows with the actions asked about and is replaced in one assignment, so that threads
-    may share it.
-    """
-    held: list[FeatureTable | None] = [
-        FeatureTable(np.zeros((0, 0)), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0)))
-    ]
-
-    def by_table(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
-        if held[0] is not None and len(a) and a.max() >= len(held[0].base):
-            held[0] = _read(parts, slopes, int(a.max()) + 1, x.shape[1])
-        if held[0] is None or not len(a) or a.min() < 0:
-            return parts(x, a)
-        out = held[0](x, a)
-        return [out[:, :dim], *out.T[dim:]]
-
-    return by_table
-
-
-def _read(parts: Parts, slopes: Slopes, n_actions: int, dx: int) -> FeatureTable | None:
-    """The table of so many actions; None where it would be too large or does not agree with the
-    program.
-    """
-    A = n_actions
-    found = slopes(A, dx)
-    if found is None or not all(np.isfinite(part).all() for part in found):
-        return None
-    table = FeatureTable.of(*found)
-    rng, a = np.random.default_rng(0), np.tile(np.arange(A), 3)
-    x = (
-        rng.normal(size=(3, dx))[np.repeat(np.arange(3), A)]
-        * np.array([1e-3, 1.0, 1e3])[np.repeat(np.arange(3), A), None]
-    )
-    theirs = _stacked(parts, x, a)
-    agree = np.abs(table(x, a) - theirs) <= AGREEMENT * table.size(x, a)
-    return table if agree.all() else None
+    known = Remembered(parts)
+    return OrderedPredictor(features=known.part(0), offset=known.part(1), link=link)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike as Array  # jax and torch arrays among them
 
 from gedppl.density import Density
-from gedppl.errors import FamilyError, ParameterError, SiteClashError
+from gedppl.errors import FamilyError, ParameterError
 from gedppl.numerics.arrays import is_whole
 
 if TYPE_CHECKING:
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from gedppl.learning.learner import Learner
     from gedppl.programs.finite_class import FiniteClass
     from gedppl.programs.guides import GuideRunner, GuideSettings
-    from gedppl.programs.jax_kernels import JaxKernels
     from gedppl.programs.numpyro import NumpyroProgram
     from gedppl.programs.program import ProgramClass
     from gedppl.programs.pyro import PyroProgram
-    from gedppl.programs.torch_kernels import TorchKernels
     from gedppl.programs.tracing import Site
     from gedppl.rows import Rows
 
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
         numpyro_distributions.constraints.Constraint | torch_distributions.constraints.Constraint
     )
     Traced: TypeAlias = NumpyroProgram | PyroProgram
-    Kernels: TypeAlias = JaxKernels | TorchKernels
 
 Program = Callable[..., Any]  # a model as the user writes it: model(x, a, y=None)
 Params = Mapping[str, Any]
@@ -515,6 +512,8 @@ def density_class(
     written to. Rows are assumed independent given the parameters: a model that mixes rows (batch
     statistics) is not a density class.
 
+    Examples
+    --------
     >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
     >>> def linear(x, a, y=None):
     ...     w = numpyro.param("w", jnp.zeros((3, 2)))
@@ -543,10 +542,26 @@ def finite_class(
     """A class of M densities: M settings of one model, ``finite_class(model, [params, ...])``, or
     members of several models, ``finite_class([(model, params), ...])``.
 
-    Different models may use one site name for different things; each keeps its own parameters.
-    ``sampled=True`` says that the settings are draws: then the truth is none of them, and nothing
-    is guaranteed on the class. Settings that come from ``draw_prior`` say so by themselves.
+    Parameters
+    ----------
+    model
+        A program as for `density_class`, or pairs (program, parameters).
+    settings
+        M mappings from site to value, in the model's own units; left out where `model` has pairs.
+    example
+        As for `density_class`.
+    sampled
+        True says that the settings are draws: then the truth is none of them, and nothing is
+        guaranteed on the class. Settings that come from ``draw_prior`` say so by themselves.
 
+    Notes
+    -----
+    Different models may use one site name for different things; each keeps its own parameters. A
+    set over it is the list of members that remain plausible, so every bound is exact. What holds,
+    holds if the truth is one of the M.
+
+    Examples
+    --------
     >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
     >>> def coin(x, a, y=None):
     ...     p = numpyro.param("p", 0.5 * jnp.ones(2))
@@ -558,23 +573,6 @@ def finite_class(
     from gedppl.programs.finite_class import FiniteClass
 
     return FiniteClass(model, settings, example=example, sampled=sampled)
-
-
-def check_site_names(classes: Sequence[ProgramClass]) -> None:
-    """Raise `SiteClashError` if different models give one site name different shapes.
-
-    Classes keep their parameters apart, so models may reuse names freely; this is for whoever puts
-    the parameters of several models under one roof, by name.
-    """
-    first: dict[str, tuple[Any, tuple[int, ...]]] = {}
-    for cls in classes:
-        for site in cls.sites:
-            model, shape = first.setdefault(site.name, (cls.model, site.shape))
-            if model is not cls.model and shape != site.shape:
-                raise SiteClashError(
-                    f"site {site.name!r} has shape {shape} in one model and {site.shape} in "
-                    "another: rename it in one of them"
-                )
 
 
 def as_density(distribution: Distribution) -> Density:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gedppl.density import Density
-from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError
+from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError, SiteClashError
 from gedppl.programs.contract import DrawnParams, MemberList, Params
 from gedppl.programs.program import ProgramClass
 from gedppl.showing import as_html
@@ -208,3 +208,20 @@ def _pairs(model: Any, settings: Sequence[Params] | None) -> list[tuple[Any, Par
                 f"member {m}: params must be a dict by site name, got {type(params).__name__}"
             )
     return pairs
+
+
+def check_site_names(classes: Sequence[ProgramClass]) -> None:
+    """Raise `SiteClashError` if different models give one site name different shapes.
+
+    Classes keep their parameters apart, so models may reuse names freely; this is for whoever puts
+    the parameters of several models under one roof, by name.
+    """
+    first: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    for cls in classes:
+        for site in cls.sites:
+            model, shape = first.setdefault(site.name, (cls.model, site.shape))
+            if model is not cls.model and shape != site.shape:
+                raise SiteClashError(
+                    f"site {site.name!r} has shape {shape} in one model and {site.shape} in "
+                    "another: rename it in one of them"
+                )

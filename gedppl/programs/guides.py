@@ -5,14 +5,20 @@ Axis letters: S draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from gedppl.errors import SettingError
+
 if TYPE_CHECKING:
     from gedppl.learning.fits import WorkingPrior
+    from gedppl.programs.contract import Distribution
     from gedppl.rows import Rows
 
 PROBES = 100  # draws from the prior that a guide of the user's must be able to draw too
@@ -85,3 +91,85 @@ class GuideRunner(Protocol):
         state: Mapping[str, Any] | None,
         steps: int,
     ) -> GuideFit: ...
+
+
+@dataclass(frozen=True)
+class Autoguides:
+    """A PPL's own guides, and its point mass."""
+
+    ppl: str
+    base: type
+    named: Mapping[str, type]
+    points: tuple[type, ...]  # those that draw the same value again and again
+    # whose parameters are all that is drawn, so that the density of a draw is known
+    plain: tuple[type, ...]
+    delta: type
+
+
+class Runner(ABC):
+    """What both backends' fitting loops know of a guide before it is fitted."""
+
+    autoguides: ClassVar[Autoguides]
+    kind: type | Callable[..., Any]  # a class of the PPL's, or a function of the user's
+    latents: list[str]
+
+    def __init__(self, cls: Any, settings: GuideSettings) -> None:
+        known, guide = self.autoguides, settings.guide
+        kind = known.named[guide] if isinstance(guide, str) else guide
+        of_ppl = isinstance(kind, type) and issubclass(kind, known.base)
+        if not of_ppl and (isinstance(kind, known.base | type) or not callable(kind)):
+            raise SettingError(
+                f"pass the class of one of {known.ppl}'s autoguides (not an instance of it), or a "
+                f"function (x, a, y); got {kind!r}"
+            )
+        self.cls, self.program, self.settings, self.kind = cls, cls.program, settings, kind
+        self.point = of_ppl and issubclass(kind, known.points)
+        self.latents = [site.name for site in self.program.sites if site.prior]
+
+    @abstractmethod
+    def alone(self) -> AbstractContextManager[Any]:
+        """Nothing of the PPL's is changed for good inside."""
+
+    @abstractmethod
+    def own_draws(self, seed: int) -> dict[str, Any]:
+        """The latent sites of the user's guide, auxiliary ones too, drawn once."""
+
+    def own_sites(self) -> dict[str, GuideSite] | None:
+        if isinstance(self.kind, type) or not self.latents:
+            return None
+        prior = self.cls.unflatten(self.cls.draw_prior(PROBES, 0))
+        with self.alone():
+            first, again = self.own_draws(0), self.own_draws(1)
+            return {
+                name: GuideSite(
+                    tuple(site["value"].shape),
+                    bool((site["value"] != again[name]["value"]).any()),
+                    name not in prior or self._reaches(site["fn"], prior[name]),
+                )
+                for name, site in first.items()
+                if not site["infer"].get("is_auxiliary")
+            }
+
+    def _reaches(self, fn: Distribution, values: np.ndarray) -> bool:
+        """Whether a guide's distribution may draw these values (S, ...) of a site; a `Delta`, which
+        carries over what was drawn elsewhere, is taken at its word.
+        """
+        base: Any = fn
+        while type(base).__name__ in ("Independent", "ExpandedDistribution"):
+            base = base.base_dist
+        if isinstance(base, self.autoguides.delta):
+            return True
+        inside = self.program.supports(fn, self.program.array(values))
+        return not fn.support.is_discrete and bool(inside.all())
+
+    @cached_property
+    def has_density(self) -> bool:
+        """Whether the density of a draw is known: nothing but parameters is drawn, and none of
+        them is a point.
+        """
+        if len(self.latents) < len(self.program.sites):
+            return False
+        if isinstance(self.kind, type):
+            return issubclass(self.kind, self.autoguides.plain)
+        with self.alone():
+            return set(self.own_draws(0)) == set(self.latents)

@@ -11,25 +11,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import checkify
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from gedppl.programs.affine import (
-    FAMILIES,
-    MOST_CELLS,
-    ORDERED,
-    Level,
-    believed,
-    combine,
-    is_affine_by_context,
-    may_be_affine,
-    ordered_from,
-    predictor_from,
-    tabulated,
-    unit_slopes,
-)
-from gedppl.programs.contract import LinearPredictor, OrderedPredictor
-from gedppl.programs.lowering import package_class, strip
+from gedppl.programs.affine import Level, combine
+from gedppl.rows import MOST_CELLS, Parts, Slopes, unit_slopes
 
 if TYPE_CHECKING:
     from gedppl.programs.jax_kernels import JaxKernels
@@ -76,6 +61,52 @@ def what_matters(function: Callable[..., Any], *args: jax.Array) -> tuple[list[b
     )
     operations = str(needed).split("let")[-1]  # what follows the names of arguments
     return list(used), operations + repr([hash(np.asarray(c).tobytes()) for c in closed.consts])
+
+
+def lowest_indices(
+    function: Callable[..., Any], theta: jax.Array, x: jax.Array, a: jax.Array
+) -> jax.Array:
+    """The lowest values (k,) of the indices that contexts x decide on and that count from the end
+    of an array where they are negative.
+
+    JAX writes such an index as ``select(i < 0, i + size, i)`` before it is used, so that nothing is
+    past any end afterwards.
+    """
+    closed = jax.make_jaxpr(function)(theta, x, a)
+    signs: list[tuple[jax.Array, jax.Array]] = []  # (i < 0, i)
+    found: list[jax.Array] = []
+
+    def walk(jaxpr: jax.core.Jaxpr, consts: Sequence[Any], inputs: list[Any]) -> list[Any]:
+        known = dict(zip(jaxpr.constvars, ((value, False) for value in consts)))
+        known.update(zip(jaxpr.invars, inputs))
+
+        def read(atom: jax.core.Atom) -> Any:
+            return (atom.val, False) if hasattr(atom, "val") else known[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            values, by_context = [value for value, _ in operands], any(by for _, by in operands)
+            name, inner = equation.primitive.name, equation.params.get("jaxpr")
+            if name in _CALLS:
+                part = getattr(inner, "jaxpr", inner)
+                results = walk(part, getattr(inner, "consts", ()), operands)
+            else:
+                bound = equation.primitive.get_bind_params(equation.params)
+                parts, params = bound if isinstance(bound, tuple) else ((), bound)  # before 0.10
+                out = equation.primitive.bind(*parts, *values, **params)
+                several = out if equation.primitive.multiple_results else [out]
+                results = [(one, by_context) for one in several]
+            if name == "lt" and by_context and jnp.issubdtype(values[0].dtype, jnp.integer):
+                signs.append((results[0][0], values[0]))
+            if name == "select_n" and any(
+                values[0] is sign and values[1] is index for sign, index in signs
+            ):
+                found.append(jnp.min(values[1]).astype(jnp.int64))
+            known.update(zip(equation.outvars, results))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    walk(closed.jaxpr, closed.consts, [(theta, False), (x, True), (a, False)])
+    return jnp.stack(found) if found else jnp.zeros(0, jnp.int64)
 
 
 _WORDS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+|[^\w\s]")
@@ -148,88 +179,21 @@ def _with_jacobian(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def linear_predictor(program: JaxKernels) -> LinearPredictor | None:
-    """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if not may_be_affine(program):
-        return None
-    known = FAMILIES.get(
-        program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
-    )
-    if known is None:
-        return None
-    family, link, argument, others = known
-
-    def arguments(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
-        observed = strip(program.run(theta, x, a).observed)
-        return [
-            jnp.broadcast_to(getattr(observed, name), a.shape).astype(float)
-            for name in (argument, *others)
-        ]
-
-    needed = Level.EXP if link == "log" else Level.AFFINE
-    found = levels(arguments, np.zeros(program.dim), program.x, program.a)
-    if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
-        return None
-
-    def eta(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
-        value = arguments(theta, x, a)[0]
-        return jnp.log(value) if link == "log" else value
-
-    def everything(x: jax.Array, a: jax.Array) -> list[Any]:
-        zero = jnp.zeros(program.dim)  # traced, never computed
-        offset, jacobian = eta(zero, x, a), jax.jacfwd(eta)(zero, x, a)
-        return [jacobian, offset, *arguments(zero, x, a)[1:]]
-
-    program.predictor_parts = checkify.checkify(everything, errors=checkify.index_checks)
-
-    def parts(x: jax.Array, a: jax.Array) -> list[np.ndarray]:
-        return program.by_row("predictor", program.predictor_parts, (x, a))
+def slopes(program: JaxKernels, parts: Parts, everything: Callable[..., Any]) -> Slopes:
+    """From the program as it is compiled already, or from its Jacobian where that is less work."""
 
     def row(x: jax.Array, a: jax.Array) -> Any:
         return jnp.concatenate([jnp.ravel(part) for part in everything(x[None], a[None])])
 
-    def slopes(n_actions: int, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
-        if n_actions * (dx + 1) <= FEW_ROWS:  # the program as it is compiled already
+    def found(n_actions: int, dx: int) -> tuple[np.ndarray, np.ndarray] | None:
+        if n_actions * (dx + 1) <= FEW_ROWS:
             return unit_slopes(parts)(n_actions, dx)
         if n_actions * (program.dim + 2) * dx > MOST_CELLS:
             return None
-        found = [
+        each = [
             program.call("feature_table", _with_jacobian(row), np.zeros(dx), np.array(a))
             for a in range(n_actions)
         ]
-        return np.array([base for base, _ in found]), np.array([slope for _, slope in found])
+        return np.array([base for base, _ in each]), np.array([slope for _, slope in each])
 
-    by_context = levels(
-        lambda x, theta, a: arguments(theta, x, a), program.x, np.zeros(program.dim), program.a
-    )
-    fast = tabulated(parts, slopes, program.dim)
-    known_by_context = is_affine_by_context(by_context, needed)
-    return believed(
-        program, predictor_from(family, link, others, fast if known_by_context else parts)
-    )
-
-
-def ordered_predictor(program: JaxKernels) -> OrderedPredictor | None:
-    """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if not may_be_affine(program):
-        return None
-    if (
-        program.abstractly(lambda *args: package_class(strip(program.run(*args).observed)))
-        != ORDERED
-        or not program.packaged
-    ):
-        return None
-
-    def edges(theta: jax.Array, x: jax.Array, a: jax.Array) -> Any:
-        observed = strip(program.run(theta, x, a).observed)
-        cut = observed.cutpoints - jnp.broadcast_to(observed.predictor, a.shape)[:, None]
-        return jnp.broadcast_to(cut, (len(a), cut.shape[-1])).astype(float)
-
-    zero = jnp.zeros(program.dim)
-    if levels(lambda *args: [edges(*args)], zero, program.x, program.a)[0] is not Level.AFFINE:
-        return None
-
-    def everything(x: jax.Array, a: jax.Array) -> list[Any]:
-        return [jax.jacfwd(edges)(zero, x, a), edges(zero, x, a)]
-
-    return ordered_from(lambda x, a: program.by_row("ordered", everything, (x, a)))
+    return found

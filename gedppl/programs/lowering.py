@@ -103,6 +103,16 @@ def package_class(distribution: Distribution) -> str:
     return next((base.__name__ for base in type(distribution).__mro__ if from_package(base)), "")
 
 
+def given_class(distribution: Distribution) -> str:
+    """The same with the argument it was given, as NumPyro's classes say it themselves: torch keeps
+    what it was given in the instance, and derives the other lazily.
+    """
+    name = package_class(distribution)
+    if name in ("Bernoulli", "Binomial", "NegativeBinomial", "Categorical"):
+        name += "Logits" if "logits" in vars(distribution) else "Probs"
+    return name
+
+
 def strip(distribution: Distribution) -> Any:
     """The distribution without the wrappers of plates and trivial masks."""
     while type(distribution).__name__ in ("ExpandedDistribution", "MaskedDistribution"):

@@ -4,9 +4,9 @@ distribution as JAX functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,9 @@ from numpyro.distributions.transforms import IdentityTransform, IndependentTrans
 from numpyro.handlers import seed
 from numpyro.primitives import Messenger
 
-from gedppl.density import Density
-from gedppl.errors import FunctionalError, ModelError, ParameterError
+from gedppl.errors import ModelError, ParameterError
 from gedppl.programs import LOCK
+from gedppl.programs.backend import Pass
 from gedppl.programs.checks import (
     SiteRecord,
     analyse,
@@ -29,20 +29,13 @@ from gedppl.programs.checks import (
     refuse_outcome_use,
     refuse_unsteady,
 )
-from gedppl.programs.contract import LinearPredictor
-from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
+from gedppl.programs.identity import looks_alike, settings
 from gedppl.programs.jax_affine import same_operations, what_matters
 from gedppl.programs.jax_kernels import JaxKernels
-from gedppl.programs.jax_reader import listing
 from gedppl.programs.lowering import (
-    crossing,
-    external,
     is_masked,
-    lower,
     may_cross,
-    strip,
 )
-from gedppl.programs.monotone import once, trend
 from gedppl.programs.tracing import MANY, TRIALS, Site, support_range
 
 if TYPE_CHECKING:
@@ -260,17 +253,6 @@ class NumpyroFill(Messenger):
         return value
 
 
-class NumpyroPass(NamedTuple):
-    """What one run of the program at fixed parameters gives."""
-
-    observed: Any
-    log_prior: Any  # of the unconstrained values: the Jacobian included
-    log_jacobian: Any
-    log_weight: Any
-    values: dict[str, Any]
-    free: dict[str, Any]
-
-
 class NumpyroProgram(JaxKernels):
     """A NumPyro program whose sites are known."""
 
@@ -296,40 +278,20 @@ class NumpyroProgram(JaxKernels):
         }
         self.unconstrained = all(record.unconstrained for record in outline.parameters)
         self._check_outcome_use()
-        found = [self._identify(assignment) for assignment in self.assignments]
+        found = [self.identify(assignment) for assignment in self.assignments]
         self.known_family, self.packaged = (
             all(one.known for one in found),
             all(one.packaged for one in found),
         )
 
-    # what is observed: by what it does, not by its name -------------------------------------------
+    def quietly(self) -> AbstractContextManager[Any]:
+        return _quiet()
 
-    def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
-        return self.run(jnp.asarray(theta), self.x, self.a, assignment=assignment).observed
+    def outcome(self, y: jax.Array) -> jax.Array:
+        return y.astype(jnp.int64 if self.discrete else float)
 
-    def _log_prob(self, distribution: Distribution, y: np.ndarray) -> np.ndarray:
-        return np.asarray(
-            distribution.log_prob(jnp.asarray(y, jnp.int64 if self.discrete else float))
-        )
-
-    def crosses(self, theta: np.ndarray) -> bool:
-        """Whether the outcome's cutpoints are out of order at theta (D,)."""
-        with jax.enable_x64(True):
-            wrong = crossing(self._observed_at(theta))
-        return wrong is not None and bool(wrong.any())
-
-    def _identify(self, assignment: Mapping[str, Any]) -> Identity:
-        with _quiet():
-            outline = self.abstractly(
-                lambda theta, x, a: self.run(theta, x, a, assignment=assignment).observed
-            )
-            return identify(
-                outline,
-                lambda theta: self._observed_at(theta, assignment),
-                self._log_prob,
-                self.dim,
-                len(self.a),
-            )
+    def supports(self, observed: Distribution, y: jax.Array) -> Any:
+        return observed.support(y)
 
     def _check_outcome_use(self) -> None:
         """Refuse a program in which y does more than to be observed."""
@@ -392,31 +354,8 @@ class NumpyroProgram(JaxKernels):
             return np.append(np.asarray(logs)[: len(a)], prior)
 
         with _quiet():
-            for many in self._fact("other_at", lambda: [n for n in MANY if differs(n)]):
+            for many in self.fact("other_at", lambda: [n for n in MANY if differs(n)]):
                 yield computed(many), computed(TRIALS)
-
-    @once
-    def way_of(self, fn: Callable[..., Any], positive: bool) -> int:
-        """See `gedppl.programs.contract.Model.way_of`."""
-        try:
-            with jax.enable_x64(True):
-                y = np.ones((2, 1))
-                steps = listing(lambda y, x, a: [fn(y, x, a)], y, self.x[:1], self.a[:1])
-                return trend(steps, positive)
-        except FunctionalError:
-            raise  # a function that is tried out names its own failure
-        except Exception:
-            # whatever a user's function raises on arrays that have no numbers yet
-            return 0
-
-    def predictor_holds(self, predictor: LinearPredictor) -> bool:
-        """Whether a predictor's log-density is the program's; asked where a class of the user's
-        is involved.
-        """
-        with _quiet():
-            return predictor_holds(
-                predictor, self._observed_at, self._log_prob, self.x, self.a, self.dim
-            )
 
     @staticmethod
     def _lay_out(
@@ -445,7 +384,7 @@ class NumpyroProgram(JaxKernels):
         given: Any = None,
         key: jax.Array = None,
         y: jax.Array = "zeros",
-    ) -> NumpyroPass:
+    ) -> Pass:
         """Run the program at a flat vector (or at `given` constrained values); traceable by JAX.
 
         What y is does not matter, which `_check_outcome_use` makes sure of.
@@ -463,41 +402,7 @@ class NumpyroProgram(JaxKernels):
                 "depend on x, a or y"
             )
         logs = jnp.asarray(fill.log_prior, float), jnp.asarray(fill.log_jacobian, float)
-        return NumpyroPass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
-
-    def bare(self, given: Mapping[str, Any], x: jax.Array, a: jax.Array) -> Any:
-        """The outcome's distribution at constrained values by site, without the wrappers of
-        plates.
-        """
-        return strip(self.run(None, x, a, given=given).observed)
-
-    def row_log_likelihood(self, theta: jax.Array, x: jax.Array, a: jax.Array, y: jax.Array) -> Any:
-        """log p(y_i | x_i, a_i, theta), (n,); discrete row latents summed out."""
-        outcome = y.astype(jnp.int64) if self.discrete else y
-        terms = []
-        for assignment in self.assignments:
-            one = self.run(theta, x, a, assignment=assignment)
-            logp = one.observed.log_prob(outcome)
-            if self.moving_support:
-                logp = jnp.where(one.observed.support(outcome), logp, -jnp.inf)
-            if (wrong := crossing(one.observed)) is not None:
-                logp = jnp.where(wrong, -jnp.inf, logp)
-            terms.append(jnp.broadcast_to(one.log_weight + logp, (x.shape[0],)))
-        return terms[0] if len(terms) == 1 else jax.nn.logsumexp(jnp.stack(terms), axis=0)
-
-    def row_density(self, theta: jax.Array, x: jax.Array, a: jax.Array) -> Density:
-        """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
-        shape = (x.shape[0],)
-        passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
-        parts = tuple(
-            (lower if self.known_family else external)(one.observed, shape) for one in passes
-        )
-        if len(parts) == 1:
-            return parts[0]
-        weights = jnp.stack(
-            [jnp.broadcast_to(jnp.exp(one.log_weight), shape) for one in passes], axis=-1
-        )
-        return Density("Mixture", {"probs": weights, "components": parts})
+        return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
 
     # names ----------------------------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ The chains run in coordinates z with theta = centre + root @ z, in which the pos
 standard: they then need little warm-up. All chains are one compiled function of the padded rows, so
 that growing data compile again in a new bucket only.
 
+This and `pyro_nuts` are two on purpose: here all chains are one compiled function, there Pyro's own
+loop drives a recorded graph, and what they share, the summary, is in `chains`.
+
 Axis letters: C chains, S draws of a chain, D flat parameters.
 """
 
@@ -58,7 +61,7 @@ def run_chains(
             prior = program.run(theta, x1, a1).log_prior - 0.5 * jnp.sum(
                 precision * (theta - mean) ** 2
             )
-            return -(program._sum(theta, *history) + prior)
+            return -(program.weighted_sum(theta, *history) + prior)
 
         def one(z: jax.Array, words: jax.Array) -> Any:
             start, step = hmc(potential, algo="NUTS")

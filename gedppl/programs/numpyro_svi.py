@@ -8,16 +8,15 @@ used from then on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from numpyro.distributions import Delta, ExpandedDistribution, Independent
+from numpyro.distributions import Delta
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import (
@@ -36,27 +35,31 @@ from numpyro.primitives import Messenger
 
 from gedppl.errors import SettingError
 from gedppl.programs import LOCK
-from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
+from gedppl.programs.guides import Autoguides, GuideDraws, GuideFit, GuideSettings, Runner
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
     from gedppl.learning.fits import WorkingPrior
 
-NAMED = {
-    "delta": AutoDelta,
-    "normal": AutoNormal,
-    "multivariate_normal": AutoMultivariateNormal,
-    "low_rank": AutoLowRankMultivariateNormal,
-}
-POINTS = (AutoDelta, AutoLaplaceApproximation)  # run as a guide, the latter is its own mode
-# whose parameters are all that is drawn, so that the density of a draw is known
-PLAIN = (
-    AutoNormal,
-    AutoDiagonalNormal,
-    AutoMultivariateNormal,
-    AutoLowRankMultivariateNormal,
-    AutoIAFNormal,
-    AutoBNAFNormal,
+OF_NUMPYRO = Autoguides(
+    "NumPyro",
+    AutoGuide,
+    {
+        "delta": AutoDelta,
+        "normal": AutoNormal,
+        "multivariate_normal": AutoMultivariateNormal,
+        "low_rank": AutoLowRankMultivariateNormal,
+    },
+    points=(AutoDelta, AutoLaplaceApproximation),  # run as a guide, the latter is its own mode
+    plain=(
+        AutoNormal,
+        AutoDiagonalNormal,
+        AutoMultivariateNormal,
+        AutoLowRankMultivariateNormal,
+        AutoIAFNormal,
+        AutoBNAFNormal,
+    ),
+    delta=Delta,
 )
 
 
@@ -79,19 +82,18 @@ class _Weigh(Messenger):
             msg["scale"] = self.weights if scale is None else scale * self.weights
 
 
-class NumpyroRunner:
+class NumpyroRunner(Runner):
     """The fitting loop for one class and one guide."""
 
+    autoguides = OF_NUMPYRO
+
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
-        program = cls.program
+        super().__init__(cls, settings)
+        program = self.program
         if len(program.assignments) > 1:
             raise SettingError(
                 "SVI cannot sum out the discrete row latents of this model; use ged.mle()"
             )
-        self.cls, self.program, self.settings = cls, program, settings
-        kind = NAMED[settings.guide] if isinstance(settings.guide, str) else settings.guide
-        self.point = isinstance(kind, type) and issubclass(kind, POINTS)
-        self.latents = [site.name for site in program.sites if site.prior]
         self.params = [name for name, group in program.groups.items() if not group[0].prior]
         self.compilations = 0
         self._start: Any = None
@@ -100,63 +102,29 @@ class NumpyroRunner:
         with _alone():
             values = cls.unflatten(cls.initial)
             start = init_to_value(values={name: values[name] for name in self.latents})
-            self.guide = self._make_guide(settings.guide, start)
+            self.guide = self._make_guide(start)
 
     def model(self, x: jax.Array, a: jax.Array, y: jax.Array, weights: jax.Array) -> Any:
         return _Weigh(self.program.model, self.program.observed, weights)(x, a, y)
 
-    def _make_guide(self, guide: Any, start: Mapping[str, Any]) -> Any:
+    def _make_guide(self, start: Callable[..., Any]) -> Any:
         if not self.latents:  # only `param` sites: plain maximum likelihood, nothing to guide
             return lambda *args: None
-        if isinstance(guide, str):
-            return NAMED[guide](self.model, init_loc_fn=start)
-        if isinstance(guide, type) and issubclass(guide, AutoGuide):
+        guide = self.kind
+        if isinstance(guide, type):
             return guide(self.model, init_loc_fn=start)
-        if isinstance(guide, AutoGuide | type) or not callable(guide):
-            raise SettingError(
-                "pass the class of one of NumPyro's autoguides (not an instance of it), or a "
-                f"function (x, a, y); got {guide!r}"
-            )
         return lambda x, a, y, weights: guide(x, a, y)
 
-    def own_sites(self) -> dict[str, GuideSite] | None:
-        if isinstance(self.settings.guide, str | type) or not self.latents:
-            return None
-        with _alone():
-            first, again = self._own_draws(0), self._own_draws(1)
-            prior = self.cls.unflatten(self.cls.draw_prior(PROBES, 0))
-            return {
-                name: GuideSite(
-                    jnp.shape(site["value"]),
-                    bool(jnp.any(site["value"] != again[name]["value"])),
-                    name not in prior or _reaches(site["fn"], prior[name]),
-                )
-                for name, site in first.items()
-                if not site["infer"].get("is_auxiliary")
-            }
+    def alone(self) -> AbstractContextManager[Any]:
+        return _alone()
 
-    def _own_draws(self, key: int) -> dict[str, Any]:
-        """The latent sites of the user's guide, auxiliary ones too, drawn once."""
-        found = trace(seed(self.settings.guide, key)).get_trace(
-            self.program.x, self.program.a, None
-        )
+    def own_draws(self, key: int) -> dict[str, Any]:
+        found = trace(seed(self.kind, key)).get_trace(self.program.x, self.program.a, None)
         return {
             name: site
             for name, site in found.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
-
-    @cached_property
-    def _has_density(self) -> bool:
-        """Whether the density of a draw is known: nothing but parameters is drawn, and none of
-        them is a point.
-        """
-        guide = self.settings.guide
-        kind = NAMED[guide] if isinstance(guide, str) else guide
-        if isinstance(kind, type):
-            return not self.params and issubclass(kind, PLAIN)
-        with _alone():
-            return not self.params and set(self._own_draws(0)) == set(self.latents)
 
     # the loop -------------------------------------------------------------------------------------
 
@@ -258,7 +226,7 @@ class NumpyroRunner:
             spread = jax.tree.map(
                 lambda leaf: jnp.broadcast_to(leaf, (size, *jnp.shape(leaf))), own
             )
-        return GuideDraws({**spread, **drawn}, np.asarray(logs) if self._has_density else None)
+        return GuideDraws({**spread, **drawn}, np.asarray(logs) if self.has_density else None)
 
     def fit(
         self,
@@ -305,18 +273,6 @@ class NumpyroRunner:
                 if name in self.latents
             },
         }
-
-
-def _reaches(fn: Any, values: Mapping[str, jax.Array]) -> bool:
-    """Whether a guide's distribution may draw these values (S, ...) of a site; a `Delta`, which
-    carries over what was drawn elsewhere, is taken at its word.
-    """
-    base = fn
-    while isinstance(base, Independent | ExpandedDistribution):
-        base = base.base_dist
-    if isinstance(base, Delta):
-        return True
-    return not fn.support.is_discrete and bool(jnp.all(fn.support(jnp.asarray(values))))
 
 
 def _shapes(tree: Mapping[str, Any]) -> Any:

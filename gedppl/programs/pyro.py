@@ -9,8 +9,8 @@ parameters are swapped for ours while its operations run, which also lifts it to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyro
@@ -21,10 +21,10 @@ from pyro.poutine.util import site_is_subsample
 from torch.distributions import constraints, transforms
 from torch.overrides import TorchFunctionMode
 
-from gedppl.density import Density
-from gedppl.errors import ContextRangeError, FunctionalError, ModelError, SiteClashError
+from gedppl.errors import ContextRangeError, ModelError, SiteClashError
 from gedppl.programs import LOCK
 from gedppl.programs.affine import Level
+from gedppl.programs.backend import Pass
 from gedppl.programs.checks import (
     SiteRecord,
     analyse,
@@ -34,21 +34,15 @@ from gedppl.programs.checks import (
     refuse_outcome_use,
     refuse_unsteady,
 )
-from gedppl.programs.contract import LinearPredictor
-from gedppl.programs.identity import Identity, identify, looks_alike, predictor_holds, settings
+from gedppl.programs.identity import looks_alike, settings
 from gedppl.programs.lowering import (
-    crossing,
-    external,
     is_masked,
-    lower,
     may_cross,
     strip,
 )
-from gedppl.programs.monotone import once, trend
 from gedppl.programs.torch_affine import levels
-from gedppl.programs.torch_bijections import biject_to
+from gedppl.programs.torch_bijections import biject_to, is_identity
 from gedppl.programs.torch_kernels import TorchKernels, as_tensor
-from gedppl.programs.torch_reader import listing
 from gedppl.programs.tracing import Site, support_range
 
 if TYPE_CHECKING:
@@ -313,21 +307,6 @@ class PyroFill(Messenger):
         return value, free
 
 
-class PyroPass(NamedTuple):
-    """What one run of the program at fixed parameters gives."""
-
-    observed: Any
-    log_prior: Any  # of the unconstrained values: the Jacobian included
-    log_jacobian: Any
-    log_weight: Any
-    values: dict[str, Any]
-    free: dict[str, Any]
-
-
-def _log_prob(distribution: Distribution, y: np.ndarray) -> np.ndarray:
-    return distribution.log_prob(as_tensor(y)).numpy()
-
-
 class PyroProgram(TorchKernels):
     """A Pyro program whose sites are known."""
 
@@ -349,39 +328,26 @@ class PyroProgram(TorchKernels):
         self._constraints = {site.name: site.constraint for site in outline.parameters}
         self._start = {site.name: site.value for site in outline.parameters if site.kind == "param"}
         self.ranges = {site.name: support_range(site.constraint) for site in outline.parameters}
+        self.unconstrained = all(is_identity(site.constraint) for site in outline.parameters)
         self.assignments = assignments(outline.enumerated)
         self.discrete = is_discrete(outline.observed_fn)
         self.has_cutpoints = may_cross(outline.observed_fn)
         self.support_name = str(outline.observed_fn.support)
         self._check_outcome_use()
-        found = [self._identify(assignment) for assignment in self.assignments]
+        found = [self.identify(assignment) for assignment in self.assignments]
         self.known_family, self.packaged = (
             all(one.known for one in found),
             all(one.packaged for one in found),
         )
 
-    # what is observed: by what it does, not by its name -------------------------------------------
+    def quietly(self) -> AbstractContextManager[Any]:
+        return _plain()
 
-    def _observed_at(self, theta: np.ndarray, assignment: Mapping[str, Any] | None = None) -> Any:
-        return self.run(
-            as_tensor(theta), as_tensor(self.x), as_tensor(self.a), assignment=assignment
-        ).observed
+    def outcome(self, y: torch.Tensor) -> torch.Tensor:
+        return y
 
-    def crosses(self, theta: np.ndarray) -> bool:
-        """Whether the outcome's cutpoints are out of order at theta (D,)."""
-        wrong = crossing(self._observed_at(theta))
-        return wrong is not None and bool(wrong.any())
-
-    def _identify(self, assignment: Mapping[str, Any]) -> Identity:
-        with _plain(), torch.no_grad():
-            outline = self._observed_at(np.zeros(self.dim), assignment)
-            return identify(
-                outline,
-                lambda theta: self._observed_at(theta, assignment),
-                _log_prob,
-                self.dim,
-                len(self.a),
-            )
+    def supports(self, observed: Distribution, y: torch.Tensor) -> Any:
+        return observed.support.check(y)
 
     def _check_outcome_use(self) -> None:
         """Refuse a program in which y does more than to be observed."""
@@ -430,30 +396,6 @@ class PyroProgram(TorchKernels):
             return
         refuse_outcome_use(False, other, self.observed)
 
-    @once
-    def way_of(self, fn: Callable[..., Any], positive: bool) -> int:
-        """See `gedppl.programs.contract.Model.way_of`."""
-        y = torch.ones(2, 1, dtype=torch.float64)
-        try:
-            steps = listing(
-                lambda y, x, a: [fn(y, x, a)], y, as_tensor(self.x[:1]), as_tensor(self.a[:1])
-            )
-            return trend(steps, positive)
-        except FunctionalError:
-            raise  # a function that is tried out names its own failure
-        except Exception:
-            # whatever a user's function raises on arrays that have no numbers yet
-            return 0
-
-    def predictor_holds(self, predictor: LinearPredictor) -> bool:
-        """Whether a predictor's log-density is the program's; asked where a class of the user's
-        is involved.
-        """
-        with _plain(), torch.no_grad():
-            return predictor_holds(
-                predictor, self._observed_at, _log_prob, self.x, self.a, self.dim
-            )
-
     # one pass through the program -----------------------------------------------------------------
 
     def run(
@@ -465,7 +407,7 @@ class PyroProgram(TorchKernels):
         assignment: Mapping[str, Any] | None = None,
         given: Any = None,
         y: torch.Tensor = "zeros",
-    ) -> PyroPass:
+    ) -> Pass:
         """Run the program at a flat vector (or at `given` constrained values); works inside
         torch.func transforms.
 
@@ -493,52 +435,8 @@ class PyroProgram(TorchKernels):
                 f"the observed site {self.observed!r} was not reached: sites must not "
                 "depend on x, a or y"
             )
-        log_prior = torch.as_tensor(fill.log_prior, dtype=torch.float64)
-        return PyroPass(
-            fill.observed, log_prior, fill.log_jacobian, fill.log_weight, fill.values, fill.free
-        )
-
-    def bare(self, given: Mapping[str, Any] | None, x: torch.Tensor, a: torch.Tensor) -> Any:
-        """The outcome's distribution at constrained values by site (None: at theta = 0), without
-        the wrappers of plates.
-        """
-        theta = torch.zeros(self.dim, dtype=torch.float64) if given is None else None
-        return strip(self.run(theta, x, a, given=given).observed)
-
-    def row_log_likelihood(
-        self,
-        theta: torch.Tensor,
-        x: torch.Tensor,
-        a: torch.Tensor,
-        y: torch.Tensor,
-        given: Any = None,
-    ) -> Any:
-        """log p(y_i | x_i, a_i, theta), (n,), or at `given` constrained values; discrete row
-        latents summed out.
-        """
-        terms = []
-        for assignment in self.assignments:
-            one = self.run(theta, x, a, assignment=assignment, given=given)
-            with _plain():
-                logp = one.observed.log_prob(y)
-            if self.moving_support:
-                logp = torch.where(one.observed.support.check(y), logp, -torch.inf)
-            if (wrong := crossing(one.observed)) is not None:
-                logp = torch.where(wrong, -torch.inf, logp)
-            terms.append((one.log_weight + logp).expand(x.shape[0]))
-        return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), dim=0)
-
-    def row_density(self, theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Density:
-        """The density of each row's outcome, batch (n,); discrete row latents give a Mixture."""
-        shape = (x.shape[0],)
-        passes = [self.run(theta, x, a, assignment=assignment) for assignment in self.assignments]
-        parts = tuple(
-            (lower if self.known_family else external)(one.observed, shape) for one in passes
-        )
-        if len(parts) == 1:
-            return parts[0]
-        weights = torch.stack([torch.exp(one.log_weight).expand(shape) for one in passes], dim=-1)
-        return Density("Mixture", {"probs": weights, "components": parts})
+        logs = self.as_float(fill.log_prior), self.as_float(fill.log_jacobian)
+        return Pass(fill.observed, *logs, fill.log_weight, fill.values, fill.free)
 
     # what is asked once ---------------------------------------------------------------------------
 

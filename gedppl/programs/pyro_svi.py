@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,6 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import Delta
-from pyro.distributions.torch_distribution import ExpandedDistribution
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import (
     AutoDelta,
@@ -43,8 +41,7 @@ from pyro.poutine.messenger import Messenger
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
-from gedppl.errors import SettingError
-from gedppl.programs.guides import PROBES, GuideDraws, GuideFit, GuideSettings, GuideSite
+from gedppl.programs.guides import Autoguides, GuideDraws, GuideFit, GuideSettings, Runner
 from gedppl.programs.pyro import quiet
 from gedppl.programs.torch_bijections import biject_to
 from gedppl.programs.torch_graphs import UNRECORDABLE, operations
@@ -56,20 +53,24 @@ if TYPE_CHECKING:
     from gedppl.programs.pyro import PyroProgram
 
 ROWS = "_rows_summed_out"  # the site of a likelihood with row latents summed out
-NAMED = {
-    "delta": AutoDelta,
-    "normal": AutoNormal,
-    "multivariate_normal": AutoMultivariateNormal,
-    "low_rank": AutoLowRankMultivariateNormal,
-}
-POINTS = (AutoDelta, AutoLaplaceApproximation)  # run as a guide, the latter is its own mode
-# whose parameters are all that is drawn, so that the density of a draw is known
-PLAIN = (
-    AutoNormal,
-    AutoDiagonalNormal,
-    AutoMultivariateNormal,
-    AutoLowRankMultivariateNormal,
-    AutoIAFNormal,
+OF_PYRO = Autoguides(
+    "Pyro",
+    AutoGuide,
+    {
+        "delta": AutoDelta,
+        "normal": AutoNormal,
+        "multivariate_normal": AutoMultivariateNormal,
+        "low_rank": AutoLowRankMultivariateNormal,
+    },
+    points=(AutoDelta, AutoLaplaceApproximation),  # run as a guide, the latter is its own mode
+    plain=(
+        AutoNormal,
+        AutoDiagonalNormal,
+        AutoMultivariateNormal,
+        AutoLowRankMultivariateNormal,
+        AutoIAFNormal,
+    ),
+    delta=Delta,
 )
 Gradients = Callable[[], tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
 
@@ -147,20 +148,13 @@ class Session:
     tensors: dict[str, torch.Tensor]
 
 
-class PyroRunner:
+class PyroRunner(Runner):
     """The fitting loop for one class and one guide."""
 
+    autoguides = OF_PYRO
+
     def __init__(self, cls: Any, settings: GuideSettings) -> None:
-        guide = NAMED[settings.guide] if isinstance(settings.guide, str) else settings.guide
-        of_pyro = isinstance(guide, type) and issubclass(guide, AutoGuide)
-        if not of_pyro and (isinstance(guide, AutoGuide | type) or not callable(guide)):
-            raise SettingError(
-                "pass the class of one of Pyro's autoguides (not an instance of it), or a "
-                f"function (x, a, y); got {guide!r}"
-            )
-        self.point = of_pyro and issubclass(guide, POINTS)
-        self.cls, self.program, self.settings = cls, cls.program, settings
-        self.latents = [site.name for site in self.program.sites if site.prior]
+        super().__init__(cls, settings)
         self.particles = 1 if self.point or not self.latents else settings.particles
         # by size; None: it cannot be recorded
         self._graphs: dict[int, tuple[Callable[..., Any], Session] | None] = {}
@@ -170,44 +164,20 @@ class PyroRunner:
         """Whether the last fits ran a graph."""
         return any(graph is not None for graph in self._graphs.values())
 
-    def own_sites(self) -> dict[str, GuideSite] | None:
-        if isinstance(self.settings.guide, str | type) or not self.latents:
-            return None
-        prior = self.cls.unflatten(self.cls.draw_prior(PROBES, 0))
+    @contextmanager
+    def alone(self) -> Iterator[None]:
         with quiet(), torch.random.fork_rng(devices=[]):
-            first, again = self._own_draws(), self._own_draws()
-            return {
-                name: GuideSite(
-                    tuple(site["value"].shape),
-                    bool((site["value"] != again[name]["value"]).any()),
-                    name not in prior or _reaches(site["fn"], as_tensor(prior[name])),
-                )
-                for name, site in first.items()
-                if not site["infer"].get("is_auxiliary")
-            }
+            yield
 
-    def _own_draws(self) -> dict[str, Any]:
-        """The latent sites of the user's guide, auxiliary ones too, drawn once."""
+    def own_draws(self, seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
         x, a, _ = self._row()
-        found = poutine.trace(self.settings.guide).get_trace(x, a, None).nodes
+        found = poutine.trace(self.kind).get_trace(x, a, None).nodes
         return {
             name: site
             for name, site in found.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
-
-    @cached_property
-    def _has_density(self) -> bool:
-        """Whether the density of a draw is known: nothing but parameters is drawn, and none of
-        them is a point.
-        """
-        guide = self.settings.guide
-        kind = NAMED[guide] if isinstance(guide, str) else guide
-        drawn_alone = len(self.latents) == len(self.program.sites)
-        if isinstance(kind, type):
-            return drawn_alone and issubclass(kind, PLAIN)
-        with quiet(), torch.random.fork_rng(devices=[]):
-            return drawn_alone and set(self._own_draws()) == set(self.latents)
 
     # the guide ------------------------------------------------------------------------------------
 
@@ -279,11 +249,7 @@ class PyroRunner:
     def _make_guide(self, model: Any) -> Callable[..., Any]:
         if not self.latents:
             return lambda x, a, y: None
-        guide = (
-            NAMED[self.settings.guide]
-            if isinstance(self.settings.guide, str)
-            else self.settings.guide
-        )
+        guide = self.kind
         if not isinstance(guide, type):
             return guide
         values = self.cls.unflatten(self.cls.initial)
@@ -482,20 +448,8 @@ class PyroRunner:
         values = {name: np.broadcast_to(value, (size, *value.shape)) for name, value in own.items()}
         return GuideDraws(
             {**values, **dict(zip(self.latents, drawn))},
-            logs if self._has_density else None,
+            logs if self.has_density else None,
         )
-
-
-def _reaches(fn: Any, values: torch.Tensor) -> bool:
-    """Whether a guide's distribution may draw these values (S, ...) of a site; a `Delta`, which
-    carries over what was drawn elsewhere, is taken at its word.
-    """
-    base = fn
-    while isinstance(base, torch.distributions.Independent | ExpandedDistribution):
-        base = base.base_dist
-    if isinstance(base, Delta):
-        return True
-    return not fn.support.is_discrete and bool(fn.support.check(values).all())
 
 
 def _graph_size(n: int) -> int:

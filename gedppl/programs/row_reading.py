@@ -1,35 +1,71 @@
-"""What the readers of both backends have in common: one row of a program, read and concluded."""
+"""One row of a program, read by `gedppl.programs.forms` and concluded: what a `RowReader` says.
+
+Axis letters: M parameter settings, n rows, A actions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gedppl.programs.affine import Level
 from gedppl.programs.forms import Reading
-from gedppl.programs.links import Conclusion, Outcome, Table, conclude
-from gedppl.programs.seen import AtomTable, StillForm, Tables, Verdict
+from gedppl.programs.links import OUTCOMES, Conclusion, Outcome, Table, conclude, link_table
+from gedppl.programs.seen import (
+    AtomTable,
+    Refusal,
+    Seen,
+    StillForm,
+    Tables,
+    Verdict,
+    n_actions_of,
+    narrowest,
+    refused,
+)
 from gedppl.programs.values import Arithmetic, Array, Atom, Known, Listing, Unknown, Value
 
 if TYPE_CHECKING:
-    from gedppl.programs.contract import Kernels
+    from gedppl.programs.kernels import Kernels
 
 
 class ReaderOfRows:
-    """See `gedppl.programs.seen.RowReader`; a backend adds its arithmetic and how it runs."""
+    """See `gedppl.programs.seen.RowReader`."""
 
-    program: Kernels
-    outcome: Outcome
-    n_actions: int | None
-    arithmetic: Arithmetic
-    listing: Listing
-    links: Table
     verdict: Verdict
     used: list[int]  # cuts of the predictor
     known_atoms: list[Atom]
     lines: list[str]  # of the cuts
+    has_unknown: bool  # an argument beside the predictor that theta sets
+
+    def __init__(self, program: Kernels, outcome: Outcome, n_actions: int | None) -> None:
+        self.program, self.outcome, self.n_actions = program, outcome, n_actions
+        self.listing = program.listing(
+            self._arguments, *program.example_values(), program.x, program.a
+        )
+        self.links = program.links()
+        program.abstractly(lambda _, x, a: self.note(x, a))
+
+    @property
+    def wide(self) -> bool:
+        """Whether a row has several edges in place of one predictor."""
+        return self.outcome.family == "Ordered"
+
+    def _arguments(self, *values: Array) -> list[Any]:
+        *sites, x, a = values
+        given = dict(zip((site.name for site in self.program.sites), sites))
+        found = self.outcome.arguments(self.program.bare(given, x, a))
+        return [
+            self.program.xp.broadcast_to(
+                self.program.as_float(v), (1, v.shape[-1]) if self.wide else (1,)
+            )
+            for v in found
+        ]
 
     def read(self, x: Array, a: Array) -> tuple[Reading, Conclusion | Unknown]:
         """One row x (1, dx), a (1,)."""
-        reading = Reading(self.arithmetic)
+        reading = Reading(self.program.arithmetic)
         inputs: list[Value] = [
             reading.site(s.name, s.shape, *self.program.ranges[s.name]) for s in self.program.sites
         ]
@@ -42,6 +78,7 @@ class ReaderOfRows:
         reading, found = self.read(x, a)
         self.verdict, self.used = Verdict(*found.verdict), found.used
         self.known_atoms, self.lines = reading.atoms, [form.line for form in reading.cuts]
+        self.has_unknown = isinstance(found, Conclusion) and found.unknown is not None
 
     def concluded(self, x: Array, a: Array) -> tuple[Reading, Conclusion]:
         """A row of a program whose verdict is a family."""
@@ -49,10 +86,16 @@ class ReaderOfRows:
         assert isinstance(found, Conclusion)
         return reading, found
 
-    def tabled(self, atoms: Any, cuts: Any, scale: Any) -> Tables:
-        """From the arrays of all atoms, of the cuts in use and of an unknown scale, at every
-        action.
-        """
+    # what is asked --------------------------------------------------------------------------------
+
+    def tables(self) -> Tables:
+        def at(x: Array, a: Array) -> Any:
+            reading, found = self.concluded(x, a[None])
+            atoms = [[one.arrays(a) for one in atom.operands] for atom in reading.atoms]
+            cuts = [reading.cuts[k].arrays(a) for k in self.used]
+            return atoms, cuts, [] if found.unknown is None else found.unknown.arrays(a)
+
+        atoms, cuts, scale = self.program.each_action("seen_tables", at, self.n_actions)
         return Tables(
             tuple(
                 AtomTable(
@@ -67,5 +110,71 @@ class ReaderOfRows:
                 for one, arrays in zip(self.known_atoms, atoms)
             ),
             tuple(StillForm(part[0], part[1], self.lines[k]) for k, part in zip(self.used, cuts)),
-            None if scale is None else StillForm(scale[0], scale[1]),
+            StillForm(scale[0], scale[1]) if self.has_unknown else None,
         )
+
+    def _row(self, x: Array, a: Array) -> list[Any]:
+        program, found = self.program, self.concluded(x[None], a[None])[1]
+        form = found.predictor
+        slots = [form.terms[k].reshape(form.terms[k].shape[0], -1) for k in self.used]
+        together, offset = program.xp.concatenate(slots), form.offset.reshape(-1)
+        others = [program.as_float(one.value).reshape(()) for one in found.others.values()]
+        if self.wide:
+            return [together, offset, *others]
+        return [together[:, 0], offset[0], *others]
+
+    def rows(self, x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
+        return self.program.by_row("seen_rows", self._row, (x, a), static=self.n_actions)
+
+    def atoms(self, theta: np.ndarray) -> list[np.ndarray]:
+        program, values = self.program, self.program.constrain(theta)
+
+        def one(*args: Array) -> Sequence[Any]:
+            *sites, x, _ = args
+
+            def at(a: Array) -> list[Any]:
+                found = self.read(x, a[None])[0].evaluate(sites)
+                return [program.as_float(value).reshape(-1) for value in found]
+
+            return program.vmap(at)(program.xp.arange(self.n_actions or 1))
+
+        sites = [values[site.name] for site in program.sites]
+        return program.each_setting("seen_atoms", one, sites, static=self.n_actions)
+
+    def is_affine_by_context(self) -> bool:
+        if self.wide:
+            return False
+        found = self.program.levels(
+            lambda x, a: self._row(x[0], a[0]), self.program.x, self.program.a
+        )
+        return max(found) <= Level.AFFINE
+
+
+def seen_by_data(program: Kernels) -> Seen | Refusal:
+    """Coordinates and predictor of a program, or why it has none."""
+    kind = program.outcome_kind()
+    obstacle = refused(program, kind)
+    if obstacle is not None:
+        return obstacle
+    try:
+        return narrowest(lambda n: ReaderOfRows(program, OUTCOMES[kind], n), n_actions_of(program))
+    except program.no_graph as error:
+        return Refusal(f"it looks at values while it runs ({str(error).splitlines()[0]})")
+
+
+def recognised(
+    arithmetic: Arithmetic,
+    listed: Callable[[Callable[[Any], Any]], Listing],
+    references: Mapping[str, Sequence[Callable[[Any], Any]]],
+    run: Callable[[Callable[[], Any]], Any],
+) -> Table:
+    """The inverse links that are known when they are read; `listed` lists the steps of one at one
+    number, `run` runs a function of no arguments.
+    """
+
+    def read(function: Callable[[Any], Any]) -> Value:
+        reading = Reading(arithmetic)
+        eta = reading.cut(reading.site("eta", (1,)))
+        return reading.read(listed(function), [eta])[0]
+
+    return link_table(read, references, run)

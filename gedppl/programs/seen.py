@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gedppl.programs.affine import Parts, ordered_from, predictor_from, tabulated, unit_slopes
+from gedppl.programs.affine import ordered_from, predictor_from
 from gedppl.programs.contract import LinearPredictor, LocationScale, OrderedPredictor, Profiled
 from gedppl.programs.links import OUTCOMES, SCALED
+from gedppl.rows import Parts, tabulated, unit_slopes
 
 if TYPE_CHECKING:
-    from gedppl.programs.contract import Kernels
+    from gedppl.programs.kernels import Kernels
 
 MOST_ACTIONS = 256  # read one by one; beyond, the action is data like the context
 APART = 1e-6  # smallest singular value of unit rows that count as independent

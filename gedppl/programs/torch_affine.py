@@ -5,34 +5,13 @@ read one by one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
-from torch.func import functionalize, jacrev
+from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gedppl.programs.affine import (
-    FAMILIES,
-    ORDERED,
-    Level,
-    believed,
-    combine,
-    is_affine_by_context,
-    may_be_affine,
-    ordered_from,
-    predictor_from,
-    tabulated,
-    unit_slopes,
-)
-from gedppl.programs.contract import LinearPredictor, OrderedPredictor
-from gedppl.programs.identity import settings
-from gedppl.programs.lowering import package_class, strip
-
-if TYPE_CHECKING:
-    from gedppl.programs.torch_kernels import TorchKernels
-
-ROUNDING = 1e-9  # share of the numbers added up
+from gedppl.programs.affine import Level, combine
 
 # aten operation -> the name of its rule in `gedppl.programs.affine`
 _RULES = {
@@ -122,102 +101,3 @@ def _flat(args: Any) -> list[Any]:
         for part in args
         for leaf in (_flat(part) if isinstance(part, list | tuple) else [part])
     ]
-
-
-def linear_predictor(program: TorchKernels) -> LinearPredictor | None:
-    """The class as a one-predictor family, if that can be proved; None otherwise."""
-    if not may_be_affine(program):
-        return None
-    zero = torch.zeros(program.dim, dtype=torch.float64)
-    x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
-    observed = strip(program.run(zero, x0, a0).observed)
-    name = package_class(observed)
-    # torch keeps what it was given in the instance and derives the other lazily
-    if name in ("Bernoulli", "Binomial"):
-        name += "Logits" if "logits" in vars(observed) else "Probs"
-    known = FAMILIES.get(name)
-    if known is None:
-        return None
-    family, link, argument, others = known
-
-    def arguments(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> list[Any]:
-        observed = strip(program.run(theta, x, a).observed)
-        return [
-            torch.as_tensor(getattr(observed, name), dtype=torch.float64).expand(a.shape)
-            for name in (argument, *others)
-        ]
-
-    needed = Level.EXP if link == "log" else Level.AFFINE
-    try:
-        found = levels(arguments, zero, x0, a0)
-    except RuntimeError:  # the program looks at values while it runs, so it has no fixed graph
-        return None
-    if found[0] is not needed or any(level is not Level.FREE for level in found[1:]):
-        return None
-
-    def eta(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Any:
-        value = arguments(theta, x, a)[0]
-        return torch.log(value) if link == "log" else value
-
-    def everything(x: torch.Tensor, a: torch.Tensor) -> list[Any]:
-        return [jacrev(eta)(zero, x, a), eta(zero, x, a), *arguments(zero, x, a)[1:]]
-
-    def parts(x: torch.Tensor, a: torch.Tensor) -> list[np.ndarray]:
-        found = everything(
-            torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
-        )
-        return [value.detach().numpy().copy() for value in found]
-
-    by_context = levels(lambda x, theta, a: arguments(theta, x, a), x0, zero, a0)
-    if not _slopes_hold(eta, parts, program):
-        return None
-    fast = tabulated(parts, unit_slopes(parts), program.dim)
-    known_by_context = is_affine_by_context(by_context, needed)
-    return believed(
-        program, predictor_from(family, link, others, fast if known_by_context else parts)
-    )
-
-
-def _slopes_hold(eta: Any, parts: Any, program: TorchKernels) -> bool:
-    """Whether what derivatives say of a function that is affine in theta is what it does: values
-    that left the graph (`.data`, `torch.no_grad`) have none, and move it all the same.
-    """
-    slopes, offset = parts(program.x, program.a)[:2]
-    rows = torch.as_tensor(np.array(program.x, float)), torch.as_tensor(np.array(program.a))
-    for theta in settings(program.dim):
-        value = eta(torch.as_tensor(theta), *rows).detach().numpy()
-        size = np.abs(slopes) @ np.abs(theta) + np.abs(offset) + np.abs(value)
-        if np.any(np.abs(slopes @ theta + offset - value) > ROUNDING * size):
-            return False
-    return True
-
-
-def ordered_predictor(program: TorchKernels) -> OrderedPredictor | None:
-    """The class as ordered outcomes between affine edges, if that can be proved; None otherwise."""
-    if not may_be_affine(program):
-        return None
-    zero = torch.zeros(program.dim, dtype=torch.float64)
-    x0, a0 = torch.as_tensor(program.x), torch.as_tensor(program.a)
-    if package_class(strip(program.run(zero, x0, a0).observed)) != ORDERED or not program.packaged:
-        return None
-
-    def edges(theta: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> Any:
-        observed = strip(program.run(theta, x, a).observed)
-        cut = observed.cutpoints - observed.predictor.expand(a.shape).unsqueeze(-1)
-        return cut.expand(len(a), cut.shape[-1]).to(torch.float64)
-
-    try:
-        found = levels(lambda *args: [edges(*args)], zero, x0, a0)
-    except RuntimeError:  # the program looks at values while it runs, so it has no fixed graph
-        return None
-    if found[0] is not Level.AFFINE:
-        return None
-
-    def parts(x: torch.Tensor, a: torch.Tensor) -> list[np.ndarray]:
-        x, a = torch.as_tensor(np.array(x, float)), torch.as_tensor(np.array(a, np.int64))
-        return [
-            jacrev(edges)(zero, x, a).detach().numpy(),
-            edges(zero, x, a).detach().numpy().copy(),
-        ]
-
-    return ordered_from(parts) if _slopes_hold(edges, parts, program) else None

@@ -67,3 +67,11 @@ def biject_to(constraint: Constraint) -> Any:
             "function of one with a simpler constraint (real, positive, interval, simplex, "
             "lower_cholesky)"
         ) from None
+
+
+def is_identity(constraint: Constraint) -> bool:
+    """Whether every free value is its own constrained value."""
+    transform = biject_to(constraint)
+    while isinstance(transform, transforms.IndependentTransform):
+        transform = transform.base_transform
+    return bool(transform == transforms.identity_transform)

@@ -40,12 +40,16 @@ def log_posterior(
 
     The prior is that of the free values, or without `jacobian` that of the constrained ones.
     """
-    total = program._sum(rows, weights)
+    history = program.history(rows, weights)
     x, a = as_tensor(program.x), as_tensor(program.a)
 
     def one(theta: torch.Tensor) -> Any:
         run = program.run(theta, x, a)
-        return total(theta) + run.log_prior - (0.0 if jacobian else run.log_jacobian)
+        return (
+            program.weighted_sum(theta, *history)
+            + run.log_prior
+            - (0.0 if jacobian else run.log_jacobian)
+        )
 
     def both(theta: torch.Tensor) -> tuple[Any, Any]:
         grad, value = grad_and_value(one)(theta)

@@ -1,242 +1,256 @@
-"""A traced Pyro program's functions over many settings and rows: `torch.func`, or a loop where the
+"""How questions about a traced Pyro program are run: by `torch.func`, or in a loop where the
 program forbids it.
 
 Some distributions write in place or branch on values, which `torch.func.vmap` refuses. Whether a
 question can be vectorised is found out the first time it is asked, by comparing both ways on two
-entries; `vectorised` holds the answers. Axis letters: M parameter settings, n rows, D parameters.
+entries; `vectorised` holds the answers. Nothing is compiled, so nothing is padded. Axis letters: M
+parameter settings, n rows, D parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.func import grad, grad_and_value, jacrev, vmap
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten
 
-from gedppl.density import Density
+from gedppl.errors import ContextRangeError
+from gedppl.numerics.arrays import namespace_of
 from gedppl.programs import LOCK
-from gedppl.programs.contract import LinearPredictor, OrderedPredictor
-from gedppl.programs.lowering import crossing, external_density, is_external
-from gedppl.programs.seen import Refusal, Seen
-from gedppl.programs.torch_affine import linear_predictor, ordered_predictor
-from gedppl.programs.torch_seen import seen_by_data
-from gedppl.programs.tracing import MANY, TRIALS, trial_rows
-from gedppl.rows import Histories, Rows
+from gedppl.programs.affine import Level
+from gedppl.programs.backend import Many, One
+from gedppl.programs.kernels import Kernels
+from gedppl.programs.links import Table
+from gedppl.programs.torch_affine import levels
+from gedppl.programs.torch_reader import TorchArithmetic, links, listing
+from gedppl.programs.tracing import MANY, TRIALS, negative_index, trial_rows
+from gedppl.programs.values import Listing
+from gedppl.rows import Parts, Rows, Slopes, unit_slopes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from torch.distributions.constraints import Constraint
 
-    from gedppl.functionals import Functional
-
 MAX_CELLS = 1 << 20  # settings times rows evaluated at once
+
+
+class IndexLog(TorchFunctionMode):
+    """Keeps the whole numbers by which entries of arrays are read."""
+
+    READING = ("__getitem__", "index_select", "gather", "take", "take_along_dim", "embedding")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in self.READING:
+            parts, _ = tree_flatten((args[name != "embedding" :], kwargs))
+            whole = (torch.int8, torch.int16, torch.int32, torch.int64)
+            self.read += [p for p in parts if isinstance(p, torch.Tensor) and p.dtype in whole]
+        return func(*args, **(kwargs or {}))
+
+
+def _same(some: list[torch.Tensor] | None, others: list[torch.Tensor] | None) -> bool:
+    if some is None or others is None:
+        return some is others
+    return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
     return torch.as_tensor(np.array(array))  # a copy: torch warns about read-only views
 
 
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    return (
-        tensor.detach()
-        .numpy()
-        .astype(float if tensor.dtype.is_floating_point else tensor.detach().numpy().dtype)
-    )
+class TorchKernels(Kernels):
+    """Functions over the program's `run`."""
 
-
-class TorchKernels:
-    """Functions over `run`, `row_log_likelihood` and `row_density`, which the traced program
-    provides.
-    """
-
-    run: Callable[..., Any]
-    row_log_likelihood: Callable[..., Any]
-    row_density: Callable[..., Density]
+    xp = namespace_of("torch")
+    arithmetic = TorchArithmetic()
+    values_may_leave = True
+    no_graph = (RuntimeError,)
     feasible: Callable[..., np.ndarray]
-    sites: tuple[Any, ...]
-    assignments: list[dict[str, Any]]
-    dim: int
-    x: np.ndarray
-    a: np.ndarray
-    event_shape: tuple[int, ...]
-    packaged: bool  # nothing in the outcome is of a class that the packages do not bring
-    known_family: bool  # its family is one of ours
-    bare: Callable[..., Any]  # the outcome's distribution, without the wrappers of plates
-    ranges: dict[str, tuple[float, float]]  # of the sites
-    predictor_holds: Callable[[LinearPredictor], bool]
-    action_problem: Callable[[np.ndarray, np.ndarray, np.ndarray], str | None]
 
-    # torch refuses an index past the end by itself
-    reads_by_context = False
+    @property
+    def reads_by_context(self) -> bool:
+        """Whether contexts say which entry of an array is read. Torch refuses an index past the
+        end by itself; a negative one counts from the end.
+        """
+        if "reads_by_context" not in self._facts:
+            zero, theta = 0.0 * self.x, np.zeros(self.dim)
+            read = [self._indices(theta, zero + step, self.a) for step in (0.0, 1.0, 1e3)]
+            self._facts["reads_by_context"] = any(not _same(one, read[0]) for one in read)
+        return bool(self._facts["reads_by_context"])
 
     def check_contexts(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:
-        """Nothing to do."""
+        """Refuse contexts by which an entry is read from the end: one level's certificate would be
+        that of another. What is negative at a context of zeros too is the program's own way.
+        """
+        if not self.reads_by_context:
+            return
+        for i in range(len(a)):
+            row, action = x[i : i + 1], a[i : i + 1]
+            at_zero = self._indices(theta, 0.0 * row, action) or []
+            for here, there in zip(self._indices(theta, row, action) or [], at_zero):
+                if here.numel() and int(here.min()) < 0 and not torch.equal(here, there):
+                    raise ContextRangeError(
+                        f"context {x[i]} is out of range for this model: "
+                        f"{negative_index(int(here.min()))} Give the model an entry for it, or "
+                        "clamp the index"
+                    )
+
+    def _indices(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray
+    ) -> list[torch.Tensor] | None:
+        """The indices by which entries are read at rows; None where one lies past the end."""
+        log = IndexLog()
+        try:
+            with LOCK, torch.no_grad(), log:
+                self.run(as_tensor(theta), as_tensor(x), as_tensor(a))
+        except (ContextRangeError, RuntimeError):
+            return None
+        return log.read
 
     def __init__(self) -> None:
-        self.vectorised: dict[Any, bool] = {}
-        self.histories = Histories()
-        self._facts: dict[str, Any] = {}
+        super().__init__()
+        self.vectorised: dict[Hashable, bool] = {}
 
-    def _map(
-        self, kind: Hashable, function: Callable[..., Any], *batched: torch.Tensor, cells: int = 1
-    ) -> tuple[torch.Tensor, ...]:
-        """function (returning a tuple of tensors) over the leading axis of every argument."""
-        with LOCK:  # every evaluation runs the user's program
-            if kind not in self.vectorised:
-                self.vectorised[kind] = vectorises(
-                    function, [two_settings(array) for array in batched]
-                )
-            if self.vectorised[kind]:
-                return vmap(function, chunk_size=max(1, MAX_CELLS // cells))(*batched)
-            return one_by_one(function, batched)
+    def precisely(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
-    def _fact(self, name: str, find: Callable[[], Any]) -> Any:
-        """Something about the program that is found out once."""
-        if name not in self._facts:
-            with LOCK:
-                self._facts[name] = find()
-        return self._facts[name]
+    def array(self, value: np.ndarray) -> torch.Tensor:
+        return as_tensor(value)
 
-    # what kind of program it is -------------------------------------------------------------------
+    def as_float(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(value).to(torch.float64)
+
+    def to_numpy(self, value: torch.Tensor) -> np.ndarray:
+        found = value.detach().numpy()
+        return found.astype(float if value.dtype.is_floating_point else found.dtype)
+
+    def grad(self, function: One) -> One:
+        return grad(function)
+
+    def value_and_grad(self, function: One) -> One:
+        both = grad_and_value(function)
+        return lambda *args: both(*args)[::-1]
+
+    def jacobian(self, function: One) -> One:
+        return jacrev(function)
+
+    def vmap(self, function: Many) -> Many:
+        return vmap(function)
+
+    def levels(self, function: Many, *args: np.ndarray) -> list[Level]:
+        try:
+            return levels(function, *map(as_tensor, args))
+        except self.no_graph:
+            return [Level.OTHER]
+
+    def listing(self, function: Many, *args: np.ndarray) -> Listing:
+        return listing(function, *map(as_tensor, args))
+
+    def links(self) -> Table:
+        return links()
+
+    def example_values(self) -> list[np.ndarray]:
+        middle = self.constrain(np.zeros((1, self.dim)))
+        return [middle[site.name][0] for site in self.sites]
+
+    def abstractly(self, function: Callable[[Any, Any, Any], Any]) -> Any:
+        return function(*map(as_tensor, (np.zeros(self.dim), self.x, self.a)))
 
     @property
     def moving_support(self) -> bool:
-        """Whether the support depends on the parameters; its edges are then part of the
-        log-likelihood.
-        """
-
         def find() -> bool:
             theta = torch.zeros(self.dim, dtype=torch.float64, requires_grad=True)
             return _depends(self.run(theta, as_tensor(self.x), as_tensor(self.a)).observed.support)
 
-        return self._fact("moving_support", find)
+        return self.fact("moving_support", find)
 
-    @property
-    def outline_density(self) -> Density:
-        """The density at one row, for its structure."""
-        zero = torch.zeros(self.dim, dtype=torch.float64)
-        return self._fact(
-            "outline", lambda: self.row_density(zero, as_tensor(self.x), as_tensor(self.a))
+    # functions over settings and rows -------------------------------------------------------------
+
+    def _map(
+        self, kind: Hashable, function: Many, batched: Sequence[np.ndarray], cells: int = 1
+    ) -> list[np.ndarray]:
+        """function (returning a few tensors) over the leading axis of every argument."""
+        tensors = [as_tensor(array) for array in batched]
+        with LOCK:  # every evaluation runs the user's program
+            if kind not in self.vectorised:
+                self.vectorised[kind] = vectorises(
+                    function, [two_settings(tensor) for tensor in tensors]
+                )
+            if self.vectorised[kind]:
+                found = vmap(function, chunk_size=max(1, MAX_CELLS // max(cells, 1)))(*tensors)
+            else:
+                found = one_by_one(function, tensors)
+        return [self.to_numpy(part) for part in found]
+
+    def each_setting(
+        self, name: str, one: Many, settings: Sequence[np.ndarray], static: Hashable = None
+    ) -> list[np.ndarray]:
+        rows = as_tensor(self.x), as_tensor(self.a)
+        return self._map(_kind(name, static), lambda *setting: one(*setting, *rows), settings)
+
+    def each_action(self, name: str, one: One, n_actions: int | None) -> Any:
+        x = as_tensor(self.x)
+        return _as_numpy(vmap(lambda a: one(x, a))(torch.arange(n_actions or 1)))
+
+    def over_settings_and_rows(
+        self, name: str, one: Many, theta: np.ndarray, rows: Sequence[np.ndarray], static: Hashable
+    ) -> list[np.ndarray]:
+        every = [as_tensor(array) for array in rows]
+        return self._map(
+            _kind(name, static), lambda theta: one(theta, *every), [theta], cells=len(rows[0])
         )
 
-    @property
-    def family(self) -> str:
-        return self.outline_density.family
+    def over_rows(
+        self,
+        name: str,
+        row: Many,
+        rows: Sequence[np.ndarray],
+        fixed: Sequence[np.ndarray],
+        static: Hashable,
+    ) -> list[np.ndarray]:
+        same = [as_tensor(array) for array in fixed]
+        return self._map(_kind(name, static), lambda *r: row(*same, *r), rows, cells=self.dim)
 
-    @property
-    def predictor(self) -> LinearPredictor | None:
-        return self._fact("predictor", lambda: linear_predictor(self))
+    def parts_by_row(self, name: str, everything: Many) -> Parts:
+        def parts(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
+            found = everything(as_tensor(x), as_tensor(a))
+            return [self.to_numpy(value) for value in found]
 
-    @property
-    def ordered(self) -> OrderedPredictor | None:
-        return self._fact("ordered", lambda: ordered_predictor(self))
+        return parts
 
-    @property
-    def seen(self) -> Seen | Refusal:
-        """What data see of the parameters, where the predictor is not affine in theta itself."""
-        return self._fact("seen", lambda: seen_by_data(self))
-
-    def functional_at(
-        self, functional: Functional, density: Density, x: np.ndarray, a: np.ndarray
-    ) -> np.ndarray:
-        """A functional of the user's at a density with NumPy arguments, in arrays of this
-        backend.
-        """
-        return _numpy(functional(density.map_args(as_tensor), x=as_tensor(x), a=as_tensor(a)))
+    def slopes(self, parts: Parts, everything: Many) -> Slopes:
+        return unit_slopes(parts)
 
     # parameters -----------------------------------------------------------------------------------
 
-    def constrain(self, theta: np.ndarray) -> dict[str, np.ndarray]:
-        """Named constrained values, each with the leading axis M."""
+    def prior_derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x, a = as_tensor(self.x), as_tensor(self.a)
 
-        def function(one: torch.Tensor) -> tuple[Any, ...]:
-            values = self.run(one, x, a).values
-            return tuple(values[site.name] for site in self.sites)
+        def prior(theta: torch.Tensor) -> Any:
+            return self.run(theta, x, a).log_prior
 
-        if not self.sites:
-            return {}
-        values = self._map("constrain", function, as_tensor(theta))
-        return {
-            site.name: _numpy(value).reshape(-1, *site.shape)
-            for site, value in zip(self.sites, values)
-        }
+        return self.to_numpy(grad(prior)(as_tensor(theta))), self._hessian("prior", prior, theta)
 
-    def _flat(self, values: Mapping[str, Any]) -> Any:
-        return torch.cat([values[site.name].reshape(-1) for site in self.sites])
-
-    def unconstrain(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The flat vectors (M, D) of named constrained values; not finite where a value is
-        outside its constraint.
-        """
-        if not values:
-            return np.zeros((1, 0))
+    def drawn(self, around: np.ndarray, seed: int) -> np.ndarray:
         x, a = as_tensor(self.x), as_tensor(self.a)
-
-        def function(*arrays: torch.Tensor) -> tuple[Any, ...]:
-            given = dict(zip((site.name for site in self.sites), arrays))
-            free = self.run(None, x, a, given=given).free
-            back = self.run(self._flat(free), x, a).values
-            # a transform's inverse may return a number even for a value outside: then it does not
-            # come back
-            kept = {}
-            for site in self.sites:
-                value = given[site.name]
-                same = ((back[site.name] - value).abs() <= 1e-8 * (1 + value.abs())).all()
-                kept[site.name] = torch.where(same, free[site.name], torch.nan)
-            return (self._flat(kept),)
-
-        return _numpy(
-            self._map(
-                "unconstrain", function, *(as_tensor(values[site.name]) for site in self.sites)
-            )[0]
-        )
-
-    def _prior(self, theta: torch.Tensor) -> Any:
-        return self.run(theta, as_tensor(self.x), as_tensor(self.a)).log_prior
-
-    def log_prior(self, theta: np.ndarray) -> np.ndarray:
-        return _numpy(self._map("log_prior", lambda one: (self._prior(one),), as_tensor(theta))[0])
-
-    def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
-        """(M,) log volume of the transforms from free to constrained values, over `sample`
-        sites.
-        """
-        x, a = as_tensor(self.x), as_tensor(self.a)
-
-        def function(one: torch.Tensor) -> tuple[Any]:
-            return (
-                torch.as_tensor(self.run(one, x, a).log_jacobian, dtype=torch.float64)
-                + 0.0 * one.sum(),
-            )
-
-        return _numpy(self._map("log_jacobian", function, as_tensor(theta))[0])
-
-    def log_prior_grad_hessian(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not any(site.prior for site in self.sites):
-            return np.zeros(self.dim), np.zeros((self.dim, self.dim))
-        return _numpy(grad(self._prior)(as_tensor(theta))), self._hessian(
-            "prior", self._prior, theta
-        )
-
-    def draw_prior(self, n: int, seed: int, initial: np.ndarray, jitter: float = 1.0) -> np.ndarray:
-        """n draws (n, D): sample sites from their priors, `param` coordinates standard normal
-        around `initial`.
-        """
-        noise = jitter * np.random.default_rng([seed, 1]).standard_normal((n, self.dim))
-        out = initial + noise
-        if any(site.prior for site in self.sites):
-            x, a = as_tensor(self.x), as_tensor(self.a)
-            with LOCK, torch.no_grad(), torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                for i in range(n):
-                    out[i] = self._flat(
-                        self.run(as_tensor(out[i]), x, a, given="draw").free
-                    ).numpy()
-        return out
+        with LOCK, torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            every = [self.run(as_tensor(one), x, a, given="draw").free for one in around]
+        return np.array([self.to_numpy(self.flat(free)) for free in every]).reshape(around.shape)
 
     def tried(self, initial: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
         """Log-likelihoods (2, 3) of three rows among many and each alone, at two settings, and the
@@ -284,163 +298,37 @@ class TorchKernels:
         ]
         return self.log_likelihood(one, x, a, y)[0], np.concatenate(alone, axis=1)[0]
 
-    # questions about a batch of rows --------------------------------------------------------------
-
-    def log_likelihood(
-        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
-    ) -> np.ndarray:
-        if len(a) == 0:
-            return np.zeros((len(theta), 0))
-        rows = as_tensor(x), as_tensor(a), as_tensor(y)
-        return _numpy(
-            self._map(
-                "log_likelihood",
-                lambda one: (self.row_log_likelihood(one, *rows),),
-                as_tensor(theta),
-                cells=len(a),
-            )[0]
-        )
-
-    def score(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
-        if len(a) == 0:
-            return np.zeros((0, self.dim))
-        one = as_tensor(theta)
-
-        def function(x: torch.Tensor, a: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
-            return (
-                grad(lambda one: self.row_log_likelihood(one, x[None], a[None], y[None])[0])(one),
-            )
-
-        return _numpy(
-            self._map("score", function, as_tensor(x), as_tensor(a), as_tensor(y), cells=self.dim)[
-                0
-            ]
-        )
-
-    def in_support(
-        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
-    ) -> np.ndarray:
-        """(n,) bool: inside a support that no parameter moves, and of finite log-density at one of
-        three settings.
-
-        The second part catches the edges of closed supports (a Beta outcome of exactly 0).
-        """
-        if self.moving_support:
-            return np.ones(len(a), bool)
+    def inside(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
         with LOCK, torch.no_grad():
             observed = self.run(as_tensor(theta), as_tensor(x), as_tensor(a)).observed
-            inside = np.broadcast_to(observed.support.check(as_tensor(y)).numpy(), (len(a),))
-        if crossing(observed) is not None:
-            # no edges to fall off, and at these settings the cutpoints may be out of order
-            return inside
-        near = theta + np.array([[0.0], [0.1], [-0.1]]) * np.cos(np.arange(self.dim))
-        with np.errstate(invalid="ignore"):
-            valid = np.where(inside.reshape(-1, *([1] * (y.ndim - 1))), y, y[np.argmax(inside)])
-            logs = self.log_likelihood(near, x, a, valid)
-        return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
-
-    def values(
-        self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
-    ) -> np.ndarray:
-        if len(a) == 0:
-            return np.zeros((len(theta), 0))
-        tx, ta = as_tensor(x), as_tensor(a)
-
-        def function(one: torch.Tensor) -> tuple[Any, ...]:
-            found: Any = functional(self.row_density(one, tx, ta), x=tx, a=ta)
-            return (found.expand(len(a)),)
-
-        return _numpy(
-            self._map(("values", functional), function, as_tensor(theta), cells=len(a))[0]
-        )
-
-    def values_grad(
-        self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if len(a) == 0:
-            return np.zeros(0), np.zeros((0, self.dim))
-
-        def function(one: torch.Tensor, x: torch.Tensor, a: torch.Tensor) -> tuple[Any, ...]:
-            def value(one: torch.Tensor) -> Any:
-                found: Any = functional(
-                    self.row_density(one, x[None], a[None]), x=x[None], a=a[None]
-                )
-                return found.reshape(())
-
-            gradient, result = grad_and_value(value)(one)
-            return result, gradient
-
-        value, gradient = self._map(
-            ("values_grad", functional), function, as_tensor(theta), as_tensor(x), as_tensor(a)
-        )
-        return _numpy(value), _numpy(gradient)
-
-    def density(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, single: bool) -> Density:
-        """The density with NumPy arguments, batch (M, n), or (n,) for a single setting."""
-        tx, ta = as_tensor(x), as_tensor(a)
-        if is_external(self.outline_density):
-            return external_density(
-                lambda one: self.row_density(as_tensor(one), tx, ta), theta, single
-            )
-        arrays = self._map(
-            "density",
-            lambda one: tuple(self.row_density(one, tx, ta).leaves()),
-            as_tensor(theta),
-            cells=len(a),
-        )
-        return self.outline_density.rebuild(
-            [_numpy(array)[0] if single else _numpy(array) for array in arrays]
-        )
+            return np.broadcast_to(observed.support.check(as_tensor(y)).numpy(), (len(a),))
 
     # sums over a history --------------------------------------------------------------------------
 
-    def knows(self, rows: Rows) -> bool:
-        return rows in self.histories
-
-    def known_part(self, rows: Rows) -> int:
-        return self.histories.known_part(rows)
-
     def remember(self, rows: Rows) -> tuple[torch.Tensor, ...]:
-        """The history as tensors x, a, y. Nothing is compiled here, so nothing is padded."""
+        """The history as tensors x, a, y."""
         return self.histories.get(
             rows, lambda: (as_tensor(rows.x), as_tensor(rows.a), as_tensor(rows.y))
         )
 
-    def _sum(self, rows: Rows, weights: np.ndarray | None) -> Callable[[Any], Any]:
-        x, a, y = self.remember(rows)
-        w = (
-            torch.ones(rows.n, dtype=torch.float64)
-            if weights is None
-            else as_tensor(np.asarray(weights, float))
-        )
+    def history(self, rows: Rows, weights: np.ndarray | None) -> tuple[torch.Tensor, ...]:
+        """The same with weights."""
+        w = np.ones(rows.n) if weights is None else np.asarray(weights, float)
+        return (*self.remember(rows), as_tensor(w))
 
-        def total(theta: torch.Tensor) -> Any:
-            logs = self.row_log_likelihood(theta, x, a, y)
-            return torch.where(w == 0.0, 0.0, w * logs).sum()
+    def over_history(
+        self, name: str, one: Many, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
+    ) -> list[np.ndarray]:
+        history = self.history(rows, weights)
+        return self._map(name, lambda theta: one(theta, *history), [theta], cells=rows.n)
 
-        return total
-
-    def total(self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None) -> np.ndarray:
-        total = self._sum(rows, weights)
-        return _numpy(
-            self._map("total", lambda one: (total(one),), as_tensor(theta), cells=rows.n)[0]
-        )
-
-    def total_grad(
-        self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        total = self._sum(rows, weights)
-        gradient, value = self._map(
-            "total_grad", lambda one: grad_and_value(total)(one), as_tensor(theta), cells=rows.n
-        )
-        return _numpy(value), _numpy(gradient)
-
-    def total_hessian(
+    def hessian_over_history(
         self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
     ) -> np.ndarray:
-        return self._hessian("total", self._sum(rows, weights), theta)
+        history = self.history(rows, weights)
+        return self._hessian("total", lambda theta: self.weighted_sum(theta, *history), theta)
 
-    def _hessian(self, kind: str, function: Callable[[Any], Any], theta: np.ndarray) -> np.ndarray:
+    def _hessian(self, kind: str, function: One, theta: np.ndarray) -> np.ndarray:
         """Backward twice: all rows of the Hessian at once where the program allows it, one by
         one otherwise.
         """
@@ -452,8 +340,20 @@ class TorchKernels:
                 out = jacrev(grad(function))(one)
             else:
                 out = torch.autograd.functional.hessian(function, one)
-        hessian = _numpy(out)
+        hessian = self.to_numpy(out)
         return (hessian + hessian.T) / 2
+
+
+def _kind(name: str, static: Hashable) -> Hashable:
+    return name if static is None else (name, static)
+
+
+def _as_numpy(tree: Any) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().numpy()
+    if isinstance(tree, dict):
+        return {key: _as_numpy(part) for key, part in tree.items()}
+    return type(tree)(_as_numpy(part) for part in tree)
 
 
 def two_settings(array: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import singledispatch
+from functools import cache, singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ import torch
 from torch.func import functionalize, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gedppl.programs.links import Table
+from gedppl.programs.row_reading import recognised
 from gedppl.programs.values import Listing, Step
 
 _MOVES = (
@@ -443,3 +445,43 @@ def _line(node: torch.fx.Node) -> str:
         ):
             return f"line {number} of {Path(name).name}"
     return ""
+
+
+# the inverse links that are known by sight --------------------------------------------------------
+
+_ROOT = 2.0**0.5
+REFERENCES: dict[str, Sequence[Callable[[Any], Any]]] = {
+    "logit": (
+        torch.sigmoid,
+        lambda e: 1 / (1 + torch.exp(-e)),
+        lambda e: torch.exp(e) / (1 + torch.exp(e)),
+        lambda e: 0.5 * (1 + torch.tanh(0.5 * e)),
+        lambda e: 1 - torch.sigmoid(-e),
+    ),
+    "probit": (
+        lambda e: torch.distributions.Normal(
+            torch.tensor(0.0), torch.tensor(1.0), validate_args=False
+        ).cdf(e),
+        lambda e: torch.special.ndtr(e),
+        lambda e: 0.5 * (1 + torch.erf(e / _ROOT)),
+        lambda e: 0.5 * (1 + torch.erf(e * 0.5**0.5)),
+        lambda e: 0.5 * torch.erfc(-e / _ROOT),
+    ),
+    "softplus": (
+        torch.nn.functional.softplus,
+        lambda e: torch.log1p(torch.exp(e)),
+        lambda e: torch.log(1 + torch.exp(e)),
+    ),
+    "cloglog": (lambda e: 1 - torch.exp(-torch.exp(e)), lambda e: -torch.expm1(-torch.exp(e))),
+    "loglog": (lambda e: torch.exp(-torch.exp(-e)),),
+}
+
+
+@cache
+def links() -> Table:
+    """The inverse links that are recognised."""
+
+    def listed(function: Callable[[Any], Any]) -> Listing:
+        return listing(lambda e: [function(e)], torch.zeros(1, dtype=torch.float64))
+
+    return recognised(TorchArithmetic(), listed, REFERENCES, lambda every: every())

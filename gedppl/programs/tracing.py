@@ -216,6 +216,14 @@ def check_apart(together: np.ndarray, alone: np.ndarray) -> None:
         )
 
 
+def negative_index(lowest: int) -> str:
+    """What is wrong with a context by which an entry is read from the end."""
+    return (
+        f"index {lowest} counts from the end of an array, and the certificate would be that of "
+        "another level (pandas gives -1 to a value that is missing)."
+    )
+
+
 def named_leaves(program: Traced, params: Mapping[str, Any]) -> dict[str, Any]:
     named = program.named_leaves(params)
     known = [site.name for site in program.sites]

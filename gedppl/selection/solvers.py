@@ -191,6 +191,12 @@ class Together:
         middle[:, action], half[:, action] = value, 0.0
         return Together(middle, half)
 
+    @property
+    def each(self) -> np.ndarray:
+        """(C, K) the largest cost of every action by itself."""
+        found: np.ndarray = self.middle + np.sqrt((self.half**2).sum(axis=2))
+        return found
+
     def only(self, contexts: slice | np.ndarray) -> Together:
         return Together(self.middle[contexts], self.half[contexts])
 

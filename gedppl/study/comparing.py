@@ -73,7 +73,19 @@ class ModelScore:
 @dataclass(frozen=True, repr=False)
 class ModelComparison(Shown):
     """Classes in the order of their prequential scores. ``print`` it; `best`, `e_value`, `rows`,
-    `plot`.
+    `plot`. Made by `compare_models`.
+
+    Examples
+    --------
+    >>> coins, x, a, y = (
+    ...     problem.utility.model,
+    ...     np.zeros((20, 1)),
+    ...     np.ones(20, int),
+    ...     np.arange(20) % 2,
+    ... )
+    >>> found = ged.compare_models({"coins": coins, "again": coins}, x, a, y)
+    >>> found.best, found.clear
+    ('coins', False)
     """
 
     scores: tuple[ModelScore, ...]  # best first
@@ -210,6 +222,8 @@ def compare_models(
     growth
         Draw again once the rows have grown by this factor, or when the weights have come to rest on
         a tenth of the draws.
+    seed
+        Of the draws.
     problem
         Whose names of actions and columns x and a may use: x a data frame, a action names. None:
         numbers only.

@@ -18,7 +18,7 @@ import numpy as np
 
 import gedppl
 from gedppl.agent import GEDUCB
-from gedppl.agent import resume as resume_agent
+from gedppl.agent.starting import resume as resume_agent
 from gedppl.errors import (
     GedError,
     JournalNotFoundError,

@@ -100,6 +100,8 @@ def plan(
         window, reaches it. The rules' target if not given.
     rules
         When to stop early.
+    delta, seed
+        Of the agents; every trial has a seed of its own made from `seed`.
     agent
         Options of `GEDUCB`, or a function (problem, delta, seed) -> agent. With ``{"guard": None}``
         nobody watches for alarms, and replicates are decided together (`simulate_many`), several
@@ -125,6 +127,12 @@ def plan(
     Ctrl-C returns the trials that are complete; the table says so. Guesses are guesses: the
     characteristics hold in the worlds simulated, and the prior of a `param` site is a working one
     (standard normal around its initial value).
+
+    Examples
+    --------
+    >>> found = ged.plan(problem, np.zeros((1, 1)), 5, replicates=2)
+    >>> len(found.rows), found.rows[0]["infeasible trials"]
+    (1, 0.0)
     """
     for name, value in (("rounds", rounds), ("replicates", replicates)):
         if not (is_whole(value) and value >= 1):

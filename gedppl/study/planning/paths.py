@@ -29,7 +29,12 @@ from gedppl.study.planning.running import make_agent
 @dataclass(frozen=True, repr=False)
 class DecisionTable:
     """Cohorts along the path without events, and what follows on each number of events.
-    ``print`` it; `to_markdown`.
+    ``print`` it; `to_markdown`. Made by `decision_table`.
+
+    Examples
+    --------
+    >>> ged.decision_table(problem, [0.5], 3).given
+    ('1', '1', '1')
     """
 
     cohort: int
@@ -87,6 +92,8 @@ def decision_table(
 
     Parameters
     ----------
+    problem
+        The declaration; limits are on events, outcomes 0 or 1.
     x
         (dx,), or a record by column names: the context of all these decisions.
     rounds
@@ -104,10 +111,21 @@ def decision_table(
     agent
         Options of `GEDUCB`, or a function (problem, delta, seed) -> object with ``observe(x, a, y,
         z)`` and ``policy(x)``; `z` is passed where the problem has several outcomes.
+    delta, seed
+        Of the agent.
 
     Notes
     -----
-    Where a policy mixes, its most probable action is shown.
+    Where a policy mixes, its most probable action is shown. Only the path without events is
+    followed to its end: what comes after an event is shown for the next cohort alone.
+
+    Examples
+    --------
+    >>> print(ged.decision_table(problem, [0.5], 3))
+    told before  now gets  0 events  1 event
+              0         1         1        1
+              1         1         1        1
+              2         1         1        1
     """
     check_whole(1, rounds=rounds, cohort=cohort)
     stream = _counted(problem, event)

@@ -73,7 +73,14 @@ class Helped:
 
 @dataclass(frozen=True, repr=False)
 class Price(Shown):
-    """What limits cost before the data speak. ``print`` it."""
+    """What limits cost before the data speak. ``print`` it. Made by `price`.
+
+    Examples
+    --------
+    >>> found = ged.price(problem, np.zeros((1, 1)), rounds=50, runs=1)
+    >>> found.rounds, len(found.mixes)
+    (50, 1)
+    """
 
     mixes: tuple[FirstMix, ...]
     waits: Waits
@@ -135,6 +142,8 @@ def price(
 
     Parameters
     ----------
+    problem
+        The declaration.
     contexts
         (n, dx), or a data frame where the problem declares columns: contexts are drawn from these
         rows. Worlds are built on at most 100 of them.
@@ -143,6 +152,8 @@ def price(
     runs
         Simulated runs. Each has a truth of its own, from the prior inside all that was declared, in
         which it pays to leave the safe action; the same truth meets every declaration.
+    seed
+        Of the truths and the runs.
 
     Returns
     -------
@@ -156,18 +167,11 @@ def price(
     The first mix is exact. Waits hold in the worlds simulated: parameters without a prior are drawn
     from a working one (standard normal around their initial value).
 
-    >>> import numpy as np, jax.numpy as jnp, numpyro, numpyro.distributions as dist, gedppl as ged
-    >>> def coin(x, a, y=None):
-    ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
-    ...     numpyro.sample("y", dist.Bernoulli(logits=w[a]), obs=y)
-    >>> harm = ged.Constraint(
-    ...     ged.density_class(coin), ged.mean(0, 1), at_most=0.4, safe_value=0.1, name="harm"
-    ... )
-    >>> problem = ged.Problem(
-    ...     2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0
-    ... )
-    >>> first_mix(problem, np.zeros((1, 1))).round(3)
-    array([[0.333]])
+    Examples
+    --------
+    >>> found = ged.price(problem, np.zeros((1, 1)), rounds=50, runs=1)
+    >>> round(found.mixes[0].largest, 6)
+    0.75
     """
     x = read_rows(problem, contexts)
     check_whole(WINDOW, rounds=rounds)

@@ -67,6 +67,8 @@ def check_problem(
 
     Parameters
     ----------
+    problem
+        The declaration.
     contexts
         (n, dx), or a data frame where the problem declares columns (more of them are passed over):
         contexts like those that will come; at most 100 are used.
@@ -76,6 +78,8 @@ def check_problem(
     rounds, runs
         Simulated runs, and how long each waits at most until half of the last 50 decisions left the
         safe action: at least 50 rounds; ``runs=0`` skips them.
+    seed
+        Of the draws and the runs.
     agent
         Options for `GEDUCB`, as they will be used: ``{"confidence": ged.credible_set(0.9)}``. What
         is said of limits, first decisions, paths and waits is said of such an agent. By default its
@@ -100,22 +104,11 @@ def check_problem(
     The first mix is exact. All else is a statement about the prior and about `draws` draws of it,
     and no guarantee.
 
-    >>> import numpy as np, jax.numpy as jnp, numpyro, numpyro.distributions as dist, gedppl as ged
-    >>> def coin(x, a, y=None):
-    ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
-    ...     numpyro.sample("y", dist.Bernoulli(logits=w[a]), obs=y)
-    >>> harm = ged.Constraint(
-    ...     ged.density_class(coin), ged.mean(0, 1), at_most=0.4, safe_value=0.1, name="harm"
-    ... )
-    >>> problem = ged.Problem(
-    ...     2, ged.Utility(ged.density_class(coin), ged.mean(0, 1)), [harm], safe_action=0
-    ... )
-    >>> report = check_problem(problem, np.zeros((5, 1)), runs=0)
-    >>> round(report.limits[0].first_mix[0], 9), report.limits[0].kind
-    (0.333333333, 'guarantee')
-    >>> bayesian = {"confidence": ged.credible_set(0.9)}
-    >>> check_problem(problem, np.zeros((5, 1)), runs=0, agent=bayesian).limits[0].kind
-    'credible'
+    Examples
+    --------
+    >>> report = ged.check_problem(problem, np.zeros((5, 1)), runs=0)
+    >>> report.limits[0].first_mix, report.limits[0].kind
+    ((0.75, 0.75), 'guarantee')
     """
     check_whole(10, draws=draws)
     check_whole(0, runs=runs, seed=seed)

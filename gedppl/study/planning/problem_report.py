@@ -112,7 +112,13 @@ class LimitCheck:
 @dataclass(frozen=True, repr=False)
 class ProblemReport(Shown):
     """What is known of a problem before round 1. ``print`` it; `warnings` say what to change;
-    `plot` shows the prior.
+    `plot` shows the prior. Made by `check_problem`.
+
+    Examples
+    --------
+    >>> report = ged.check_problem(problem, np.zeros((5, 1)), runs=0)
+    >>> report.actions, report.warnings
+    (('action 0', 'action 1'), ())
     """
 
     actions: tuple[str, ...]

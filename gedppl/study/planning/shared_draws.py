@@ -345,6 +345,8 @@ def shared_draws(
 
     Parameters
     ----------
+    problem
+        The declaration.
     contexts
         (n, dx), rows like those to come.
     level

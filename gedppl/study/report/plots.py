@@ -55,6 +55,8 @@ def plot_regret(run: Run | Mapping[str, Run], ax: Any = None) -> Any:
     ----------
     run
         A run, or {name: run} to compare several.
+    ax
+        Matplotlib axes to draw on; new ones if not given.
 
     Examples
     --------
@@ -92,6 +94,15 @@ def plot_cost_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> Any
     are summed up in stretches: the line is the mean of each, the band holds the middle 90%; without
     a known truth the line is the mean of the realised costs. Every round whose true cost is above
     the limit has a cross of its own.
+
+    Parameters
+    ----------
+    run
+        From `simulate`.
+    constraint
+        Its name, or its place among the constraints.
+    ax
+        Matplotlib axes to draw on; new ones if not given.
 
     Examples
     --------
@@ -152,6 +163,15 @@ def plot_action_bounds(run: Run, constraint: str | int = 0, ax: Any = None) -> A
     An action may be played alone where its upper bound is under the limit, and only mixed in
     before. Of more than six actions the most played are shown.
 
+    Parameters
+    ----------
+    run
+        From `simulate`.
+    constraint
+        Its name, or its place among the constraints.
+    ax
+        Matplotlib axes to draw on; new ones if not given.
+
     Examples
     --------
     >>> [line.get_label() for line in plot_action_bounds(run).lines]
@@ -191,6 +211,15 @@ def plot_width(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
 
     Lines that lie on each other stay visible: each is thinner than the one under it.
 
+    Parameters
+    ----------
+    run
+        From `simulate`.
+    constraint
+        Its name, or its place among the constraints.
+    ax
+        Matplotlib axes to draw on; new ones if not given.
+
     Examples
     --------
     >>> [line.get_label() for line in plot_width(run).lines]
@@ -228,11 +257,15 @@ def plot_policy_map(
 
     Parameters
     ----------
+    run
+        From `simulate`.
     feature
         Which column of x; the one along which policies differ most, if not given. Up to 12 distinct
         values are shown one by one, more in ranges that hold equally many rounds.
     rounds
         Which rounds to average; ``slice(len(run) // 2, None)`` if not given.
+    ax
+        Matplotlib axes to draw on; new ones if not given.
 
     Examples
     --------
@@ -274,6 +307,15 @@ def plot_tradeoff(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
     The curve is the constrained oracle at other limits. The limit holds in every round, not on
     average: hollow marks are policies that exceed a limit in some round, wherever their average
     lies.
+
+    Parameters
+    ----------
+    run
+        From `simulate`.
+    constraint
+        Its name, or its place among the constraints.
+    ax
+        Matplotlib axes to draw on; new ones if not given.
 
     Examples
     --------
@@ -343,6 +385,13 @@ def plot_tradeoff(run: Run, constraint: str | int = 0, ax: Any = None) -> Any:
 def plot_shrinkage(table: Shrinkage, ax: Any = None) -> Any:
     """Width against rows on log axes, each point marked by what limits it; `table` is what
     `gedppl.shrinkage` returned.
+
+    Parameters
+    ----------
+    table
+        From `shrinkage`.
+    ax
+        Matplotlib axes to draw on; new ones if not given.
 
     Examples
     --------

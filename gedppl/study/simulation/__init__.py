@@ -132,8 +132,15 @@ def simulate(
 
     Parameters
     ----------
+    problem
+        The declaration.
+    environment
+        The world: ``context(rng)`` (dx,) and ``outcome(x, action, rng)``, which returns y and z;
+        where the truth is known also ``utilities(x)`` (K,) and ``costs(x)`` (J, K).
     agent
         Anything with ``ask`` and ``tell``.
+    rounds
+        T.
     seed
         Of the world; the agent has its own. The same seed gives the same contexts to every agent.
     progress
@@ -151,6 +158,12 @@ def simulate(
     policy can have there under the true costs; both need an `environment` that knows the truth
     (``utilities`` (K,), ``costs`` (J, K)). A round is infeasible if ``sum_a pi_t(a) c_j(x_t, a)``
     exceeds a limit: the policy counts, not the action that was drawn.
+
+    Examples
+    --------
+    >>> run = ged.simulate(problem, world, ged.GEDUCB(problem), 20, seed=1)
+    >>> run.x.shape, float(run.regret.sum()), int(run.infeasible.sum())
+    ((20, 1), 0.0, 0)
     """
     if not is_whole(rounds) or rounds < 0:
         raise SettingError(f"rounds must be a whole number of at least 0, got {rounds!r}")

@@ -47,6 +47,8 @@ def simulate_many(
 
     Parameters
     ----------
+    problem, rounds
+        The declaration, and T.
     worlds, seeds
         One of each for every run. The seed is that of the world's contexts and outcomes and of the
         agent's draws, as in `simulate` with an agent of the same seed.
@@ -65,30 +67,10 @@ def simulate_many(
     ``reveals`` and ``outcome_age`` are refused by name. An error in one run ends all, where an
     agent would fall back to its safe action.
 
-    >>> import numpy as np, jax.numpy as jnp, numpyro, numpyro.distributions as dist, gedppl as ged
-    >>> def arms(x, a, y=None):
-    ...     w = numpyro.param("w", jnp.zeros(2))
-    ...     numpyro.sample("y", dist.Normal(w[a], 0.1), obs=y)
-    >>> limit = ged.Constraint(
-    ...     ged.density_class(arms), ged.mean(0, 1), at_most=0.5, safe_value=0.1, name="cost"
-    ... )
-    >>> problem = ged.Problem(
-    ...     2, ged.Utility(ged.density_class(arms), ged.mean(0, 1)), [limit], safe_action=0
-    ... )
-    >>> class World:
-    ...     def context(self, rng):
-    ...         return np.zeros(1)
-    ...
-    ...     def utilities(self, x):
-    ...         return np.array([0.2, 0.8])
-    ...
-    ...     def costs(self, x):
-    ...         return np.array([[0.1, 0.4]])
-    ...
-    ...     def outcome(self, x, action, rng):
-    ...         return rng.normal([(0.2, 0.1), (0.8, 0.4)][action], 0.1)
-    >>> runs = simulate_many(problem, [World()] * 3, 40, seeds=[0, 1, 2])
-    >>> alone = ged.simulate(problem, World(), ged.GEDUCB(problem, guard=None, seed=1), 40, seed=1)
+    Examples
+    --------
+    >>> runs = simulate_many(problem, [world] * 3, 20, seeds=[0, 1, 2])
+    >>> alone = ged.simulate(problem, world, ged.GEDUCB(problem, guard=None, seed=1), 20, seed=1)
     >>> bool(np.abs(runs[1].policy - alone.policy).max() < 1e-9)
     True
     """

@@ -80,7 +80,16 @@ class Round:
 @dataclass(repr=False)
 class Run(Shown):
     """A run, complete round by complete round. It grows while it runs; an interrupted run can be
-    continued.
+    continued. Made by `simulate`.
+
+    Arrays have the rounds T first: ``x`` (T, dx), ``policy`` (T, K), ``action`` (T,), ``regret``
+    (T,), ``cost_lower`` and ``cost_upper`` (T, J, K), ``worst_case`` (T, J).
+
+    Examples
+    --------
+    >>> run = ged.simulate(problem, world, ged.GEDUCB(problem), 20, seed=1)
+    >>> run.policy.shape, bool(run.infeasible.any()), len(run.certificates)
+    ((20, 2), False, 20)
     """
 
     problem: Problem | RunOutline

@@ -158,6 +158,8 @@ def guarantee(
 
     Parameters
     ----------
+    problem
+        The declaration.
     rounds
         T.
     delta
@@ -177,7 +179,14 @@ def guarantee(
     round, every past round replayed and the theorem's exploration weights; or for
     ``GEDUCB(mode="theory", exploration="sets", growth=1)`` with every outcome told before the next
     decision. Other modes explore less or refit less often, which usually lowers the regret and has
-    no such proof. Feasibility holds in every mode but ``"paper"``.
+    no such proof. Feasibility holds in every mode but ``"paper"``. Bounds are vacuous for short
+    horizons, which `vacuous` says: no run could exceed them.
+
+    Examples
+    --------
+    >>> found = ged.guarantee(problem, 100)
+    >>> found.feasibility_probability, found.vacuous, round(found.regret)
+    (0.975, True, 1100)
     """
     if not (is_whole(rounds) and rounds >= 1):
         raise SettingError(f"rounds must be a positive whole number, got {rounds!r}")
@@ -462,10 +471,28 @@ def check_guarantee(
     """Compare a finished `Run` with the guarantee for its length, and for the `exploration` of its
     agent.
 
-    `contexts` default to those of the run. The run's regret is at the contexts that came. The
-    theorem for counterfactuals speaks of an expectation over them, so its bound grows by range *
-    sqrt(T log(2/delta) / 2) (Azuma and Hoeffding); the one for sets speaks of the contexts that
-    came.
+    Parameters
+    ----------
+    run
+        From `simulate`, in an environment that knows the truth.
+    delta, constants, exploration
+        As for `guarantee`.
+    contexts
+        As for `guarantee`; those of the run if not given.
+
+    Notes
+    -----
+    The run's regret is at the contexts that came. The theorem for counterfactuals speaks of an
+    expectation over them, so its bound grows by range * sqrt(T log(2/delta) / 2) (Azuma and
+    Hoeffding); the one for sets speaks of the contexts that came. One run that keeps its limits
+    proves nothing of a probability: `check_coverage` counts over many.
+
+    Examples
+    --------
+    >>> run = ged.simulate(problem, world, ged.GEDUCB(problem), 20, seed=1)
+    >>> found = ged.check_guarantee(run)
+    >>> found.feasible, found.regret_within
+    (True, True)
     """
     if not len(run):
         raise SettingError("the run has no rounds; simulate some first")

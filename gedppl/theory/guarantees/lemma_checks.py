@@ -115,6 +115,8 @@ def check_lemmas(
 
     Parameters
     ----------
+    run
+        From `simulate`, in an environment that knows the truth.
     stream
         Which outcome's class: ``"utility"`` or a constraint's; the first learned constraint by
         default.
@@ -124,6 +126,8 @@ def check_lemmas(
         with r = 1.5 log(M/delta) around the truth; then they hold with probability 1 - 2 delta.
     delta
         Of the sets.
+    eps
+        Amplitudes whose rounds are counted.
 
     Notes
     -----
@@ -131,6 +135,13 @@ def check_lemmas(
     and pairs) and for linear-Gaussian ones (the theorem's dimension, an ellipsoid with the radius
     of the prior-posterior ratio). Rounds whose outcome the model did not learn from are left out.
     Under Hellinger distance.
+
+    Examples
+    --------
+    >>> run = ged.simulate(problem, world, ged.GEDUCB(problem), 20, seed=1)
+    >>> found = ged.check_lemmas(run)
+    >>> found.holds, found.stream
+    (True, 'utility')
     """
     if sets not in SETS:
         raise SettingError(f"sets must be one of {', '.join(SETS)}, got {sets!r}")

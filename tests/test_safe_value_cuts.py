@@ -1,0 +1,204 @@
+"""What is declared of the safe action bounds the parameters: upper values over those alone under
+which it keeps its word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+from scipy.stats import binom
+
+import gedppl as ged
+from gedppl.ged_ucb.costs import todays_costs
+from gedppl.learning import learner as learners
+from gedppl.learning.learner import Bounds, held_together
+from gedppl.selection.solvers import Together
+
+K, D = 4, 3
+SAFE = 0.1
+# features of every action; the safe one is a little of the first column
+PHI = np.vstack([[SAFE, 0.0, 0.0], [[1.0, 0.6, 0.2], [1.0, -0.4, 0.5], [1.0, 0.1, -0.7]]])
+
+
+def test_a_cut_ball_against_a_dense_one() -> None:
+    """Single actions: the largest value over the part of the ball where the wall holds. Policies:
+    never below it.
+    """
+    rng = np.random.default_rng(0)
+    v = rng.normal(size=(40_000, 3))
+    v *= (rng.random(len(v)) ** (1 / 3) / np.linalg.norm(v, axis=1))[:, None]
+    v = np.vstack([v, v / np.linalg.norm(v, axis=1, keepdims=True)])
+    lowered = 0
+    for _ in range(20):
+        form = Together(rng.normal(size=(1, K)), rng.normal(size=(1, K, 3)))
+        most = form.middle[:, 0] + rng.uniform(-0.8, 1.2) * np.linalg.norm(form.half[0, 0])
+        held = held_together(form, 0, most)
+        cost = form.middle[0] + v @ form.half[0].T
+        inside = cost[cost[:, 0] <= most[0]]
+        assert (held.each[0, 1:] >= inside[:, 1:].max(axis=0) - 1e-9).all()
+        assert held.each[0, 1:] == pytest.approx(inside[:, 1:].max(axis=0), abs=0.25)
+        lowered += int((held.each < form.each - 1e-6).sum())
+        policy = rng.dirichlet(np.ones(K), size=(1, 5))
+        pinned = held.pinned(0, most).worst(policy)[0]
+        truth = np.where(np.arange(K) == 0, most[0], inside) @ policy[0].T
+        assert (pinned >= truth.max(axis=0) - 1e-9).all()
+    assert lowered > 20
+
+
+def test_a_refuted_or_idle_declaration_changes_nothing() -> None:
+    form = Together(np.zeros((1, 2)), np.array([[[1.0, 0.0], [2.0, 1.0]]]))
+    for most in (-1.5, 1.5):  # no part of the ball keeps it, and every part does
+        np.testing.assert_array_equal(held_together(form, 0, np.array([most])).each, form.each)
+    flat = Together(np.zeros((1, 2)), np.array([[[0.0, 0.0], [2.0, 1.0]]]))
+    np.testing.assert_array_equal(held_together(flat, 0, np.array([0.1])).each, flat.each)
+
+
+# linear-Gaussian: coverage under adaptive data ----------------------------------------------------
+
+
+def _linear(x, a, y=None):
+    theta = numpyro.param("theta", jnp.zeros(D))
+    phi = x.reshape(-1, K, D)[jnp.arange(x.shape[0]), a]
+    numpyro.sample("y", dist.Normal(phi @ theta, 0.2), obs=y)
+
+
+def _logistic(x, a, y=None):
+    theta = numpyro.param("theta", jnp.zeros(D))
+    phi = x.reshape(-1, K, D)[jnp.arange(x.shape[0]), a]
+    numpyro.sample("y", dist.Bernoulli(logits=phi @ theta), obs=y)
+
+
+@pytest.fixture(scope="module")
+def classes():
+    example = (PHI.reshape(1, -1), np.zeros(1, int))
+    return {
+        "linear": ged.density_class(_linear, example=example),
+        "logistic": ged.density_class(_logistic, example=example),
+    }
+
+
+def _problem(cls, safe: float, high: float = 1.0, **more) -> ged.Problem:
+    limit = ged.Constraint(cls, ged.mean(0, high), at_most=0.9 * high, safe_value=safe)
+    return ged.Problem(
+        n_actions=K,
+        utility=ged.Utility(cls, ged.mean(0, high)),
+        constraints=[limit],
+        safe_action=0,
+        **more,
+    )
+
+
+def _missed(cls, theta: np.ndarray, declared: float, seed: int, rounds: int) -> tuple[bool, float]:
+    """Whether an upper value ever fell below the truth, and by how much the declaration lowered
+    them on average. A third of the rows is of the action whose upper value is lowest.
+    """
+    rng = np.random.default_rng(seed)
+    x, problem = PHI.reshape(1, -1), _problem(cls, 0.05)
+    agent = ged.GEDUCB(problem, delta=0.1, seed=seed, guard=None)
+    state = agent._current(x)
+    learner = state.learners["cost"]
+    truth, missed, lowered = PHI @ theta, False, []
+    for t in range(rounds):
+        bounds = learner.bounds(problem.constraints[0].functional, x, K)
+        held = bounds.held(0, np.array([declared]))
+        missed |= bool((held.upper[0, 1:] < np.minimum(truth[1:], 1.0) - 1e-9).any())
+        lowered.append((bounds.upper - held.upper)[0, 1:].mean())
+        cheapest = 1 + int(np.argmin(held.upper[0, 1:]))
+        a = np.array([(0, cheapest, 1 + t // 3 % (K - 1))[t % 3]])
+        y = truth[a] + 0.2 * rng.normal(size=1)
+        learner = learner.absorb(x, a, y).refit()
+    return missed, float(np.mean(lowered))
+
+
+@pytest.mark.parametrize("runs", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_upper_values_cover_where_the_declaration_is_true(classes, runs) -> None:
+    theta = np.array([0.5, 0.2, 0.1])
+    found = [_missed(classes["linear"], theta, SAFE * theta[0], seed, 40) for seed in range(runs)]
+    assert sum(missed for missed, _ in found) <= binom.ppf(0.9999, runs, 0.1)
+    assert np.mean([lowered for _, lowered in found]) > 0.01  # and it says something
+
+
+def test_a_false_declaration_does_not_cover(classes) -> None:
+    """The control: were the cut not made, a safe value that is too low would harm nobody else."""
+    theta = np.array([0.5, 0.2, 0.1])
+    found = [_missed(classes["linear"], theta, 0.015, seed, 40) for seed in range(20)]
+    assert sum(missed for missed, _ in found) > binom.ppf(0.9999, 20, 0.1)
+
+
+def test_a_price_of_the_wrong_sign_is_caught(monkeypatch) -> None:
+    """The control of `price_of_wall`: with l < 0 what is computed is no upper bound."""
+    form = Together(np.zeros((1, 2)), np.array([[[1.0, 0.0], [2.0, 1.0]]]))
+    most = np.array([0.2])
+    right = held_together(form, 0, most).each[0, 1]
+    assert right == pytest.approx(2 * 0.2 + np.sqrt(1 - 0.2**2))
+    original = learners.price_of_wall
+    monkeypatch.setattr(learners, "price_of_wall", lambda *given: -original(*given))
+    assert held_together(form, 0, most).each[0, 1] != pytest.approx(right)
+
+
+# one predictor ------------------------------------------------------------------------------------
+
+
+def test_logistic_upper_values_against_a_solver(classes) -> None:
+    """At or above the largest over the set behind the wall, with half of what it takes off."""
+    cls, rng = classes["logistic"], np.random.default_rng(1)
+    theta = np.array([-1.0, 1.0, 0.5])
+    safe = float(expit(PHI[0] @ theta))
+    problem, x = _problem(cls, safe), PHI.reshape(1, -1)
+    a = rng.integers(0, K, 150)
+    y = (rng.random(150) < expit(PHI[a] @ theta)).astype(float)
+    learner = ged.GEDUCB(problem, seed=0, guard=None)._current(x).learners["cost"]
+    learner = learner.absorb(np.repeat(x, 150, axis=0), a, y).refit()
+    bounds = learner.bounds(problem.constraints[0].functional, x, K)
+    held = bounds.held(0, np.array([safe]))
+    region = learner.sets[0].region
+    for action in range(1, K):
+        found = minimize(
+            lambda v, phi=PHI[action]: -phi @ v,
+            region.centre,
+            constraints=[
+                {"type": "ineq", "fun": lambda v: region.slack(v[None])[0]},
+                {"type": "ineq", "fun": lambda v: logit(safe) - PHI[0] @ v},
+            ],
+        )
+        best = expit(-found.fun)
+        assert held.upper[0, action] >= best - 1e-6
+        if len(learner.every_set) == 1:
+            assert held.upper[0, action] <= best + 0.5 * (bounds.upper[0, action] - best) + 1e-6
+    assert (held.upper[0, 1:] < bounds.upper[0, 1:] - 1e-3).any()
+    np.testing.assert_array_equal(held.free_upper, bounds.free_upper)  # refutations see it whole
+
+
+# finite classes, and when nothing is known of the safe action -------------------------------------
+
+
+def test_members_that_break_the_declaration_do_not_count() -> None:
+    from gedppl.learning.finite import held_members
+
+    values = np.array([[[0.1, 0.4]], [[0.3, 0.9]], [[0.2, 0.6]]])  # (M, n, K)
+    kept = np.array([[True], [True], [False]])
+    assert held_members(values, kept, 0, np.array([0.1]), 1.0)[0, 1] == 0.4
+    assert held_members(values, kept, 0, np.array([0.3]), 1.0)[0, 1] == 0.9
+    assert held_members(values, kept, 0, np.array([0.05]), 1.0)[0, 1] == 1.0  # refuted
+
+
+def test_a_model_that_does_not_learn_the_safe_action_is_not_held_to_it(
+    classes, monkeypatch
+) -> None:
+    asked = []
+    original = Bounds.held
+    monkeypatch.setattr(
+        Bounds, "held", lambda self, *given: asked.append(given) or original(self, *given)
+    )
+    x = PHI.reshape(1, -1)
+    for learn_safe in (False, True):
+        problem = replace(_problem(classes["linear"], 0.05), learn_safe=learn_safe)
+        todays_costs(ged.GEDUCB(problem, guard=None)._current(x), x)
+        assert bool(asked) == learn_safe
