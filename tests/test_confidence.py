@@ -469,6 +469,9 @@ def test_finite_hellinger_ball_is_the_papers() -> None:
     narrower, _ = finite_learner()
     assert narrower.alive.sum() <= learner.alive.sum()
     assert learner.paper_estimate(0.1) == pytest.approx(math.log(210))
+    # an agent asks for all rounds at once
+    both = learner.paper_estimate(np.array([0.1, 0.01]))
+    assert both == pytest.approx([math.log(210), math.log(2100)])
 
 
 def test_finite_coverage_and_misspecification() -> None:

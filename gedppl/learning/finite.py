@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -390,11 +390,9 @@ class FiniteLearner:
     def restored(self, read: Reader, tree: Tree) -> FiniteLearner:
         return evolved(self, **read.fields(tree, stored_fields(self, LIVE)))
 
-    def paper_estimate(self, delta: float) -> float:
-        """The paper's literal Est at this delta: log(|F|/delta)."""
-        # also of several levels at once, each its own Est
-        found: float = Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta)
-        return found
+    def paper_estimate(self, delta: Any) -> Any:
+        """The paper's literal Est at this delta, or at each of several: log(|F|/delta)."""
+        return Paper().at(View(n=self.n, delta=delta, size=len(self.totals)), delta)
 
 
 def held_members(

@@ -505,10 +505,11 @@ class ProgramLearner:
             sets=tuple(Plausible.restored(data, read, s) for s in tree["sets"]),
         )
 
-    def paper_estimate(self, delta: float) -> float:
-        """The paper's literal Est at this delta (not divided by 2 t^3 again)."""
+    def paper_estimate(self, delta: Any) -> Any:
+        """The paper's literal Est at this delta, or at each of several (not divided by 2 t^3
+        again).
+        """
         if self.rows is None:
             return 0.0
         view = view_of(self.cls, self.data, self.rows, self.theta, delta, self.seed)
-        found: float = Paper().at(view, delta)  # also of several levels at once
-        return found
+        return Paper().at(view, delta)
