@@ -137,3 +137,8 @@ def take_out_the_betting_monitors(monkeypatch) -> None:
     """No model has a predictive, so nothing bets against one."""
     for learner in (FiniteLearner, LinearGaussianLearner, ProgramLearner):
         monkeypatch.setattr(learner, "has_predictive", lambda *_: False)
+
+
+def state_of(agent: ged.GEDUCB, contexts: np.ndarray | None):
+    """What the algorithm has learned of everything told: the one place where tests reach for it."""
+    return agent._current(contexts)

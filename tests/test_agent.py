@@ -14,6 +14,7 @@ import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl import ged_ucb as optimism
 from gedppl.agent import FallbackWarning, SafeActionWarning
+from tests.plain_worlds import state_of
 from tests.problems import LinearWorld, TableWorld
 
 WORLD = TableWorld(2, 3, 8, seed=4)
@@ -31,7 +32,7 @@ def agent_after(rounds: int = 6, world: TableWorld = WORLD, **options) -> ged.GE
 
 def view(agent: ged.GEDUCB) -> tuple:
     """Everything a mistaken call must leave as it was."""
-    state = agent._current(np.zeros((1, 1)))
+    state = state_of(agent, np.zeros((1, 1)))
     sums = tuple(float(learner.n) for learner in state.learners.values())
     return (
         state.t,
@@ -290,7 +291,7 @@ def test_threads_equal_some_serial_order() -> None:
     assert agent.rounds == 96
     assert agent.open_decisions == []
     assert sorted(agent._asked) == list(range(96))
-    state = agent._current(None)
+    state = state_of(agent, None)
     assert state.learners["utility"].n == state.learners["cost"].n == 96
 
 
@@ -472,7 +473,7 @@ def test_full_information_counts_every_action() -> None:
     agent = ged.GEDUCB(problem)
     decision = agent.ask([0.0])
     agent.tell(decision.id, [1.0, 0.0, 1.0], [0.0, np.nan, 1.0])
-    state = agent._current(None)
+    state = state_of(agent, None)
     assert state.learners["utility"].n == 3
     assert state.learners["cost"].n == 2
     assert state.told == 1
@@ -489,10 +490,10 @@ def test_only_revealing_actions_teach() -> None:
     with pytest.raises(errors.DataError, match="does not reveal"):
         agent.tell(decision.id, 1.0, 0.0)
     agent.tell(decision.id)
-    assert agent._current(None).learners["utility"].n == 0
+    assert agent.confidence_set("utility").learner.n == 0
 
 
 def test_the_safe_actions_rows_can_be_left_out() -> None:
     agent = ged.GEDUCB(replace(WORLD.problem(), learn_safe=False))
     agent.observe([[0.0], [1.0]], [0, 1], [1.0, 1.0], [0.0, 0.0])
-    assert agent._current(None).learners["cost"].n == 1
+    assert agent.confidence_set("cost").learner.n == 1

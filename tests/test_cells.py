@@ -21,6 +21,7 @@ from gedppl import errors
 from gedppl.certificate import ConstraintCertificate
 from gedppl.learning.credible import quantile_level
 from tests.optional_pyro import PPLS, pyro, torch
+from tests.plain_worlds import state_of
 
 EXAMPLE = (np.zeros((1, 1)), np.zeros(1, np.int64))
 
@@ -249,7 +250,7 @@ def comes_back(ppl: str, source: str, made: type[ged.GEDUCB], path: Path) -> Non
     for _ in range(9):
         x = rng.normal(size=1)
         bounds = agent.cost_bounds(x)
-        learner = agent._current(x[None]).learners["cost"]
+        learner = state_of(agent, x[None]).learners["cost"]
         decision = agent.ask(x)
         terms = agent.explain(decision)
         np.testing.assert_array_equal((terms.cost_lower, terms.cost_upper), bounds)

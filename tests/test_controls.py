@@ -19,7 +19,7 @@ from gedppl.learning import learner as learner_side
 from gedppl.programs import identity
 from gedppl.selection import solvers
 from tests.optional_pyro import needs_pyro, pd, pyro
-from tests.plain_worlds import PlainWorld
+from tests.plain_worlds import PlainWorld, state_of
 from tests.test_bad_likelihoods import (
     test_a_second_peak_that_is_too_narrow_to_see_is_no_missing_mass as two_peaks,
 )
@@ -37,7 +37,7 @@ def test_only_a_proved_bound_may_lower_the_safe_actions_declared_value(proved, m
     world = PlainWorld(actions=3)
     agent = ged.GEDUCB(world.problem, mode="theory", exploration="sets", guard=None)
     agent.ask([0.0])
-    state = agent._current(None)
+    state = state_of(agent, None)
     learner, x = state.learners["cost"], np.full((1, 1), 0.5)
     found = learner.bounds(world.problem.constraints[0].functional, x, 3)
     low = replace(found, upper=np.zeros_like(found.upper), guaranteed=proved)

@@ -24,7 +24,7 @@ from gedppl.learning.draws import ParameterDraws
 from gedppl.learning.learner import Bounds, DrawnValues
 from gedppl.learning.variational import SVI
 from gedppl.numerics.weighted import quantile_index
-from tests.plain_worlds import PlainWorld
+from tests.plain_worlds import PlainWorld, state_of
 from tests.plain_worlds import play as play_world
 
 K, SCALE, PRIOR = 3, 0.3, 0.5
@@ -266,7 +266,7 @@ def test_the_policy_played_meets_the_draws_quantile_of_its_own_cost(given) -> No
     mixed = 0
     for _ in range(15):
         x = rng.normal(size=1)
-        state = agent._current(x[None])
+        state = state_of(agent, x[None])
         learner, c = state.learners["cost"], given.constraints[0]
         decision = agent.ask(x)
         values = learner.values(c.functional, x[None], K)[:, 0]
@@ -423,7 +423,7 @@ def test_declarations_are_held_against_the_set_and_not_against_draws() -> None:
     )
     with pytest.raises(errors.DeclarationError, match=r"range \[-1, 1\]"):
         agent.ask([0.0])
-    found = agent._current(None).learners["cost"].bounds(given.constraints[0].functional, X, K)
+    found = agent.confidence_set("cost").learner.bounds(given.constraints[0].functional, X, K)
     assert not found.guaranteed
     assert found.watched.guaranteed
 

@@ -268,7 +268,7 @@ def test_tell_records_and_ask_refuses_until_acknowledged_also_after_resume(
             call([0.0])
     assert (agent.rounds, agent.state_hash()) == (rounds, state)  # refusing changes nothing
     assert len(list(agent.journal.records("alarm"))) == 1
-    agent._keeper.journal.close()
+    agent.journal.close()
     with ged.resume(path, world.problem) as back:
         assert back.state_hash() == state
         with pytest.raises(DeclarationError):
@@ -307,7 +307,7 @@ def test_a_warning_at_the_very_first_decision_survives_the_journal(tmp_path) -> 
     with pytest.warns(AlarmWarning, match="The run goes on"):
         agent.ask([0.0])
     expected = agent.state_hash()
-    agent._keeper.journal.close()  # no snapshot: the records are replayed
+    agent.journal.close()  # no snapshot: the records are replayed
     with ged.resume(tmp_path / "j.db", world.problem) as back:
         assert back.state_hash() == expected
         assert [a.name for a in back.alarms] == ["safe_value:cost"]
@@ -361,7 +361,7 @@ def test_a_refusal_by_outcomes_is_on_the_record_and_ends_with_an_acknowledgement
     assert isinstance(run(agent, world, 400, allowed=[True, False])[-1], DeclarationError)
     expected, names = agent.state_hash(), [alarm.name for alarm in agent.alarms]
     assert "safe_value:cost" in [r.payload["name"] for r in agent.journal.records("alarm")]
-    agent._keeper.journal.close()
+    agent.journal.close()
     with ged.resume(path, world.problem) as back:
         assert (back.state_hash(), [alarm.name for alarm in back.alarms]) == (expected, names)
         with pytest.raises(DeclarationError):

@@ -17,7 +17,7 @@ from gedppl.agent.memory import Memory
 from gedppl.ged_ucb import Entry, rows_by_stream
 from gedppl.ged_ucb.settings import settings
 from gedppl.guard import DelayMonitor, Guard, Told
-from tests.plain_worlds import PlainTables, PlainWorld, play
+from tests.plain_worlds import PlainTables, PlainWorld, play, state_of
 
 WORLD = PlainWorld()
 GRID = np.linspace(0.05, 0.95, 19)
@@ -108,7 +108,7 @@ def test_dependent_outcomes_in_many_runs(actions: int, share: float) -> None:
 
 
 def learned(agent: ged.GEDUCB, stream: str = "cost") -> int:
-    return agent._current(None).learners[stream].n
+    return agent.confidence_set(stream).learner.n
 
 
 def test_an_outcome_enters_when_its_decision_is_old_enough_whenever_it_was_told() -> None:
@@ -136,7 +136,7 @@ def test_logged_rows_enter_at_once_and_batches_at_their_age() -> None:
     assert learned(agent) == 3 + 3  # of six decisions the first three are four rounds old
     agent.ask(np.zeros((2, 1)))
     assert learned(agent) == 3 + 5
-    assert agent._current(None).told == 3 + 5
+    assert state_of(agent, None).told == 3 + 5
 
 
 def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
@@ -146,7 +146,7 @@ def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
     play(agent, WORLD, 12)
     assert len(agent._keeper.memory.inbox) > 0
     expected, policy = agent.state_hash(), agent.policy([0.0])
-    agent._keeper.journal.close()
+    agent.journal.close()
     back = ged.resume(path, problem)  # from the records
     assert back.state_hash() == expected
     back.close()
@@ -160,7 +160,7 @@ def test_journal_resume_and_amend_know_the_age(tmp_path) -> None:
     ]
     changed = back.state_hash()
     assert changed != expected
-    back._keeper.journal.close()
+    back.journal.close()
     with ged.resume(path, problem) as again:
         assert again.state_hash() == changed
     with pytest.raises(errors.JournalMismatchError):

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,7 +24,8 @@ import gedppl as ged
 from gedppl import errors, ged_ucb
 from gedppl.agent import deciding, keeper, memory
 from gedppl.learning.finite import FiniteLearner
-from tests.plain_worlds import PlainWorld, play
+from tests.crashes import needs_fork, report_of
+from tests.plain_worlds import PlainWorld, play, state_of
 
 WORLD = PlainWorld()
 LABELS = ("begun", "inserted", "committed", "synced", "applied")
@@ -128,28 +128,8 @@ def harness(path: Path, kills: int, careless: bool, seed: int) -> dict:
         report["differs"] += agent.state_hash() != hashes[done]
         report["snapshots"] += agent.resumed.snapshot is not None
         report["steps"] = done
-        agent._keeper.journal.close()  # without the snapshot that agent.close() takes
+        agent.journal.close()  # without the snapshot that agent.close() takes
     return report
-
-
-def run_harness(folder: Path, kills: int, *, careless: bool = False, seed: int = 0) -> dict:
-    command = [
-        sys.executable,
-        __file__,
-        str(folder / "crash.db"),
-        str(kills),
-        str(int(careless)),
-        str(seed),
-    ]
-    root = str(Path(__file__).parents[1])
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 
 
 def check(report: dict, kills: int) -> None:
@@ -161,13 +141,13 @@ def check(report: dict, kills: int) -> None:
 
 @needs_fork
 def test_a_killed_agent_comes_back_as_it_was(tmp_path) -> None:
-    check(run_harness(tmp_path, 12), 12)
+    check(report_of(__file__, tmp_path, 12), 12)
 
 
 @pytest.mark.slow
 @needs_fork
 def test_a_killed_agent_comes_back_as_it_was_two_hundred_times(tmp_path) -> None:
-    report = run_harness(tmp_path, 200, seed=1)
+    report = report_of(__file__, tmp_path, 200, seed=1)
     check(report, 200)
     # kills between commit and acknowledgement did happen, and the step was kept
     assert report["ahead"] > 0
@@ -175,7 +155,7 @@ def test_a_killed_agent_comes_back_as_it_was_two_hundred_times(tmp_path) -> None
 
 @needs_fork
 def test_an_agent_that_acknowledges_first_loses_steps(tmp_path) -> None:
-    assert run_harness(tmp_path, 6, careless=True)["lost"] > 0
+    assert report_of(__file__, tmp_path, 6, careless=True)["lost"] > 0
 
 
 # interrupts ---------------------------------------------------------------------------------------
@@ -230,7 +210,7 @@ def test_an_interrupt_after_the_write_is_finished_by_the_next_call(
     monkeypatch.undo()
     assert agent.state_hash() == after(None, step).state_hash()
     if journal:
-        agent._keeper.journal.close()
+        agent.journal.close()
         assert ged.resume(tmp_path / "j.db", WORLD.problem).state_hash() == agent.state_hash()
 
 
@@ -318,7 +298,7 @@ def test_a_clock_that_jumps_back_is_recorded_and_harmless(tmp_path) -> None:
     agent.journal._clock = lambda: 1_000
     agent.ask([0.0])
     agent.tell(6, 1.0, 0.0)
-    agent._keeper.journal.close()
+    agent.journal.close()
     back = ged.resume(tmp_path / "j.db", WORLD.problem)
     times = [r.time_ns for r in back.journal.records()]
     assert times[-1] == 1_000 < times[0]
@@ -349,7 +329,7 @@ def test_outcomes_that_cannot_be_learned_wait_and_the_safe_action_is_played(
     assert len(agent._keeper.memory.inbox) == 1
     assert agent.ask([1.0]).certificate.fallback is None
     assert len(agent._keeper.memory.inbox) == 0
-    agent._keeper.journal.close()
+    agent.journal.close()
     back = ged.resume(tmp_path / "j.db", WORLD.problem)
     assert back.state_hash() == agent.state_hash()
     stored = [r.payload for r in back.journal.records("decision")]
@@ -472,7 +452,7 @@ def test_without_the_lock_traces_mix(monkeypatch) -> None:
 
 
 def dataset(agent: ged.GEDUCB) -> tuple:
-    state = agent._current(None)
+    state = state_of(agent, None)
     learners = list(state.learners.values())
     rows = tuple(
         part.tobytes() for each in learners for part in (each.rows.x, each.rows.a, each.rows.y)

@@ -14,6 +14,7 @@ from gedppl import errors, ged_ucb
 from gedppl.density import Density
 from gedppl.ged_ucb.settings import settings
 from tests.eluder_worlds import CoinTables, CoinWorld
+from tests.plain_worlds import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
 
@@ -107,7 +108,7 @@ def test_outcomes_that_must_age_are_learned_when_they_have() -> None:
     for decided in range(1, 31):
         x = world.context(rng)
         decision = agent.ask(x)
-        state = agent._current(None)
+        state = state_of(agent, None)
         assert state.told == max(0, decided - 4)
         assert state.played.sum() == state.told
         agent.tell(decision.id, *world.outcome(x, decision.action, rng))
@@ -220,7 +221,7 @@ def test_a_known_cost_has_no_width_and_is_kept_exactly() -> None:
     assert max(spent) > 0
     free = replace(base, constraints=[ged.known_cost(lambda x: fees, at_most=0.3, name="fee")])
     assert np.all(
-        ged_ucb.select(ged.GEDUCB(free)._current(world.contexts), world.contexts)[1].width == 0
+        ged_ucb.select(state_of(ged.GEDUCB(free), world.contexts), world.contexts)[1].width == 0
     )
 
 
@@ -243,7 +244,7 @@ def test_a_safe_action_that_is_never_learned_is_not_clung_to(
         decision = agent.ask(x)
         assert decision.policy[0] == 0
         agent.tell(decision.id, *world.outcome(x, decision.action, rng))
-    assert np.all(agent._current(None).learners["utility"].plausible)  # nothing was learned of it
+    assert np.all(agent.confidence_set("utility").learner.plausible)  # nothing was learned of it
 
 
 # what may be asked for ----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from gedppl.learning import Where, drawn, draws, feed, learner_for
 from gedppl.learning.credible import least_draws, quantile_level
 from gedppl.learning.draws import ParameterDraws
 from gedppl.programs.chains import summarised
+from tests.plain_worlds import state_of
 from tests.test_credible import ARMS, FINITE, LOGISTIC, PROBLEM, K, X, problem, slopes
 
 NEEDED = least_draws(0.95, K)  # 80
@@ -228,7 +229,7 @@ def test_the_warning_that_only_the_safe_action_is_played_says_it_too() -> None:
     agent.observe(np.zeros((60, 1)), np.arange(60) % K, np.zeros(60), np.full(60, -1.4))
     decision = agent.ask([0.0])
     assert decision.policy[0] == 1
-    said = what_holds_back(agent._current(X), X[0], agent.explain(decision), 0)
+    said = what_holds_back(state_of(agent, X), X[0], agent.explain(decision), 0)
     assert "That is no finding: for want of draws" in said
 
 

@@ -90,7 +90,7 @@ def test_an_empty_class_raises_an_alarm_and_plays_safe_until_acknowledged(
     assert "no parameter of the model of 'cost' is left" in decision.certificate.fallback
     # the safe action rests on its declared value, not on the class
     assert decision.certificate.guaranteed
-    agent._keeper.journal.close()
+    agent.journal.close()
     with ged.resume(tmp_path / "j.db", world.problem) as back:
         assert back.state_hash() == agent.state_hash()
         back.acknowledge("empty:cost")

@@ -16,6 +16,7 @@ from gedppl.ged_ucb import costs
 from gedppl.selection import policy_cost
 from gedppl.study.simulation import constrained_best, simulate
 from tests.literal import algorithm_1
+from tests.plain_worlds import state_of
 from tests.problems import LinearWorld, TableWorld
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
@@ -66,7 +67,7 @@ def test_the_past_is_replayed_exactly(world, monkeypatch) -> None:
     played, bit for bit.
     """
     agent, run = recorded_policies(world, 30)
-    state = agent._current(None)
+    state = state_of(agent, None)
     paths = []
     exact = counterfactual.exact_pass
 
@@ -129,7 +130,7 @@ def optimism_gap(seed: int, rounds: int, bonus_scale: float | None = None) -> fl
     gap = np.inf
     for t in range(rounds):
         x = world.context(rng)
-        state = agent._current(every_x)
+        state = state_of(agent, every_x)
         policy, info = ged_ucb.select(state, every_x)
         score = np.mean(np.sum(policy * (info.utility + info.bonus + info.width), axis=1))
         beta = ged_ucb.bonus_weights(
@@ -212,7 +213,7 @@ def test_blocks_agree_with_the_exact_pass() -> None:
     problem = world.problem()
     agent = ged.GEDUCB(problem, seed=0, exploration="counterfactual", exact_rounds=0)
     simulate(problem, world, agent, 400, seed=1)
-    state = agent._current(None)
+    state = state_of(agent, None)
     slow = replace(state, settings=replace(state.settings, exact_rounds=np.inf))
     rng = np.random.default_rng(9)
     x = np.stack([world.context(rng) for _ in range(40)])
@@ -317,7 +318,7 @@ def test_feasibility_rests_on_the_bounds_and_not_on_what_steers_the_past() -> No
     a = np.ones(80, int)
     agent.observe(x, a, (rng.random(80) < 1 / (1 + np.exp(3 - 2 * x[:, 0]))).astype(float))
     at = np.linspace(-1, 1, 21)[:, None]
-    state = agent._current(None)
+    state = state_of(agent, None)
     _, info = ged_ucb.select(state, at)
     learner, functional = state.learners["utility"], limit.functional
     exact, past = learner.bounds(functional, at, 2), learner.trail(functional, at, 2)

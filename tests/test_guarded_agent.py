@@ -59,7 +59,7 @@ def test_an_alarm_stops_the_run_until_it_is_acknowledged(tmp_path) -> None:
     assert "Alarm after" in decision.certificate.fallback
     assert [r.payload["name"] for r in agent.journal.records("alarm")] == names
     # the alarm outlives the process
-    agent._keeper.journal.close()
+    agent.journal.close()
     back = ged.resume(tmp_path / "j.db", world.problem)
     assert back.state_hash() == agent.state_hash()
     assert [alarm.name for alarm in back.alarms] == names
@@ -286,7 +286,7 @@ def test_the_linear_predictive_is_the_posterior_one() -> None:
     world = ArmsWorld("Normal")
     agent = ged.GEDUCB(world.problem)
     play(agent, world, 60)
-    learner = agent._current(None).learners["utility"]
+    learner = agent.confidence_set("utility").learner
     phi = np.stack(
         [world.models[0].features(x[None], np.array([a]))[0] for x, a in agent._asked.values()]
     )
@@ -303,7 +303,7 @@ def test_the_linear_predictive_is_the_posterior_one() -> None:
 def test_the_finite_predictive_is_the_mixture() -> None:
     agent = ged.GEDUCB(WORLD.problem)
     play(agent, WORLD, 20)
-    learner = agent._current(None).learners["cost"]
+    learner = agent.confidence_set("cost").learner
     x, a = np.array([[1.0], [0.0]]), np.array([2, 1])
     weights = np.exp(learner.totals - learner.totals.max())
     weights /= weights.sum()
@@ -317,7 +317,7 @@ def test_the_particles_predictive_is_the_mixture() -> None:
     world = ArmsWorld("Bernoulli", actions=2)
     agent = ged.GEDUCB(world.problem, guard=None)
     play(agent, world, 2)
-    learner = agent._current(None).learners["cost"]
+    learner = agent.confidence_set("cost").learner
     x, a = np.array([[1.0, 0.3]]), np.array([1])
     probs = learner.cls.density_at(learner.particles.theta, x, a).args["probs"][:, 0]
     below, upto = learner.predictive_cdf(x, a, np.ones(1))

@@ -281,7 +281,7 @@ def test_a_model_that_fails_at_random_costs_safe_rounds_and_nothing_else(
     for record in agent.journal.records("decision"):
         if record.payload["certificate"]["fallback"]:
             assert record.payload["action"] == 0
-    agent._keeper.journal.close()
+    agent.journal.close()
     with Journal.open(tmp_path / "j.db", read_only=True) as journal:
         assert sum(1 for _ in journal.records("decision")) == agent.rounds
     if how == "raise":  # what failed was not learned, and is not learned again

@@ -14,7 +14,6 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ import pytest
 from gedppl.errors import JournalError
 from gedppl.journal import Journal
 from gedppl.journal.format import Head, RawRecord
+from tests.crashes import needs_fork, report_of
 
 LABELS = ("begun", "inserted", "committed", "synced")
 
@@ -129,26 +129,6 @@ def harness(path: Path, kills: int, careless: bool, seed: int) -> dict:
     return report
 
 
-def run_harness(folder: Path, kills: int, *, careless: bool = False, seed: int = 0) -> dict:
-    command = [
-        sys.executable,
-        __file__,
-        str(folder / "crash.db"),
-        str(kills),
-        str(int(careless)),
-        str(seed),
-    ]
-    root = str(Path(__file__).parents[1])
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root}
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-
-
 def check(report: dict, kills: int) -> None:
     assert report["bad_deaths"] == []
     assert report["kills"] == kills
@@ -160,18 +140,18 @@ def check(report: dict, kills: int) -> None:
 
 @needs_fork
 def test_no_acknowledged_record_is_lost_by_thirty_kills(tmp_path):
-    check(run_harness(tmp_path, 30), 30)
+    check(report_of(__file__, tmp_path, 30), 30)
 
 
 @pytest.mark.slow
 @needs_fork
 def test_no_acknowledged_record_is_lost_by_two_hundred_kills(tmp_path):
-    check(run_harness(tmp_path, 200, seed=1), 200)
+    check(report_of(__file__, tmp_path, 200, seed=1), 200)
 
 
 @needs_fork
 def test_a_writer_that_acknowledges_first_loses_records(tmp_path):
-    assert run_harness(tmp_path, 15, careless=True)["lost"] > 0
+    assert report_of(__file__, tmp_path, 15, careless=True)["lost"] > 0
 
 
 # damage -------------------------------------------------------------------------------------------

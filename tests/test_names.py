@@ -446,13 +446,13 @@ def test_off_policy_logs_are_read_by_name() -> None:
 
 
 def test_a_plan_takes_contexts_by_name() -> None:
-    from gedppl.study.planning import _first_actions
+    from gedppl.study.planning import first_actions
     from gedppl.study.planning.worlds import read_rows
 
     np.testing.assert_array_equal(read_rows(NAMED, {"dose": ROWS[:, 1], "age": ROWS[:, 0]}), ROWS)
     with pytest.raises(errors.ShapeError, match="at least one row"):
         read_rows(NAMED, ROWS[0])
-    assert _first_actions(NAMED, 2).actions == ("placebo", "A")
+    assert first_actions(NAMED, 2).actions == ("placebo", "A")
     by_name, by_position = (
         ged.price(NAMED, x, rounds=50, runs=1).mixes
         for x in ({"dose": ROWS[:, 1], "age": ROWS[:, 0]}, ROWS)

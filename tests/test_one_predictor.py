@@ -16,7 +16,7 @@ from gedppl.density import Density
 from gedppl.families.one_predictor import FAMILIES, OnePredictor
 from gedppl.functionals import cvar, expected, mean, probability, quantile, second_moment, variance
 from gedppl.learning import feed
-from gedppl.learning.program_bounds import _over_interval
+from gedppl.learning.program_bounds import over_interval
 from gedppl.learning.programs import ProgramLearner
 from tests.program_doubles import OnePredictorDouble
 
@@ -152,7 +152,7 @@ def test_over_an_interval_of_the_predictor_no_functional_leaves_its_bounds(name)
         grid.T, {k: np.full(grid.T.shape, v) for k, v in fixed_of(name[0]).items()}
     )
     for functional in functionals(name):
-        lower, upper, _ = _over_interval(learner.data, learner, functional, columns, ends, x, a)
+        lower, upper, _ = over_interval(learner.data, learner, functional, columns, ends, x, a)
         seen = np.asarray(functional(density, x=x, a=a), float)
         slip = 1e-9 * (1 + np.abs(seen).max(axis=0))
         assert np.all(lower <= seen.min(axis=0) + slip), functional

@@ -15,6 +15,7 @@ from gedppl.ged_ucb.costs import weighted_width
 from gedppl.selection import select_policies
 from gedppl.study.simulation import constrained_best
 from tests.eluder_worlds import CoinTables, CoinWorld
+from tests.plain_worlds import state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::gedppl.agent.SafeActionWarning")
 
@@ -231,7 +232,7 @@ def watched_run(world: CoinWorld, rounds: int, **options: float) -> tuple[float,
     costs = np.stack([world.costs(x) for x in world.contexts])
     optimism, slack, missed = np.inf, np.inf, 0
     for _ in range(rounds):
-        state = agent._current(world.contexts)
+        state = state_of(agent, world.contexts)
         if all(learner.kept[-1][0] for learner in state.learners.values()):
             policy, info = ged_ucb.select(state, world.contexts)
             score = info.utility + info.bonus + info.width
@@ -319,7 +320,7 @@ def test_the_theorem_lets_the_set_speak_of_a_safe_cost_that_is_only_bounded() ->
     for agent in (theory, default):
         agent.observe(x, a, *told)
     (_, info), (_, pinned) = (
-        ged_ucb.select(agent._current(None), world.contexts) for agent in (theory, default)
+        ged_ucb.select(state_of(agent, None), world.contexts) for agent in (theory, default)
     )
     for j, (found, table) in enumerate(zip(info.bounds, (world.G, world.harm))):
         assert found is not None

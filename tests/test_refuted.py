@@ -83,9 +83,9 @@ def learned(world, rows: int, guard: str | None = None) -> tuple:
     a = rng.integers(3, size=rows)
     y, z = np.array([world.outcome(x[i], int(a[i]), rng) for i in range(rows)]).T
     agent.observe(x[:40], a[:40], y[:40], z[:40])
-    before = agent._current(None).learners["utility"]
+    before = agent.confidence_set("utility").learner
     agent.observe(x[40:], a[40:], y[40:], z[40:])
-    return before, agent._current(None).learners["utility"], (x[40:], a[40:], y[40:])
+    return before, agent.confidence_set("utility").learner, (x[40:], a[40:], y[40:])
 
 
 def test_the_linear_top_is_least_squares() -> None:
@@ -161,7 +161,7 @@ def test_only_classes_with_a_known_top_can_be_refuted() -> None:
     general = ArmsWorld("Bernoulli", exact=False, actions=2)
     agent = ged.GEDUCB(general.problem)
     agent.ask([1.0, 0.5])
-    assert not agent._current(None).learners["cost"].refutable
+    assert not agent.confidence_set("cost").learner.refutable
 
 
 # what it finds ------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def same(agent: ged.GEDUCB, problem: ged.Problem, folder: Path, x) -> ged.GEDUCB
     assert other.policy(x).tobytes() == agent.policy(x).tobytes()
     assert other.rounds == agent.rounds
     assert other.resumed.exact
-    other._keeper.journal.close()
+    other.journal.close()
     return other
 
 
@@ -453,7 +453,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path) -> None:
     play(agent, WORLD, 3)
     agent.save()
     expected = agent.state_hash()
-    agent._keeper.journal.close()
+    agent.journal.close()
     db = sqlite3.connect(tmp_path / "j.db")
     db.execute(
         "UPDATE snapshots SET data = x'00' WHERE sequence = (SELECT max(sequence) FROM snapshots)"

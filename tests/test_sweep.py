@@ -20,6 +20,7 @@ from gedppl.study.cli import sweep as sweeps
 from gedppl.study.cli.scripts import loaded
 from gedppl.study.cli.sweep import run_cell, sweep
 from gedppl.study.cli.sweep_page import rows_of
+from tests.crashes import ray_cluster
 
 BANDIT = Path(__file__).parents[1] / "models" / "bandit.py"
 OWN = ("seconds", "ask_ms", "worker")  # what differs between two runs of the same cell
@@ -255,23 +256,6 @@ def dask_cluster():
         yield cluster.scheduler_address
 
 
-@contextmanager
-def ray_cluster():
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray = pytest.importorskip("ray")
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _node_ip_address="127.0.0.1",
-    )
-    try:
-        yield None  # the sweep takes the cluster that is there
-    finally:
-        ray.shutdown()
-
-
 def same(results, serial):
     left_out = (*OWN, "script")
     kept = [
@@ -310,8 +294,8 @@ def test_a_ray_cluster_with_a_killed_worker_gives_what_one_process_gives(tmp_pat
     script = script_that_dies_once(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with ray_cluster() as address:
-            results = compared(tmp_path / "out", script, workers=2, backend="ray", address=address)
+        with ray_cluster():
+            results = compared(tmp_path / "out", script, workers=2, backend="ray")
     assert (tmp_path / "died").exists()
     same(results, serial)
     assert os.getpid() not in {r["worker"] for r in results}

@@ -63,7 +63,7 @@ def test_the_score_is_the_utility_of_one_draw() -> None:
     agent = ged.ThompsonSampling(FREE, seed=1)
     decision = agent.ask([0.0])
     terms = agent.explain(decision)
-    drawn = agent._current(None).learners["utility"].draws.theta
+    drawn = agent.confidence_set("utility").learner.draws.theta
     assert np.isclose(drawn, terms.score).all(axis=1).any()
     assert int(np.argmax(terms.score)) == decision.action
 

@@ -20,6 +20,7 @@ from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
 from gedppl.selection import select_policies
 from gedppl.selection.solvers import MOST_TOGETHER, Together, gained_together
+from tests.plain_worlds import state_of
 
 LIMIT = 0.3
 
@@ -290,14 +291,14 @@ def test_a_limit_on_every_draw_is_about_single_actions() -> None:
         upper = agent.explain(decision).cost_upper[0]
         assert (upper[decision.policy > 0] <= 0.15 * (1 + 1e-9)).all()
     x = decisions[-1][0].ravel()[None]
-    seen = today(agent._current(x), x, np.ones((1, 4), bool))
+    seen = today(state_of(agent, x), x, np.ones((1, 4), bool))
     assert seen.together == ((),)
 
 
 def test_the_safe_action_counts_by_its_declared_value() -> None:
     _, agent = run(30, 1)
     x = np.random.default_rng(0).random((2, 12))
-    state = agent._current(x)
+    state = state_of(agent, x)
     seen = today(state, x, np.ones((2, 4), bool))
     (forms,) = seen.together
     assert forms

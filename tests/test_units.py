@@ -15,7 +15,7 @@ from gedppl.ged_ucb.costs import check_feasible, room_for_mixing
 from gedppl.guard import LimitMonitor
 from gedppl.selection import policy_cost
 from gedppl.study.simulation import FixedPolicy, simulate
-from tests.plain_worlds import PlainWorld
+from tests.plain_worlds import PlainWorld, state_of
 from tests.test_declared import Families, exponential
 
 UTILITIES = PlainWorld(contexts=1, actions=3).problem.utility
@@ -155,7 +155,7 @@ def certified(change) -> tuple[bool, str]:
     problem = scaled(1.0)
     agent = ged.GEDUCB(problem, guard=None)
     agent.ask([0.0])
-    state = agent._current(None)
+    state = state_of(agent, None)
     policy, info = select(state, np.zeros((1, 1)))
     certificate, _ = certify(state, np.zeros(1), policy[0], 0, change(info), 0, None)
     assert np.isfinite(policy_cost(policy, info.cost_upper, np.array([False]))).all()
@@ -191,7 +191,7 @@ def test_an_empty_set_is_a_flag_of_its_own() -> None:
 
     agent = ged.GEDUCB(scaled(1.0), guard=None)
     agent.ask([0.0])
-    _, info = select(agent._current(None), np.zeros((1, 1)))
+    _, info = select(state_of(agent, None), np.zeros((1, 1)))
     found = info.bounds[0]
     for words in (
         "",

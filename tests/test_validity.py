@@ -20,7 +20,7 @@ from gedppl.learning import confidence_set, learner_for, radius
 from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.linear_gaussian import EMPTY
 from gedppl.learning.oracles import auto, mle
-from gedppl.learning.program_bounds import _over_interval
+from gedppl.learning.program_bounds import over_interval
 from gedppl.learning.programs import ProgramLearner
 from gedppl.learning.radius import Est
 from gedppl.learning.value_ranges import APART
@@ -204,7 +204,7 @@ def test_the_chance_of_a_band_is_found_wherever_its_peak_is(family, reach) -> No
         "wide": (-0.8 * far, 0.6 * far),
         "narrow": (middle - 0.31, middle + 0.4),
     }[reach]
-    lower, upper, _ = _over_interval(
+    lower, upper, _ = over_interval(
         learner.data, learner, functional, columns, np.array([[low, high]]), x, a
     )
     eta = np.linspace(max(low, middle - 30), min(high, middle + 30), 1_000_001)

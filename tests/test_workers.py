@@ -19,6 +19,7 @@ import pytest
 
 import gedppl as ged
 from gedppl.study.planning import plan
+from tests.crashes import ray_cluster
 from tests.problems import linear_program
 
 CONTEXTS = np.random.default_rng(0).uniform(0.1, 0.6, (20, 4))
@@ -74,20 +75,9 @@ def dask_workers() -> Iterator[Callable[..., Iterable[Any]]]:
 
 @contextmanager
 def ray_workers() -> Iterator[Callable[..., Iterable[Any]]]:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray = pytest.importorskip("ray")
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _node_ip_address="127.0.0.1",
-    )
-    try:
+    with ray_cluster() as ray:
         remote = ray.remote(lambda f, task: f(task))
         yield lambda f, tasks: ray.get([remote.remote(f, task) for task in tasks])
-    finally:
-        ray.shutdown()
 
 
 # joblib pickles as they do

@@ -510,7 +510,7 @@ def keep_good(new: Fit, old: Fit | None) -> Fit:
 # ==================================================================================================
 
 GAIN = 2e-12  # nats: a fit is believed only at the very top
-SHORTER = (1.0, 0.5, 0.1, 0.01)  # shares of a step that are tried before it is turned
+SHORTER = (1.0, 0.5, 0.1, 0.01)  # shares of a step that are tried where it is not turned
 
 
 def newton(
@@ -523,13 +523,14 @@ def newton(
     flat: float = 0.0,
     far: float = 10.0,
     room: float | None = None,
+    turning: bool = True,
 ) -> tuple[np.ndarray, str]:
     """Maximise from start (D,): the last point and, in words, how it ended.
 
     Each step solves (|P| + damping I) step = gradient, with P minus the Hessian and |P| its
     absolute eigenvalues, so that it is a Newton step on a concave objective and still an ascent
-    direction elsewhere. A step must deliver 1e-4 of the gain it promised; otherwise it is made
-    shorter, and then the damping grows (Levenberg). A point where numbers run out is left again.
+    direction elsewhere. A step must deliver 1e-4 of the gain it promised, or another is tried
+    (see `turning`). A point where numbers run out is left again.
 
     Parameters
     ----------
@@ -541,8 +542,12 @@ def newton(
     far, room
         No step is longer than far (room + |theta|), in standard errors at the start; room is
         sqrt(D) if not given.
+    turning
+        Whether the damping grows where a step does not deliver (Levenberg), which turns it to the
+        gradient. Else it is made shorter, a few times: up a hill without a top that soon ends.
     """
     theta = before = np.array(start, float)
+    damping, shares = 0.0, (1.0,) * 40 if turning else SHORTER
     unit = ruler = np.ones(len(theta))
     room = np.sqrt(len(theta)) if room is None else room
     value, grad = value_grad(theta)
@@ -563,15 +568,11 @@ def newton(
         if done == steps:
             break
         farthest = far * (room + float(np.linalg.norm(ruler * theta)))
-        damping = 0.0
-        for attempt in range(40):
-            # a shorter step first; where that does not help, one that turns to the gradient
-            if attempt >= len(SHORTER):
-                damping = max(8.0 * damping, 1e-4 * top)
+        for share in shares:
             move = vectors @ (along / (size + damping))
             length = float(np.linalg.norm(move))
             move = move * min(1.0, farthest / length) if length > 0 else move
-            move = move / unit * (SHORTER[attempt] if attempt < len(SHORTER) else 1.0)
+            move = move / unit * share
             promised = float(grad @ move) * 0.5
             trial = theta + move
             trial_value, trial_grad = value_grad(trial)
@@ -580,7 +581,9 @@ def newton(
             rounding = 1e-13 * (1.0 + abs(value)) if promised < 1e-6 else 0.0
             if np.isfinite(trial_grad).all() and trial_value >= value + 1e-4 * promised - rounding:
                 break
+            damping = max(8.0 * damping, 1e-4 * top) if turning else 0.0
         else:
             return theta, f"stalled after {done} Newton steps"
         before, theta, value, grad = theta, trial, trial_value, trial_grad
+        damping = damping / 8.0 if damping > 1e-8 * top else 0.0
     return theta, f"stopped after {steps} Newton steps"

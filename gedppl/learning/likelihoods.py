@@ -140,6 +140,7 @@ class Likelihood(ABC):
             flat=FLAT,
             far=far,
             room=room,
+            turning=False,
         )[0]
 
     @abstractmethod

@@ -226,7 +226,7 @@ def _profiled(
         ends: np.ndarray,
         rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        return _over_interval(data, learner, asked, columns, ends, x[rows], a[rows])[:2]
+        return over_interval(data, learner, asked, columns, ends, x[rows], a[rows])[:2]
 
     return profiled_bounds(learner, functional, x, a, over)
 
@@ -257,7 +257,7 @@ def _exact(
     if searched:
         lower, upper, at_low = _searched(data, learner, functional, columns, ends, x, a)
     else:
-        lower, upper, at_low = _over_interval(data, learner, functional, columns, ends, x, a)
+        lower, upper, at_low = over_interval(data, learner, functional, columns, ends, x, a)
     notes = remarks(open_end, a, apart)
     notes += [SEARCHED] if searched else []
     return Found(
@@ -318,7 +318,7 @@ def _held(
 
 
 @np.errstate(invalid="ignore")  # inf - inf between ends that are open
-def _over_interval(
+def over_interval(
     data: PredictorLikelihood,
     learner: ProgramLearner,
     functional: Functional,

@@ -226,7 +226,7 @@ def _problem_at(made: Problem | Callable[..., Problem], setting: Mapping[str, An
         if name.startswith("at_most"):
             made = made.with_limit(_limited(made, name), float(value))
         elif name == "n_actions":
-            made = _first_actions(made, int(value))
+            made = first_actions(made, int(value))
     return made
 
 
@@ -244,7 +244,7 @@ def _limited(problem: Problem, name: str) -> str:
     return which or problem.constraint_names[0]
 
 
-def _first_actions(problem: Problem, n_actions: int) -> Problem:
+def first_actions(problem: Problem, n_actions: int) -> Problem:
     if not (problem.safe_action or 0) < n_actions <= problem.n_actions:
         raise SettingError(
             f"n_actions must keep the safe action {problem.names.label(problem.safe_action or 0)} "

@@ -111,12 +111,12 @@ def save(run: Run, folder: str | Path) -> Path:
         _replace(target / ARRAYS, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
     meta = json.loads(json.dumps(meta))  # as it will be read: keys are texts, tuples are lists
     meta[_HASHES] = {name: reading.sha256(target / name) for name in (ARRAYS, CERTIFICATES)}
-    meta[_HASHES][META] = _own_hash(meta)
+    meta[_HASHES][META] = own_hash(meta)
     _replace(target / META, lambda file: file.write((json.dumps(meta, indent=1) + "\n").encode()))
     return target
 
 
-def _own_hash(meta: dict[str, Any]) -> str:
+def own_hash(meta: dict[str, Any]) -> str:
     """Of everything in ``run.json`` but this hash itself."""
     others = {name: value for name, value in meta[_HASHES].items() if name != META}
     return hashlib.sha256(json.dumps(meta | {_HASHES: others}, sort_keys=True).encode()).hexdigest()
@@ -227,7 +227,7 @@ def _read_meta(source: Path) -> dict[str, Any]:
         )
     if meta["format"] == FORMAT:
         found = {name: reading.sha256(source / name) for name in (ARRAYS, CERTIFICATES)} | {
-            META: _own_hash(meta)
+            META: own_hash(meta)
         }
         wrong = sorted(name for name in found if found[name] != meta[_HASHES].get(name))
         if wrong:
