@@ -323,6 +323,17 @@ def test_an_unknown_shape_of_a_weibull_is_guaranteed() -> None:
     assert "not guaranteed" not in learner.cls.exactness
 
 
+def test_rows_that_leave_the_shape_without_an_end_bound_nothing() -> None:
+    """One row of each action is fitted perfectly, the better the larger the shape."""
+    cls = taught(lifetimes, 3).cls
+    learner = learner_for(cls, delta=0.1)
+    learner = learner.absorb(np.zeros((2, 1)), np.arange(2), np.array([0.7, 1.1])).refit()
+    found = learner.bounds(ged.probability(above=2.0), np.zeros((1, 1)), 2)
+    assert (found.method, found.guaranteed) == ("profiled", True)
+    assert np.all(found.lower == 0.0)
+    assert np.all(found.upper == 1.0)
+
+
 def test_a_box_cuts_a_profiled_set() -> None:
     """A coefficient that is declared positive narrows bounds, and no value inside is left out: by a
     grid of the likelihood in closed form.

@@ -449,10 +449,11 @@ def _inside(low: float, high: float, best: float, peak: float) -> list[float]:
 def profiled_bounds(
     learner: ProgramLearner, functional: Functional, x: np.ndarray, a: np.ndarray, over: Over
 ) -> Found | None:
-    """None where nothing is known of the functional's shape or of the ends of the nuisance.
+    """None where nothing is known of the functional's shape.
 
     Of every row one set is asked, of all rows or of a group: the one whose delta half-width is
-    smallest.
+    smallest. A set without an end in the nuisance (too few rows, which some predictor fits
+    perfectly) bounds nothing.
     """
     form, sets = learner.cls.profiled, learner.every_set
     if form is None or not sets or not is_plain(functional) or functional.fn is not None:
@@ -461,8 +462,6 @@ def profiled_bounds(
         return None
     rewritten = Rewritten(form, NUISANCES[form.family])
     profiles = [profile_of(chosen, rewritten) for chosen in sets]
-    if any(profile.cells is None for profile in profiles):
-        return None
     features, _ = rewritten.parts(x, a)
     widths = np.array([_half_width(profile, features) for profile in profiles])
     use, m = np.argmin(widths, axis=0), len(a)
@@ -496,8 +495,10 @@ def profiled_bounds(
 
 def _half_width(profile: Profile, features: np.ndarray) -> np.ndarray:
     """By the delta method at the fit's psi, (m,); infinite where features leave the span of the
-    rows.
+    rows, or psi has no end.
     """
+    if profile.cells is None:
+        return np.full(len(features), np.inf)
     middle = profile.at(profile.psi)
     kappa = max(middle.top - profile.threshold, 0.0)
     size = np.sqrt(2 * kappa) * np.linalg.norm(features @ middle.inverse.T, axis=1)
