@@ -40,6 +40,7 @@ HAIR = 1e-3  # nats: what a climb may leave below a top
 COARSE = 0.5  # nats by which rows may bend within a first cell
 WIDEST = 1.6  # ratio of the ends of a first cell
 MOST_CELLS = 400
+NO_END = 1e12  # times the fit's psi: where members are still found, they go on for ever
 LEAST_ROOM = 0.25  # nats below a top at which a line is taken where the set has less, or no, room
 STEPS, TOLERANCE, FARTHEST = 60, 1e-8, 1e6
 
@@ -189,6 +190,8 @@ class Profile:
             centre = data.climb(self.start if near is None else near.centre, steps=100, enough=1e-9)
             value, grad = data.at(centre)
             information = data.information(centre)
+            if not (np.isfinite(value) and np.isfinite(information).all()):
+                raise FloatingPointError(f"the likelihood is no number at {psi}")
             left = 2 * decrement(grad, information)
             top = float(value) + left + HAIR if left < 1e-3 else np.inf
             chol, unseen = metric(information)
@@ -237,6 +240,13 @@ class Profile:
     @cached_property
     def cells(self) -> list[tuple[float, float]] | None:
         """The first cells, those that may have members; None if no end was found."""
+        try:
+            with np.errstate(all="ignore"):
+                return self._first_cells()
+        except (FloatingPointError, np.linalg.LinAlgError):  # so far out that numbers end first
+            return None
+
+    def _first_cells(self) -> list[tuple[float, float]] | None:
         low, high = self.rewritten.psi_ends
         found: list[tuple[float, float]] = []
         for down in (True, False):
@@ -249,6 +259,8 @@ class Profile:
                 edge = cell[0] if down else cell[1]
                 if np.isinf(edge):
                     break
+                if edge > NO_END * self.psi:
+                    return None
             else:
                 return None
         return found
