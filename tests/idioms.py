@@ -365,6 +365,12 @@ def gamma_shape_pyro(x, a, y=None):
     pyro.sample("y", pd.Gamma(shape, shape / torch.exp(alpha[a] + 0.3 * x[:, 0])), obs=y)
 
 
+def weibull_shape_pyro(x, a, y=None):
+    alpha = pyro.sample("alpha", pd.Normal(0.0, 1.0).expand([K]).to_event(1))
+    shape = pyro.sample("shape", pd.LogNormal(0.4, 0.3))
+    pyro.sample("y", pd.Weibull(torch.exp(alpha[a] + 0.2 * x[:, 0]), shape), obs=y)
+
+
 def normal_unknown_scale_pyro(x, a, y=None):
     w = pyro.sample("w", pd.Normal(0.0, 1.0).expand([K]).to_event(1))
     sigma = pyro.sample("sigma", pd.HalfNormal(1.0))
@@ -541,8 +547,10 @@ IDIOMS = (
         "Weibull durations, unknown shape",
         weibull_shape,
         ged.probability(above=2.0),
-        word="profiled, not guaranteed",
+        weibull_shape_pyro,
+        word="profiled",
         dim=3,
+        outer=True,
     ),
     Idiom(
         "Normal, unknown scale",

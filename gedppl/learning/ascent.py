@@ -241,7 +241,6 @@ class Found:
     outer: bool = False  # certified, and a little wide
     searched: bool = False  # by looking at points, between which anything may be: not a certificate
     profiled: bool = False  # over one unknown number beside the predictor
-    proved: bool = True  # where profiled: nothing between the points of the grid was left out
     held: Callable[[int, np.ndarray], np.ndarray] | None = None  # as `Bounds.find_held`
 
 

@@ -15,7 +15,7 @@ from gedppl.learning.fits import positive_definite
 from gedppl.learning.learner import Bounds, Guess
 from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood, ProgramLikelihood
 from gedppl.learning.ordered import OrderedLikelihood
-from gedppl.learning.profiled import profiled_bounds
+from gedppl.learning.profiled_bounds import profiled_bounds
 from gedppl.learning.reach import farthest, farthest_held
 from gedppl.learning.value_ranges import (
     direction,
@@ -61,7 +61,7 @@ def bounds(
     found = None
     if not void and (convex or learner.cls.profiled is not None):
         found = _find_exactly(learner.data, learner, functional, xs, actions)
-    exact = found is not None and found.proved
+    exact = found is not None
     if found is None and not void and sets:
         found = by_ascent(learner, functional, xs, actions)
     if found is None:  # no row yet, or a set without members
@@ -220,9 +220,13 @@ def _profiled(
         return None
 
     def over(
-        data: PredictorLikelihood, asked: Functional, columns: np.ndarray, ends: np.ndarray
+        data: PredictorLikelihood,
+        asked: Functional,
+        columns: np.ndarray,
+        ends: np.ndarray,
+        rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        return over_interval(data, learner, asked, columns, ends, x, a)[:2]
+        return over_interval(data, learner, asked, columns, ends, x[rows], a[rows])[:2]
 
     return profiled_bounds(learner, functional, x, a, over)
 

@@ -190,9 +190,9 @@ def member_inside(chosen: Plausible, walls: Walls) -> np.ndarray | None:
 
 def farthest_inside(
     chosen: Plausible, walls: Walls, phi: np.ndarray, start: np.ndarray
-) -> tuple[float, np.ndarray]:
-    """An upper bound of phi'v over the set inside the walls, and a member that almost attains it;
-    inf if there is no end.
+) -> tuple[float, np.ndarray, float]:
+    """An upper bound of phi'v over the set inside the walls, a member that almost attains it, and
+    the slack's multiplier there; inf if there is no end.
 
     start: from `member_inside`.
     """
@@ -200,7 +200,7 @@ def farthest_inside(
     v, seen, goal, lean = start, inside.look(start), phi * inside.unit, walls.normals * inside.unit
     size = float(np.linalg.norm(goal))
     if seen is None or seen[0] <= 0 or size == 0:
-        return (0.0 if size == 0 else np.inf), start
+        return (0.0 if size == 0 else np.inf), start, 0.0
     free = np.append(seen[0], inside.room(v))  # the constraints' slacks, the set's own first
     duals = size / free
     for _ in range(STEPS):
@@ -209,9 +209,9 @@ def farthest_inside(
         residual = goal + duals @ slopes
         gap, gone = float(duals @ free), abs(float(phi @ (v - start)))
         if np.linalg.norm((v - start) / inside.unit) > FARTHEST:
-            return np.inf, v
+            return np.inf, v, 0.0
         if gap <= GAP * max(gone, GAP * size) and np.linalg.norm(residual) <= GAP * size:
-            return float(phi @ v) + gap, v
+            return float(phi @ v) + gap, v, float(duals[0])
         aim = gap / (SHARPER * len(free))
         curve = duals[0] * information + (slopes * (duals / free)[:, None]).T @ slopes
         step = _solved(curve, goal + aim * (1 / free) @ slopes)
@@ -236,9 +236,9 @@ def farthest_inside(
         else:
             # no step helps any more: rounding
             near = gap <= 1e-6 * gone and np.linalg.norm(residual) <= 1e-6 * size
-            return (float(phi @ v) + gap if near else np.inf), v
+            return (float(phi @ v) + gap if near else np.inf), v, float(duals[0])
         v, seen, duals, free = trial, there, trial_duals, trial_free
-    return np.inf, v
+    return np.inf, v, 0.0
 
 
 MAX_CELLS = 4_000_000  # problems x rows held at once
@@ -408,7 +408,7 @@ def _inside_walls(
         if start is None:
             continue
         for j in again:
-            found, at = farthest_inside(chosen, walls, both[j], start)
+            found, at, _ = farthest_inside(chosen, walls, both[j], start)
             if found < value[j]:
                 value[j] = found
             theta[j] = at

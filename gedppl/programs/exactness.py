@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gedppl.families.one_predictor import TERMS
-from gedppl.programs.links import BOUNDED_BETWEEN
 
 if TYPE_CHECKING:
     from gedppl.programs.contract import Profiled
@@ -66,14 +65,9 @@ def _profiled(form: Profiled, where: str) -> str:
         f"profiled: {form.family} with one predictor ({form.link} link) affine in {where}, beside "
         f"an unknown {form.name}. At every value of it the likelihood set is convex"
     )
-    if form.family in BOUNDED_BETWEEN:
-        return (
-            f"{said}, and what may lie between two values is bounded: guaranteed, a little wide. "
-            f"{GROUPS}."
-        )
     return (
-        f"{said}, but nothing bounds what may lie between two values: not guaranteed. "
-        f"Fix the {form.name}, or declare a class for each of a few values of it."
+        f"{said}, and what may lie between two values is bounded: guaranteed, a little wide. "
+        f"{GROUPS}."
     )
 
 

@@ -101,7 +101,6 @@ NUISANCES = {
     "Weibull": "concentration",
     "Logistic": "scale",
 }
-BOUNDED_BETWEEN = ("NegativeBinomial", "Gamma", "Logistic")  # see `gedppl.learning.profiled`
 
 
 @dataclass(frozen=True)
