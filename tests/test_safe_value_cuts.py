@@ -189,6 +189,28 @@ def test_members_that_break_the_declaration_do_not_count() -> None:
     assert held_members(values, kept, 0, np.array([0.05]), 1.0)[0, 1] == 1.0  # refuted
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_a_truth_that_is_what_was_declared_is_not_lost_by_rounding(unit) -> None:
+    """.1 + .2 is not .3: the member that the declaration was made from stays, one beyond does
+    not.
+    """
+    from gedppl.learning.finite import held_members
+
+    values = unit * np.array([[[0.1 + 0.2, 0.9]], [[0.1, 0.4]]])
+    kept = np.ones((2, 1), bool)
+    assert (unit * (0.1 + 0.2)) > unit * 0.3
+    assert held_members(values, kept, 0, np.array([unit * 0.3]), unit)[0, 1] == unit * 0.9
+    assert held_members(values, kept, 0, np.array([unit * 0.299]), unit)[0, 1] == unit * 0.4
+
+
+def test_a_member_without_a_value_leaves_the_range() -> None:
+    from gedppl.learning.finite import held_members
+
+    values = np.array([[[np.nan, np.nan]], [[0.1, 0.4]]])
+    kept = np.ones((2, 1), bool)
+    assert held_members(values, kept, 0, np.array([0.1]), 1.0)[0, 1] == 1.0
+
+
 def test_a_model_that_does_not_learn_the_safe_action_is_not_held_to_it(
     classes, monkeypatch
 ) -> None:

@@ -52,6 +52,9 @@ SAMPLED = "the members are draws, the truth is none of them, and nothing is guar
 SAMPLE = 1024  # rows looked at by `squared_deviation`
 
 
+HAIR = 1e-6  # of a declared value, or of what members say in its place
+
+
 @dataclass(frozen=True)
 class FiniteLearner:
     """M members' cumulated log-likelihoods, the members still plausible, and snapshots of both.
@@ -400,9 +403,13 @@ def held_members(
 ) -> np.ndarray:
     """(n, K) the largest of values (M, n, K) over the members kept (M, n) that give an action at
     most so much, most (n,); `high` where none does.
+
+    A hair more counts as no more: the declared value is often the true member's own, which is here
+    up to rounding or quadrature, and the truth must not be lost by that.
     """
-    inside = kept & (values[:, :, action] <= most)
+    known = values[:, :, action]
+    hair = HAIR * np.maximum(np.abs(most), known.max(axis=0) - known.min(axis=0))
+    inside = kept & ~(known > most + hair)  # a member without a value there breaks nothing
     largest = np.where(inside[:, :, None], values, -np.inf).max(axis=0)
-    none: np.ndarray = largest == -np.inf
-    found: np.ndarray = np.where(none, high, largest)
+    found: np.ndarray = np.where(np.isnan(largest) | (largest == -np.inf), high, largest)
     return found
