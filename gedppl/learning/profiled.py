@@ -291,6 +291,8 @@ class Profile:
 
     # lines ----------------------------------------------------------------------------------------
 
+    # far out products overflow: such steps end nowhere, and what has not arrived stays open
+    @np.errstate(over="ignore", invalid="ignore")
     def lines(
         self, forms: np.ndarray, psi: np.ndarray, near: list[AtNuisance], start: np.ndarray | None
     ) -> Lines:
@@ -322,8 +324,7 @@ class Profile:
             if not len(todo):
                 break
             here = centre[todo] + np.einsum("mi,mij->mj", z[todo], inverse[todo])
-            with np.errstate(over="ignore", invalid="ignore"):
-                value, grad, information, along = self.look(here, psi[todo])
+            value, grad, information, along = self.look(here, psi[todo])
             slack = value - level[todo]
             bad = ~(np.isfinite(slack) & np.isfinite(grad).all(axis=1))
             bad |= ~np.isfinite(information).all(axis=(1, 2)) | (slack < -20 * kappa[todo])
