@@ -206,6 +206,21 @@ def test_bets_on_outliers_are_fair_but_for_their_cap_and_cannot_ruin():
     assert np.all(np.isfinite(outliers(np.array([0.0, 1.0]))))
 
 
+def test_one_wild_outcome_is_not_yet_evidence_and_without_the_cap_it_is(monkeypatch):
+    """A slip of the pen among outcomes that the model predicts: 1,000 is read for 10."""
+
+    def alarmed() -> bool:
+        rng = np.random.default_rng(72)
+        monitor = PitMonitor.calibration(dx=0, n_actions=1, delta=0.05)
+        for u in [*rng.random(100), 1.0]:
+            monitor = monitor.update(u, np.zeros(0), 0)
+        return bool(monitor.alarmed)
+
+    assert not alarmed()
+    monkeypatch.setattr(bets_file, "MOST_PAID", np.inf)
+    assert alarmed()
+
+
 @pytest.mark.parametrize("kind", ["t3", "hidden"])
 def test_heavy_tails_and_a_hidden_subgroup_are_seen_early_and_only_by_bets_on_outliers(
     kind, monkeypatch
@@ -541,6 +556,17 @@ def test_correlated_columns_are_judged_together():
     check = seen(np.hstack([first, first + 0.05 * rng.normal(size=(300, 1))]))
     assert check.flag([1.5, 1.5]) == ""
     assert check.flag([1.5, -1.5])  # each column alone is ordinary
+
+
+@pytest.mark.parametrize("noise", [1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-2])
+def test_contexts_near_a_plane_are_ordinary_however_near(noise):
+    """Two columns in different units, read with this much noise: none of 100 more lies far out."""
+    rng = np.random.default_rng(26)
+    x = 50.0 + rng.normal(size=(300, 3))
+    x[:, 2] = 32.0 + 1.8 * x[:, 0] + noise * rng.normal(size=300)
+    check = seen(x[:200])
+    assert not any(check.flags(x[200:]))
+    assert check.flag(x[200] + [0.0, 0.0, 1.0])
 
 
 def test_a_column_that_never_varied_is_flagged_when_it_does():

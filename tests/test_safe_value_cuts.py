@@ -17,9 +17,11 @@ from scipy.stats import binom
 
 import gedppl as ged
 from gedppl.ged_ucb.costs import todays_costs
+from gedppl.learning import feed, learner_for
 from gedppl.learning import learner as learners
 from gedppl.learning.learner import Bounds, held_together
 from gedppl.selection.solvers import Together
+from tests.program_doubles import OnePredictorDouble
 
 K, D = 4, 3
 SAFE = 0.1
@@ -174,6 +176,45 @@ def test_logistic_upper_values_against_a_solver(classes) -> None:
             assert held.upper[0, action] <= best + 0.5 * (bounds.upper[0, action] - best) + 1e-6
     assert (held.upper[0, 1:] < bounds.upper[0, 1:] - 1e-3).any()
     np.testing.assert_array_equal(held.free_upper, bounds.free_upper)  # refutations see it whole
+
+
+def _steeper(x, a):
+    """An action's log mean is 1.5 times the safe action's."""
+    return 1.0 + 0.5 * np.asarray(a)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("functional", "rate"),
+    [(ged.quantile(0.5, 0, 40), 3.5), (ged.probability(above=0.5), 0.5), (ged.mean(0, 40), 3.5)],
+)
+def test_counts_keep_what_is_declared_on_a_whole_interval(functional, rate) -> None:
+    """Every rate of a grid under which the safe action keeps its declared value stays: at a median
+    of 3 it may be 3.5, at P(Y > 0) = .39 it is .5. Of means alone it is known where such rates end;
+    taken for means, the first two have upper values that fall short.
+    """
+    cls = OnePredictorDouble("Poisson", "log", 1, features=_steeper)
+    x, a = np.ones((40, 1)), np.zeros(40, int)
+    y = np.random.default_rng(3).permutation(np.arange(40) % 2) + rate - 0.5
+    learner = feed(learner_for(cls, delta=0.1), x, a, y)
+    etas = np.linspace(-2.0, 2.0, 4001)[:, None]
+
+    def at(action: int) -> np.ndarray:
+        density = cls.density_at(etas, x[:1], np.array([action]))
+        return np.asarray(functional(density))[:, 0]
+
+    bounds = learner.bounds(functional, x[:1], 2)
+    safe = float(at(0)[np.searchsorted(etas[:, 0], np.log(rate))])
+    left = (at(0) <= safe) & (learner.sets[0].region.slack(etas) >= 0)
+    held = bounds.held(0, np.array([safe])).upper[0, 1]
+    assert held >= at(1)[left].max() - 1e-9
+    assert (held < bounds.upper[0, 1]) == (functional.name == "mean")
+
+
+def test_where_nothing_is_left_the_set_stands_as_it_is() -> None:
+    """A cut below what every member costs refutes the declaration and bounds nothing."""
+    low, high, cut = (np.array([[value, 0.2]]) for value in (0.3, 0.5, 0.1))
+    bounds = Bounds(high, low, high, "exact", True, "", find_held=lambda action, most: cut)
+    np.testing.assert_array_equal(bounds.held(1, np.array([0.2])).upper, high)
 
 
 # finite classes, and when nothing is known of the safe action -------------------------------------

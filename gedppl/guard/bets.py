@@ -43,6 +43,7 @@ SHARE, SHIFT, SCALE = np.array(
 ).T
 MOST_PAID = 100.0  # for one outcome: a single wild one is not yet evidence
 FARTHEST = 7.9  # standard deviations: beyond, 1 - u has no digits
+ALIKE = 1e-5  # of a deviation off what always held: rounding; what varies by less than a tenth held
 
 
 def shapes(u: np.ndarray) -> np.ndarray:
@@ -472,9 +473,7 @@ class OutlierCheck:
         return evolved(self, n=self.n + 1, mean=mean, scatter=scatter)
 
     def flag(self, x: Any) -> str:
-        """A sentence for the certificate, or "" if the context (dx,) is ordinary or too few were
-        seen to tell.
-        """
+        """A sentence for the certificate; "" if (dx,) is ordinary or too few were seen to tell."""
         return self.flags(np.asarray(x, float)[None])[0]
 
     def flags(self, x: np.ndarray) -> list[str]:
@@ -546,7 +545,7 @@ class OutlierCheck:
     def _tolerance(self, gap: np.ndarray) -> Any:
         """How far along a direction in which nothing varied is rounding, for gaps (..., dx)."""
         far = (np.abs(self.mean) / self._unit).max()
-        return 1e-6 * (1.0 + far + np.abs(gap).max(axis=-1))
+        return ALIKE * (1.0 + far + np.abs(gap).max(axis=-1))
 
     @cached_property
     def _unit(self) -> np.ndarray:
@@ -575,7 +574,7 @@ class OutlierCheck:
         unit, column = self._unit, int(np.abs(gap).argmax())
         values, vectors = np.linalg.eigh(self.scatter / np.outer(unit, unit) / (self.n - 1))
         along = vectors.T @ gap
-        varied = values > 1e-10 * max(values.max(), 1e-300)
+        varied = values > (0.1 * ALIKE) ** 2 * max(values.max(), 1e-300)
         if np.any(abs(along[~varied]) > self._tolerance(gap)):
             return np.inf, int(np.argmax(abs(vectors[:, ~varied] @ along[~varied])))
         rank = int(varied.sum())

@@ -286,7 +286,7 @@ def _held(
 
     A functional that is monotone in eta is at most `most` on one side of an eta only. It is found
     by the family, and tried on either side: where the two values do not bracket `most` it is
-    another.
+    another, and where they are equal (the median of a count) `most` is kept on a whole interval.
     """
     n, D = len(most), data.dim
     unknown = np.full((n, len(a) // n), np.inf)
@@ -298,8 +298,8 @@ def _held(
         edge = np.broadcast_to(data.family.middle(most, fixed), n)
         around = edge + np.array([[-1.0], [1.0]]) * HAIR * (1 + np.abs(edge))
         below, above = at_predictor(data, learner, functional, around, columns[own], x[own], a[own])
-        sign = np.where((below <= most) & (most <= above), 1.0, 0.0)
-        sign = np.where((above <= most) & (most <= below), -1.0, sign)
+        between = (np.minimum(below, above) <= most) & (most <= np.maximum(below, above))
+        sign = np.where(between, np.sign(above - below), 0.0)
     sign = np.where(np.isfinite(edge), sign, 0.0)
     if not sign.any():
         return unknown
