@@ -288,6 +288,9 @@ def pieces(n: int) -> Iterator[tuple[slice, int]]:
 Parts = Callable[[np.ndarray, np.ndarray], list[np.ndarray]]
 """(x (n, dx), a (n,)) -> arrays (n, ...)."""
 
+PredictorParts = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]
+"""Features (n, D), offset (n,) and other arguments of a family, (n,) each."""
+
 KEPT_PARTS = 3
 
 
@@ -298,9 +301,11 @@ class Remembered:
     The memos are replaced in one assignment and may be shared by threads.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, table: Tabulated | None = None) -> None:
+        """`table`: the same parts, where they are by table; it needs no row for each action."""
+        self._parts, self._table = parts, table
         self._last: tuple[tuple[Hashable, list[np.ndarray]], ...] = ()
+        self._grids: tuple[tuple[Hashable, list[np.ndarray]], ...] = ()
         # arrays that nobody can have changed since
         self._same: tuple[Any, Any, list[np.ndarray]] = (None, None, [])
 
@@ -321,6 +326,19 @@ class Remembered:
             self._same = (x, a, found)
         return found
 
+    def at_contexts(self, x: np.ndarray, n_actions: int) -> list[np.ndarray]:
+        """All arrays at contexts x (n, dx) with actions 0..K-1, contexts slowest: (nK, ...)."""
+        if self._table is None:
+            return self(*grid(x, n_actions))
+        key = (x.shape, n_actions, x.tobytes())
+        found = next((answer for known, answer in self._grids if known == key), None)
+        if found is None:
+            found = self._table.at_contexts(x, n_actions)
+            for array in found:
+                array.flags.writeable = False
+            self._grids = ((key, found), *self._grids[: KEPT_PARTS - 1])
+        return found
+
     def part(self, i: int) -> Callable[[Any, Any], np.ndarray]:
         """The function that returns one of the arrays."""
         return lambda x, a: self(x, a)[i]
@@ -328,6 +346,15 @@ class Remembered:
     def by_name(self, names: Mapping[int, str]) -> Callable[[Any, Any], dict[str, np.ndarray]]:
         """The function that returns some of them by name."""
         return lambda x, a: {name: self(x, a)[i] for i, name in names.items()}
+
+    def all_by_name(self, names: Sequence[str]) -> Callable[[np.ndarray, int], PredictorParts]:
+        """`at_contexts` with the names of what comes after features and offset."""
+
+        def found(x: np.ndarray, n_actions: int) -> PredictorParts:
+            features, offset, *others = self.at_contexts(x, n_actions)
+            return features, offset, dict(zip(names, others))
+
+        return found
 
 
 # Parts that are affine in the context, as tables: NumPy then takes the place of the program.
@@ -399,6 +426,18 @@ class FeatureTable:
             out[first : first + step] += columns.sum(axis=2)
         return out
 
+    def at_contexts(self, x: np.ndarray, n_actions: int) -> np.ndarray:
+        """(n, K, F) at contexts x (n, dx) with actions 0..K-1."""
+        index, weight = self.index[:n_actions], self.weight[:n_actions]
+        out = np.empty((len(x), *index.shape[:2]))
+        step = max(1, COLUMNS_AT_ONCE // max(index.size, 1))
+        for first in range(0, len(x), step):
+            columns = x[first : first + step].take(index, axis=1)
+            columns *= weight
+            columns.sum(axis=3, out=out[first : first + step])
+        out += self.base[:n_actions]
+        return out
+
     def size(self, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """(n, F) the sum of the sizes of the terms."""
         return FeatureTable(np.abs(self.base), self.index, np.abs(self.weight))(np.abs(x), a)
@@ -425,26 +464,40 @@ def _stacked(parts: Parts, x: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.concatenate([np.column_stack(parts(x[cut], a[cut])) for cut in cuts])
 
 
-def tabulated(parts: Parts, slopes: Slopes, dim: int) -> Parts:
-    """`parts` by table where that can be done, by the program where not. D = dim features come
+class Tabulated:
+    """Parts by table where that can be done, by the program where not. D = dim features come
     first.
 
     The table grows with the actions asked about and is replaced in one assignment, so that threads
     may share it.
     """
-    held: list[FeatureTable | None] = [
-        FeatureTable(np.zeros((0, 0)), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0)))
-    ]
 
-    def by_table(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
-        if held[0] is not None and len(a) and a.max() >= len(held[0].base):
-            held[0] = _read(parts, slopes, int(a.max()) + 1, x.shape[1])
-        if held[0] is None or not len(a) or a.min() < 0:
-            return parts(x, a)
-        out = held[0](x, a)
-        return [out[:, :dim], *out.T[dim:]]
+    def __init__(self, parts: Parts, slopes: Slopes, dim: int) -> None:
+        self._parts, self._slopes, self._dim = parts, slopes, dim
+        self._table: FeatureTable | None = FeatureTable(
+            np.zeros((0, 0)), np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0))
+        )
 
-    return by_table
+    def _of(self, n_actions: int, dx: int) -> FeatureTable | None:
+        if self._table is not None and n_actions > len(self._table.base):
+            self._table = _read(self._parts, self._slopes, n_actions, dx)
+        return self._table
+
+    def __call__(self, x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
+        table = self._of(int(a.max()) + 1, x.shape[1]) if len(a) else None
+        if table is None or a.min() < 0:
+            return self._parts(x, a)
+        return self._cut(table(x, a))
+
+    def at_contexts(self, x: np.ndarray, n_actions: int) -> list[np.ndarray]:
+        """At contexts x (n, dx) with actions 0..K-1, contexts slowest: (nK, ...)."""
+        table = self._of(n_actions, x.shape[1])
+        if table is None:
+            return self._parts(*grid(x, n_actions))
+        return self._cut(table.at_contexts(x, n_actions).reshape(len(x) * n_actions, -1))
+
+    def _cut(self, out: np.ndarray) -> list[np.ndarray]:
+        return [out[:, : self._dim], *out.T[self._dim :]]
 
 
 def _read(parts: Parts, slopes: Slopes, n_actions: int, dx: int) -> FeatureTable | None:

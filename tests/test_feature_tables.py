@@ -12,7 +12,8 @@ import pytest
 
 import gedppl as ged
 from gedppl import rows as feature_tables
-from gedppl.rows import FeatureTable, tabulated, unit_slopes
+from gedppl.learning.linear_parts import at_contexts
+from gedppl.rows import FeatureTable, Tabulated, grid, unit_slopes
 from tests.optional_pyro import needs_pyro
 
 K, D = 3, 2
@@ -71,7 +72,7 @@ def traced(
     monkeypatch.setattr(feature_tables, "_read", noted)
     fast = ged.density_class(model, example=(X, A)).predictor
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gedppl.programs.affine.tabulated", lambda parts, slopes, dim: parts)
+        patch.setattr("gedppl.programs.affine.Tabulated", lambda parts, slopes, dim: None)
         slow = ged.density_class(model, example=(X, A)).predictor
     return fast, slow, read
 
@@ -84,6 +85,20 @@ def test_a_table_says_what_the_program_says(model: Any, monkeypatch: pytest.Monk
         np.testing.assert_allclose(quick, program, rtol=1e-12, atol=0)
     assert len(read) == 1
     assert read[0] is not None
+
+
+@pytest.mark.parametrize("model", [by_features, by_arms, counts, curved])
+def test_all_actions_at_a_context_are_what_rows_of_them_are(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = ged.density_class(model, example=(X, A)).predictor
+    for n_actions in (K - 1, K):
+        x, a = grid(X, n_actions)
+        slow = parts_of(predictor, x, a)
+        monkeypatch.setattr(feature_tables, "COLUMNS_AT_ONCE", 1)  # context by context
+        features, offset, others = at_contexts(predictor, X, n_actions)
+        for quick, rows in zip((features, offset, *others.values()), slow, strict=True):
+            np.testing.assert_array_equal(quick, rows)
 
 
 @pytest.mark.parametrize("model", [curved, stepped, uneven])
@@ -114,7 +129,7 @@ def straight(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
 
 def test_a_table_that_does_not_agree_with_the_program_is_not_used() -> None:
     x, a = np.array([[0.5, 2.0]]), np.array([1])
-    np.testing.assert_array_equal(tabulated(bent, unit_slopes(bent), 2)(x, a)[0], bent(x, a)[0])
+    np.testing.assert_array_equal(Tabulated(bent, unit_slopes(bent), 2)(x, a)[0], bent(x, a)[0])
 
 
 def test_the_table_grows_with_the_actions_asked_about_and_the_program_answers_the_rest() -> None:
@@ -124,7 +139,7 @@ def test_the_table_grows_with_the_actions_asked_about_and_the_program_answers_th
         asked.append(a.max(initial=-1))
         return straight(x, a)
 
-    fast = tabulated(program, unit_slopes(program), 2)
+    fast = Tabulated(program, unit_slopes(program), 2)
     x = np.array([[0.5, 2.0]])
     for action in (0, 3, 1):
         features, offset = fast(x, np.array([action]))
@@ -143,7 +158,7 @@ def test_a_table_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unit_slopes(straight)(2, 2) is None
     x, a = np.array([[0.5, 2.0]]), np.array([1])
     np.testing.assert_array_equal(
-        tabulated(straight, unit_slopes(straight), 2)(x, a)[0], straight(x, a)[0]
+        Tabulated(straight, unit_slopes(straight), 2)(x, a)[0], straight(x, a)[0]
     )
 
 
@@ -178,7 +193,7 @@ def test_a_table_says_what_a_pyro_program_says(monkeypatch: pytest.MonkeyPatch) 
         feature_tables, "_read", lambda *args: (read.append(find(*args)), read[-1])[1]
     )
     fast = ged.density_class(model, example=(X, A)).predictor
-    monkeypatch.setattr("gedppl.programs.affine.tabulated", lambda parts, slopes, dim: parts)
+    monkeypatch.setattr("gedppl.programs.affine.Tabulated", lambda parts, slopes, dim: None)
     slow = ged.density_class(model, example=(X, A)).predictor
     for quick, program in zip(parts_of(fast, X, A), parts_of(slow, X, A), strict=True):
         np.testing.assert_allclose(quick, program, rtol=1e-12, atol=0)

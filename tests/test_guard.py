@@ -571,9 +571,9 @@ def test_contexts_near_a_plane_are_ordinary_however_near(noise):
 
 def test_a_column_that_never_varied_is_flagged_when_it_does():
     rng = np.random.default_rng(23)
-    check = seen(np.hstack([np.ones((100, 1)), rng.normal(size=(100, 1))]))
+    check = seen(np.hstack([np.ones((101, 1)), rng.normal(size=(101, 1))]))
     assert check.flag([1.0, 0.5]) == ""
-    assert "x[0] = 2 departs from what held in all of the 100 contexts before" in check.flag(
+    assert "x[0] = 2 departs from what held in all of the 101 contexts before" in check.flag(
         [2.0, 0.5]
     )
 
@@ -590,6 +590,22 @@ def test_one_wild_context_does_not_hide_the_next_and_a_lasting_shift_is_learned(
     for _ in range(600):
         check = check.include(np.array([50.0, 0.0]) + rng.normal(size=2))
     assert check.flag([50.0, 0.0]) == ""
+
+
+def test_contexts_are_held_against_all_but_the_last_twentieth_of_those_before():
+    x = np.random.default_rng(27).normal(size=(300, 2))
+    check, late = OutlierCheck.create(dx=2), 0
+    for n, row in enumerate(x):
+        check = check.include(row)
+        judge = check.before or check
+        late = max(late, check.n - judge.n)
+        assert judge.n > (n + 1) / 1.05 - 1
+        np.testing.assert_array_equal(judge.mean, seen(x[: judge.n]).mean)
+    assert late > 5
+    again = OutlierCheck.create(dx=2).with_parts(check.parts)
+    new = [4.0, -3.9]
+    assert again.flag(new) == check.flag(new) == seen(x[: check.before.n]).flag(new)
+    assert f"after {check.before.n} contexts" in check.flag(new)
 
 
 # all together -------------------------------------------------------------------------------------

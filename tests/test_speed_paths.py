@@ -56,7 +56,7 @@ def test_monitors_that_share_a_round_end_where_each_alone_would() -> None:
         np.testing.assert_array_equal(shared.log_wealth, monitor.log_wealth)
         np.testing.assert_array_equal(shared.log_peak, monitor.log_peak)
         np.testing.assert_array_equal(shared.moments.m2, monitor.moments.m2)
-        np.testing.assert_array_equal(shared.trend.products, monitor.trend.products)
+        np.testing.assert_array_equal(shared.trend.sums, monitor.trend.sums)
 
 
 def test_monitors_of_one_model_share_what_they_have_in_common_after_a_restore_too() -> None:

@@ -459,11 +459,7 @@ class SnapshotWriter(Writer):
         if memory.watch is not None:
             watch = memory.watch
             monitors = {name: self.array(part) for name, part in watch.guard.arrays().items()}
-            contexts = [
-                watch.contexts.n,
-                self.array(watch.contexts.mean),
-                self.array(watch.contexts.scatter),
-            ]
+            contexts = [[n, *map(self.array, rest)] for n, *rest in watch.contexts.parts]
             out["watch"] = {"monitors": monitors, "contexts": contexts, "logged": watch.logged}
         return out
 
@@ -541,10 +537,8 @@ class _Reader(Reader):
         ]
         watch = memory.watch
         if watch is not None:
-            n, mean, scatter = tree["watch"]["contexts"]
-            contexts = replace(
-                watch.contexts, n=n, mean=self.array(mean), scatter=self.array(scatter)
-            )
+            parts = [(n, *map(self.array, rest)) for n, *rest in tree["watch"]["contexts"]]
+            contexts = watch.contexts.with_parts(parts)
             guard = watch.guard.with_arrays(
                 {name: self.array(node) for name, node in tree["watch"]["monitors"].items()}
             )

@@ -46,7 +46,6 @@ from gedppl.guard.bets import (
     BetRound,
     Bets,
     Moments,
-    OutlierCheck,
     Trend,
     crossed,
     shared,
@@ -63,6 +62,7 @@ from gedppl.guard.monitors import (
     SafeValueMonitor,
     of_stream,
 )
+from gedppl.guard.outcomes import OutlierCheck
 from gedppl.numerics.arrays import check_delta, evolved
 
 __all__ = [
@@ -168,12 +168,14 @@ def bet_together(
     trends = [monitors[i].trend for i in own]
     moments, after, growth = now.grown(monitors[0].moments, trends, told[own])
     runs = told.shape[1:]
-    wealth = stacked([m.wealth for m in monitors], runs, 1) * growth[model]
+    wealth = stacked([m.wealth for m in monitors], runs, 1)
+    wealth *= growth.take(model, axis=0)
     gain = wealth.sum(-1)
+    wealth /= gain[..., None]
     ones = (1,) * len(runs)
     first = _first_wealths(monitors[0].bets, tuple(m.drifting for m in monitors))
     rates = np.array([m.rate for m in monitors]).reshape(-1, *ones, 1)
-    wealth = shared(wealth / gain[..., None], first.reshape(len(first), *ones, -1), rates)
+    wealth = shared(wealth, first.reshape(len(first), *ones, -1), rates)
     total = stacked([m.log_total for m in monitors], runs, 0) + np.log(gain)
     peak = np.maximum(stacked([m.log_peak for m in monitors], runs, 0), total)
     return [
@@ -298,13 +300,13 @@ class PitMonitor:
             "context_n": np.array(self.moments.n),
             "context_mean": self.moments.mean,
             "context_m2": self.moments.m2,
-            "trend_products": self.trend.products,
-            "trend_squares": self.trend.squares,
+            "trend_products": self.trend.sums[..., 0, :, :],
+            "trend_squares": self.trend.sums[..., 1, :, :],
         }
 
     def with_arrays(self, state: Mapping[str, np.ndarray]) -> PitMonitor:
         moments = Moments(int(state["context_n"]), state["context_mean"], state["context_m2"])
-        trend = Trend(state["trend_products"], state["trend_squares"])
+        trend = Trend(np.stack([state["trend_products"], state["trend_squares"]], axis=-3))
         kept = {name: state[name] for name in ("wealth", "log_total", "log_peak")}
         return evolved(self, n=int(state["n"]), moments=moments, trend=trend, **kept)
 

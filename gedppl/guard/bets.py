@@ -16,14 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.special import fdtri, ndtri
+from scipy.special import ndtri
 
-from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError, SettingError
-from gedppl.numerics.arrays import evolved, whitener
+from gedppl.errors import ActionRangeError, ContextWidthError, NotFiniteError
 
 SHAPES = 7  # see `shapes`
 AMOUNTS = np.array([0.15, 0.4, 0.9, -0.15, -0.4, -0.9])
@@ -34,6 +33,7 @@ MIN_CONTEXTS = 10
 WINDOWS = np.array([100.0, 400.0])
 KEPT = (1.0 - 1.0 / WINDOWS)[:, None]  # of the past, each round
 STAKES = np.array([0.5, 1.0])
+FASTEST = 3.0 * STAKES
 RIDGE = 10.0
 FEW = 8
 # Normal scores of outcomes of which a share comes from elsewhere: shares, their shifts and scales;
@@ -43,7 +43,6 @@ SHARE, SHIFT, SCALE = np.array(
 ).T
 MOST_PAID = 100.0  # for one outcome: a single wild one is not yet evidence
 FARTHEST = 7.9  # standard deviations: beyond, 1 - u has no digits
-ALIKE = 1e-5  # of a deviation off what always held: rounding; what varies by less than a tenth held
 
 
 def shapes(u: np.ndarray) -> np.ndarray:
@@ -90,7 +89,11 @@ def outliers(u: np.ndarray) -> np.ndarray:
     bet on a tail pays the same for all that lies there; these pay for how far out it is.
     """
     z = np.minimum(np.maximum(ndtri(u), -FARTHEST), FARTHEST)[..., None, None]
-    parts = np.exp(RATIOS[0] + z * (RATIOS[1] + z * RATIOS[2]))
+    parts = z * RATIOS[2]
+    parts += RATIOS[1]
+    parts *= z
+    parts += RATIOS[0]
+    np.exp(parts, out=parts)
     return np.asarray(np.minimum(parts[..., 0, :] + parts[..., 1, :], MOST_PAID))
 
 
@@ -158,9 +161,14 @@ class Bets:
         """Columns and their squares (..., 2C), and the action's group (..., A), all in [-1, 1];
         z (..., C) standardised.
         """
-        column = np.concatenate([z / 2.0, (z * z - 1.0) / 2.0], -1)
+        C = z.shape[-1]
+        column = np.empty((*z.shape[:-1], 2 * C))
+        column[..., :C] = z
+        squares = np.multiply(z, z, out=column[..., C:])
+        squares -= 1.0
+        column *= 0.5
         finite = np.isfinite(column)
-        column = np.minimum(np.maximum(column, -1.0), 1.0)
+        np.minimum(np.maximum(column, -1.0, out=column), 1.0, out=column)
         return np.where(finite, column, 0.0), _groups(self.groups)[action % self.groups]
 
     def growth(
@@ -171,18 +179,23 @@ class Bets:
         """
         g = shapes(u)
         lead, (feature, shape) = g.shape[:-1], _cells(self)
-        every = np.concatenate([np.ones((*column.shape[:-1], 1)), column, f], -1)
+        every = np.empty((*f.shape[:-1], 1 + column.shape[-1] + f.shape[-1]))
+        every[..., 0] = 1.0
+        every[..., 1 : 1 + column.shape[-1]] = column
+        every[..., 1 + column.shape[-1] :] = f
         cells = every.take(feature, axis=-1) * g.take(shape, axis=-1)
         # 2u - 1 has variance 1/3, so three times its expected value is the stake that grows fastest
-        stakes = np.minimum(np.maximum(3.0 * expected[..., None] * STAKES, -0.9), 0.9)
+        stakes = expected[..., None] * FASTEST
+        np.minimum(np.maximum(stakes, -0.9, out=stakes), 0.9, out=stakes)
         fixed = len(feature) * len(AMOUNTS)
         learned = fixed + len(WINDOWS) * len(STAKES)
-        out = np.zeros((*lead, learned + len(SHARE) + 1))
+        out = np.empty((*lead, learned + len(SHARE) + 1))
         by_amount = out[..., :fixed].reshape(*lead, -1, len(AMOUNTS))  # a view
         np.multiply(cells[..., None], AMOUNTS, out=by_amount)
-        out[..., fixed:learned] = stakes.reshape(*lead, -1) * g[..., :1]
-        out += 1.0
+        np.multiply(stakes.reshape(*lead, -1), g[..., :1], out=out[..., fixed:learned])
+        out[..., :learned] += 1.0
         out[..., learned:-1] = outliers(u)
+        out[..., -1] = 1.0
         return out
 
     def describe(self, index: int) -> str:
@@ -311,31 +324,34 @@ class Trend:
     flaw spread thinly over many of them is invisible to each single bet but adds up here.
     """
 
-    products: np.ndarray  # (..., W, F) discounted sums of (2u - 1) f
-    squares: np.ndarray  # (..., W, F) discounted sums of f^2
+    sums: np.ndarray  # (..., 2, W, F) discounted, of (2u - 1) f and of f^2
 
     @classmethod
     def empty(cls, bets: Bets) -> Trend:
-        zeros = np.zeros((len(WINDOWS), bets.groups * (1 + 2 * bets.columns)))
-        return cls(zeros, zeros)
+        return cls(np.zeros((2, len(WINDOWS), bets.groups * (1 + 2 * bets.columns))))
 
     @staticmethod
     def within_action(column: np.ndarray, group: np.ndarray) -> np.ndarray:
         """(..., 2C), (..., A) -> (..., F)."""
         out = np.empty((*group.shape, 1 + column.shape[-1]))
         out[..., 0] = group
-        out[..., 1:] = group[..., :, None] * column[..., None, :]
+        np.multiply(group[..., :, None], column[..., None, :], out=out[..., 1:])
         return out.reshape(*column.shape[:-1], -1)
 
     def expected(self, f: np.ndarray) -> np.ndarray:
         """The mean of 2u - 1 that the past suggests for features f (..., F) -> (..., W)."""
-        found: np.ndarray = np.sum(self.products / (self.squares + RIDGE) * f[..., None, :], -1)
+        slopes = self.sums[..., 0, :, :] / (self.sums[..., 1, :, :] + RIDGE)
+        found: np.ndarray = (slopes @ f[..., None])[..., 0]
         return found
 
     def include(self, u: np.ndarray, f: np.ndarray) -> Trend:
-        row = f[..., None, :]
-        v = (2.0 * np.asarray(u, float) - 1.0)[..., None, None]
-        return Trend(KEPT * self.products + v * row, KEPT * self.squares + row * row)
+        v = (2.0 * np.asarray(u, float) - 1.0)[..., None]
+        news = np.empty((*np.broadcast_shapes(v.shape[:-1], f.shape[:-1]), 2, 1, f.shape[-1]))
+        np.multiply(v, f, out=news[..., 0, 0, :])
+        np.multiply(f, f, out=news[..., 1, 0, :])
+        sums = KEPT * self.sums
+        sums += news
+        return Trend(sums)
 
 
 def log_total(log_wealth: np.ndarray) -> np.ndarray:
@@ -406,13 +422,9 @@ class BetRound:
         column, group = self._bets.features(moments.standardised(self._projected), self._action)
         f = Trend.within_action(column, group)
         runs = pits.shape[1:]
-        every = Trend(
-            stacked([t.products for t in trends], runs, 2),
-            stacked([t.squares for t in trends], runs, 2),
-        )
+        every = Trend(stacked([t.sums for t in trends], runs, 3))
         growth = self._bets.growth(pits, column, f, every.expected(f))
-        after = every.include(pits, f)
-        return moments, [Trend(*both) for both in zip(after.products, after.squares)], growth
+        return moments, [*map(Trend, every.include(pits, f).sums)], growth
 
 
 def stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> np.ndarray:
@@ -420,172 +432,6 @@ def stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> n
     if not runs:
         return np.array(arrays)
     return np.array([np.broadcast_to(a, (*runs, *a.shape[a.ndim - axes :])) for a in arrays])
-
-
-# ==================================================================================================
-# Contexts far outside of what was seen.
-# ==================================================================================================
-
-
-@dataclass(frozen=True)
-class OutlierCheck:
-    """Is a context far outside of what was seen? Hotelling's T-squared for one new observation.
-
-    n / (n + 1) (x - m)' S^{-1} (x - m)  against  p (n - 1) / (n - p) F_{p, n-p; 1-level},
-
-    with p the rank of S; a component along which no context ever varied counts as far outside. For
-    Gaussian contexts `level` is the share flagged; skewed or heavy-tailed contexts are flagged more
-    often. A flagged context is taken in pulled back to the threshold, so that one wild value does
-    not hide the next, and a lasting shift is still learned.
-
-    >>> rng = np.random.default_rng(0)
-    >>> check = OutlierCheck.create(dx=2)
-    >>> for _ in range(100):
-    ...     check = check.include(rng.normal(size=2))
-    >>> check.flag([0.5, 1.0]), check.flag([9.0, 0.0])[:44]
-    ('', 'the context is far outside of what was seen:')
-    """
-
-    dx: int
-    level: float
-    n: int
-    mean: np.ndarray  # (dx,)
-    scatter: np.ndarray  # (dx, dx)
-
-    @classmethod
-    def create(cls, *, dx: int, level: float = 1e-4) -> OutlierCheck:
-        if dx < 0 or not 0 < level < 1:
-            raise SettingError(
-                f"an outlier check needs dx >= 0 and 0 < level < 1, got dx={dx}, level={level}"
-            )
-        return cls(dx, level, 0, np.zeros(dx), np.zeros((dx, dx)))
-
-    def include(self, x: Any) -> OutlierCheck:
-        """Take in one context (dx,)."""
-        context = np.asarray(x, float)
-        check_row(context, 0, self.dx, 1)
-        ratio = float(self._ratios(context[None])[0])
-        gap = context - self.mean
-        if 1.0 < ratio < math.inf:
-            gap = gap / math.sqrt(ratio)
-        mean = self.mean + gap / (self.n + 1)
-        scatter = self.scatter + gap[:, None] * gap * (self.n / (self.n + 1))
-        return evolved(self, n=self.n + 1, mean=mean, scatter=scatter)
-
-    def flag(self, x: Any) -> str:
-        """A sentence for the certificate; "" if (dx,) is ordinary or too few were seen to tell."""
-        return self.flags(np.asarray(x, float)[None])[0]
-
-    def flags(self, x: np.ndarray) -> list[str]:
-        """The same for contexts (n, dx)."""
-        check_row(x, 0, self.dx, 1)
-        ratios = self._ratios(x)
-        if not (ratios > 1).any():
-            return [""] * len(x)
-        return [
-            self._said(context, ratio) if ratio > 1 else ""
-            for context, ratio in zip(x, ratios.tolist())
-        ]
-
-    def _said(self, context: np.ndarray, ratio: float) -> str:
-        column = self._most_off(context)
-        if math.isinf(ratio):
-            return (
-                f"the context is far outside of what was seen: x[{column}] = {context[column]:g} "
-                "departs from what held in "
-                f"all of the {self.n} contexts before. Bounds here are extrapolation"
-            )
-        return (
-            f"the context is far outside of what was seen: its squared distance is {ratio:.1f} "
-            "times the largest that is "
-            f"ordinary after {self.n} contexts, most in x[{column}] = {context[column]:g}. Bounds "
-            "here are extrapolation"
-        )
-
-    def _ratios(self, contexts: np.ndarray) -> np.ndarray:
-        """Squared distances of contexts (n, dx) over their threshold, (n,); 0: cannot tell; inf:
-        off the span of all seen.
-        """
-        if self.dx == 0 or self.n < 2 * self.dx + 10:
-            return np.zeros(len(contexts))
-        # a context is flagged when it is asked about and then taken in
-        asked, found = self._latest[0]
-        if contexts.tobytes() != asked:
-            found = self._computed_ratios(contexts)
-            self._latest[0] = (contexts.tobytes(), found)
-        return found
-
-    @cached_property
-    def _latest(self) -> list[tuple[bytes, np.ndarray]]:
-        """Replaced in one assignment, so threads may share it."""
-        return [(b"", np.zeros(0))]
-
-    def _computed_ratios(self, contexts: np.ndarray) -> np.ndarray:
-        gap = (contexts - self.mean) / self._unit
-        white, moved = self._whitener, self._moved
-        if white is None:
-            return np.array([self._ratio_along_axes(one)[0] for one in gap])
-        every = len(white) == self.dx
-        along = (gap if every else gap[:, moved]) @ white.T
-        ratios: np.ndarray = (along * along).sum(axis=1) / self._threshold(len(white))
-        if not every:
-            still = np.where(moved, 0.0, np.abs(gap))  # columns that never varied
-            ratios[still.max(axis=1) > self._tolerance(gap)] = np.inf
-        return ratios
-
-    def _most_off(self, context: np.ndarray) -> int:
-        """The column of a context (dx,) that departs most."""
-        gap = (context - self.mean) / self._unit
-        if self._whitener is None:
-            return self._ratio_along_axes(gap)[1]
-        still = np.where(self._moved, 0.0, np.abs(gap))
-        never = still.max() > self._tolerance(gap)
-        return int((still if never else np.abs(gap)).argmax())
-
-    def _tolerance(self, gap: np.ndarray) -> Any:
-        """How far along a direction in which nothing varied is rounding, for gaps (..., dx)."""
-        far = (np.abs(self.mean) / self._unit).max()
-        return ALIKE * (1.0 + far + np.abs(gap).max(axis=-1))
-
-    @cached_property
-    def _unit(self) -> np.ndarray:
-        """(dx,) standard deviations, 1 where nothing varied."""
-        scale = np.sqrt(self.scatter.diagonal() / (self.n - 1))
-        return np.where(scale > 0, scale, 1.0)
-
-    @cached_property
-    def _moved(self) -> np.ndarray:
-        """(dx,) which columns varied."""
-        return self.scatter.diagonal() > 0
-
-    @cached_property
-    def _whitener(self) -> np.ndarray | None:
-        """Of the correlations of the columns that varied; None where they depend on each other, so
-        that `_ratio_along_axes` has to look.
-        """
-        correlations = self.scatter / (self._unit * self._unit[:, None] * (self.n - 1))
-        moved = self._moved
-        return whitener(correlations if moved.all() else correlations[moved][:, moved])
-
-    def _ratio_along_axes(self, gap: np.ndarray) -> tuple[float, int]:
-        """The ratio and the column most off, from the standardised gap (dx,), direction by
-        direction.
-        """
-        unit, column = self._unit, int(np.abs(gap).argmax())
-        values, vectors = np.linalg.eigh(self.scatter / np.outer(unit, unit) / (self.n - 1))
-        along = vectors.T @ gap
-        varied = values > (0.1 * ALIKE) ** 2 * max(values.max(), 1e-300)
-        if np.any(abs(along[~varied]) > self._tolerance(gap)):
-            return np.inf, int(np.argmax(abs(vectors[:, ~varied] @ along[~varied])))
-        rank = int(varied.sum())
-        if rank == 0:
-            return 0.0, column
-        return float(np.sum(along[varied] ** 2 / values[varied])) / self._threshold(rank), column
-
-    def _threshold(self, rank: int) -> float:
-        """The largest squared distance that is ordinary."""
-        quantile = float(fdtri(rank, self.n - rank, 1.0 - self.level))
-        return rank * (self.n - 1) / (self.n - rank) * quantile * (self.n + 1) / self.n
 
 
 def check_row(x: np.ndarray, action: Any, dx: int, n_actions: int) -> None:

@@ -1,5 +1,5 @@
 """What a realised outcome says to the monitors of limits and of safe values, with no word from the
-model but its lower end.
+model but its lower end; and, at the end, which contexts are far outside of what was seen.
 
 A limit on sum_a pi_a T(g_a) is watched where T is an expectation: then one outcome, whichever
 action was drawn, is an unbiased word on it. Quantiles, variances and CVaRs are none: the value of a
@@ -18,18 +18,23 @@ Axis letters: n contexts, K actions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import fdtri, ndtr, ndtri
 
 from gedppl.density import Density
-from gedppl.errors import FamilyError
+from gedppl.errors import FamilyError, SettingError
 from gedppl.families.one_predictor import FAMILIES
 from gedppl.functionals import Functional, mean, quantile, realised
+from gedppl.guard.bets import check_row
 from gedppl.guard.monitors import Cost, Floor
+from gedppl.learning.linear_parts import at_contexts
 from gedppl.learning.value_ranges import is_plain
+from gedppl.numerics.arrays import evolved, whitener
 from gedppl.problem import Constraint
 from gedppl.programs.contract import LinearPredictor
 
@@ -51,6 +56,7 @@ MEASURED_FROM: dict[str, Callable[[float], Functional]] = {
 SYMMETRIC = ("Normal", "Laplace", "Logistic")
 # share of the range: an upper bound of 0 is tested as this, which is as true and leaves room to bet
 LEAST = 1e-6
+ALIKE = 1e-5  # of a deviation off what always held: rounding; what varies by less than a tenth held
 
 
 class Proved(NamedTuple):
@@ -165,8 +171,7 @@ def known_scale(c: Constraint, x: np.ndarray, action: int, n_actions: int) -> fl
     predictor = c.model.predictor
     if predictor is None or (predictor.family, predictor.link) != ("Normal", "identity"):
         return None
-    rows = np.repeat(x[None], n_actions, axis=0)
-    scales = np.asarray(predictor.fixed(rows, np.arange(n_actions))["scale"]).reshape(-1)
+    scales = np.asarray(at_contexts(predictor, x[None], n_actions)[2]["scale"]).reshape(-1)
     return float(scales[action if len(scales) > 1 else 0])
 
 
@@ -178,10 +183,10 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
     deviations under the functional's low. The scale is the one at x: it may be another at every
     context.
     """
-    model, rows = c.model, np.repeat(x[None], len(actions), axis=0)
+    model = c.model
     if model.predictor is not None:
-        return _predictor_floor(c, model.predictor, rows, actions)
-    found = model.densities(rows, actions)
+        return _predictor_floor(c, model.predictor, x, actions)
+    found = model.densities(np.repeat(x[None], len(actions), axis=0), actions)
     if not all(d.is_scalar for d in found):
         return None
     try:
@@ -205,21 +210,208 @@ def outcome_floor(c: Constraint, x: np.ndarray, actions: np.ndarray) -> Floor | 
 def _predictor_floor(
     c: Constraint, predictor: LinearPredictor, x: np.ndarray, a: np.ndarray
 ) -> Floor | None:
-    """`outcome_floor` of a one-predictor class at rows x (n, dx), a (n,). The density itself
+    """`outcome_floor` of a one-predictor class at x (dx,) for actions a (n,). The density itself
     need not be looked at: none of these families has a support that moves, and those on the real
     line have a known scale.
     """
     if not FAMILIES[predictor.family, predictor.link].real:
         return Floor(0.0)
+    others = at_contexts(predictor, x[None], int(a.max()) + 1)[2]
+    # numbers are the same for all actions
+    fixed = {name: v[a] if np.ndim(v) else np.asarray(v, float) for name, v in others.items()}
     if predictor.family == "Normal":
-        floor = Floor.under(
-            c.functional.low, float(np.max(predictor.fixed(x, a)["scale"])), normal=True
-        )
+        floor = Floor.under(c.functional.low, float(fixed["scale"].max()), normal=True)
         return floor if math.isfinite(floor.low) else None
-    fixed = {name: np.asarray(value, float) for name, value in predictor.fixed(x, a).items()}
     spread = Density(
         predictor.family,
         FAMILIES[predictor.family, predictor.link].arguments(np.zeros(len(a)), fixed),
     ).variance
     floor = Floor.under(c.functional.low, float(np.sqrt(np.max(spread))), normal=False)
     return floor if np.isfinite(floor.low) else None
+
+
+# ==================================================================================================
+# Contexts far outside of what was seen.
+# ==================================================================================================
+
+
+@dataclass(frozen=True)
+class OutlierCheck:
+    """Is a context far outside of what was seen? Hotelling's T-squared for one new observation.
+
+    n / (n + 1) (x - m)' S^{-1} (x - m)  against  p (n - 1) / (n - p) F_{p, n-p; 1-level},
+
+    with p the rank of S; a component along which no context ever varied counts as far outside. For
+    Gaussian contexts `level` is the share flagged; skewed or heavy-tailed contexts are flagged more
+    often. A flagged context is taken in pulled back to the threshold, so that one wild value does
+    not hide the next, and a lasting shift is still learned. m and S are those of the first n
+    contexts, n of all but the last twentieth: the test is exact for any n, and a look is costly.
+
+    >>> rng = np.random.default_rng(0)
+    >>> check = OutlierCheck.create(dx=2)
+    >>> for _ in range(100):
+    ...     check = check.include(rng.normal(size=2))
+    >>> check.flag([0.5, 1.0]), check.flag([9.0, 0.0])[:44]
+    ('', 'the context is far outside of what was seen:')
+    """
+
+    dx: int
+    level: float
+    n: int
+    mean: np.ndarray  # (dx,)
+    scatter: np.ndarray  # (dx, dx)
+    before: OutlierCheck | None = None  # what contexts are held against, if not this
+
+    @classmethod
+    def create(cls, *, dx: int, level: float = 1e-4) -> OutlierCheck:
+        if dx < 0 or not 0 < level < 1:
+            raise SettingError(
+                f"an outlier check needs dx >= 0 and 0 < level < 1, got dx={dx}, level={level}"
+            )
+        return cls(dx, level, 0, np.zeros(dx), np.zeros((dx, dx)))
+
+    def include(self, x: Any) -> OutlierCheck:
+        """Take in one context (dx,)."""
+        context = np.asarray(x, float)
+        check_row(context, 0, self.dx, 1)
+        judge, n = self._judge, self.n + 1
+        ratio = float(judge._ratios(context[None])[0])
+        gap = context - self.mean
+        if 1.0 < ratio < math.inf:
+            gap = gap / math.sqrt(ratio)
+        mean = self.mean + gap / n
+        scatter = self.scatter + gap[:, None] * (gap * (self.n / n))
+        before = None if n >= math.floor(1.05 * judge.n) else judge
+        return evolved(self, n=n, mean=mean, scatter=scatter, before=before)
+
+    @property
+    def parts(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """n, mean and scatter, and those of what contexts are held against: for a snapshot."""
+        return [(one.n, one.mean, one.scatter) for one in (self, self.before) if one is not None]
+
+    def with_parts(self, parts: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> OutlierCheck:
+        """The same in the state that `parts` gave."""
+        before = None
+        for n, mean, scatter in reversed(parts):
+            before = evolved(self, n=n, mean=mean, scatter=scatter, before=before)
+        return before or self
+
+    @property
+    def _judge(self) -> OutlierCheck:
+        return self.before or self
+
+    def flag(self, x: Any) -> str:
+        """A sentence for the certificate; "" if (dx,) is ordinary or too few were seen to tell."""
+        return self.flags(np.asarray(x, float)[None])[0]
+
+    def flags(self, x: np.ndarray) -> list[str]:
+        """The same for contexts (n, dx)."""
+        check_row(x, 0, self.dx, 1)
+        judge = self._judge
+        ratios = judge._ratios(x).tolist()
+        return [judge._said(one, ratio) if ratio > 1 else "" for one, ratio in zip(x, ratios)]
+
+    def _said(self, context: np.ndarray, ratio: float) -> str:
+        column = self._most_off(context)
+        if math.isinf(ratio):
+            return (
+                f"the context is far outside of what was seen: x[{column}] = {context[column]:g} "
+                "departs from what held in "
+                f"all of the {self.n} contexts before. Bounds here are extrapolation"
+            )
+        return (
+            f"the context is far outside of what was seen: its squared distance is {ratio:.1f} "
+            "times the largest that is "
+            f"ordinary after {self.n} contexts, most in x[{column}] = {context[column]:g}. Bounds "
+            "here are extrapolation"
+        )
+
+    def _ratios(self, contexts: np.ndarray) -> np.ndarray:
+        """Squared distances of contexts (n, dx) over their threshold, (n,); 0: cannot tell; inf:
+        off the span of all seen.
+        """
+        if self.dx == 0 or self.n < 2 * self.dx + 10:
+            return np.zeros(len(contexts))
+        # a context is flagged when it is asked about and then taken in
+        asked, found = self._latest[0]
+        if contexts.tobytes() != asked:
+            found = self._computed_ratios(contexts)
+            self._latest[0] = (contexts.tobytes(), found)
+        return found
+
+    @cached_property
+    def _latest(self) -> list[tuple[bytes, np.ndarray]]:
+        """Replaced in one assignment, so threads may share it."""
+        return [(b"", np.zeros(0))]
+
+    def _computed_ratios(self, contexts: np.ndarray) -> np.ndarray:
+        gap = (contexts - self.mean) / self._unit
+        white, moved = self._whitener, self._moved
+        if white is None:
+            return np.array([self._ratio_along_axes(one)[0] for one in gap])
+        every = len(white) == self.dx
+        along = (gap if every else gap[:, moved]) @ white.T
+        ratios: np.ndarray = (along * along).sum(axis=1) / self._ordinary
+        if not every:
+            still = np.where(moved, 0.0, np.abs(gap))  # columns that never varied
+            ratios[still.max(axis=1) > self._tolerance(gap)] = np.inf
+        return ratios
+
+    def _most_off(self, context: np.ndarray) -> int:
+        """The column of a context (dx,) that departs most."""
+        gap = (context - self.mean) / self._unit
+        if self._whitener is None:
+            return self._ratio_along_axes(gap)[1]
+        still = np.where(self._moved, 0.0, np.abs(gap))
+        never = still.max() > self._tolerance(gap)
+        return int((still if never else np.abs(gap)).argmax())
+
+    def _tolerance(self, gap: np.ndarray) -> Any:
+        """How far along a direction in which nothing varied is rounding, for gaps (..., dx)."""
+        far = (np.abs(self.mean) / self._unit).max()
+        return ALIKE * (1.0 + far + np.abs(gap).max(axis=-1))
+
+    @cached_property
+    def _unit(self) -> np.ndarray:
+        """(dx,) standard deviations, 1 where nothing varied."""
+        scale = np.sqrt(self.scatter.diagonal() / (self.n - 1))
+        return np.where(scale > 0, scale, 1.0)
+
+    @cached_property
+    def _moved(self) -> np.ndarray:
+        """(dx,) which columns varied."""
+        return self.scatter.diagonal() > 0
+
+    @cached_property
+    def _whitener(self) -> np.ndarray | None:
+        """Of the correlations of the columns that varied; None where they depend on each other, so
+        that `_ratio_along_axes` has to look.
+        """
+        correlations = self.scatter / (self._unit * self._unit[:, None] * (self.n - 1))
+        moved = self._moved
+        return whitener(correlations if moved.all() else correlations[moved][:, moved])
+
+    @cached_property
+    def _ordinary(self) -> float:
+        """The threshold where all columns that varied do so by themselves."""
+        return self._threshold(int(np.count_nonzero(self._moved)))
+
+    def _ratio_along_axes(self, gap: np.ndarray) -> tuple[float, int]:
+        """The ratio and the column most off, from the standardised gap (dx,), direction by
+        direction.
+        """
+        unit, column = self._unit, int(np.abs(gap).argmax())
+        values, vectors = np.linalg.eigh(self.scatter / np.outer(unit, unit) / (self.n - 1))
+        along = vectors.T @ gap
+        varied = values > (0.1 * ALIKE) ** 2 * max(values.max(), 1e-300)
+        if np.any(abs(along[~varied]) > self._tolerance(gap)):
+            return np.inf, int(np.argmax(abs(vectors[:, ~varied] @ along[~varied])))
+        rank = int(varied.sum())
+        if rank == 0:
+            return 0.0, column
+        return float(np.sum(along[varied] ** 2 / values[varied])) / self._threshold(rank), column
+
+    def _threshold(self, rank: int) -> float:
+        """The largest squared distance that is ordinary."""
+        quantile = float(fdtri(rank, self.n - rank, 1.0 - self.level))
+        return rank * (self.n - 1) / (self.n - rank) * quantile * (self.n + 1) / self.n

@@ -501,11 +501,12 @@ class LinearGaussianLearner:
     def guess(self, functional: Functional, x: np.ndarray, n_actions: int) -> Guess:
         """The exact range over the newest snapshot's set."""
         x = np.asarray(x, float)
-        rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
+        at = self.features_at.grid(x, n_actions)
+        phi, offset, scale, read = at.phi, at.offset, at.scale, at.read_by(functional)
         low, high, _, _ = self._range(*self.space.projected(phi, offset), 1.0)
         parts = (
-            value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a),
-            *value_range(functional, low[None], high[None], scale, rows, a),
+            value_at(functional, (phi @ self.theta + offset)[None], scale, *read),
+            *value_range(functional, low[None], high[None], scale, *read),
         )
         return Guess(*(functional.clip(part).reshape(len(x), n_actions) for part in parts))
 
@@ -533,13 +534,14 @@ class LinearGaussianLearner:
         upper one is attained.
         """
         x = np.asarray(x, float)
-        rows, a, phi, offset, scale = self.features_at.grid(x, n_actions)
+        at = self.features_at.grid(x, n_actions)
+        phi, offset, scale, read = at.phi, at.offset, at.scale, at.read_by(functional)
         side = -1.0 if direction(functional) < 0 else 1.0
         free, base = self.space.projected(phi, offset)
         low, high, tightest, empty = self._range(free, base, side)
         searched = is_searched(functional)
-        estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, rows, a)
-        free_lower, free_upper = value_range(functional, low[None], high[None], scale, rows, a)
+        estimate = value_at(functional, (phi @ self.theta + offset)[None], scale, *read)
+        free_lower, free_upper = value_range(functional, low[None], high[None], scale, *read)
         shape = len(x), n_actions
         upper = functional.clip(free_upper)
         forms: tuple[Together, ...] = ()

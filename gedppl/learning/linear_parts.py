@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,14 +17,17 @@ import numpy as np
 from gedppl.errors import DataError, NotFiniteError, SettingError, ShapeError
 from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion, NormBall, unit_diagonal
 from gedppl.learning.storing import storable
+from gedppl.learning.value_ranges import is_mean
 from gedppl.numerics.arrays import LARGEST, countable
 from gedppl.rows import grid
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from gedppl.functionals import Functional
     from gedppl.learning.learner import Group
     from gedppl.programs.contract import LinearPredictor
+    from gedppl.rows import PredictorParts
 
 # weight of the prior-posterior ratio: any prior costs at most log(1 / 0.8), a right one narrows the
 # set
@@ -286,48 +290,86 @@ class FeatureMemo:
 
     def __init__(self, predictor: LinearPredictor, dim: int) -> None:
         self._predictor, self._dim = predictor, dim
-        self._last: tuple[
-            tuple[bytes | None, tuple[int, ...] | None, int], tuple[np.ndarray, ...]
-        ] = ((None, None, 0), ())
+        none = np.zeros(0)
+        self._last = Grid(b"", (), none, 0, none, none, none)
 
     def rows(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         m = len(a)
-        (asked, shape, n_actions), last = self._last
+        last = self._last
         # told right after it was asked
-        if m == 1 and shape == x.shape and a[0] < n_actions and x.tobytes() == asked:
+        if m == 1 and last.shape == x.shape and a[0] < last.n_actions and x.tobytes() == last.asked:
             only = slice(a[0], a[0] + 1)
-            return last[2][only], last[3][only], last[4][only]
-        phi = np.asarray(self._predictor.features(x, a), float)
+            return last.phi[only], last.offset[only], last.scale[only]
+        return self._checked(
+            self._predictor.features(x, a),
+            self._predictor.offset(x, a),
+            self._predictor.fixed(x, a),
+            m,
+        )
+
+    def _checked(
+        self, features: np.ndarray, offsets: ArrayLike, fixed: dict[str, np.ndarray], m: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        phi = np.asarray(features, float)
         if phi.shape != (m, self._dim):
             raise ShapeError(f"features must be ({m}, {self._dim}) here, got {phi.shape}")
-        offset = one_each(self._predictor.offset(x, a), m)
-        scale = one_each(self._predictor.fixed(x, a)["scale"], m)
+        offset = one_each(offsets, m)
+        scale = one_each(fixed["scale"], m)
         if not (countable(phi).all() and countable(offset).all()):
             raise NotFiniteError(
                 "features or offset are not finite at some row, or beyond "
                 f"{LARGEST:g}; check the model at that context"
             )
-        usable = (scale >= 1 / LARGEST) & (scale <= LARGEST)
-        if not usable.all():
+        if not (scale.min(initial=1.0) >= 1 / LARGEST and scale.max(initial=1.0) <= LARGEST):
+            usable = (scale >= 1 / LARGEST) & (scale <= LARGEST)
             raise DataError(
                 f"noise scales must be positive and finite, from {1 / LARGEST:g} to {LARGEST:g}, "
                 f"got {scale[~usable][0]}; mend the model, or measure outcomes in another unit"
             )
         return phi, offset, scale
 
-    def grid(self, x: np.ndarray, n_actions: int) -> tuple[np.ndarray, ...]:
-        """Rows x (nK, dx), a (nK,), features (nK, D), offset (nK,), scale (nK,), contexts
-        slowest.
-        """
-        key = (x.tobytes(), x.shape, n_actions)
-        last_key, last = self._last
-        if key != last_key:
-            rows, a = grid(x, n_actions)
-            # then predictors know them again without a look
-            rows.flags.writeable = a.flags.writeable = False
-            last = (rows, a, *self.rows(rows, a))
-            self._last = (key, last)
+    def grid(self, x: np.ndarray, n_actions: int) -> Grid:
+        """At contexts x (n, dx) with actions 0..K-1."""
+        last, asked = self._last, x.tobytes()
+        if asked != last.asked or x.shape != last.shape or n_actions != last.n_actions:
+            parts = self._checked(*at_contexts(self._predictor, x, n_actions), len(x) * n_actions)
+            last = self._last = Grid(asked, x.shape, x, n_actions, *parts)
         return last
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Features (nK, D), offset (nK,) and scale (nK,) of contexts x (n, dx) and actions 0..K-1,
+    contexts slowest; `asked` and `shape` are those of x.
+    """
+
+    asked: bytes
+    shape: tuple[int, ...]
+    x: np.ndarray
+    n_actions: int
+    phi: np.ndarray
+    offset: np.ndarray
+    scale: np.ndarray
+
+    def read_by(self, functional: Functional) -> tuple[np.ndarray, np.ndarray]:
+        """The rows x (nK, dx), a (nK,) for a functional to look at; the mean looks at none, and
+        of many wide contexts they are more than everything else.
+        """
+        return self._rows if not is_mean(functional) else (self.x[:0], np.zeros(0, np.int64))
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, np.ndarray]:
+        return grid(self.x, self.n_actions)
+
+
+def at_contexts(predictor: LinearPredictor, x: np.ndarray, n_actions: int) -> PredictorParts:
+    """A predictor's parts at contexts x (n, dx) with actions 0..K-1, contexts slowest."""
+    if predictor.at_contexts is not None:
+        return predictor.at_contexts(x, n_actions)
+    rows, a = grid(x, n_actions)
+    # then predictors know them again without a look
+    rows.flags.writeable = a.flags.writeable = False
+    return predictor.features(rows, a), predictor.offset(rows, a), predictor.fixed(rows, a)
 
 
 def norm_ball(

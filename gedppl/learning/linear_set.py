@@ -60,9 +60,10 @@ def trail_of(
 ) -> Trail:
     """See `LinearGaussianLearner.trail`."""
     x = np.asarray(x, float)
-    rows, a, phi, offset, scale = learner.features_at.grid(x, n_actions)
+    at = learner.features_at.grid(x, n_actions)
+    phi, offset, scale, read = at.phi, at.offset, at.scale, at.read_by(functional)
     free, base = learner.space.projected(phi, offset)
-    low, high = np.full((2, len(learner.snapshots), len(a)), np.inf)
+    low, high = np.full((2, len(learner.snapshots), len(phi)), np.inf)
     low *= -1
     region = learner.region_of.stacked(learner.snapshots)
     middle, extent = region.reach(free)
@@ -78,11 +79,10 @@ def trail_of(
         )
         low[broken], high[broken] = -np.inf, np.inf
     low, high = np.minimum(low, high) + base, np.maximum(low, high) + base
-    estimate = value_at(
-        functional, np.array([s.theta for s in learner.snapshots]) @ phi.T + offset, scale, rows, a
-    )
+    fitted = np.array([s.theta for s in learner.snapshots]) @ phi.T + offset
+    estimate = value_at(functional, fitted, scale, *read)
     shape = len(learner.snapshots), len(x), n_actions
-    lower, upper = value_range(functional, low, high, scale, rows, a)
+    lower, upper = value_range(functional, low, high, scale, *read)
 
     def shaped(values: np.ndarray) -> np.ndarray:
         return functional.clip(values).reshape(shape).transpose(1, 0, 2)

@@ -200,13 +200,14 @@ class StackedEllipsoids(OneByOne):
         return Guess(found.estimate, found.lower, found.upper)
 
     def bounds(self, functional: Functional, x: np.ndarray, n_actions: int) -> Bounds:
-        rows, a, phi, offset, scale = self.learners[0].features_at.grid(x, n_actions)
+        at = self.learners[0].features_at.grid(x, n_actions)
+        phi, offset, scale, read = at.phi, at.offset, at.scale, at.read_by(functional)
         low, high, tightest, empty = self._range(phi, offset)
         S, q = self.theta.shape
         fitted = (phi.reshape(S, -1, q) @ self.theta[:, :, None]).ravel() + offset
         parts = (
-            value_at(functional, fitted[None], scale, rows, a),
-            *value_range(functional, low[None], high[None], scale, rows, a),
+            value_at(functional, fitted[None], scale, *read),
+            *value_range(functional, low[None], high[None], scale, *read),
         )
         estimate, lower, upper = (functional.clip(p).reshape(S, n_actions) for p in parts)
         sure = not (is_searched(functional) or empty.any())

@@ -19,7 +19,7 @@ from gedppl.numerics.arrays import ArrayOf
 from gedppl.programs.contract import LinearPredictor, OrderedPredictor
 from gedppl.programs.identity import settings
 from gedppl.programs.lowering import strip
-from gedppl.rows import Parts, Remembered, tabulated
+from gedppl.rows import Parts, Remembered, Tabulated
 
 if TYPE_CHECKING:
     from gedppl.programs.kernels import Kernels
@@ -140,12 +140,12 @@ def linear_predictor(program: Kernels) -> LinearPredictor | None:
     by_context = program.levels(
         lambda x, theta, a: arguments(theta, x, a), program.x, zero, program.a
     )
-    fast = (
-        tabulated(parts, program.slopes(parts, everything), program.dim)
+    table = (
+        Tabulated(parts, program.slopes(parts, everything), program.dim)
         if is_affine_by_context(by_context, needed)
-        else parts
+        else None
     )
-    predictor = predictor_from(family, link, others, fast)
+    predictor = predictor_from(family, link, others, parts, table)
     # nothing of the user's own stands in the outcome, or what does agrees
     return predictor if program.packaged or program.predictor_holds(predictor) else None
 
@@ -203,15 +203,20 @@ def _slopes_hold(eta: Callable[..., Any], parts: Parts, program: Kernels) -> boo
     return True
 
 
-def predictor_from(family: str, link: str, others: Sequence[str], parts: Parts) -> LinearPredictor:
-    """A `LinearPredictor` over one function parts(x, a) -> [features, offset, *others]."""
-    known = Remembered(parts)
+def predictor_from(
+    family: str, link: str, others: Sequence[str], parts: Parts, table: Tabulated | None = None
+) -> LinearPredictor:
+    """A `LinearPredictor` over one function parts(x, a) -> [features, offset, *others], and their
+    `table` if there is one.
+    """
+    known = Remembered(parts if table is None else table, table)
     return LinearPredictor(
         family,
         link,
         features=known.part(0),
         offset=known.part(1),
         fixed=known.by_name(dict(enumerate(others, 2))),
+        at_contexts=known.all_by_name(others),
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gedppl.programs.program import ProgramClass
     from gedppl.programs.pyro import PyroProgram
     from gedppl.programs.tracing import Site
-    from gedppl.rows import Rows
+    from gedppl.rows import PredictorParts, Rows
 
     # either library's
     Distribution: TypeAlias = numpyro_distributions.Distribution | torch_distributions.Distribution
@@ -83,6 +83,8 @@ class LinearPredictor:
     features: Any  # (x (n, dx), a (n,)) -> (n, D) float64
     offset: Any  # (x, a) -> (n,)
     fixed: Any  # (x, a) -> dict of (n,) arrays
+    # all three at contexts x (n, dx) with actions 0..K-1, contexts slowest; None: row by row
+    at_contexts: Callable[[np.ndarray, int], PredictorParts] | None = None
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 from gedppl.programs.affine import ordered_from, predictor_from
 from gedppl.programs.contract import LinearPredictor, LocationScale, OrderedPredictor, Profiled
 from gedppl.programs.links import OUTCOMES, SCALED
-from gedppl.rows import Parts, tabulated, unit_slopes
+from gedppl.rows import Tabulated, unit_slopes
 
 if TYPE_CHECKING:
     from gedppl.programs.kernels import Kernels
@@ -327,10 +327,9 @@ def what_data_see(reader: RowReader) -> Seen | Refusal:
             verdict.link,
         )
         return replace(seen, ordered=edges)
-    fast: Parts = (
-        tabulated(parts, unit_slopes(parts), len(names)) if reader.is_affine_by_context() else parts
-    )
-    predictor = predictor_from(verdict.family, verdict.link, verdict.others, fast)
+    by_context = reader.is_affine_by_context()
+    table = Tabulated(parts, unit_slopes(parts), len(names)) if by_context else None
+    predictor = predictor_from(verdict.family, verdict.link, verdict.others, parts, table)
     if tables.unknown is None:
         return replace(seen, predictor=predictor)
     if verdict.family in SCALED:
