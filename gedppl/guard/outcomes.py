@@ -292,8 +292,8 @@ class OutlierCheck:
     def with_parts(self, parts: Sequence[tuple[int, np.ndarray, np.ndarray]]) -> OutlierCheck:
         """The same in the state that `parts` gave."""
         before = None
-        for n, mean, scatter in reversed(parts):
-            before = evolved(self, n=n, mean=mean, scatter=scatter, before=before)
+        for n, centre, scatter in reversed(parts):
+            before = evolved(self, n=n, mean=centre, scatter=scatter, before=before)
         return before or self
 
     @property
