@@ -32,6 +32,15 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config) -> None:
+    """Quick tests compile more than they compute: XLA takes three times as long to compile well.
+    The full statistical versions run what users run.
+    """
+    if config.option.markexpr == "not slow":
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level=0 {flags}".strip()
+
+
 @pytest.fixture(autouse=True)
 def compiled_ahead(request, monkeypatch) -> None:
     """Short runs never come to the longer histories that a long one compiles ahead for: only the

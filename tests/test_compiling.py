@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import jax
 import pytest
+
+from gedppl.programs import jax_compiled
 
 ENDS_AT_ONCE = """
 import threading, time
@@ -47,3 +50,13 @@ def test_a_process_ends_after_what_is_being_compiled() -> None:
 def test_without_waiting_it_would_be_given_up_halfway() -> None:
     """The control: what runs on as a daemon is cut off."""
     assert ended(GIVEN_UP).stdout == ""
+
+
+def test_options_that_xla_does_not_know_are_left_out(monkeypatch) -> None:
+    """What compiles fast in one version of XLA must not stop another."""
+    monkeypatch.setitem(jax_compiled.QUICK, "xla_cpu_no_such_option", True)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_cpu_no_such_option"):
+        jax.jit(lambda: 0).lower().compile(compiler_options=jax_compiled.QUICK)
+    known = jax_compiled.quickly.__wrapped__()
+    assert "xla_cpu_no_such_option" not in known
+    assert jax.jit(lambda: 1).lower().compile(compiler_options=known)() == 1
