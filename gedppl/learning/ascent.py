@@ -414,7 +414,8 @@ def _over(
         starts += [group[best] for best in order[:BEST]]
     climbed, apart = _climb(search, np.concatenate(starts))
     ways = [delta, *region.z(climbed.theta).reshape(-1, 2 * m, learner.cls.dim)]
-    climbed, apart = _scouted(search, chosen.data.n, *_ridden(search, climbed, apart))
+    climbed, apart = _ridden(search, climbed, _all_if_most(apart))
+    climbed, apart = _scouted(search, chosen.data.n, climbed, apart)
     rays = walk(region, np.zeros((len(ways) * 2 * m, learner.cls.dim)), np.concatenate(ways))
     value = search.each(region.theta(rays.z))
     blind = apart | np.any(
@@ -500,10 +501,8 @@ def _more(
 
 def _ridden(search: Search, found: Ascent, lost: np.ndarray) -> tuple[Ascent, np.ndarray]:
     """What was found and lost after the best two climbs of each problem went on: where they rise,
-    climbs had agreed on a place along a ridge. And where most problems over a set are lost, so are
-    all: climbs that agree may agree on a low top.
+    climbs had agreed on a place along a ridge.
     """
-    lost = lost | (2 * lost.sum() > len(lost))
     todo = np.flatnonzero(~lost)
     if not len(todo):
         return found, lost
@@ -512,6 +511,13 @@ def _ridden(search: Search, found: Ascent, lost: np.ndarray) -> tuple[Ascent, np
     start = start.reshape(-1, found.theta.shape[1])
     both = _more(search, found, todo, start, RIDGE_STEPS, RIDGE_TOL)
     return both, lost | _higher(search, found, both)
+
+
+def _all_if_most(lost: np.ndarray) -> np.ndarray:
+    """Where most problems over a set are lost, so are all: climbs that agree may agree on a low
+    top.
+    """
+    return lost | (2 * lost.sum() > len(lost))
 
 
 def _higher(search: Search, found: Ascent, both: Ascent) -> np.ndarray:
