@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -364,7 +366,21 @@ PLAYED: dict[str, Callable[[], tuple[ged.Problem, Any]]] = {
 }
 
 
-def runs(name: str, count: int, rounds: int, delta: float) -> None:
+def kept_in(folder: Path, mark: str) -> Callable[..., Iterator[Any]]:
+    """A `map` that keeps what each task gave, so that a command cut short goes on where it was."""
+
+    def one_by_one(f: Callable[[int], Any], tasks: Iterable[int]) -> Iterator[Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        for task in tasks:
+            path = folder / f"{mark}, {task}.pickle".replace(" ", "_")
+            if not path.exists():
+                path.write_bytes(pickle.dumps(f(task)))
+            yield pickle.loads(path.read_bytes())
+
+    return one_by_one
+
+
+def runs(name: str, count: int, rounds: int, delta: float, keep: Path | None) -> None:
     """The agent plays and collects its own data, without a guard that would stop it; the truth is
     held against every bound decided on.
     """
@@ -381,6 +397,7 @@ def runs(name: str, count: int, rounds: int, delta: float) -> None:
         agent={"guard": None},
         seed=1000,
         progress=True,
+        map=map if keep is None else kept_in(keep, f"{name}, {rounds}, {delta:g}"),
     )
     (limit,) = found.constraints
     most = delta + 3 * np.sqrt(delta * (1 - delta) / count)
@@ -413,6 +430,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=120)
     parser.add_argument("--delta", type=float, default=0.1)
+    parser.add_argument("--keep", type=Path, help="a folder; runs found there are not made again")
     told = parser.parse_args()
     warnings.simplefilter("ignore")  # fits to a few rows do not settle, and say so
     if told.what == "table":
@@ -420,7 +438,7 @@ def main() -> None:
         table(range(told.first, told.first + told.seeds), names, told.sizes)
     else:
         for name in [name for name in PLAYED if name in (told.models or PLAYED)]:
-            runs(name, told.runs, told.rounds, told.delta)
+            runs(name, told.runs, told.rounds, told.delta, told.keep)
 
 
 if __name__ == "__main__":

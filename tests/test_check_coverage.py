@@ -149,6 +149,11 @@ def test_bad_input_is_named(found: Any) -> None:
     ):
         with pytest.raises(errors.SettingError, match=said):
             ged.check_coverage(problem(), CONTEXTS, **wrong)
+    other = ged.check_coverage(problem(), CONTEXTS, runs=1, rounds=2, agent={"mode": "default"})
+    with pytest.raises(errors.SettingError, match="options of the agent; repeat the call"):
+        ged.check_coverage(
+            problem(), CONTEXTS, runs=2, rounds=2, agent={"mode": "theory"}, more_of=other
+        )
     with pytest.raises(errors.SettingError, match='truths must be "prior"'):
         ged.check_coverage(problem(), CONTEXTS, "posterior")
     with pytest.raises(errors.SettingError, match="repeat the call that was interrupted"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class Coverage:
     rounds: int
     runs: tuple[CoverageRun, ...]
     interrupted: bool = False
-    mark: str = ""  # of the seed, contexts, truths and agent, so that only their own runs join them
+    mark: str = ""  # of seed, contexts, truths, limits and agent: only their own runs join them
 
     def misses(self, constraint: str, claimed: bool = False) -> int:
         """Runs in which some bound of this constraint missed its truth in some round; `claimed`:
@@ -260,8 +261,9 @@ class _CoverageDesign:
 
     @property
     def mark(self) -> str:
-        options = sorted(self.agent) if isinstance(self.agent, Mapping) else self.agent is None
-        said = repr((self.seed, self.contexts.shape, self.truths, options))
+        agent = sorted(self.agent.items()) if isinstance(self.agent, Mapping) else self.agent
+        told = (self.seed, self.contexts.shape, self.truths, self.problem.limits.tolist(), agent)
+        said = re.sub(r" at 0x[0-9a-f]+", "", repr(told))  # of a function: another in each process
         return hashlib.sha256(self.contexts.tobytes() + said.encode()).hexdigest()
 
 
@@ -379,8 +381,8 @@ def _kept(
     made = (earlier.constraints, earlier.rounds, earlier.delta, earlier.mark)
     if made != (learned, design.rounds, design.delta, design.mark):
         raise SettingError(
-            "more_of is a result of other constraints, rounds, delta, seed, contexts, truths or "
-            "options of the agent; repeat the call that was interrupted"
+            "more_of is a result of other constraints, limits, rounds, delta, seed, contexts, "
+            "truths or options of the agent; repeat the call that was interrupted"
         )
     return earlier.runs
 
