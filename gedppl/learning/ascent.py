@@ -517,7 +517,7 @@ def _all_if_most(lost: np.ndarray) -> np.ndarray:
     """Where most problems over a set are lost, so are all: climbs that agree may agree on a low
     top.
     """
-    return lost | (2 * lost.sum() > len(lost))
+    return np.asarray(lost | (2 * lost.sum() > len(lost)))
 
 
 def _higher(search: Search, found: Ascent, both: Ascent) -> np.ndarray:
