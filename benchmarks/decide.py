@@ -4,8 +4,11 @@
         regret against OPLB on the same seeds, linear-Gaussian, T = 2000
     python benchmarks/decide.py spread --seeds 8
         models/bandit.py, logistic, finite: against always playing safe
+    python benchmarks/decide.py targets --seeds 8
+        every target of regret and behaviour, and what the guarantee costs where one is missed;
+        --only names problems, --show runs nothing and prints what targets.jsonl keeps
     python benchmarks/decide.py proof --seeds 8
-        what the guarantee costs: unproved sets and safe peers beside ours
+        what the guarantee costs: unproved sets and safe peers beside ours; --only, --show
     python benchmarks/decide.py rounds
         2,000 rounds of a linear-Gaussian problem, with compilation
     python benchmarks/decide.py program               2,000 rounds of a generic 20-parameter program
@@ -30,7 +33,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import jax
@@ -38,49 +41,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from proof import SPREAD, proof
-from regret import DELTA, PROBLEMS, SIGMA, K, World, play_oplb
+from arena import make
+from played import played
+from proof import CASES, proof
+from regret import DELTA, PROBLEMS, SIGMA, K, World, linear_problem, play_oplb
 from speed import commands, memory, parts, speed, stalls
-from weights import play as play_arena
+from targets import targets
 
 import gedppl as ged
 from gedppl import ged_ucb
-
-
-@lru_cache
-def linear_class(K: int, d: int, sigma: float) -> Any:
-    """Normal outcomes with known noise, linear in the features that contexts carry for every
-    action; compiled once.
-    """
-
-    def model(x: Any, a: Any, y: Any = None) -> None:
-        theta = numpyro.sample("theta", dist.Normal(0, 1 / jnp.sqrt(d)).expand([d]).to_event(1))
-        phi = x.reshape(-1, K, d)[jnp.arange(x.shape[0]), a]
-        numpyro.sample("y", dist.Normal(phi @ theta, sigma), obs=y)
-
-    return ged.density_class(model)
-
-
-def linear_problem(world: World, exact: bool = False) -> ged.Problem:
-    """A world of `regret.py` as a declared problem. One class serves both outcomes, each with a fit
-    of its own.
-
-    `exact`: the safe action's known cost is declared exact, which it is.
-    """
-    cls = linear_class(world.n_actions, world.dim, world.sigma)
-    limit = ged.Constraint(
-        cls,
-        ged.mean(0, 1),
-        at_most=world.tau,
-        safe_value=float(world.cost[0, 0]),
-        safe_value_exact=exact,
-    )
-    return ged.Problem(
-        n_actions=world.n_actions,
-        utility=ged.Utility(cls, ged.mean(0, 1)),
-        constraints=[limit],
-        safe_action=0,
-    )
 
 
 def play(world: World, problem: ged.Problem, seed: int, **options: Any) -> tuple[np.ndarray, int]:
@@ -151,15 +120,13 @@ def spread(seeds: range) -> None:
         ("finite", 500),
         ("finite_lock_in", 500),
     ):
-        runs = [play_arena(name, rounds, seed, {}) for seed in seeds]
-        lost, always = (np.array([run[i] for run in runs]) for i in (0, 1))
         print(
-            f"{name:15s} T={rounds}: mean regret {lost.mean():.1f}, of always safe "
-            f"{np.mean(lost / always):.3f} | infeasible "
-            f"rounds {sum(run[2] for run in runs)} | starved "
-            f"{sum(run[3] for run in runs)}/{len(runs)}",
-            flush=True,
+            f"{name:15s} T={rounds}: {played(partial(make, name), rounds, seeds, ours)}", flush=True
         )
+
+
+def ours(problem: ged.Problem, world: Any, seed: int) -> ged.GEDUCB:
+    return ged.GEDUCB(problem, seed=seed, guard=None)
 
 
 @contextlib.contextmanager
@@ -293,6 +260,7 @@ def main() -> None:
         choices=[
             "regret",
             "spread",
+            "targets",
             "proof",
             "rounds",
             "program",
@@ -310,7 +278,8 @@ def main() -> None:
     parser.add_argument(
         "--variants", nargs="+", default=["defaults", "safe value exact"], choices=list(VARIANTS)
     )
-    parser.add_argument("--only", nargs="+", default=[], choices=sorted({*PROBLEMS, *SPREAD}))
+    parser.add_argument("--only", nargs="+", default=[], choices=sorted({*PROBLEMS, *CASES}))
+    parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
     warnings.simplefilter("ignore", ged.SafeActionWarning)
     if given.what == "regret":
@@ -322,8 +291,9 @@ def main() -> None:
         )
     elif given.what == "spread":
         spread(range(given.first_seed, given.first_seed + given.seeds))
-    elif given.what == "proof":
-        proof(range(given.first_seed, given.first_seed + given.seeds), given.only)
+    elif given.what in (tables := {"proof": proof, "targets": targets}):
+        seeds = range(given.first_seed, given.first_seed + given.seeds)
+        tables[given.what](seeds, given.only, show=given.show)
     elif given.what == "rounds":
         rounds(given.rounds)
     elif given.what == "commands":

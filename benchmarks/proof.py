@@ -1,5 +1,5 @@
 """What the guarantee costs: the same agent with sets that are not proved, and the safe peers. Run
-by `decide.py proof`.
+by `decide.py proof`, and by `decide.py targets` for the problems that have one.
 
 For each problem, regret against the constrained oracle and infeasible rounds, summed over seeds, of
 
@@ -10,8 +10,8 @@ For each problem, regret against the constrained oracle and infeasible rounds, s
     pointwise
         likelihood drop chi2_{1, 1-delta} / 2: right for one direction at one time; proves nothing
         here
-    safe peer
-        the best of the baselines whose limits are proved, on the same seeds, where one serves the
+    peer
+        the best, on the same seeds, of the rivals whose limits are proved and that serve the
         problem
 
 The middle two are the limits of what sets of this kind could reach: what lies between them and ours
@@ -23,34 +23,29 @@ safe action, the median over seeds.
 
 from __future__ import annotations
 
+import json
+import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from arena import make
+from arena.replays import script_world
+from played import Agent, Played, World, played
+from regret import PROBLEMS, Drawn, oplb
 from scipy.stats import chi2
+from track import commit
 
 import gedppl as ged
 from gedppl.errors import GedError
 from gedppl.learning.radius import ChiSquare, View
 from gedppl.study.baselines.by_name import GUARANTEED, make_baseline
 
-SPREAD = {
-    "treatments": 1000,
-    "disjoint": 1000,
-    "shared": 1000,
-    "two_dims": 1000,
-    "tight": 1000,
-    "wide": 600,
-    "lock_in": 500,
-    "finite": 500,
-    "logistic": 500,
-    "logistic_arms": 1000,
-    "counts": 500,
-    "masses": 569,  # online testing with one classifier: models/diagnosis.py
-}
+KEPT = Path(__file__).with_name("targets.jsonl")
 
 
 @dataclass(frozen=True)
@@ -61,97 +56,204 @@ class Pointwise(ChiSquare):
         return float(chi2.isf(view.delta, 1)) / 2
 
 
+@dataclass(frozen=True)
+class Unified(ChiSquare):
+    """The best published set for logistic models: theta with
+
+        l(theta_hat) - l(theta) <= log(1 / delta) + d log(max(e, 2 e S L / d)),
+
+    at all times and for adaptive data, where |theta| <= S and L bounds the slope of l: n times the
+    longest feature vector. (Lee, Yun, Jun, "A unified confidence sequence for generalized linear
+    models, with applications to bandits", NeurIPS 2024, theorem 3.1; their bandit is this set
+    without limits.) theta_hat here need not lie in the ball, which makes the set smaller, if
+    anything.
+    """
+
+    guaranteed: bool = True
+    norm: float = 1.0  # S
+    longest: float = 1.0
+
+    def radius(self, view: View) -> float:
+        steep = 2 * math.e * self.norm * self.longest * view.n / max(view.dim, 1)
+        return math.log(1 / view.delta) + view.dim * math.log(max(math.e, steep))
+
+    def describe(self, delta: float) -> str:
+        return f"unified confidence sequence for generalised linear models at level {delta:g}"
+
+
 SETS: dict[str, Any] = {"ours": None, "chi-square": ChiSquare(), "pointwise": Pointwise()}
-Agent = Callable[[ged.Problem, Any, int], Any]  # problem, world, seed
 
 
-@dataclass
-class Played:
-    """Runs of one agent on one problem, an entry for each seed."""
-
-    regret: np.ndarray
-    always_safe: np.ndarray
-    infeasible: int
-    half_off: float
-
-    def __str__(self) -> str:
-        off = "never" if not np.isfinite(self.half_off) else f"{self.half_off:.0f}"
-        share = np.mean(self.regret / self.always_safe)
-        return (
-            f"{self.regret.mean():8.1f} of always safe {share:.3f} | infeasible "
-            f"{self.infeasible:4d} | half off {off}"
-        )
-
-
-def played(name: str, rounds: int, seeds: range, agent_for: Agent) -> Played:
-    runs = [_one(name, rounds, seed, agent_for) for seed in seeds]
-    regret, always, infeasible, off = (np.array(part, float) for part in zip(*runs))
-    return Played(regret, always, int(infeasible.sum()), float(np.median(off)))
-
-
-def _one(name: str, rounds: int, seed: int, agent_for: Agent) -> tuple[float, float, int, float]:
-    world = make(name, seed=seed)
-    problem = world.problem()
-    run = ged.simulate(problem, world, agent_for(problem, world, seed), rounds, seed)
-    utility = np.array([world.utilities(x) for x in run.x])
-    costs = np.array([np.asarray(world.costs(x)).reshape(-1, problem.n_actions) for x in run.x])
-    best = np.array([ged.select_policy(u, c, problem.limits) for u, c in zip(utility, costs)])
-    top = np.sum(best * utility, axis=1)
-    over = np.einsum("tk,tjk->tj", run.policy, costs) > problem.limits + 1e-9 * np.abs(
-        problem.limits
-    )
-    safe = 0 if problem.safe_action is None else problem.safe_action
-    off = np.cumsum(run.action != safe) >= 0.5 * np.arange(1, rounds + 1)
-    settled = off & (np.arange(rounds) >= 20)  # one lucky first draw is no half
-    first = float(np.argmax(settled) + 1) if settled.any() else np.inf
-    return (
-        float(np.sum(top - np.sum(run.policy * utility, axis=1))),
-        float(np.sum(top - utility[:, safe])),
-        int(over.any(1).sum()),
-        first,
+def with_set(rule: Any, **options: Any) -> Agent:
+    """Our agent on sets by this rule."""
+    return lambda problem, world, seed: ged.GEDUCB(
+        problem, seed=seed, guard=None, confidence=rule, **options
     )
 
 
-def best_peer(name: str, rounds: int, seeds: range) -> tuple[str, Played] | None:
-    """The safe baseline of least mean regret among those that serve the problem."""
-    found: list[tuple[str, Played]] = []
-    for peer in GUARANTEED:
-
-        def agent_for(problem: ged.Problem, world: Any, seed: int, peer: str = peer) -> Any:
-            x = make(name, seed=seed).context(np.random.default_rng(0))
-            return make_baseline(peer, problem, x, rounds=rounds, seed=seed)
-
-        try:
-            found.append((peer, played(name, rounds, seeds, agent_for)))
-        except GedError:  # it needs a linear, or a finite, problem, or one cost of the safe action
-            continue
-    return min(found, key=lambda one: float(one[1].regret.mean()), default=None)
+# the problems -------------------------------------------------------------------------------------
 
 
-def proof(seeds: range, only: list[str]) -> None:
-    print(f"seeds {seeds.start}..{seeds.stop - 1}, delta 0.05: mean regret")
-    for name in only or list(SPREAD):
-        rounds = SPREAD[name]
-        print(f"{name}, T={rounds}", flush=True)
-        found: dict[str, Played] = {}
-        for label, rule in SETS.items():
+@dataclass(frozen=True)
+class Case:
+    """A problem with the rivals that ours is measured beside."""
 
-            def agent_for(
-                problem: ged.Problem, world: Any, seed: int, rule: Any = rule
-            ) -> ged.GEDUCB:
-                return ged.GEDUCB(problem, seed=seed, guard=None, confidence=rule)
+    world: World
+    rounds: int
+    peers: Mapping[str, Agent] = field(default_factory=dict)
 
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("error", ged.FallbackWarning)
-                    found[label] = played(name, rounds, seeds, agent_for)
-            except (GedError, ged.FallbackWarning):
-                print(f"  {label:11s} there is none for this class", flush=True)
-            else:
-                print(f"  {label:11s} {found[label]}", flush=True)
-        peer = best_peer(name, rounds, seeds)
-        if peer is None:
-            print("  safe peer   none serves this problem", flush=True)
-        else:
-            ratio = found["ours"].regret.mean() / peer[1].regret.mean()
-            print(f"  safe peer   {peer[1]} ({peer[0]}); ours is {ratio:.3f} of it", flush=True)
+
+def _baseline(name: str, rounds: int, peer: str) -> Agent:
+    def agent_for(problem: ged.Problem, world: Any, seed: int) -> Any:
+        x = make(name, seed=seed).context(np.random.default_rng(0))
+        return make_baseline(peer, problem, x, rounds=rounds, seed=seed)
+
+    return agent_for
+
+
+def _arena(name: str, rounds: int, **more: Agent) -> Case:
+    peers = {peer: _baseline(name, rounds, peer) for peer in GUARANTEED}
+    return Case(partial(make, name), rounds, peers | more)
+
+
+def _linear(name: str, alpha: float | None, *, exact: bool = False) -> Case:
+    """A problem of `regret.py` beside OPLB; `alpha`: its alpha_r, where with its own it hardly
+    leaves the safe action.
+    """
+    rounds = 2000
+
+    def world(seed: int) -> Drawn:
+        return Drawn(PROBLEMS[name](np.random.default_rng([seed, 0]), rounds), exact)
+
+    def rival(problem: ged.Problem, drawn: Drawn, seed: int) -> Any:
+        return oplb(drawn.world, seed, alpha)
+
+    return Case(world, rounds, {"OPLB": rival})
+
+
+def _before(name: str, rounds: int) -> Case:
+    """Beside the counterfactual pass on the same sets, which was the default before."""
+    before = with_set(None, exploration="counterfactual")
+    return Case(partial(make, name), rounds, {"the counterfactual pass": before})
+
+
+def published(norm: float, longest: float) -> dict[str, Agent]:
+    """The published set under our limits, explored with as ours is and as its authors do."""
+    rule = Unified(norm=norm, longest=longest)
+    return {
+        "unified": with_set(rule),
+        "unified-optimistic": with_set(rule, bonus_scale=1.0, width_scale=0.0),
+    }
+
+
+CASES: dict[str, Case] = {
+    "bandit": Case(lambda seed: script_world("bandit"), 1000),
+    "linear": _linear("shared", None),
+    "linear, exact safe value": _linear("shared", None, exact=True),
+    "linear, two dimensions": _linear("two_dims", 1.0),
+    "linear, tight": _linear("tight", 1.0),
+    "linear, tight, exact safe value": _linear("tight", 1.0, exact=True),
+    "finite, by sets": _before("finite", 500),
+    "finite_lock_in, by sets": _before("finite_lock_in", 500),
+    "treatments": _arena("treatments", 1000),
+    "disjoint": _arena("disjoint", 1000),
+    "shared": _arena("shared", 1000),
+    "two_dims": _arena("two_dims", 1000),
+    "tight": _arena("tight", 1000),
+    "wide": _arena("wide", 600),
+    "lock_in": _arena("lock_in", 500),
+    "finite": _arena("finite", 500),
+    # coefficients within 6, four of them, and features up to 1 and three amounts in [0, 1]
+    "logistic": _arena("logistic", 500, **published(12.0, 2.0)),
+    "logistic_arms": _arena("logistic_arms", 1000),
+    "counts": _arena("counts", 500),
+    "masses": _arena("masses", 569),  # online testing with one classifier: models/diagnosis.py
+}
+SPREAD = list(CASES)[list(CASES).index("treatments") :]  # those of the arena
+
+
+# measuring ----------------------------------------------------------------------------------------
+
+Results = dict[str, dict[str, Any]]  # agent -> numbers; the best peer under "peer"
+
+
+def measure(name: str, seeds: range) -> Results:
+    """Runs of all agents on one problem; the result is kept in targets.jsonl, with the commit."""
+    case, found = CASES[name], dict[str, Played]()
+    print(f"{name}, T={case.rounds}, seeds {seeds.start}..{seeds.stop - 1}", flush=True)
+    for label, rule in SETS.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ged.FallbackWarning)
+            _try(found, label, case, seeds, with_set(rule))
+    peers: dict[str, Played] = {}
+    for label, agent_for in case.peers.items():
+        _try(peers, label, case, seeds, agent_for)
+    results = {label: _numbers(part) for label, part in found.items()}
+    if peers:
+        best = min(peers, key=lambda peer: float(peers[peer].regret.mean()))
+        results["peer"] = _numbers(peers[best]) | {"name": best}
+    line = commit() | {"problem": name, "seeds": [seeds.start, seeds.stop], "results": results}
+    with KEPT.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    return results
+
+
+def _try(found: dict[str, Played], label: str, case: Case, seeds: range, agent_for: Agent) -> None:
+    """Not every class has every set, and a baseline may need a linear problem, or a finite one, or
+    one cost of the safe action.
+    """
+    try:
+        found[label] = played(case.world, case.rounds, seeds, agent_for)
+    except (GedError, ged.FallbackWarning):
+        return
+    print(f"  {label:18s} {found[label]}", flush=True)
+
+
+def _numbers(part: Played) -> dict[str, Any]:
+    return {
+        "regret": round(float(part.regret.mean()), 2),
+        "share": round(part.share, 4),
+        "infeasible": int(part.infeasible.sum()),
+        "starved": int(part.starved.sum()),
+        "half_off": part.left_safe if np.isfinite(part.left_safe) else None,
+    }
+
+
+def kept() -> dict[str, dict[str, Any]]:
+    """The newest line of every problem."""
+    lines = KEPT.read_text().splitlines() if KEPT.exists() else []
+    return {line["problem"]: line for line in map(json.loads, lines)}
+
+
+def proof_table(lines: Mapping[str, Mapping[str, Any]]) -> str:
+    """Shares of what always playing safe loses, with rounds above a limit in brackets."""
+    rows = [
+        "| problem | proved | chi-square | pointwise | best safe peer |",
+        "|---|---|---|---|---|",
+    ]
+    for name in (name for name in SPREAD if name in lines):
+        results = lines[name]["results"]
+        cells = [_cell(results.get(label)) for label in (*SETS, "peer")]
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _cell(numbers: Mapping[str, Any] | None) -> str:
+    return "" if numbers is None else f"{short(numbers['share'])} ({numbers['infeasible']})"
+
+
+def short(value: float) -> str:
+    """Without a leading zero.
+
+    >>> short(0.1684), short(78.94), short(-0.5)
+    ('.168', '78.9', '-.500')
+    """
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}".replace("0.", ".", 1)
+
+
+def proof(seeds: range, only: list[str], *, show: bool) -> None:
+    """Measure, unless only what is kept shall be shown, and print the table of what is kept."""
+    if not show:
+        for name in only or SPREAD:
+            measure(name, seeds)
+    print(proof_table(kept()))

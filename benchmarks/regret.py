@@ -10,9 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 
+import gedppl as ged
 from gedppl.programs.contract import LinearPredictor
 from gedppl.study.baselines.oplb import OPLB
 
@@ -187,6 +193,72 @@ PROBLEMS: dict[str, Callable[[np.random.Generator, int], World]] = {
 }
 
 
+# what an agent is told ----------------------------------------------------------------------------
+
+
+@lru_cache
+def linear_class(K: int, d: int, sigma: float) -> Any:
+    """Normal outcomes with known noise, linear in the features that contexts carry for every
+    action; compiled once.
+    """
+
+    def model(x: Any, a: Any, y: Any = None) -> None:
+        theta = numpyro.sample("theta", dist.Normal(0, 1 / jnp.sqrt(d)).expand([d]).to_event(1))
+        phi = x.reshape(-1, K, d)[jnp.arange(x.shape[0]), a]
+        numpyro.sample("y", dist.Normal(phi @ theta, sigma), obs=y)
+
+    return ged.density_class(model)
+
+
+def linear_problem(world: World, exact: bool = False) -> ged.Problem:
+    """A world of `regret.py` as a declared problem. One class serves both outcomes, each with a fit
+    of its own.
+
+    `exact`: the safe action's known cost is declared exact, which it is.
+    """
+    cls = linear_class(world.n_actions, world.dim, world.sigma)
+    limit = ged.Constraint(
+        cls,
+        ged.mean(0, 1),
+        at_most=world.tau,
+        safe_value=float(world.cost[0, 0]),
+        safe_value_exact=exact,
+    )
+    return ged.Problem(
+        n_actions=world.n_actions,
+        utility=ged.Utility(cls, ged.mean(0, 1)),
+        constraints=[limit],
+        safe_action=0,
+    )
+
+
+class Drawn:
+    """A world as an environment for `ged.simulate`: one context after the other, none twice."""
+
+    def __init__(self, world: World, exact: bool = False) -> None:
+        self.world, self._exact, self._t = world, exact, -1
+
+    def problem(self) -> ged.Problem:
+        return linear_problem(self.world, self._exact)
+
+    def context(self, rng: np.random.Generator) -> np.ndarray:
+        self._t += 1
+        found: np.ndarray = self.world.phi[self._t].ravel()
+        return found
+
+    def utilities(self, x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1, self.world.dim) @ self.world.theta
+
+    def costs(self, x: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (x.reshape(-1, self.world.dim) @ self.world.mu)[None]
+        return found
+
+    def outcome(self, x: np.ndarray, action: int, rng: np.random.Generator) -> tuple[float, float]:
+        y, z = np.array([self.utilities(x)[action], self.costs(x)[0, action]])
+        first, second = self.world.noise[self._t]
+        return float(y + first), float(z + second)
+
+
 # OPLB ---------------------------------------------------------------------------------------------
 
 
@@ -196,7 +268,7 @@ class Played:
     infeasible: int
 
 
-def play_oplb(world: World, seed: int, *, alpha: float | None = None) -> Played:
+def oplb(world: World, seed: int, alpha: float | None = None) -> OPLB:
     """OPLB action by action, with R = sigma, lambda = S = L = 1 and the whole delta; `alpha`:
     another alpha_r.
     """
@@ -215,6 +287,12 @@ def play_oplb(world: World, seed: int, *, alpha: float | None = None) -> Played:
     )
     if alpha is not None:
         agent.width_weight = alpha
+    return agent
+
+
+def play_oplb(world: World, seed: int, *, alpha: float | None = None) -> Played:
+    """Regret and infeasible rounds of `oplb`."""
+    agent = oplb(world, seed, alpha)
     regret, infeasible = 0.0, 0
     for t in range(len(world.phi)):
         decision = agent.ask(world.phi[t].ravel())

@@ -60,7 +60,8 @@ def commit() -> dict[str, Any]:
 
     return {
         "commit": git("rev-parse", "--short", "HEAD"),
-        "changed": bool(git("status", "--porcelain", "--untracked-files=no")),
+        # but for results kept, which a run in several parts adds to
+        "changed": bool(git("status", "--porcelain", "-uno", "--", ":/", ":(top,exclude)*.jsonl")),
         "date": git("log", "-1", "--format=%cs"),
         "python": platform.python_version(),
     }

