@@ -111,6 +111,23 @@ def gamma(x: Any, a: Any, y: Any = None) -> None:
     numpyro.sample("y", dist.Gamma(jnp.exp(c), jnp.exp(c - (x * w[a]).sum(-1))), obs=y)
 
 
+def zeros(x: Any, a: Any, y: Any = None) -> None:
+    m, w, none = _sites(m=(K,), w=(DX,), none=())
+    counts = dist.Poisson(jnp.exp(m[a] + x @ w))
+    numpyro.sample("y", dist.ZeroInflatedDistribution(counts, gate=jax.nn.sigmoid(none)), obs=y)
+
+
+def slopes(x: Any, a: Any, y: Any = None) -> None:
+    b, spread, s = _sites(b=(K, DX), spread=(), s=())
+    numpyro.sample("y", dist.Normal(jnp.exp(spread) * (x * b[a]).sum(-1), jnp.exp(s)), obs=y)
+
+
+def two_units(x: Any, a: Any, y: Any = None) -> None:
+    v, b, u, c = _sites(v=(DX + 1, 2), b=(2,), u=(2,), c=())
+    inputs = jnp.hstack([x, (a - 1.0)[:, None]])
+    numpyro.sample("y", dist.Normal(jnp.tanh(inputs @ v + b) @ u + c, 0.3), obs=y)
+
+
 WEIGHTS = np.array([[0.5, -0.3], [0.2, 0.4], [-0.4, 0.1]])
 CASES = {
     "scale by context": Case(
@@ -150,6 +167,22 @@ CASES = {
         saturating, ged.mean(-10, 10), {"base": 0.0, "most": 2.0, "half": 0.5, "s": -1.0}
     ),
     "gamma": Case(gamma, ged.mean(0, 20), {"w": WEIGHTS, "c": 0.5}),
+    "zeros": Case(
+        zeros,
+        ged.mean(0, 20),
+        {"m": np.array([0.5, 1.0, 1.3]), "w": np.array([0.4, -0.3]), "none": -1.0},
+    ),
+    "slopes": Case(slopes, ged.mean(-10, 10), {"b": 2 * WEIGHTS, "spread": -0.5, "s": -0.7}),
+    "two units": Case(
+        two_units,
+        ged.mean(-10, 10),
+        {
+            "v": np.array([[1.0, -0.5], [0.4, 0.8], [-0.6, 0.5]]),
+            "b": np.array([0.3, -0.3]),
+            "u": np.array([1.0, -0.7]),
+            "c": 0.2,
+        },
+    ),
 }
 
 

@@ -19,7 +19,7 @@ from gedppl.guard import CertifiedMonitor
 from gedppl.guard.monitors import ClassMonitor
 from gedppl.guard.outcomes import MEASURED_FROM, Proved, certified_cost
 from tests.plain_worlds import ArmsWorld, play
-from tests.program_doubles import Glm
+from tests.program_doubles import Glm, OnePredictorDouble, arm_features
 from tests.test_declared import Families, exponential, normal
 
 DELTA = 0.05
@@ -197,6 +197,27 @@ def test_the_certificate_says_what_watches_a_limit() -> None:
     assert (
         watched(ged.Problem(2, searched.problem.utility, [skewed], safe_action=0)) == "not watched"
     )
+
+
+LOGISTIC = OnePredictorDouble(
+    "Logistic", "identity", 4, features=arm_features(2), extra={"scale": 0.1}
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "functional", "assumed"),
+    [
+        (LOGISTIC, ged.mean(-1, 2), ", assuming noise that varies no more than the model says"),
+        (LOGISTIC, ged.quantile(0.9, -1, 2), ""),
+        (ArmsWorld("Normal", actions=2).models[1], ged.probability(above=1.0), ""),
+    ],
+    ids=["cut below", "counts of a level exceeded", "an event"],
+)
+def test_only_what_outcomes_without_a_lower_end_need_is_assumed(model, functional, assumed) -> None:
+    limit = ged.Constraint(model, functional, at_most=0.9, safe_value=0.4)
+    utility = ArmsWorld("Bernoulli", actions=2).problem.utility
+    said = watched(ged.Problem(2, utility, [limit], safe_action=0))
+    assert said.endswith("certified value" + assumed)
 
 
 def test_a_printed_certificate_says_what_watches_each_limit() -> None:

@@ -113,7 +113,7 @@ class Watch:
             refutable=[name for name in models if state.learners[name].refutable],
         )
         columns = width if width <= OUTLIER_COLUMNS else Bets(width, 1).columns
-        watched = {c.name: what_watches(c, guard) for _, c in problem.learned}
+        watched = {c.name: what_watches(c, guard, x, problem.n_actions) for _, c in problem.learned}
         return cls(guard, OutlierCheck.create(dx=columns), 0, watched)
 
     # contexts -------------------------------------------------------------------------------------
@@ -400,9 +400,9 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
     return known[0] if known else problem.n_actions
 
 
-def what_watches(c: Constraint, guard: Guard) -> str:
+def what_watches(c: Constraint, guard: Guard, x: np.ndarray, n_actions: int) -> str:
     """For the certificate: what the outcomes of a constraint are held against, and what that
-    takes for granted.
+    takes for granted at contexts like x (dx,).
     """
     kinds = {
         "limit": "realised costs against the limit",
@@ -411,9 +411,18 @@ def what_watches(c: Constraint, guard: Guard) -> str:
     found = [text for kind, text in kinds.items() if f"{kind}:{c.name}" in guard.monitors]
     if not found:
         return NOT_WATCHED
-    predictor = c.model.predictor
-    if predictor is not None:
-        normal = predictor.family == "Normal"
-        return "; ".join(found) + (", assuming Normal noise of the known scale" if normal else "")
-    signs = c.functional.name == "mean" and f"limit:{c.name}" not in guard.monitors
-    return "; ".join(found) + (", assuming noise that is symmetric about its mean" if signs else "")
+    return "; ".join(found) + _assumed(c, f"limit:{c.name}" in guard.monitors, x, n_actions)
+
+
+def _assumed(c: Constraint, limit: bool, x: np.ndarray, n_actions: int) -> str:
+    """What of the noise outcomes without a lower end are believed; "" if nothing."""
+    name = c.functional.name
+    if name in IN_SCALES and known_scale(c, x, 0, n_actions) is not None:
+        return ", assuming Normal noise of the known scale"
+    if name != "mean":
+        return ""
+    if not limit:
+        return ", assuming noise that is symmetric about its mean"
+    floor = limit_floor(c, x, n_actions)
+    cut = floor is not None and floor.excess > 0
+    return ", assuming noise that varies no more than the model says" if cut else ""
