@@ -18,7 +18,7 @@ from gedppl.learning.ellipsoids import Ellipsoid, EllipsoidRegion
 from gedppl.learning.learner import Group
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
-from gedppl.selection import select_policies
+from gedppl.selection import select_policies, solvers
 from gedppl.selection.solvers import MOST_TOGETHER, Together, gained_together
 from tests.plain_worlds import state_of
 
@@ -160,6 +160,19 @@ def test_an_action_that_is_not_on_offer_is_not_mixed_in() -> None:
     after = gained_together(before, score, together, LIMIT, usable, np.zeros(5))
     assert (after[:, 2] == 0).all()
     assert np.sum((after - before) * score) > 0.1
+
+
+def test_the_best_mix_is_not_lost_where_its_root_is_off_by_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside an action whose cost is known two roots nearly meet."""
+    score, together = drawn(4000, 5, 3)
+    found = np.sum(score * gained(score, together), axis=1)
+    assert (together.worst(gained(score, together)) <= LIMIT + 1e-12).all()
+    monkeypatch.setattr(solvers, "ROOTS", 1.0)
+    without = np.sum(score * gained(score, together), axis=1)
+    assert (found >= without - 1e-12).all()
+    assert (found > without + 1e-3).sum() > 3
 
 
 def test_ties_go_to_the_least_played() -> None:

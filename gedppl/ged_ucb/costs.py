@@ -249,9 +249,9 @@ def room_for_mixing(limits: np.ndarray, safe_values: np.ndarray) -> np.ndarray:
 
 
 def check_bounds(lower: np.ndarray, upper: np.ndarray, estimate: np.ndarray) -> None:
-    if np.isnan(lower).any() or np.isnan(upper).any():
+    if np.count_nonzero(np.isnan(lower)) or np.count_nonzero(np.isnan(upper)):
         raise FloatingPointError("a cost bound is NaN")
-    if not np.isfinite(estimate).all():
+    if np.count_nonzero(np.isfinite(estimate)) < estimate.size:
         raise FloatingPointError("an estimated utility is not finite")
 
 
@@ -259,6 +259,8 @@ def drawable_today(problem: Problem, upper: np.ndarray, offered: np.ndarray) -> 
     """Of the actions on offer (C, K) those that limits on every draw let through, for upper (C,
     J, K); an error if none is.
     """
+    if not problem.every_draw.any():
+        return offered
     usable: np.ndarray = offered & drawable(upper, problem.limits, problem.every_draw)
     left_out = ~usable.any(axis=1) & offered.any(axis=1)
     if not left_out.any():

@@ -272,8 +272,8 @@ class EllipsoidRegion:
         return len(self._own_factor(e))
 
     def around(self, e: int, phi: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of one ellipsoid that closes phi (m, q): phi'theta is middle + half'v with |v| <= 1;
-        middle (m,), half (m, r).
+        """Of one ellipsoid that closes phi (..., q): phi'theta is middle + half'v with |v| <= 1;
+        middle (...), half (..., r).
         """
         return phi @ self._middle[e], phi @ self._own_factor(e).T
 
@@ -512,13 +512,16 @@ def ends(
     lows, highs = middle - extent, middle + extent
     low, high = lows.max(axis=1), highs.min(axis=1)
     tightest = highs.argmin(axis=1) if side > 0 else lows.argmax(axis=1)
-    return low, high, np.where(np.isfinite(high if side > 0 else low), tightest, -1)
+    tightest[~np.isfinite(high if side > 0 else low)] = -1
+    return low, high, tightest
 
 
 def disjoint(low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Where ends (m,) cross by more than rounding, so that the sets do not meet."""
     gap = low - high
-    found: np.ndarray = (gap > 0) & (gap > ROUNDING * (np.abs(low) + np.abs(high)))
+    found: np.ndarray = gap > 0
+    if found.any():
+        found &= gap > ROUNDING * (np.abs(low) + np.abs(high))
     return found
 
 

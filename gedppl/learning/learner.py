@@ -23,6 +23,7 @@ from scipy.special import logsumexp
 from gedppl.errors import FamilyError, NoClosedFormError
 from gedppl.learning.fits import positive_definite
 from gedppl.learning.storing import storable
+from gedppl.numerics.arrays import evolved
 from gedppl.numerics.weighted import quantile_index
 from gedppl.selection.solvers import Together
 
@@ -125,14 +126,14 @@ class Bounds:
         value may be. Where nothing is left the declaration is refuted, and the set stands as it is.
         """
         forms = tuple(held_together(form, action, most) for form in self.together)
-        ends = [form.each for form in forms]
-        if self.find_held is not None:
-            ends.append(self.find_held(action, most))
-        if not ends:
+        if not forms and self.find_held is None:
             return self
-        upper = np.minimum(self.upper, np.min(ends, axis=0))
+        upper = self.upper if self.find_held is None else self.find_held(action, most)
+        for form in forms:
+            upper = np.minimum(upper, form.each)
+        upper = np.minimum(self.upper, upper)
         upper = np.where(upper < self.lower, self.upper, upper)
-        return replace(self, upper=upper, together=forms, find_held=None)
+        return evolved(self, upper=upper, together=forms, find_held=None)
 
     @property
     def to_keep(self) -> Bounds:
@@ -181,8 +182,8 @@ def price_of_wall(half: np.ndarray, wall: np.ndarray, room: np.ndarray) -> np.nd
     size = np.sqrt((wall * wall).sum(axis=-1))
     depth = room / size  # of the cut, in radii: -1 leaves nothing, 1 everything
     along = (half * wall).sum(axis=-1) / size
-    across = np.sqrt(np.maximum((half * half).sum(axis=-1) - along**2, 0.0))
-    price = (along - across * depth / np.sqrt(1 - depth**2)) / size
+    across = np.sqrt(np.maximum((half * half).sum(axis=-1) - along * along, 0.0))
+    price = (along - across * (depth / np.sqrt(1 - depth * depth))) / size
     found: np.ndarray = np.where((np.abs(depth) < DEEPEST) & (price > 0), price, 0.0)
     return found
 

@@ -212,7 +212,7 @@ class LinearGaussianLearner:
             snapshots=(),
             kappa=math.inf,
             status="no rows yet",
-            features_at=FeatureMemo(predictor, dim),
+            features_at=FeatureMemo.of(predictor, dim),
             region_of=RegionMemo(q),
         )
         return learner._begun().refit()
@@ -233,7 +233,7 @@ class LinearGaussianLearner:
             )
         if not len(y):
             return self
-        if not np.isfinite(y).all():
+        if not math.isfinite(y.sum()) and not np.isfinite(y).all():
             raise NotFiniteError(
                 f"outcomes must be finite, got {y[~np.isfinite(y)][0]}; leave the row out instead"
             )
@@ -467,7 +467,8 @@ class LinearGaussianLearner:
 
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         location, sd = self.predict(x, a)
-        return float(-0.5 * np.sum(LOG_2PI + ((y - location) / sd) ** 2) - np.sum(np.log(sd)))
+        z = (y - location) / sd
+        return float(-0.5 * (len(z) * LOG_2PI + z @ z) - np.log(sd).sum())
 
     def has_predictive(self, x: np.ndarray) -> bool:
         return True
@@ -520,8 +521,9 @@ class LinearGaussianLearner:
         empty = any(s.empty for s in self.in_force()) or apart(low, high)
         if empty:
             low[:], high[:] = -np.inf, np.inf
-        known = ~free.any(axis=1)  # nothing unknown is left in it
-        low[known] = high[known] = 0.0
+        known = free.any(axis=1)
+        if not known.all():  # nothing unknown is left in it
+            low[~known] = high[~known] = 0.0
         # ends may cross by rounding
         return np.minimum(low, high) + base, np.maximum(low, high) + base, tightest, empty
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -286,7 +287,17 @@ class FeatureMemo:
     threads may share it.
     """
 
-    __slots__ = ("_dim", "_last", "_predictor")
+    __slots__ = ("__weakref__", "_dim", "_last", "_predictor")
+
+    @classmethod
+    def of(cls, predictor: LinearPredictor, dim: int) -> FeatureMemo:
+        """The one that all learners of a predictor share: two outcomes of one class are asked
+        about at the same contexts.
+        """
+        memo = _MEMOS.get(predictor)
+        if memo is None or memo._dim != dim:
+            memo = _MEMOS[predictor] = cls(predictor, dim)
+        return memo
 
     def __init__(self, predictor: LinearPredictor, dim: int) -> None:
         self._predictor, self._dim = predictor, dim
@@ -335,6 +346,9 @@ class FeatureMemo:
             parts = self._checked(*at_contexts(self._predictor, x, n_actions), len(x) * n_actions)
             last = self._last = Grid(asked, x.shape, x, n_actions, *parts)
         return last
+
+
+_MEMOS: WeakValueDictionary[LinearPredictor, FeatureMemo] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)

@@ -148,29 +148,31 @@ def together(
     range cut the first form takes that end, the second the ellipsoid, which may still say more of a
     mixture.
     """
-    n, E = len(upper) // n_actions, region.size
-    # how often each one sets an end at each context; a last column for those that none does
-    place = (E + 1) * np.arange(n)[:, None] + tightest.reshape(n, n_actions) % (E + 1)
-    counts = np.bincount(place.ravel(), minlength=n * (E + 1)).reshape(n, E + 1)[:, :E]
+    n, r = len(upper) // n_actions, free.shape[1]
+    tightest = tightest.reshape(n, n_actions)
+    # how often each one sets an end at each context
+    counts = (tightest[:, :, None] == np.arange(region.size)).sum(axis=1)
     if not counts.any():
         return ()
-    most = counts.argmax(axis=1).repeat(n_actions)
-    own = tightest == most
-    kinds = np.flatnonzero(counts.any(axis=0) & (np.bincount(most, minlength=E) > 0)).tolist()
-    middle, half = upper.copy(), np.zeros((len(upper), max(map(region.axes, kinds))))
+    most = counts.argmax(axis=1)
+    own = tightest == most[:, None]
+    kinds = set(most.tolist())
+    upper, base, free = (
+        upper.reshape(n, n_actions),
+        base.reshape(n, n_actions),
+        free.reshape(n, n_actions, r),
+    )
+    middle, half = base.copy(), np.zeros((n, n_actions, max(map(region.axes, kinds))))
     for e in kinds:
-        mine = slice(None) if own.all() and len(kinds) == 1 else np.flatnonzero(own & (most == e))
-        middle[mine], turned = region.around(e, free[mine])
-        middle[mine] += base[mine]
-        half[mine, : turned.shape[1]] = turned
+        here = slice(None) if len(kinds) == 1 else (most == e).nonzero()[0]
+        centre, turned = region.around(e, free[here])
+        middle[here] += centre
+        half[here, :, : turned.shape[2]] = turned
     forms = []
-    was_cut = own & cut
-    for mine in (own & ~cut, own) if was_cut.any() else (own,):
-        if mine.reshape(n, n_actions).sum(axis=1).max() > 1:
+    was_cut = own & cut.reshape(n, n_actions)
+    for mine in (own & ~was_cut, own) if was_cut.any() else (own,):
+        if mine.sum(axis=1).max() > 1:
             forms.append(
-                Together(
-                    np.where(mine, middle, upper).reshape(n, n_actions),
-                    np.where(mine[:, None], half, 0.0).reshape(n, n_actions, half.shape[1]),
-                )
+                Together(np.where(mine, middle, upper), np.where(mine[:, :, None], half, 0.0))
             )
     return tuple(forms)

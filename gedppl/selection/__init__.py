@@ -164,15 +164,18 @@ def _alone_on_top(
     excess, usable = scaled_excess(cost, limit, allowed)
     e = excess[:, 0]
     n, K = e.shape
+    within = usable & (e <= 0)
     # a cheap one and a dear one
-    pair = (usable & (e < 0))[:, :, None] & (usable & (e > 0))[:, None, :]
+    pair = (within & (e < 0))[:, :, None] & (usable & ~within)[:, None, :]
     # of the dear one
     share = np.divide(
         e[:, :, None], e[:, :, None] - e[:, None, :], out=np.zeros((n, K, K)), where=pair
     )
-    value = score[:, :, None] + share * (score[:, None, :] - score[:, :, None])
+    value = score[:, None, :] - score[:, :, None]
+    value *= share
+    value += score[:, :, None]
     flat = np.where(pair, value, -np.inf).reshape(n, -1)
-    flat[:, :: K + 1] = np.where(usable & (e <= 0), score, -np.inf)
+    flat[:, :: K + 1] = np.where(within, score, -np.inf)
     best, row = flat.argmax(axis=1), np.arange(n)
     top = flat[row, best]
     high, low = (
@@ -180,14 +183,14 @@ def _alone_on_top(
         np.where(usable, score, np.inf).min(axis=1),
     )
     tolerance = 1e-10 * (high - low) + 1e-12 * np.maximum(np.abs(high), np.abs(low))
-    alone = np.isfinite(top) & (np.count_nonzero(flat >= (top - tolerance)[:, None], axis=1) == 1)
+    alone = np.isfinite(top) & ((flat >= (top - tolerance)[:, None]).sum(axis=1) == 1)
     i, j = np.divmod(best, K)
     mixed = share[row, i, j]
-    policy[row[alone], i[alone]] = 1 - mixed[alone]
-    policy[row[alone], j[alone]] += mixed[alone]
-    over = (policy * e).sum(axis=1) > 0.1 * SLACK
-    policy[over] = 0.0
-    return np.flatnonzero(~alone | over)
+    policy[row, i] = 1.0 - mixed
+    policy[row, j] += mixed
+    left = ~alone | ((policy * e).sum(axis=1) > 0.1 * SLACK)
+    policy[left] = 0.0
+    return left.nonzero()[0]
 
 
 def drawable(cost_upper: np.ndarray, at_most: np.ndarray, every_draw: np.ndarray) -> np.ndarray:
@@ -231,7 +234,9 @@ def eagerness(reveals: np.ndarray | None, t: int, n_actions: int) -> np.ndarray:
     tied, and only the policy that shows most learns at all. For a bandit every action shows one
     outcome: zero, and the counts decide.
     """
-    shown = np.ones(n_actions) if reveals is None else reveals.sum(axis=1)
+    if reveals is None:
+        return np.zeros(n_actions)
+    shown = reveals.sum(axis=1)
     found: np.ndarray = 1e3 * (1 + t) * (shown - shown.min())
     return found
 

@@ -15,6 +15,7 @@ from gedppl.errors import InfeasibleError
 MOST_TOGETHER = 10  # actions of which all pairs and triples are tried
 CANDIDATES_AT_ONCE = 500_000  # numbers in a list of them
 ROUNDING = 1e-13  # share of the costs in play by which V may exceed the limit
+ROOTS = 1e6  # times that: how far off a root may be
 
 
 def tie_tolerance(score: np.ndarray) -> float:
@@ -244,8 +245,7 @@ def gained_together(
         share, row, who = _on_the_limit(own, near, limit, can)
         slack = ROUNDING * (abs(limit) + np.abs(near.middle).max(axis=1))
         at = row[:, None], who
-        turned = (share[:, None] @ near.half[at])[:, 0]
-        worst = (share * near.middle[at]).sum(axis=1) + np.sqrt((turned * turned).sum(axis=1))
+        share, worst = _within(share, near.middle[at], near.half[at], limit, slack[row])
         value = (share * own[at]).sum(axis=1)
         better = (worst <= limit + slack[row]) & (value > (now + tolerance)[some][row])
         if not better.any():
@@ -260,6 +260,33 @@ def gained_together(
         found[at_context, acting[:, 1]] += share[:, 1]  # in a pair the same action
         found[at_context, acting[:, 0]] = share[:, 0]
     return found
+
+
+def _within(
+    share: np.ndarray, middle: np.ndarray, half: np.ndarray, limit: float, slack: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shares (M, 3) of actions with middle (M, 3), half (M, 3, r), and their V (M,). Where halves
+    are nearly parallel a root is off by more than the slack (M,): such a mix is drawn back towards
+    its cheapest action, which keeps the limit since V is convex.
+    """
+
+    def worst_of(mix: np.ndarray) -> np.ndarray:
+        turned = (mix[:, None] @ half)[:, 0]
+        found: np.ndarray = (mix * middle).sum(axis=1) + np.sqrt((turned * turned).sum(axis=1))
+        return found
+
+    worst = worst_of(share)
+    over = worst - limit
+    (near,) = ((over > slack) & (over < ROOTS * slack)).nonzero()
+    if not len(near):
+        return share, worst
+    each = middle[near] + np.sqrt((half[near] ** 2).sum(axis=2))
+    least, cheapest = each.min(axis=1), each.argmin(axis=1)
+    part = np.where(least < limit, over[near] / (worst[near] - least), 0.0)
+    share = share.copy()
+    share[near] *= 1.0 - part[:, None]
+    share[near, cheapest] += part
+    return share, worst_of(share)
 
 
 def _best_of_each(
