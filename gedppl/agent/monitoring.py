@@ -224,7 +224,7 @@ class Watch:
             return np.array([state.learners[name].top(since) for since in marks])
 
         guard, alarms = self.guard.weighed(lambda name: state.learners[name].mark(), tops)
-        return evolved(self, guard=guard), alarms
+        return (self if guard is self.guard else evolved(self, guard=guard)), alarms
 
     def knows(self, name: str) -> bool:
         """Whether there may be an alarm of this name."""
@@ -396,8 +396,8 @@ def _first_actions(guard: Guard, problem: Problem) -> int:
     """Actions at the start of the run; the bets on an action added later go with those on an old
     one.
     """
-    known = [m.bets.n_actions for m in guard.monitors.values() if isinstance(m, PitMonitor)]
-    return known[0] if known else problem.n_actions
+    known = (m.bets.n_actions for m in guard.monitors.values() if isinstance(m, PitMonitor))
+    return next(known, problem.n_actions)
 
 
 def what_watches(c: Constraint, guard: Guard, x: np.ndarray, n_actions: int) -> str:

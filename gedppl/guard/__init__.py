@@ -484,13 +484,19 @@ class Guard:
         `marks(name)` is where a model's log-likelihood stands now; `tops(name, marks)` its maximum
         since each mark.
         """
+        due = {
+            key: m
+            for key, m in self.monitors.items()
+            if isinstance(m, ClassMonitor) and (m.contested or m.n >= m.due)
+        }
+        if not due:
+            return self, []
         after = dict(self.monitors)
-        for key, monitor in self.monitors.items():
-            if isinstance(monitor, ClassMonitor):
-                name = of_stream(key)
-                if monitor.contested:
-                    monitor = monitor.weigh(tops(name, monitor.marks))
-                after[key] = monitor.begin(marks(name)) if monitor.n >= monitor.due else monitor
+        for key, monitor in due.items():
+            name = of_stream(key)
+            if monitor.contested:
+                monitor = monitor.weigh(tops(name, monitor.marks))
+            after[key] = monitor.begin(marks(name)) if monitor.n >= monitor.due else monitor
         return Guard(after), self._news(after)
 
     def _news(self, after: Mapping[str, Monitor]) -> list[Alarm]:

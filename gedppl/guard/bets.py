@@ -377,7 +377,7 @@ def shared(wealth: np.ndarray, weights: np.ndarray, rate: float | np.ndarray) ->
 def crossed(log_peak: np.ndarray, delta: float) -> Any:
     """Whether evidence has reached 1/delta, for one run or for each of several."""
     alarmed = log_peak >= -math.log(delta)
-    return alarmed if np.ndim(alarmed) else bool(alarmed)
+    return alarmed if alarmed.ndim else bool(alarmed)
 
 
 def span(values: np.ndarray) -> tuple[float, float]:
@@ -437,7 +437,8 @@ def stacked(arrays: Sequence[np.ndarray], runs: tuple[int, ...], axes: int) -> n
 def check_row(x: np.ndarray, action: Any, dx: int, n_actions: int) -> None:
     if x.ndim == 0 or x.shape[-1] != dx:
         raise ContextWidthError(f"a context has {dx} columns here, got an array of shape {x.shape}")
-    if not np.isfinite(x).all():
+    # a sum overflows where no number does: then each is looked at
+    if not math.isfinite(np.add.reduce(x, axis=None)) and not np.isfinite(x).all():
         raise NotFiniteError(f"a context must be finite, got {x}")
     a = np.asarray(action)
     least, most = span(a) if a.dtype.kind in "iu" else (-1.0, 0.0)

@@ -330,7 +330,8 @@ class DelayMonitor:
             raise DataError(f"an outcome is told some rounds late, 0 or more, got {late}")
         column = np.log1p(rounds)[..., None]
         moments = self.moments.include(column)
-        if self.n < self.burn_in or not moments.m2.any():  # all were equally late: nothing is bet
+        # all were equally late: nothing is bet
+        if self.n < self.burn_in or not np.count_nonzero(moments.m2):
             return evolved(self, n=self.n + 1, moments=moments)
         place = np.nan_to_num(np.clip(moments.standardised(column), -1.0, 1.0))
         if not place.any():  # nothing is bet

@@ -190,7 +190,8 @@ def _alone_on_top(
     policy[row, j] += mixed
     left = ~alone | ((policy * e).sum(axis=1) > 0.1 * SLACK)
     policy[left] = 0.0
-    return left.nonzero()[0]
+    found: np.ndarray = left.nonzero()[0]
+    return found
 
 
 def drawable(cost_upper: np.ndarray, at_most: np.ndarray, every_draw: np.ndarray) -> np.ndarray:
