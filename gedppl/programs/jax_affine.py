@@ -113,12 +113,11 @@ _WORDS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?|\w+|[^\w\s]")
 
 
 def same_operations(
-    function: Callable[..., Any], few: Sequence[Any], many: Sequence[Any], n: int, rows: int
+    one: jax.core.ClosedJaxpr, other: jax.core.ClosedJaxpr, n: int, rows: int
 ) -> bool:
-    """Whether a function's operations at arguments of n rows, `few`, are those at `many` of them,
-    but for the rows' number. Nothing is computed. False may also mean that it cannot be told.
+    """Whether a function's operations at arguments of n rows are those at `rows` of them, but for
+    the rows' number. Nothing is computed. False may also mean that it cannot be told.
     """
-    one, other = (jax.make_jaxpr(function)(*args) for args in (few, many))
     words, others = (_WORDS.findall(str(closed.jaxpr)) for closed in (one, other))
 
     def alike(u: str, v: str) -> bool:

@@ -75,23 +75,32 @@ def first_look(
         words: jax.Array, given: jax.Array, use: jax.Array, x: jax.Array, a: jax.Array
     ) -> Any:
         initial = jnp.where(use, given, start(words, x[:1], a[:1]))
-        support = program.run(initial, x, a).observed.support
-        y = jnp.asarray(support.feasible_like(jnp.zeros((3, *program.event_shape))), float)
+        there = program.run(initial, x, a)
+        y = jnp.zeros((3, *program.event_shape))
+        y = jnp.asarray(there.observed.support.feasible_like(y), float)
         theta = jnp.stack([initial, initial + 0.3 * jnp.cos(1 + jnp.arange(program.dim))])
 
         def logs(*rows: jax.Array) -> Any:
             return jax.vmap(lambda one: program.row_log_likelihood(one, *rows))(theta)
 
-        def prior(one: jax.Array) -> Any:
-            return program.run(one, x[:1], a[:1]).log_prior
-
-        alone = jnp.concatenate(
-            [logs(x[i : i + 1], a[i : i + 1], y[i : i + 1]) for i in range(3)], axis=1
-        )
-        places = jnp.stack([initial, away_from(initial)])[: 2 if small else 0]
-        slopes, bends = jax.vmap(jax.grad(prior))(places), jax.vmap(jax.hessian(prior))(places)
+        # `map` goes through the program once for all three
+        alone = jax.lax.map(lambda row: logs(*row)[:, 0], (x[:, None], a[:, None], y[:, None])).T
         many = [jnp.tile(rows, (TRIALS // 3,) + (1,) * (rows.ndim - 1)) for rows in (x, a, y)]
-        return FirstLook(initial, logs(*many)[:, :3], alone, prior(initial), slopes, bends)
+        together = logs(*many)[:, :3]
+        if not small:
+            d = program.dim
+            nothing = jnp.zeros((0, d)), jnp.zeros((0, d, d))
+            return FirstLook(initial, together, alone, there.log_prior, *nothing)
+
+        def slope(one: jax.Array) -> Any:
+            found = jax.grad(lambda one: program.run(one, x[:1], a[:1]).log_prior)(one)
+            return found, found
+
+        def bend(one: jax.Array) -> Any:
+            return jax.jacfwd(slope, has_aux=True)(one)
+
+        bends, slopes = jax.vmap(bend)(jnp.stack([initial, away_from(initial)]))
+        return FirstLook(initial, together, alone, there.log_prior, slopes, bends)
 
     words = np.random.default_rng([0, 2]).integers(0, 2**32, (STARTING_DRAWS, 2), dtype=np.uint32)
     given = np.zeros(program.dim) if initial is None else initial

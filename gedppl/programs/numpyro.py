@@ -345,16 +345,16 @@ class NumpyroProgram(JaxKernels):
         def rows(n: int) -> list[np.ndarray]:
             return [np.resize(part, (n, *part.shape[1:])) for part in (x, a)]
 
-        def differs(n: int) -> bool:
-            one, many = ([theta, *rows(m)] for m in (TRIALS, n))
-            return not same_operations(said, one, many, TRIALS, n)
+        def others() -> list[int]:
+            few, *more = (jax.make_jaxpr(said)(theta, *rows(n)) for n in (TRIALS, *MANY))
+            return [n for n, many in zip(MANY, more) if not same_operations(few, many, TRIALS, n)]
 
         def computed(n: int) -> np.ndarray:
             logs, prior = jax.jit(said)(theta, *rows(n))
             return np.append(np.asarray(logs)[: len(a)], prior)
 
         with _quiet():
-            for many in self.fact("other_at", lambda: [n for n in MANY if differs(n)]):
+            for many in self.fact("other_at", others):
                 yield computed(many), computed(TRIALS)
 
     @staticmethod
