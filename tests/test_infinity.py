@@ -44,7 +44,12 @@ class OnePredictor(Glm):
 # large numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e9, 1e12])
+SLOW = pytest.mark.slow  # each unit compiles a model of its own
+
+
+@pytest.mark.parametrize(
+    "unit", [1e-6, pytest.param(1.0, marks=SLOW), pytest.param(1e9, marks=SLOW), 1e12]
+)
 def test_a_large_mean_is_bounded_where_it_is(unit) -> None:
     """A Student-t prior takes a Normal to the general learner; latencies of 5e10 were bounded by
     1e8.
@@ -210,8 +215,17 @@ PRIORS = {
 }
 
 
-@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
-@pytest.mark.parametrize(("prior", "learner"), PRIORS.values(), ids=PRIORS)
+QUICK = {"Laplace": 1e-9, "Gumbel": 1e9, "Student": 1e9, "Normal": 1e-9}
+
+
+@pytest.mark.parametrize(
+    ("prior", "learner", "unit"),
+    [
+        pytest.param(*PRIORS[name], u, id=f"{name}-{u}", marks=[] if u == QUICK[name] else [SLOW])
+        for name in PRIORS
+        for u in (1e-9, 1.0, 1e9)
+    ],
+)
 def test_a_linear_gaussian_class_takes_any_prior_in_any_unit(prior, learner, unit) -> None:
     """A set is a statement about the likelihood: whatever the prior, it is the closed form, in
     any unit.

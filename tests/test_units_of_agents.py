@@ -395,7 +395,7 @@ def test_widths_in_the_parameters_own_numbers_would_depend_on_the_unit(parts, mo
         check(parts[0], factors(parts[0], QUICK), *parts[1:])
 
 
-@pytest.mark.parametrize("u", [1e-9, 1.0, 1e12])
+@pytest.mark.parametrize("u", [1e-9, 1e12])
 def test_an_ascent_knows_nothing_of_parameters_that_no_row_depends_on(u) -> None:
     """One slope an action and no intercept, many actions: with small contexts a short climb gave
     untried ones narrow bounds.
