@@ -12,10 +12,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+T = TypeVar("T")
 BUCKETS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 
 
@@ -182,7 +183,7 @@ class Histories:
                 (size for owner, size in self._entries if owner == buffer and size <= n), default=0
             )
 
-    def get(self, rows: Rows, prepare: Any) -> Any:
+    def get(self, rows: Rows, prepare: Callable[[], T]) -> T:
         """What prepare() made of these rows, made now if it is not kept; the longest unused goes
         first.
         """
@@ -193,7 +194,8 @@ class Histories:
                 while len(self._entries) > KEPT_HISTORIES:
                     self._entries.popitem(last=False)
             self._entries.move_to_end(key)
-            return self._entries[key][1]
+            prepared: T = self._entries[key][1]
+            return prepared
 
 
 # the latest answers of compiled functions ---------------------------------------------------------

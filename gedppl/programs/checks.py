@@ -135,6 +135,7 @@ def analyse(
 
 def _sites_of(run: Callable[..., Any], x: np.ndarray, a: np.ndarray, n: int) -> list[SiteRecord]:
     take = np.arange(n) % len(a)
+    records: list[SiteRecord]
     records, failure = run(x[take], a[take])
     if failure is not None:
         raise ModelError(

@@ -116,7 +116,7 @@ class FiniteClass(MemberList):
             if ok.any():
                 logs = program.program.log_likelihood(self._thetas[p], x[ok], a[ok], y[ok])
                 out[np.ix_(self._of(p), np.flatnonzero(ok))] = logs
-        return out[theta]
+        return np.asarray(out[theta])
 
     def check_outcomes(
         self, x: ArrayLike, a: ArrayLike, y: ArrayLike
@@ -152,7 +152,7 @@ class FiniteClass(MemberList):
         out = np.empty((self.size, len(np.atleast_1d(a))))
         for p, program in enumerate(self._programs):
             out[self._of(p)] = program.values(functional, self._thetas[p], x, a)
-        return out[theta]
+        return np.asarray(out[theta])
 
     def density(self, params: int, x: ArrayLike, a: ArrayLike) -> Density:
         """The density of member number `params`, batch (n,)."""

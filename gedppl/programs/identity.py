@@ -203,7 +203,7 @@ def _mass(distribution: Any, log_prob: LogProb, n: int) -> float | None:
         return np.where(np.isnan(first), -np.inf, first)
 
     def density(y: np.ndarray) -> np.ndarray:
-        return np.exp(np.minimum(logs(y), 700.0))
+        return np.asarray(np.exp(np.minimum(logs(y), 700.0)))
 
     if getattr(distribution.support, "is_discrete", False):
         if "boolean" in type(distribution.support).__name__.lower():

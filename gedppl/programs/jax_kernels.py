@@ -73,7 +73,8 @@ class JaxKernels(Kernels):
             return (known or self._compiled.find(key, function, args))(*args)
 
     def precisely(self) -> AbstractContextManager[Any]:
-        return jax.enable_x64(True)
+        found: AbstractContextManager[Any] = jax.enable_x64(True)
+        return found
 
     def array(self, value: np.ndarray) -> jax.Array:
         return jnp.asarray(value)
@@ -85,16 +86,20 @@ class JaxKernels(Kernels):
         return np.asarray(value)
 
     def grad(self, function: One) -> One:
-        return jax.grad(function)
+        found: One = jax.grad(function)
+        return found
 
     def value_and_grad(self, function: One) -> One:
-        return jax.value_and_grad(function)
+        found: One = jax.value_and_grad(function)
+        return found
 
     def jacobian(self, function: One) -> One:
-        return jax.jacfwd(function)
+        found: One = jax.jacfwd(function)
+        return found
 
     def vmap(self, function: Many) -> Many:
-        return jax.vmap(function)
+        found: Many = jax.vmap(function)
+        return found
 
     def levels(self, function: Many, *args: np.ndarray) -> list[Level]:
         return levels(function, *args)
@@ -121,7 +126,7 @@ class JaxKernels(Kernels):
     @property
     def moving_support(self) -> bool:
         def edges(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
-            return jax.tree.leaves(self.run(theta, x, a).observed.support)
+            return list(jax.tree.leaves(self.run(theta, x, a).observed.support))
 
         return self.fact(
             "moving_support",
@@ -290,17 +295,18 @@ class JaxKernels(Kernels):
                 error, _ = self.call("predictor", self.predictor_parts, *rows)
             else:
                 error, _ = self.call("index_check", self._index_check, theta, *rows)
-            message = error.get()
+            message: str | None = error.get()
             if message:
                 return message.strip().splitlines()[0]
         return None
 
     @property
-    def _index_check(self) -> Callable[..., Any]:
+    def _index_check(self) -> One:
         def visit(theta: jax.Array, x: jax.Array, a: jax.Array) -> None:
             self.run(theta, x, a)
 
-        return checkify.checkify(visit, errors=checkify.index_checks)
+        checked: One = checkify.checkify(visit, errors=checkify.index_checks)
+        return checked
 
     @property
     def reads_by_context(self) -> bool:
@@ -309,7 +315,7 @@ class JaxKernels(Kernels):
         """
 
         def checks(theta: jax.Array, x: jax.Array, a: jax.Array) -> list[Any]:
-            return jax.tree.leaves(self._index_check(theta, x, a)[0])
+            return list(jax.tree.leaves(self._index_check(theta, x, a)[0]))
 
         return self.fact(
             "reads_by_context",
@@ -354,7 +360,7 @@ class JaxKernels(Kernels):
             np.asarray(self.call("lowest", lowest, theta, pad(x[cut], size), pad(a[cut], size)))
             for cut, size in pieces(len(a))
         ]
-        return np.min(parts, axis=0)
+        return np.asarray(np.min(parts, axis=0))
 
     def beside_and_alone(
         self, theta: np.ndarray, x: np.ndarray, a: np.ndarray

@@ -108,7 +108,8 @@ class JaxArithmetic:
     """See `gedppl.programs.values.Arithmetic`."""
 
     def over(self, run: Callable[..., Sequence[Any]], *stacked: jax.Array) -> Sequence[Any]:
-        return jax.vmap(run)(*stacked)
+        found: Sequence[Any] = jax.vmap(run)(*stacked)
+        return found
 
     def constant(self, run: Callable[..., Sequence[Any]], *values: jax.Array) -> Sequence[Any]:
         with jax.ensure_compile_time_eval():

@@ -10,7 +10,7 @@ Axis letters: M parameter settings, n rows, D parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -44,24 +44,31 @@ COUNTED = {"Bernoulli": 1.0, "Poisson": np.inf}
 NEAR = np.array([[0.0], [0.1], [-0.1]])  # steps to settings at which a log-density is tried
 
 
+T = TypeVar("T")
+
+
 class Kernels(Backend):
     """Questions about a traced program; NumPy float64 in and out."""
 
     # what kind of program it is -------------------------------------------------------------------
 
-    def fact(self, name: str, find: Callable[[], Any]) -> Any:
+    def fact(self, name: str, find: Callable[[], T]) -> T:
         """Something about the program that is found out once."""
         if name not in self._facts:
             with LOCK, self.precisely():
                 self._facts[name] = find()
-        return self._facts[name]
+        found: T = self._facts[name]
+        return found
 
     @property
     def outline_density(self) -> Density:
         """The structure of the density, without arrays."""
-        return self.fact(
-            "outline", lambda: self.abstractly(self.row_density).map_args(lambda _: None)
-        )
+
+        def find() -> Density:
+            density: Density = self.abstractly(self.row_density)
+            return density.map_args(lambda _: None)
+
+        return self.fact("outline", find)
 
     @property
     def family(self) -> str:
@@ -69,7 +76,7 @@ class Kernels(Backend):
 
     def outcome_kind(self) -> str:
         """The packages' class of the outcome."""
-        return self.abstractly(lambda *args: given_class(strip(self.run(*args).observed)))
+        return str(self.abstractly(lambda *args: given_class(strip(self.run(*args).observed))))
 
     @property
     def has_prior(self) -> bool:
@@ -331,7 +338,8 @@ class Kernels(Backend):
         if self.moving_support or self.proved_normal:
             return np.ones(len(a), bool)
         if self.predictor is not None and self.predictor.family in COUNTED and self.packaged:
-            return (y >= 0) & (y == np.floor(y)) & (y <= COUNTED[self.predictor.family])
+            whole = (y >= 0) & (y == np.floor(y))
+            return np.asarray(whole & (y <= COUNTED[self.predictor.family]))
         inside = self.inside(theta, x, a, y)
         # an outcome with cutpoints has no edges to fall off, and at these settings the cutpoints
         # may be out of order
@@ -340,7 +348,7 @@ class Kernels(Backend):
         # torch raises at some outcomes outside a support: another takes their place
         valid = np.where(inside.reshape(-1, *[1] * (y.ndim - 1)), y, y[np.argmax(inside)])
         logs = self.log_likelihood(theta + NEAR * np.cos(np.arange(self.dim)), x, a, valid)
-        return inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0)
+        return np.asarray(inside & (np.isfinite(logs) | np.isnan(logs)).any(axis=0))
 
     def values(
         self, functional: Functional, theta: np.ndarray, x: np.ndarray, a: np.ndarray
@@ -429,4 +437,4 @@ class Kernels(Backend):
         self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None
     ) -> np.ndarray:
         hessian = self.hessian_over_history(theta, rows, weights)
-        return (hessian + hessian.T) / 2
+        return np.asarray((hessian + hessian.T) / 2)

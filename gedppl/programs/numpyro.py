@@ -426,7 +426,7 @@ class NumpyroProgram(JaxKernels):
     def constraint_of(self, name: str) -> str:
         """What the program says of a parameter's range."""
         return next(
-            self._constraints[owner]
+            str(self._constraints[owner])
             for owner, group in self.groups.items()
             if name in [s.name for s in group]
         )

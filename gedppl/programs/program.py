@@ -52,6 +52,7 @@ from gedppl.programs.tracing import (
     find_program,
     flattened,
     named_leaves,
+    one_or_all,
     parse_bounds,
 )
 from gedppl.rows import Rows
@@ -84,7 +85,7 @@ class ProgramClass:
         self.model = model
         self._init = dict(init or {})
         self._declared_bounds = dict(bounds or {})
-        self._program: Any = None
+        self._program: Traced | None = None
         self._known_actions: set[int] = set()
         self._token: str | None = None
         self._in_v: Any = None
@@ -155,7 +156,7 @@ class ProgramClass:
         return self._program is not None
 
     @property
-    def program(self) -> Any:
+    def program(self) -> Traced:
         """The backend's traced program."""
         if self._program is None:
             raise ModelError(
@@ -323,7 +324,7 @@ class ProgramClass:
             raise ParameterError(
                 f"one flat vector ({self.dim},) is needed here, got shape {settings.shape}"
             )
-        return settings[0]
+        return one_or_all(settings, single)
 
     def inside(self, theta: np.ndarray) -> np.ndarray:
         """Whether theta meets the declared `bounds`: () or (M,) bool."""
@@ -338,7 +339,7 @@ class ProgramClass:
                 else:
                     low, high = (np.broadcast_to(b, values[name].shape[1:]).ravel() for b in bound)
                     ok &= ((value >= low) & (value <= high)).all(axis=1)
-        return ok[0] if single else ok
+        return one_or_all(ok, single)
 
     def with_bounds(self, bounds: Mapping[str, Any]) -> ProgramClass:
         """The same model, declared within these bounds instead."""
@@ -357,8 +358,7 @@ class ProgramClass:
         () or (M,).
         """
         settings, single = self._settings(theta)
-        out = self.program.log_prior(settings)
-        return out[0] if single else out
+        return one_or_all(self.program.log_prior(settings), single)
 
     def log_jacobian(self, theta: np.ndarray) -> np.ndarray:
         """Log volume (M,) of the transforms from theta (M, D) to the values of `sample` sites."""
@@ -522,8 +522,7 @@ class ProgramClass:
         """Per-row log-likelihood, (n,) or (M, n)."""
         x, a, y = self.check_outcomes(x, a, y)
         settings, single = self._settings(theta)
-        out = self.program.log_likelihood(settings, x, a, y)
-        return out[0] if single else out
+        return one_or_all(self.program.log_likelihood(settings, x, a, y), single)
 
     def score(self, theta: np.ndarray, x: ArrayLike, a: ArrayLike, y: ArrayLike) -> np.ndarray:
         """Its gradient in theta (D,): (n, D)."""
@@ -547,8 +546,8 @@ class ProgramClass:
         """
         rows = self._on_rows(rows)
         settings, single = self._settings(theta)
-        out = self.program.total(settings, rows, weights) if rows.n else np.zeros(len(settings))
-        return out[0] if single else out
+        none = np.zeros(len(settings))
+        return one_or_all(self.program.total(settings, rows, weights) if rows.n else none, single)
 
     def total_grad(
         self, theta: np.ndarray, rows: Rows, weights: np.ndarray | None = None
@@ -583,8 +582,7 @@ class ProgramClass:
         """The functional at theta (M, D) and rows: (M, n); at theta (D,): (n,)."""
         x, a = self._ready(x, a)
         settings, single = self._settings(theta)
-        out = self.program.values(functional, settings, x, a)
-        return out[0] if single else out
+        return one_or_all(self.program.values(functional, settings, x, a), single)
 
     def values_grad(
         self, functional: Functional, theta: np.ndarray, x: ArrayLike, a: ArrayLike

@@ -253,12 +253,13 @@ class PyroRunner(Runner):
         if not isinstance(guide, type):
             return guide
         values = self.cls.unflatten(self.cls.initial)
-        return guide(
+        made: Callable[..., Any] = guide(
             model,
             init_loc_fn=init_to_value(
                 values={name: as_tensor(values[name]) for name in self.latents}
             ),
         )
+        return made
 
     # the loop -------------------------------------------------------------------------------------
 
@@ -338,7 +339,7 @@ class PyroRunner(Runner):
                     loss, list(session.tensors.values()), materialize_grads=True
                 )
 
-        def seeded(compute: Callable[..., Any]) -> tuple[Any, tuple[Any, ...]]:
+        def seeded(compute: Callable[..., tuple[Any, tuple[Any, ...]]]) -> tuple[Any, ...]:
             torch.manual_seed(self.settings.seed)
             return compute(*data)
 

@@ -301,7 +301,7 @@ def what_data_see(reader: RowReader) -> Seen | Refusal:
         matrix = np.eye(space.q)[used]
 
     def from_theta(theta: np.ndarray) -> np.ndarray:
-        return space.values(theta) @ matrix.T
+        return np.asarray(space.values(theta) @ matrix.T)
 
     def parts(x: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
         slots, offset, *others = reader.rows(x, a)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.distributions import biject_to as torch_biject_to
 from torch.distributions import constraints, transforms
@@ -51,7 +51,7 @@ class LowerCholeskyTransform(transforms.Transform):
 
 
 def _matrix_size(k: int) -> int:
-    return round((np.sqrt(1 + 8 * k) - 1) / 2)
+    return (math.isqrt(1 + 8 * k) - 1) // 2
 
 
 def biject_to(constraint: Constraint) -> Any:

@@ -78,9 +78,10 @@ def operations(function: Callable[..., Any], *example: torch.Tensor) -> Callable
     """The graph of a function at these arguments; tensors that it closes over stay what they
     are, and may be written to.
     """
-    graph = make_fx(function)(*example)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
+    module = make_fx(function)(*example)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    graph: Callable[..., Any] = module
     return graph
 
 

@@ -135,21 +135,24 @@ class TorchKernels(Kernels):
         return torch.as_tensor(value).to(torch.float64)
 
     def to_numpy(self, value: torch.Tensor) -> np.ndarray:
-        found = value.detach().numpy()
-        return found.astype(float if value.dtype.is_floating_point else found.dtype)
+        found: np.ndarray = value.detach().numpy()
+        return found.astype(float) if value.dtype.is_floating_point else found
 
     def grad(self, function: One) -> One:
-        return grad(function)
+        found: One = grad(function)
+        return found
 
     def value_and_grad(self, function: One) -> One:
-        both = grad_and_value(function)
+        both: One = grad_and_value(function)
         return lambda *args: both(*args)[::-1]
 
     def jacobian(self, function: One) -> One:
-        return jacrev(function)
+        found: One = jacrev(function)
+        return found
 
     def vmap(self, function: Many) -> Many:
-        return vmap(function)
+        found: Many = vmap(function)
+        return found
 
     def levels(self, function: Many, *args: np.ndarray) -> list[Level]:
         try:
@@ -341,7 +344,7 @@ class TorchKernels(Kernels):
             else:
                 out = torch.autograd.functional.hessian(function, one)
         hessian = self.to_numpy(out)
-        return (hessian + hessian.T) / 2
+        return np.asarray((hessian + hessian.T) / 2)
 
 
 def _kind(name: str, static: Hashable) -> Hashable:
@@ -392,7 +395,7 @@ def vectorises(function: Callable[..., Any], two: list[torch.Tensor]) -> bool:
 def _depends(constraint: Constraint) -> bool:
     """Whether any number inside a constraint carries a gradient."""
     if isinstance(constraint, torch.Tensor):
-        return constraint.requires_grad
+        return bool(constraint.requires_grad)
     return (
         any(_depends(part) for part in vars(constraint).values())
         if hasattr(constraint, "__dict__")

@@ -155,7 +155,8 @@ class TorchArithmetic:
     """See `gedppl.programs.values.Arithmetic`."""
 
     def over(self, run: Callable[..., Sequence[Any]], *stacked: torch.Tensor) -> Sequence[Any]:
-        return vmap(lambda *columns: tuple(run(*columns)))(*stacked)
+        found: Sequence[Any] = vmap(lambda *columns: tuple(run(*columns)))(*stacked)
+        return found
 
     def constant(self, run: Callable[..., Sequence[Any]], *values: torch.Tensor) -> Sequence[Any]:
         return run(*values)
