@@ -52,19 +52,13 @@ def compiled_ahead(request, monkeypatch) -> None:
         monkeypatch.setattr(JaxKernels, "_next_bucket", lambda *_: None)
 
 
-APART = ("test_models.py", "test_tutorials.py", "test_workers.py")  # long tests that share nothing
-
-
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config, log):
-    """With ``-n``: a file's tests go to one process, which compiles its models once; tests of
-    `APART` go one by one, last.
+    """With ``-n``: a file's tests go to one process, which compiles its models once. Files go in
+    their order, so that the examples in docstrings, which are short, come last and all processes
+    end at the same time.
     """
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFile(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return nodeid if file.endswith(APART) else file
-
-    return ByFile(config, log)
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
