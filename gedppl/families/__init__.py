@@ -1,8 +1,24 @@
 """Families on the whole line, and the door to all of them.
 
-The arguments are those of NumPyro and torch. Families on the half-line and on intervals are in
-`families_positive`, integers in `families_discrete`, vectors, mixtures and atoms in
-`families_composite`.
+The arguments are those of NumPyro and torch, so that a program's distribution is a family by its
+name. Families on the half-line are in `positive`, on an interval or the circle in `bounded`, on the
+integers in `discrete`; vectors, mixtures and atoms are in `composite`.
+
+With z = (y - loc) / scale the densities here are p(y) = f(z) / scale, where f(z) is
+
+    Normal      exp(-z^2 / 2) / sqrt(2 pi)        mean loc, variance scale^2
+    Laplace     exp(-|z|) / 2                     mean loc, variance 2 scale^2
+    Logistic    exp(-z) / (1 + exp(-z))^2         mean loc, variance pi^2 scale^2 / 3
+    Gumbel      exp(-z - exp(-z))                 mean loc + .5772 scale, variance pi^2 scale^2 / 6
+    Cauchy      1 / (pi (1 + z^2))                neither mean nor variance
+    StudentT    c (1 + z^2 / df)^(-(df + 1) / 2)  mean loc for df > 1, variance
+                                                  scale^2 df / (df - 2) for df > 2
+
+`Density("Normal", {"loc": 0.0, "scale": 1.0})` is one of them, or a batch of them where the
+arguments are arrays. A moment that does not exist is NaN, one that is infinite is infinite.
+
+>>> get_family("Gumbel").args
+('loc', 'scale')
 """
 
 from __future__ import annotations

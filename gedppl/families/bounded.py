@@ -1,4 +1,14 @@
-"""Families on an interval or on the circle: Uniform, Beta, TruncatedNormal, VonMises."""
+"""Families on an interval or on the circle.
+
+    Uniform          1 / (high - low)                               low <= y <= high
+    Beta             y^(a - 1) (1 - y)^(b - 1) / B(a, b)            0 < y < 1
+    TruncatedNormal  phi(z) / (scale (Phi(z_high) - Phi(z_low)))    low <= y <= high
+    VonMises         exp(k cos(y - loc)) / (2 pi I0(k))             -pi <= y < pi
+
+with a, b = concentration1, concentration0, z = (y - loc) / scale and k the VonMises' concentration.
+A Beta's mean is a / (a + b), its variance a b / ((a + b)^2 (a + b + 1)). An angle counts as the
+number that it is: mean and variance of a VonMises are those of y, not the circular ones.
+"""
 
 from __future__ import annotations
 

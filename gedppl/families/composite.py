@@ -1,6 +1,14 @@
 """Vectors, atoms and families built from others: MultivariateNormal, Dirichlet, Delta, Independent,
 Mixture, ...
 
+    MultivariateNormal  exp(-|L^-1 (y - loc)|^2 / 2) / ((2 pi)^(e/2) det L), L = scale_tril, y (e,)
+    Dirichlet           Gamma(sum c) / prod Gamma(c_i) prod y_i^(c_i - 1), y on the simplex
+    Delta               all mass at one value
+    Independent         the product of a base's densities over its last `event_ndim` axes
+    Mixture             sum_k probs[k] p_k(y)
+    ZeroInflated        gate [y = 0] + (1 - gate) p(y): an atom beside what the base says
+    External            a distribution of a package that is none of these, through its own methods
+
 An argument that is a density (or a tuple of densities) is used through its methods alone.
 """
 

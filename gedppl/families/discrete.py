@@ -1,5 +1,18 @@
 """Families on the integers. Their bulk has integer ends, so sums run over ``low, low + 1, ...,
 high``.
+
+    Bernoulli         p^y (1 - p)^(1 - y)                           y = 0, 1
+    Categorical       probs[y]                                      y = 0, ..., len(probs) - 1
+    Binomial          C(n, y) p^y (1 - p)^(n - y)                   mean n p
+    BetaBinomial      C(n, y) B(y + a, n - y + b) / B(a, b)         mean n a / (a + b)
+    Poisson           rate^y exp(-rate) / y!                        mean rate
+    NegativeBinomial  C(y + n - 1, y) p^y (1 - p)^n                 mean n p / (1 - p)
+    Geometric         p (1 - p)^y                                   mean (1 - p) / p
+
+with p = probs, n = total_count (of a negative binomial any positive number) and a, b =
+concentration1, concentration0. A geometric outcome counts the failures before the first success, a
+negative binomial's p is the chance that the count goes on, as in NumPyro and torch. The bulk of a
+sum of small terms is Bernstein's: P(|Y - mean| > u) <= 2 exp(-u^2 / (2 (variance + u / 3))).
 """
 
 from __future__ import annotations

@@ -1,4 +1,18 @@
-"""Families on the half-line, on intervals and on the circle."""
+"""Families on the half-line y > 0 (a Pareto: y >= scale).
+
+    LogNormal     exp(-(log y - loc)^2 / (2 scale^2)) / (y scale sqrt(2 pi))
+    Exponential   rate exp(-rate y)                          mean 1 / rate
+    Weibull       k/s (y/s)^(k - 1) exp(-(y/s)^k)            k: concentration, s: scale
+    Pareto        alpha scale^alpha / y^(alpha + 1)          mean infinite for alpha <= 1
+    Gamma         rate^k y^(k - 1) exp(-rate y) / Gamma(k)   mean k / rate, k: concentration
+    InverseGamma  rate^k y^(-k - 1) exp(-rate / y) / Gamma(k), mean infinite for k <= 1
+    HalfNormal    sqrt(2 / pi) exp(-y^2 / (2 scale^2)) / scale
+    HalfCauchy    2 / (pi scale (1 + (y / scale)^2))         mean infinite
+
+At y = 0 a density that behaves like y^(k - 1) is infinite for k < 1, 0 for k > 1 and finite at
+k = 1. Integrals are taken in t = log y, where each has one smooth hump; those of the last two,
+which are flat at 0, in t with y = scale sinh t.
+"""
 
 from __future__ import annotations
 
