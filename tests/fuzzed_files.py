@@ -1,7 +1,7 @@
 """Damaged and prepared files, many of them, read in a process of their own, which says how each
 ended and what memory it took.
 
-    python -m tests.fuzzed_files KIND COUNT SEED      KIND: one of `READ`
+    python -m tests.fuzzed_files SEED KIND COUNT [KIND COUNT ...]      KIND: one of `READ`
 
 A mutant that is `prepared` has hashes that match: that is what somebody can make who knows the
 format.
@@ -404,4 +404,5 @@ def main(kind: str, count: int, seed: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    seed, kinds, counts = int(sys.argv[1]), sys.argv[2::2], map(int, sys.argv[3::2])
+    print(json.dumps({kind: main(kind, count, seed) for kind, count in zip(kinds, counts)}))
