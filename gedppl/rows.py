@@ -250,6 +250,12 @@ class Answers:
 PIECES = (8, 64, 512, 4096)  # rows of a query
 
 
+def one_or_all(found: np.ndarray, single: bool) -> np.ndarray:
+    """What was found for M settings, or for the one that was asked about."""
+    first: np.ndarray = found[0] if single else found
+    return first
+
+
 def settings_size(m: int) -> int:
     """To how many parameter settings m are padded in a query: 4, 16, 64, ..."""
     size = 4

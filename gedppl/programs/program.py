@@ -52,10 +52,9 @@ from gedppl.programs.tracing import (
     find_program,
     flattened,
     named_leaves,
-    one_or_all,
     parse_bounds,
 )
-from gedppl.rows import Rows
+from gedppl.rows import Rows, one_or_all
 from gedppl.showing import as_html
 
 if TYPE_CHECKING:

@@ -224,12 +224,6 @@ def negative_index(lowest: int) -> str:
     )
 
 
-def one_or_all(found: np.ndarray, single: bool) -> np.ndarray:
-    """What was found for M settings, or for the one that was asked about."""
-    first: np.ndarray = found[0] if single else found
-    return first
-
-
 def named_leaves(program: Traced, params: Mapping[str, Any]) -> dict[str, Any]:
     named = program.named_leaves(params)
     known = [site.name for site in program.sites]
