@@ -1,70 +1,82 @@
-"""Speed of the linear-Gaussian learner, given the features: python benchmarks/linear_gaussian.py
+"""What the parts of the linear-Gaussian set are worth: its width with and without them.
 
-Processor time, so that a busy machine does not matter much; d = 5, K = 10.
+    python benchmarks/linear_gaussian.py --seeds 40
+
+Half-widths of a mean along random features, d = 5, noise 0.1, delta = 0.05, as shares of the width
+of a chi-square set at one time. `restarts`: e-processes that begin later, beside those of the first
+row. `bet`: a fifth of the weight on the declared prior's own evidence, N(0, sd^2); the truth is a
+draw from it, or lies five deviations away in every coordinate. Averages over seeds.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any
+import argparse
+import itertools
+from unittest import mock
 
 import numpy as np
+from scipy.stats import chi2
 
 from gedppl.functionals import mean
+from gedppl.learning import linear_gaussian
 from gedppl.learning.linear_gaussian import LinearGaussianLearner
 from gedppl.programs.contract import LinearPredictor
 
-D, K = 5, 10
+D, SIGMA, DELTA, FAR = 5, 0.1, 0.05, 5.0
+SPREADS = (0.05, 0.1, 0.4)  # sd of the prior
+ROWS = (10, 20, 50, 100, 300, 1000, 5000)
+LINE = LinearPredictor(
+    "Normal",
+    "identity",
+    features=lambda x, a: x,
+    offset=lambda x, a: np.zeros(len(a)),
+    fixed=lambda x, a: {"scale": np.full(len(a), SIGMA)},
+)
+NO_BET = 1e-300  # a share whose logarithm is still a number
 
 
-def microseconds(call: Callable[[], Any], repeat: int = 2000) -> float:
-    call()
-    best = np.inf
-    for _ in range(5):
-        begun = time.process_time()
-        for _ in range(repeat // 5):
-            call()
-        best = min(best, (time.process_time() - begun) / (repeat // 5))
-    return best * 1e6
+def half_widths(
+    theta: np.ndarray, sd: float, seed: int, *, restarts: bool, bet: float
+) -> np.ndarray:
+    """After each number of rows, along random features, in units of the chi-square set's."""
+    rng = np.random.default_rng([9, seed])
+    phi = rng.normal(size=(max(ROWS), D)) / np.sqrt(D)
+    y = phi @ theta + SIGMA * rng.normal(size=len(phi))
+    asked = rng.normal(size=(20, D))
+    out, done = [], 0
+    with mock.patch.object(linear_gaussian, "BET", bet):
+        learner = LinearGaussianLearner.start(
+            LINE, D, delta=DELTA, prior_precision=sd**-2, restarts=restarts
+        )
+        for n in ROWS:
+            part = slice(done, n)
+            learner = learner.absorb(phi[part], np.zeros(n - done, int), y[part]).refit()
+            done = n
+            found = learner.bounds(mean(-1e9, 1e9), asked, 1)
+            spread = np.linalg.solve(phi[:n].T @ phi[:n], asked.T).T
+            least = SIGMA * np.sqrt(chi2.isf(DELTA, D) * (asked * spread).sum(axis=1))
+            out.append(np.mean((found.upper - found.lower)[:, 0] / 2 / least))
+    return np.array(out)
 
 
 def main() -> None:
-    rng = np.random.default_rng(0)
-    turn, theta = 0.3 * rng.normal(size=(K, D, D)), 0.3 * rng.normal(size=D)
-    line = LinearPredictor(
-        "Normal",
-        "identity",
-        features=lambda x, a: np.einsum("ndk,nk->nd", turn[a], x),
-        offset=lambda x, a: np.zeros(len(a)),
-        fixed=lambda x, a: {"scale": np.full(len(a), 0.1)},
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    print("targets: update + bounds under 100 microseconds, the trail of 100 snapshots under 300")
-    print(
-        f"{'':34s}{'update':>9s}{'refit':>9s}{'bounds':>9s}{'update + bounds':>17s}{'trail':>9s} "
-        "  microseconds"
-    )
-    for norm_bound in (None, 1.0):
-        learner = LinearGaussianLearner.start(line, D, delta=0.025, norm_bound=norm_bound)
-        for snapshots in (10, 100):
-            while len(learner.snapshot_sizes) < snapshots:
-                x, a = rng.normal(size=(10, D)), rng.integers(0, K, 10)
-                learner = learner.absorb(
-                    x, a, line.features(x, a) @ theta + 0.1 * rng.normal(size=10)
-                ).refit()
-            x, functional = rng.normal(size=(1, D)), mean(0, 1)
-            phi, y, scale = line.features(x, np.array([1])), np.array([0.2]), np.array([0.1])
-            # the features of this context are remembered from here on
-            learner.bounds(functional, x, K)
-            update = microseconds(lambda: learner.absorb_features(phi, y, scale))  # noqa: B023
-            bounds = microseconds(lambda: learner.bounds(functional, x, K))  # noqa: B023
-            trail = microseconds(lambda: learner.trail(functional, x, K))  # noqa: B023
-            refit = microseconds(lambda: learner.refit(), 200)  # noqa: B023
-            label = f"{snapshots} snapshots, {'norm bound' if norm_bound else 'no norm bound'}"
-            print(
-                f"{label:34s}{update:9.0f}{refit:9.0f}{bounds:9.0f}"
-                f"{update + bounds:17.0f}{trail:9.0f}"
-            )
+    parser.add_argument("--seeds", type=int, default=40)
+    seeds = range(parser.parse_args().seeds)
+    print(f"{'rows':52s}", *(f"{n:>6d}" for n in ROWS))
+    truths = ("a draw from the prior", "far from the prior")
+    for sd, truth in itertools.product(SPREADS, truths):
+        for restarts, bet in ((True, 0.2), (True, NO_BET), (False, NO_BET)):
+            width = []
+            for seed in seeds:
+                drawn = np.random.default_rng([8, seed]).normal(size=D)
+                theta = sd * (drawn if truth == truths[0] else FAR * np.sign(drawn))
+                width.append(half_widths(theta, sd, seed, restarts=restarts, bet=bet))
+            said = f"sd {sd:g}, {truth}: {'restarts' if restarts else 'one start'}"
+            said += ", bet" if bet > NO_BET else ", no bet"
+            print(f"{said:52s}", *(f"{w:6.2f}" for w in np.mean(width, axis=0)), flush=True)
 
 
 if __name__ == "__main__":
