@@ -86,11 +86,11 @@ def test_running_predictives_sum_to_the_log_evidence():
 
 
 def test_one_batch_equals_row_by_row_and_order_does_not_matter():
-    x, a, y = rows(15, THETA)  # before the second start, which may only happen between batches
+    x, a, y = rows(7, THETA)  # before the second start, which may only happen between batches
     start = LinearGaussianLearner.start(line(), 3, delta=0.05, prior_precision=1.0)
     whole = start.absorb(x, a, y).refit()
     single = start
-    for i in range(15):
+    for i in range(7):
         single = single.absorb(x[i : i + 1], a[i : i + 1], y[i : i + 1])
     back = start.absorb(x[::-1], a[::-1], y[::-1]).refit()
     for other in (single.refit(), back):

@@ -171,7 +171,7 @@ class LinearGaussianLearner:
         groups
             From `action_groups`; all rows as one group by default.
         restarts
-            Begin further e-processes later: after max(16, 4 d) rows of a group with d parameters,
+            Begin further e-processes later: after max(8, 2 d) rows of a group with d parameters,
             then after 64 times as many.
         intersect
             Intersect each snapshot's set with all earlier ones. Valid on the same event and a few
