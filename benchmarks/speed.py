@@ -180,7 +180,7 @@ PARTS = {
     "doubts": "gedppl.ged_ucb.costs:refuted",
     "contexts far outside": "gedppl.agent.monitoring:Watch.flags",
     "contexts taken in": "gedppl.agent.monitoring:Watch.include",
-    "draw": "gedppl.agent.deciding:draw_action",
+    "draw": "gedppl.agent.deciding:draw_actions",
     "certificate": "gedppl.agent.deciding:certify",
     "keep": "gedppl.agent.keeper:Keeper.commit",
 }

@@ -15,6 +15,7 @@ import pytest
 import gedppl as ged
 from benchmarks.arena import make
 from benchmarks.arena.base import Bernoulli, Normal, Poisson, arms_class
+from gedppl.agent.deciding import draw_actions
 from gedppl.agent.memory import History, Ledger
 from gedppl.certificate import Witnesses
 from gedppl.errors import DataError
@@ -27,6 +28,7 @@ from gedppl.learning.program_bounds import GUESS_SDS
 from gedppl.learning.programs import ProgramLearner
 from gedppl.numerics import arrays
 from gedppl.numerics.arrays import evolved
+from gedppl.numerics.streams import first_uniforms
 from gedppl.rows import KEPT_ANSWERS, LARGEST, Answers, Rows
 
 # the guard ----------------------------------------------------------------------------------------
@@ -267,6 +269,28 @@ def test_bounds_hold_a_witness_only_for_a_reader(monkeypatch: pytest.MonkeyPatch
     assert (
         pickle.loads(pickle.dumps(decision.certificate)).to_dict() == decision.certificate.to_dict()
     )
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**63 + 12345])
+def test_a_cohort_draws_what_each_decisions_own_stream_draws(seed: int) -> None:
+    rng = np.random.default_rng(1)
+    ids = np.concatenate([np.arange(50), rng.integers(0, 2**32, 50), [2**32 - 1]])
+    alone = [np.random.default_rng([seed, i]).random() for i in ids.tolist()]
+    assert first_uniforms(seed, ids).tolist() == alone
+    policies = rng.dirichlet(np.ones(4), 60) * (rng.random((60, 4)) < 0.6)
+    policies[:, 0] += policies.sum(axis=1) == 0
+    policies /= policies.sum(axis=1, keepdims=True)
+
+    def literal(policy: np.ndarray, decision: int) -> int:
+        (support,) = policy.nonzero()
+        uniform = np.random.default_rng([seed, decision]).random()
+        return int(support[policy[support].cumsum()[:-1].searchsorted(uniform, side="right")])
+
+    for first in (900, 2**32 - 30):  # numbers of one word, and of two
+        drawn = draw_actions(policies, seed, first)
+        assert drawn == [literal(p, i) for i, p in enumerate(policies, first)]
+        assert drawn == [draw_actions(p[None], seed, i)[0] for i, p in enumerate(policies, first)]
+        assert len(set(drawn)) == 4
 
 
 # records ------------------------------------------------------------------------------------------

@@ -19,10 +19,12 @@ from gedppl.certificate import Certificate, Explanation, certify
 from gedppl.errors import InfeasibleError, InputError, NotFiniteError, SettingError
 from gedppl.ged_ucb import costs
 from gedppl.learning.learner import Bounds
+from gedppl.numerics.streams import first_uniforms
 from gedppl.problem import Problem
 from gedppl.problem.names import Names
 from gedppl.showing import Spoken, amounts, as_html
 
+FEW = 4  # streams that are as quickly begun one by one
 # of a class or a declaration: looking into it does not make it right
 REFUTATIONS = (*costs.KINDS, "refuted", "certified")
 
@@ -300,15 +302,20 @@ def what_then(alarm: str, guard: str | None, problem: Problem) -> str:
 # the draw -----------------------------------------------------------------------------------------
 
 
-def draw_action(policy: np.ndarray, seed: int, decision_id: int) -> int:
-    """Draw from a policy (K,): one stream for every decision id, so that the draw does not depend
-    on what else was drawn.
+def draw_actions(policies: np.ndarray, seed: int, first: int) -> list[int]:
+    """Draw from policies (n, K) of decisions numbered from `first` on: one stream for every number,
+    so that a draw does not depend on what else was drawn.
     """
-    (support,) = (policy > 0).nonzero()
-    if len(support) == 1:  # nothing is left to chance
-        return int(support[0])
-    uniform = np.random.default_rng([seed, decision_id]).random()
-    return int(support[policy[support].cumsum()[:-1].searchsorted(uniform, side="right")])
+    played = policies > 0
+    last: np.ndarray = played.shape[1] - 1 - played[:, ::-1].argmax(axis=1)
+    (mixed,) = (played.sum(axis=1) > 1).nonzero()  # elsewhere nothing is left to chance
+    if len(mixed):
+        one_by_one = len(mixed) <= FEW or first + len(policies) > 2**32
+        alone = (np.random.default_rng([seed, first + i]).random() for i in mixed.tolist())
+        uniform = np.array(list(alone)) if one_by_one else first_uniforms(seed, first + mixed)
+        reached = (policies[mixed].cumsum(axis=1) > uniform[:, None]) & played[mixed]
+        last[mixed] = np.where(reached.any(axis=1), reached.argmax(axis=1), last[mixed])
+    return [*map(int, last)]
 
 
 def decide(choice: Choice, contexts: np.ndarray) -> list[tuple[Decision, Explanation]]:
@@ -323,8 +330,8 @@ def decide(choice: Choice, contexts: np.ndarray) -> list[tuple[Decision, Explana
     policies = choice.policy.copy()
     policies.setflags(write=False)  # like x: a decision is a record of what happened
     made = []
-    for i, (x, policy, far) in enumerate(zip(contexts, policies, flags)):
-        action = draw_action(policy, seed, state.t + i)
+    actions = draw_actions(policies, seed, state.t)
+    for i, (x, policy, action, far) in enumerate(zip(contexts, policies, actions, flags)):
         certificate, explanation = certify(
             state,
             x,

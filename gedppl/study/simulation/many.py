@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from gedppl import ged_ucb
-from gedppl.agent.deciding import draw_action
+from gedppl.agent.deciding import draw_actions
 from gedppl.agent.telling import read_outcomes
 from gedppl.errors import DataError, SettingError, ShapeError
 from gedppl.ged_ucb.settings import Settings, settings
@@ -88,7 +88,7 @@ def simulate_many(
         x = np.array([np.asarray(w.context(s["contexts"]), float) for w, s in zip(worlds, streams)])
         fleet = fleet or _Fleet.begun(problem, chosen, x)
         policy, info = ged_ucb.select(fleet.state, x)
-        actions = [draw_action(p, one.seed, t) for p, one in zip(policy, chosen)]
+        actions = [draw_actions(p[None], one.seed, t)[0] for p, one in zip(policy, chosen)]
         told = [
             w.outcome(x[i], actions[i], s["outcomes"])
             for i, (w, s) in enumerate(zip(worlds, streams))
