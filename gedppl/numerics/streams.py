@@ -43,7 +43,7 @@ def _seeded(seed: int, ids: np.ndarray) -> list[list[int]]:
     constants = _constants(INIT_A, MULT_A)
     pool = [_hashed(word, *next(constants)) for word in entropy]
     for i, j in itertools.permutations(range(POOL), 2):
-        mixed = MIX_L * pool[j] - MIX_R * _hashed(pool[i], *next(constants))
+        mixed: np.ndarray = MIX_L * pool[j] - MIX_R * _hashed(pool[i], *next(constants))
         pool[j] = mixed ^ (mixed >> SHIFT)
     constants = _constants(INIT_B, MULT_B)
     out = [_hashed(pool[k % POOL], *next(constants)).astype(np.uint64) for k in range(2 * POOL)]
@@ -62,7 +62,8 @@ def _constants(first: int, factor: int) -> itertools.chain[tuple[np.uint32, np.u
 
 def _hashed(word: np.ndarray, before: np.uint32, after: np.uint32) -> np.ndarray:
     mixed: np.ndarray = (word ^ before) * after
-    return mixed ^ (mixed >> SHIFT)
+    found: np.ndarray = mixed ^ (mixed >> SHIFT)
+    return found
 
 
 def _first(high: int, low: int, stream_high: int, stream_low: int) -> float:
