@@ -24,7 +24,7 @@ def instructions() -> str:
 HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 CACHE = HOME / "gedppl" / "compiled-by-tests" / instructions()[:16]
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.03")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # A shell starts its background jobs with interrupts ignored, and processes inherit that: tests that

@@ -279,7 +279,9 @@ def test_the_policy_played_meets_the_draws_quantile_of_its_own_cost(given) -> No
 
 
 @pytest.mark.parametrize(
-    "rule", [ged.credible_set(), ged.sampled_set()], ids=["credible", "sampled"]
+    "rule",
+    [ged.credible_set(), pytest.param(ged.sampled_set(), marks=pytest.mark.slow)],
+    ids=["credible", "sampled"],
 )
 def test_a_record_of_a_decision_does_not_keep_the_draws_alive(rule) -> None:
     """Thousands of draws for each of thousands of decisions would fill any memory."""

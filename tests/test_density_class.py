@@ -17,9 +17,10 @@ from tests.programs import DX, PROGRAMS, K, Program
 N, M = 6, 3
 BOTH = ("numpyro", "pyro")
 HERE = BOTH if HAS_PYRO else BOTH[:1]
-# compiling is slow: the default run takes 20 programs through the contract and four of them through
-# the derivatives
-LATER = ("gamma_poisson", "lognormal", "weibull", "independent")
+# compiling is slow: the default run takes 15 programs through the contract, one of each kind of
+# structure, and four of them through the derivatives
+LATER = ("gamma_poisson", "lognormal", "weibull", "independent", "exponential", "binomial", "gamma")
+LATER += ("negative_binomial", "two_hidden_states")
 QUICK = ("linear", "logistic", "hierarchical", "network")
 ALL = [pytest.param(p, marks=pytest.mark.slow) if p.name in LATER else p for p in PROGRAMS]
 WITH_DERIVATIVES = [

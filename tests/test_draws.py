@@ -235,7 +235,10 @@ def test_a_guides_density_is_that_of_the_free_parameters(ppl: str) -> None:
     assert abs(wrong.weights @ wrong.theta - centre)[1] > 4.5 * spread[1] / np.sqrt(mended.ess)
 
 
-@pytest.mark.parametrize("ppl", PPLS)
+NUTS = ["numpyro", pytest.param("pyro", marks=[needs_pyro, pytest.mark.slow])]  # Pyro's is slow
+
+
+@pytest.mark.parametrize("ppl", NUTS)
 def test_nuts_draws_are_draws_of_the_posterior(ppl: str) -> None:
     S, cls = {"numpyro": 1000, "pyro": 200}[ppl], program(ppl, "bits")
     draws = sample(cls, BITS, "nuts", S, seed=1)

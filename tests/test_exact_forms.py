@@ -36,7 +36,7 @@ def flax_net():
     return lambda x: net.apply(params, x)
 
 
-@pytest.mark.parametrize("make", [equinox_net, flax_net])
+@pytest.mark.parametrize("make", [equinox_net, pytest.param(flax_net, marks=pytest.mark.slow)])
 def test_a_linear_layer_on_a_fixed_net_is_exact(make) -> None:
     net = make()
 

@@ -40,7 +40,7 @@ def assert_same(many, single, tolerance=1e-9):
 # that are asked one by one
 @pytest.mark.parametrize(
     ("name", "rounds"),
-    [("disjoint", 70), ("shared", 70), ("two_dims", 45), ("lock_in", 60), ("finite", 70)],
+    [("disjoint", 30), ("shared", 30), ("two_dims", 25), ("lock_in", 30), ("finite", 30)],
 )
 def test_policies_are_those_of_single_agents(name, rounds):
     problem = make(name, 0).problem()
@@ -99,8 +99,8 @@ def two_limits(**options) -> ged.Problem:
 @pytest.mark.parametrize("learn_safe", [True, False])
 def test_priors_several_limits_and_an_unlearned_safe_action(learn_safe):
     problem = two_limits(learn_safe=learn_safe)
-    many = simulate_many(problem, [TwoLimits()] * 2, 45, SEEDS[:2], delta=0.2, bonus_scale=1.0)
-    single = alone(problem, [TwoLimits()] * 2, 45, SEEDS[:2], delta=0.2, bonus_scale=1.0)
+    many = simulate_many(problem, [TwoLimits()] * 2, 30, SEEDS[:2], delta=0.2, bonus_scale=1.0)
+    single = alone(problem, [TwoLimits()] * 2, 30, SEEDS[:2], delta=0.2, bonus_scale=1.0)
     assert_same(many, single)
     assert sum((run.action > 0).sum() for run in many) > 3  # it did leave the safe action
 

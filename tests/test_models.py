@@ -28,7 +28,7 @@ pytestmark = [
 
 MODELS = Path(__file__).parents[1] / "models"
 SCRIPTS = sorted(path.stem for path in MODELS.glob("*.py"))
-ROUNDS, FEW = 60, 16
+ROUNDS, FEW = 60, 8
 SAID = ("dosing", "calibration", "active_learning")  # whose text speaks of a run: see `ALSO`
 RUNS = [(name, ROUNDS if name in SAID else FEW) for name in SCRIPTS]
 RUNS += [pytest.param(name, ROUNDS, marks=pytest.mark.slow) for name in SCRIPTS if name not in SAID]

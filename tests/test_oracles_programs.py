@@ -359,6 +359,7 @@ def test_svi_settings_are_checked(cls: Any) -> None:
             call()
 
 
+@pytest.mark.slow  # NumPyro's own guide takes seconds to compile
 def test_a_reused_laplace_guide_has_the_wrong_spread_and_ours_has_not() -> None:
     """The negative control: NumPyro's AutoLaplaceApproximation keeps the Hessian of the first
     data it saw.

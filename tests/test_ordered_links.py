@@ -159,7 +159,7 @@ def check(model, link: str) -> None:
     np.testing.assert_allclose(ours[known], theirs[known], rtol=1e-9)
 
 
-QUICK = (by_parts, "probit"), (mirrored, "logit")  # each compiles a class; the others are slow
+QUICK = ((by_parts, "probit"),)  # each compiles a class; the others are slow
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,10 @@ def torch_chances(how: str, F, u):
 
 
 @needs_pyro
-@pytest.mark.parametrize("how", ["diff", "prepend", "like", "parts"])
+@pytest.mark.parametrize(
+    "how",
+    ["diff", *(pytest.param(h, marks=pytest.mark.slow) for h in ("prepend", "like", "parts"))],
+)
 @pytest.mark.parametrize(
     "link",
     [
@@ -243,7 +246,10 @@ def softmax(F, u):
     return jax.nn.softmax(jnp.concatenate([jnp.zeros((len(u), 1)), u], axis=1), axis=1)
 
 
-@pytest.mark.parametrize("chances", [swapped, two_functions, lapsing, clipped, softmax])
+LATER = [pytest.param(chances, marks=pytest.mark.slow) for chances in (swapped, softmax, clipped)]
+
+
+@pytest.mark.parametrize("chances", [two_functions, lapsing, *LATER])
 def test_other_chances_are_refused_with_the_line_and_what_to_write(chances) -> None:
     """Each is a density whose likelihood sets are not those of ordered outcomes: taking one for
     steps would be a wrong guarantee.

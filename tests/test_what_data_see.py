@@ -163,7 +163,14 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("model", REFUSED)
+# what stands in the way is of a kind that another one has too
+TOO = (whole_numbers, picks_by_theta_and_row, clipped, shape_by_context, dispersion_by_action)
+TOO += (exponential_with_linear_mean, link_impostor)
+
+
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=pytest.mark.slow) if m in TOO else m for m in REFUSED]
+)
 def test_what_is_not_affine_is_refused_and_says_why(model) -> None:
     cls = ged.density_class(model, example=(X, A))
     assert cls.predictor is None

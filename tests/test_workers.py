@@ -80,11 +80,12 @@ def ray_workers() -> Iterator[Callable[..., Iterable[Any]]]:
         yield lambda f, tasks: ray.get([remote.remote(f, task) for task in tasks])
 
 
-# joblib pickles as they do
-LATER = [pytest.param(workers, marks=pytest.mark.slow) for workers in (dask_workers, ray_workers)]
+# joblib pickles as the last two do
+WORKERS = (processes, dask_workers, ray_workers)
+LATER = [pytest.param(workers, marks=pytest.mark.slow) for workers in WORKERS]
 
 
-@pytest.mark.parametrize("workers", [processes, joblib_workers, *LATER])
+@pytest.mark.parametrize("workers", [joblib_workers, *LATER])
 def test_trials_in_other_processes_are_those_of_one(workers) -> None:
     # a closure goes everywhere but through plain pickle, which the executor uses
     declared = problem(model_of_a_module if workers is processes else linear_program(2, 2, 0.1))
