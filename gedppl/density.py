@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,14 +69,14 @@ class Density:
         """The registered `Family`."""
         return FAMILIES[self.family]
 
-    @property
+    @cached_property
     def xp(self) -> Namespace:
         """The array namespace that the arguments share."""
         if self.family == "External":
             return _namespace_of_distribution(self.args["distribution"])
         return namespace(*self.leaves())
 
-    @property
+    @cached_property
     def arrays(self) -> dict[str, Any]:
         """The arguments as float arrays of one library; nested densities and static arguments as
         they are.

@@ -12,11 +12,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from gedppl.errors import NotFiniteError, ShapeError
+from gedppl.numerics.arrays import LARGER_UNIT, countable
+
 T = TypeVar("T")
+
 BUCKETS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 
 
@@ -35,6 +39,22 @@ def grid(x: np.ndarray, n_actions: int) -> tuple[np.ndarray, np.ndarray]:
     [[[0.5], [0.5], [0.7], [0.7]], [0, 1, 0, 1]]
     """
     return np.repeat(x, n_actions, axis=0), np.tile(np.arange(n_actions), len(x))
+
+
+def outcomes_of(y: Any, n: int, event_shape: tuple[int, ...]) -> np.ndarray:
+    """n finite outcomes, as an array."""
+    found, shape = np.asarray(y, float), (n, *event_shape)
+    if found.shape != shape:
+        raise ShapeError(
+            f"y must have shape {shape}, one outcome a row, got {found.shape}"
+            + ("; pass y[:, 0]" if found.shape == (n, 1) else "")
+        )
+    if not countable(found).all():
+        row = int(np.argmax(~countable(found.reshape(n, -1)).all(axis=1)))
+        wrong = not np.isfinite(found[row]).all()
+        fix = "drop the row or wait for its outcome" if wrong else LARGER_UNIT
+        raise NotFiniteError(f"y must be finite, got {found[row]} in row {row}: {fix}")
+    return found
 
 
 class Rows:
@@ -211,37 +231,57 @@ KEPT_ANSWERS = 256
 LARGEST = 1 << 15  # bytes of a question, and of an answer, that is kept
 
 
-class Answers:
-    """At most `KEPT_ANSWERS` small answers, the least recently used forgotten first. Threads may
-    share it.
+class Kept(Generic[T]):
+    """At most `KEPT_ANSWERS` answers to small questions about arrays, the least recently used
+    forgotten first. Threads may share it.
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Hashable, list[np.ndarray]] = OrderedDict()
+        self._known: OrderedDict[Hashable, T] = OrderedDict()
         self._guard = threading.Lock()
 
-    def get(
-        self, name: Hashable, args: Sequence[np.ndarray], find: Callable[[], list[np.ndarray]]
-    ) -> list[np.ndarray]:
-        """What `find()` returns, or returned for the same name and arguments; arrays that belong
-        to the caller.
+    def get(self, name: Hashable, args: Sequence[np.ndarray], find: Callable[[], T]) -> T:
+        """What `find()` returns, or returned for the same name and arguments; nobody may change
+        it.
         """
-        if sum(arg.nbytes for arg in args) > LARGEST:
+        if not self.small(args):
             return find()
         key = (name, *((arg.shape, arg.dtype.char, arg.tobytes()) for arg in args))
         with self._guard:
             known = self._known.get(key)
             if known is not None:
                 self._known.move_to_end(key)
-        if known is None:
-            known = find()
-            if sum(array.nbytes for array in known) > LARGEST:
                 return known
+        found = find()
+        if self._to_keep(found):
             with self._guard:
-                self._known[key] = known
+                self._known[key] = found
                 while len(self._known) > KEPT_ANSWERS:
                     self._known.popitem(last=False)
-        return [array.copy() for array in known]
+        return found
+
+    @staticmethod
+    def small(args: Sequence[np.ndarray]) -> bool:
+        """Whether a question about these is kept."""
+        return sum(arg.nbytes for arg in args) <= LARGEST
+
+    def _to_keep(self, found: T) -> bool:
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()  # other processes begin afresh
+
+
+class Answers(Kept[list[np.ndarray]]):
+    """Small arrays, which belong to whoever asks."""
+
+    def get(
+        self, name: Hashable, args: Sequence[np.ndarray], find: Callable[[], list[np.ndarray]]
+    ) -> list[np.ndarray]:
+        return [array.copy() for array in super().get(name, args, find)]
+
+    def _to_keep(self, found: list[np.ndarray]) -> bool:
+        return self.small(found)
 
 
 # a few shapes instead of many ---------------------------------------------------------------------

@@ -241,3 +241,55 @@ def test_a_member_without_a_value_refutes_nothing() -> None:
     )
     assert (alone.free_lower == 0.5).all()  # the control: beyond the range, and said so
     assert (alone.lower == 0.25).all()
+
+
+# members by formula -------------------------------------------------------------------------------
+
+
+def table(x, a, y=None):
+    p = numpyro.param("p", jnp.full((3, 2), 0.5), constraint=dist.constraints.unit_interval)
+    numpyro.sample("y", dist.Bernoulli(p[x[:, 0].astype(int), a]), obs=y)
+
+
+def counts(x, a, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Poisson(jnp.exp(w[a] + 0.3 * x[:, 0])), obs=y)
+
+
+def curved(x, a, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Bernoulli(logits=w[a] * w[0] + x[:, 0]), obs=y)
+
+
+@pytest.mark.parametrize("model", [table, counts, curved], ids=lambda model: model.__name__)
+def test_members_answer_as_their_program_does(model) -> None:
+    """By table, by linear predictor, and by the program alone: where chances near one are made of
+    logits they are rounded to one, and NumPy's formula would give the other outcome none.
+    """
+    rng = np.random.default_rng(0)
+    name, shape = ("p", (3, 2)) if model is table else ("w", (2,))
+    low, high = (0.05, 0.95) if model is table else (-6.0, 6.0)
+    settings = [{name: rng.uniform(low, high, shape)} for _ in range(7)]
+    if model is curved:
+        settings[0] = {name: np.array([7.0, 7.0])}  # a logit of 49 and more
+    cls, program = ged.finite_class(model, settings), ged.density_class(model)
+    x, a = np.arange(6.0)[:, None] % 3, np.arange(6) % 2
+    y = np.array([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+    cls.trace(x, a)
+    program.trace(x, a)
+    theta = np.stack([program.flatten(params) for params in settings])
+    logs = cls.log_likelihood(cls.every, x, a, y)
+    np.testing.assert_allclose(logs, program.log_likelihood(theta, x, a, y), rtol=1e-6, atol=1e-9)
+    assert np.isfinite(logs).all()
+    for functional in (ged.mean(0, 1), ged.variance(1), ged.probability(above=0.5)):
+        np.testing.assert_allclose(
+            cls.values(functional, cls.every, x, a),
+            program.values(functional, theta, x, a),
+            rtol=1e-6,
+            atol=1e-12,
+        )
+    if model is table:
+        with pytest.raises(errors.ContextRangeError, match="out of range"):
+            cls.values(ged.mean(0, 1), cls.every, np.full((1, 1), 3.0), np.zeros(1, int))
+    with pytest.raises(errors.OutOfSupportError, match=r"outcome 0.5 in row 2"):
+        cls.check_outcomes(x, a, np.where(np.arange(6) == 2, 0.5, y))

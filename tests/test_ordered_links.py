@@ -47,7 +47,7 @@ def test_the_log_chance_between_edges_and_its_derivatives(name: str, edges) -> N
     ]
     found = terms_between(link, np.array(low), np.array(high))
     assert float(found.value) == pytest.approx(np.log(area), abs=1e-7)
-    on_lower, on_upper, on_gap = found.curvature
+    on_lower, on_upper, on_gap = found.curvature()
     step = 1e-4 * min(1.0, high - low)
     moves = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
     for down, up in moves[[np.isfinite(low), np.isfinite(high), True, True]]:

@@ -165,8 +165,15 @@ CHANCES = {
 
 
 def _bernoulli_logit(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
-    p = expit(eta)
-    return y * eta - np.logaddexp(0.0, eta), y - p, p * expit(-eta)
+    """By e^-|eta|, which is at most 1: one exponential and one logarithm for all three."""
+    tail = np.abs(eta)
+    np.exp(np.negative(tail, out=tail), out=tail)
+    total = 1.0 + tail
+    slope = y - np.where(eta >= 0, 1.0, tail) / total
+    value = y * eta
+    value -= np.maximum(eta, 0.0)
+    value -= np.log(total)
+    return value, slope, tail / np.square(total)
 
 
 def _trials(chance: _Chance, counted: bool) -> OnePredictor:
@@ -189,9 +196,20 @@ def _trials(chance: _Chance, counted: bool) -> OnePredictor:
         with np.errstate(divide="ignore"):
             return chance.at(np.clip(value / trials, 0.0, 1.0))
 
+    def one_trial(eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> Terms:
+        """Each row by its own side alone."""
+        won, lost = y == 1, y == 0
+        if np.shape(y) != np.shape(eta)[-1:] or not (won | lost).all():
+            return terms(eta, y, fixed)
+        value, slope, curvature = (np.empty(np.shape(eta)) for _ in range(3))
+        for side, mine in ((chance.success, won), (chance.failure, lost)):
+            value[..., mine], slope[..., mine], curvature[..., mine] = side(eta[..., mine])
+        return value, slope, curvature
+
     half = float(chance.at(np.array(0.5)))
     growth = None if chance.growth is None else (lambda fixed: 1.0)
-    fast = _bernoulli_logit if chance is CHANCES["logit"] and not counted else terms
+    single = _bernoulli_logit if chance is CHANCES["logit"] else one_trial
+    fast = terms if counted else single
     return OnePredictor(
         fast, arguments, middle, chance.domain, {"variance": half}, growth, whole=True
     )

@@ -223,6 +223,18 @@ class Functional:
         found: Array = density.xp.broadcast_to(value, density.batch_shape)
         return found
 
+    def is_formula(self, density: Density) -> bool:
+        """Whether its value is a formula of such a density's arguments, without any search.
+
+        >>> mean(0, 1).is_formula(Density("Bernoulli", {"probs": np.array([0.5])}))
+        True
+        """
+        own = type(self).__call__ is not Functional.__call__
+        if own or callable(self.above) or callable(self.below):
+            return False
+        part = {"mean": "mean", "variance": "variance", "probability": "cdf"}.get(self.name, "")
+        return (self.name, density.family) in _RULES or bool(getattr(density.spec, part, None))
+
     def clip(self, values: np.ndarray | float) -> np.ndarray:
         """NumPy values clipped to the functional's range.
 

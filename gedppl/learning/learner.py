@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.special import logsumexp
 
 from gedppl.errors import FamilyError, NoClosedFormError
 from gedppl.learning.fits import positive_definite
@@ -405,7 +404,7 @@ class Particles:
         weights = self.log_weights.copy()
         weights[:near] -= np.log1p(-self.beyond)
         weights = weights[kept]
-        return Particles(self.theta[kept], weights - logsumexp(weights), self.beyond)
+        return Particles(self.theta[kept], weights - np.logaddexp.reduce(weights), self.beyond)
 
     def predict(self, rows: np.ndarray) -> tuple[float, Particles]:
         """log q of a batch, given each particle's log-likelihood of its rows (M, n), and the
@@ -419,7 +418,7 @@ class Particles:
         joint = self.log_weights + np.where(np.isfinite(sums), sums, -np.inf)
         if not np.isfinite(joint).any():
             return -np.inf, self
-        log_q = float(logsumexp(joint))
+        log_q = float(np.logaddexp.reduce(joint))
         return log_q, replace(self, log_weights=joint - log_q)
 
 

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gedppl.density import Density
 from gedppl.errors import GedError, NotFiniteError
-from gedppl.families.one_predictor import FAMILIES, Terms
+from gedppl.families.one_predictor import FAMILIES, Fixed, Terms
 from gedppl.learning.fits import RANK_TOLERANCE, decrement, newton, symmetric
 from gedppl.numerics.arrays import LARGEST, countable
 from gedppl.programs.contract import LinearPredictor
-from gedppl.rows import Rows, bucket
+from gedppl.rows import Kept, Rows
 
 if TYPE_CHECKING:
     from gedppl.learning.profiled import Profile
@@ -36,7 +37,11 @@ TOP = 1e-4
 FLAT = 1e-9  # curvature, as a share of the largest, of directions which that climb leaves alone
 
 
+BLOCK = 40_000  # terms at once
+MOST_PAIRS = 1 << 21  # products of features that are kept
+
 Walls = tuple[list[np.ndarray], list[np.ndarray]]
+KnownColumns = Kept[tuple[np.ndarray, tuple[str, ...]]]
 
 
 class Likelihood(ABC):
@@ -100,6 +105,12 @@ class Likelihood(ABC):
     def row_values(self, theta: np.ndarray) -> np.ndarray:
         """theta (M, D) -> (M, n), without weights."""
 
+    def values_at(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
+        """`row_values` at other rows: (M, m)."""
+        return self.cleared().append(x, a, y).row_values(theta)
+
     @abstractmethod
     def value(self, theta: np.ndarray) -> np.ndarray:
         """Summed over rows: theta (M, D) -> (M,)."""
@@ -111,6 +122,10 @@ class Likelihood(ABC):
     @abstractmethod
     def informations(self, theta: np.ndarray) -> np.ndarray:
         """Minus the Hessians at theta (M, D): (M, D, D)."""
+
+    def parabolas(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Value (M,), gradient (M, D) and minus Hessian (M, D, D), found together."""
+        return *self.value_grad(theta), self.informations(theta)
 
     def at(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         """`value_grad` at one theta (D,)."""
@@ -180,6 +195,11 @@ class Likelihood(ABC):
     def top(self, near: np.ndarray) -> float:
         """At least the largest log-likelihood; inf where it is not known (see `top_known`)."""
         return np.inf
+
+    @property
+    def walled(self) -> bool:
+        """Whether there are `walls`."""
+        return False
 
     def walls(self) -> Walls:
         """Half-spaces A v <= b beyond which rows have no density: parts of A and of b."""
@@ -271,25 +291,32 @@ class PredictorLikelihood(Likelihood):
         table: Rows | None,
         names: tuple[str, ...],
         weights: np.ndarray | None = None,
+        known: KnownColumns | None = None,
     ) -> None:
         self.predictor, self.dim, self.table, self.names = predictor, dim, table, names
         self.n, self.weights = 0 if table is None else table.n, weights
         self.family = FAMILIES[predictor.family, predictor.link]
-        self._logistic = (predictor.family, predictor.link) == ("Bernoulli", "logit")
         self._last: tuple[bytes, Terms] | None = None
+        # columns of rows that were asked about, by all likelihoods of this predictor
+        self._known: KnownColumns = Kept() if known is None else known
 
     @classmethod
     def empty(cls, predictor: LinearPredictor, dim: int) -> PredictorLikelihood:
         return cls(predictor, dim, None, ())
 
     def cleared(self) -> PredictorLikelihood:
-        return PredictorLikelihood.empty(self.predictor, self.dim)
+        return self._with(None, ())
+
+    def _with(
+        self, table: Rows | None, names: tuple[str, ...], weights: np.ndarray | None = None
+    ) -> PredictorLikelihood:
+        return PredictorLikelihood(self.predictor, self.dim, table, names, weights, self._known)
 
     def append(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> PredictorLikelihood:
         assert self.weights is None
         columns, names = self.columns(np.asarray(x, float), np.asarray(a))
         table = Rows.empty(columns.shape[1]) if self.table is None else self.table
-        return PredictorLikelihood(self.predictor, self.dim, table.append(columns, a, y), names)
+        return self._with(table.append(columns, a, y), names)
 
     @property
     def noise_scale(self) -> float | None:
@@ -303,26 +330,29 @@ class PredictorLikelihood(Likelihood):
         return [out.node(self.table), out.node(self.names)]
 
     def restored(self, read: Reader, node: Node, rows: Rows | None) -> PredictorLikelihood:
-        table, names = (read.node(part) for part in node)
-        return PredictorLikelihood(self.predictor, self.dim, table, names)
+        return self._with(*(read.node(part) for part in node))
 
     def columns(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         """features | offset | fixed arguments: (n, D + 1 + ...) and the fixed arguments' names."""
-        n = len(a)
-        # padded, so that a backend compiles a handful of shapes
-        take = np.zeros(1 if n == 1 else bucket(n), np.int64)
-        take[:n] = np.arange(n)
-        x, a = x[take], a[take]
+        return self._known.get("columns", (x, a), lambda: self._columns(x, a))
+
+    def _columns(self, x: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+        x, a = x.view(), a.view()
+        # what cannot change is looked at once for all of the parts
+        x.flags.writeable = a.flags.writeable = False
         fixed = self.predictor.fixed(x, a)
-        parts = [self.predictor.offset(x, a), *fixed.values()]
-        flat = [np.broadcast_to(np.asarray(part, float), len(a))[:, None] for part in parts]
-        found = np.hstack([np.asarray(self.predictor.features(x, a), float), *flat])[:n]
+        features = np.asarray(self.predictor.features(x, a), float)
+        found = np.empty((len(a), self.dim + 1 + len(fixed)))
+        found[:, : self.dim] = features
+        for j, part in enumerate([self.predictor.offset(x, a), *fixed.values()]):
+            found[:, self.dim + j] = part
         if not countable(found).all():
             raise NotFiniteError(
                 "features, offset or a known argument of the model are not finite at some row, or "
                 f"beyond {LARGEST:g}: got {found[~countable(found)][0]}; check the model at that "
                 f"context, or measure the context in another unit"
             )
+        found.flags.writeable = False
         return found, tuple(fixed)
 
     def fixed_names(self, x: np.ndarray, a: np.ndarray) -> tuple[str, ...]:
@@ -339,20 +369,38 @@ class PredictorLikelihood(Likelihood):
 
     def _part(self, which: slice | np.ndarray, weights: np.ndarray | None) -> PredictorLikelihood:
         table = None if self.table is None else self.table.taken(which)
-        weights = None if weights is None else weights[which]
-        return PredictorLikelihood(self.predictor, self.dim, table, self.names, weights)
+        return self._with(table, self.names, None if weights is None else weights[which])
 
     @property
     def smooth(self) -> bool:
         return self.family.smooth
 
-    @property
+    @cached_property
     def features(self) -> np.ndarray:
-        return np.zeros((0, self.dim)) if self.table is None else self.table.x[:, : self.dim]
+        """(n, D), in one piece."""
+        whole = np.zeros((0, self.dim)) if self.table is None else self.table.x
+        return np.ascontiguousarray(whole[:, : self.dim])
+
+    @cached_property
+    def _rest(self) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Offset, outcome and the fixed arguments, each (n,)."""
+        assert self.table is not None
+        D, columns = self.dim, np.ascontiguousarray(self.table.x.T)
+        return columns[D], self.table.y, {n: columns[D + 1 + j] for j, n in enumerate(self.names)}
+
+    @cached_property
+    def _pairs(self) -> np.ndarray:
+        """(n, D D), the products of the features of each row."""
+        phi = self.features
+        found: np.ndarray = (phi[:, :, None] * phi[:, None, :]).reshape(self.n, -1)
+        return found
 
     def fixed(self) -> dict[str, np.ndarray]:
-        assert self.table is not None
-        return {name: self.table.x[:, self.dim + 1 + j] for j, name in enumerate(self.names)}
+        return self._rest[2]
+
+    @property
+    def walled(self) -> bool:
+        return bool(np.isfinite(self.family.domain).any())
 
     def walls(self) -> Walls:
         """The domain of the link at the rows seen."""
@@ -392,88 +440,74 @@ class PredictorLikelihood(Likelihood):
         asked, last = theta.tobytes() if len(theta) == 1 else b"", self._last
         if last is not None and last[0] == asked:
             return last[1]
-        assert self.table is not None
-        eta = theta @ self.features.T + self.table.x[:, self.dim]
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            value, slope, curvature = self.family.terms(eta, self.table.y, self.fixed())
-            if self.weights is not None:
-                value, slope, curvature = (
-                    term * self.weights for term in (value, slope, curvature)
-                )
+        found = self._terms_of(theta, slice(None))
         if asked:
-            self._last = asked, (value, slope, curvature)
-        return value, slope, curvature
+            self._last = asked, found
+        return found
+
+    def _terms_of(self, theta: np.ndarray, rows: slice) -> Terms:
+        offset, y, fixed = self._rest
+        eta = theta @ self.features[rows].T
+        eta += offset[rows]
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            found = self.family.terms(eta, y[rows], {n: value[rows] for n, value in fixed.items()})
+            if self.weights is None:
+                return found
+            weights = self.weights[rows]
+            return found[0] * weights, found[1] * weights, found[2] * weights
 
     def row_values(self, theta: np.ndarray) -> np.ndarray:
-        assert self.table is not None
-        eta = theta @ self.features.T + self.table.x[:, self.dim]
+        offset, y, fixed = self._rest
+        return self._densities(theta @ self.features.T + offset, y, fixed)
+
+    def values_at(
+        self, theta: np.ndarray, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
+        columns, names = self.columns(np.asarray(x, float), np.asarray(a))
+        D = self.dim
+        fixed = {name: columns[:, D + 1 + j] for j, name in enumerate(names)}
+        return self._densities(theta @ columns[:, :D].T + columns[:, D], np.asarray(y), fixed)
+
+    def _densities(self, eta: np.ndarray, y: np.ndarray, fixed: Fixed) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            values = self.family.terms(eta, self.table.y, self.fixed())[0]
+            values = self.family.terms(eta, y, fixed)[0]
         return np.where(self.family.inside_domain(eta), values, -np.inf)
 
     def value(self, theta: np.ndarray) -> np.ndarray:
-        return self._terms(theta)[0].sum(axis=-1) if self.n else np.zeros(len(theta))
+        return self._sums(theta, curved=False)[0]
 
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if not self.n:
-            return np.zeros(len(theta)), np.zeros(theta.shape)
-        if len(theta) > 1 and self._logistic:
-            return self._bernoulli_value_grad(theta)
-        value, score, _ = self._terms(theta)
-        return value.sum(axis=-1), score @ self.features
-
-    def _bernoulli_value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same sums in one pass, block by block so that they stay in the cache: about five
-        times as fast.
-        """
-        assert self.table is not None
-        table, D, weights = self.table.x, self.dim, self.weights
-        y = self.table.y if weights is None else weights * self.table.y
-        value = theta @ (y @ table[:, :D]) + y @ table[:, D]
-        grad = np.tile(y @ table[:, :D], (len(theta), 1))
-        size = max(64, 40_000 // len(theta))
-        for first in range(0, self.n, size):
-            block = table[first : first + size]
-            phi = np.ascontiguousarray(block[:, :D])
-            eta = theta @ phi.T
-            eta += block[:, D]
-            tail = np.abs(eta)
-            np.exp(np.negative(tail, out=tail), out=tail)  # exp(-|eta|), never overflows
-            total = 1.0 + tail
-            cost = np.maximum(eta, 0.0) + np.log(total)
-            np.divide(np.where(eta >= 0, 1.0, tail), total, out=total)  # the probability
-            if weights is not None:
-                cost *= weights[first : first + size]
-                total *= weights[first : first + size]
-            value -= cost.sum(axis=1)
-            grad -= total @ phi
-        return value, grad
-
-    def _curvature(self, theta: np.ndarray) -> np.ndarray:
-        """Minus the second derivatives of the rows by their predictors, weighted: (M, n)."""
-        if len(theta) == 1 or not self._logistic:
-            return self._terms(theta)[2]
-        assert self.table is not None
-        tail = np.abs(theta @ self.features.T + self.table.x[:, self.dim])
-        np.exp(np.negative(tail, out=tail), out=tail)  # p (1 - p) = e^-|eta| / (1 + e^-|eta|)^2
-        found = tail / np.square(1.0 + tail)
-        out: np.ndarray = found if self.weights is None else found * self.weights
-        return out
+        return self._sums(theta, curved=False)[:2]
 
     def informations(self, theta: np.ndarray) -> np.ndarray:
-        """Block by block, so that it stays in the cache."""
+        return self._sums(theta)[2]
+
+    def parabolas(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._sums(theta)
+
+    def _sums(
+        self, theta: np.ndarray, curved: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`parabolas`, block by block so that they stay in the cache; with their last part, or
+        zeros in its place.
+        """
         M, D = theta.shape
-        if M == 1 and self.n:
-            phi = self.features
-            return symmetric((phi.T * self._curvature(theta)) @ phi)[None]
-        total = np.zeros((M, D * D))
-        size = max(64, 40_000 // max(M, D * D))
+        value, grad, total = np.zeros(M), np.zeros((M, D)), np.zeros((M, D * D))
+        size = max(64, BLOCK // max(M, 1))
         for first in range(0, self.n, size):
-            block = self if size >= self.n else self.between(first, min(first + size, self.n))
-            phi = block.features
-            curvature = np.broadcast_to(block._curvature(theta), (M, len(phi)))
-            total += curvature @ (phi[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
-        return total.reshape(M, D, D)
+            rows = slice(first, first + size)
+            terms = self._terms(theta) if size >= self.n else self._terms_of(theta, rows)
+            value += terms[0].sum(axis=1)
+            grad += terms[1] @ self.features[rows]
+            if not curved:
+                continue
+            if self.n * D * D <= MOST_PAIRS:
+                total += terms[2] @ self._pairs[rows]
+            else:
+                phi = self.features[rows]
+                for m, curvature in enumerate(np.broadcast_to(terms[2], (M, len(phi)))):
+                    total[m] += ((phi.T * curvature) @ phi).ravel()
+        return value, grad, total.reshape(M, D, D)
 
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """As if one outcome told the predictor up to one, or up to the noise's scale where there
@@ -488,7 +522,7 @@ class PredictorLikelihood(Likelihood):
         """Fits (n, D) to outcomes simulated from centre at the same rows."""
         rng, table = np.random.default_rng(seed), self.table
         assert table is not None
-        density = self.density(self.features @ centre + table.x[:, self.dim], self.fixed())
+        density = self.density(self.features @ centre + self._rest[0], self.fixed())
         out = []
         for y in density.sample(int(rng.integers(2**31)), n):
             simulated = PredictorLikelihood(

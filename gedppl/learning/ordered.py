@@ -24,7 +24,7 @@ from scipy.optimize import linprog
 from scipy.special import expit, log_expit, log_ndtr, ndtr
 
 from gedppl.families.one_predictor import LARGEST_EXPONENT, LOG_2PI
-from gedppl.learning.likelihoods import Likelihood
+from gedppl.learning.likelihoods import MOST_PAIRS, Likelihood
 from gedppl.rows import Rows
 
 if TYPE_CHECKING:
@@ -73,14 +73,15 @@ def _mirrored(link: Cumulative) -> Cumulative:
     )
 
 
+LOGIT = Cumulative(
+    expit,
+    log_expit,
+    lambda u: log_expit(-u),
+    lambda u: log_expit(u) + log_expit(-u),
+    lambda u: -np.tanh(0.5 * u),
+)
 CUMULATIVE = {
-    "logit": Cumulative(
-        expit,
-        log_expit,
-        lambda u: log_expit(-u),
-        lambda u: log_expit(u) + log_expit(-u),
-        lambda u: -np.tanh(0.5 * u),
-    ),
+    "logit": LOGIT,
     "probit": Cumulative(
         ndtr,
         log_ndtr,
@@ -93,30 +94,45 @@ CUMULATIVE = {
 }
 
 
+Curvature = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
 @dataclass(frozen=True)
 class Terms:
     """log(F(h) - F(l)) at each row, with its slopes."""
 
-    link: Cumulative
-    low: np.ndarray  # the edges, 0 in place of one that is not there
-    high: np.ndarray
     value: np.ndarray
     by_lower: np.ndarray
     by_upper: np.ndarray
-
-    @property
-    def curvature(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Minus the Hessian: on_lower dl^2 + on_upper dh^2 + on_gap (dh - dl)^2."""
-        down, up = -self.by_lower, self.by_upper
-        return (
-            down * (down - up + self.link.slope(self.low)),
-            up * (up - down - self.link.slope(self.high)),
-            down * up,
-        )
+    # minus the Hessian: on_lower dl^2 + on_upper dh^2 + on_gap (dh - dl)^2
+    curvature: Callable[[], Curvature]
 
 
 def terms_between(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> Terms:
     """At edges l and h; -inf and NaN where l is not below h."""
+    return _logit_terms(lower, upper) if link is LOGIT else _terms_of(link, lower, upper)
+
+
+@np.errstate(all="ignore")
+def _logit_terms(lower: np.ndarray, upper: np.ndarray) -> Terms:
+    """F(h) - F(l) = F(h) F(-l) (1 - e^(l - h)), so that its logarithm has a term for each edge
+    and one for their distance.
+    """
+    wide = -np.expm1(lower - upper)
+    wide = np.where(wide > 0, wide, np.nan)
+    tail_low, tail_high = np.exp(-np.abs(lower)), np.exp(-np.abs(upper))
+    low, high = 1.0 + tail_low, 1.0 + tail_high
+    value = np.minimum(upper, 0.0) - np.maximum(lower, 0.0) + np.log(wide / (low * high))
+    closeness = (1.0 - wide) / wide  # 1 / (e^(h - l) - 1)
+    return Terms(
+        np.where(np.isnan(value), -np.inf, value),
+        -np.where(lower >= 0, 1.0, tail_low) / low - closeness,
+        np.where(upper >= 0, tail_high, 1.0) / high + closeness,
+        lambda: (tail_low / low**2, tail_high / high**2, closeness / wide),
+    )
+
+
+def _terms_of(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> Terms:
     value = log_between(link, lower, upper)
     known = np.where(np.isfinite(value), value, np.nan)
     # an edge that is not there weighs nothing
@@ -126,7 +142,11 @@ def terms_between(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> Ter
             np.where(np.isfinite(edge), np.exp(link.log_density(at) - known), 0.0)
             for edge, at in ((lower, low), (upper, high))
         )
-    return Terms(link, low, high, value, -down, up)
+
+    def curvature() -> Curvature:
+        return down * (down - up + link.slope(low)), up * (up - down - link.slope(high)), down * up
+
+    return Terms(value, -down, up, curvature)
 
 
 def log_between(link: Cumulative, lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
@@ -162,6 +182,18 @@ class Intervals:
         row, category = np.arange(len(edges)), np.asarray(y).astype(np.int64)
         return cls(CUMULATIVE[ordered.link], every[row, category], every[row, category + 1])
 
+    def _products(self, rows: slice) -> list[np.ndarray]:
+        """(n, D D), of the features of lower edges, of upper edges and of what is between."""
+        low, high = self.lower[rows, :-1], self.upper[rows, :-1]
+        return [
+            (phi[:, :, None] * phi[:, None, :]).reshape(len(phi), -1)
+            for phi in (low, high, high - low)
+        ]
+
+    @cached_property
+    def _kept_products(self) -> list[np.ndarray]:
+        return self._products(slice(None))
+
     def _edges(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of every row at theta (M, D): two (M, n)."""
         lower, upper = (theta @ part[:, :-1].T + part[:, -1] for part in (self.lower, self.upper))
@@ -171,27 +203,31 @@ class Intervals:
         """(M, n), without weights."""
         return log_between(self.link, *self._edges(theta))
 
-    def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The weighted sum over rows at theta (M, D), (M,), and its gradient (M, D)."""
-        found = terms_between(self.link, *self._edges(theta))
-        grad = (self.weight * found.by_lower) @ self.lower[:, :-1]
-        grad += (self.weight * found.by_upper) @ self.upper[:, :-1]
-        return np.sum(self.weight * found.value, axis=1), grad
-
-    def informations(self, theta: np.ndarray) -> np.ndarray:
-        """Minus the Hessians at theta (M, D): (M, D, D)."""
+    def sums(
+        self, theta: np.ndarray, curved: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The weighted sum over rows at theta (M, D), (M,), its gradient (M, D), and minus its
+        Hessian (M, D, D), or zeros in its place. Block by block, so that they stay in the cache.
+        """
         M, D = theta.shape
-        total = np.zeros((M, D * D))
-        found = terms_between(self.link, *self._edges(theta))
-        lower, upper = self.lower[:, :-1], self.upper[:, :-1]
+        value, grad, total = np.zeros(M), np.zeros((M, D)), np.zeros((M, D * D))
+        lower, upper = self._edges(theta)
         size = max(64, BLOCK // max(M, D * D))
-        for phi, curvature in zip((lower, upper, upper - lower), found.curvature):
-            weighted = self.weight * curvature
-            for first in range(0, len(phi), size):
-                block = phi[first : first + size]
-                outer = (block[:, :, None] * block[:, None, :]).reshape(len(block), -1)
-                total += weighted[:, first : first + size] @ outer
-        return total.reshape(M, D, D)
+        for first in range(0, len(self.lower), size):
+            rows = slice(first, first + size)
+            weight = self.weight if np.ndim(self.weight) == 0 else np.asarray(self.weight)[rows]
+            found = terms_between(self.link, lower[:, rows], upper[:, rows])
+            value += np.sum(weight * found.value, axis=1)
+            low, high = self.lower[rows, :-1], self.upper[rows, :-1]
+            grad += (weight * found.by_lower) @ low + (weight * found.by_upper) @ high
+            if curved:
+                few = len(self.lower) * D * D <= MOST_PAIRS
+                products = (
+                    [part[rows] for part in self._kept_products] if few else self._products(rows)
+                )
+                for part, curvature in zip(products, found.curvature()):
+                    total += (weight * curvature) @ part
+        return value, grad, total.reshape(M, D, D)
 
 
 def crossed(
@@ -307,10 +343,13 @@ class OrderedLikelihood(Likelihood):
         return found
 
     def value_grad(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self.intervals.value_grad(theta)
+        return self.intervals.sums(theta, curved=False)[:2]
 
     def informations(self, theta: np.ndarray) -> np.ndarray:
-        return self.intervals.informations(theta)
+        return self.intervals.sums(theta)[2]
+
+    def parabolas(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.intervals.sums(theta)
 
     def expected_information(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> np.ndarray:
         """Of the edge that tells most, as if one outcome told it up to one."""

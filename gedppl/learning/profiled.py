@@ -32,7 +32,7 @@ from gedppl.learning.fits import decrement
 from gedppl.learning.likelihoods import PredictorLikelihood, ProgramLikelihood
 from gedppl.learning.nuisances import Nuisance
 from gedppl.learning.program_sets import MARGIN, Plausible, Unseen, metric, plausible
-from gedppl.learning.reach import Box, Walls, farthest_inside, member_inside
+from gedppl.learning.walls import Box, Walls, farthest_inside, member_inside
 from gedppl.programs.contract import LinearPredictor, Profiled
 from gedppl.rows import Rows
 
@@ -379,7 +379,9 @@ class Profile:
             start = member_inside(chosen, walls)
             if start is None:
                 continue
-            reach, theta, price = farthest_inside(chosen, walls, forms[j], start)
+            reach, theta, price = (
+                part[0] for part in farthest_inside(chosen, walls, forms[j : j + 1], start)
+            )
             if np.isfinite(reach):
                 along = self.look(theta[None], psi[j : j + 1])[3][0]
                 found.price[j], found.theta[j] = price, theta

@@ -335,6 +335,12 @@ def over_interval(
     point are searched again where it is inside. At an end that is infinite the value is the limit
     there; where that is no number, it is infinite in the way the functional goes.
     """
+    if direction(functional) and np.isfinite(ends).all():  # monotone: the ends have the extremes
+        first, last = at_predictor(data, learner, functional, ends.T, columns, x, a)
+        if not np.isnan(first + last).any():
+            return *_in_range(functional, np.minimum(first, last), np.maximum(first, last)), (
+                first >= last
+            )
     low, high = ends[:, :1], ends[:, 1:]
     inside = np.hstack(
         [
@@ -349,10 +355,17 @@ def over_interval(
     ]
     best = np.argmax(np.where(np.isnan(values), np.inf, values), axis=1)
     first_finite = np.where(np.isfinite(low[:, 0]), 0, 1)
-    lower, upper = -peaks[0], peaks[1]
-    if functional.name == "probability":  # whose range is a fact, not a declaration
-        lower, upper = np.maximum(lower, 0.0), np.minimum(upper, 1.0)
+    lower, upper = _in_range(functional, -peaks[0], peaks[1])
     return lower, upper, best <= np.maximum(first_finite, (eta.shape[1] - 1) // 2)
+
+
+def _in_range(
+    functional: Functional, lower: np.ndarray, upper: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The range of a probability is a fact, not a declaration."""
+    if functional.name != "probability":
+        return lower, upper
+    return np.maximum(lower, 0.0), np.minimum(upper, 1.0)
 
 
 def _with_limits(eta: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -19,6 +19,7 @@ from gedppl.learning.fits import RANK_TOLERANCE, decrement, symmetric, units
 from gedppl.learning.likelihoods import TOP, Likelihood
 from gedppl.learning.radius import LikelihoodRatio, Rule
 from gedppl.learning.storing import Node, Reader, Tree, Writer, storable
+from gedppl.rows import Kept
 
 if TYPE_CHECKING:
     from gedppl.learning.radius import LikelihoodRatio
@@ -41,6 +42,8 @@ class Region:
     kappa: float
     slack: Callable[[np.ndarray], np.ndarray]  # (M, D) -> (M,)
     slack_grad: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # (M, D) -> (M,), (M, D)
+    # (M, D) -> slack (M,), gradient (M, D) and minus Hessian (M, D, D)
+    parabola: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
     def whiten(self, grad: np.ndarray) -> np.ndarray:
         """Gradients (M, D) with respect to z, theta = centre + chol^-T z."""
@@ -153,13 +156,12 @@ class Extremes:
 
 
 # a step that overflows is cut to nothing, and its direction stays unsettled
-@np.errstate(over="ignore", invalid="ignore")
+@np.errstate(all="ignore")
 def extremes(
     region: Region,
     phi: np.ndarray,
-    informations: Callable[[np.ndarray], np.ndarray],
     *,
-    cheap_information: bool = True,
+    own_metric: bool = True,
     tol: float = 1e-7,
     steps: int = 60,
 ) -> Extremes:
@@ -167,74 +169,81 @@ def extremes(
 
     Each step maximises phi'theta over the quadratic model of the slack at the current point: with g
     its gradient and B its negative Hessian, ``d = B^-1 g + t B^-1 phi``, ``t^2 = (2 slack + g'B^-1
-    g) / phi'B^-1 phi``; exact in one step if the slack is quadratic. B is the Hessian at the centre
-    while that converges fast, the point's own otherwise; `informations` gives those of points (M,
-    D) as (M, D, D).
+    g) / phi'B^-1 phi``; exact in one step if the slack is quadratic. B is the point's own Hessian,
+    or, without `own_metric`, that at the centre while it converges fast.
 
     By concavity every member theta' has ``-g'(theta' - theta) <= slack(theta)``, so with ``phi =
     -mu g + r`` the returned value ``phi'theta + mu slack + MARGIN sqrt(2 kappa) |r|`` is an upper
     bound once the set's radius in the metric is below MARGIN/2 times its quadratic value; r is of
     the order of ``tol``.
     """
-    M, D = phi.shape
     white = region.whiten(phi)  # (M, D), whitened objectives
-    size = np.linalg.norm(white, axis=1)
-    reach = np.sqrt(2 * region.kappa)
-    safe = np.maximum(size, 1e-300)
-    z = reach * white / safe[:, None]
-    own = np.full(M, cheap_information)  # whose own Hessian is used
+    size, reach, eye = _lengths(white), math.sqrt(2 * region.kappa), np.eye(phi.shape[1])
     settled = size < 1e-300  # a zero objective: any point will do
-    z[settled] = 0.0
     bound = np.where(settled, phi @ region.centre, np.inf)
-    running = ~settled
-    residual_before = np.full(M, np.inf)
+    found = np.where(settled[:, None], 0.0, reach * white / np.maximum(size, 1e-300)[:, None])
+    todo = np.flatnonzero(~settled)
+    z, h, size = found[todo], white[todo], size[todo]
+    own, before = np.full(len(todo), own_metric), np.full(len(todo), np.inf)
     calls = 0
     for step in range(steps):
-        todo = np.flatnonzero(running)
         if not len(todo):
             break
-        here = region.theta(z[todo])
-        slack, grad = region.slack_grad(here)
+        here = region.theta(z)
+        slack, grad, *curved = (region.parabola if own.any() else region.slack_grad)(here)
         calls += len(todo)
-        g, h = region.whiten(grad), white[todo]
-        bad = ~(np.isfinite(slack) & np.isfinite(g).all(axis=1)) | (slack < -20 * region.kappa)
-        z[todo[bad]] *= 0.5  # far outside: come back towards the centre
-        if bad.all():
-            continue
-        todo, here, slack, g, h = todo[~bad], here[~bad], slack[~bad], g[~bad], h[~bad]
-        u, v = g.copy(), h.copy()
-        mine = np.flatnonzero(own[todo])
-        if len(mine):
-            metric = region.whitened(informations(here[mine]))
-            lift = 1e-12 * np.trace(metric, axis1=1, axis2=2)
-            flat = ~(lift > 1e-30)  # no curvature left out here: the slack no longer falls
-            running[todo[mine[flat]]] = False
-            metric, lift, mine = metric[~flat], lift[~flat], mine[~flat]
-            both = np.linalg.solve(
-                metric + lift[:, None, None] * np.eye(D), np.stack([g[mine], h[mine]], axis=2)
+        g = region.whiten(grad)
+        steep = _dots(g, g)
+        ok = (slack >= -20 * region.kappa) & (steep < np.inf)  # not far outside, and a number
+        both, lost = np.stack([g, h], axis=2), np.zeros(len(todo), bool)
+        products = both.transpose(0, 2, 1)
+        if curved:
+            metric, use = region.whitened(curved[0]), own & ok
+            if not use.all():
+                metric = np.where(use[:, None, None], metric, eye)
+            lift = 1e-12 * np.einsum("mdd->m", metric)
+            if not lift.min() > 1e-30:
+                lost = ~(lift > 1e-30)  # no curvature left out here: the slack no longer falls
+                metric[lost] = eye
+            both = np.linalg.solve(metric + lift[:, None, None] * eye, both)
+        products = products @ both  # (M, 2, 2), of the gradient and the objective
+        inside = 2 * slack + products[:, 0, 0]
+        t = np.sqrt(np.maximum(inside, 0) / np.maximum(products[:, 1, 1], 1e-300))
+        mu = -_dots(h, g) / np.maximum(steep, 1e-300)
+        r = _lengths(h + mu[:, None] * g)
+        relative = np.maximum(r / size, np.abs(slack) / region.kappa)
+        done = (relative < tol) & (mu > 0) & ok & ~lost
+        move = both[:, :, 0] + t[:, None] * both[:, :, 1]
+        # at most double the distance in one step; from far outside half-way back to the centre
+        share = np.maximum(_lengths(z), reach) / np.maximum(_lengths(move), 1e-300)
+        ahead = z + np.minimum(1.0, share)[:, None] * move
+        if done.any():
+            value = _dots(phi[todo], here) + np.maximum(mu * slack, 0) + MARGIN * reach * r
+            bound[todo[done]], settled[todo[done]] = value[done], True
+            ahead[done] = z[done]
+        if not ok.all():
+            ahead[~ok] = 0.5 * z[~ok]
+            relative[~ok] = before[~ok]
+        found[todo] = z = ahead
+        if step:
+            own = own | (ok & (relative > 0.3 * before))
+        before = relative
+        ended = done | lost | (_lengths(z) > 1e6 * reach)
+        if ended.any():
+            todo, z, h, size, own, before = (
+                part[~ended] for part in (todo, z, h, size, own, before)
             )
-            u[mine], v[mine] = both[:, :, 0], both[:, :, 1]
-        inside = 2 * slack + np.sum(g * u, axis=1)
-        t = np.sqrt(np.maximum(inside, 0) / np.maximum(np.sum(h * v, axis=1), 1e-300))
-        mu = -np.sum(h * g, axis=1) / np.maximum(np.sum(g * g, axis=1), 1e-300)
-        r = np.linalg.norm(h + mu[:, None] * g, axis=1)
-        relative = np.maximum(r / safe[todo], np.abs(slack) / region.kappa)
-        done = (relative < tol) & (mu > 0)
-        value = np.sum(phi[todo] * here, axis=1) + np.maximum(mu * slack, 0) + MARGIN * reach * r
-        bound[todo[done]], settled[todo[done]] = value[done], True
-        running[todo[done]] = False
-        slow = relative > 0.3 * residual_before[todo]
-        own[todo[slow & (step >= 1)]] = True
-        residual_before[todo] = relative
-        move = u + t[:, None] * v
-        length = np.linalg.norm(move, axis=1)
-        # at most double the distance in one step
-        longest = np.maximum(np.linalg.norm(z[todo], axis=1), reach)
-        move *= np.minimum(1.0, longest / np.maximum(length, 1e-300))[:, None]
-        z[todo[~done]] += move[~done]
-        far = np.linalg.norm(z, axis=1) > 1e6 * reach
-        running &= ~far
-    return Extremes(region.theta(z), bound, settled, calls)
+    return Extremes(region.theta(found), bound, settled, calls)
+
+
+def _dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.einsum("md,md->m", a, b)
+    return found
+
+
+def _lengths(a: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.sqrt(np.einsum("md,md->m", a, a))
+    return found
 
 
 FIRST_RESTART, SPACING = 16, 4
@@ -287,6 +296,16 @@ class Plausible:
     refuted: bool = False
     # of the log-likelihood; None where the set is cut out by something else
     threshold: float | None = None
+
+    @property
+    def touched(self) -> np.ndarray:
+        """(1, D): 1 for coordinates that some row depends on."""
+        return np.where(self.unseen.untouched, 0.0, 1.0)[None]
+
+    @cached_property
+    def behind_walls(self) -> Kept[Any]:
+        """What is found out of the set inside declared bounds: see `walls.behind`."""
+        return Kept()
 
     def stored(self, out: Writer) -> Node:
         if self.threshold is None:
@@ -438,9 +457,13 @@ def plausible(
         value, grad = data.value_grad(theta)
         return _outside_if_nan(value - threshold), grad
 
+    def parabola(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        value, grad, information = data.parabolas(theta)
+        return _outside_if_nan(value - threshold), grad, information
+
     information = data.information(centre)
     chol, unseen = metric(information)
-    region = Region(centre, chol, top - threshold, slack, slack_grad)
+    region = Region(centre, chol, top - threshold, slack, slack_grad, parabola)
     # A local climb proves nothing of the top. A concave one is within about twice its decrement
     # once that is small.
     lacking = decrement(data.value_grad(centre[None])[1][0], information)
@@ -487,10 +510,13 @@ def ellipsoid(data: Likelihood, centre: np.ndarray, drop: float) -> Plausible:
         pull = (theta - centre) @ information
         return _outside_if_nan(drop - 0.5 * np.sum(pull * (theta - centre), axis=1)), -pull
 
+    def parabola(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return *slack_grad(theta), np.broadcast_to(information, (len(theta), *information.shape))
+
     return Plausible(
         0,
         data,
-        Region(centre, chol, drop, lambda theta: slack_grad(theta)[0], slack_grad),
+        Region(centre, chol, drop, lambda theta: slack_grad(theta)[0], slack_grad, parabola),
         unseen,
         convex=True,
     )

@@ -229,7 +229,7 @@ class ProgramLearner:
         x, a, y = self.cls.check_outcomes(x, a, y)
         if not len(a):
             return self
-        values = self.data.cleared().append(x, a, y).row_values(self.particles.theta)
+        values = self.data.values_at(self.particles.theta, x, a, y)
         # no density there: what the single outcomes are given may exceed one in sum
         values = np.where(self.data.crosses(self.particles.theta, x, a), -np.inf, values)
         log_q, particles = self.particles.predict(values)
@@ -448,7 +448,7 @@ class ProgramLearner:
     def log_predictive(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> float:
         """The same mixture's log density."""
         mixed = self.particles.inside
-        rows = self.data.cleared().append(x, a, y).row_values(mixed.theta)
+        rows = self.data.values_at(mixed.theta, x, a, y)
         return learners.mixed_log_density(mixed.log_weights, rows)
 
     def has_predictive(self, x: np.ndarray) -> bool:

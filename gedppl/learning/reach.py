@@ -6,7 +6,6 @@ Axis letters: m linear forms, D flat parameters, S sets.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,231 +13,13 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack
 
 from gedppl.learning.learner import price_of_wall
-from gedppl.learning.likelihoods import Likelihood, PredictorLikelihood
+from gedppl.learning.likelihoods import PredictorLikelihood
 from gedppl.learning.program_sets import Plausible, extremes
+from gedppl.learning.walls import GAP, Box, behind, farthest_inside
 from gedppl.programs.contract import DensityClass
 
 if TYPE_CHECKING:
     from gedppl.learning.programs import ProgramLearner
-
-
-# ==================================================================================================
-# The largest linear form over a convex likelihood set cut by walls: signs, boxes, and the domain of
-# a link at the rows seen.
-#
-#     max phi'v    subject to    slack(v) >= 0,    A v <= b
-#
-# by a primal-dual interior-point method (Boyd and Vandenberghe, Convex Optimization, 11.7). At any
-# v inside, with any multipliers mu, lambda >= 0, concavity gives for every member v'
-#
-#     phi'v' <= phi'v + mu slack(v) + lambda'(b - A v) + r'(v' - v),
-#         r = phi + mu grad slack - A'lambda,
-#
-# so that what is returned is an upper bound up to the residual r, which Newton's method brings to
-# rounding.
-#
-# Axis letters: D parameters, w walls.
-# ==================================================================================================
-
-SHARPER = 10.0  # how much smaller a gap each step aims at
-GAP = 1e-9  # share of the way gone, and of the form's size for the residual: near enough
-STEPS = 80
-FIRST_GROWTH = 20.0  # of the slack's weight against the walls', in search of a first member
-NEARNESS = 1e-3  # what a step costs, in room to the walls, in search of a point inside
-FARTHEST = 1e8  # standard errors: a form that goes on like this has no end
-
-
-@dataclass(frozen=True)
-class Walls:
-    """A v <= b."""
-
-    normals: np.ndarray  # (w, D)
-    limits: np.ndarray  # (w,)
-
-    @classmethod
-    def of(cls, low: np.ndarray, high: np.ndarray, data: Likelihood) -> Walls:
-        """A box (D,), with open sides, and the domain of the link at the rows seen."""
-        eye, (normals, limits) = np.eye(len(low)), data.walls()
-        a = np.vstack([eye[np.isfinite(high)], -eye[np.isfinite(low)], *normals])
-        b = np.concatenate([high[np.isfinite(high)], -low[np.isfinite(low)], *limits])
-        used = np.any(a != 0, axis=1)
-        return cls(a[used], b[used])
-
-    def broken(self, v: np.ndarray) -> np.ndarray:
-        """Whether each v (M, D) lies beyond a wall, by more than rounding of what is added up for
-        it: coordinates may have very different units.
-        """
-        room = 1e-9 * np.maximum(np.abs(self.limits), np.abs(v) @ np.abs(self.normals).T)
-        found: np.ndarray = np.any(v @ self.normals.T > self.limits + room, axis=1)
-        return found
-
-    def inner_point(self, near: np.ndarray, unit: np.ndarray) -> np.ndarray | None:
-        """A point well inside all walls, as near as may be in steps of `unit` (D,); None if
-        there is none.
-        """
-        D = len(near)
-        size = np.linalg.norm(self.normals * unit, axis=1)
-        # each wall in steps of its own: the solver's tolerances are absolute
-        walls = self.normals * unit / size[:, None]
-        found = linprog(
-            np.append(np.full(2 * D, NEARNESS), -1.0),  # steps up and down, and the room gained
-            A_ub=np.hstack([walls, -walls, np.ones((len(size), 1))]),
-            b_ub=(self.limits - self.normals @ near) / size,
-            bounds=[(0.0, 1e3)] * (2 * D) + [(0.0, 1.0)],
-        )
-        if found.status != 0 or found.x[-1] <= 1e-9:
-            return None
-        out: np.ndarray = near + unit * (found.x[:D] - found.x[D : 2 * D])
-        return out
-
-
-Look = tuple[float, np.ndarray, np.ndarray]
-
-
-@dataclass(frozen=True)
-class _Inside:
-    """The set behind its walls, in coordinates divided by `unit`."""
-
-    chosen: Plausible
-    walls: Walls
-    unit: np.ndarray
-
-    @classmethod
-    def of(cls, chosen: Plausible, walls: Walls) -> _Inside:
-        """In standard errors, or in the distance between walls where that is shorter: what no row
-        has seen has no standard error, and the number that stands for it may be anything.
-        """
-        known = np.sum(chosen.region.chol**2, axis=1)
-        span = np.abs(walls.limits) + np.abs(walls.normals) @ np.abs(chosen.region.centre)
-        lean = np.divide(
-            walls.normals,
-            span[:, None],
-            out=np.zeros_like(walls.normals),
-            where=span[:, None] > 0,
-        )
-        return cls(
-            chosen, walls, 1.0 / np.sqrt(np.maximum(known + np.sum(lean**2, axis=0), 1e-300))
-        )
-
-    def room(self, v: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self.walls.limits - self.walls.normals @ v
-        return found
-
-    def look(self, v: np.ndarray) -> Look | None:
-        """slack, its gradient and minus its Hessian, in these coordinates; None outside the
-        walls or where it is no number.
-        """
-        if self.room(v).min() <= 0:
-            return None
-        slack, grad = self.chosen.region.slack_grad(v[None])
-        information = self.chosen.data.information(v)
-        if not (
-            np.isfinite(slack[0]) and np.isfinite(grad).all() and np.isfinite(information).all()
-        ):
-            return None
-        return float(slack[0]), grad[0] * self.unit, information * np.outer(self.unit, self.unit)
-
-    def raised(self, v: np.ndarray, weight: float) -> tuple[np.ndarray, bool]:
-        """Newton steps up weight * slack + sum log room; the point reached, and whether its
-        slack is positive.
-        """
-        seen = self.look(v)
-        for _ in range(STEPS):
-            if seen is None or seen[0] > 0:
-                break
-            slack, grad, information = seen
-            lean = self.walls.normals * self.unit / self.room(v)[:, None]
-            slope, curve = weight * grad - lean.sum(axis=0), weight * information + lean.T @ lean
-            step = _solved(curve, slope)
-            gain = float(slope @ step)
-            if not np.isfinite(gain) or gain < 1e-10:
-                break
-            for share in 0.5 ** np.arange(40.0):
-                move = share * self.unit * step
-                there = self.look(v + move)
-                if there is None:
-                    continue
-                rise = weight * (there[0] - slack) + float(
-                    np.sum(np.log1p(-(self.walls.normals @ move) / self.room(v)))
-                )
-                if rise >= 0.1 * share * gain:
-                    v, seen = v + move, there
-                    break
-            else:
-                break
-        return v, seen is not None and seen[0] > 0
-
-
-def _solved(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    return np.linalg.solve(curve + 1e-13 * np.trace(curve) * np.eye(len(slope)), slope)
-
-
-def member_inside(chosen: Plausible, walls: Walls) -> np.ndarray | None:
-    """A member of the set strictly inside the walls; None if none was found."""
-    inside, v = _Inside.of(chosen, walls), chosen.region.centre
-    if inside.room(v).min() <= 0:
-        inner = walls.inner_point(v, inside.unit)
-        if inner is None:
-            return None
-        v = inner
-    for power in range(12):
-        v, found = inside.raised(v, FIRST_GROWTH**power)
-        if found:
-            return v
-    return None
-
-
-def farthest_inside(
-    chosen: Plausible, walls: Walls, phi: np.ndarray, start: np.ndarray
-) -> tuple[float, np.ndarray, float]:
-    """An upper bound of phi'v over the set inside the walls, a member that almost attains it, and
-    the slack's multiplier there; inf if there is no end.
-
-    start: from `member_inside`.
-    """
-    inside = _Inside.of(chosen, walls)
-    v, seen, goal, lean = start, inside.look(start), phi * inside.unit, walls.normals * inside.unit
-    size = float(np.linalg.norm(goal))
-    if seen is None or seen[0] <= 0 or size == 0:
-        return (0.0 if size == 0 else np.inf), start, 0.0
-    free = np.append(seen[0], inside.room(v))  # the constraints' slacks, the set's own first
-    duals = size / free
-    for _ in range(STEPS):
-        _, grad, information = seen
-        slopes = np.vstack([grad, -lean])  # of the constraints' slacks
-        residual = goal + duals @ slopes
-        gap, gone = float(duals @ free), abs(float(phi @ (v - start)))
-        if np.linalg.norm((v - start) / inside.unit) > FARTHEST:
-            return np.inf, v, 0.0
-        if gap <= GAP * max(gone, GAP * size) and np.linalg.norm(residual) <= GAP * size:
-            return float(phi @ v) + gap, v, float(duals[0])
-        aim = gap / (SHARPER * len(free))
-        curve = duals[0] * information + (slopes * (duals / free)[:, None]).T @ slopes
-        step = _solved(curve, goal + aim * (1 / free) @ slopes)
-        change = -duals + (aim - duals * (slopes @ step)) / free
-        shrinking = change < 0
-        share = 0.99 * min(
-            1.0, float(np.min(-duals[shrinking] / change[shrinking], initial=1.0 / 0.99))
-        )
-        before = np.sqrt(np.sum(residual**2) + np.sum((duals * free - aim) ** 2))
-        for _ in range(50):
-            trial, trial_duals = v + share * inside.unit * step, duals + share * change
-            there = inside.look(trial)
-            if there is not None and there[0] > 0:
-                trial_free = np.append(there[0], inside.room(trial))
-                left = goal + trial_duals @ np.vstack([there[1], -lean])
-                if (
-                    np.sqrt(np.sum(left**2) + np.sum((trial_duals * trial_free - aim) ** 2))
-                    <= (1 - 0.01 * share) * before
-                ):
-                    break
-            share *= 0.5
-        else:
-            # no step helps any more: rounding
-            near = gap <= 1e-6 * gone and np.linalg.norm(residual) <= 1e-6 * size
-            return (float(phi @ v) + gap if near else np.inf), v, float(duals[0])
-        v, seen, duals, free = trial, there, trial_duals, trial_free
-    return np.inf, v, 0.0
 
 
 MAX_CELLS = 4_000_000  # problems x rows held at once
@@ -311,9 +92,6 @@ def farthest_held(
     return value
 
 
-Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
-
-
 def reached(chosen: Plausible, both: np.ndarray, box: Box) -> np.ndarray:
     """max phi'theta over one set and a box for every row of `both` (m, D): (m,), inf where open."""
     theta = np.broadcast_to(chosen.region.centre, both.shape).copy()
@@ -344,11 +122,9 @@ def _solve(
             for part in _in_parts(mine, chosen.data.n):
                 _solve_errors(chosen, part, solved, both, value, theta, box)
             continue
-        cheap = chosen.data.n * both.shape[1] ** 2 <= 20_000
+        cheap = chosen.data.n * both.shape[1] ** 2 <= 100_000
         for part in _in_parts(mine, chosen.data.n):
-            found = extremes(
-                chosen.region, both[part], chosen.data.informations, cheap_information=cheap
-            )
+            found = extremes(chosen.region, both[part], own_metric=cheap)
             better = found.settled & (found.value < value[part])
             value[part] = np.where(better, found.value, value[part])
             theta[part] = np.where(found.settled[:, None], found.theta, theta[part])
@@ -395,23 +171,17 @@ def _inside_walls(
     box: Box,
 ) -> None:
     """Solve again, behind the walls, what was found beyond one or not found at all."""
+    boxed = bool(np.isfinite(box).any())
     for i in np.unique(use):
         chosen, mine = sets[i], np.flatnonzero(use == i)
-        data = chosen.data
-        if not (data.smooth and chosen.convex):
+        if not (chosen.data.smooth and chosen.convex and (boxed or chosen.data.walled)):
             continue
-        walls = Walls.of(*box, data)
-        if not len(walls.limits):
-            continue
+        walls, start = behind(chosen, box)
         again = mine[~solved[mine] | walls.broken(theta[mine])]
-        start = member_inside(chosen, walls) if len(again) else None
-        if start is None:
+        if start is None or not len(again):
             continue
-        for j in again:
-            found, at, _ = farthest_inside(chosen, walls, both[j], start)
-            if found < value[j]:
-                value[j] = found
-            theta[j] = at
+        found, theta[again], _ = farthest_inside(chosen, walls, both[again], start)
+        value[again] = np.minimum(value[again], found)
 
 
 def declared_box(cls: DensityClass, dim: int) -> Box:
@@ -439,7 +209,7 @@ def declared_box(cls: DensityClass, dim: int) -> Box:
 # ==================================================================================================
 
 ERROR_STEPS = 60
-SHARPEST = 300.0
+SHARPER, SHARPEST = 10.0, 300.0  # how much smaller a gap each step aims at
 
 
 def farthest_within_errors(

@@ -5,15 +5,18 @@ Axis letters: M members, n rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gedppl.density import Density
 from gedppl.errors import ModelError, OutOfSupportError, ParameterError, ShapeError, SiteClashError
+from gedppl.families.one_predictor import FAMILIES
 from gedppl.programs.contract import DrawnParams, MemberList, Params
 from gedppl.programs.program import ProgramClass
+from gedppl.rows import Kept, outcomes_of
 from gedppl.showing import as_html
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ class FiniteClass(MemberList):
                 )
             self._owner[m] = known[id(program)]
         self._thetas: list[np.ndarray] = []  # per program, (its members, D)
+        self._parts: Kept[list[Part]] = Kept()
+        self._logs: Kept[tuple[np.ndarray, np.ndarray]] = Kept()
         if example is not None:
             self.trace(*example)
 
@@ -85,10 +90,15 @@ class FiniteClass(MemberList):
                 )
             self._thetas = thetas
             self.reads_by_context = any(program.reads_by_context for program in self._programs)
+        elif self._parts.small(rows := (np.asarray(x, float), np.asarray(a))):
+            self._known(*rows)
         else:
-            for program in self._programs:
-                program.trace(x, a)
+            self._look(x, a)
         return self
+
+    def _look(self, x: ArrayLike, a: ArrayLike) -> None:
+        for program in self._programs:
+            program.trace(x, a)
 
     def _flatten(self, program: ProgramClass, m: int) -> np.ndarray:
         try:
@@ -110,13 +120,7 @@ class FiniteClass(MemberList):
         """Per-row log-likelihood of members theta (M,), (M, n); minus infinity where a member's
         model excludes the outcome.
         """
-        x, a, y, supported = self._checked(x, a, y)
-        out = np.full((self.size, len(a)), -np.inf)
-        for p, (program, ok) in enumerate(zip(self._programs, supported)):
-            if ok.any():
-                logs = program.program.log_likelihood(self._thetas[p], x[ok], a[ok], y[ok])
-                out[np.ix_(self._of(p), np.flatnonzero(ok))] = logs
-        return np.asarray(out[theta])
+        return np.asarray(self._checked(x, a, y)[3][theta])
 
     def check_outcomes(
         self, x: ArrayLike, a: ArrayLike, y: ArrayLike
@@ -126,32 +130,52 @@ class FiniteClass(MemberList):
 
     def _checked(
         self, x: ArrayLike, a: ArrayLike, y: ArrayLike
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[np.ndarray]]:
-        """The same, and which rows (n,) each program supports."""
-        self.trace(x, a)
-        rows = self._programs[0].check_shapes(x, a, y)
-        for program in self._programs[1:]:
-            rows = program.check_shapes(*rows)
-        supported = [program.supports(*rows) for program in self._programs]
-        ok = np.any(supported, axis=0)
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The same, and the log-likelihoods of all members, (M, n)."""
+        self._known(x, a)  # looks at the rows
+        x, a = np.asarray(x, float), np.asarray(a).astype(np.int64)
+        y = outcomes_of(y, len(a), self._programs[0].event_shape)
+        logs, ok = self._logs.get("logs", (x, a, y), lambda: self._log_likelihoods(x, a, y))
         if not ok.all():
             row = int(np.argmin(ok))
             families = sorted({program.program.family for program in self._programs})
             raise OutOfSupportError(
-                f"outcome {rows[2][row]} in row {row} is outside the support of "
+                f"outcome {y[row]} in row {row} is outside the support of "
                 f"{' and of '.join(families)}: no member gives it a "
                 "positive density"
             )
-        return *rows, supported
+        return x, a, y, logs
+
+    def _log_likelihoods(
+        self, x: np.ndarray, a: np.ndarray, y: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of every member (M, n), and which rows (n,) some program supports."""
+        out, possible = np.full((self.size, len(a)), -np.inf), np.zeros(len(a), bool)
+        for part, program, thetas in zip(self._known(x, a), self._programs, self._thetas):
+            if part.log_prob is not None:
+                ok = np.isfinite(part.density.log_prob(y)).any(axis=0)
+                if not ok.all():
+                    ok |= program.supports(x, a, y)
+                out[part.members] = np.where(ok, part.log_prob(y), -np.inf)
+            else:
+                ok = program.supports(x, a, y)
+                logs = program.program.log_likelihood(thetas, x[ok], a[ok], y[ok])
+                out[np.ix_(part.members, np.flatnonzero(ok))] = logs
+            possible |= ok
+        return out, possible
 
     def values(
         self, functional: Functional, theta: np.ndarray, x: ArrayLike, a: ArrayLike
     ) -> np.ndarray:
         """The functional of members theta (M,) at every row, (M, n)."""
-        self.trace(x, a)
         out = np.empty((self.size, len(np.atleast_1d(a))))
-        for p, program in enumerate(self._programs):
-            out[self._of(p)] = program.values(functional, self._thetas[p], x, a)
+        for part, program, thetas in zip(self._known(x, a), self._programs, self._thetas):
+            quick = part.log_prob is not None and functional.is_formula(part.density)
+            if quick:
+                found: Any = functional(part.density, np.asarray(x, float), np.asarray(a))
+            else:
+                found = program.values(functional, thetas, x, a)
+            out[part.members] = found
         return np.asarray(out[theta])
 
     def density(self, params: int, x: ArrayLike, a: ArrayLike) -> Density:
@@ -172,11 +196,56 @@ class FiniteClass(MemberList):
         """Members (m,) and their densities, batch (m, n): one pair for each program that the
         class is made of.
         """
-        self.trace(x, a)
+        return [(part.members, part.density) for part in self._known(x, a)]
+
+    def _known(self, x: ArrayLike, a: ArrayLike) -> list[Part]:
+        """By program, at rows that have been looked at once."""
+        asked = np.asarray(x, float), np.asarray(a)
+        return self._parts.get("parts", asked, lambda: self._found(x, a))
+
+    def _found(self, x: ArrayLike, a: ArrayLike) -> list[Part]:
+        self._look(x, a) if self._thetas else self.trace(x, a)
         return [
-            (self._of(p), program.density_at(self._thetas[p], x, a))
+            part_of(program, self._of(p), self._thetas[p], x, a)
             for p, program in enumerate(self._programs)
         ]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Members (m,) of one program at rows: their densities, batch (m, n)."""
+
+    members: np.ndarray
+    density: Density
+    # outcomes (n,) -> (m, n), where that is a formula for NumPy; None: the program has to be asked
+    log_prob: Callable[[np.ndarray], np.ndarray] | None
+
+
+def part_of(
+    cls: ProgramClass, members: np.ndarray, theta: np.ndarray, x: ArrayLike, a: ArrayLike
+) -> Part:
+    """At theta (m, D)."""
+    predictor, program = cls.predictor, cls.program
+    if predictor is None:
+        density = cls.density_at(theta, x, a)
+        # chances near one, made of logits, are rounded to one
+        rounded = program.outcome_kind().endswith("Logits")
+        known = program.known_family and program.packaged and not program.has_cutpoints
+        quick = known and not program.moving_support and not rounded
+        return Part(members, density, density.log_prob if quick else None)
+    x, a = cls.check_rows(x, a)
+    family, fixed = FAMILIES[predictor.family, predictor.link], predictor.fixed(x, a)
+    eta = theta @ predictor.features(x, a).T + predictor.offset(x, a)
+
+    def log_prob(y: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            value = family.terms(eta, y, fixed)[0]
+        return np.where(family.inside_domain(eta), value, -np.inf)
+
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        arguments = family.arguments(eta, fixed)
+    density = Density(predictor.family, arguments)
+    return Part(members, density, log_prob)
 
 
 def _pairs(model: Any, settings: Sequence[Params] | None) -> list[tuple[Any, Params]]:

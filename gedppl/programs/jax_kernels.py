@@ -36,6 +36,7 @@ from gedppl.rows import PIECES, Parts, Rows, Slopes, bucket, pad, pieces, settin
 MAX_CELLS = 1 << 22  # settings times rows evaluated at once
 DRAWS = 128  # prior draws at once
 AHEAD = 48  # rows before the end of a bucket by which the next one is begun at the latest
+KNOWN_ROWS = 10_000  # that are remembered as checked
 AT_ONCE = 64  # settings whose sums over a history are asked for in one call
 
 
@@ -53,6 +54,7 @@ class JaxKernels(Kernels):
         super().__init__()
         self._compiled = Compiled()
         self._look: FirstLook | None = None
+        self._in_range: set[bytes] = set()  # rows that read nothing past an end
 
     @property
     def compilations(self) -> dict[str, int]:
@@ -328,6 +330,14 @@ class JaxKernels(Kernels):
         """
         if not self.reads_by_context:
             return
+        rows = {row.tobytes() for row in np.column_stack([x, a])}
+        if rows <= self._in_range:
+            return
+        self._look_up(theta, x, a)
+        self._in_range = rows if len(self._in_range) > KNOWN_ROWS else self._in_range | rows
+
+    def _look_up(self, theta: np.ndarray, x: np.ndarray, a: np.ndarray) -> None:
+        """`check_contexts` for rows that nobody has asked about."""
         from_the_end = bool((self._lowest(theta, x, a) < 0).any())
         if not from_the_end and not self.action_problem(theta, x, a):
             return

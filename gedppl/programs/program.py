@@ -54,7 +54,7 @@ from gedppl.programs.tracing import (
     named_leaves,
     parse_bounds,
 )
-from gedppl.rows import Rows, one_or_all
+from gedppl.rows import Rows, one_or_all, outcomes_of
 from gedppl.showing import as_html
 
 if TYPE_CHECKING:
@@ -397,8 +397,8 @@ class ProgramClass:
             )
         return x, actions
 
-    def _ready(self, x: ArrayLike, a: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Checked rows, after tracing the model with them if nobody has yet."""
+    def check_rows(self, x: ArrayLike, a: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Rows as arrays, after tracing the model with them if nobody has yet."""
         x, a = self._check_rows(x, a)
         if self._program is None:
             self.trace(x, a)
@@ -467,19 +467,8 @@ class ProgramClass:
         self, x: ArrayLike, a: ArrayLike, y: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The same without looking at the support."""
-        x, a = self._ready(x, a)
-        y = np.asarray(y, float)
-        if y.shape != (len(a), *self.event_shape):
-            raise ShapeError(
-                f"y must have shape {(len(a), *self.event_shape)}, one outcome a row, got {y.shape}"
-                + ("; pass y[:, 0]" if y.shape == (len(a), 1) else "")
-            )
-        if not countable(y).all():
-            row = int(np.argmax(~countable(y.reshape(len(y), -1)).all(axis=1)))
-            wrong = not np.isfinite(y[row]).all()
-            fix = "drop the row or wait for its outcome" if wrong else LARGER_UNIT
-            raise NotFiniteError(f"y must be finite, got {y[row]} in row {row}: {fix}")
-        return x, a, y
+        x, a = self.check_rows(x, a)
+        return x, a, outcomes_of(y, len(a), self.event_shape)
 
     def supports(self, x: np.ndarray, a: np.ndarray, y: np.ndarray) -> np.ndarray:
         """(n,) bool: whether some parameter may give each outcome a positive density; rows as
@@ -503,12 +492,12 @@ class ProgramClass:
         """The outcome's density at named parameters: a batch (n,), or (M, n) if every parameter
         has a leading axis M.
         """
-        x, a = self._ready(x, a)
+        x, a = self.check_rows(x, a)
         return self.density_at(self.flatten(params), x, a)
 
     def density_at(self, theta: np.ndarray, x: ArrayLike, a: ArrayLike) -> Density:
         """The same at a flat vector (D,) or (M, D)."""
-        x, a = self._ready(x, a)
+        x, a = self.check_rows(x, a)
         settings, single = self._settings(theta)
         return self.program.density(settings, x, a, single)
 
@@ -579,7 +568,7 @@ class ProgramClass:
         self, functional: Functional, theta: np.ndarray, x: ArrayLike, a: ArrayLike
     ) -> np.ndarray:
         """The functional at theta (M, D) and rows: (M, n); at theta (D,): (n,)."""
-        x, a = self._ready(x, a)
+        x, a = self.check_rows(x, a)
         settings, single = self._settings(theta)
         return one_or_all(self.program.values(functional, settings, x, a), single)
 
@@ -587,7 +576,7 @@ class ProgramClass:
         self, functional: Functional, theta: np.ndarray, x: ArrayLike, a: ArrayLike
     ) -> tuple[np.ndarray, np.ndarray]:
         """Row i at its own theta[i] (n, D): the functional (n,) and its gradient (n, D)."""
-        x, a = self._ready(x, a)
+        x, a = self.check_rows(x, a)
         settings, single = self._settings(theta)
         if single or len(settings) != len(a):
             raise ParameterError(

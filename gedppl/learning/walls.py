@@ -1,0 +1,312 @@
+"""The largest linear form over a convex likelihood set cut by walls: signs, boxes, and the domain
+of a link at the rows seen.
+
+    max phi'v    subject to    slack(v) >= 0,    A v <= b
+
+by a primal-dual interior-point method (Boyd and Vandenberghe, Convex Optimization, 11.7), for all
+forms at once. At any v inside, with any multipliers mu, lambda >= 0, concavity gives for every
+member v'
+
+    phi'v' <= phi'v + mu slack(v) + lambda'(b - A v) + r'(v' - v),
+        r = phi + mu grad slack - A'lambda,
+
+so that what is returned is an upper bound up to the residual r, which Newton's method brings to
+rounding.
+
+Axis letters: M forms, D parameters, w walls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.optimize import linprog
+
+from gedppl.learning.likelihoods import Likelihood
+from gedppl.learning.program_sets import Plausible
+
+SHARPER, SHARPEST = 4.0, 100.0  # how much smaller a gap a step aims at, also after a full step
+GAP = 1e-9  # share of the way gone, and of the form's size for the residual: near enough
+STEPS = 80
+FIRST_GROWTH = 20.0  # of the slack's weight against the walls', in search of a first member
+NEARNESS = 1e-3  # what a step costs, in room to the walls, in search of a point inside
+HALVINGS = 50  # of a step, until it helps
+FARTHEST = 1e8  # standard errors: a form that goes on like this has no end
+
+Box = tuple[np.ndarray, np.ndarray]  # low and high (D,), infinite where open
+
+
+@dataclass(frozen=True)
+class Walls:
+    """A v <= b."""
+
+    normals: np.ndarray  # (w, D)
+    limits: np.ndarray  # (w,)
+
+    @classmethod
+    def of(cls, low: np.ndarray, high: np.ndarray, data: Likelihood) -> Walls:
+        """A box (D,), with open sides, and the domain of the link at the rows seen."""
+        eye, (normals, limits) = np.eye(len(low)), data.walls()
+        a = np.vstack([eye[np.isfinite(high)], -eye[np.isfinite(low)], *normals])
+        b = np.concatenate([high[np.isfinite(high)], -low[np.isfinite(low)], *limits])
+        used = np.any(a != 0, axis=1)
+        return cls(a[used], b[used])
+
+    def broken(self, v: np.ndarray) -> np.ndarray:
+        """Whether each v (M, D) lies beyond a wall, by more than rounding of what is added up for
+        it: coordinates may have very different units.
+        """
+        room = 1e-9 * np.maximum(np.abs(self.limits), np.abs(v) @ np.abs(self.normals).T)
+        found: np.ndarray = np.any(v @ self.normals.T > self.limits + room, axis=1)
+        return found
+
+    def near(self, forms: np.ndarray) -> Walls:
+        """Those that have to do with what forms (k, D) depend on, directly or by other walls."""
+        used, normals = np.any(forms != 0, axis=0), self.normals != 0
+        while True:
+            mine = np.any(normals[:, used], axis=1)
+            more = used | np.any(normals[mine], axis=0)
+            if np.array_equal(more, used):
+                return Walls(self.normals[mine], self.limits[mine])
+            used = more
+
+    def inner_point(self, near: np.ndarray, unit: np.ndarray) -> np.ndarray | None:
+        """A point well inside all walls, as near as may be in steps of `unit` (D,); None if
+        there is none.
+        """
+        D = len(near)
+        size = np.linalg.norm(self.normals * unit, axis=1)
+        # each wall in steps of its own: the solver's tolerances are absolute
+        walls = self.normals * unit / size[:, None]
+        found = linprog(
+            np.append(np.full(2 * D, NEARNESS), -1.0),  # steps up and down, and the room gained
+            A_ub=np.hstack([walls, -walls, np.ones((len(size), 1))]),
+            b_ub=(self.limits - self.normals @ near) / size,
+            bounds=[(0.0, 1e3)] * (2 * D) + [(0.0, 1.0)],
+        )
+        if found.status != 0 or found.x[-1] <= 1e-9:
+            return None
+        out: np.ndarray = near + unit * (found.x[:D] - found.x[D : 2 * D])
+        return out
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The slack (M,), its gradient (M, D) and minus its Hessian (M, D, D)."""
+
+    slack: np.ndarray
+    grad: np.ndarray
+    information: np.ndarray
+
+    def only(self, which: np.ndarray) -> _Look:
+        return _Look(self.slack[which], self.grad[which], self.information[which])
+
+    def put(self, where: np.ndarray, other: _Look) -> None:
+        self.slack[where], self.grad[where] = other.slack, other.grad
+        self.information[where] = other.information
+
+
+@dataclass(frozen=True)
+class _Inside:
+    """The set behind its walls, in coordinates divided by `unit`."""
+
+    chosen: Plausible
+    walls: Walls
+    unit: np.ndarray
+
+    @classmethod
+    def of(cls, chosen: Plausible, walls: Walls) -> _Inside:
+        """In standard errors, or in the distance between walls where that is shorter: what no row
+        has seen has no standard error, and the number that stands for it may be anything.
+        """
+        known = np.sum(chosen.region.chol**2, axis=1)
+        span = np.abs(walls.limits) + np.abs(walls.normals) @ np.abs(chosen.region.centre)
+        lean = np.divide(
+            walls.normals,
+            span[:, None],
+            out=np.zeros_like(walls.normals),
+            where=span[:, None] > 0,
+        )
+        return cls(
+            chosen, walls, 1.0 / np.sqrt(np.maximum(known + np.sum(lean**2, axis=0), 1e-300))
+        )
+
+    @cached_property
+    def lean(self) -> np.ndarray:
+        """The walls' normals in these coordinates, (w, D)."""
+        found: np.ndarray = self.walls.normals * self.unit
+        return found
+
+    @cached_property
+    def pairs(self) -> np.ndarray:
+        """(w, D D)"""
+        lean = self.lean
+        found: np.ndarray = (lean[:, :, None] * lean[:, None, :]).reshape(len(lean), -1)
+        return found
+
+    def room(self, v: np.ndarray) -> np.ndarray:
+        """To every wall at v (M, D): (M, w)."""
+        found: np.ndarray = self.walls.limits - v @ self.walls.normals.T
+        return found
+
+    def look(self, v: np.ndarray) -> tuple[_Look, np.ndarray]:
+        """At v (M, D), in these coordinates; and where that is inside the walls and a number."""
+        with np.errstate(all="ignore"):
+            slack, grad, information = self.chosen.region.parabola(v)
+            seen = _Look(slack, grad * self.unit, information * np.outer(self.unit, self.unit))
+            known = np.isfinite(slack + grad.sum(axis=1) + information.sum(axis=(1, 2)))
+        return seen, known & (self.room(v).min(axis=1, initial=np.inf) > 0)
+
+    def raised(self, v: np.ndarray, weight: float) -> tuple[np.ndarray, bool]:
+        """Newton steps up weight * slack + sum log room; the point reached, and whether its
+        slack is positive.
+        """
+        seen, ok = self.look(v[None])
+        for _ in range(STEPS):
+            if not ok[0] or seen.slack[0] > 0:
+                break
+            room = self.room(v[None])[0]
+            lean = self.lean / room[:, None]
+            slope = weight * seen.grad[0] - lean.sum(axis=0)
+            step = _solved((weight * seen.information[0] + lean.T @ lean)[None], slope[None])[0]
+            gain = float(slope @ step)
+            if not np.isfinite(gain) or gain < 1e-10:
+                break
+            for share in 0.5 ** np.arange(40.0):
+                move = share * self.unit * step
+                there, inside = self.look((v + move)[None])
+                if not inside[0]:
+                    continue
+                rise = weight * (there.slack[0] - seen.slack[0]) + float(
+                    np.sum(np.log1p(-(self.walls.normals @ move) / room))
+                )
+                if rise >= 0.1 * share * gain:
+                    v, seen = v + move, there
+                    break
+            else:
+                break
+        return v, bool(ok[0] and seen.slack[0] > 0)
+
+
+def _solved(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """(M, D, D), (M, D) -> (M, D)."""
+    lift = 1e-13 * np.trace(curve, axis1=1, axis2=2)
+    system = curve + lift[:, None, None] * np.eye(curve.shape[1])
+    found: np.ndarray = np.linalg.solve(system, slope[..., None])[..., 0]
+    return found
+
+
+def member_inside(chosen: Plausible, walls: Walls) -> np.ndarray | None:
+    """A member of the set strictly inside the walls; None if none was found."""
+    inside, v = _Inside.of(chosen, walls), chosen.region.centre
+    if inside.room(v[None]).min() <= 0:
+        inner = walls.inner_point(v, inside.unit)
+        if inner is None:
+            return None
+        v = inner
+    for power in range(12):
+        v, found = inside.raised(v, FIRST_GROWTH**power)
+        if found:
+            return v
+    return None
+
+
+def behind(chosen: Plausible, box: Box) -> tuple[Walls, np.ndarray | None]:
+    """A set's walls, and a member strictly inside them; found once for each set."""
+
+    def find() -> tuple[Walls, np.ndarray | None]:
+        walls = Walls.of(*box, chosen.data)
+        return walls, member_inside(chosen, walls) if len(walls.limits) else None
+
+    found: tuple[Walls, np.ndarray | None] = chosen.behind_walls.get("walls", box, find)
+    return found
+
+
+def farthest_inside(
+    chosen: Plausible, walls: Walls, phi: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Upper bounds of phi'v over the set inside the walls for phi (M, D), members that almost
+    attain them (M, D), and the slack's multiplier there; inf where there is no end.
+
+    start (D,): from `member_inside`.
+    """
+    whole = _Inside.of(chosen, walls)
+    inside = _Inside(chosen, walls.near(np.vstack([phi, chosen.touched])), whole.unit)
+    unit, lean, pairs = inside.unit, inside.lean, inside.pairs
+    goal, M = phi * unit, len(phi)
+    size = np.linalg.norm(goal, axis=1)
+    v = np.tile(start, (M, 1))
+    seen, ok = inside.look(v)
+    bound = np.where(size == 0, 0.0, np.full(M, np.inf))
+    price, full = np.zeros(M), np.zeros(M, bool)
+    going = np.flatnonzero((size > 0) & ok & (seen.slack > 0))
+    free = np.column_stack([seen.slack, inside.room(v)])  # of the constraints, the set's own first
+    with np.errstate(all="ignore"):
+        duals = size[:, None] / free
+    for _ in range(STEPS):
+        if not len(going):
+            break
+        at, there, lam, left = v[going], seen.only(going), duals[going], free[going]
+        residual = goal[going] + lam[:, :1] * there.grad - lam[:, 1:] @ lean
+        gap = np.sum(lam * left, axis=1)
+        gone = np.abs(np.sum(phi[going] * (at - start), axis=1))
+        far = np.linalg.norm((at - start) / unit, axis=1) > FARTHEST
+        unsolved = np.linalg.norm(residual, axis=1)
+        done = (gap <= GAP * np.maximum(gone, GAP * size[going])) & (unsolved <= GAP * size[going])
+        met = going[done & ~far]
+        bound[met] = np.sum(phi[met] * v[met], axis=1) + gap[done & ~far]
+        price[met] = duals[met, 0]
+        if (done | far).any():
+            going = going[~(done | far)]
+            continue
+        aim = gap / (np.where(full[going], SHARPEST, SHARPER) * left.shape[1])
+        ratio = lam / left
+        curve = lam[:, :1, None] * there.information
+        curve += ratio[:, :1, None] * there.grad[:, :, None] * there.grad[:, None, :]
+        curve += (ratio[:, 1:] @ pairs).reshape(curve.shape)
+        slope = goal[going] + aim[:, None] * (there.grad / left[:, :1] - (1 / left[:, 1:]) @ lean)
+        step = _solved(curve, slope)
+        along = np.column_stack([np.sum(there.grad * step, axis=1), -step @ lean.T])
+        change = -lam + (aim[:, None] - lam * along) / left
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = np.minimum(
+                np.where(change < 0, -lam / change, np.inf).min(axis=1),
+                np.where(along < 0, -left / along, np.inf)[:, 1:].min(axis=1, initial=np.inf),
+            )
+        before = _off(residual, lam, left, aim)
+        share = np.minimum(1.0, 0.99 * most)
+        moved = np.zeros(len(going), bool)
+        for _ in range(HALVINGS):
+            some = np.flatnonzero(~moved)
+            if not len(some):
+                break
+            part = going[some]
+            trial = at[some] + share[some, None] * unit * step[some]
+            trial_duals = lam[some] + share[some, None] * change[some]
+            found, ok = inside.look(trial)
+            trial_free = np.column_stack([found.slack, inside.room(trial)])
+            rest = goal[part] + trial_duals[:, :1] * found.grad - trial_duals[:, 1:] @ lean
+            off = _off(rest, trial_duals, trial_free, aim[some])
+            good = ok & (found.slack > 0) & (off <= (1 - 0.01 * share[some]) * before[some])
+            to = part[good]
+            v[to], duals[to], free[to] = trial[good], trial_duals[good], trial_free[good]
+            seen.put(to, found.only(good))
+            moved[some[good]], full[to] = True, share[some[good]] > 0.9
+            share[some[~good]] *= 0.5
+        if not moved.all():  # no step helps any more: rounding
+            near = ~moved & (gap <= 1e-6 * gone) & (unsolved <= 1e-6 * size[going])
+            end = going[near]
+            bound[end] = np.sum(phi[end] * v[end], axis=1) + gap[near]
+            price[going[~moved]] = lam[~moved, 0]
+            going = going[moved]
+    return bound, v, price
+
+
+def _off(residual: np.ndarray, duals: np.ndarray, free: np.ndarray, aim: np.ndarray) -> np.ndarray:
+    """How far each form's conditions are from being met, (M,)."""
+    found: np.ndarray = np.sqrt(
+        np.sum(residual**2, axis=1) + np.sum((duals * free - aim[:, None]) ** 2, axis=1)
+    )
+    return found
